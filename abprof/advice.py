@@ -1,0 +1,150 @@
+"""Warnings of the verdict stage: one record a kind, and only what changed a verdict or needs a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from abprof.evidence import Evidence
+from abprof.model import Advice, Comparison, Run
+from abprof.sentence import base_not_ok, outside_margin, trust_panel, undecided_row
+
+
+def advise(
+    run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Comparison], controls: Sequence[Comparison]
+) -> tuple[Advice, ...]:
+    """All warnings of a run, the gravest first."""
+    found = [
+        _controls(run, rows, controls),
+        _states(evidence, "proof", lambda item, arm: item.state(arm).proof_broken, PROOF),
+        _rows(evidence, "broken", [r for r in rows if r.verdict == "broken" and not _proof(r)], BROKEN),
+        _rows(evidence, "base_not_ok", [row for row in rows if base_not_ok(row)], BASE),
+        _states(evidence, "wrong_shown", _wrong_shown, WRONG),
+        _suspects(rows),
+        _undecided(run, rows),
+        _states(evidence, "flaky", lambda item, arm: item.state(arm).flaky, FLAKY),
+        _lost(evidence),
+        _foreign(evidence),
+    ]
+    return tuple(advice for advice in found if advice is not None)
+
+
+Words = tuple[str, str]  # what is so, and what to do
+PROOF = (
+    "a worker loaded code from outside its own side",
+    "no number stands here; look for an editable install or a path that points elsewhere",
+)
+BROKEN = ("broken", "read the log of the failing side")
+BASE = ("not ok on the base: nothing to compare the target with", "mend the base, or compare with another ref")
+WRONG = ("wrong answers, and their times are shown because of --allow-wrong", "do not use these times")
+FLAKY = ("failed in one epoch and not in the others", "it counts as ok; if it comes back, it is a bug")
+
+
+def _controls(run: Run, rows: Sequence[Comparison], controls: Sequence[Comparison]) -> Advice | None:
+    panel = trust_panel(rows, controls)
+    out = [row for row in panel if outside_margin(run, row)]
+    if not out:
+        return None
+    worst = max(out, key=lambda row: abs(row.pct or 0.0))
+    return Advice(
+        kind="untrusted",
+        text=f"the same code against itself differs in {len(out)} of {len(panel)} controls, "
+        f"at worst by {worst.pct:+.2f} % [{worst.low_pct:+.2f}, {worst.high_pct:+.2f}]",
+        advice="something on this machine favours one worker; find it before reading any verdict of this run",
+        cells=_unique(row.cell for row in out),
+    )
+
+
+def _suspects(rows: Sequence[Comparison]) -> Advice | None:
+    out = [row for row in rows if row.verdict in {"slower", "faster"} and not row.discovery]
+    if not out:
+        return None
+    return Advice(
+        kind="suspect",
+        text=f"{len(out)} of the changed rows may be chance among so many cells (false-discovery control at 5 %)",
+        advice="their intervals stand; `abprof rerun RUN` gives them fresh epochs",
+        cells=_unique(row.cell for row in out),
+    )
+
+
+def _undecided(run: Run, rows: Sequence[Comparison]) -> Advice | None:
+    out = [row for row in rows if undecided_row(row)]
+    if not out:
+        return None
+    quick = all("quick_worth_confirming" in row.reasons for row in out)
+    text = "look changed in one quick epoch" if quick else "undecided when the run ended"
+    margins = sorted(row.certifiable_pct for row in out if row.certifiable_pct is not None)
+    could = f"; a margin of {margins[-1]:.2g} % would have been enough" if margins and not quick else ""
+    return Advice(
+        kind="worth_confirming" if quick else "undecided",
+        text=f"{len(out)} of {len(rows)} rows {text}{could}",
+        advice="run them without --quick" if quick else f"more epochs may: --budget above {run.settings.budget:g}s",
+        cells=_unique(row.cell for row in out),
+    )
+
+
+def _rows(evidence: Mapping[str, Evidence], kind: str, rows: Sequence[Comparison], words: Words) -> Advice | None:
+    if not rows:
+        return None
+    row = rows[0]
+    states = [(arm, evidence[row.cell].state(arm)) for arm in (row.to, row.from_)]
+    arm, state = next((pair for pair in states if not pair[1].runs), states[0])
+    cells = _unique(each.cell for each in rows)
+    why = f"{arm} {state.status}" + (f": {state.reason}" if state.reason else "")
+    text = f"{_cells(cells)} {words[0]} (first: {row.cell}, {why})"
+    return Advice(kind=kind, text=text, advice=words[1], cells=cells)
+
+
+def _states(
+    evidence: Mapping[str, Evidence], kind: str, test: Callable[[Evidence, str], bool], words: Words
+) -> Advice | None:
+    hits = [(cell, arm, item.state(arm)) for cell, item in evidence.items() for arm in item.states if test(item, arm)]
+    if not hits:
+        return None
+    cell, arm, state = hits[0]
+    cells = _unique(hit[0] for hit in hits)
+    why = f", {state.reason}" if state.reason else ""
+    text = f"{_cells(cells)}: {words[0]} (first: {cell}, {arm}{why})"
+    return Advice(kind=kind, text=text, advice=words[1], cells=cells)
+
+
+def _lost(evidence: Mapping[str, Evidence]) -> Advice | None:
+    """Epochs whose every round was rejected: the cell got fewer epochs than it was given time for."""
+    lost = [b for item in evidence.values() for b in item.blocks if b.rounds and len(set(b.rejected)) >= len(b.rounds)]
+    if not lost:
+        return None
+    why = next((block.rejected_why for block in lost if block.rejected_why), "")
+    return Advice(
+        kind="rejected",
+        text=f"{len(lost)} epoch blocks lost every round" + (f" ({why})" if why else ""),
+        advice="the machine was not fit to measure on for that long; run again when it is quiet",
+        cells=_unique(block.cell for block in lost),
+    )
+
+
+def _foreign(evidence: Mapping[str, Evidence]) -> Advice | None:
+    seen = [b for item in evidence.values() for b in item.blocks if b.state.foreign]
+    if not seen:
+        return None
+    names = sorted({name for block in seen for name in block.state.foreign})
+    return Advice(
+        kind="foreign",
+        text=f"other processes used the device: {', '.join(names[:5])}",
+        advice="end them or wait, then run again",
+        cells=_unique(block.cell for block in seen),
+    )
+
+
+def _proof(row: Comparison) -> bool:
+    return bool({"proof", "base_proof"} & set(row.reasons))
+
+
+def _wrong_shown(item: Evidence, arm: str) -> bool:
+    return item.allow_wrong and item.state(arm).status == "wrong"
+
+
+def _unique(cells: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(cells))
+
+
+def _cells(cells: Sequence[str]) -> str:
+    return f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"

@@ -1,0 +1,196 @@
+"""JIT builds: every package of every side in a process of its own, its compiler's output on show, cached by content.
+
+CACHE/builds/KEY/GENERATION/ holds src/ (a copy of the package's inputs), out/ ($ABPROF_BUILD_DIR), caches/ (Triton's,
+torch's, ...) and build.log. The folder's path is part of what is built (ninja, rpath), so a build is made in place and
+published by atomically replacing KEY/published.json, under a lock, after a second look whether someone else has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+from filelock import FileLock
+
+from abprof import keys
+from abprof.builder import Builder, Job, Published, Say, Site
+from abprof.model import Build, Failure, Package
+from abprof.workshop import Workshop
+
+
+def build_all(shop: Workshop, jobs: Sequence[Job], *, slots: int, rebuild: bool, say: Say) -> tuple[Build, ...]:
+    """Build everything that is not in the cache. A failure is a record, and the others go on."""
+    site = Site()
+    pool = ThreadPoolExecutor(max_workers=max(1, slots))
+    try:
+        made = [pool.submit(build, shop, job, rebuild=rebuild, say=say, site=site) for job in jobs]
+        return tuple(future.result() for future in made)
+    except BaseException:  # ^C: a compiler is not waited for
+        site.close()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def build(shop: Workshop, job: Job, *, rebuild: bool, say: Say, site: Site | None = None) -> Build:
+    """One package of one side, from the cache or made now."""
+    side = job.checkout.side.id
+    tree = Path(job.checkout.path)
+    if not _exists(tree, job.package):
+        reason = f"{job.package.path or 'kernels/' + job.package.name} does not exist on this side"
+        return Build(side=side, kernel=job.package.name, key="", failure=Failure(status="missing", reason=reason))
+    names = keys.inputs(tree, job.package)
+    content = keys.content(tree, names)
+    key = keys.build_key(job.package, content, shop.toolchain[side], shop.env, shop.mode)
+    home = shop.cache / "builds" / key
+    home.mkdir(parents=True, exist_ok=True)
+    log = shop.logs / f"build-{side}-{job.package.name}.log"
+    with FileLock(home / "lock"):
+        known = _published(home)
+        if known and not rebuild and _untouched(home / known.generation, known, names, content):
+            _keep_log(home / known.generation / "build.log", log, cached=True)
+            say(job.name, f"cached, {known.seconds:.1f} s when it was built")
+            return _record(job, key, home / known.generation, known, log, cached=True)
+        return _make(Builder(shop, job, say, site or Site()), key, home, names, log)
+
+
+def _exists(tree: Path, package: Package) -> bool:
+    if package.path:
+        return (tree / package.path).exists()
+    if package.module:
+        return True
+    folder = tree / "kernels" / package.name
+    return folder.is_dir() or folder.with_suffix(".py").is_file()
+
+
+def _published(home: Path) -> Published | None:
+    """What is whole under this key, or None; a record that cannot be read counts as not there."""
+    try:
+        known = msgspec.json.decode((home / "published.json").read_bytes(), type=Published)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return known if (home / known.generation).is_dir() else None
+
+
+def _untouched(place: Path, known: Published, names: Sequence[str], content: str) -> bool:
+    """Whether a cached build still is what was published: its copy of the inputs, and every file it loads."""
+    try:
+        return keys.content(place / "src", names) == content and all(
+            hashlib.sha256(Path(a.path).read_bytes()).hexdigest() == a.sha256
+            for a in known.artefacts
+            if a.path.startswith(f"{place}/")
+        )
+    except OSError:
+        return False
+
+
+def _make(builder: Builder, key: str, home: Path, names: Sequence[str], log: Path) -> Build:
+    job = builder.job
+    place = home / _next_generation(home)
+    shutil.rmtree(place, ignore_errors=True)  # left by a build that was killed
+    for folder in ("src", "out", "caches"):
+        (place / folder).mkdir(parents=True)
+    _copy(Path(job.checkout.path), place / "src", names)
+    began = time.monotonic()
+    outcome = builder.run(place, place / "build.log")
+    seconds = time.monotonic() - began
+    _keep_log(place / "build.log", log, cached=False)
+    if isinstance(outcome, Failure):
+        shutil.rmtree(place, ignore_errors=True)
+        failed = msgspec.structs.replace(outcome, log=log.name)
+        return Build(
+            side=job.checkout.side.id, kernel=job.package.name, key=key, seconds=seconds, log=log.name, failure=failed
+        )
+    fresh = msgspec.structs.replace(outcome, generation=place.name, seconds=seconds)
+    temporary = home / "published.json.partial"
+    temporary.write_bytes(msgspec.json.encode(fresh))
+    temporary.replace(home / "published.json")
+    return _record(job, key, place, fresh, log, cached=False)
+
+
+def _next_generation(home: Path) -> str:
+    """A number that no generation in use has. What a killed build left behind, before anything was published under
+    this key, is wiped and made again at the same path."""
+    newest = max((int(p.name) for p in home.iterdir() if p.name.isdigit()), default=-1)
+    return str(max(newest, 0) if not (home / "published.json").exists() else newest + 1)
+
+
+def _copy(tree: Path, src: Path, names: Sequence[str]) -> None:
+    for name in names:
+        place = src / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(tree / name, place, follow_symlinks=False)
+
+
+def _keep_log(source: Path, log: Path, *, cached: bool) -> None:
+    text = source.read_bytes() if source.exists() else b""
+    log.write_bytes((b"[abprof: from the cache; the log of the build that was published]\n" if cached else b"") + text)
+
+
+def _record(job: Job, key: str, place: Path, known: Published, log: Path, *, cached: bool) -> Build:
+    return Build(
+        side=job.checkout.side.id,
+        kernel=job.package.name,
+        key=key,
+        path=str(place),
+        cached=cached,
+        seconds=known.seconds,
+        log=log.name,
+        variants=known.variants,
+        artefacts=known.artefacts,
+        facts=known.facts,
+    )
+
+
+# ---------------------------------------------------------------- identical code
+
+
+def identical(builds: Sequence[Build], package: Package) -> bool:
+    """Whether all sides load the same bytes for this package. What a case imports or reads lazily may not have been
+    loaded by the builder, so the sources that the package can reach must agree too."""
+    mine = [b for b in builds if b.kernel == package.name]
+    if len(mine) < 2 or any(b.failure for b in mine):
+        return False
+    return len({_loaded(b) for b in mine}) == 1 and len({package_content(b, package) for b in mine}) == 1
+
+
+def _loaded(build: Build) -> frozenset[tuple[str, str, str]]:
+    return frozenset((a.kind, a.name, a.sha256) for a in build.artefacts)
+
+
+def package_content(build: Build, package: Package) -> str:
+    """SHA-256 of the files in this build's copy that the package can reach, prose left out.
+
+    Of the conventional layout's kernels/ these are all but the folders of other packages that no file of this one
+    names; of a configured package, all its inputs.
+    """
+    src = Path(build.path) / "src"
+    names = [name for name in keys.inputs(src, package) if not name.endswith((".md", ".rst", ".ipynb"))]
+    if not (package.path or package.module):
+        unreached = _unreached(src, package.name, names)
+        names = [name for name in names if not name.startswith(unreached)]
+    return keys.content(src, names)
+
+
+def _unreached(src: Path, package: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Folders of kernels/ whose name is a word in no file of this package, nor of those that it names in turn."""
+    folders = {parts[1] for name in names if len(parts := name.split("/")) > 2}
+    reached, todo = {package}, [package]
+    while todo:
+        mine = f"kernels/{todo.pop()}"
+        words = {
+            word
+            for name in names
+            if name.startswith(f"{mine}/") or name == f"{mine}.py"
+            for word in re.findall(rb"\w+", (src / name).read_bytes())
+        }
+        found = {folder for folder in folders - reached if folder.encode() in words}
+        reached |= found
+        todo += found
+    return tuple(f"kernels/{folder}/" for folder in folders - reached)

@@ -1,0 +1,48 @@
+"""`abprof clean`: what killed runs left in abprof's own folders. A run that has a run.json is never touched."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from abprof import paths, record, repo
+from abprof.errors import AbprofError
+from abprof.repo import leases
+
+BUILDS_IN_USE = Path("builds", ".in-use")  # under the cache folder; every run that builds and measures holds it
+
+
+def clean(*, builds: bool, everything: bool) -> list[str]:
+    """Remove what no living run uses; a line for each thing removed.
+
+    Raises AbprofError when builds are to be removed while a run may be using them: a worker loads them as it goes.
+    """
+    return [*record.sweep(paths.state_dir()), *_cache(builds=builds, everything=everything)]
+
+
+def _cache(*, builds: bool, everything: bool) -> list[str]:
+    cache = paths.cache_dir()
+    if not builds:
+        return [*repo.tidy(cache, everything=everything), *_builds(cache / "builds", everything=False)]
+    with leases.abandoned(cache / BUILDS_IN_USE) as free:
+        if not free:
+            raise AbprofError("a run is using the builds", where="abprof clean", advice="wait for its end")
+        return [*repo.tidy(cache, everything=everything), *_builds(cache / "builds", everything=True)]
+
+
+def _builds(folder: Path, *, everything: bool) -> Iterator[str]:
+    """Generations that were never published, or all of them; a build whose lock is held is somebody's."""
+    for home in sorted(path for path in folder.glob("*") if path.is_dir()):
+        try:
+            with FileLock(home / "lock", timeout=0):
+                if everything:
+                    shutil.rmtree(home, ignore_errors=True)
+                    yield f"removed the build {home.name}"
+                elif not (home / "published.json").exists():
+                    shutil.rmtree(home, ignore_errors=True)
+                    yield f"removed the unfinished build {home.name}"
+        except (Timeout, OSError):
+            continue

@@ -1,0 +1,67 @@
+"""The command line: `abprof BASE TARGET...` and its verbs. Heavy modules are imported by the verb that needs them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from abprof.cli import inspect, reports, run
+from abprof.cli.guard import guarded
+
+app = typer.Typer(
+    name="abprof",
+    help="Did this branch change the speed of these GPU kernels, by how much, and why?\n\n"
+    "`abprof BASE TARGET` compares two refs of the git repository you stand in; either may be `.`, the working tree as "
+    "it is. It is short for `abprof run BASE TARGET`.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (run, reports, inspect):
+    module.register(app)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from abprof import __version__
+
+        typer.echo(f"abprof {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    pass
+
+
+def run_command_line(argv: Sequence[str]) -> int:
+    """Run one command line and return its exit code. Never raises."""
+    return guarded(lambda: app(args=with_verb(argv), prog_name="abprof", standalone_mode=False), argv)
+
+
+def with_verb(argv: Sequence[str]) -> list[str]:
+    """`abprof main feature` and `abprof --repo P main feature` mean `abprof run ...`. A verb's own name stays a verb."""
+    command = typer.main.get_command(app)
+    verbs = set(getattr(command, "commands", {}))
+    takes_value = run.options_with_values(app)
+    skip = False
+    for word in argv:
+        if skip:
+            skip = False
+        elif word in {"--help", "-h", "--version", "--install-completion", "--show-completion"}:
+            return list(argv)
+        elif word.startswith("-") and word != "-":
+            skip = word in takes_value
+        else:
+            return list(argv) if word in verbs else ["run", *argv]
+    return ["run", *argv] if argv else []
+
+
+if __name__ == "__main__":
+    sys.exit(run_command_line(sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""`abprof demo`, `list`, `doctor`, `clean`: the machine, the repository, and what abprof keeps."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from abprof.errors import Exit
+
+Many = list[str]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs."""
+    app.command("demo", help=demo.__doc__)(demo)
+    app.command("list", help=list_.__doc__)(list_)
+    app.command("doctor", help=doctor.__doc__)(doctor)
+    app.command("clean", help=clean.__doc__)(clean)
+
+
+def demo(
+    folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where the demo repository is made.")] = "",
+    device: Annotated[Many, typer.Option(help="cpu, cuda, cuda:N or a GPU's UUID.")] = [],  # noqa: B006
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and the result.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All of the builds' output.")] = False,
+) -> int:
+    """Make a small repository with branches main and optimize_ffa, and run the main job on it."""
+    from abprof.demo import run as make
+    from abprof.view import View
+
+    make(folder, tuple(device), View(quiet=quiet, verbose=verbose))
+    return Exit.OK
+
+
+def list_(
+    repo: Annotated[str, typer.Option(help="The git repository.")] = ".",
+    preset: Annotated[str, typer.Option(help="Whose cells are listed.")] = "default",
+    workloads: Annotated[Many, typer.Option(help="Only these workloads.")] = [],  # noqa: B006
+    device: Annotated[Many, typer.Option(help="cpu, cuda, cuda:N or a GPU's UUID.")] = [],  # noqa: B006
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """List kernel packages, workloads and the cells of a preset, of the working tree."""
+    from abprof.listing import show
+
+    print(show(repo, preset, tuple(workloads), tuple(device), json=json))
+    return Exit.OK
+
+
+def doctor(
+    python: Annotated[str, typer.Option(metavar="PATH", help="The workers' interpreter.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Say what this machine can measure, and what is missing for it."""
+    from abprof.doctor import run as examine
+
+    return examine(python, json=json)
+
+
+def clean(
+    builds: Annotated[bool, typer.Option("--builds", help="Remove cached builds too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Remove kept worktrees, clones and builds too.")] = False,
+) -> int:
+    """Remove what killed runs left behind: worktrees, half-made clones and builds. Runs are never touched."""
+    from abprof.cleaning import clean as remove
+
+    for line in remove(builds=builds or everything, everything=everything) or ["nothing to clean"]:
+        print(line)
+    return Exit.OK

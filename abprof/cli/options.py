@@ -1,0 +1,117 @@
+"""From the command line's loose values to a Config: command line over ABPROF_* over abprof.toml over defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from abprof.config import Config, File, environment_default, percent, read_file, seconds
+from abprof.errors import AbprofError
+from abprof.model import Run
+
+_FAIL_ON = ("slower", "broken", "unclear", "never")
+
+
+def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
+    """The Config of a `run`. Raises AbprofError naming the option."""
+    repo = options["repo"]
+    if not Path(repo).exists():
+        raise AbprofError("no such folder", where=f"--repo {repo}")
+    file = _file_above(Path(repo))
+    defaults = file.defaults if file else None
+    budget = _text(options, "budget") or (defaults.budget if defaults else "") or "10m"
+    return Config(
+        specs=tuple(options["refs"]),
+        repo=repo,
+        kernels=_split(options["kernels"]),
+        workloads=_split(options["workloads"]),
+        workloads_from=options["workloads_from"],
+        preset=_text(options, "preset") or (defaults.preset if defaults else "") or "default",
+        only=tuple(options["only"]),
+        set=tuple(options["set_"]),
+        device=tuple(options["device"]) or _listed("device"),
+        python=_pythons(options["python"]),
+        threshold=_percent(options, "threshold"),
+        margin=_percent(options, "margin"),
+        precision=_percent(options, "precision"),
+        budget=seconds(budget),
+        quick=options["quick"],
+        protocol=_choice(options["protocol"], "--protocol", ("abprof", "seed")),
+        allow_wrong=options["allow_wrong"],
+        all=options["all_"],
+        fail_on=_fail_on(options["fail_on"]),
+        runs_dir=_text(options, "runs_dir"),
+        seed=options["seed"],
+        timeout=seconds(options["timeout"]),
+        build_timeout=seconds(options["build_timeout"]),
+        env=_choice(options["env"], "--env", ("", "user", "clean")),
+        autotune=_choice(options["autotune"], "--autotune", ("pinned", "each-epoch")),
+        rebuild=options["rebuild"],
+        keep_worktrees=options["keep_worktrees"],
+        dry_run=options["dry_run"],
+        no_wait=options["no_wait"],
+        no_peers=not options["peers"],
+        arguments=tuple(argv),
+    )
+
+
+def _file_above(folder: Path) -> File | None:
+    """The configuration of the repository that `folder` lies in, as far as it is known before git is asked."""
+    for place in (folder.absolute(), *folder.absolute().parents):
+        file = read_file(place)
+        if file or (place / ".git").exists():
+            return file
+    return None
+
+
+def _text(options: Mapping[str, Any], name: str) -> str:
+    return options[name] or environment_default(name) or ""
+
+
+def _listed(name: str) -> tuple[str, ...]:
+    return _split([environment_default(name) or ""])
+
+
+def _split(values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(part for value in values for part in value.split(",") if part)
+
+
+def _percent(options: Mapping[str, Any], name: str) -> float | None:
+    text = _text(options, name)
+    return percent(text, f"--{name}") if text else None
+
+
+def _choice(value: str, name: str, known: Sequence[str]) -> Any:
+    if value not in known:
+        raise AbprofError(f"{value!r} is not one of {', '.join(k for k in known if k)}", where=name)
+    return value
+
+
+def _fail_on(text: str) -> tuple[str, ...]:
+    chosen = _split([text])
+    for word in chosen:
+        _choice(word, "--fail-on", _FAIL_ON)
+    return chosen
+
+
+def _pythons(values: Sequence[str]) -> dict[str, str]:
+    """`PATH` for all sides, `target=PATH` for one."""
+    found = {}
+    for value in values or _listed("python"):
+        side, equals, path = value.partition("=")
+        found[side if equals else ""] = path if equals else value
+    return found
+
+
+def estimate(planned: Run) -> str:
+    """How long the run may take, by the rules of abprof/turns.py; builds and references are not counted."""
+    from abprof import stats, turns
+
+    runnable = [cell for cell in planned.cells if not cell.skip]
+    arms = len(planned.sides) + (1 if len(planned.sides) > 1 else 0)
+    one = turns.epoch_seconds(planned.machine.kind, len(runnable), arms)
+    if planned.settings.quick:
+        return f"about {one:.0f} s of measuring, builds not counted"
+    low, high = one * stats.LOOKS[0], min(one * stats.LOOKS[-1], planned.settings.budget)
+    return f"about {low:.0f} s of measuring if all is clear, at most {max(low, high):.0f} s, builds not counted"

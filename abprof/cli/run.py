@@ -1,0 +1,189 @@
+"""`abprof run`: from options to a Config, and from a run to an exit code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from abprof.cli.guard import while_read
+from abprof.errors import AbprofError, Exit
+
+if TYPE_CHECKING:
+    from abprof.model import Run
+
+MATRIX, MEASURING, OUTPUT, PLACE = "Matrix", "Measuring", "Output", "Place"
+Many = list[str]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("run", help=run.__doc__)(run)
+
+
+def options_with_values(app: typer.Typer) -> set[str]:
+    """Options of `run` that take the next word as their value."""
+    command: Any = typer.main.get_command(app)
+    params = command.commands["run"].params
+    return {
+        name for p in params if p.param_type_name == "option" and not p.is_flag for name in (*p.opts, *p.secondary_opts)
+    }
+
+
+def run(
+    refs: Annotated[
+        Many, typer.Argument(metavar="BASE [TARGET]...", help="Refs, or `.`, or BASE...TARGET (merge base).")
+    ] = [],  # noqa: B006
+    repo: Annotated[str, typer.Option(help="The git repository.", rich_help_panel=PLACE)] = ".",
+    kernels: Annotated[Many, typer.Option(help="Only these kernel packages.", rich_help_panel=MATRIX)] = [],  # noqa: B006
+    workloads: Annotated[Many, typer.Option(help="Only these workloads.", rich_help_panel=MATRIX)] = [],  # noqa: B006
+    workloads_from: Annotated[
+        str,
+        typer.Option(metavar="base|target|PATH", help="Where the workloads are taken from.", rich_help_panel=MATRIX),
+    ] = "",
+    preset: Annotated[str, typer.Option(help="Matrix: smoke, default, full, ...", rich_help_panel=MATRIX)] = "",
+    only: Annotated[
+        Many, typer.Option(metavar="AXIS=VALUE|GLOB", help="Only these cells.", rich_help_panel=MATRIX)
+    ] = [],  # noqa: B006
+    set_: Annotated[
+        Many, typer.Option("--set", metavar="AXIS=V1,V2", help="Other values for an axis.", rich_help_panel=MATRIX)
+    ] = [],  # noqa: B006
+    peers: Annotated[
+        bool, typer.Option("--peers/--no-peers", help="Measure library peers too.", rich_help_panel=MATRIX)
+    ] = True,
+    device: Annotated[Many, typer.Option(help="cpu, cuda, cuda:N or a GPU's UUID.", rich_help_panel=PLACE)] = [],  # noqa: B006
+    python: Annotated[
+        Many, typer.Option(metavar="[SIDE=]PATH", help="The workers' interpreter.", rich_help_panel=PLACE)
+    ] = [],  # noqa: B006
+    threshold: Annotated[
+        str, typer.Option(metavar="PCT", help="A change counts beyond this.", rich_help_panel=MEASURING)
+    ] = "",
+    margin: Annotated[
+        str, typer.Option(metavar="PCT", help="`same` means inside this.", rich_help_panel=MEASURING)
+    ] = "",
+    precision: Annotated[
+        str, typer.Option(metavar="PCT", help="Go on until intervals are this narrow.", rich_help_panel=MEASURING)
+    ] = "",
+    budget: Annotated[
+        str, typer.Option(metavar="TIME", help="Time for measuring, e.g. 10m.", rich_help_panel=MEASURING)
+    ] = "",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One epoch: a screen, not a verdict.", rich_help_panel=MEASURING)
+    ] = False,
+    protocol: Annotated[
+        str,
+        typer.Option(
+            metavar="abprof|seed", help="`seed` also times as the original scripts did.", rich_help_panel=MEASURING
+        ),
+    ] = "abprof",
+    allow_wrong: Annotated[
+        bool, typer.Option("--allow-wrong", help="Time wrong answers too, watermarked.", rich_help_panel=MEASURING)
+    ] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Measure and show unchanged cells too.", rich_help_panel=MATRIX)
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of inputs and orders.", rich_help_panel=MEASURING)] = 0,
+    timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="One answer of a worker.", rich_help_panel=MEASURING)
+    ] = "120s",
+    build_timeout: Annotated[str, typer.Option(metavar="TIME", help="One build.", rich_help_panel=PLACE)] = "30m",
+    fail_on: Annotated[
+        str, typer.Option(metavar="WHAT", help="slower,broken (default), unclear, never.", rich_help_panel=OUTPUT)
+    ] = "slower,broken",
+    runs_dir: Annotated[
+        str, typer.Option(metavar="PATH", help="Where run folders are made.", rich_help_panel=OUTPUT)
+    ] = "",
+    env: Annotated[
+        str, typer.Option(metavar="user|clean", help="The workers' environment.", rich_help_panel=PLACE)
+    ] = "",
+    autotune: Annotated[
+        str,
+        typer.Option(metavar="pinned|each-epoch", help="Triton's autotuning.", rich_help_panel=PLACE),
+    ] = "pinned",
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Build even what is cached.", rich_help_panel=PLACE)
+    ] = False,
+    keep_worktrees: Annotated[
+        bool, typer.Option("--keep-worktrees", help="Leave the worktrees for debugging.", rich_help_panel=PLACE)
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan and an estimate.", rich_help_panel=OUTPUT)
+    ] = False,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Do not wait for a busy device.", rich_help_panel=PLACE)
+    ] = False,
+    resume: Annotated[
+        str, typer.Option(metavar="RUN", help="Go on with an interrupted run.", rich_help_panel=PLACE)
+    ] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print run.json's content.", rich_help_panel=OUTPUT)] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Only warnings and the result.", rich_help_panel=OUTPUT)
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="All of the builds' output.", rich_help_panel=OUTPUT)
+    ] = False,
+) -> int:
+    """Compare two refs or more, or profile one branch alone.
+
+    Both sides go into worktrees of their own, their kernel packages are built with the compiler's output on show, and
+    isolated processes take turns on the device until each cell is decided or the budget is spent.
+    """
+    from abprof import session
+    from abprof.cli.options import config_from
+    from abprof.config import seconds
+    from abprof.view import View
+
+    if resume and refs:
+        raise AbprofError("an interrupted run has its refs", where="--resume", advice="abprof run --resume RUN")
+    if resume:
+        finished, folder = session.again(
+            Path(resume), (), repo, seconds(budget or "10m"), View(quiet=quiet, verbose=verbose), resume=True
+        )
+        return show(finished, folder, json=json, everything=all_)
+    if not refs:
+        raise AbprofError("which refs?", advice="abprof BASE TARGET, or abprof run REF for one branch alone")
+    config = config_from(locals(), sys.argv[1:])
+    view = View(quiet=quiet, verbose=verbose)
+    if dry_run:
+        return _show_plan(session.dry_run(config, view), json)
+    finished, folder = session.run(config, view)
+    return show(finished, folder, json=json, everything=all_)
+
+
+def show(finished: Run, folder: Path, *, json: bool, everything: bool) -> int:
+    """Print the result; the exit code is the run's."""
+    from abprof.report import terminal
+
+    with while_read():
+        if json:
+            print(run_as_json(finished, folder))
+        else:
+            terminal.print_run(finished, folder, everything=everything)
+    if finished.status == "interrupted":
+        return Exit.INTERRUPTED
+    return finished.header.exit_code if finished.header else Exit.CANNOT_RUN
+
+
+def run_as_json(finished: Run, folder: Path) -> str:
+    """run.json's content plus `run_dir`."""
+    import msgspec
+
+    return msgspec.json.encode({**msgspec.to_builtins(finished), "run_dir": str(folder)}).decode()
+
+
+def _show_plan(planned: Run, json: bool) -> int:
+    from abprof.cli.options import estimate
+
+    if json:
+        import msgspec
+
+        print(msgspec.json.encode(planned).decode())
+        return Exit.OK
+    for side in planned.sides:
+        print(f"{side.id:8} {side.spec}  {side.commit[:10]}  {side.subject}")
+    for cell in planned.cells:
+        print(f"  {cell.id}" + (f"  (unsupported: {cell.skip})" if cell.skip else ""))
+    print(f"{len(planned.cells)} cells on {planned.machine.device}; {estimate(planned)}")
+    return Exit.OK

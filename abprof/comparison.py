@@ -1,0 +1,181 @@
+"""Comparisons: which arms of a cell are compared, and the verdict on each pair.
+
+Rules, in log ratios of time, with the repeated intervals of abprof/stats.py (95 % for a change, 90 % for equivalence,
+which is two one-sided tests at 5 %):
+    slower     the whole 95 % interval is above log(1 + threshold)
+    faster     the whole 95 % interval is below log(1 - threshold)
+    same       the 90 % interval lies inside the margin (the margin is never wider than the cell's threshold)
+    slight     the 95 % interval excludes zero and lies inside the threshold
+    otherwise more epochs; at the end `unclear`, with the smallest margin that could have been certified.
+The first that holds is the verdict. Every interval covers at every planned look together, so stopping at the first
+look that decides costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from abprof import stats
+from abprof.evidence import ArmState, Evidence, arm_id, same_code, threshold_of
+from abprof.model import Comparison, Run, Settings, Verdict
+
+Role = Literal["target", "peer", "control"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two arms of one cell that are compared, and what for."""
+
+    before: str
+    after: str
+    role: Role
+
+
+# ---------------------------------------------------------------- which arms are compared
+
+
+def pairs(run: Run, item: Evidence) -> list[Pair]:
+    """The comparisons of a cell: base with each target (same variant), each peer with both, base with its control."""
+    variants = {arm.id: arm.variant for arm in run.arms}
+    sides = [side.id for side in run.sides]
+    peers = [arm for arm in item.states if arm.startswith("peer:")]
+    controls = [arm.id for arm in run.arms if arm.side == "control" and arm.id in item.states]
+    names = dict.fromkeys(variants.get(arm, arm.partition(":")[2]) for arm in item.states if _own(arm))
+    found = []
+    if "base" in sides:
+        for target in sides:
+            if target != "base":
+                found += [Pair(arm_id("base", name), arm_id(target, name), "target") for name in names]
+        found += [Pair(arm_id("base", variants[control]), control, "control") for control in controls]
+    for peer in peers:
+        found += [Pair(peer, arm_id(side, name), "peer") for side in sides for name in names]
+    return found
+
+
+def _own(arm: str) -> bool:
+    return not arm.startswith(("peer:", "control"))
+
+
+# ---------------------------------------------------------------- one comparison
+
+
+def compare(run: Run, item: Evidence, pair: Pair) -> Comparison:
+    """The verdict on one pair, with its numbers where both arms may show theirs."""
+    before, after = item.state(pair.before), item.state(pair.after)
+    values = item.epoch_values(pair.before, pair.after)
+    row = _numbers(run, item, pair, values)
+    reasons: tuple[str, ...]
+    failed = _not_ok(before, after, pair.role)
+    if failed is not None:
+        verdict, reasons = failed
+        return _with(row, verdict, reasons, p=None)
+    identical = "identical" in {before.status, after.status} and pair.role == "target"
+    if identical and (not values or not same_code(run)):
+        return _with(row, "same", ("identical_code",), p=None)
+    verdict, reasons = _by_interval(run, item, values, threshold_of(run.settings, item.cell.id))
+    if identical:
+        reasons = ("identical_code", *reasons)
+    certifiable = None
+    wide = stats.repeated_interval(values, 0.10)
+    if verdict == "unclear" and wide is not None:
+        certifiable = stats.certifiable_pct(wide)
+    return _with(row, verdict, reasons, p=row.p if pair.role == "target" else None, certifiable=certifiable)
+
+
+def _not_ok(before: ArmState, after: ArmState, role: Role) -> tuple[Verdict, tuple[str, ...]] | None:
+    """The verdict when an arm is not ok (docs/DESIGN.md, "Outcomes are values"); None when both are."""
+    first = "peer_" if role == "peer" else "base_"
+    second = "control_" if role == "control" else ""  # a target's status is said plainly: broken (crash)
+    if before.proof_broken or after.proof_broken:
+        found = ((before, f"{first}proof"), (after, f"{second}proof"))
+        return "broken", tuple(code for state, code in found if state.proof_broken)
+    if before.runs and after.runs:
+        return None
+    if before.status == after.status and before.status in {"unsupported", "missing"}:
+        return "unclear", (before.status,)
+    if not before.runs and not after.runs:
+        return "broken", ("both",)
+    if not before.runs:
+        return "unclear", (f"{first}{before.status}",)
+    return ("unclear" if role == "control" else "broken"), (f"{second}{after.status}",)
+
+
+def decide(values: Sequence[float], threshold: float, margin: float) -> Verdict | None:
+    """The verdict that these epochs support at their last planned look, or None when they support none yet.
+
+    `values` are epoch values (log ratios), threshold and margin per cent. With a margin wider than the threshold a
+    change could be both `slower` and `same`: the narrower of the two is the margin.
+    """
+    strict, wide = stats.repeated_interval(values, 0.05), stats.repeated_interval(values, 0.10)
+    if strict is None or wide is None:
+        return None
+    low, high = stats.band(threshold)
+    if strict.low > high:
+        return "slower"
+    if strict.high < low:
+        return "faster"
+    if wide.inside(*stats.band(min(margin, threshold))):
+        return "same"
+    if strict.beyond(0.0, 0.0) and strict.inside(low, high):
+        return "slight"
+    return None
+
+
+def _by_interval(run: Run, item: Evidence, values: list[float], threshold: float) -> tuple[Verdict, tuple[str, ...]]:
+    if not values:
+        return "unclear", ("interrupted" if run.status == "interrupted" else "not_measured",)
+    if item.quick or (run.settings.quick and len(values) < stats.LOOKS[0]):
+        low, high = stats.band(threshold)
+        theta = sum(values) / len(values)
+        return "unclear", ("quick_nothing_large" if low <= theta <= high else "quick_worth_confirming",)
+    verdict = decide(values, threshold, run.settings.margin)
+    if verdict is not None:
+        return verdict, () if precise(values, run.settings) else ("precision",)
+    if len(values) >= stats.LOOKS[-1]:
+        return "unclear", ("epochs",)
+    return "unclear", ("interrupted" if run.status == "interrupted" else "budget",)
+
+
+def precise(values: Sequence[float], settings: Settings) -> bool:
+    interval = stats.repeated_interval(values)
+    return settings.precision is None or (interval is not None and stats.half_width_pct(interval) <= settings.precision)
+
+
+def _numbers(run: Run, item: Evidence, pair: Pair, values: list[float]) -> Comparison:
+    """The row without its verdict. Before the first look there is a number and no interval."""
+    interval = stats.repeated_interval(values)
+    used = values[: interval.epochs] if interval else values
+    look = stats.LOOKS.index(interval.epochs) + 1 if interval else 0
+    return Comparison(
+        cell=item.cell.id,
+        from_=pair.before,
+        to=pair.after,
+        metric=item.metric,
+        verdict="unclear",
+        pct=stats.percent(sum(used) / len(used)) if used else None,
+        low_pct=stats.percent(interval.low) if interval else None,
+        high_pct=stats.percent(interval.high) if interval else None,
+        epochs=len(used),
+        look=look,
+        p=stats.p_beyond(values, *stats.band(threshold_of(run.settings, item.cell.id))),
+    )
+
+
+def _with(
+    row: Comparison, verdict: Verdict, reasons: tuple[str, ...], *, p: float | None, certifiable: float | None = None
+) -> Comparison:
+    return msgspec.structs.replace(row, verdict=verdict, reasons=reasons, p=p, certifiable_pct=certifiable)
+
+
+def with_discoveries(rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
+    """Mark the changed rows that survive false-discovery control over all tested rows of the run."""
+    tested = [row for row in rows if row.p is not None]
+    kept = dict(zip(map(id, tested), stats.discoveries([row.p for row in tested if row.p is not None]), strict=True))
+    return tuple(
+        msgspec.structs.replace(row, discovery=kept.get(id(row), False) and row.verdict in {"slower", "faster"})
+        for row in rows
+    )

@@ -1,0 +1,244 @@
+"""What a run is asked to do. Command line over ABPROF_* over abprof.toml over defaults; a loose value dies here."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from abprof.errors import AbprofError
+from abprof.model import Package, Record, Settings
+
+
+class Config(Record, frozen=True):
+    """A whole invocation of `abprof run`. Percentages are per cent of time, durations seconds."""
+
+    specs: tuple[str, ...]
+    repo: str = "."
+    kernels: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    workloads_from: str = ""  # "", base, target, or a folder
+    preset: str = "default"
+    only: tuple[str, ...] = ()
+    set: tuple[str, ...] = ()
+    device: tuple[str, ...] = ()  # () means: a CUDA device where there is one, otherwise the CPU
+    python: dict[str, str] = {}  # side id -> interpreter; "" for all sides
+    threshold: float | None = None
+    margin: float | None = None
+    precision: float | None = None
+    budget: float = 600.0
+    quick: bool = False
+    protocol: Literal["abprof", "seed"] = "abprof"
+    allow_wrong: bool = False
+    all: bool = False
+    fail_on: tuple[str, ...] = ("slower", "broken")
+    runs_dir: str = ""
+    seed: int = 0
+    timeout: float = 120.0  # one request to a worker
+    build_timeout: float = 1800.0
+    env: Literal["", "user", "clean"] = ""
+    autotune: Literal["pinned", "each-epoch"] = "pinned"
+    rebuild: bool = False
+    keep_worktrees: bool = False
+    dry_run: bool = False
+    no_wait: bool = False
+    no_peers: bool = False
+    arguments: tuple[str, ...] = ()
+    file: File | None = None
+
+    def settings(self, kind: str, judge: Literal["gpu", "wall"]) -> Settings:
+        """The verdict's settings on this kind of device ("cpu", "cuda", "simulated")."""
+        noisy = kind == "cpu"  # docs/DESIGN.md, Measurement, 0
+        file = self.file or File()
+        threshold = _first(self.threshold, file.defaults.threshold, 5.0 if noisy else 1.5)
+        margin = _first(self.margin, file.defaults.margin, 5.0 if noisy else 0.5)
+        return Settings(
+            threshold=threshold,
+            margin=min(margin, threshold),
+            precision=self.precision,
+            budget=self.budget,
+            quick=self.quick,
+            protocol=self.protocol,
+            judge=judge,
+            allow_wrong=self.allow_wrong,
+            fail_on=self.fail_on,
+            thresholds=tuple((rule.cells, rule.percent) for rule in file.threshold),
+            seed=self.seed,
+        )
+
+
+class Threshold(Record, frozen=True):
+    """A `[[threshold]]` entry: the first pattern that matches a cell's id holds."""
+
+    cells: str
+    percent: float
+
+
+class PackageEntry(Record, frozen=True, rename={"import_": "import"}):
+    """A `[kernels.NAME]` table."""
+
+    path: str = ""
+    import_: str = ""
+    inputs: tuple[str, ...] = ()
+    build: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    submodules: bool = False
+
+
+class Defaults(Record, frozen=True):
+    """The `[defaults]` table."""
+
+    threshold: float | None = None
+    margin: float | None = None
+    preset: str = ""
+    budget: str = ""
+
+
+class Environment(Record, frozen=True):
+    """The `[environment]` table: more variables for the workers, and names that are let through."""
+
+    set: dict[str, str] = {}
+    allow: tuple[str, ...] = ()
+
+
+class File(Record, frozen=True):
+    """abprof.toml, or [tool.abprof] of pyproject.toml."""
+
+    schema: int = 1
+    kernels: dict[str, PackageEntry] = {}
+    workloads: str = ""  # folder of the workloads, relative to the file
+    defaults: Defaults = Defaults()
+    environment: Environment = Environment()
+    python: dict[str, str] = {}
+    threshold: tuple[Threshold, ...] = ()
+
+    def package(self, name: str) -> Package:
+        """The package as configured, or by the conventional layout."""
+        entry = self.kernels.get(name)
+        if entry is None:
+            return Package(name=name)
+        return Package(
+            name=name,
+            path=entry.path,
+            module=entry.import_,
+            inputs=entry.inputs,
+            build=entry.build,
+            env=entry.env,
+            submodules=entry.submodules,
+        )
+
+
+def _first(*values: float | None) -> float:
+    return next(value for value in values if value is not None)
+
+
+# ---------------------------------------------------------------- abprof.toml
+
+
+def read_file(root: Path) -> File | None:
+    """abprof.toml or [tool.abprof] under `root`, None where neither stands. Raises AbprofError with key and line."""
+    path = root / "abprof.toml"
+    if path.is_file():
+        return parse_file(_text(path), str(path))
+    path = root / "pyproject.toml"
+    if path.is_file() and "[tool.abprof" in _text(path):
+        return parse_file(_text(path), str(path), table=("tool", "abprof"))
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AbprofError(f"cannot be read: {error}", where=str(path)) from error
+
+
+def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
+    """The typed file. Raises AbprofError naming key and line."""
+    try:
+        loose: Any = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        raise AbprofError(str(error), where=f"{where}:{line[1]}" if line else where) from error
+    for name in table:
+        loose = loose.get(name, {})
+    try:
+        file = msgspec.convert(loose, File)
+    except msgspec.ValidationError as error:
+        key = _key(str(error))
+        raise AbprofError(
+            _plain(str(error)),
+            where=f"{where}:{_line_of(text, key)}",
+            advice="docs/DESIGN.md, Other people's repositories",
+        ) from error
+    if file.schema != 1:
+        place = f"{where}:{_line_of(text, 'schema')}"
+        raise AbprofError(f"schema = {file.schema}, this abprof reads schema = 1", where=place)
+    for rule in file.threshold:
+        if not 0 < rule.percent < 1000:
+            place = f"{where}:{_line_of(text, 'percent')}"
+            raise AbprofError(f"threshold of {rule.percent} per cent for {rule.cells!r}", where=place)
+    return file
+
+
+def _key(message: str) -> str:
+    unknown = re.search(r"unknown field `([^`]+)`", message)
+    if unknown:
+        return unknown[1]
+    parts = re.findall(r"[A-Za-z_][\w-]*", message.split("`$", 1)[-1]) if "`$" in message else []
+    return parts[-1] if parts else ""
+
+
+def _plain(message: str) -> str:
+    return re.sub(r" - at `\$\.?([^`]*)`", r" (at \1)", message).replace(" (at )", "")
+
+
+def _line_of(text: str, key: str) -> int:
+    if key:
+        for number, line in enumerate(text.splitlines(), 1):
+            if re.match(rf"\s*(\[+.*\b{re.escape(key)}\b|[\"']?{re.escape(key)}[\"']?\s*=)", line):
+                return number
+    return 1
+
+
+# ---------------------------------------------------------------- loose values of the command line
+
+
+def seconds(text: str) -> float:
+    """ "90", "90s", "10m", "1.5h" as seconds. Raises AbprofError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|)", text.strip())
+    if not match or float(match[1]) <= 0:
+        raise AbprofError(f"{text!r} is not a duration", advice="write 90s, 10m or 1.5h")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def percent(text: str, name: str) -> float:
+    """ "1.5" or "1.5%" as per cent. Raises AbprofError for anything but a positive, finite number below 1000."""
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1000:
+        raise AbprofError(f"{name} {text!r} is not a positive percentage", advice="write 1.5 or 1.5%")
+    return value
+
+
+def environment_default(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """ABPROF_NAME for --name, when set and not empty."""
+    return environ.get("ABPROF_" + name.upper().replace("-", "_")) or None
+
+
+def worker_argv(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """$ABPROF_WORKER, a JSON list: the worker's argv, for a simulated worker. Empty: the real one."""
+    text = environ.get("ABPROF_WORKER")
+    if not text:
+        return ()
+    try:
+        return msgspec.json.decode(text, type=tuple[str, ...])
+    except msgspec.DecodeError as error:
+        raise AbprofError(f"ABPROF_WORKER is not a JSON list of strings: {error}") from error

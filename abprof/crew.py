@@ -1,0 +1,209 @@
+"""The workers of one kernel package in one epoch: one for each side, and one for the control."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from abprof import wire
+from abprof.model import Artefact, Build, Checkout, Package, Proof
+from abprof.proc import Worker, WorkerDied, WorkerFault
+from abprof.workshop import Workshop
+
+_MOST_STARTS = 2  # failed starts in a row at one post, in one epoch
+
+
+@dataclass(frozen=True)
+class Post:
+    """Where a worker stands: whose build it loads."""
+
+    id: str  # a side's id, or "control"
+    checkout: Checkout
+    package: Package
+    build: Build
+
+
+class Crew:
+    """Starts the workers together, so that their start-up overlaps; revives one that died; ends them all."""
+
+    def __init__(self, shop: Workshop, posts: Sequence[Post], epoch: int) -> None:
+        self._shop = shop
+        self._posts = {post.id: post for post in posts}
+        self._epoch = epoch
+        self._workers: dict[str, Worker] = {}
+        # Who starts first gets other memory: that alternates by epoch.
+        self.start_order = tuple(self._posts) if epoch % 2 else tuple(reversed(self._posts))
+        self._failed_starts: dict[str, list[WorkerDied]] = {id: [] for id in self._posts}  # since the last good one
+
+    def __enter__(self) -> Crew:
+        try:
+            starting = [id for id in self.start_order if self._begin(id)]
+            for id in starting:
+                self._receive_ready(id)
+        except BaseException:  # ^C
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for worker in self._workers.values():  # all at once: taking down a CUDA context takes its time
+            worker.end()
+        for worker in self._workers.values():
+            worker.kill()
+
+    def _spawn(self, post: Post) -> Worker:
+        worker = Worker(
+            self._shop.argv(post.id),
+            env=self._shop.worker_env(post.checkout, post.package, Path(post.build.path)),
+            cwd=Path(post.build.path) / "src",
+            log=self._shop.logs / self.log_name(post.id),
+            name=post.id,
+        )
+        self._workers[post.id] = worker
+        return worker
+
+    def _start(self, post: Post) -> wire.Start:
+        seen = self._shop.mount(post.checkout, post.package, Path(post.build.path))
+        scratch = str(self._shop.scratch)
+        return wire.Start(self._shop.device, post.id, seen, dict(self._shop.workloads), scratch, self._epoch)
+
+    def _begin(self, id: str) -> bool:
+        """Start the worker at this post, without waiting for it."""
+        try:
+            self._spawn(self._posts[id]).send(self._start(self._posts[id]))
+        except WorkerDied as died:
+            self._failed_starts[id].append(died)
+            return False
+        return True
+
+    def _receive_ready(self, id: str) -> bool:
+        worker = self._workers[id]
+        try:
+            worker.receive(wire.Start(self._shop.device, id), self._shop.timeout)
+        except WorkerDied as died:
+            self._failed_starts[id].append(died)
+            return False
+        except WorkerFault as fault:
+            worker.kill()
+            self._failed_starts[id].append(WorkerDied(fault.reason))
+            return False
+        self._failed_starts[id].clear()
+        return True
+
+    def warm(self, opens: Mapping[str, wire.Open]) -> None:
+        """First calls import, load and compile: all workers make theirs at once, before anything is timed.
+
+        What fails here fails again when the cell is opened, and is typed there.
+        """
+        asked = []
+        for name, request in opens.items():
+            worker = self._workers.get(name)
+            if worker is not None and worker.alive:
+                with contextlib.suppress(WorkerDied):
+                    worker.send(request)
+                    asked.append((worker, request))
+        for worker, request in asked:
+            with contextlib.suppress(WorkerDied, WorkerFault):
+                worker.receive(request, self._shop.timeout)
+        self.close()
+
+    def log_name(self, id: str) -> str:
+        """The worker's log inside logs/."""
+        return f"worker-{id}-{self._posts[id].package.name}.log"
+
+    def worker(self, id: str) -> Worker:
+        """The living worker at this post, started anew if it died.
+
+        Raises WorkerDied when it cannot be: after two failed starts at once, so that a thousand cells do not wait for
+        a thousand starts.
+        """
+        worker = self._workers.get(id)
+        if worker is not None and worker.alive:
+            return worker
+        failed = self._failed_starts[id]
+        if len(failed) >= _MOST_STARTS or not (self._begin(id) and self._receive_ready(id)):
+            raise failed[-1]
+        return self._workers[id]
+
+    def close(self) -> None:
+        """Every living worker forgets the cell. One that cannot is killed, and started anew for the next."""
+        for id, reply in self._ask_all(wire.Close()).items():
+            if isinstance(reply, Exception):
+                self._workers[id].kill()
+
+    def pids(self) -> list[int]:
+        """Process ids of the living."""
+        return [worker.pid for worker in self._workers.values() if worker.alive]
+
+    def prove(self) -> dict[str, wire.Proved]:
+        """What each living worker has loaded now. One that cannot say so proves nothing: that is not ok."""
+        proofs: dict[str, wire.Proved] = {}
+        for id, reply in self._ask_all(wire.Prove()).items():
+            if isinstance(reply, WorkerDied | WorkerFault):
+                proofs[id] = wire.Proved(False, f"it could not say what it had loaded: {reply.reason}", [])
+            else:
+                proofs[id] = self._as_built(id, reply)
+        return proofs
+
+    def _as_built(self, id: str, proved: wire.Proved) -> wire.Proved:
+        """What is loaded must be what was built: the same bytes at every path that the build recorded."""
+        built = {a.path: a.sha256 for a in self._posts[id].build.artefacts if a.path}
+        for loaded in proved.artefacts:
+            if built.get(loaded["path"], loaded["sha256"]) != loaded["sha256"]:
+                return wire.Proved(False, f"{loaded['path']} is not the file that was built", proved.artefacts)
+        return proved
+
+    def pid(self, id: str) -> int | None:
+        """The process at this post, None when none lives."""
+        worker = self._workers.get(id)
+        return worker.pid if worker is not None and worker.alive else None
+
+    def _ask_all(self, request: Any) -> dict[str, Any]:
+        """Ask every living worker at the same time: worker id -> its reply, or the WorkerDied or WorkerFault."""
+        replies: dict[str, Any] = {}
+        living = [(id, worker) for id, worker in self._workers.items() if worker.alive]
+        for id, worker in living:
+            try:
+                worker.send(request)
+            except WorkerDied as died:
+                replies[id] = died
+        for id, worker in living:
+            if id not in replies:
+                try:
+                    replies[id] = worker.receive(request, self._shop.timeout)
+                except (WorkerDied, WorkerFault) as error:
+                    replies[id] = error
+        return replies
+
+    def proofs(self) -> list[Proof]:
+        """The same as records of the run, of those that live on."""
+        return [
+            Proof(
+                epoch=self._epoch,
+                side=id,
+                kernel=self._posts[id].package.name,
+                ok=proved.ok,
+                reason=proved.reason,
+                artefacts=tuple(msgspec.convert(a, Artefact) for a in proved.artefacts),
+            )
+            for id, proved in self.prove().items()
+            if self._workers[id].alive
+        ]
+
+
+def posts(
+    sides: Mapping[str, Checkout], package: Package, find: Callable[[str, str], Build | None], ids: Sequence[str]
+) -> list[Post]:
+    """A post for each worker id whose side has a whole build of this package."""
+    found = []
+    for id in ids:
+        side = "base" if id == "control" else id
+        made = find(side, package.name)
+        if made is not None and made.failure is None:
+            found.append(Post(id, sides[side], package, made))
+    return found

@@ -1,0 +1,240 @@
+"""An NVIDIA GPU as a device, through NVML: no CUDA context in the parent. Settings are read, never changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from abprof.errors import AbprofError
+from abprof.model import Machine, MachineState
+
+_PERIOD = 0.1  # seconds between samples; one costs about a millisecond of one core
+# nvml.h, nvmlClocksEventReasons: a hardware slowdown voids a round, the power cap is the machine's normal state.
+_REASONS = {
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+_VOID = 0x8 | 0x40 | 0x80
+
+
+@dataclass
+class Samples:
+    """What was seen since the last reading."""
+
+    clocks: list[float] = field(default_factory=list)
+    power: list[float] = field(default_factory=list)
+    temperature: list[float] = field(default_factory=list)
+    reasons: int = 0
+    foreign: set[str] = field(default_factory=set)
+
+
+def find(name: str | None) -> CudaDevice | None:
+    """The GPU of this index or UUID ("" or None: the first one that may be used), or None where there is none.
+
+    Respects CUDA_VISIBLE_DEVICES. Raises AbprofError for ROCm, a MIG slice and an index that does not exist.
+    """
+    if Path("/dev/kfd").exists() and not Path("/proc/driver/nvidia").exists() and name is not None:
+        raise AbprofError("ROCm is not supported yet", where="--device", advice="--device cpu")
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+    except Exception:  # noqa: BLE001 - no library, no driver, no permission: to abprof there is no GPU
+        return None
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+    uuids = [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    visible = _visible(uuids)
+    if not visible:
+        return None
+    if name and not name.isdigit():
+        wanted = [u for u in visible if u.startswith(name)]
+    elif name:
+        wanted = visible[int(name) : int(name) + 1]
+    else:
+        wanted = visible[:1]
+    if not wanted:
+        raise AbprofError(f"no GPU {name}", where="--device", advice=f"there are {', '.join(visible)}")
+    return CudaDevice(pynvml, handles[uuids.index(wanted[0])], wanted[0])
+
+
+def _visible(uuids: list[str]) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES leaves, in its order; as for CUDA, the list ends at the first entry that is none."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return uuids
+    chosen: list[str] = []
+    for entry in (part.strip() for part in listed.split(",")):
+        if entry.startswith("MIG-"):
+            what = "CUDA_VISIBLE_DEVICES names a MIG slice, which shares clocks and memory with other tenants"
+            raise AbprofError(what, where="--device", advice="use a whole GPU, or --device cpu")
+        found = uuids[int(entry) :][:1] if entry.isdigit() else [u for u in uuids if entry and u.startswith(entry)]
+        if not found:
+            break
+        chosen += found[:1]
+    return chosen
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+class CudaDevice:
+    """See abprof.protocols.Device. `nvml` is the pynvml module, or something of its shape in a test."""
+
+    kind: Literal["cuda"] = "cuda"
+
+    def __init__(self, nvml: Any, handle: Any, uuid: str) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self.lease = uuid
+        self.worker = f"cuda:{uuid}"
+        self._own: set[int] = set()
+        self._samples = Samples()
+        self._bad: list[tuple[int, int, str]] = []
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def _ask(self, function: str, *args: Any) -> Any:
+        """An NVML answer, or None where this GPU, driver or virtual machine gives none."""
+        try:
+            return getattr(self._nvml, function)(self._handle, *args)
+        except Exception:  # noqa: BLE001 - "not supported" has many classes
+            return None
+
+    def machine(self) -> Machine:
+        """Name, UUID, memory, driver and the settings that matter to timing."""
+        memory = self._ask("nvmlDeviceGetMemoryInfo")
+        limit = self._ask("nvmlDeviceGetPowerManagementLimit")
+        facts = {
+            "driver": _text(self._nvml.nvmlSystemGetDriverVersion()),
+            "power_limit_w": f"{limit / 1000:.0f}" if limit else "",
+            "max_sm_clock_mhz": str(self._ask("nvmlDeviceGetMaxClockInfo", 1) or ""),
+            "system": f"{platform.system()} {platform.release()}",
+        }
+        return Machine(
+            host=platform.node(),
+            device=_text(self._ask("nvmlDeviceGetName") or "NVIDIA GPU"),
+            kind="cuda",
+            uuid=self.lease,
+            cpus=len(os.sched_getaffinity(0)),
+            memory_bytes=int(memory.total) if memory else 0,
+            facts={key: value for key, value in facts.items() if value},
+        )
+
+    def refusal(self) -> tuple[str, str] | None:
+        """Compute mode, MIG, MPS."""
+        mode = self._ask("nvmlDeviceGetComputeMode")
+        if mode in {1, 3}:
+            return (
+                "the GPU is in exclusive-process compute mode, so two sides cannot live on it at once",
+                "nvidia-smi -c DEFAULT, by its administrator",
+            )
+        if mode == 2:
+            return "the GPU's compute mode prohibits computing", "nvidia-smi -c DEFAULT, by its administrator"
+        mig = self._ask("nvmlDeviceGetMigMode")
+        if mig and mig[0] == 1:
+            return (
+                "the GPU is split into MIG slices, which share clocks and memory with other tenants",
+                "use a whole GPU",
+            )
+        if self._mps():
+            return (
+                "an MPS server is running, under which kernels of two sides overlap",
+                "stop it: echo quit | nvidia-cuda-mps-control",
+            )
+        return None
+
+    def _mps(self) -> bool:
+        names = {_process_name(p.pid) for p in self._ask("nvmlDeviceGetMPSComputeRunningProcesses_v3") or []}
+        return bool(names) or any(_process_name(p.pid) == "nvidia-cuda-mps" for p in self._processes())
+
+    def busy(self) -> tuple[str, str] | None:
+        """Somebody else's process on it, and a tenth of the time or more in use."""
+        others = [p for p in self._processes() if p.pid not in self._own]
+        use = self._ask("nvmlDeviceGetUtilizationRates")
+        if others and use is not None and use.gpu >= 10:
+            who = ", ".join(f"{_process_name(p.pid) or 'process'} {p.pid}" for p in others[:3])
+            return (
+                f"somebody else is using the GPU ({who}; {use.gpu} % busy)",
+                "wait for it, or choose another with --device",
+            )
+        return None
+
+    def _processes(self) -> list[Any]:
+        return list(self._ask("nvmlDeviceGetComputeRunningProcesses") or [])
+
+    def watch(self, own: Iterable[int]) -> None:
+        """Begin to sample in a thread; it ends with the process."""
+        with self._lock:
+            self._own |= set(own)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._sample_forever, daemon=True)
+            self._thread.start()
+
+    def _sample_forever(self) -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                self._sample()
+            time.sleep(_PERIOD)
+
+    def _sample(self) -> None:
+        clock = self._ask("nvmlDeviceGetClockInfo", 1)
+        power = self._ask("nvmlDeviceGetPowerUsage")
+        temperature = self._ask("nvmlDeviceGetTemperature", 0)
+        reasons = int(self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0)
+        pids = {p.pid for p in self._processes()}
+        now = time.monotonic_ns()
+        with self._lock:
+            # Inside a container the driver may name processes by other numbers: then ours are not among them either.
+            comparable = bool(pids & self._own)
+            foreign = {f"{_process_name(pid) or 'process'} {pid}" for pid in pids - self._own} if comparable else set()
+            seen = self._samples
+            seen.clocks += [clock] if clock else []
+            seen.power += [power / 1000] if power else []
+            seen.temperature += [temperature] if temperature else []
+            seen.reasons |= reasons
+            seen.foreign |= foreign
+            why = [_REASONS[bit] for bit in _REASONS if reasons & bit & _VOID] + sorted(foreign)
+            if why:
+                period = int(_PERIOD * 1e9)
+                self._bad.append((now - period, now + period, ", ".join(why)))
+
+    def state(self) -> MachineState:
+        """Means since the last reading; None where NVML gave nothing."""
+        with self._lock:
+            seen, self._samples = self._samples, Samples()
+        return MachineState(
+            sm_clock_mhz=_mean(seen.clocks),
+            power_w=_mean(seen.power),
+            temperature_c=_mean(seen.temperature),
+            throttle=tuple(name for bit, name in _REASONS.items() if seen.reasons & bit),
+            foreign=tuple(sorted(seen.foreign)),
+        )
+
+    def bad_times(self) -> list[tuple[int, int, str]]:
+        """Hardware slowdowns and foreign processes: rules fixed beforehand, the same for all arms."""
+        with self._lock:
+            bad, self._bad = self._bad, []
+        return bad
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _process_name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,127 @@
+"""`abprof doctor`: what this machine can measure, what is missing for it, and what to do about that."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from abprof import devices, environment, paths, proc
+from abprof.config import worker_argv
+from abprof.errors import AbprofError, Exit
+from abprof.harness import install
+from abprof.model import Record
+from abprof.proc import Worker, WorkerDied, WorkerFault
+from abprof.wire import Ready, Start
+
+
+class Finding(Record, frozen=True):
+    """One line of the examination."""
+
+    name: str
+    state: Literal["ok", "missing", "problem"]
+    text: str
+    advice: str = ""
+
+
+def run(python: str, *, json: bool) -> int:
+    """Print the findings. Exit code 0, or 2 when nothing could be measured here."""
+    findings = examine(python)
+    if json:
+        print(msgspec.json.encode({"findings": findings}).decode())
+    else:
+        for found in findings:
+            advice = f" -> {found.advice}" if found.advice else ""
+            print(f"{found.state:8} {found.name}: {found.text}{advice}")
+    return Exit.CANNOT_RUN if any(f.state == "problem" for f in findings) else Exit.OK
+
+
+def examine(python: str) -> list[Finding]:
+    """Everything a run needs, in the order in which it needs it."""
+    return [*_folders(), _git(), *_compilers(), *_devices(python)]
+
+
+def _folders() -> list[Finding]:
+    found = []
+    for name, folder in (("cache", paths.cache_dir), ("state", paths.state_dir)):
+        try:
+            path = folder()
+            free = shutil.disk_usage(path).free / 2**30
+            found.append(Finding(name=name, state="ok", text=f"{path}, {free:.0f} GiB free"))
+        except AbprofError as error:
+            found.append(Finding(name=name, state="problem", text=error.line))
+    return found
+
+
+def _git() -> Finding:
+    said = proc.output(["git", "--version"])
+    if said is None:
+        return Finding(name="git", state="problem", text="not found", advice="install git")
+    return Finding(name="git", state="ok", text=said.strip())
+
+
+def _compilers() -> list[Finding]:
+    rows = []
+    for name, command, need in (
+        ("C++ compiler", os.environ.get("CXX") or "c++", "kernels in C++ cannot be built; install g++ or clang++"),
+        ("ninja", "ninja", "torch's extension builder needs it; pip install ninja"),
+        ("nvcc", "nvcc", "kernels in CUDA C++ cannot be built; Triton kernels do not need it"),
+    ):
+        said = proc.output([_beside(command), "--version"])
+        if said is None:
+            rows.append(Finding(name=name, state="missing", text=f"{command} not found", advice=need))
+        else:
+            rows.append(Finding(name=name, state="ok", text=said.strip().splitlines()[-1 if name == "nvcc" else 0]))
+    return rows
+
+
+def _beside(command: str) -> str:
+    """A tool that pip put beside this interpreter is there although it may not be on the path."""
+    near = Path(sys.executable).parent / command
+    return str(near) if near.exists() else command
+
+
+def _devices(python: str) -> list[Finding]:
+    rows = []
+    for asked in ("cuda", "cpu"):
+        try:
+            device = devices.choose((asked,))
+        except AbprofError as error:
+            rows.append(Finding(name=asked, state="missing", text=error.what))
+            continue
+        refusal = device.refusal() or device.busy()
+        if refusal:
+            rows.append(Finding(name=asked, state="problem", text=refusal[0], advice=refusal[1]))
+            continue
+        machine = device.machine()
+        facts = ", ".join(f"{key} {value}" for key, value in machine.facts.items())
+        rows.append(Finding(name=asked, state="ok", text=f"{machine.device} ({facts})"))
+        rows.append(_worker(asked, device.worker, python))
+    return rows
+
+
+def _worker(asked: str, device: str, python: str) -> Finding:
+    """Start a real worker: the only way to know that its interpreter and torch work."""
+    name = f"worker on {asked}"
+    with tempfile.TemporaryDirectory() as scratch:
+        env, _ = environment.clean(os.environ, "user")
+        argv = worker_argv() or (python or sys.executable, "-P", str(install(paths.cache_dir())))
+        try:
+            worker = Worker(
+                argv,
+                env=environment.worker(env, Path(scratch), device, {}),
+                cwd=Path(scratch),
+                log=Path(scratch) / "log",
+                name="doctor",
+            )
+            ready: Ready = worker.call(Start(device, "base"), 120)
+            worker.stop()
+        except (WorkerDied, WorkerFault) as error:
+            return Finding(name=name, state="problem", text=error.reason, advice="does `import torch` work there?")
+    versions = ", ".join(f"{key} {value}" for key, value in ready.versions.items())
+    return Finding(name=name, state="ok", text=f"{argv[0]}: {versions}")

@@ -1,0 +1,87 @@
+"""The environment of builders and workers: the user's without secrets, or an allow-list, with private caches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from abprof.errors import AbprofError
+
+_SECRET = re.compile(
+    r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE|AUTH|COOKIE|SIGNATURE|DSN$|^AWS_|^AZURE_|^GH_|^GITHUB_|^GITLAB_"
+)
+_SECRET_VALUE = re.compile(
+    r"^(gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|eyJ[A-Za-z0-9_-]{10})|://[^/\s:]+:[^@\s]+@"
+)
+# What a compiler, CUDA, torch and Triton need to work at all.
+_ALLOWED = re.compile(
+    r"^(PATH|HOME|LANG|LANGUAGE|LC_.*|TERM|TZ|TMPDIR|USER|LOGNAME|SHELL|LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|C_INCLUDE_PATH|"
+    r"CPLUS_INCLUDE_PATH|CC|CXX|CFLAGS|CXXFLAGS|CPPFLAGS|LDFLAGS|CUDA_.*|CUDNN_.*|NVIDIA_.*|NVCC_.*|TORCH_.*|PYTORCH_.*|"
+    r"TRITON_.*|OMP_.*|GOMP_.*|KMP_.*|MKL_.*|OPENBLAS_.*|MAX_JOBS|VIRTUAL_ENV|CONDA_PREFIX|ABPROF_SIMULATED)$"
+)
+# Python's own hooks into what is imported: they would let another tree in.
+_DROPPED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT", "PYTHONSAFEPATH")
+_GIT = re.compile(r"^GIT_")
+
+
+def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
+    """(environment, names withheld). `mode` is "user" (all but what looks like a secret) or "clean" (an allow-list)."""
+    let_through = set(allow)
+    kept, withheld = {}, []
+    for name, value in environ.items():
+        secret = bool(_SECRET.search(name.upper()) or _SECRET_VALUE.search(value))
+        wanted = name in let_through or (not secret and (mode == "user" or bool(_ALLOWED.match(name))))
+        if name in _DROPPED or _GIT.match(name):
+            continue
+        if wanted:
+            kept[name] = value
+        else:
+            withheld.append(name)
+    return kept, tuple(sorted(withheld))
+
+
+def mode(asked: str, environ: Mapping[str, str]) -> str:
+    """`--env`, or "clean" with CI set, or "user"."""
+    return asked or ("clean" if environ.get("CI") else "user")
+
+
+def worker(base: Mapping[str, str], caches: Path, device: str, extra: Mapping[str, str]) -> dict[str, str]:
+    """`base` with private caches under `caches`, the leased device alone visible, and what the configuration adds."""
+    private = {
+        "TRITON_CACHE_DIR": caches / "triton",
+        "TORCH_EXTENSIONS_DIR": caches / "torch_extensions",
+        "TORCHINDUCTOR_CACHE_DIR": caches / "inductor",
+        "CUDA_CACHE_PATH": caches / "cuda",
+        "XDG_CACHE_HOME": caches / "xdg",
+    }
+    env = {
+        **base,
+        **{name: str(path) for name, path in private.items()},
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",  # a worktree stays as git wrote it
+        "PYTHONHASHSEED": "0",
+        "TRITON_DISABLE_LINE_INFO": "1",  # line info holds paths, which would make equal kernels hash differently
+    }
+    if device in {"cpu", "simulated"}:
+        # An OpenMP pool spins for milliseconds after each parallel region and takes the cores of the other side's turn.
+        env.setdefault("GOMP_SPINCOUNT", "3000")
+        env.setdefault("KMP_BLOCKTIME", "0")
+        env["CUDA_VISIBLE_DEVICES"] = ""  # a package that builds for what it sees builds for the CPU alone
+    if device.startswith("cuda:"):
+        env["CUDA_VISIBLE_DEVICES"] = device.removeprefix("cuda:")
+        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    return {**env, **extra}
+
+
+def fill(extra: Mapping[str, str], where: str, **places: str) -> dict[str, str]:
+    """Configured values with {worktree}, {build_dir} and {side} filled in. Raises AbprofError for another name."""
+    filled = {}
+    for name, value in extra.items():
+        try:
+            filled[name] = value.format(**places)
+        except (KeyError, IndexError, ValueError) as error:
+            known = ", ".join(f"{{{place}}}" for place in places)
+            raise AbprofError(f"{name} = {value!r}: only {known} are filled in", where=where) from error
+    return filled

@@ -1,0 +1,68 @@
+"""Build keys: what decides whether a kernel package must be built again, by content and never by path or time."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+from abprof.model import Package
+
+# Variables that reach a compiler. Others may differ from one shell to the next without changing a build.
+_BUILD_VARIABLE = re.compile(
+    r"^(CC|CXX|CFLAGS|CXXFLAGS|CPPFLAGS|LDFLAGS|CPATH|LIBRARY_PATH|C_INCLUDE_PATH|CPLUS_INCLUDE_PATH|"
+    r"CUDA_HOME|CUDA_PATH|NVCC_.*|TORCH_CUDA_ARCH_LIST|TORCH_.*FLAGS|TRITON_(?!CACHE_DIR).*|FFA_.*)$"
+)
+
+
+def inputs(tree: Path, package: Package) -> list[str]:
+    """Files that decide a rebuild, relative to the side's root: the package's globs, all of kernels/, or the whole tree."""
+    patterns = package.inputs or (("**",) if package.module or package.path else ("kernels/**",))
+    return [name for name in _files(tree) if any(_matches(name, pattern) for pattern in patterns)]
+
+
+def _files(tree: Path) -> list[str]:
+    """Every file and link below `tree`, sorted. Links are kept as links; .git is git's own."""
+    found = []
+    for folder, folders, files in os.walk(tree):
+        folders[:] = sorted(f for f in folders if f not in {".git", "__pycache__"})
+        links = [f for f in folders if (Path(folder) / f).is_symlink()]
+        found += [str((Path(folder) / f).relative_to(tree)) for f in (*files, *links) if f != ".git"]
+    return sorted(found)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    if pattern.endswith("/**"):
+        return name.startswith(pattern[:-2])
+    return pattern == "**" or fnmatch.fnmatchcase(name, pattern) or PurePosixPath(name).match(pattern)
+
+
+def content(tree: Path, names: Iterable[str]) -> str:
+    """SHA-256 over names, executable bits and bytes (a link's target for a link)."""
+    digest = hashlib.sha256()
+    for name in names:
+        path = tree / name
+        digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
+        if path.is_symlink():
+            digest.update(b"link\0" + os.fsencode(path.readlink()))
+        else:
+            digest.update(b"x" if os.access(path, os.X_OK) else b"-")
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def build_key(
+    package: Package, content_hash: str, toolchain: Mapping[str, str], env: Mapping[str, str], mode: str
+) -> str:
+    """Twenty hex digits: content, package settings, toolchain, the variables that reach a compiler, mode."""
+    parts = [
+        content_hash,
+        f"{package.name}\0{package.path}\0{package.module}\0{package.build}\0{sorted(package.env.items())}",
+        *(f"{name}={value}" for name, value in sorted(toolchain.items())),
+        *(f"{name}={env[name]}" for name in sorted(env) if _BUILD_VARIABLE.match(name)),
+        mode,
+    ]
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:20]

@@ -1,0 +1,83 @@
+"""What a workload imports: plain records and helpers. Needs torch, and nothing else of abprof.
+
+from abprof.kit import Check, Op, Unsupported, Work, compare
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+class Unsupported(Exception):
+    """Raised by a workload or a kernel: this case cannot run here, and that is nobody's fault. The reason is shown."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """What is measured: `call()` is timed; `reset()`, untimed, puts in-place state and gradients back before each call."""
+
+    call: Callable[[], Any]
+    reset: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """An arm's outputs judged against the reference. `max_rel` is relative to the largest reference magnitude."""
+
+    ok: bool
+    reason: str = ""
+    max_abs: float | None = None
+    max_rel: float | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """Floating-point operations and bytes of one call, and the name of the convention they are counted by."""
+
+    flops: float | None = None
+    bytes: float | None = None
+    convention: str = ""
+
+
+def compare(outputs: Any, expected: Any, *, rtol: float, atol: float) -> Check:
+    """Compare tensors, or equal-length sequences of tensors, of the same shapes.
+
+    An output passes when every element satisfies |out - ref| <= atol + rtol * max|ref| (the reference's largest
+    magnitude, not the element's own: attention outputs are averages, and their error scales with the values averaged).
+    NaN and a wrong shape never pass. Comparison is in float64.
+    """
+    worst_abs = worst_rel = 0.0
+    outs, refs = tensors(outputs), tensors(expected)
+    if len(outs) != len(refs):
+        return Check(False, f"{len(outs)} outputs, {len(refs)} expected")
+    for i, (out, ref) in enumerate(zip(outs, refs, strict=True)):
+        if out.shape != ref.shape:
+            return Check(False, f"output {i}: shape {tuple(out.shape)}, expected {tuple(ref.shape)}")
+        if not ref.numel():
+            continue
+        wide = ref.detach().double()
+        diff = (out.detach().to(wide.device).double() - wide).abs()
+        largest = float(diff.max())
+        if math.isnan(largest):
+            return Check(False, f"output {i}: {int(diff.isnan().sum())} of {diff.numel()} values are NaN")
+        scale = float(wide.abs().max())
+        worst_abs = max(worst_abs, largest)
+        worst_rel = max(worst_rel, largest / scale if scale else largest)
+        if largest > atol + rtol * scale:
+            reason = f"output {i}: largest error {largest:.3g}, allowed {atol + rtol * scale:.3g}"
+            return Check(False, reason, worst_abs, worst_rel)
+    return Check(True, "", worst_abs, worst_rel)
+
+
+def tensors(values: Any) -> list[torch.Tensor]:
+    """Every tensor of a possibly nested sequence, in order. Raises TypeError for anything else in it."""
+    if isinstance(values, torch.Tensor):
+        return [values]
+    if isinstance(values, Iterable):
+        return [t for value in values for t in tensors(value)]
+    raise TypeError(f"outputs must be tensors, not {type(values).__name__}")

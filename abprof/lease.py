@@ -1,0 +1,52 @@
+"""One measuring run at a time on a device: a lock that other abprof processes respect, named by the device's UUID."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from abprof.errors import AbprofError
+
+
+@contextlib.contextmanager
+def lease(state: Path, device: str, *, wait: bool, label: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold `device` ("cpu" or a GPU's UUID) while the block runs. A busy one is waited for, saying for whom.
+
+    Raises AbprofError when it is busy and `wait` is False. The lock ends with the process, however that ends.
+    """
+    folder = state / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", device)
+    lock = FileLock(folder / f"{name}.lock")
+    owner = folder / f"{name}.owner"
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        whom = _owner(owner)
+        if not wait:
+            raise AbprofError(f"{device} is in use by {whom}", advice="run without --no-wait to wait for it") from None
+        say(f"waiting for {device}, in use by {whom}")
+        began = time.monotonic()
+        lock.acquire()
+        say(f"{device} is free after {time.monotonic() - began:.0f} s")
+    try:
+        owner.write_text(json.dumps({"pid": os.getpid(), "what": label}))
+        yield
+    finally:
+        owner.unlink(missing_ok=True)
+        lock.release()
+
+
+def _owner(path: Path) -> str:
+    try:
+        facts = json.loads(path.read_text())
+        return f"{facts['what']} (process {facts['pid']})"
+    except (OSError, ValueError, KeyError):
+        return "another abprof"

@@ -1,0 +1,145 @@
+"""The measuring stage: epochs of fresh workers that take turns, until every cell is decided or the budget is spent."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from abprof import wire
+from abprof.crew import Crew, posts
+from abprof.model import Arm, Block, Build, Cell, Checkout, Outcome, Package, Proof, Run
+from abprof.protocols import Device
+from abprof.sitting import Request, Sitting
+from abprof.workshop import Workshop
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the stage stands on: everything that was settled before the first turn."""
+
+    shop: Workshop
+    device: Device
+    run: Run  # the head: cells, settings, workloads, builds
+    checkouts: Mapping[str, Checkout]  # side id -> files
+    packages: Mapping[str, Package]
+    arms: Mapping[str, tuple[Arm, ...]]  # cell id -> who takes turns in it
+    timeout: float
+    identical: frozenset[str] = frozenset()  # cells that load the same bytes on all sides, and are measured as controls
+
+    def build(self, side: str, kernel: str) -> Build | None:
+        """This side's build of a package, failed or not."""
+        return next((b for b in self.run.builds if b.side == side and b.kernel == kernel), None)
+
+
+def epochs(
+    ground: Ground, wanted: Callable[[], set[str]], *, first: int, seen: set[str], budget: float
+) -> Iterator[Block | Proof]:
+    """Blocks as they end, and what the workers had loaded. The first epoch is always whole.
+
+    `wanted` says which cells need one more epoch; `seen` are cells whose outputs were checked already. A further epoch
+    begins only if one as long as the last still fits into `budget` seconds.
+    """
+    began, last, epoch = time.monotonic(), 0.0, first
+    while todo := wanted() & ground.arms.keys():  # a rerun has cells that are not measured again
+        if epoch > first and time.monotonic() - began + last > budget:
+            return
+        start = time.monotonic()
+        for item in _epoch(ground, epoch, todo, seen):
+            if isinstance(item, Block) and _checked(item):
+                seen.add(item.cell)
+            yield item
+        last = time.monotonic() - start
+        epoch += 1
+        if ground.run.settings.quick:
+            return
+
+
+def _epoch(ground: Ground, number: int, todo: set[str], seen: set[str]) -> Iterator[Block | Proof]:
+    """One epoch of all undecided cells, package by package."""
+    rng = random.Random(f"{ground.run.settings.seed}/{number}")
+    kernels = sorted({cell.kernel for cell in ground.run.cells if cell.id in todo})
+    rng.shuffle(kernels)
+    for kernel in kernels:
+        cells = [c for c in ground.run.cells if c.id in todo and c.kernel == kernel]
+        # The first epoch goes from little work to much, so that the first rows come at once; later ones in any order.
+        if number == 1:
+            cells.sort(key=lambda c: c.flops or 0.0)
+        else:
+            rng.shuffle(cells)
+        yield from _package(ground, number, kernel, cells, seen)
+
+
+def _package(ground: Ground, number: int, kernel: str, cells: list[Cell], seen: set[str]) -> Iterator[Block | Proof]:
+    ids = list(dict.fromkeys(arm.side for cell in cells for arm in ground.arms[cell.id]))
+    stand = posts(ground.checkouts, ground.packages[kernel], ground.build, ids)
+    present = {post.id for post in stand}
+    with Crew(ground.shop, stand, number) as crew:
+        yield from crew.proofs()
+        if ground.device.kind == "cuda":
+            for cell in _unlike(cells):
+                crew.warm(_first_opens(ground, cell, present))
+        for cell in cells:
+            arms = tuple(arm for arm in ground.arms[cell.id] if arm.side in present)
+            check = cell.id not in seen
+            load = next(w for w in ground.run.workloads if w.name == cell.workload)
+            phases = check and bool(load.phases)
+            request = Request(cell, arms, number, ground.run.settings, check, phases, load.judge, ground.timeout)
+            block = Sitting(crew, ground.device, request).run()
+            yield _identical(block, arms) if cell.id in ground.identical else block
+        yield from crew.proofs()
+
+
+def _checked(block: Block) -> bool:
+    """Whether no arm's check was lost with its worker: then the next epoch checks again."""
+    lost = {"crash", "timeout", "oom"}
+    return all(outcome.check is not None or outcome.status not in lost for outcome in block.outcomes.values())
+
+
+def _identical(block: Block, arms: tuple[Arm, ...]) -> Block:
+    """The block of a cell whose code is known to be the same: its numbers judge the instrument, not the code."""
+    own = {arm.id for arm in arms if not arm.peer}
+    known = {
+        id: msgspec.structs.replace(outcome, status="identical") if id in own and outcome.status == "ok" else outcome
+        for id, outcome in block.outcomes.items()
+    }
+    return msgspec.structs.replace(block, outcomes=known)
+
+
+def _unlike(cells: list[Cell]) -> list[Cell]:
+    """The least work for each workload and value of an axis of names (direction, mask, type): these load other code."""
+    found: dict[tuple[str, str, str], Cell] = {}
+    for cell in sorted(cells, key=lambda c: c.flops or 0.0):
+        for axis, value in cell.params.items():
+            if isinstance(value, str):
+                found.setdefault((cell.workload, axis, value), cell)
+    return list({cell.id: cell for cell in found.values()}.values()) or cells[:1]
+
+
+def _first_opens(ground: Ground, cell: Cell, present: set[str]) -> dict[str, wire.Open]:
+    """One request to open this cell for each worker."""
+    arms = {arm.side: arm for arm in ground.arms[cell.id] if arm.side in present and not arm.peer}
+    return {
+        side: wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.settings.seed)
+        for side, arm in arms.items()
+    }
+
+
+def unmeasured(cell: Cell, arms: tuple[Arm, ...], outcomes: Mapping[str, Outcome]) -> Block:
+    """A block without rounds: what is known of a cell that is not measured (identical code, a workload that broke)."""
+    return Block(
+        epoch=0,
+        cell=cell.id,
+        metric="",
+        timer="",
+        calls=0,
+        rule="not measured",
+        arms=tuple(arm.id for arm in arms),
+        began=time.time(),
+        seconds=0.0,
+        rounds=(),
+        outcomes=dict(outcomes),
+    )

@@ -1,0 +1,356 @@
+"""The records that travel between the stages, and the one typed definition of run.json and rounds.jsonl.
+
+Every record is frozen. `Record` is msgspec's struct rather than the standard library's dataclass because the same
+definition then also gives the strict reader and the JSON Schema in docs/schemas/ (abprof/runfolder.py).
+Units: times in nanoseconds, memory in bytes, changes in per cent of time (negative is faster).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA = 1
+SEED_METRIC = "seed_latency"  # timed as the original scripts did (abprof/seed_protocol.py): shown, never judged
+
+Status = Literal["ok", "wrong", "unsupported", "missing", "build_failed", "oom", "timeout", "crash", "identical"]
+Verdict = Literal["faster", "slower", "slight", "same", "unclear", "broken"]
+Value = str | int | float | bool
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all records: frozen, keyword-only (msgspec wants that said per class), an unknown key is an error."""
+
+
+# ---------------------------------------------------------------- repo
+
+
+class Side(Record, frozen=True, kw_only=True):
+    """One side of the comparison: a ref resolved once to a commit, or `.`, the working tree as it is."""
+
+    id: str  # base, target, target2, ...
+    spec: str  # as the user typed it
+    kind: Literal["commit", "worktree"]
+    commit: str  # 40 hex digits; for a working tree the commit it stands on
+    tree: str  # 40 hex digits: the content that is measured
+    label: str  # branch name, or the spec: what file names and sentences use
+    subject: str = ""  # first line of the commit message
+
+
+class Checkout(Record, frozen=True, kw_only=True):
+    """A side's files on disk."""
+
+    side: Side
+    path: str
+
+
+# ---------------------------------------------------------------- plan
+
+
+class Package(Record, frozen=True, kw_only=True):
+    """A kernel package as it is found on every side."""
+
+    name: str
+    path: str = ""  # folder relative to the side's root, "" for kernels/NAME
+    module: str = ""  # real import name; "" mounts it privately as abprof_side.NAME
+    inputs: tuple[str, ...] = ()  # globs that decide a rebuild; () means all of kernels/ (or the tree, with `module`)
+    build: tuple[str, ...] = ()  # argv of a build recipe, run in a copy of the inputs
+    env: dict[str, str] = {}
+    submodules: bool = False
+
+
+class Phase(Record, frozen=True, kw_only=True):
+    """A named part of a call: the profiler range that marks it, and what it is."""
+
+    name: str
+    range: str
+    text: str
+
+
+class Workload(Record, frozen=True, kw_only=True):
+    """What a workload module says of itself (the worker's `describe`)."""
+
+    name: str
+    kernel: str
+    suite: str
+    axes: tuple[str, ...]
+    judge: Literal["gpu", "wall"]
+    variants: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    seed_columns: tuple[str, ...] = ()  # axes that are columns of profile_SUITE_BRANCH.csv, in order; () for no file
+    sha256: str = ""
+    text: str = ""
+
+
+class Cell(Record, frozen=True, kw_only=True):
+    """One point of a workload's matrix, measured on every arm."""
+
+    id: str  # WORKLOAD/axis=value,...
+    workload: str
+    kernel: str
+    suite: str
+    params: dict[str, Value]
+    flops: float | None = None
+    bytes: float | None = None
+    convention: str = ""  # name of the FLOP and byte convention, e.g. "fwd-causal-exact"
+    skip: str = ""  # why the workload leaves this cell out on this device: every arm is `unsupported`
+
+
+class Arm(Record, frozen=True, kw_only=True):
+    """What takes a turn: `base`, `target`, `base:VARIANT`, `peer:NAME` (on the base worker), `control`."""
+
+    id: str
+    side: str  # whose worker it runs on: a side's id, or `control`
+    variant: str = ""
+    peer: str = ""
+
+
+# ---------------------------------------------------------------- build
+
+
+class Failure(Record, frozen=True, kw_only=True):
+    """A typed outcome other than ok: what happened, where, and where to read on."""
+
+    status: Status
+    reason: str
+    log: str = ""  # file name inside the run folder's logs/
+
+
+class Artefact(Record, frozen=True, kw_only=True):
+    """A file a worker loaded (or a kernel it compiled), by content."""
+
+    kind: Literal["module", "object", "kernel"]
+    name: str
+    path: str
+    sha256: str
+
+
+class Build(Record, frozen=True, kw_only=True):
+    """One kernel package of one side, built (or found in the cache) under a content key."""
+
+    side: str
+    kernel: str
+    key: str
+    path: str = ""  # build folder; "" when the build failed
+    cached: bool = False
+    seconds: float = 0.0
+    log: str = ""
+    failure: Failure | None = None
+    variants: tuple[str, ...] = ()
+    artefacts: tuple[Artefact, ...] = ()  # what a worker of this build loads
+    facts: dict[str, str] = {}  # compiler, flags, kernel resources
+
+
+# ---------------------------------------------------------------- measure
+
+
+class Turn(msgspec.Struct, frozen=True, array_like=True):
+    """One turn of one arm: when it ran and what it read. Stored as [arm, start, end, value, wall]."""
+
+    arm: int  # index into Block.arms
+    start: int  # ns since the block's `began`
+    end: int
+    value: float  # ns per call by the judged metric
+    wall: float  # ns per call by the wall clock
+
+
+class CheckResult(Record, frozen=True, kw_only=True):
+    """An arm's outputs against the reference, and against the base's outputs."""
+
+    ok: bool
+    reason: str = ""
+    max_abs: float | None = None
+    max_rel: float | None = None
+    digest: str = ""  # equal digests mean bit-equal outputs
+    base_max_abs: float | None = None  # largest difference from the base's outputs on the sampled elements
+
+
+class Outcome(Record, frozen=True, kw_only=True):
+    """How one arm of one cell went in one block."""
+
+    status: Status
+    reason: str = ""
+    check: CheckResult | None = None
+    peak_mem_bytes: int | None = None
+    phases: dict[str, float | None] | None = None  # ns per call by phase name, with "total"; None: not recorded
+    log: str = ""
+
+
+class MachineState(Record, frozen=True, kw_only=True):
+    """What the machine did during a block; None where it cannot be read."""
+
+    sm_clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    throttle: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()  # other processes seen on the device
+    load1: float | None = None
+    cpu_mhz: float | None = None
+
+
+class Block(Record, frozen=True, kw_only=True):
+    """All rounds of one cell in one epoch: a line of rounds.jsonl, written when the block ends."""
+
+    epoch: int
+    cell: str
+    metric: str  # the judged metric: gpu_span or wall
+    timer: str  # cuda_event, cpu_clock, simulated
+    calls: int  # calls per turn, the same on all arms
+    rule: str  # why this timer and turn length
+    arms: tuple[str, ...]
+    began: float  # seconds since 1970-01-01 UTC
+    seconds: float
+    rounds: tuple[tuple[Turn, ...], ...]  # turns in the order they ran
+    rejected: tuple[int, ...] = ()  # indexes of rounds dropped by a rule fixed beforehand
+    rejected_why: str = ""
+    outcomes: dict[str, Outcome]
+    state: MachineState = MachineState()
+    start_order: tuple[str, ...] = ()  # order in which the epoch's workers were started
+    quick: bool = False
+
+
+# ---------------------------------------------------------------- verdict
+
+
+class Metric(Record, frozen=True, kw_only=True):
+    """A number with its name (the key), unit, better direction and protocol."""
+
+    value: float
+    unit: str
+    low: float | None = None  # 95 % interval over epochs, where one can be given
+    high: float | None = None
+    better: Literal["lower", "higher", "none"] = "lower"
+    protocol: str = ""
+
+
+class Observation(Record, frozen=True, kw_only=True):
+    """What one arm of one cell did in this run."""
+
+    cell: str
+    arm: str
+    status: Status
+    reason: str = ""
+    metrics: dict[str, Metric] = {}
+    phases: dict[str, float | None] | None = None  # ns per call; "total" is the profile pass's, "residual" the rest
+    check: CheckResult | None = None
+    epochs: int = 0
+    log: str = ""
+
+
+class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
+    """A verdict between two arms of one cell. `pct` is change of time: negative is faster."""
+
+    cell: str
+    from_: str
+    to: str
+    metric: str
+    verdict: Verdict
+    pct: float | None = None
+    low_pct: float | None = None  # repeated confidence interval, 95 % over all planned looks
+    high_pct: float | None = None
+    reasons: tuple[str, ...] = ()  # identical_code, base_STATUS, both, power, quick_..., budget, ...
+    certifiable_pct: float | None = None  # with `unclear`: the smallest margin that could have been certified
+    epochs: int = 0
+    look: int = 0
+    p: float | None = None  # against "inside the threshold", for false-discovery control
+    discovery: bool = False  # survives false-discovery control over the run's cells
+
+
+class Advice(Record, frozen=True, kw_only=True):
+    """A warning: what changed a verdict or needs a person, and what to do."""
+
+    kind: str
+    text: str
+    advice: str = ""
+    cells: tuple[str, ...] = ()
+
+
+class Proof(Record, frozen=True, kw_only=True):
+    """What a worker had loaded, before and after timing."""
+
+    epoch: int
+    side: str
+    kernel: str
+    ok: bool
+    reason: str = ""
+    artefacts: tuple[Artefact, ...] = ()
+
+
+class Header(Record, frozen=True, kw_only=True):
+    """The run in one sentence and in counts."""
+
+    sentence: str
+    counts: dict[str, int]
+    trusted: bool
+    false_alarm_bound: float | None = None  # 95 % upper bound on the false-alarm rate, from the controls that decided
+    geomean_pct: float | None = None
+    exit_code: int = 0
+
+
+# ---------------------------------------------------------------- the run
+
+
+class Settings(Record, frozen=True, kw_only=True):
+    """What decides verdicts. Stored in run.json so that `abprof report` judges the same way."""
+
+    threshold: float  # per cent
+    margin: float  # per cent
+    precision: float | None = None
+    budget: float = 600.0  # seconds of measuring
+    quick: bool = False
+    protocol: Literal["abprof", "seed"] = "abprof"
+    judge: Literal["gpu", "wall"] = "wall"
+    allow_wrong: bool = False
+    fail_on: tuple[str, ...] = ("slower", "broken")
+    thresholds: tuple[tuple[str, float], ...] = ()  # (cell pattern, per cent), from abprof.toml
+    seed: int = 0
+
+
+class Machine(Record, frozen=True, kw_only=True):
+    """The machine and device the run was made on."""
+
+    host: str
+    device: str  # "NVIDIA H200" or the processor's name
+    kind: Literal["cpu", "cuda", "simulated"]
+    uuid: str = ""
+    cpus: int = 0
+    memory_bytes: int = 0
+    facts: dict[str, str] = {}
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """run.json: one run, whole. Its head (all but the lists of results) and rounds.jsonl rebuild everything else."""
+
+    schema: int
+    id: str
+    status: Literal["running", "complete", "interrupted"]
+    began: str  # ISO 8601, UTC
+    ended: str | None = None
+    arguments: tuple[str, ...]
+    settings: Settings
+    sides: tuple[Side, ...]
+    workloads: tuple[Workload, ...]
+    workloads_from: str = ""  # folder and content hash
+    arms: tuple[Arm, ...]
+    cells: tuple[Cell, ...]
+    builds: tuple[Build, ...] = ()
+    machine: Machine
+    versions: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    withheld: tuple[str, ...] = ()  # names of environment variables kept from the workers
+    notes: tuple[str, ...] = ()  # lines about the sides: merge base moved on, same ref twice, ...
+    header: Header | None = None
+    observations: tuple[Observation, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    controls: tuple[Comparison, ...] = ()
+    proofs: tuple[Proof, ...] = ()
+    warnings: tuple[Advice, ...] = ()
+
+    def side(self, id: str) -> Side:
+        """The side with this id. Raises KeyError."""
+        for side in self.sides:
+            if side.id == id:
+                return side
+        raise KeyError(id)

@@ -1,0 +1,101 @@
+"""Observations: what each arm of each cell did in the run, as named metrics over epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from abprof import stats
+from abprof.evidence import Evidence
+from abprof.model import SEED_METRIC, Metric, Observation, Outcome
+
+
+def observe(evidence: Mapping[str, Evidence]) -> tuple[Observation, ...]:
+    """One observation per cell and arm, in the run's order: none is left out because it failed, only what was never tried."""
+    return tuple(_observation(item, arm) for item in evidence.values() for arm in item.states if item.state(arm).seen)
+
+
+def _observation(item: Evidence, arm: str) -> Observation:
+    state = item.state(arm)
+    medians = item.epoch_medians(arm)
+    return Observation(
+        cell=item.cell.id,
+        arm=arm,
+        status=state.status,
+        reason=state.reason,
+        metrics=_metrics(item, arm, medians) if item.numbers(arm) else {},
+        phases=phases(item, arm) if item.numbers(arm) else None,
+        check=state.check,
+        epochs=len(medians),
+        log=state.log,
+    )
+
+
+def _metrics(item: Evidence, arm: str, medians: list[float]) -> dict[str, Metric]:
+    """Times in ns, memory in bytes; rates from the judged time and the cell's work, by its stated convention."""
+    found: dict[str, Metric] = {}
+    if medians:
+        protocol = "; ".join(dict.fromkeys(digest.protocol for digest in item.digests if arm in digest.values))
+        time = stats.own_time(medians)
+        found[item.metric] = _time(time, protocol)
+        walls = item.epoch_medians(arm, "wall")
+        if item.metric != "wall" and walls and min(walls) > 0:
+            found["wall"] = _time(stats.own_time(walls), protocol)
+        if item.cell.flops:
+            found["tflops"] = _rate(item.cell.flops / 1000, "TFLOP/s", time, item.cell.convention)
+        if item.cell.bytes:
+            found["bandwidth"] = _rate(item.cell.bytes, "GB/s", time, item.cell.convention)
+    seed = [
+        (turn.value, block.rule)
+        for block in item.seed_blocks
+        for row in block.rounds
+        for turn in row
+        if block.arms[turn.arm] == arm
+    ]
+    if seed:
+        found[SEED_METRIC] = Metric(value=seed[-1][0], unit="ns", better="lower", protocol=seed[-1][1])
+    peaks = [o.peak_mem_bytes for o in _outcomes(item, arm) if o.peak_mem_bytes is not None]
+    if peaks:
+        found["peak_mem_bytes"] = Metric(
+            value=float(max(peaks)), unit="bytes", better="lower", protocol="largest of the epochs"
+        )
+    return found
+
+
+def _time(time: stats.OwnTime, protocol: str) -> Metric:
+    return Metric(value=time.value, unit="ns", low=time.low, high=time.high, better="lower", protocol=protocol)
+
+
+def _rate(work: float, unit: str, time: stats.OwnTime, convention: str) -> Metric:
+    """`work` per ns. FLOP / ns / 1000 is TFLOP/s; bytes / ns is GB/s. Less time is more rate."""
+    return Metric(
+        value=work / time.value,
+        unit=unit,
+        low=work / time.high if time.high else None,
+        high=work / time.low if time.low else None,
+        better="higher",
+        protocol=convention,
+    )
+
+
+def phases(item: Evidence, arm: str) -> dict[str, float | None] | None:
+    """Each phase, median ns per call, and `residual` = total minus the phases that were recorded.
+
+    All from the profiled pass, so that residual compares like with like. A run profiles one epoch, its first; where
+    several recorded phases, it is the mean of them. None: no epoch recorded phases.
+    """
+    recorded = [o.phases for o in _outcomes(item, arm) if o.phases]
+    if not recorded:
+        return None
+    names = dict.fromkeys(name for each in recorded for name in each)
+    means: dict[str, float | None] = {}
+    for name in names:
+        known = [value for each in recorded if (value := each.get(name)) is not None]
+        means[name] = sum(known) / len(known) if known else None
+    total = means.get("total")
+    if total is not None:
+        means["residual"] = total - sum(v for name, v in means.items() if name not in {"total", "residual"} and v)
+    return means
+
+
+def _outcomes(item: Evidence, arm: str) -> list[Outcome]:
+    return [digest.outcomes[arm] for digest in item.digests if arm in digest.outcomes]

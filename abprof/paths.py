@@ -1,0 +1,31 @@
+"""Where abprof keeps what outlives a run: cache (worktrees, clones, builds) and state (locks, noise history)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from abprof.errors import AbprofError
+
+
+def cache_dir() -> Path:
+    """$ABPROF_CACHE_DIR, or abprof's folder in the user's cache. Raises AbprofError when it cannot be written."""
+    return _folder("ABPROF_CACHE_DIR", "user_cache_path")
+
+
+def state_dir() -> Path:
+    """$ABPROF_STATE_DIR, or abprof's folder in the user's state folder. Raises AbprofError when it cannot be written."""
+    return _folder("ABPROF_STATE_DIR", "user_state_path")
+
+
+def _folder(variable: str, default: str) -> Path:
+    import platformdirs
+
+    path = Path(os.environ.get(variable) or getattr(platformdirs, default)("abprof")).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AbprofError(error.strerror or "cannot be made", where=str(path), advice=f"set {variable}") from error
+    if not os.access(path, os.W_OK):
+        raise AbprofError("cannot be written", where=str(path), advice=f"set {variable} to a folder that can")
+    return path

@@ -1,0 +1,129 @@
+"""Where a run takes place: repository, device, folders. Everything that can be refused is refused here, at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from abprof import devices, names, paths, proc, repo
+from abprof.config import Config, File, parse_file, read_file, worker_argv
+from abprof.errors import AbprofError
+from abprof.harness import install
+from abprof.model import Package, Side
+from abprof.protocols import Device
+from abprof.view import View
+
+
+@dataclass(frozen=True)
+class Place:
+    """Settled before anything is made."""
+
+    config: Config
+    file: File
+    repository: repo.Repository
+    device: Device
+    sides: tuple[Side, ...]
+    notes: tuple[str, ...]
+    cache: Path
+    state: Path
+    runs_dir: Path
+    id: str
+
+    @property
+    def label(self) -> str:
+        """For whoever waits for this run: what it is."""
+        return f"abprof {' '.join(side.label for side in self.sides)} in {self.repository.path}"
+
+    @property
+    def submodules(self) -> bool:
+        """Whether any configured package wants the repository's submodules checked out."""
+        return any(entry.submodules for entry in self.file.kernels.values())
+
+    @property
+    def root(self) -> Path:
+        """The user's working tree."""
+        return Path(self.repository.path)
+
+    def packages(self, kernels: Sequence[str]) -> dict[str, Package]:
+        """Each kernel package as abprof.toml or the conventional layout has it."""
+        return {name: self.file.package(name) for name in kernels}
+
+    def argv(self, side: str) -> tuple[str, ...]:
+        """The worker's command for this side."""
+        simulated = worker_argv()
+        if simulated:
+            return simulated
+        python = self.config.python.get(side) or self.config.python.get("") or self.file.python.get(side)
+        python = python or self.file.python.get("all") or sys.executable
+        if shutil.which(python) is None:
+            raise AbprofError(f"no interpreter {python!r}", where="--python")
+        return (python, "-P", str(install(self.cache)))
+
+
+def look_around(config: Config, view: View) -> Place:
+    """Find the repository, the device and the folders; resolve the refs once. Raises AbprofError."""
+    cache, state = paths.cache_dir(), paths.state_dir()
+    for line in repo.tidy(cache):
+        view.say(line)
+    repository = repo.open_repository(Path(config.repo), cache=cache)
+    file = read_file(Path(repository.path)) or File()
+    kernel_paths = tuple(entry.path for entry in file.kernels.values() if entry.path) or ("kernels",)
+    sides, notes = repo.resolve(repository, config.specs, kernel_paths=kernel_paths)
+    if os.environ.get("CI"):
+        file = _file_at(repository, sides[0]) or File()
+    device = devices.choose(config.device)
+    refusal = device.refusal()
+    if refusal:
+        raise AbprofError(refusal[0], where=device.lease, advice=refusal[1])
+    runs_dir = Path(config.runs_dir).absolute() if config.runs_dir else Path(repository.path) / "runs"
+    config = msgspec.structs.replace(config, file=file)  # its thresholds and defaults decide verdicts
+    return Place(config, file, repository, device, sides, notes, cache, state, runs_dir, _run_id(sides))
+
+
+def _file_at(repository: repo.Repository, base: Side) -> File | None:
+    """The configuration as base's commit has it: with CI set, a pull request does not configure its own judge."""
+    for name, table in (("abprof.toml", ()), ("pyproject.toml", ("tool", "abprof"))):
+        text = repo.read_file(repository, base.commit, name)
+        if text is not None and (not table or b"[tool.abprof" in text):
+            return parse_file(text.decode(errors="replace"), f"{base.label}:{name}", table)
+    return None
+
+
+def _run_id(sides: Sequence[Side]) -> str:
+    taken: set[str] = set()
+    labels = []
+    for side in sides:
+        labels.append(names.safe_label(side.label, taken, side.commit))
+        taken.add(labels[-1])
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    return "-".join([stamp, *labels])[:180]
+
+
+def toolchain(versions: dict[str, str], facts: dict[str, str], device: str) -> dict[str, str]:
+    """What decides a build besides its inputs: interpreter, torch, triton, CUDA, compilers, architecture."""
+    chain = {**versions, "architecture": facts.get("capability", ""), "device": device}
+    for name, command in (("cxx", os.environ.get("CXX") or "c++"), ("nvcc", _nvcc())):
+        said = proc.output([command, "--version"]) if command else None
+        if said:
+            chain[name] = " ".join(said.split("\n")[:4]).strip()
+    return {name: value for name, value in chain.items() if value}
+
+
+def _nvcc() -> str:
+    found = shutil.which("nvcc")
+    home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+    return found or (f"{home}/bin/nvcc" if Path(home, "bin", "nvcc").exists() else "")
+
+
+def forbidden(place: Place) -> tuple[str, ...]:
+    """Folders from which nothing but a side's own files may be loaded."""
+    home = Path.home()
+    shared = [home / ".cache", home / ".triton", home / ".local"]
+    return tuple(str(p) for p in (place.root, place.cache / "worktrees", place.cache / "builds", *shared))

@@ -1,0 +1,198 @@
+"""From what workloads declare to the cells of this run: presets, --set, --only."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from abprof import wire
+from abprof.errors import AbprofError
+from abprof.model import Arm, Build, Cell, Phase, Side, Value, Workload
+
+Axes = list[tuple[list[str], list[Any]]]  # (axis or zipped axes, rows of values), in file order
+
+
+def workload(name: str, described: wire.Described, sha256: str, kind: str) -> Workload:
+    """A workload's declarations as the record that travels."""
+    axes = tuple(dict.fromkeys(a for rows in described.presets.values() for names, _ in rows for a in names))
+    judge = described.judge or ("gpu" if kind == "cuda" else "wall")
+    return Workload(
+        name=name,
+        kernel=described.kernel,
+        suite=described.suite,
+        axes=axes,
+        judge="gpu" if judge == "gpu" and kind != "cpu" else "wall",
+        variants=tuple(described.variants),
+        peers=tuple(described.peers),
+        phases=tuple(Phase(name=n, range=r, text=t) for n, r, t in described.phases),
+        seed_columns=tuple(described.seed_columns),
+        sha256=sha256,
+        text=described.text,
+    )
+
+
+def preset(name: str, described: wire.Described, wanted: str) -> Axes:
+    """The axes of the wanted preset. Raises AbprofError naming those there are."""
+    if wanted not in described.presets:
+        known = ", ".join(described.presets)
+        raise AbprofError(f"workload {name} has no preset {wanted!r}", where="--preset", advice=f"it has {known}")
+    return [(list(names), [list(row) for row in rows]) for names, rows in described.presets[wanted]]
+
+
+def cases(axes: Axes) -> list[dict[str, Value]]:
+    """The product of the axes, zipped ones in step."""
+    rows = [[list(zip(names, row, strict=True)) for row in values] for names, values in axes]
+    return [dict(itertools.chain(*point)) for point in itertools.product(*rows)]
+
+
+def cell_id(workload_name: str, params: dict[str, Value]) -> str:
+    """WORKLOAD/axis=value,..."""
+    return f"{workload_name}/" + ",".join(f"{axis}={_show(value)}" for axis, value in params.items())
+
+
+def _show(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# ---------------------------------------------------------------- --set
+
+
+def set_axes(matrices: dict[str, Axes], settings: Sequence[str]) -> dict[str, Axes]:
+    """`--set AXIS=V1,V2`: replace an axis's values wherever a workload has it. Zipped axes are set together.
+
+    Raises AbprofError for an axis that no workload has.
+    """
+    wanted: dict[str, list[str]] = {}
+    for setting in settings:
+        axis, equals, values = setting.partition("=")
+        if not equals or not axis or not values:
+            raise AbprofError(f"{setting!r} is not AXIS=V1,V2", where="--set")
+        wanted[axis] = values.split(",")
+    known = {axis for axes in matrices.values() for names, _ in axes for axis in names}
+    for axis in wanted:
+        if axis not in known:
+            raise AbprofError(f"no workload has an axis {axis!r}", where="--set", advice=_nearest(axis, known))
+    return {name: [_set_group(names, rows, wanted) for names, rows in axes] for name, axes in matrices.items()}
+
+
+def _set_group(names: list[str], rows: list[Any], wanted: dict[str, list[str]]) -> tuple[list[str], list[Any]]:
+    given = [axis for axis in names if axis in wanted]
+    if not given:
+        return names, rows
+    columns = {axis: [_typed(text, rows[0][names.index(axis)], axis) for text in wanted[axis]] for axis in given}
+    if len(given) == len(names):
+        if len({len(values) for values in columns.values()}) > 1:
+            raise AbprofError(f"{', '.join(names)} go in step and need equally many values", where="--set")
+        return names, [list(row) for row in zip(*(columns[axis] for axis in names), strict=True)]
+    kept = [row for row in rows if all(row[names.index(axis)] in columns[axis] for axis in given)]
+    if not kept:
+        others = ", ".join(axis for axis in names if axis not in given)
+        raise AbprofError(f"{given[0]} goes in step with {others}", where="--set", advice="set all of them, in step")
+    return names, kept
+
+
+def _typed(text: str, like: Value, axis: str) -> Value:
+    """The text as a value of the axis's type. Raises AbprofError."""
+    try:
+        if isinstance(like, bool):
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if isinstance(like, int):
+            return int(text)
+        return float(text) if isinstance(like, float) else text
+    except (KeyError, ValueError):
+        raise AbprofError(f"{axis}={text}: expected {type(like).__name__}, like {_show(like)}", where="--set") from None
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    choices = sorted(known)
+    near = difflib.get_close_matches(word, choices, 3) or choices[:12]
+    return "did you mean " + ", ".join(near) if near else ""
+
+
+# ---------------------------------------------------------------- --only
+
+
+def select(cells: Sequence[Cell], filters: Sequence[str]) -> tuple[Cell, ...]:
+    """`--only AXIS=VALUE,VALUE | GLOB`: filters of the same axis or kind add up, different ones narrow down.
+
+    Raises AbprofError for an axis or value that does not exist, and for an empty matrix.
+    """
+    chosen = tuple(cells)
+    by_axis: dict[str, set[str]] = {}
+    globs = []
+    for text in filters:
+        axis, equals, values = text.partition("=")
+        if equals and "/" not in axis and "*" not in axis:
+            by_axis.setdefault(axis, set()).update(values.split(","))
+        else:
+            globs.append(text)
+    for name, wanted in by_axis.items():
+        _known_values(cells, name, wanted)
+        chosen = tuple(c for c in chosen if name in c.params and _show(c.params[name]) in wanted)
+    if globs:
+        chosen = tuple(c for c in chosen if any(fnmatch.fnmatchcase(c.id, _anywhere(g)) for g in globs))
+    if not chosen:
+        raise AbprofError("the matrix is empty: no cell is left", where="--only" if filters else "--preset")
+    return chosen
+
+
+def _known_values(cells: Sequence[Cell], axis: str, values: set[str]) -> None:
+    there = {_show(cell.params[axis]) for cell in cells if axis in cell.params}
+    if not there:
+        axes = {a for cell in cells for a in cell.params}
+        raise AbprofError(f"no cell has an axis {axis!r}", where="--only", advice=_nearest(axis, axes))
+    for value in sorted(values - there):
+        raise AbprofError(f"{axis} has no value {value!r}", where="--only", advice=f"it has {', '.join(sorted(there))}")
+
+
+def _anywhere(glob: str) -> str:
+    return glob if any(c in glob for c in "*?[") else f"*{glob}*"
+
+
+# ---------------------------------------------------------------- arms
+
+
+def arms(
+    load: Workload, sides: Sequence[Side], builds: Sequence[Build], *, control: bool, peers: bool
+) -> tuple[Arm, ...]:
+    """Who takes turns in a cell: every side (or each variant of it), the control, the peers."""
+    variants = variants_of(load, builds)
+    rows = [
+        Arm(id=f"{side.id}:{variant}" if variant else side.id, side=side.id, variant=variant)
+        for variant in variants or ("",)
+        for side in sides
+    ]
+    if control:
+        # Named by its variant: the packages of a run need not have the same, and one id is one arm.
+        variant = variants[0] if variants else ""
+        rows.append(Arm(id=f"control:{variant}" if variant else "control", side="control", variant=variant))
+    if peers:
+        rows += [Arm(id=f"peer:{name}", side="base", peer=name) for name in load.peers]
+    return tuple(rows)
+
+
+def variants_of(load: Workload, builds: Sequence[Build]) -> tuple[str, ...]:
+    """Those the workload names, or all that any side has: one that only one side has is `missing` on the other."""
+    if load.variants:
+        return load.variants
+    return tuple(dict.fromkeys(v for b in builds if b.kernel == load.kernel for v in b.variants))
+
+
+def controls(cells: Sequence[Cell], identical: set[str], *, at_least: int = 6) -> set[str]:
+    """Cells that get a control arm: identical-code cells first, spread over the range of work."""
+    ordered = sorted((c for c in cells if not c.skip), key=lambda c: (c.flops or 0.0, c.id))
+    first = [c.id for c in ordered if c.id in identical]
+    chosen = _spread(first, at_least)
+    rest = [c.id for c in ordered if c.id not in identical]
+    return set(chosen) | set(_spread(rest, at_least - len(chosen)))
+
+
+def _spread(ids: list[str], count: int) -> list[str]:
+    if count <= 0 or not ids:
+        return []
+    if len(ids) <= count:
+        return ids
+    return [ids[round(i * (len(ids) - 1) / max(1, count - 1))] for i in range(count)]

@@ -1,0 +1,245 @@
+"""From a place to a ground that can be measured on: plan the cells, build the kernels, decide who takes turns."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from abprof import build, environment, evidence, plan, rerun
+from abprof.builder import Job
+from abprof.errors import AbprofError
+from abprof.measure import Ground, unmeasured
+from abprof.model import SCHEMA, Arm, Build, Cell, Checkout, Outcome, Package, Run
+from abprof.place import Place, forbidden, toolchain
+from abprof.proc import Worker
+from abprof.record import Record
+from abprof.survey import Survey, content, copy_workloads, find_workloads, known, survey, who_is
+from abprof.view import View
+from abprof.workshop import Workshop
+
+_KEPT_AS_CONTROLS = 3  # identical-code cells that are measured all the same, at random
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be measured, and with what."""
+
+    shop: Workshop
+    survey: Survey
+    packages: dict[str, Package]
+    checkouts: dict[str, Checkout]
+    head: Run
+
+
+@dataclass(frozen=True)
+class Again:
+    """A run that is gone on with, and which of its cells."""
+
+    run: Run
+    cells: tuple[Cell, ...]
+
+
+def make_plan(place: Place, trees: Sequence[Checkout], logs: Path, view: View, again: Again | None = None) -> Plan:
+    """Ask the workloads what they are, and lay out the cells; or take the cells of a run that is gone on with.
+
+    Raises AbprofError.
+    """
+    config = place.config
+    beside = Path(trees[0].path).parent  # this run's own folder: what is put here goes with the worktrees
+    source = workloads_folder(place, trees, again.run.workloads_from if again else "")
+    files = find_workloads(source, config.workloads)
+    digest = copy_workloads(source, beside / "workloads")
+    files = {name: beside / "workloads" / file.name for name, file in files.items()}
+    env, withheld = _environment(place)
+    (beside / "scratch").mkdir()
+    (beside / "caches").mkdir()
+    workers = {checkout.side.id: place.argv(checkout.side.id) for checkout in trees}
+    device = place.device
+    alone = environment.worker(env, beside / "caches", device.worker, {})
+    asked = Worker(workers["base"], env=alone, cwd=beside, log=logs / "survey.log", name="survey")
+    try:
+        if again:
+            found = known(asked, files, digest, again.run, again.cells, device=device.worker, timeout=config.timeout)
+        else:
+            found = survey(asked, files, config, device=device.worker, kind=device.kind, timeout=config.timeout)
+    finally:
+        asked.stop()
+    chains = {workers["base"]: toolchain(found.ready.versions, found.ready.facts, device.kind)}
+    for argv in set(workers.values()) - set(chains):
+        ready = who_is(argv, alone, beside, logs / "survey.log", device.worker, config.timeout)
+        chains[argv] = toolchain(ready.versions, ready.facts, device.kind)
+    shop = Workshop(
+        cache=place.cache,
+        logs=logs,
+        scratch=beside / "scratch",
+        workers=workers,
+        env=env,
+        device=place.device.worker,
+        forbidden=forbidden(place),
+        workloads={name: str(file) for name, file in files.items()},
+        toolchain={side: chains[argv] | {"interpreter": argv[0]} for side, argv in workers.items()},
+        timeout=config.timeout,
+        build_timeout=config.build_timeout,
+    )
+    for line in place.notes:
+        view.say(line)
+    for line in workloads_differ(place, trees, source):
+        view.warn(line)
+    head = again.run if again else _head(place, found, f"{source} sha256:{digest}", alone, withheld)
+    kernels = list(dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel))
+    return Plan(shop, found, place.packages(kernels), {c.side.id: c for c in trees}, head)
+
+
+def _environment(place: Place) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The environment that every worker's is made of, and the names that were withheld from it."""
+    mode = environment.mode(place.config.env, os.environ)
+    env, withheld = environment.clean(os.environ, mode, place.file.environment.allow)
+    env |= place.file.environment.set
+    # Triton then keeps what its autotuner chose in the build's own cache: the builder tunes, the epochs read.
+    env["TRITON_CACHE_AUTOTUNING"] = "1" if place.config.autotune == "pinned" else "0"
+    env["PATH"] = os.pathsep.join([str(Path(place.argv("base")[0]).parent), env.get("PATH", os.defpath)])  # pip's ninja
+    return env, withheld
+
+
+def _head(place: Place, found: Survey, source: str, env: dict[str, str], withheld: tuple[str, ...]) -> Run:
+    shown = ("CUDA", "TORCH", "TRITON", "OMP", "GOMP", "KMP", "FFA", "CXX")
+    return Run(
+        schema=SCHEMA,
+        id=place.id,
+        status="running",
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+        arguments=place.config.arguments,
+        settings=place.config.settings(place.device.kind, "gpu" if place.device.kind == "cuda" else "wall"),
+        sides=place.sides,
+        workloads=found.workloads,
+        workloads_from=source,
+        arms=(),
+        cells=found.cells,
+        machine=place.device.machine(),
+        versions=found.ready.versions,
+        environment={name: env[name] for name in sorted(env) if name.startswith(shown)},
+        withheld=withheld,
+        notes=place.notes,
+    )
+
+
+def workloads_folder(place: Place, trees: Sequence[Checkout], recorded: str = "") -> Path:
+    """Where the judge comes from: the working tree, or --workloads-from. With CI set it is base's commit, like
+    abprof.toml, so that a pull request does not bring its own judge.
+
+    A run that is gone on with takes the folder that judged it (`recorded`, its "PATH sha256:HEX"). Where that was a
+    worktree which is gone, it is the one of the new worktrees that holds the same. Raises AbprofError.
+    """
+    name = place.file.workloads or "workloads"
+    wanted = place.config.workloads_from or ("base" if os.environ.get("CI") else "")
+    by_side = {checkout.side.id: Path(checkout.path) / name for checkout in trees}
+    folder = by_side.get(wanted) or (Path(wanted) if wanted else place.root / name)
+    before, _, digest = recorded.rpartition(" sha256:")
+    if digest and Path(before).is_dir():
+        folder = Path(before)
+    elif digest:
+        places = (folder, *by_side.values())
+        folder = next((path for path in places if path.is_dir() and content(path) == digest), folder)
+    if not folder.is_dir():
+        advice = "put them there, name a folder in abprof.toml, or give --workloads-from"
+        raise AbprofError("no workloads: there is no such folder", where=str(folder), advice=advice)
+    return folder
+
+
+def workloads_differ(place: Place, trees: Sequence[Checkout], source: Path) -> list[str]:
+    """A line for each side whose own workloads are not those that judge."""
+    name = place.file.workloads or "workloads"
+    mine = content(source)
+    lines = []
+    for checkout in trees:
+        folder = Path(checkout.path) / name
+        if folder.is_dir() and content(folder) != mine:
+            lines.append(f"{checkout.side.label}'s own {name}/ differs from the one that judges, {source}")
+    return lines
+
+
+# ---------------------------------------------------------------- build
+
+
+def build_kernels(place: Place, ready: Plan, view: View) -> tuple[Build, ...]:
+    """Every package on every side."""
+    jobs = [
+        Job(checkout, package, tuple(c for c in ready.survey.cells if c.kernel == package.name and not c.skip))
+        for package in ready.packages.values()
+        for checkout in ready.checkouts.values()
+    ]
+    slots = max(1, len(os.sched_getaffinity(0)) // 2) if place.device.kind == "cuda" else len(os.sched_getaffinity(0))
+    with view.building():
+        builds = build.build_all(ready.shop, jobs, slots=slots, rebuild=place.config.rebuild, say=view.build_line)
+    for made in builds:
+        state = made.failure.reason if made.failure else ("cached" if made.cached else f"built in {made.seconds:.1f} s")
+        view.say(f"{made.side} {made.kernel}: {state}", style="red" if made.failure else "")
+    _some_side(builds)
+    return builds
+
+
+def _some_side(builds: Sequence[Build]) -> None:
+    """Nothing can be measured if no side has any of the packages."""
+    if builds and all(b.failure and b.failure.status == "missing" for b in builds):
+        names = ", ".join(dict.fromkeys(b.kernel for b in builds))
+        where = builds[0].failure.reason if builds[0].failure else ""
+        raise AbprofError(f"no side has a kernel package {names}: {where}", advice="name its folder in abprof.toml")
+
+
+# ---------------------------------------------------------------- who takes turns
+
+
+def lay_ground(place: Place, ready: Plan, builds: tuple[Build, ...], record: Record) -> Ground:
+    """Arms of every cell; cells that need no measuring are recorded at once; the head is complete and written."""
+    cells, sides = ready.survey.cells, place.sides
+    same = _identical_cells(ready, builds)
+    rng = random.Random(place.config.seed)
+    everything = place.config.all or evidence.same_code(ready.head)
+    measured_all_the_same = same if everything else set(rng.sample(sorted(same), min(len(same), _KEPT_AS_CONTROLS)))
+    candidates = [c for c in cells if c.kernel and (c.id not in same or c.id in measured_all_the_same)]
+    with_control = set() if len(sides) == 1 or place.config.quick else plan.controls(candidates, measured_all_the_same)
+    loads = {load.name: load for load in ready.survey.workloads}
+    arms = {
+        cell.id: plan.arms(
+            loads[cell.workload], sides, builds, control=cell.id in with_control, peers=not place.config.no_peers
+        )
+        for cell in cells
+    }
+    every = tuple({arm.id: arm for arm in (*record.head.arms, *(arm for row in arms.values() for arm in row))}.values())
+    record.start(rerun.same_builds(record.head, builds), arms=every)
+    for cell in cells:
+        outcomes = _known(cell, arms[cell.id], ready.survey, same - measured_all_the_same)
+        if outcomes and not any(block.cell == cell.id for block in record.blocks):
+            record.add(unmeasured(cell, arms[cell.id], outcomes))
+    return Ground(
+        shop=ready.shop,
+        device=place.device,
+        run=record.head,
+        checkouts=ready.checkouts,
+        packages=ready.packages,
+        arms=arms,
+        timeout=place.config.timeout,
+        identical=frozenset(measured_all_the_same),
+    )
+
+
+def _identical_cells(ready: Plan, builds: Sequence[Build]) -> set[str]:
+    """Cells whose kernels load the same bytes on every side."""
+    same = {name for name, package in ready.packages.items() if build.identical(builds, package)}
+    return {cell.id for cell in ready.survey.cells if cell.kernel in same}
+
+
+def _known(cell: Cell, arms: Sequence[Arm], found: Survey, same: set[str]) -> dict[str, Outcome]:
+    """Outcomes that are known without measuring."""
+    if cell.id in found.broken:
+        failure = found.broken[cell.id]
+        return {arm.id: Outcome(status=failure.status, reason=failure.reason, log=failure.log) for arm in arms}
+    if cell.skip:
+        return {arm.id: Outcome(status="unsupported", reason=cell.skip) for arm in arms}
+    if cell.id in same:
+        return {arm.id: Outcome(status="identical") for arm in arms if not arm.peer}
+    return {}

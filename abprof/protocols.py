@@ -1,0 +1,41 @@
+"""The protocols by which engines attach. The core knows these, and never who implements them.
+
+A plug-in is a plain module or class that meets one of them; the tables that list them are explicit dictionaries.
+What times a call inside a worker (`Clock`) is in abprof/worker/clocks/__init__.py, because the worker is a world apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, Protocol
+
+from abprof.model import Machine, MachineState
+
+
+class Device(Protocol):
+    """What a run measures on, seen from the parent: identity, state, and reasons not to measure. Never imports torch."""
+
+    @property
+    def kind(self) -> Literal["cpu", "cuda", "simulated"]:
+        """Decides timers, turn length and defaults."""
+
+    lease: str  # what the lock is named by: "cpu", or the GPU's UUID
+    worker: str  # what a worker is told: "cpu", "cuda:UUID"
+
+    def machine(self) -> Machine:
+        """Who this is."""
+
+    def refusal(self) -> tuple[str, str] | None:
+        """(what, advice) when a run here could not be trusted as the device is set up, or None."""
+
+    def busy(self) -> tuple[str, str] | None:
+        """(what, advice) when somebody is using it now, or None. Asked once the lease is held: another abprof is not meant."""
+
+    def watch(self, own: Iterable[int]) -> None:
+        """Begin to sample. `own` are process ids that are not foreign."""
+
+    def state(self) -> MachineState:
+        """What was seen since `watch` or the last `state`."""
+
+    def bad_times(self) -> list[tuple[int, int, str]]:
+        """(from, to, why) in time.monotonic_ns() of what voids a round, since the last call."""

@@ -1,0 +1,157 @@
+"""The run while it is made: its head, what was measured so far, and its folder. Saved as each block ends."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from abprof import names, paths, runfolder, verdict
+from abprof.model import Block, Build, Proof, Run
+from abprof.repo import leases
+from abprof.runfolder import RunFolder
+from abprof.view import View
+
+_NOTES = "unfinished"  # in the state folder: a file for each living run
+_REWRITE = 5.0  # seconds between rewrites of run.json while measuring
+_REWRITE_SHARE = 20.0  # and at least so many times what the last one took: a thousand cells take seconds to judge
+
+
+class Record:
+    """Grows block by block. run.json stands before the first turn, and is rewritten with what is known so far."""
+
+    def __init__(self, folder: RunFolder, head: Run, blocks: list[Block], view: View, older: int = 0) -> None:
+        self.folder = folder
+        self.head = head
+        self.blocks = blocks
+        self.view = view
+        self.proofs: list[Proof] = []
+        self.older = older  # blocks of earlier invocations: a rerun plans its looks on its own
+        self.interrupted = False
+        self._labels = names.short_labels(head.cells)
+        self._next_write = 0.0
+
+    @property
+    def next_epoch(self) -> int:
+        """The number of the next epoch."""
+        return 1 + max((block.epoch for block in self.blocks), default=0)
+
+    def start(self, builds: tuple[Build, ...], **more: object) -> None:
+        """The builds are known: write the head."""
+        self.head = msgspec.structs.replace(self.head, builds=builds, **more)
+        self.folder.write_run(self.head)
+
+    def wanted(self) -> set[str]:
+        """Cells that need one more epoch."""
+        todo = verdict.undecided(self.head, self.blocks[self.older :], self.proofs)
+        self.view.progress(f"epoch {self.next_epoch}: {len(todo)} of {len(self.head.cells)} cells undecided")
+        return todo
+
+    def add(self, item: Block | Proof) -> None:
+        """Keep a block on disk before anything else is done with it."""
+        if isinstance(item, Proof):
+            self.proofs = [
+                p
+                for p in self.proofs
+                if (p.epoch, p.side, p.kernel, p.ok) != (item.epoch, item.side, item.kernel, item.ok)
+            ]
+            self.proofs.append(item)
+            return
+        self.folder.append_block(item)
+        self.blocks.append(item)
+        self._show(item)
+        began = time.monotonic()
+        if began > self._next_write:
+            self.folder.write_run(self.judged("running"))
+            done = time.monotonic()
+            self._next_write = done + max(_REWRITE, _REWRITE_SHARE * (done - began))
+
+    def _show(self, block: Block) -> None:
+        label = self._labels.get(block.cell, block.cell)
+        for arm, outcome in block.outcomes.items():
+            if outcome.status not in {"ok", "identical"}:
+                self.view.say(f"  {label}  {arm}: {outcome.status}, {outcome.reason}")
+        # Asked of this cell alone: what all of them say takes long when there are a thousand.
+        head = msgspec.structs.replace(self.head, cells=tuple(c for c in self.head.cells if c.id == block.cell))
+        for row in verdict.provisional(head, [b for b in self.blocks if b.cell == block.cell]):
+            epochs = "1 epoch" if row.epochs == 1 else f"{row.epochs} epochs"
+            self.view.say(f"  {label}  {row.before} -> {row.after}: {row.pct:+.2f} % of time so far ({epochs})")
+
+    def judged(self, status: Literal["running", "complete", "interrupted"]) -> Run:
+        """The run with verdicts on everything measured so far."""
+        head = msgspec.structs.replace(self.head, status=status)
+        judgement = verdict.judge(head, self.blocks, self.proofs)
+        return msgspec.structs.replace(
+            head,
+            header=judgement.header,
+            observations=judgement.observations,
+            comparisons=judgement.comparisons,
+            controls=judgement.controls,
+            proofs=tuple(self.proofs),
+            warnings=judgement.warnings,
+        )
+
+    def finish(self, status: Literal["running", "complete", "interrupted"] | None = None) -> Run:
+        """Judge, write run.json and every report. `status` keeps that of a run that is only reported again."""
+        from abprof import report
+
+        if status is None:
+            ended = datetime.now(UTC).isoformat(timespec="seconds")
+            self.head = msgspec.structs.replace(self.head, ended=ended)
+        run = self.judged(status or ("interrupted" if self.interrupted else "complete"))
+        self.folder.write_run(run)
+        self.view.detach()
+        report.write_all(self.folder.path, run, self.blocks)
+        return run
+
+
+@contextlib.contextmanager
+def new_folder(runs_dir: Path, id: str, view: View) -> Iterator[RunFolder]:
+    """A folder of this run's own with its log. Removed again if the run ends before run.json stands in it.
+
+    What kill -9 leaves is found by its note: a file in abprof's state folder, held while the run lives, that names it.
+    """
+    notes = paths.state_dir() / _NOTES
+    for line in sweep(notes.parent, runs_dir):
+        view.say(line)
+    note = notes / uuid.uuid4().hex
+    while not leases.hold(note):  # somebody who sweeps had it in hand in the moment it was made
+        note = notes / uuid.uuid4().hex
+    try:
+        folder = runfolder.create(runs_dir, id)
+        note.write_text(str(folder.path))
+        view.attach(folder.path / "output.txt")
+        try:
+            yield folder
+        finally:
+            view.detach()
+            if not (folder.path / runfolder.RUN).exists():
+                runfolder.discard(folder)
+    finally:
+        leases.drop(note)
+
+
+def sweep(state: Path, runs_dir: Path | None = None) -> list[str]:
+    """Remove run folders of killed runs without run.json (in `runs_dir` alone, if given); a line for each."""
+    lines = []
+    for note in sorted((state / _NOTES).glob("*")):
+        try:
+            folder = Path(note.read_text() or "/")
+        except FileNotFoundError:
+            continue  # its run has just ended
+        if runs_dir is not None and folder.parent != runs_dir:
+            continue
+        with leases.abandoned(note) as dead:
+            ours = re.fullmatch(r"\d{8}T\d{6}Z-.+", folder.name) and folder.is_dir()
+            if dead and ours and not (folder / runfolder.RUN).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                lines.append(f"removed {folder}, which a killed run left without {runfolder.RUN}")
+    return lines

@@ -1,0 +1,26 @@
+"""Everything that is made from a run: tables, pages, the end of the log. Heavy imports wait until it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from abprof.model import Block, Run
+from abprof.runfolder import RunFolder
+
+LOG = "output.txt"
+
+
+def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
+    """Write (again) cells.csv, the suites' CSVs, report.html, report.md and the end of output.txt.
+
+    Works on any run: finished, interrupted, or of one branch. Raises AbprofError when the disk refuses.
+    """
+    from . import cell_table, closing, html, markdown, seed_tables
+
+    made = {"cells.csv": cell_table.cells_csv(run), **seed_tables.files(run)}
+    made |= {"report.html": html.html(run, blocks), "report.md": markdown.markdown(run, blocks)}
+    log = folder / LOG
+    before = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    made[LOG] = closing.with_closing(before, run)
+    return [RunFolder(folder).write_text(name, text) for name, text in made.items()]

@@ -1,0 +1,111 @@
+"""cells.csv: tidy, a row per cell and arm, numbers unrounded, empty where nothing was recorded."""
+
+from __future__ import annotations
+
+from abprof.model import Cell, Comparison, Observation, Run
+
+from . import numbers
+from .seed_tables import plain
+from .tables import Line, csv_text
+from .view import arm, judged_metric
+
+_PARAM = "param_"
+
+
+def cells_csv(run: Run) -> str:
+    """The table as text. Times in ms, memory in bytes, changes in per cent of time (negative is faster)."""
+    lines = [_line(run, cell, observation) for cell in run.cells for observation in _observed(run, cell)]
+    return csv_text(_header(lines), lines)
+
+
+def _observed(run: Run, cell: Cell) -> list[Observation | None]:
+    return [o for o in run.observations if o.cell == cell.id] or [None]  # a cell that was never reached keeps its row
+
+
+def _line(run: Run, cell: Cell, seen: Observation | None) -> Line:
+    place = arm(run, seen.arm) if seen else None
+    side = next((side for side in run.sides if place and side.id == place.side), None)
+    line = {"cell": cell.id, "workload": cell.workload, "kernel": cell.kernel, "suite": cell.suite}
+    line |= {f"{_PARAM}{name}": plain(str(value)) for name, value in cell.params.items()}
+    line |= {
+        "arm": seen.arm if seen else "",
+        "side": place.side if place else "",
+        "variant": place.variant if place else "",
+        "peer": place.peer if place else "",
+        "branch": plain(side.label) if side else "",
+        "commit": side.commit if side else "",
+        "status": seen.status if seen else "not measured",
+        "reason": plain(seen.reason) if seen else "",
+        "epochs": str(seen.epochs) if seen else "0",
+    }
+    return line | _measured(run, cell, seen) | _judged(run, seen) | _phases(cell, seen)
+
+
+def _measured(run: Run, cell: Cell, seen: Observation | None) -> Line:
+    judged = _comparison(run, seen)
+    workload = next(workload for workload in run.workloads if workload.name == cell.workload)
+    name = judged.metric if judged else judged_metric(run, workload, seen)
+    time = numbers.metric(seen, name)
+    ns, check = (time.value if time else None), (seen.check if seen else None)
+    return {
+        "metric": name,
+        "latency_ms": _ms(ns),
+        "latency_low_ms": _ms(time.low if time else None),
+        "latency_high_ms": _ms(time.high if time else None),
+        "wall_ms": _ms(numbers.time_ns(seen, "wall")),
+        "tflops_per_sec": _text(numbers.tflops(cell, ns)),
+        "gb_per_s": _text(numbers.gbps(cell, ns)),
+        "peak_mem_bytes": _text(numbers.time_ns(seen, "peak_mem_bytes")),
+        "flops": _text(cell.flops),
+        "bytes": _text(cell.bytes),
+        "convention": plain(cell.convention),
+        "check_ok": "" if check is None else str(check.ok),
+        "check_max_abs": _text(check.max_abs if check else None),
+        "check_max_rel": _text(check.max_rel if check else None),
+        "output_digest": check.digest if check else "",
+    }
+
+
+def _judged(run: Run, seen: Observation | None) -> Line:
+    judged = _comparison(run, seen)
+    return {
+        "compared_with": judged.from_ if judged else "",
+        "verdict": judged.verdict if judged else "",
+        "pct": _text(judged.pct if judged else None),
+        "low_pct": _text(judged.low_pct if judged else None),
+        "high_pct": _text(judged.high_pct if judged else None),
+        "reasons": plain(" ".join(judged.reasons)) if judged else "",
+        "certifiable_pct": _text(judged.certifiable_pct if judged else None),
+        "p": _text(judged.p if judged else None),
+        "discovery": str(judged.discovery) if judged else "",
+    }
+
+
+def _comparison(run: Run, seen: Observation | None) -> Comparison | None:
+    """The arm against base; None for base itself, for peers and in a run of one branch."""
+    if seen is None:
+        return None
+    key = (seen.cell, seen.arm)
+    return next((c for c in run.comparisons if (c.cell, c.to) == key and c.from_.split(":")[0] == "base"), None)
+
+
+def _phases(cell: Cell, seen: Observation | None) -> Line:
+    parts = numbers.breakdown(cell, seen)
+    line = {f"phase_{name}_ms": _ms(ns) for name, ns in parts.phases.items()}
+    return line | {"phase_total_ms": _ms(parts.total), "phase_residual_ms": _ms(parts.residual)}
+
+
+def _header(lines: list[Line]) -> list[str]:
+    """Identity, axes, the rest, phases: the axes of all workloads beside each other."""
+    names = list(dict.fromkeys(name for line in lines for name in line))
+    head, axes = ["cell", "workload", "kernel", "suite"], [name for name in names if name.startswith(_PARAM)]
+    phases = [name for name in names if name.startswith("phase_")]
+    return [*head, *axes, *(name for name in names if name not in {*head, *axes, *phases}), *phases]
+
+
+def _ms(ns: float | None) -> str:
+    return _text(None if ns is None else ns / 1e6)
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else repr(value)

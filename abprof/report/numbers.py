@@ -1,0 +1,51 @@
+"""Numbers that follow from a cell's observation: milliseconds, TFLOP/s, GB/s, phases and their residual."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from abprof.model import Cell, Metric, Observation
+
+RESIDUAL, TOTAL = "residual", "total"
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """An arm's phases in ns per call, from a pass of their own; None: the range never ran, or there was no pass."""
+
+    phases: dict[str, float | None]
+    total: float | None
+    residual: float | None
+
+
+def metric(observation: Observation | None, name: str) -> Metric | None:
+    """The metric of this name, or None."""
+    return observation.metrics.get(name) if observation else None
+
+
+def time_ns(observation: Observation | None, name: str) -> float | None:
+    """Time of a call in ns by the metric `name`."""
+    found = metric(observation, name)
+    return found.value if found else None
+
+
+def tflops(cell: Cell, ns: float | None) -> float | None:
+    """TFLOP/s = flops / seconds / 1e12, by the workload's own FLOP convention."""
+    return cell.flops / ns / 1e3 if cell.flops and ns else None
+
+
+def gbps(cell: Cell, ns: float | None) -> float | None:
+    """GB/s = bytes / seconds / 1e9, by the workload's own count of ideal bytes."""
+    return cell.bytes / ns if cell.bytes and ns else None
+
+
+def breakdown(cell: Cell, observation: Observation | None) -> Breakdown:
+    """The phases of this cell's direction, their names without it (`fwd_run` of a forward cell is `run`)."""
+    recorded = dict(observation.phases) if observation and observation.phases else {}
+    total, residual = recorded.pop(TOTAL, None), recorded.pop(RESIDUAL, None)
+    here = str(cell.params.get("direction", ""))
+    away = {"fwd": "bwd_", "bwd": "fwd_"}.get(here, "\0")
+    mine = {name.removeprefix(f"{here}_"): ns for name, ns in recorded.items() if not name.startswith(away)}
+    if residual is None and total is not None:
+        residual = total - sum(ns for ns in mine.values() if ns is not None)
+    return Breakdown(mine, total, residual)

@@ -1,0 +1,84 @@
+"""The doorway to pandas: lines of texts become a table, which is written, read and joined.
+
+Every cell stays the text it is. No number is parsed or printed here, so that `-1.0000`, four decimals and empty cells
+mean the same before and after. pandas takes half a second to import: it waits until a table is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from abprof.errors import AbprofError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Line = dict[str, str]  # column -> cell
+
+
+def csv_text(header: Sequence[str], lines: Iterable[Line]) -> str:
+    """A CSV file with these columns; a line's missing ones are empty. Raises ValueError for a column not among them."""
+    return _frame(header, list(lines)).to_csv(index=False, lineterminator="\n")
+
+
+def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
+    """A CSV file's columns and lines, every cell as text. Raises AbprofError for anything that is no whole table."""
+    import pandas as pd
+
+    try:
+        # The Python engine tells a row that is too short from one with empty cells, and says where a quote stays open.
+        frame = pd.read_csv(BytesIO(path.read_bytes()), header=None, dtype=str, keep_default_na=False,
+                            encoding="utf-8-sig", engine="python")  # fmt: skip
+    except OSError as error:
+        raise AbprofError(error.strerror or str(error), where=str(path)) from None
+    except pd.errors.EmptyDataError:
+        raise AbprofError("no rows", where=str(path)) from None
+    except (UnicodeDecodeError, pd.errors.ParserError) as error:
+        raise AbprofError(f"not a CSV file: {error}", where=str(path)) from None
+    _refuse_ragged(frame, path)
+    header, *rows = frame.to_numpy().tolist()
+    if len(set(header)) != len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise AbprofError(f"column {twice!r} stands twice in the header", where=str(path))
+    if not rows:
+        raise AbprofError("no rows", where=str(path))
+    return tuple(header), [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def outer_join(base: Sequence[str], target: Sequence[str]) -> list[tuple[int | None, int | None]]:
+    """Places of the rows with equal keys in both lists, None where only one has it; base's order, then target's own.
+
+    Keys are distinct within a list (pandas raises MergeError otherwise).
+    """
+    import pandas as pd
+
+    left = pd.DataFrame({"key": list(base), "base": range(len(base))})
+    right = pd.DataFrame({"key": list(target), "target": range(len(target))})
+    joined = left.merge(right, how="outer", on="key", indicator="in", validate="one_to_one")
+    ordered = joined.sort_values(["base", "target"], na_position="last")
+    return [
+        (None if where == "right_only" else int(first), None if where == "left_only" else int(second))
+        for first, second, where in zip(ordered["base"], ordered["target"], ordered["in"], strict=True)
+    ]
+
+
+def _frame(header: Sequence[str], lines: Sequence[Line]) -> DataFrame:
+    import pandas as pd
+
+    unknown = {name for line in lines for name in line} - set(header)
+    if unknown:
+        raise ValueError(f"no column for {', '.join(sorted(unknown))}")
+    rows = [[line.get(name, "") for name in header] for line in lines]
+    return pd.DataFrame(rows, columns=list(header), dtype=object)  # object: a text stays the very text it is
+
+
+def _refuse_ragged(frame: DataFrame, path: Path) -> None:
+    """A row that ends early has missing cells, which are not the same as empty ones."""
+    short = frame.isna().any(axis=1)
+    if short.any():
+        first = int(short.to_numpy().argmax())
+        cells = int(frame.iloc[first].notna().sum())
+        raise AbprofError(f"row {first + 1} has {cells} cells, the header {frame.shape[1]}", where=str(path))

@@ -1,0 +1,88 @@
+"""Going on with a run: the same place again, and which cells."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from abprof import plan, stats
+from abprof.comparison import pairs
+from abprof.config import Config
+from abprof.errors import AbprofError
+from abprof.evidence import gather
+from abprof.model import Block, Build, Cell, Run, Verdict
+from abprof.place import Place, look_around
+from abprof.view import View
+
+
+def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View) -> Place:
+    """The place of an earlier run. Raises AbprofError when the code or the machine is another now."""
+    device = run.machine.uuid or run.machine.kind
+    config = Config(
+        specs=tuple(side.commit if side.kind == "commit" else "." for side in run.sides),
+        repo=repo,
+        device=(device,),
+        runs_dir=str(runs_dir),
+        budget=budget,
+        seed=run.settings.seed,
+        all=True,  # cells that were identical and not measured have a block already
+        no_peers=not any(arm.peer for arm in run.arms),
+    )
+    place = look_around(config, view)
+    for before, now in zip(run.sides, place.sides, strict=True):
+        if before.tree != now.tree:
+            raise AbprofError(
+                f"{before.spec} is not what it was in the run", where=f"side {before.id}", advice="start a new run"
+            )
+    machine = place.device.machine()
+    if (machine.device, machine.uuid) != (run.machine.device, run.machine.uuid):
+        raise AbprofError(
+            f"the run was made on {run.machine.device}, this is {machine.device}", advice="start a new run"
+        )
+    return dataclasses.replace(place, sides=run.sides, notes=(), id=run.id)
+
+
+def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
+    """Cells by verdict (`slower`, `unclear`, ...), axis or pattern; all of them without a filter. Raises AbprofError."""
+    words = set(get_args(Verdict))
+    verdicts = {word for text in only for word in text.split(",") if word in words}
+    filters = [text for text in only if not set(text.split(",")) <= words]
+    cells = run.cells
+    if verdicts:
+        ids = {row.cell for row in run.comparisons if row.verdict in verdicts and not row.from_.startswith("peer:")}
+        cells = tuple(cell for cell in cells if cell.id in ids)
+        if not cells:
+            raise AbprofError(f"no cell is {' or '.join(sorted(verdicts))}", where="--only")
+    return plan.select(cells, filters)
+
+
+def same_builds(run: Run, builds: Sequence[Build]) -> tuple[Build, ...]:
+    """The run's builds with those made now in their places; a part of the cells needs a part of the builds.
+
+    Raises AbprofError when one was built from other inputs or by another toolchain than the run's.
+    """
+    before = {(build.side, build.kernel): build for build in run.builds}
+    for build in builds:
+        old = before.get((build.side, build.kernel))
+        if old is not None and old.key != build.key:
+            what = f"the build of {build.kernel} is not the run's (sources, toolchain or environment differ)"
+            raise AbprofError(what, where=f"side {build.side}", advice="start a new run")
+    return tuple((before | {(build.side, build.kernel): build for build in builds}).values())
+
+
+def epochs(run: Run, blocks: Sequence[Block]) -> dict[str, int]:
+    """Cell -> epochs that its verdict can rest on: of its comparison with the fewest, quick ones not counted."""
+    found = {}
+    for cell, item in gather(run, blocks, run.proofs).items():
+        counts = [len(item.epoch_values(p.before, p.after)) for p in pairs(run, item) if p.role == "target"]
+        counts = counts or [len(item.epoch_medians(arm)) for arm in item.states]
+        found[cell] = 0 if item.quick else min(counts, default=0)
+    return found
+
+
+def between_looks(before: dict[str, int], after: dict[str, int]) -> int:
+    """How many cells got epochs that do not complete a further planned look."""
+    more = [cell for cell, count in after.items() if count > before[cell]]
+    return sum(stats.last_look(after[cell]) == stats.last_look(before[cell]) for cell in more)

@@ -1,0 +1,265 @@
+"""The doorway to a run folder: the only place that writes or reads run.json and rounds.jsonl (docs/RUN_FOLDER.md).
+
+run.json is replaced whole, so that a reader or a crash at any moment sees one complete version. rounds.jsonl only
+grows, a checksummed line per epoch and cell, so that a killed run keeps every block that had ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .errors import AbprofError
+from .model import SCHEMA, Block, Run
+
+RUN = "run.json"
+ROUNDS = "rounds.jsonl"
+LOGS = "logs"
+_SUM = b',"sum":"'
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's folder. `id` is the folder's name, and what `Run.id` must be."""
+
+    path: Path
+    made_parent: bool = False  # the runs folder did not exist before
+    ignores: bool = False  # the .gitignore in the runs folder is of this run's making
+
+    @property
+    def id(self) -> str:
+        """The run's id: the folder's name."""
+        return self.path.name
+
+    @property
+    def logs(self) -> Path:
+        """Where build and worker logs go."""
+        return self.path / LOGS
+
+    def write_run(self, run: Run) -> None:
+        """Replace run.json atomically; the bytes on disk are read back strictly before they become run.json.
+
+        Raises ValueError on NaN or infinity (JSON has neither), AbprofError when the disk refuses.
+        """
+        self._replace(RUN, _dump(run, indent=1) + b"\n", _decode_run)
+
+    def write_text(self, name: str, text: str) -> Path:
+        """Replace a file that is made from the run (a table, a page) atomically. Raises AbprofError."""
+        return self._replace(name, text.encode(errors="replace"))
+
+    def append_block(self, block: Block) -> None:
+        """Add one line to rounds.jsonl and force it to the disk. A line that does not fit is taken back whole.
+
+        Raises ValueError on NaN or infinity, AbprofError when the disk refuses.
+        """
+        line = seal(_dump(block))
+        target = self.path / ROUNDS
+        with _disk(target), target.open("ab+", buffering=0) as file:
+            end = _whole_length(file)
+            file.truncate(end)  # what a killed run left of its last line
+            try:
+                _pour(file, line)
+            except OSError:
+                file.truncate(end)
+                raise
+
+    def _replace(self, name: str, data: bytes, check: Callable[[bytes], object] = len) -> Path:
+        target, temporary = self.path / name, self.path / f".{name}.partial"
+        with _disk(target):
+            try:
+                with temporary.open("wb", buffering=0) as file:
+                    _pour(file, data)
+                check(temporary.read_bytes())
+                temporary.replace(target)
+                _sync_folder(self.path)
+            except msgspec.MsgspecError as error:
+                raise ValueError(f"{target}: {error}") from None
+            finally:
+                temporary.unlink(missing_ok=True)
+        return target
+
+
+def create(runs_dir: Path, run_id: str) -> RunFolder:
+    """Make a folder that no other run has: `runs_dir/run_id`, or with `-2`, `-3`, ... when that is taken.
+
+    A runs folder made here gets a `.gitignore`, so that runs never show in `git status`; one that already holds
+    something of the user's is left as it is and the run folder gets the `.gitignore` instead.
+    Raises AbprofError when the folder cannot be made.
+    """
+    if not run_id or run_id in (".", "..") or "/" in run_id or "\0" in run_id:
+        raise ValueError(f"not a folder name: {run_id!r}")
+    advice = "choose another place with --runs-dir"
+    with _disk(runs_dir, advice):
+        made_parent = not runs_dir.exists()
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        ignores = not any(runs_dir.iterdir())
+        if ignores:
+            _ignore(runs_dir)
+        path = _make_unshared(runs_dir, run_id)
+        (path / LOGS).mkdir()
+        if not (runs_dir / ".gitignore").exists():
+            _ignore(path)
+    return RunFolder(path, made_parent, ignores)
+
+
+def discard(folder: RunFolder) -> None:
+    """Remove a run folder in which no run.json ever stood, and what was made around it if nobody else uses that."""
+    shutil.rmtree(folder.path, ignore_errors=True)
+    runs_dir = folder.path.parent
+    with suppress(OSError):
+        if folder.ignores and [path.name for path in runs_dir.iterdir()] == [".gitignore"]:
+            (runs_dir / ".gitignore").unlink()
+        if folder.made_parent:
+            runs_dir.rmdir()  # refused by the system when another run has just made its folder here
+
+
+def read(path: Path) -> tuple[Run, list[Block], list[str]]:
+    """A run folder's head and results, its whole blocks in file order, and a note for each block that was dropped.
+
+    `path` is the folder, or its run.json. Raises AbprofError when there is no run, when it does not fit the schema,
+    or when a newer abprof wrote it.
+    """
+    folder = path.parent if path.name == RUN else path
+    file = folder / RUN
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        raise AbprofError("no run here", where=str(folder), advice=f"a run folder holds {RUN}") from None
+    except OSError as error:
+        raise AbprofError(error.strerror or str(error), where=str(file)) from None
+    _refuse_newer(data, file)
+    try:
+        run = _decode_run(data)
+    except msgspec.MsgspecError as error:
+        raise AbprofError(f"not a run of this abprof: {error}", where=str(file)) from None
+    blocks, notes = read_blocks(folder)
+    return run, blocks, notes
+
+
+def read_blocks(folder: Path) -> tuple[list[Block], list[str]]:
+    """The blocks of rounds.jsonl that are whole, and a note for each that is not. No file means no block yet."""
+    file = folder / ROUNDS
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        raise AbprofError(error.strerror or str(error), where=str(file)) from None
+    blocks: list[Block] = []
+    notes: list[str] = []
+    torn = lines.pop()  # what follows the last newline: nothing, or a line that was being written
+    for number, line in enumerate(lines, 1):
+        try:
+            blocks.append(unseal(line))
+        except ValueError as error:
+            notes.append(f"{ROUNDS} line {number}: {error}, dropped")
+    if torn:
+        notes.append(f"{ROUNDS} line {len(lines) + 1}: torn (the run was killed while writing it), dropped")
+    return blocks, notes
+
+
+def seal(payload: bytes) -> bytes:
+    """The JSON object `payload` as a line with its checksum as last key, and a newline."""
+    return payload[:-1] + _SUM + _checksum(payload) + b'"}\n'
+
+
+def unseal(line: bytes) -> Block:
+    """The block of a sealed line (newline off). Raises ValueError when its checksum or its schema does not hold."""
+    head, found, tail = line.rpartition(_SUM)
+    payload = head + b"}"
+    if not found or tail != _checksum(payload) + b'"}':
+        raise ValueError("checksum does not match")
+    try:
+        return msgspec.json.decode(payload, type=Block)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"not a block of this abprof: {error}") from None
+
+
+def _checksum(payload: bytes) -> bytes:
+    return blake2b(payload, digest_size=8).hexdigest().encode()
+
+
+def _decode_run(data: bytes) -> Run:
+    return msgspec.json.decode(data, type=Run)
+
+
+def _dump(record: msgspec.Struct, indent: int | None = None) -> bytes:
+    # msgspec itself writes NaN as null, which would turn a bug into "not recorded"; the standard library refuses it.
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(
+        msgspec.to_builtins(record), allow_nan=False, ensure_ascii=False, indent=indent, separators=separators
+    )
+    return text.encode(errors="replace")  # a label may carry bytes that are no UTF-8: shown as "?"
+
+
+def _refuse_newer(data: bytes, file: Path) -> None:
+    try:
+        loose: Any = msgspec.json.decode(data)
+    except msgspec.MsgspecError as error:
+        raise AbprofError(f"not JSON: {error}", where=str(file)) from None
+    schema = loose.get("schema") if isinstance(loose, dict) else None
+    if isinstance(schema, int) and schema > SCHEMA:
+        what = f"written by a newer abprof (schema {schema}, this one reads {SCHEMA})"
+        raise AbprofError(what, where=str(file), advice="update abprof to read this run")
+
+
+def _make_unshared(runs_dir: Path, run_id: str) -> Path:
+    number = 1
+    while True:
+        path = runs_dir / (run_id if number == 1 else f"{run_id}-{number}")
+        try:
+            path.mkdir(parents=True)  # a run that was refused may just have removed the runs folder
+        except FileExistsError:
+            number += 1
+            continue
+        return path
+
+
+def _ignore(folder: Path) -> None:
+    (folder / ".gitignore").write_text("*\n")
+
+
+def _pour(file: FileIO, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:  # a disk that fills up takes a part first, and refuses only the next write
+        rest = rest[file.write(rest) :]
+    os.fsync(file.fileno())
+
+
+def _whole_length(file: FileIO) -> int:
+    """Bytes up to and with the last newline."""
+    size = file.seek(0, os.SEEK_END)
+    if not size:
+        return 0
+    file.seek(size - 1)
+    if file.read(1) == b"\n":
+        return size
+    file.seek(0)
+    return (file.read() or b"").rfind(b"\n") + 1
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _disk(path: Path, advice: str = "") -> Iterator[None]:
+    """What the operating system refuses becomes one clear line with the path."""
+    try:
+        yield
+    except OSError as error:
+        raise AbprofError(error.strerror or str(error), where=str(path), advice=advice) from None

@@ -1,0 +1,98 @@
+"""`python -m abprof.schemas [FOLDER]` writes the JSON Schemas of run.json, rounds.jsonl and the worker's wire.
+
+They are made from the records themselves (model.py, wire.py), so that there is one definition of each file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from . import wire
+from .model import SCHEMA, Block, Run
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_REF = "#/$defs/{name}"
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """File name -> JSON Schema."""
+    return {"run.schema.json": _run(), "rounds.schema.json": _rounds(), "wire.schema.json": _wire()}
+
+
+def main(folder: Path) -> None:
+    """Write each schema into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, schema in schemas().items():
+        (folder / name).write_text(text(schema))
+
+
+def text(schema: dict[str, Any]) -> str:
+    """The schema as it stands in docs/schemas/."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _run() -> dict[str, Any]:
+    schema: dict[str, Any] = {
+        "$schema": DIALECT,
+        "title": f"abprof run.json, schema {SCHEMA}",
+        **msgspec.json.schema(Run),
+    }
+    _strict(schema)
+    schema["$defs"]["Run"]["properties"]["schema"] = {"const": SCHEMA}
+    return schema
+
+
+def _rounds() -> dict[str, Any]:
+    schema: dict[str, Any] = {"$schema": DIALECT, "title": f"abprof rounds.jsonl, one line, schema {SCHEMA}"}
+    schema |= msgspec.json.schema(Block)
+    _strict(schema)
+    block = schema["$defs"]["Block"]
+    block["properties"]["sum"] = {"type": "string", "pattern": "^[0-9a-f]{16}$", "description": _SUM}
+    block["required"].append("sum")
+    return schema
+
+
+def _wire() -> dict[str, Any]:
+    kinds = [kind for pair in wire.VERBS.values() for kind in pair] + [wire.Fault]
+    references, defs = msgspec.json.schema_components(kinds, ref_template=_REF)
+    pointer = dict(zip(kinds, references, strict=True))
+    requests = [
+        _object(id={"type": "integer"}, do={"const": verb}, args=pointer[args])
+        for verb, (args, _) in wire.VERBS.items()
+    ]
+    replies = [pointer[kind] for kind in dict.fromkeys(reply for _, reply in wire.VERBS.values())]
+    answers = [
+        _object(id={"type": "integer"}, reply={"anyOf": replies}),
+        _object(id={"type": "integer"}, fault=pointer[wire.Fault]),
+    ]
+    schema = {
+        "$schema": DIALECT,
+        "title": f"abprof worker wire, one line either way, protocol {wire.PROTOCOL}",
+        "anyOf": requests + answers,
+        "$defs": defs,
+    }
+    _strict(schema)
+    return schema
+
+
+_SUM = "BLAKE2b-64 of the line's bytes before this key, closed with a brace"
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _strict(schema: dict[str, Any]) -> None:
+    # msgspec describes what it accepts without `additionalProperties` for dataclasses; the wire refuses unknown keys.
+    for definition in schema["$defs"].values():
+        if definition.get("type") == "object":
+            definition.setdefault("additionalProperties", False)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent / "docs" / "schemas")

@@ -1,0 +1,211 @@
+"""The run's header: counts, trust, exit code, and the one sentence that says first whether to act."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from abprof import stats
+from abprof.errors import Exit
+from abprof.evidence import Evidence, same_code, threshold_of
+from abprof.model import Comparison, Header, Run
+
+MOST_UNDECIDED = 0.10  # share of the judged rows above which a run gives no answer (exit 4)
+OPEN = frozenset({"budget", "epochs", "interrupted", "not_measured", "precision", "quick_worth_confirming"})
+
+
+def summarise(
+    run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Comparison], controls: Sequence[Comparison]
+) -> Header:
+    """The header of a run from its rows (base with targets; peers have no say) and its controls."""
+    tested = trust_panel(rows, controls)
+    alarms = [row for row in tested if outside_margin(run, row)]
+    counts = count(run, rows)
+    counts["controls"], counts["controls_outside"] = len(tested), len(alarms)
+    counts["controls_inside"] = sum(inside_margin(run, row) for row in tested)
+    decided = len(alarms) + counts["controls_inside"]
+    measured = _measured(evidence, rows)
+    return Header(
+        sentence=sentence(run, counts, measured=measured),
+        counts=counts,
+        trusted=not alarms,
+        false_alarm_bound=stats.false_alarm_bound(len(alarms), decided),
+        geomean_pct=geomean_pct(run, evidence, rows),
+        exit_code=int(exit_code(run, counts, measured=measured, trusted=not alarms)),
+    )
+
+
+# ---------------------------------------------------------------- trust
+
+
+def trust_panel(rows: Sequence[Comparison], controls: Sequence[Comparison]) -> list[Comparison]:
+    """Every comparison of code with itself that has an interval: controls, and identical-code cells measured."""
+    known = [row for row in rows if "identical_code" in row.reasons]
+    return [row for row in (*controls, *known) if row.low_pct is not None]
+
+
+def outside_margin(run: Run, row: Comparison) -> bool:
+    """The whole interval lies outside the margin: the instrument saw a difference where there is none."""
+    margin = _margin(run, row)
+    return row.low_pct is not None and row.high_pct is not None and (row.low_pct > margin or row.high_pct < -margin)
+
+
+def inside_margin(run: Run, row: Comparison) -> bool:
+    """The whole interval lies inside the margin. Neither inside nor outside: undecided, it could not have shown much."""
+    margin = _margin(run, row)
+    return row.low_pct is not None and row.high_pct is not None and -margin <= row.low_pct and row.high_pct <= margin
+
+
+def _margin(run: Run, row: Comparison) -> float:
+    return min(run.settings.margin, threshold_of(run.settings, row.cell))
+
+
+# ---------------------------------------------------------------- counts
+
+
+def undecided_row(row: Comparison) -> bool:
+    """More epochs could have answered. Not so: a base that does not run, or a case nobody supports."""
+    return bool(OPEN & set(row.reasons))
+
+
+def base_not_ok(row: Comparison) -> bool:
+    return row.verdict == "unclear" and any(reason.startswith("base_") for reason in row.reasons)
+
+
+def count(run: Run, rows: Sequence[Comparison]) -> dict[str, int]:
+    """Counts of rows. slower + faster + slight + same + unclear + broken + unsupported + missing = comparisons.
+
+    Of these: `undecided` are rows that more epochs could settle, `base_not_ok` those that the base spoils, `identical`
+    the `same` by identical code, `suspect_*` the changed rows that false-discovery control leaves out of the sentence.
+    """
+    apart = {"unsupported": 0, "missing": 0}
+    counts = {"cells": len(run.cells), "comparisons": len(rows)}
+    counts |= {"slower": 0, "faster": 0, "slight": 0, "same": 0, "unclear": 0, "broken": 0} | apart
+    for row in rows:
+        alone = row.reasons[0] if row.verdict == "unclear" and row.reasons[:1] in {(key,) for key in apart} else ""
+        counts[alone or row.verdict] += 1
+    counts["undecided"] = sum(map(undecided_row, rows))
+    counts["worth_confirming"] = sum("quick_worth_confirming" in row.reasons for row in rows)
+    counts["quick"] = sum(any(reason.startswith("quick_") for reason in row.reasons) for row in rows)
+    counts["base_not_ok"] = sum(map(base_not_ok, rows))
+    counts["identical"] = sum("identical_code" in row.reasons and row.verdict == "same" for row in rows)
+    for verdict in ("slower", "faster"):
+        counts[f"suspect_{verdict}"] = sum(row.verdict == verdict and not row.discovery for row in rows)
+    return counts
+
+
+def geomean_pct(run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Comparison]) -> float | None:
+    """Geometric mean of the time ratios of the first target's rows that have an interval and are ok on both sides."""
+    first = next((side.id for side in run.sides if side.id != "base"), None)
+    thetas = [
+        math.log1p(row.pct / 100)
+        for row in rows
+        if row.to.partition(":")[0] == first
+        and row.pct is not None
+        and row.low_pct is not None
+        and all(evidence[row.cell].state(arm).runs for arm in (row.from_, row.to))
+    ]
+    return stats.percent(sum(thetas) / len(thetas)) if thetas else None
+
+
+def _measured(evidence: Mapping[str, Evidence], rows: Sequence[Comparison]) -> bool:
+    """Whether the run has anything to say: a row with a number or a finding, or, of one branch alone, any time."""
+    if rows:
+        return any(row.pct is not None or row.verdict != "unclear" for row in rows)
+    return any(item.epoch_medians(arm) for item in evidence.values() for arm in item.states)
+
+
+# ---------------------------------------------------------------- exit code
+
+
+def exit_code(run: Run, counts: Mapping[str, int], *, measured: bool, trusted: bool) -> Exit:
+    """docs/DESIGN.md, "Exit codes, everywhere". Untrusted comes before any verdict, a certain slow-down before doubt.
+
+    `--fail-on never` keeps only "nothing measured"; `unclear` makes one unclear row enough for exit 4, where otherwise
+    it takes more than a tenth of the judged rows.
+    """
+    fail_on = set(run.settings.fail_on)
+    if not measured:
+        return Exit.CANNOT_RUN
+    if "never" in fail_on:
+        return Exit.OK
+    if not trusted:
+        return Exit.UNTRUSTED
+    if any(counts[verdict] for verdict in ("slower", "broken") if verdict in fail_on):
+        return Exit.SLOWER
+    doubtful = max(counts["unclear"], counts["undecided"])
+    if mostly_undecided(counts) or ("unclear" in fail_on and doubtful):
+        return Exit.UNTRUSTED
+    return Exit.OK
+
+
+def mostly_undecided(counts: Mapping[str, int]) -> bool:
+    judged = counts["comparisons"] - counts["unsupported"] - counts["missing"]
+    return counts["undecided"] > MOST_UNDECIDED * judged
+
+
+# ---------------------------------------------------------------- the sentence
+
+
+def sentence(run: Run, counts: Mapping[str, int], *, measured: bool) -> str:
+    """One sentence: first whether to act, then how many of what. Its changes are those that survive FDR control."""
+    if not measured:
+        return f"Nothing was measured: {_rest(counts) or 'no cell ran'}."
+    if not counts["comparisons"]:
+        label = run.sides[0].label if run.sides else ""
+        return f"Profiled {_many(counts['cells'], 'cell')} of {label}; one branch alone has no verdict."
+    noun = "cell" if counts["comparisons"] == counts["cells"] else "comparison"
+    total = f"of {_many(counts['comparisons'], noun)}"
+    found = _list(counts, ("broken", "slower", "faster"))
+    rest = _rest(counts)
+    finding = f"{found} {total}" if found else _none(counts, total)
+    return f"{_lead(run, counts)}: {finding}" + (f"; {rest}." if rest else ".")
+
+
+def _lead(run: Run, counts: Mapping[str, int]) -> str:
+    if counts["controls_outside"]:
+        margin = f"{run.settings.margin:g} %"
+        return (
+            f"Do not act on this run, {counts['controls_outside']} of {_many(counts['controls'], 'control')} "
+            f"(the same code twice) came out beyond the margin of {margin}"
+        )
+    if counts["broken"] or counts["slower"] > counts["suspect_slower"]:
+        return "Act"
+    if counts["suspect_slower"] or counts["worth_confirming"]:
+        return "Confirm before acting"
+    if mostly_undecided(counts):
+        return "No answer yet"
+    return "Nothing to act on" + (" (the same code on every side)" if same_code(run) else "")
+
+
+def _none(counts: Mapping[str, int], total: str) -> str:
+    where = f"in {total.removeprefix('of ')}"
+    if counts["quick"] == counts["comparisons"]:
+        return f"one epoch can't be certain {where}"
+    return f"nothing certainly slower or faster {where}"
+
+
+def _list(counts: Mapping[str, int], verdicts: Sequence[str]) -> str:
+    certain = {verdict: counts[verdict] - counts.get(f"suspect_{verdict}", 0) for verdict in verdicts}
+    return ", ".join(f"{number} {verdict}" for verdict, number in certain.items() if number)
+
+
+def _rest(counts: Mapping[str, int]) -> str:
+    identical = f" ({counts['identical']} identical code)" if counts["identical"] else ""
+    parts = [
+        (counts["suspect_slower"], "slower that may be chance"),
+        (counts["suspect_faster"], "faster that may be chance"),
+        (counts["worth_confirming"], "worth confirming"),
+        (counts["quick"] - counts["worth_confirming"], "with nothing large seen"),
+        (counts["slight"], "slight"),
+        (counts["same"], f"same{identical}"),
+        (counts["undecided"] - counts["worth_confirming"], "undecided"),
+        (counts["base_not_ok"], "not ok on the base"),
+        (counts["unsupported"], "unsupported"),
+        (counts["missing"], "missing on both sides"),
+    ]
+    return ", ".join(f"{number} {text}" for number, text in parts if number > 0)
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,168 @@
+"""The hallway: `run` is the whole of abprof, a line a stage. Each stage's room is named by its module."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import tempfile
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from abprof import proc, repo, rerun, runfolder, stats
+from abprof.cleaning import BUILDS_IN_USE
+from abprof.config import Config
+from abprof.errors import AbprofError
+from abprof.lease import lease
+from abprof.measure import epochs
+from abprof.model import Checkout, Run
+from abprof.place import Place, look_around
+from abprof.prepare import Again, Plan, build_kernels, lay_ground, make_plan
+from abprof.record import Record, new_folder
+from abprof.repo import leases
+from abprof.runfolder import RunFolder
+from abprof.seed_protocol import seed_pass
+from abprof.view import View
+
+
+def run(config: Config, view: View) -> tuple[Run, Path]:
+    """Compare two refs or more, or profile one. Returns the run as run.json has it, and its folder.
+
+    Raises AbprofError for what the user can mend; ^C ends measuring, and the report is written all the same.
+    """
+    place = look_around(config, view)
+    with (
+        signals(),
+        proc.no_orphans(),
+        new_folder(place.runs_dir, place.id, view) as folder,
+        worktrees(place, folder.id) as trees,
+        alone(place, view, wait=not config.no_wait),
+    ):
+        plan = make_plan(place, trees, folder.logs, view)
+        record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id), [], view)
+        measure(place, plan, record, view)
+        return record.finish(), folder.path
+
+
+def again(
+    path: Path, only: Sequence[str], repo_path: str, budget: float, view: View, *, resume: bool
+) -> tuple[Run, Path]:
+    """Go on with a run in its own folder: fresh epochs of some cells, or the rest of a run that was interrupted.
+
+    Results are added, never replaced. Raises AbprofError when code, judge, machine or toolchain is another now.
+    """
+    head, blocks, notes = runfolder.read(path)
+    folder = RunFolder(path.parent if path.is_file() else path)
+    if resume and head.status == "complete":
+        return head, folder.path
+    cells = head.cells if resume else rerun.choose(head, only)
+    before = rerun.epochs(head, blocks)
+    if not resume:
+        head = msgspec.structs.replace(head, settings=msgspec.structs.replace(head.settings, quick=False))
+        cells = tuple(cell for cell in cells if before[cell.id] < stats.LOOKS[-1])
+    if not cells:
+        view.say(f"nothing to measure: all {stats.LOOKS[-1]} planned epochs are there")
+        return head, folder.path
+    place = rerun.same_place(head, repo_path, folder.path.parent, budget, view)
+    with (
+        signals(),
+        proc.no_orphans(),
+        worktrees(place, folder.path.name) as trees,
+        alone(place, view, wait=True),
+    ):
+        view.attach(folder.path / "output.txt")
+        plan = make_plan(place, trees, folder.logs, view, Again(head, cells))
+        record = Record(folder, head, blocks, view, older=0 if resume else len(blocks))
+        record.proofs = list(head.proofs)
+        for note in notes:
+            view.warn(note)
+        measure(place, plan, record, view)
+        waiting = rerun.between_looks(before, rerun.epochs(record.head, record.blocks))
+        if waiting:
+            view.say(f"{waiting} of {len(cells)} cells: the epochs added do not reach the next planned look")
+            view.say("their intervals still rest on the last look completed")
+        return record.finish(), folder.path
+
+
+def dry_run(config: Config, view: View) -> Run:
+    """The plan alone: sides, cells and machine as a run's head. Nothing is built or measured, no run folder is made."""
+    place = look_around(config, view)
+    with (
+        signals(),
+        proc.no_orphans(),
+        tempfile.TemporaryDirectory() as logs,
+        worktrees(place, place.id) as trees,
+    ):
+        return make_plan(place, trees, Path(logs), view).head
+
+
+def report(path: Path) -> tuple[Run, Path]:
+    """Judge a run again from its head and rounds, and write every report anew. Raises AbprofError."""
+    head, blocks, notes = runfolder.read(path)
+    folder = path.parent if path.is_file() else path
+    record = Record(RunFolder(folder), head, blocks, View(quiet=True))
+    record.proofs = list(head.proofs)
+    for note in notes:
+        record.view.warn(note)
+    return record.finish(status=head.status), folder
+
+
+def measure(place: Place, plan: Plan, record: Record, view: View) -> None:
+    """Build, then add epochs to the record until all is decided, the budget is spent, or ^C."""
+    with interruptible(record), leases.shared(place.cache / BUILDS_IN_USE):
+        builds = build_kernels(place, plan, view)
+        ground = lay_ground(place, plan, builds, record)
+        seen: set[str] = set()
+        with view.measuring():
+            for item in epochs(ground, record.wanted, first=record.next_epoch, seen=seen, budget=place.config.budget):
+                record.add(item)
+        if place.config.protocol == "seed":
+            for block in seed_pass(ground, record.next_epoch):
+                record.add(block)
+
+
+def worktrees(place: Place, run_id: str) -> contextlib.AbstractContextManager[tuple[Checkout, ...]]:
+    """A worktree of each side while the block runs."""
+    keep, submodules = place.config.keep_worktrees, place.submodules
+    return repo.checkouts(place.repository, place.sides, run=run_id, submodules=submodules, keep=keep)
+
+
+@contextlib.contextmanager
+def alone(place: Place, view: View, *, wait: bool) -> Iterator[None]:
+    """The device for this run alone while the block runs: other abprofs are waited for, anybody else is refused."""
+    with lease(place.state, place.device.lease, wait=wait, label=place.label, say=view.say):
+        busy = place.device.busy()
+        if busy:
+            raise AbprofError(busy[0], where=place.device.lease, advice=busy[1])
+        yield
+
+
+@contextlib.contextmanager
+def signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a run as ^C does: what was begun is put away, and a run that measures writes its report.
+
+    A signal that is ignored stays ignored: `nohup abprof ...` outlives its terminal.
+    """
+
+    def stop(_number: int, _frame: types.FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    heard = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def interruptible(record: Record) -> Iterator[None]:
+    """^C ends the block, and the run goes on to its report."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        record.interrupted = True
+        record.view.warn("interrupted: writing what was measured")

@@ -1,0 +1,249 @@
+"""One cell in one epoch: open every arm, check it, then let all take turns. What goes wrong is that arm's outcome."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import msgspec
+
+from abprof import turns, wire
+from abprof.crew import Crew
+from abprof.model import Arm, Block, Cell, CheckResult, MachineState, Outcome, Settings, Status, Turn
+from abprof.proc import WorkerDied, WorkerFault, WorkerHung
+from abprof.protocols import Device
+
+PHASE_CALLS = 10
+
+
+Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process, and what it had loaded
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of one sitting."""
+
+    cell: Cell
+    arms: tuple[Arm, ...]
+    epoch: int
+    settings: Settings
+    check: bool  # correctness and phases too: the first sitting of a cell in this invocation
+    phases: bool
+    judge: Literal["gpu", "wall"]
+    timeout: float
+
+
+@dataclass
+class Seat:
+    """One arm while its cell is open."""
+
+    arm: Arm
+    outcome: Outcome
+    opened: wire.Opened | None = None
+
+    @property
+    def takes_turns(self) -> bool:
+        return self.opened is not None and self.outcome.status in {"ok", "wrong"}
+
+
+class Sitting:
+    """Measures one cell once. Never raises for what a workload, a kernel or a worker does."""
+
+    def __init__(self, crew: Crew, device: Device, request: Request) -> None:
+        self.crew = crew
+        self.device = device
+        self.request = request
+        self.seats = [Seat(arm, Outcome(status="ok")) for arm in request.arms]
+        seed = f"{request.settings.seed}/{request.cell.id}/{request.epoch}"
+        self.origin = time.monotonic_ns()  # the workers' clock too: one host
+        self.seed = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big")
+
+    def run(self) -> Block:
+        """Open, check, take turns, prove, close."""
+        began, clock = time.time(), time.monotonic()
+        self._open_all()
+        if self.request.check:
+            self._check_all()
+        if self.request.phases:
+            self._phases_all()
+        self.device.watch(self.crew.pids())
+        self.device.bad_times()
+        before = {id: (self.crew.pid(id), proved) for id, proved in self.crew.prove().items()}
+        pace, rounds = self._take_turns()
+        rejected, why = self._judge_rounds(rounds, before)
+        self.crew.close()
+        return Block(
+            epoch=self.request.epoch,
+            cell=self.request.cell.id,
+            metric="gpu_span" if self.request.judge == "gpu" else "wall",
+            timer=pace.timer if pace else "",
+            calls=pace.calls if pace else 0,
+            rule=pace.rule if pace else "",
+            arms=tuple(seat.arm.id for seat in self.seats),
+            began=began,
+            seconds=time.monotonic() - clock,
+            rounds=tuple(tuple(turn for turn in row) for row in rounds),
+            rejected=tuple(rejected),
+            rejected_why=why,
+            outcomes={seat.arm.id: seat.outcome for seat in self.seats},
+            state=self.device.state() if rounds else MachineState(),
+            start_order=self.crew.start_order,
+            quick=self.request.settings.quick,
+        )
+
+    # ------------------------------------------------------------ asking a worker
+
+    def _ask(self, seat: Seat, request: Any) -> Any | None:
+        """The worker's reply, or None when it became the seat's outcome."""
+        try:
+            return self.crew.worker(seat.arm.side).call(request, self.request.timeout)
+        except WorkerFault as fault:
+            self._fail(seat, cast("Status", fault.status), fault.reason)
+        except WorkerHung as hung:
+            self._lost(seat, "timeout", hung.reason)
+        except WorkerDied as died:
+            self._lost(seat, "crash", died.reason)
+        return None
+
+    def _fail(self, seat: Seat, status: Status, reason: str) -> None:
+        log = self.crew.log_name(seat.arm.side)
+        seat.outcome = msgspec.structs.replace(seat.outcome, status=status, reason=reason, log=log)
+
+    def _lost(self, seat: Seat, status: Status, reason: str) -> None:
+        """The worker died of this arm. The others that were open on it are opened again in a new one."""
+        self._fail(seat, status, reason)
+        seat.opened = None
+        for other in self.seats:
+            if other.arm.side == seat.arm.side and other.takes_turns:
+                self._open(other)
+
+    # ------------------------------------------------------------ before the turns
+
+    def _open_all(self) -> None:
+        for seat in self.seats:
+            self._open(seat)
+
+    def _open(self, seat: Seat) -> None:
+        arm, cell, settings = seat.arm, self.request.cell, self.request.settings
+        placement = self.seed + self.seats.index(seat) if self.request.epoch else 0
+        asked = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, arm.peer, settings.seed, placement)
+        seat.opened = None  # while it is asked: if its worker dies, it is not one of the others
+        opened = self._ask(seat, asked)
+        if opened is not None and opened.status == "ok":
+            seat.opened = opened
+            seat.outcome = msgspec.structs.replace(seat.outcome, peak_mem_bytes=opened.peak_mem_bytes)
+        elif opened is not None:
+            self._fail(seat, cast("Status", opened.status), opened.reason)
+
+    def _check_all(self) -> None:
+        """Base first: the others' outputs are also compared with its."""
+        name = hashlib.sha256(self.request.cell.id.encode()).hexdigest()[:24]
+        for seat in self.seats:
+            if not seat.takes_turns:
+                continue
+            sample = f"{name}-{hashlib.sha256(seat.arm.id.encode()).hexdigest()[:8]}.sample"
+            base = f"{name}-{hashlib.sha256(self.seats[0].arm.id.encode()).hexdigest()[:8]}.sample"
+            against = base if seat is not self.seats[0] else ""
+            checked = self._ask(seat, wire.Check(seat.arm.id, f"{name}.expected", sample, against))
+            if checked is not None:
+                self._checked(seat, checked)
+
+    def _checked(self, seat: Seat, checked: wire.Checked) -> None:
+        result = CheckResult(
+            ok=checked.ok,
+            reason=checked.reason,
+            max_abs=checked.max_abs,
+            max_rel=checked.max_rel,
+            digest=checked.digest,
+            base_max_abs=checked.base_max_abs,
+        )
+        seat.outcome = msgspec.structs.replace(seat.outcome, check=result)
+        if not checked.ok:
+            self._fail(seat, "wrong", checked.reason or "the workload's check says no")
+            if not self.request.settings.allow_wrong:
+                seat.opened = None  # a speed is never measured on a wrong answer
+
+    def _phases_all(self) -> None:
+        for seat in self.seats:
+            if seat.takes_turns and not seat.arm.peer and seat.arm.side != "control":
+                phased = self._ask(seat, wire.Phases(seat.arm.id, PHASE_CALLS))
+                if phased is not None:
+                    times = {**phased.phases, "total": phased.total}
+                    seat.outcome = msgspec.structs.replace(seat.outcome, phases=times)
+
+    # ------------------------------------------------------------ the turns
+
+    def _take_turns(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
+        seats = [(i, s) for i, s in enumerate(self.seats) if s.takes_turns]
+        opened = [s.opened for _, s in seats if s.opened is not None]
+        if not opened:
+            return None, []
+        call_ns, open_ns = [o.call_ns for o in opened], [o.open_ns for o in opened]
+        on_host = self.device.kind == "cuda" and self.request.judge == "wall"
+        pace = turns.pace(self.device.kind, call_ns, open_ns, self.request.settings)
+        if on_host:
+            pace = dataclasses.replace(pace, timer="wall_clock")
+        rounds: list[list[Turn]] = []
+        judged = {i for i, seat in seats if not seat.arm.peer}
+        ratios: list[list[float]] = []
+        for number, order in enumerate(turns.orders(len(seats), pace.rounds, self.seed)):
+            fresh = self.seed + 1000 + number if number and number % pace.fresh_every == 0 else None
+            rounds.append(self._round([seats[i] for i in order if seats[i][1].takes_turns], pace, fresh))
+            times = {turn.arm: turn.value for turn in rounds[-1] if turn.arm in judged}
+            if len(times) == len(judged) and min(times.values()) > 0:
+                ratios.append([times[i] for i in sorted(judged)])
+            if turns.settled(ratios, pace.wanted) or not any(seat.takes_turns for _, seat in seats):
+                break
+        return pace, rounds
+
+    def _round(self, order: Sequence[tuple[int, Seat]], pace: turns.Pace, fresh: int | None) -> list[Turn]:
+        """One turn of every arm that still can. All re-allocate in the same round, or none does."""
+        row = []
+        for index, seat in order:
+            turn = self._ask(seat, wire.Turn(seat.arm.id, pace.calls, pace.timer, placement=fresh))
+            if turn is not None:
+                row.append(Turn(index, turn.start - self.origin, turn.end - self.origin, turn.value, turn.wall))
+        return row
+
+    def _judge_rounds(self, rounds: list[list[Turn]], before: Proofs) -> tuple[list[int], str]:
+        """Apply the rules that were fixed beforehand: whole rounds are dropped, never one side of one."""
+        rejected: dict[int, str] = {}
+        for number, row in enumerate(rounds):
+            if any(turn.value <= 0 or turn.wall <= 0 for turn in row):
+                rejected[number] = "the timer read zero or less"
+        self._reject_bad_times(rounds, rejected)
+        self._reject_by_proof(len(rounds), before, rejected)
+        return sorted(rejected), "; ".join(dict.fromkeys(rejected.values()))
+
+    def _reject_bad_times(self, rounds: list[list[Turn]], rejected: dict[int, str]) -> None:
+        bad = self.device.bad_times()
+        if not bad or not rounds:
+            return
+        for number, row in enumerate(rounds):
+            start = self.origin + min((t.start for t in row), default=0)
+            end = self.origin + max((t.end for t in row), default=0)
+            for bad_from, bad_to, why in bad:
+                if start <= bad_to and end >= bad_from:
+                    rejected.setdefault(number, why)
+
+    def _reject_by_proof(self, count: int, before: Proofs, rejected: dict[int, str]) -> None:
+        """Proof before and after timing, of every worker that took turns; and no compiling between them."""
+        proved = self.crew.prove()
+        for seat in self.seats:
+            if count and seat.takes_turns and seat.arm.side not in proved:
+                self._fail(seat, "crash", "its worker ended before it could prove what it had loaded")
+        for id, after in proved.items():
+            pid, first = before.get(id, (None, None))
+            bad = next((p.reason for p in (first, after) if p is not None and not p.ok), "")
+            if bad:
+                for seat in self.seats:
+                    if seat.arm.side == id and not seat.arm.peer:
+                        self._fail(seat, "crash", f"proof: {bad}")
+            # A worker that was started anew during the turns has compiled nothing before them.
+            earlier = first.compiles if first is not None and pid == self.crew.pid(id) else 0
+            if count and after.compiles > earlier:
+                rejected.update(dict.fromkeys(range(count), f"{id} compiled a kernel during timing"))

@@ -1,0 +1,234 @@
+"""Numbers behind the verdicts: plain functions of epoch values, without a clock, a file or a record.
+
+The statistical unit is the epoch (fresh worker processes). Its value D is the median over rounds of the pair's log
+ratio log(to/from); the effect is theta, the mean of D over epochs. Everything here is in log ratios unless a name says
+`percent`: an equal step up and down cancels, and a ratio's interval is the exponential of its log's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+LOOKS = (4, 6, 8, 12, 16, 24, 32)  # epochs at which a verdict may be given
+
+# Repeated confidence intervals (Jennison & Turnbull 1984; for equivalence 1993): at look k the interval is
+#     theta_k +- t(1 - a'/2; E_k - 1) * s_k / sqrt(E_k)
+# with one a' for all looks, chosen so that all intervals of LOOKS cover together with probability 1 - alpha. The t
+# statistics are pivotal, so a' is the alpha quantile of the smallest two-sided p over the looks. Row: (alpha, a').
+# Monte Carlo of 10,000,000 paths, rounded down (wider intervals); tests/simulations/test_looks.py recomputes the table.
+JOINT = (
+    (0.0001, 1.40e-5),
+    (0.0002, 2.95e-5),
+    (0.0005, 7.75e-5),
+    (0.001, 1.60e-4),
+    (0.002, 3.28e-4),
+    (0.005, 8.73e-4),
+    (0.01, 1.83e-3),
+    (0.02, 3.88e-3),
+    (0.05, 0.0107),
+    (0.10, 0.0235),
+    (0.20, 0.0533),
+    (0.30, 0.0879),
+    (0.50, 0.1719),
+    (0.70, 0.2819),
+    (0.90, 0.4540),
+    (1.0, 1.0),
+)
+_LEVEL = dict(JOINT)
+Times = Sequence[float] | NDArray[np.float64]
+_LARGEST = 700.0  # exp() of more overflows a float; a time that changed by e**700 is not measured
+
+
+@dataclass(frozen=True)
+class Interval:
+    """theta with its interval, in log ratios; `epochs` are those it rests on."""
+
+    theta: float
+    low: float
+    high: float
+    epochs: int
+
+    def inside(self, low: float, high: float) -> bool:
+        return low < self.low and self.high < high
+
+    def beyond(self, low: float, high: float) -> bool:
+        """The whole interval lies outside [low, high]."""
+        return self.low > high or self.high < low
+
+
+def round_median(before: Times, after: Times) -> float:
+    """Epoch value D: median over rounds of log(after/before), one pair a round (times in the same unit).
+
+    Raises ValueError on no rounds, unequal lengths, and on a time that is not positive and finite: the measuring stage
+    drops such rounds by its own rule, none may reach the arithmetic.
+    """
+    first, second = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
+    if first.shape != second.shape or first.size == 0:
+        raise ValueError(f"an epoch value needs pairs, got {first.size} and {second.size} times")
+    require_times(first)
+    require_times(second)
+    return float(np.median(np.log(second) - np.log(first)))
+
+
+def require_times(values: Times) -> None:
+    """Raises ValueError unless every value is a positive, finite time."""
+    times = np.asarray(values, dtype=float)
+    if not bool((np.isfinite(times) & (times > 0)).all()):
+        raise ValueError("a time must be positive and finite")
+
+
+def last_look(epochs: int) -> int:
+    """Epochs of the last planned look that `epochs` complete; 0 before the first."""
+    return max((look for look in LOOKS if look <= epochs), default=0)
+
+
+def repeated_interval(values: Sequence[float], alpha: float = 0.05) -> Interval | None:
+    """Repeated confidence interval at level 1 - alpha (0.05 or 0.10), jointly over all LOOKS.
+
+    Between looks (an interrupted run) it rests on the epochs of the last completed look, in the order they were
+    measured, and on no other: the joint level is a statement about the planned looks only. None before the first.
+    Equal values (s = 0: a deterministic simulation) give an interval of zero width. Raises ValueError on NaN.
+    """
+    look = last_look(len(values))
+    return student_interval(values[:look], _LEVEL[alpha]) if look else None
+
+
+def student_interval(values: Sequence[float], alpha: float) -> Interval:
+    """Two-sided Student interval of the mean at level 1 - alpha; needs two values. Raises ValueError on NaN."""
+    from scipy.special import stdtrit
+
+    mean, error = _mean_and_error(values)
+    half = float(stdtrit(len(values) - 1, 1 - alpha / 2)) * error if error else 0.0
+    return Interval(mean, mean - half, mean + half, len(values))
+
+
+def p_beyond(values: Sequence[float], low: float, high: float) -> float | None:
+    """P against "theta lies in [low, high]", corrected for all LOOKS; None before the first look.
+
+    Twice the one-sided Student p towards the nearer bound, mapped through the distribution of the smallest p over the
+    looks (JOINT). So p <= 0.05 exactly when the repeated 95 % interval lies beyond the bounds.
+    """
+    from scipy.special import stdtr
+
+    look = last_look(len(values))
+    if not look:
+        return None
+    mean, error = _mean_and_error(values[:look])
+    if error == 0:
+        return 0.0 if mean > high or mean < low else 1.0
+    up, down = (mean - high) / error, (low - mean) / error
+    return joint_p(min(1.0, 2 * float(stdtr(look - 1, -max(up, down)))))
+
+
+def joint_p(smallest: float) -> float:
+    """P(smallest two-sided p over LOOKS <= `smallest`) under the null: JOINT, interpolated in log-log between its rows.
+
+    Never more than Bonferroni's bound. Below the first row that bound, or the row where it is less: the distribution is
+    increasing, so both are bounds.
+    """
+    if smallest <= 0:
+        return 0.0
+    bound = min(1.0, len(LOOKS) * smallest)
+    if smallest < JOINT[0][1]:
+        return min(bound, JOINT[0][0])
+    for (alpha0, level0), (alpha1, level1) in pairwise(JOINT):
+        if smallest <= level1:
+            share = math.log(smallest / level0) / math.log(level1 / level0)
+            return min(bound, alpha0 * math.exp(share * math.log(alpha1 / alpha0)))
+    return 1.0
+
+
+def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard error of the mean. Values equal to rounding have none."""
+    data = np.asarray(values, dtype=float)
+    if data.size < 2:
+        raise ValueError(f"an interval needs two epochs, got {data.size}")
+    if not bool(np.isfinite(data).all()):
+        raise ValueError("an epoch value must be finite")
+    mean = float(data.mean())
+    spread = float(data.std(ddof=1))
+    if spread <= 1e-14 * max(1.0, abs(mean)):
+        return mean, 0.0
+    return mean, spread / math.sqrt(data.size)
+
+
+# ---------------------------------------------------------------- per cent
+
+
+def percent(theta: float) -> float:
+    """Change of time in per cent of a log ratio: 100 (exp(theta) - 1)."""
+    return 100 * math.expm1(max(-_LARGEST, min(_LARGEST, theta)))
+
+
+def band(pct: float) -> tuple[float, float]:
+    """Log ratios of -pct and +pct per cent of time: the ratio lies in [1 - pct/100, 1 + pct/100].
+
+    The band is symmetric in per cent, as people read it, so slightly wider below zero in log ratios.
+    From 100 % down nothing can be faster than the band.
+    """
+    return (math.log1p(-pct / 100) if pct < 100 else -math.inf, math.log1p(pct / 100))
+
+
+def half_width_pct(interval: Interval) -> float:
+    """Half the interval's width, in per cent of time."""
+    return (percent(interval.high) - percent(interval.low)) / 2
+
+
+def certifiable_pct(interval: Interval) -> float:
+    """The smallest margin (per cent) inside which this interval lies: what equivalence could have been certified."""
+    return max(abs(percent(interval.low)), abs(percent(interval.high)))
+
+
+# ---------------------------------------------------------------- an arm by itself, controls, many cells
+
+
+@dataclass(frozen=True)
+class OwnTime:
+    """An arm's own time over epochs, ns; `low` and `high` are None with one epoch."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+def own_time(epoch_medians: Sequence[float]) -> OwnTime:
+    """Geometric mean over epochs of an arm's epoch medians, with its 95 % Student interval (in logs).
+
+    A description of this run, not a test: it takes no account of looks, and no verdict rests on it.
+    Raises ValueError on no epochs and on a time that is not positive and finite.
+    """
+    if not epoch_medians:
+        raise ValueError("an arm's time needs an epoch")
+    require_times(epoch_medians)
+    if len(epoch_medians) == 1:
+        return OwnTime(float(epoch_medians[0]), None, None)
+    if min(epoch_medians) == max(epoch_medians):
+        return OwnTime(float(epoch_medians[0]), float(epoch_medians[0]), float(epoch_medians[0]))
+    interval = student_interval([math.log(value) for value in epoch_medians], 0.05)
+    return OwnTime(math.exp(interval.theta), math.exp(interval.low), math.exp(min(interval.high, _LARGEST)))
+
+
+def false_alarm_bound(alarms: int, controls: int) -> float | None:
+    """95 % upper bound on the false-alarm rate (Clopper & Pearson 1934, one-sided); None without controls."""
+    from scipy.special import betaincinv
+
+    if not controls:
+        return None
+    if alarms >= controls:
+        return 1.0
+    return float(betaincinv(alarms + 1, controls - alarms, 0.95))
+
+
+def discoveries(p_values: Sequence[float], q: float = 0.05) -> list[bool]:
+    """Which hypotheses Benjamini and Hochberg's procedure (1995) rejects at false-discovery rate q."""
+    if not p_values:
+        return []
+    from scipy.stats import false_discovery_control
+
+    return [bool(p <= q) for p in false_discovery_control(list(p_values), method="bh")]

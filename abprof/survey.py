@@ -1,0 +1,196 @@
+"""What there is to measure: finds the workloads, asks them in a worker what they are, and lays out the cells."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from abprof import plan, wire
+from abprof.config import Config
+from abprof.errors import AbprofError
+from abprof.model import Cell, Failure, Run, Status, Value, Workload
+from abprof.proc import Worker, WorkerDied, WorkerFault, WorkerHung
+
+_SCREEN = 200  # cases asked about at once, so that a request stays well under a pipe's size
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The matrix of a run."""
+
+    ready: wire.Ready
+    workloads: tuple[Workload, ...]
+    cells: tuple[Cell, ...]
+    broken: Mapping[str, Failure]  # cell id -> why its workload could not say what it is
+
+
+def find_workloads(folder: Path, names: Sequence[str]) -> dict[str, Path]:
+    """Name -> file. Raises AbprofError when there are none, or a wanted one is missing."""
+    files = {p.stem: p for p in sorted(folder.glob("*.py")) if not p.name.startswith("_")}
+    if not files:
+        raise AbprofError("no workloads here", where=str(folder), advice="docs/WRITING.md says how to write one")
+    for name in names:
+        if name not in files:
+            known = ", ".join(files)
+            raise AbprofError(f"no workload {name!r} in {folder}", where="--workloads", advice=f"there are {known}")
+    return {name: files[name] for name in names} if names else files
+
+
+def copy_workloads(folder: Path, place: Path) -> str:
+    """Copy the folder, so that editing it while the run goes on changes nothing. Its content's SHA-256."""
+    shutil.copytree(folder, place, ignore=shutil.ignore_patterns("__pycache__", ".git"))
+    return content(place)
+
+
+def content(folder: Path) -> str:
+    """SHA-256 over the names and bytes of the files of a workloads folder."""
+    digest = hashlib.sha256()
+    for file in sorted(p for p in folder.rglob("*") if p.is_file() and not {"__pycache__", ".git"} & set(p.parts)):
+        digest.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def survey(
+    worker: Worker, files: Mapping[str, Path], config: Config, *, device: str, kind: str, timeout: float
+) -> Survey:
+    """Ask every workload. One that raises is a broken cell, not the end of the run.
+
+    Raises AbprofError when the worker cannot start, for a preset or axis that does not exist, an empty matrix.
+    """
+    ready = _start(worker, files, device, timeout)
+    found: dict[str, wire.Described] = {}
+    broken: dict[str, Failure] = {}
+    for name in files:
+        try:
+            found[name] = worker.call(wire.Describe(name), timeout)
+        except (WorkerFault, WorkerDied) as error:
+            broken[name] = _failure(error)
+            if isinstance(error, WorkerDied):  # the others are asked in a new process
+                worker.restart()
+                _start(worker, files, device, timeout)
+    wanted = {n: d for n, d in found.items() if not config.kernels or d.kernel in config.kernels}
+    _some_kernel(config, found, wanted)
+    matrices = {name: plan.preset(name, described, config.preset) for name, described in wanted.items()}
+    if matrices or not broken:
+        matrices = plan.set_axes(matrices, config.set)
+    loads = tuple(
+        plan.workload(name, described, hashlib.sha256(files[name].read_bytes()).hexdigest(), kind)
+        for name, described in wanted.items()
+    )
+    cells: list[Cell] = []
+    for load in loads:
+        try:
+            cells += _cells(worker, load, plan.cases(matrices[load.name]), timeout)
+        except (WorkerFault, WorkerDied) as error:
+            broken[load.name] = _failure(error)
+            if isinstance(error, WorkerDied):
+                worker.restart()
+                _start(worker, files, device, timeout)
+    chosen = plan.select(cells, config.only) if cells or not broken else ()
+    lost = {f"{name}/": failure for name, failure in broken.items()}
+    ghosts = [Cell(id=id, workload=id[:-1], kernel="", suite=id[:-1], params={}) for id in lost]
+    missing = tuple(_unknown(name) for name in broken if name not in wanted)
+    return Survey(ready, (*loads, *missing), (*chosen, *ghosts), lost)
+
+
+def known(
+    worker: Worker,
+    files: Mapping[str, Path],
+    digest: str,
+    run: Run,
+    cells: tuple[Cell, ...],
+    *,
+    device: str,
+    timeout: float,
+) -> Survey:
+    """The matrix of a run that is gone on with; `digest` is that of the folder of `files`, helpers and data included.
+
+    Raises AbprofError when the judge or the toolchain is another now.
+    """
+    _same_judge(run, files, digest)
+    ready = _start(worker, files, device, timeout)
+    for name, version in run.versions.items():
+        now = ready.versions.get(name, "not there")
+        if now != version:
+            raise AbprofError(f"{name} was {version} in the run and is {now} now", advice="start a new run")
+    return Survey(ready, run.workloads, cells, {})
+
+
+def _same_judge(run: Run, files: Mapping[str, Path], digest: str) -> None:
+    for load in run.workloads:
+        file = files.get(load.name)
+        if load.kernel and (file is None or hashlib.sha256(file.read_bytes()).hexdigest() != load.sha256):
+            raise AbprofError(f"workload {load.name} has changed since the run", advice="start a new run")
+    folder, _, before = run.workloads_from.rpartition(" sha256:")
+    if folder and before != digest:
+        what = "a file beside the workloads has changed since the run"
+        raise AbprofError(what, where=folder, advice="start a new run")
+
+
+def who_is(
+    argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, device: str, timeout: float
+) -> wire.Ready:
+    """What a side's own interpreter is: its torch and compiler decide its builds. Raises AbprofError."""
+    worker = Worker(argv, env=env, cwd=cwd, log=log, name="who")
+    try:
+        return _start(worker, {}, device, timeout)
+    finally:
+        worker.stop()
+
+
+def _start(worker: Worker, files: Mapping[str, Path], device: str, timeout: float) -> wire.Ready:
+    try:
+        ready: wire.Ready = worker.call(
+            wire.Start(device, "base", None, {n: str(p) for n, p in files.items()}), timeout
+        )
+    except (WorkerDied, WorkerFault) as error:
+        raise AbprofError(f"the worker did not start: {error.reason}", advice="abprof doctor looks into it") from error
+    if ready.protocol != wire.PROTOCOL:
+        raise AbprofError(f"the worker speaks protocol {ready.protocol}, this abprof {wire.PROTOCOL}")
+    if ready.versions.get("hip"):
+        raise AbprofError("torch was built for ROCm, which is not supported yet", advice="--device cpu")
+    return ready
+
+
+def _some_kernel(config: Config, found: Mapping[str, wire.Described], wanted: Mapping[str, wire.Described]) -> None:
+    if found and not wanted:
+        known = ", ".join(sorted({d.kernel for d in found.values()}))
+        raise AbprofError(
+            f"no workload is for {', '.join(config.kernels)}", where="--kernels", advice=f"there are {known}"
+        )
+
+
+def _failure(error: WorkerFault | WorkerDied) -> Failure:
+    status: Status = "timeout" if isinstance(error, WorkerHung) else "crash"
+    return Failure(status=status, reason=error.reason, log="survey.log")
+
+
+def _cells(worker: Worker, load: Workload, cases: list[dict[str, Value]], timeout: float) -> list[Cell]:
+    """All cells of a workload. Raises WorkerFault and WorkerDied."""
+    cells = []
+    for start in range(0, len(cases), _SCREEN):
+        some = cases[start : start + _SCREEN]
+        screened: wire.Screened = worker.call(wire.Screen(load.name, some), timeout)
+        for i, case in enumerate(some):
+            cells.append(
+                Cell(
+                    id=plan.cell_id(load.name, case),
+                    workload=load.name,
+                    kernel=load.kernel,
+                    suite=load.suite,
+                    params=case,
+                    flops=screened.flops[i],
+                    bytes=screened.bytes[i],
+                    convention=screened.conventions[i],
+                    skip=screened.skips[i],
+                )
+            )
+    return cells
+
+
+def _unknown(name: str) -> Workload:
+    """A workload that could not say what it is."""
+    return Workload(name=name, kernel="", suite=name, axes=(), judge="wall")

@@ -1,0 +1,94 @@
+"""Rules fixed beforehand: turn length, number of rounds, order inside a round. The same for every arm of a cell."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from abprof.model import Settings
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a cell is measured in one epoch."""
+
+    timer: str
+    calls: int  # per turn
+    rounds: int
+    fresh_every: int  # rounds between re-allocations of the inputs
+    wanted: float  # standard error of a pair's median log ratio at which the epoch has enough rounds
+    rule: str
+
+
+# ns: a turn is a single call from here up; shorter calls share one. A GPU's event pair resolves about 0.5 us, and on a
+# CPU a wake-up of the OpenMP pool costs some 50 us.
+_SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
+TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
+# Seconds of turns per arm, cell and epoch. Enough for the median of a round's ratios to be quieter than the epoch.
+_SECONDS = {"cuda": 0.35, "cpu": 0.30, "simulated": 0.35}
+_FEWEST, _MOST = 8, 400
+# An epoch needs to know its median this much better than the margin; what is left between epochs, only epochs can tell.
+_MARGIN_OVER_ERROR = 8.0
+
+
+def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings: Settings) -> Pace:
+    """The pace for arms whose warm calls take `call_ns` and whose inputs take `open_ns` to make again.
+
+    A wanted precision asks for more time. `rounds` is the most; an epoch ends before when `settled`.
+    """
+    narrowest = min(settings.margin, settings.precision or settings.margin)
+    scale = max(1.0, min(4.0, settings.margin / narrowest))
+    fastest, together = max(min(call_ns), 1.0), sum(call_ns)
+    shortest = _SHORTEST_TURN[kind]
+    calls = max(1, min(1000, math.ceil(shortest / fastest)))
+    budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (0.5 if settings.quick else 1.0)
+    rounds = max(_FEWEST, min(int(_MOST * scale), round(budget / (together * calls))))
+    rounds += rounds % 2  # rounds come in mirrored pairs
+    # Re-allocating may cost a fifth of the turns' time; at least the placement at the opening is random.
+    affordable = 0.2 * rounds * together * calls / max(sum(open_ns), 1.0)
+    fresh_every = max(2, math.ceil(rounds / max(affordable, 1.0)))
+    rule = (
+        f"one call a turn: a call takes at least {shortest / 1e6:g} ms"
+        if calls == 1
+        else f"{calls} calls a turn, so that it takes {shortest / 1e6:g} ms"
+    )
+    wanted = narrowest / 100 / _MARGIN_OVER_ERROR
+    return Pace(TIMER[kind], calls, rounds, fresh_every, wanted, rule)
+
+
+def settled(rounds: Sequence[Sequence[float]], wanted: float) -> bool:
+    """Whether an epoch has enough rounds. `rounds` holds each round's times in ns by arm, None never.
+
+    Looks at the scatter of the log ratios to the first arm, never at their middle, so that stopping here cannot favour
+    a verdict. The standard error of a median is sqrt(pi / 2) sd / sqrt(n), for a normal distribution; sd is taken as
+    1.4826 times the median absolute deviation, which outliers do not move.
+    """
+    if len(rounds) < _FEWEST or len(rounds) % 2:
+        return False
+    for arm in range(1, len(rounds[0])):
+        logs = [math.log(times[arm] / times[0]) for times in rounds]
+        middle = statistics.median(logs)
+        spread = 1.4826 * statistics.median(abs(value - middle) for value in logs)
+        if math.sqrt(math.pi / 2) * spread / math.sqrt(len(logs)) > wanted:
+            return False
+    return True
+
+
+def orders(arms: int, rounds: int, seed: int) -> list[list[int]]:
+    """The order of the arms in each round: random, and balanced because every second round mirrors the one before."""
+    rng = random.Random(seed)
+    found: list[list[int]] = []
+    while len(found) < rounds:
+        order = list(range(arms))
+        rng.shuffle(order)
+        found += [order, order[::-1]]
+    return found[:rounds]
+
+
+def epoch_seconds(kind: str, cells: int, arms: int) -> float:
+    """Roughly how long an epoch takes: start of the workers, and the turns of all cells."""
+    start = {"cuda": 6.0, "cpu": 5.0, "simulated": 0.2}[kind]
+    return start + cells * arms * (_SECONDS[kind] + 0.1)

@@ -1,0 +1,155 @@
+"""The verdict stage: records in, verdicts out. `judge` is what a live run and `abprof report` both call.
+
+The rules of a verdict stand in abprof/comparison.py, its numbers in abprof/stats.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from abprof import stats
+from abprof.advice import advise
+from abprof.comparison import Pair, Role, compare, decide, pairs, precise, with_discoveries
+from abprof.evidence import Evidence, gather, same_code, threshold_of
+from abprof.model import Advice, Block, Comparison, Header, Observation, Proof, Record, Run
+from abprof.observe import observe
+from abprof.sentence import summarise
+
+MOST_ATTEMPTS = 2 * stats.LOOKS[-1]  # a cell whose epochs keep failing or losing all rounds is given up
+
+
+class Judgement(Record, frozen=True, kw_only=True):
+    """What the verdict stage adds to a run. Peers' comparisons are in `comparisons` too: their `from` says so."""
+
+    header: Header
+    observations: tuple[Observation, ...]
+    comparisons: tuple[Comparison, ...]
+    controls: tuple[Comparison, ...]
+    warnings: tuple[Advice, ...]
+
+
+class Provisional(Record, frozen=True, kw_only=True):
+    """A first number for the live display: no interval yet, so no verdict."""
+
+    cell: str
+    before: str
+    after: str
+    pct: float
+    epochs: int
+
+
+def judge(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> Judgement:
+    """Judge everything measured so far. Pure: the same records always give the same judgement.
+
+    `run_head` is a run without results (its lists of results are not read). Raises ValueError on impossible input: a
+    kept round with a time that is not positive and finite, or rounds of a cell that the run does not have.
+    """
+    evidence = gather(run_head, blocks, proofs)
+    rows: dict[Role, list[Comparison]] = {"target": [], "peer": [], "control": []}
+    for item in evidence.values():
+        for pair in pairs(run_head, item):
+            rows[pair.role].append(compare(run_head, item, pair))
+    targets = with_discoveries(rows["target"])
+    controls = tuple(rows["control"])
+    header = summarise(run_head, evidence, targets, controls)
+    return Judgement(
+        header=header,
+        observations=observe(evidence),
+        comparisons=(*targets, *rows["peer"]),
+        controls=controls,
+        warnings=advise(run_head, evidence, targets, controls),
+    )
+
+
+def undecided(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> set[str]:
+    """Ids of the cells to measure in the next epoch; all that can run, before the first.
+
+    A cell stops at the first planned look at which every comparison with a target is decided (and precise enough, with
+    `--precision`). A changed cell that false-discovery control would call chance goes on, so that more epochs confirm
+    it. One failure that may be the machine's asks for two more attempts. Controls and peers never keep a cell going,
+    except that a cell with a control reaches the first look. Give only the blocks of a rerun to plan that rerun: fresh
+    epochs are then asked for as in a new run.
+    """
+    evidence = gather(run_head, blocks, proofs)
+    return {cell for cell, item in evidence.items() if _wants_more(run_head, item)} | _suspects(run_head, evidence)
+
+
+def provisional(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> tuple[Provisional, ...]:
+    """Every comparison with a target that has a number already, from the first epoch on."""
+    found = []
+    for cell, item in gather(run_head, blocks, proofs).items():
+        for pair in pairs(run_head, item):
+            values = item.epoch_values(pair.before, pair.after) if pair.role == "target" else []
+            if values:
+                pct = stats.percent(sum(values) / len(values))
+                found.append(Provisional(cell=cell, before=pair.before, after=pair.after, pct=pct, epochs=len(values)))
+    return tuple(found)
+
+
+# ---------------------------------------------------------------- which cells go on
+
+
+def _suspects(run: Run, evidence: Mapping[str, Evidence]) -> set[str]:
+    """Cells whose change is certain by its own interval and not yet among all the cells tested."""
+    rows = [
+        compare(run, item, pair)
+        for item in evidence.values()
+        for pair in pairs(run, item)
+        if pair.role == "target" and not item.quick and item.attempts < MOST_ATTEMPTS
+    ]
+    return {
+        row.cell
+        for row in with_discoveries(rows)
+        if row.verdict in {"slower", "faster"} and not row.discovery and row.look < len(stats.LOOKS)
+    }
+
+
+def _wants_more(run: Run, item: Evidence) -> bool:
+    if not item.attempts:
+        return not item.cell.skip and any(state.runs for state in item.states.values())
+    if run.settings.quick or item.attempts >= MOST_ATTEMPTS:
+        return False
+    every = pairs(run, item)
+    targets = [pair for pair in every if pair.role == "target"]
+    if not targets:
+        return any(_alone_open(run, item, arm) for arm in item.states)
+    controls = [pair for pair in every if pair.role == "control"]
+    return any(_open(run, item, pair) for pair in targets) or any(_control_open(item, pair) for pair in controls)
+
+
+def _open(run: Run, item: Evidence, pair: Pair) -> bool:
+    """Whether a comparison with a target needs another epoch."""
+    states = item.state(pair.before), item.state(pair.after)
+    if any(state.proof_broken or (state.settled and not state.runs) for state in states):
+        return False
+    if not all(state.settled for state in states):
+        return True
+    values = item.epoch_values(pair.before, pair.after)
+    if "identical" in {state.status for state in states} and not same_code(run):
+        return 0 < len(values) < stats.LOOKS[0]  # measured as a control: to the first look, whatever it says
+    if len(values) >= stats.LOOKS[-1]:
+        return False
+    if not values:
+        return "identical" not in {state.status for state in states}
+    done = decide(values, threshold_of(run.settings, item.cell.id), run.settings.margin)
+    return done is None or not precise(values, run.settings)
+
+
+def _control_open(item: Evidence, pair: Pair) -> bool:
+    states = item.state(pair.before), item.state(pair.after)
+    few = len(item.epoch_values(pair.before, pair.after)) < stats.LOOKS[0]
+    return few and all(state.runs for state in states) and item.attempts < 2 * stats.LOOKS[0]
+
+
+def _alone_open(run: Run, item: Evidence, arm: str) -> bool:
+    """A profile of one branch: to the first look, or until the arm's own time is known to `--precision`."""
+    state = item.state(arm)
+    if state.proof_broken or not state.runs:
+        return not state.settled
+    medians = item.epoch_medians(arm)
+    if len(medians) < stats.LOOKS[0]:
+        return True
+    own = stats.own_time(medians)
+    if run.settings.precision is None or own.low is None or own.high is None or len(medians) >= stats.LOOKS[-1]:
+        return False
+    return 50 * (own.high - own.low) / own.value > run.settings.precision

@@ -1,0 +1,312 @@
+"""The worker's messages: newline JSON on two descriptors of their own. Standard library only, because the worker
+runs in the interpreter under test, where abprof's own dependencies need not be installed.
+
+The parent sends one `Request` a line and reads one reply a line, in strict turns:
+    {"id": 7, "do": "turn", "args": {...}}      ->  {"id": 7, "reply": {...}}  |  {"id": 7, "fault": {...}}
+`args` and `reply` are the records below, named in VERBS. docs/schemas/wire.schema.json is made from this file.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import cache
+from math import isfinite
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+PROTOCOL = 1
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A kernel package as one worker sees it."""
+
+    name: str
+    root: str  # folder put in front of the import path
+    module: str  # import name; "abprof_side.NAME" for a private mount, whose root is the folder that holds NAME/
+    build_dir: str  # $ABPROF_BUILD_DIR
+    allowed: list[str]  # folders that the package's modules and shared objects may come from
+    forbidden: list[str] = field(default_factory=list)  # folders that nothing else may come from
+
+
+@dataclass(frozen=True)
+class Start:
+    """First request. Fixes what this worker is."""
+
+    device: str  # "cpu", "cuda", "cuda:UUID"
+    side: str
+    mount: Mount | None = None
+    workloads: dict[str, str] = field(default_factory=dict)  # name -> file
+    scratch: str = ""  # folder for expected values and outputs, shared by the workers of a run
+    epoch: int = 0  # 0 outside measuring (describe, build, profile)
+
+
+@dataclass(frozen=True)
+class Ready:
+    protocol: int
+    pid: int
+    kind: str  # cpu, cuda
+    device: str  # the device's name
+    uuid: str = ""
+    memory_bytes: int = 0
+    versions: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Describe:
+    workload: str
+
+
+@dataclass(frozen=True)
+class Described:
+    """A workload module's declarations. `presets[NAME]` is a list of (axis or zipped axes, values) in file order."""
+
+    api: int
+    kernel: str
+    suite: str
+    text: str
+    judge: str  # "" when the workload leaves it to the device
+    presets: dict[str, list[tuple[list[str], list[Any]]]]
+    variants: list[str]
+    peers: list[str]
+    phases: list[tuple[str, str, str]]
+    seed_columns: list[str]
+
+
+@dataclass(frozen=True)
+class Screen:
+    workload: str
+    cases: list[dict[str, Value]]
+
+
+@dataclass(frozen=True)
+class Screened:
+    """For each case: why it is left out ("" when it is not) and its work."""
+
+    skips: list[str]
+    flops: list[float | None]
+    bytes: list[float | None]
+    conventions: list[str]
+
+
+@dataclass(frozen=True)
+class Build:
+    """Import the kernel package and call its `build(verbose=...)`, if it has one. What it prints is the build log."""
+
+    verbose: bool = True
+    recipe: list[str] = field(default_factory=list)  # argv of the repository's own build recipe, run first
+    recipe_cwd: str = ""
+
+
+@dataclass(frozen=True)
+class Built:
+    has_build: bool  # False: the parent opens every distinct case once instead, so that the JIT compiles it now
+    seconds: float
+    variants: list[str] = field(default_factory=list)  # the package's VARIANTS
+
+
+@dataclass(frozen=True)
+class Open:
+    """Make inputs and the operation of one cell on one arm, and call it once."""
+
+    workload: str
+    case: dict[str, Value]
+    arm: str
+    variant: str = ""
+    peer: str = ""
+    seed: int = 0
+    placement: int = 0  # seeds the random offset at which inputs are allocated; re-drawn by Turn.placement
+
+
+@dataclass(frozen=True)
+class Opened:
+    """How the first calls went. `status` is ok, unsupported, missing, oom or crash."""
+
+    status: str
+    reason: str = ""
+    call_ns: float = 0.0  # a warm call, by the judged clock
+    open_ns: float = 0.0  # what a re-allocation costs
+    peak_mem_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """Compare the open arm's outputs with the reference. The first caller makes `expected`, others read it."""
+
+    arm: str
+    expected: str  # file name in scratch
+    sample: str  # file name in scratch for this arm's sampled outputs
+    against: str = ""  # file name of the base's sampled outputs
+
+
+@dataclass(frozen=True)
+class Checked:
+    ok: bool
+    reason: str = ""
+    max_abs: float | None = None
+    max_rel: float | None = None
+    digest: str = ""
+    base_max_abs: float | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    arm: str
+    calls: int
+    timer: str  # cpu_clock, cuda_event, wall_clock
+    cold: bool = True  # flush the cache before each call
+    placement: int | None = None  # re-allocate the inputs first, untimed
+
+
+@dataclass(frozen=True)
+class Turned:
+    """ns per call: `value` by the turn's timer, `wall` by the host's clock. `start`/`end`: time.monotonic_ns()."""
+
+    value: float
+    wall: float
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Phases:
+    arm: str
+    calls: int
+
+
+@dataclass(frozen=True)
+class Phased:
+    """Mean ns per call of each declared phase in a separate profiled pass; None: the range never ran."""
+
+    phases: dict[str, float | None]
+    total: float
+
+
+@dataclass(frozen=True)
+class Close:
+    """Forget every open arm of the cell."""
+
+
+@dataclass(frozen=True)
+class Closed:
+    peak_mem_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Prove:
+    """List what is loaded. Raised by nothing: what comes from outside `Mount.allowed` is in `reason`."""
+
+
+@dataclass(frozen=True)
+class Proved:
+    ok: bool
+    reason: str
+    artefacts: list[dict[str, str]]  # kind, name, path, sha256
+    compiles: int = 0  # kernels compiled since Start
+    facts: dict[str, str] = field(default_factory=dict)  # compiled kernel -> compile time and resources, in words
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Last request; the worker answers with Closed and exits."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A request that could not be answered: the exception's class and last line. The worker lives on."""
+
+    status: str  # unsupported, missing, oom, crash
+    reason: str
+
+
+VERBS: dict[str, tuple[type, type]] = {
+    "start": (Start, Ready),
+    "describe": (Describe, Described),
+    "screen": (Screen, Screened),
+    "build": (Build, Built),
+    "open": (Open, Opened),
+    "check": (Check, Checked),
+    "turn": (Turn, Turned),
+    "phases": (Phases, Phased),
+    "close": (Close, Closed),
+    "prove": (Prove, Proved),
+    "stop": (Stop, Closed),
+}
+NAMES = {args: verb for verb, (args, _) in VERBS.items()}
+
+
+def pack(record: Any) -> dict[str, Any]:
+    """A record as plain JSON values. Raises ValueError later, in `dump`, on NaN or infinity."""
+    return asdict(record)
+
+
+def dump(message: dict[str, Any]) -> bytes:
+    """One line of the wire. Raises ValueError on NaN or infinity: a worker must send None."""
+    return json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def load(line: bytes) -> dict[str, Any]:
+    """One line of the wire. Raises ValueError for anything but a JSON object (NaN and infinity included)."""
+    message = json.loads(line, parse_constant=_refuse)
+    if not isinstance(message, dict):
+        raise ValueError("not a JSON object")
+    return message
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def unpack(kind: type, loose: Any) -> Any:
+    """The loose dictionary as a record of `kind`, nested records too.
+
+    What a worker sends is not to be trusted: its process also runs the code under test. Raises TypeError on unknown or
+    missing keys and on a value of another type than the record's (an int may stand for a float, a bool for neither),
+    ValueError on an infinite number (JSON's 1e999).
+    """
+    if not isinstance(loose, dict):
+        raise TypeError(f"{kind.__name__} must be an object")
+    hints = _hints(kind)
+    if unknown := loose.keys() - hints.keys():
+        raise TypeError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
+    return kind(**{name: _value(f"{kind.__name__}.{name}", value, hints[name]) for name, value in loose.items()})
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _value(name: str, value: Any, hint: Any) -> Any:
+    """The value as the hint has it. Raises TypeError or ValueError, which name the field and do not show the value."""
+    for choice in get_args(hint) if isinstance(hint, UnionType) else (hint,):
+        if is_dataclass(choice) and isinstance(value, dict):
+            return unpack(choice, value)  # type: ignore[arg-type]  # a class: hints have no instances
+        if _fits(value, choice):
+            return value
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{name} is not finite")
+    wanted = hint.__name__ if isinstance(hint, type) and not get_args(hint) else hint
+    raise TypeError(f"{name} is {type(value).__name__}, not {wanted}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if hint is Any:
+        return True
+    if isinstance(hint, UnionType):
+        return any(_fits(value, choice) for choice in get_args(hint))
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is list:
+        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(item, inner[1]) for item in value.values())
+    if origin is tuple:  # JSON has only lists
+        return isinstance(value, list) and len(value) == len(inner) and all(map(_fits, value, inner))
+    if isinstance(value, bool):
+        return hint is bool
+    if hint is float:
+        return isinstance(value, int) or (isinstance(value, float) and isfinite(value))
+    return isinstance(value, hint)

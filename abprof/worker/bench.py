@@ -1,0 +1,293 @@
+"""What one worker holds: a mounted kernel package, workloads, and the arms of the cell that is open."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import inspect
+import os
+import platform
+import random
+import subprocess
+import sys
+import time
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from abprof import wire
+from abprof.kit import Op, Work
+from abprof.worker import compiles, mount, outputs, profile, proof
+from abprof.worker.clocks import clock
+from abprof.worker.faults import MissingPackage
+
+OVERWRITTEN = "the kernel overwrote its inputs, and the workload has no reset()"
+
+
+@dataclass
+class OpenArm:
+    """One arm of the open cell. `inputs` and `pad` keep its memory alive and in its place."""
+
+    request: wire.Open
+    op: Op
+    inputs: Any
+    pad: object
+    wall: float = 0.0
+
+
+class Bench:
+    """Answers every request but `start` and `stop`; each method's name is its verb."""
+
+    def __init__(self, start: wire.Start) -> None:
+        self.start = start
+        self.clock = clock(start.device)
+        self.kernel: types.ModuleType | None = None
+        self.mounted: types.ModuleType | None = None
+        self.arms: dict[str, OpenArm] = {}
+        self.compiles = compiles.Watch()
+
+    def ready(self) -> wire.Ready:
+        """Who this worker is. The package is imported by the first request that needs it, so that its faults are typed."""
+        name, uuid, memory, facts = self.clock.identity()
+        return wire.Ready(
+            wire.PROTOCOL,
+            os.getpid(),
+            self.clock.kind,
+            name,
+            uuid,
+            memory,
+            _versions(),
+            facts | {"host": platform.node()},
+        )
+
+    def usable(self) -> bool:
+        """Whether the device still answers this process."""
+        try:
+            self.clock.sync()
+        except Exception:  # noqa: BLE001 - CUDA's errors have many classes
+            return False
+        return True
+
+    # ------------------------------------------------------------ workloads
+
+    def describe(self, request: wire.Describe) -> wire.Described:
+        """Raises ValueError for a module that breaks the contract."""
+        module = self._workload(request.workload)
+        api = getattr(module, "API", None)
+        if api != 1:
+            raise ValueError(f"API is {api!r}; this abprof reads API = 1")
+        kernel = module.KERNEL
+        presets = {name: _preset(axes, self.clock.kind) for name, axes in module.PRESETS.items()}
+        variants = getattr(module, "VARIANTS", None)
+        return wire.Described(
+            api=api,
+            kernel=kernel,
+            suite=getattr(module, "SUITE", request.workload),
+            text=(inspect.getdoc(module) or "").split("\n")[0],
+            judge=getattr(module, "JUDGE", ""),
+            presets=presets,
+            variants=list(variants or ()),
+            peers=list(getattr(module, "PEERS", {})),
+            phases=[(name, *spec) for name, spec in getattr(module, "PHASES", {}).items()],
+            seed_columns=list(getattr(module, "SEED_COLUMNS", ())),
+        )
+
+    def screen(self, request: wire.Screen) -> wire.Screened:
+        """Which cases the workload leaves out on this device, and what each would cost."""
+        module = self._workload(request.workload)
+        skips, works = [], []
+        ranks = getattr(module, "RANKS", 1)
+        for loose in request.cases:
+            case = types.MappingProxyType(loose)
+            skip = str(module.skip(case, self.clock.device) or "") if hasattr(module, "skip") else ""
+            skips.append(skip or (f"needs {ranks} ranks, and abprof starts one process a side" if ranks != 1 else ""))
+            works.append(module.work(case) if hasattr(module, "work") else Work())
+        return wire.Screened(skips, [w.flops for w in works], [w.bytes for w in works], [w.convention for w in works])
+
+    def _workload(self, name: str) -> types.ModuleType:
+        return mount.workload(name, self.start.workloads[name])
+
+    # ------------------------------------------------------------ the kernel package
+
+    def build(self, request: wire.Build) -> wire.Built:
+        """Run the recipe, then the package's own build(). Output goes to the log, flags do not depend on it."""
+        began = time.monotonic()
+        if request.recipe:
+            print("$", *request.recipe, flush=True)
+            subprocess.run(request.recipe, check=True, cwd=request.recipe_cwd or None, stdin=subprocess.DEVNULL)
+        kernel = self._kernel()
+        has_build = hasattr(kernel, "build")
+        if has_build:
+            kernel.build(verbose=request.verbose)
+        return wire.Built(has_build, time.monotonic() - began, list(getattr(kernel, "VARIANTS", ())))
+
+    def _kernel(self) -> types.ModuleType:
+        if self.kernel is None:
+            assert self.start.mount is not None, "this worker has no kernel package"
+            # Known by name before the import, so that a fault inside it is told from the workload's own.
+            self.mounted = types.ModuleType(self.start.mount.module)
+            self.compiles.install()
+            self.kernel = self.mounted = mount.kernel_package(self.start.mount)
+        return self.kernel
+
+    def prove(self, request: wire.Prove) -> wire.Proved:
+        """What is loaded now."""
+        del request
+        assert self.start.mount is not None
+        reason, artefacts = proof.prove(self.start.mount, self.compiles.kernels())
+        return wire.Proved(not reason, reason, artefacts, self.compiles.count, self.compiles.facts())
+
+    # ------------------------------------------------------------ one cell
+
+    def open(self, request: wire.Open) -> wire.Opened:
+        """Make inputs and operation, call it until it is warm. A fault is raised, and typed by the loop."""
+        if self.arms.pop(request.arm, None):
+            gc.collect()
+        self.clock.reset_peak()
+        began = time.perf_counter_ns()
+        arm = self._make(request, request.placement)
+        opened = time.perf_counter_ns() - began
+        self.clock.wall(arm.op)  # the first call compiles what was not compiled
+        peak = self.clock.peak_bytes()
+        if peak is not None:
+            peak -= getattr(arm.pad, "nbytes", 0)  # not the kernel's doing
+        arm.wall = min(self.clock.wall(arm.op) for _ in range(2))
+        self.arms[request.arm] = arm
+        if not gc.get_freeze_count():
+            gc.freeze()  # what imports made stays for good: the collector need not walk it at every cell
+        call_ns = min(self.clock.turn(arm.op, 1, cold=False, arm=request.arm) for _ in range(2))
+        return wire.Opened("ok", "", call_ns, float(opened), peak)
+
+    def _make(self, request: wire.Open, placement: int) -> OpenArm:
+        module = self._workload(request.workload)
+        case = types.MappingProxyType(request.case)
+        pad = self.clock.pad(placement)
+        inputs = self._inputs(request)
+        if request.peer:
+            op = module.PEERS[request.peer](case, inputs)
+        else:
+            kernel = self._kernel()
+            if request.variant and request.variant not in getattr(kernel, "VARIANTS", ()):
+                raise MissingPackage(f"this side has no variant {request.variant}")
+            op = module.prepare(kernel, request.variant or None, case, inputs)
+        self.clock.sync()
+        return OpenArm(request, op, inputs, pad)
+
+    def _inputs(self, request: wire.Open) -> Any:
+        """Inputs that nothing was called on yet: the same bytes each time."""
+        torch.manual_seed(request.seed)
+        random.seed(request.seed)
+        return self._workload(request.workload).inputs(
+            types.MappingProxyType(request.case), self.clock.device, request.seed
+        )
+
+    def check(self, request: wire.Check) -> wire.Checked:
+        """The first call on fresh inputs, against the reference of inputs no kernel saw, and the base's sampled outputs.
+
+        The fresh arm takes the open one's place: its memory is given up first, so that there are never two of it. A
+        kernel that changes its inputs while the operation has no reset() fails: its later calls are of other values.
+        """
+        opened = self.arms.pop(request.arm).request  # should this raise, nothing is left that could be timed
+        gc.collect()
+        module = self._workload(opened.workload)
+        case = types.MappingProxyType(opened.case)
+        scratch = Path(self.start.scratch)
+        expected = outputs.expected(scratch / request.expected, lambda: module.reference(case, self._inputs(opened)))
+        arm = self._make(opened, opened.placement)
+        before = None if arm.op.reset else outputs.input_digests(arm.inputs)
+        if arm.op.reset:
+            arm.op.reset()
+        results = arm.op.call()
+        self.clock.sync()
+        verdict = module.check(case, results, expected)
+        if verdict.ok and before is not None and before != outputs.input_digests(arm.inputs):
+            verdict = dataclasses.replace(verdict, ok=False, reason=OVERWRITTEN)
+        digest, base_max_abs = outputs.sample(
+            results, scratch / request.sample, scratch / request.against if request.against else None
+        )
+        arm.wall = self.clock.wall(arm.op)
+        self.arms[request.arm] = arm
+        return wire.Checked(
+            bool(verdict.ok),
+            verdict.reason,
+            outputs.finite(verdict.max_abs),
+            outputs.finite(verdict.max_rel),
+            digest,
+            base_max_abs,
+        )
+
+    def turn(self, request: wire.Turn) -> wire.Turned:
+        """Some calls of one arm, ended by a device synchronise."""
+        arm = self.arms[request.arm]
+        if request.placement is not None:
+            self._replace(arm, request.placement)
+        start = time.monotonic_ns()
+        if request.timer == "wall_clock":
+            value = sum(self.clock.wall(arm.op) for _ in range(request.calls)) / request.calls
+        else:
+            value = self.clock.turn(arm.op, request.calls, cold=request.cold, arm=request.arm)
+        end = time.monotonic_ns()
+        host = self.clock.kind == "cpu" or request.timer == "wall_clock"
+        return wire.Turned(value, value if host else arm.wall, start, end)
+
+    def _replace(self, arm: OpenArm, placement: int) -> None:
+        """Fresh inputs of the same values at other addresses, and one untimed call, whose wall time is kept."""
+        arm.inputs = arm.pad = None
+        arm.op = Op(lambda: None)
+        fresh = self._make(arm.request, placement)
+        arm.op, arm.inputs, arm.pad = fresh.op, fresh.inputs, fresh.pad
+        arm.wall = self.clock.wall(arm.op)
+
+    def phases(self, request: wire.Phases) -> wire.Phased:
+        """A profiled pass of its own, so that instrumentation never touches the timing."""
+        arm = self.arms[request.arm]
+        module = self._workload(arm.request.workload)
+        ranges = {name: spec[0] for name, spec in getattr(module, "PHASES", {}).items()}
+        found, total = profile.phases(arm.op, ranges, request.calls, self.clock)
+        return wire.Phased(found, total)
+
+    def close(self, request: wire.Close) -> wire.Closed:
+        """Forget the cell."""
+        del request
+        peak = self.clock.peak_bytes()
+        self.arms.clear()
+        gc.collect()
+        self.clock.reset_peak()
+        return wire.Closed(peak)
+
+
+def _preset(axes: Any, kind: str) -> list[tuple[list[str], list[Any]]]:
+    """Axes in file order; a tuple key zips axes; a callable preset is asked with the device's kind."""
+    if callable(axes):
+        axes = axes(kind)
+    rows: list[tuple[list[str], list[Any]]] = []
+    for key, values in axes.items():
+        names = [key] if isinstance(key, str) else list(key)
+        rows.append((names, [[value] if isinstance(key, str) else list(value) for value in values]))
+        for value in rows[-1][1]:
+            if len(value) != len(names):
+                raise ValueError(f"PRESETS: {names} zips {len(names)} axes, but has the entry {value}")
+    return rows
+
+
+def _versions() -> dict[str, str]:
+    versions = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "implementation": sys.implementation.name,
+    }
+    if torch.version.cuda:
+        versions["cuda"] = torch.version.cuda
+    if getattr(torch.version, "hip", None):
+        versions["hip"] = torch.version.hip
+    with contextlib.suppress(ImportError):
+        import triton
+
+        versions["triton"] = triton.__version__
+    with contextlib.suppress(Exception):
+        versions["cudnn"] = str(torch.backends.cudnn.version() or "")
+    return {name: value for name, value in versions.items() if value}

@@ -1,0 +1,49 @@
+"""One module per kind of device: how a call is timed there. An explicit table, never a scan."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from abprof.kit import Op
+
+
+class Clock(Protocol):
+    """Times calls on one device. All times are nanoseconds."""
+
+    kind: str
+    device: Any  # torch.device
+
+    def sync(self) -> None:
+        """Return when the device is idle."""
+
+    def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
+        """Mean time of a call by the judged timer, over `calls` calls, each after `op.reset()`.
+
+        What is learnt of an operation (how long the host needs for it) is kept under `arm` until `reset_peak`.
+        """
+
+    def wall(self, op: Op) -> float:
+        """One call by the host's clock, from an idle device to an idle device."""
+
+    def pad(self, placement: int) -> object:
+        """Something of random size that shifts the next allocation; the same for the same `placement`."""
+
+    def peak_bytes(self) -> int | None:
+        """Most memory in use since the last `reset_peak`, or None where it is not known."""
+
+    def reset_peak(self) -> None:
+        """Forget the peak and what is cached."""
+
+    def identity(self) -> tuple[str, str, int, dict[str, str]]:
+        """(name, uuid, bytes of memory, further facts)."""
+
+
+def clock(device: str) -> Clock:
+    """The clock for "cpu", "cuda" or "cuda:UUID". Raises RuntimeError when the device is not there."""
+    if device == "cpu":
+        from abprof.worker.clocks.cpu import CpuClock
+
+        return CpuClock()
+    from abprof.worker.clocks.cuda import CudaClock
+
+    return CudaClock()

@@ -1,0 +1,110 @@
+"""CUDA's clock: an event pair around each call, the L2 cache flushed before it, launch cost hidden before the first event."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import torch
+
+from abprof.kit import Op
+
+_LONGEST_SPIN = 5_000_000.0  # ns
+
+
+class CudaClock:
+    """Device time from CUDA events. See Clock for the contract."""
+
+    kind = "cuda"
+
+    def __init__(self) -> None:
+        if not torch.cuda.is_available():
+            raise RuntimeError("torch sees no CUDA device")
+        self.device = torch.device("cuda", 0)  # CUDA_VISIBLE_DEVICES leaves just the one that is leased
+        self._properties = torch.cuda.get_device_properties(self.device)
+        self._flush: torch.Tensor | None = None
+        self._held = 0
+        self._spins: dict[str, float] = {}  # ns, by arm: those of one worker need different times
+        self._cycles_per_ns = max(self._clock_khz() / 1e6, 0.5)
+
+    def _clock_khz(self) -> float:
+        return float(getattr(self._properties, "clock_rate", 0) or 2_000_000)
+
+    def sync(self) -> None:
+        """Wait for the device."""
+        torch.cuda.synchronize(self.device)
+
+    def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
+        """Mean over calls of the event pair (`gpu_span`).
+
+        Before each call the L2 cache is flushed by writing twice its size, and a spin kernel keeps the stream busy for
+        as long as the host needs to enqueue this operation, so that launch cost lies before the first event (nvbench's
+        blocking kernel, with a bounded wait instead of a host flag). If the device has passed the first event before
+        the host was done, the call is made again with a longer spin.
+        """
+        pairs = [self._one(op, arm, cold=cold) for _ in range(calls)]
+        self.sync()
+        return 1e6 * sum(first.elapsed_time(last) for first, last in pairs) / calls
+
+    def _one(self, op: Op, arm: str, *, cold: bool) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        spin = self._spins.get(arm, 100_000.0)
+        while True:
+            if op.reset:
+                op.reset()
+            if cold:
+                self._flush_l2()
+            first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda._sleep(int(min(spin, _LONGEST_SPIN) * self._cycles_per_ns))
+            began = time.perf_counter_ns()
+            first.record()
+            op.call()
+            last.record()
+            needed = time.perf_counter_ns() - began
+            hidden = not first.query()
+            # Shrinks slowly and grows at once: the host's hiccups are rare, and a spin that is too short costs a call.
+            self._spins[arm] = max(1.25 * needed + 10_000, 0.9 * spin) if hidden else 2.0 * max(spin, needed)
+            if hidden or spin > _LONGEST_SPIN:  # an operation that waits for the device cannot be hidden
+                return first, last
+            spin = self._spins[arm]
+
+    def wall(self, op: Op) -> float:
+        """Host time from an idle device to an idle device."""
+        if op.reset:
+            op.reset()
+        self.sync()
+        start = time.perf_counter_ns()
+        op.call()
+        self.sync()
+        return float(time.perf_counter_ns() - start)
+
+    def _flush_l2(self) -> None:
+        if self._flush is None:
+            size = 2 * max(int(getattr(self._properties, "L2_cache_size", 0)), 32 << 20)
+            self._flush = torch.empty(size, dtype=torch.uint8, device=self.device)
+        with torch.profiler.record_function("abprof_flush"):
+            self._flush.zero_()
+
+    def pad(self, placement: int) -> object:
+        """Up to 64 MiB in 512-byte steps, allocated before the inputs and kept while they live."""
+        return torch.empty(512 * random.Random(placement).randrange(1, 1 << 17), dtype=torch.uint8, device=self.device)
+
+    def peak_bytes(self) -> int | None:
+        """Peak of torch's allocator above what was held at `reset_peak` (the flush buffer, other arms)."""
+        return int(torch.cuda.max_memory_allocated(self.device)) - self._held
+
+    def reset_peak(self) -> None:
+        """Give cached blocks back, so that the other side's worker can have them."""
+        self._spins.clear()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        self._held = int(torch.cuda.memory_allocated(self.device))
+
+    def identity(self) -> tuple[str, str, int, dict[str, str]]:
+        """Name, UUID, memory, and what decides a build."""
+        p = self._properties
+        facts = {
+            "capability": f"{p.major}.{p.minor}",
+            "multiprocessors": str(p.multi_processor_count),
+            "l2_bytes": str(getattr(p, "L2_cache_size", 0)),
+        }
+        return p.name, f"GPU-{p.uuid}", int(p.total_memory), facts

@@ -1,0 +1,65 @@
+"""What an exception means, as a typed outcome."""
+
+from __future__ import annotations
+
+import types
+
+from abprof import wire
+from abprof.kit import Unsupported
+
+_LONGEST = 400  # characters of a reason
+
+
+def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fault:
+    """unsupported, missing, oom or crash, with one line for a person."""
+    return wire.Fault(_status(error, package), _line(error))
+
+
+def _status(error: BaseException, package: types.ModuleType | None) -> str:
+    if isinstance(error, Unsupported):
+        return "unsupported"
+    if _is_out_of_memory(error):
+        return "oom"
+    if _is_missing(error, package):
+        return "missing"
+    return "crash"
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    # torch's CPU allocator has no class of its own for this.
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    )
+
+
+def _is_missing(error: BaseException, package: types.ModuleType | None) -> bool:
+    """A name that the workload asks of the kernel package and this side does not have."""
+    if package is None:
+        return isinstance(error, MissingPackage)
+    if isinstance(error, AttributeError):
+        owner = getattr(error, "obj", None)
+        return isinstance(owner, types.ModuleType) and _belongs(owner.__name__, package)
+    if isinstance(error, ImportError):
+        return isinstance(error, MissingPackage) or _belongs(error.name or "", package)
+    return False
+
+
+def _belongs(name: str, package: types.ModuleType) -> bool:
+    return name == package.__name__ or name.startswith(package.__name__ + ".")
+
+
+class MissingPackage(ImportError):
+    """The kernel package, or a variant of it, does not exist on this side."""
+
+
+def _line(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"called exit({error.code!r})"
+    if isinstance(error, Unsupported):
+        return str(error) or "unsupported"
+    text = " ".join(str(error).split())
+    if len(text) > _LONGEST:  # a compiler's error tells its place first and its cause last
+        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,84 @@
+"""The worker's loop: read a request, answer it, until `stop` or the parent is gone."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from typing import Any, BinaryIO
+
+from abprof import wire
+from abprof.worker.bench import Bench
+from abprof.worker.faults import classify
+
+_PR_SET_PDEATHSIG = 1
+UNUSABLE = 70  # exit code: the device does not answer this process any more
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve one parent over two inherited descriptors. What anything prints goes to standard output, the log."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--in", dest="source", type=int, required=True)
+    parser.add_argument("--out", dest="sink", type=int, required=True)
+    options = parser.parse_args(argv)
+    _die_with_parent()
+    for fd in (options.source, options.sink):
+        os.set_inheritable(fd, False)  # what a kernel forks must not hold the parent's pipe open
+    with open(options.source, "rb") as requests, open(options.sink, "wb", buffering=0) as replies:
+        code = serve(requests, replies)
+    if code:
+        sys.stdout.flush()
+        os._exit(code)  # a broken device makes an orderly end hang or abort
+    return code
+
+
+def serve(requests: BinaryIO, replies: Any) -> int:
+    """Answer requests in turn. Returns the exit code.
+
+    After an illegal access CUDA answers every later call of the process with the same error. The worker then ends
+    without an answer, so that the parent blames this arm alone and goes on in a new worker.
+    """
+    bench: Bench | None = None
+    for line in requests:
+        message = wire.load(line)
+        verb = message["do"]
+        request = wire.unpack(wire.VERBS[verb][0], message["args"])
+        answer: dict[str, Any] = {"id": message["id"]}
+        try:
+            if verb == "start":
+                bench = Bench(request)
+                reply: Any = bench.ready()
+            elif verb == "stop":
+                reply = wire.Closed()
+            else:
+                assert bench is not None, "start comes first"
+                reply = getattr(bench, verb)(request)
+            answer["reply"] = wire.pack(reply)
+            payload = wire.dump(answer)
+        except BaseException as error:  # noqa: BLE001 - whatever a workload raises is an outcome, exit() included
+            traceback.print_exc()
+            fault = classify(error, bench.mounted if bench else None)
+            if bench is not None and not bench.usable():
+                print(fault.reason, flush=True)
+                return UNUSABLE
+            payload = wire.dump({"id": message["id"], "fault": wire.pack(fault)})
+        sys.stdout.flush()
+        replies.write(payload)
+        if verb == "stop":
+            return 0
+    return 0
+
+
+def _die_with_parent() -> None:
+    """Be killed when the parent is, and before it when memory runs out: the parent holds the results."""
+    parent = os.getppid()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as adjust:
+        adjust.write("800")

@@ -1,0 +1,107 @@
+"""Reference values kept for the run, and sampled outputs by which the sides are compared with each other."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from abprof.kit import tensors
+
+SAMPLE = 1 << 16  # elements kept of each output tensor
+
+
+def expected(path: Path, make: Callable[[], Any]) -> Any:
+    """The reference of this case: computed by the first worker that asks, read by all later ones of the run."""
+    if path.exists():
+        return torch.load(path, map_location="cpu", weights_only=False)
+    values = make()
+    _save(values, path)
+    return values
+
+
+def sample(results: Any, path: Path, against: Path | None) -> tuple[str, float | None]:
+    """Digest of the outputs, and the largest difference from the base's on the sampled elements.
+
+    The digest covers every bit: an order-independent sum and a position-weighted sum over the raw integers.
+    """
+    digest = hashlib.sha256()
+    kept: list[torch.Tensor] = []
+    for tensor in tensors(results):
+        flat = tensor.detach().reshape(-1)
+        for number in _sums(flat):
+            digest.update(str((tuple(tensor.shape), str(tensor.dtype), number)).encode())
+        step = max(1, flat.numel() // SAMPLE)
+        kept.append(flat[::step].double().cpu())
+    _save(kept, path)
+    if against is None or not against.exists():
+        return digest.hexdigest(), None
+    base = torch.load(against, map_location="cpu", weights_only=False)
+    if [t.shape for t in base] != [t.shape for t in kept]:
+        return digest.hexdigest(), None
+    worst = max((float((a - b).abs().max()) for a, b in zip(kept, base, strict=True) if a.numel()), default=0.0)
+    return digest.hexdigest(), finite(worst)
+
+
+def input_digests(inputs: Any) -> list[str]:
+    """A digest of up to SAMPLE evenly spaced elements of each tensor in sequences, mappings and dataclasses.
+
+    Tensors held in anything else, and sparse ones, are not seen.
+    """
+    found: list[str] = []
+    for tensor in _held(inputs):
+        flat = tensor.detach().reshape(-1)
+        kept = flat[:: max(1, flat.numel() // SAMPLE)].contiguous().cpu()
+        found.append(hashlib.sha256(kept.view(torch.uint8).numpy().tobytes()).hexdigest())
+    return found
+
+
+def _held(values: Any) -> Iterator[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        if values.layout == torch.strided:
+            yield values
+        return
+    if isinstance(values, Mapping):
+        parts: Iterable[Any] = values.values()
+    elif isinstance(values, (list, tuple)):
+        parts = values
+    elif dataclasses.is_dataclass(values):
+        parts = (getattr(values, field.name) for field in dataclasses.fields(values))
+    else:
+        return
+    for part in parts:
+        yield from _held(part)
+
+
+def _sums(flat: torch.Tensor) -> tuple[int, int]:
+    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()]
+    if flat.dtype == torch.bool:
+        flat = flat.to(torch.uint8)
+    total = weighted = 0
+    for part in flat.contiguous().view(width).split(1 << 24):  # pieces bound the int64 copies
+        wide = part.to(torch.int64)
+        total += int(wide.sum())
+        weighted += int((wide * torch.arange(1, wide.numel() + 1, device=wide.device)).sum())
+    return total, weighted
+
+
+def finite(value: float | None) -> float | None:
+    """None for NaN and infinity: JSON has neither."""
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _save(values: Any, path: Path) -> None:
+    temporary = path.with_suffix(f".{os.getpid()}")
+    try:
+        torch.save(values, temporary)
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)

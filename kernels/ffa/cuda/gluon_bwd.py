@@ -1,0 +1,274 @@
+"""Attention backward for Hopper in Gluon: five matrix products per tile, dQ reduced in memory by the copy engine.
+
+One CTA owns 128 keys of one key head, held in shared memory for its whole life: two consumer warpgroups take 64 keys
+each, a producer warp streams 64-row tiles of Q and dO (and their LSE and delta) through a ring of NB buffers. Scores
+are computed transposed, Sᵀ = K·Qᵀ and dPᵀ = V·dOᵀ, so that P and dS feed dV and dK from registers; dS also goes
+through shared memory for dQ, of which each warpgroup computes one half of the columns and adds it to a float32 array in
+memory by TMA reduce. The order of those additions is not fixed, so dQ may differ in its last bits between runs; dK and
+dV are exact repeats. The formulas are those of FlashAttention-2 (arXiv 2307.08691, algorithm 2).
+
+Tiles that would reach over the end of a slice end at the slice's end instead; what a neighbour tile has taken already
+is hidden (rows by an LSE of +inf, keys by a mask). That needs 64 rows and 128 keys at least: `dispatch.py`.
+"""
+# ruff: noqa: RUF005, SIM102 - the kernel language has no starred lists, and takes a constexpr condition alone
+
+from triton._C.libtriton import ir
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language._core import builtin
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+
+@builtin
+def tma_reduce_add(desc, coord, src, _semantic=None):
+    """Add a shared-memory tile to memory through the copy engine; Triton 3.6 has the operation, Gluon no name."""
+    coord = _semantic._convert_to_ir_values(coord, require_i64=False)
+    _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, desc.handle, coord, src.handle)
+
+
+@gluon.jit
+def _entry(ENTRIES, e, PASS: gl.constexpr, BQ: gl.constexpr, QB: gl.constexpr):
+    """Entry e of a CTA's list: its rows q0..q1, its diagonal, and the tiles first..end that belong to this pass."""
+    if QB == 0:
+        q0 = gl.load(ENTRIES + e * 6)
+        q1 = gl.load(ENTRIES + e * 6 + 1)
+        off = gl.load(ENTRIES + e * 6 + 2)
+        first = gl.load(ENTRIES + e * 6 + 3 + PASS)
+        end = gl.load(ENTRIES + e * 6 + 4 + PASS)
+    else:
+        q0 = gl.load(ENTRIES + e) * QB
+        q1 = q0 + QB
+        off = 0
+        first = 0
+        end = QB // BQ
+    return q0, q1, off, first, end
+
+
+@gluon.jit
+def _load_tile(it, taken, row, to_row, diagonal, boxes, LSE, DELTA, buffers, barriers, q_col, BQ: gl.constexpr,
+               NB: gl.constexpr, MASK: gl.constexpr):  # fmt: skip
+    dq, ddo = boxes
+    _k_s, _v_s, q_s, o_s, _ds_s, _dq_s, ld_s, at_s = buffers
+    _kv_full, q_full, o_full, qo_empty, _ds_full, _dq_done = barriers
+    b = it % NB
+    LR: gl.constexpr = gl.BlockedLayout([2], [32], [1], [0])
+    i = gl.arange(0, BQ, LR)
+    # Rows that the tile before took: P = exp2(S - inf) = 0.
+    lse = gl.load(LSE + row + i, mask=row + i >= taken, other=float("inf"))
+    delta = gl.load(DELTA + row + i)
+    mbarrier.wait(qo_empty.index(b), ((it // NB) & 1) ^ 1)
+    ld_s.index(3 * b).store(lse)
+    ld_s.index(3 * b + 1).store(delta)
+    at_s.index(b).store(gl.arange(0, 1, gl.BlockedLayout([1], [32], [1], [0])) + to_row)
+    if MASK:
+        ld_s.index(3 * b + 2).store((i + diagonal).to(gl.float32))
+    gl.thread_barrier()
+    mbarrier.expect(q_full.index(b), dq.block_type.nbytes)
+    tma.async_copy_global_to_shared(dq, [row, q_col], q_full.index(b), q_s.index(b))
+    mbarrier.expect(o_full.index(b), ddo.block_type.nbytes)
+    tma.async_copy_global_to_shared(ddo, [row, q_col], o_full.index(b), o_s.index(b))
+
+
+@gluon.jit
+def _load(LSE, DELTA, ENTRIES, dk, dv, boxes, buffers, barriers, k_row, lo, num, kv_head, Sq, group, BQ: gl.constexpr,
+          D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, QB: gl.constexpr):  # fmt: skip
+    """The producer warp: tiles that need a mask first, then the others (PASS 0 and 1).
+
+    With each tile go three vectors in ld_s (LSE, delta, and the last key that a row sees, when masked) and in at_s the
+    row of dQ's sum that the tile begins at.
+    """
+    mbarrier.expect(barriers[0], dk.block_type.nbytes + dv.block_type.nbytes)
+    tma.async_copy_global_to_shared(dk, [k_row, kv_head * D], barriers[0], buffers[0])
+    tma.async_copy_global_to_shared(dv, [k_row, kv_head * D], barriers[0], buffers[1])
+    it = 0
+    if MASK:
+        for eh in range(num * group):
+            q0, q1, off, first, end = _entry(ENTRIES, lo + eh // group, 0, BQ, QB)
+            head = kv_head * group + eh % group
+            stat = head.to(gl.int64) * Sq
+            for t in range(first, end):
+                row = gl.minimum(q0 + t * BQ, q1 - BQ)
+                _load_tile(it, q0 + t * BQ, row, row + head * Sq, row + off - k_row, boxes, LSE + stat, DELTA + stat,
+                           buffers, barriers, head * D, BQ, NB, True)  # fmt: skip
+                it += 1
+    for eh in range(num * group):
+        q0, q1, off, first, end = _entry(ENTRIES, lo + eh // group, 1, BQ, QB)
+        head = kv_head * group + eh % group
+        stat = head.to(gl.int64) * Sq
+        for t in range(first, end):
+            row = gl.minimum(q0 + t * BQ, q1 - BQ)
+            _load_tile(it, q0 + t * BQ, row, row + head * Sq, 0, boxes, LSE + stat, DELTA + stat, buffers, barriers,
+                       head * D, BQ, NB, False)  # fmt: skip
+            it += 1
+
+
+@gluon.jit
+def _scores(it, more, buffers, barriers, W: gl.constexpr, BQ: gl.constexpr, NB: gl.constexpr, LS: gl.constexpr):
+    """Start Sᵀ of a tile. Without `more` there is no such tile, and what is started is never looked at."""
+    b = it % NB
+    mbarrier.wait(barriers[1].index(b), (it // NB) & 1, pred=more)
+    z = gl.zeros([64, BQ], gl.float32, LS)
+    keys = buffers[0].slice(64 * W, 64)
+    return warpgroup_mma(keys, buffers[2].index(b).permute((1, 0)), z, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def _step(it, n_masked, n, score, dk, dv, ddq, buffers, barriers, key_lo, key_hi, s, W: gl.constexpr, BQ: gl.constexpr,
+          D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, LS: gl.constexpr):  # fmt: skip
+    k_s, v_s, q_s, o_s, ds_s, dq_s, ld_s, at_s = buffers
+    _kv_full, _q_full, o_full, qo_empty, ds_full, dq_done = barriers
+    LD: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    LQ: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D // 2, 16])
+    LA: gl.constexpr = gl.DotOperandLayout(0, LD, 2)
+    cols: gl.constexpr = gl.SliceLayout(0, LS)
+    dt: gl.constexpr = q_s.dtype
+    z = gl.zeros([64, BQ], gl.float32, LS)
+    zq = gl.zeros([BQ, D // 2], gl.float32, LQ)
+    b = it % NB
+    mbarrier.wait(o_full.index(b), (it // NB) & 1)
+    dpt = warpgroup_mma(v_s.slice(64 * W, 64), o_s.index(b).permute((1, 0)), z, use_acc=False, is_async=True)
+    lse = ld_s.index(3 * b).load(cols)
+    pt = gl.exp2(score * s - lse[None, :])
+    if MASK:
+        if it < n_masked:
+            # Keys count from the tile's first row in memory; column i sees keys up to the producer's diagonal.
+            key = 64 * W + gl.arange(0, 64, gl.SliceLayout(1, LS))
+            key = gl.where((key >= key_lo) & (key < key_hi), key.to(gl.float32), float("inf"))
+            last = ld_s.index(3 * b + 2).load(cols)
+            pt = gl.where(key[:, None] <= last[None, :], pt, 0.0)
+    dpt = warpgroup_mma_wait(0, deps=(dpt,))
+    delta = ld_s.index(3 * b + 1).load(cols)
+    dst = pt * (dpt - delta[None, :])
+    pb = gl.convert_layout(pt.to(dt), LA)
+    dv_t = warpgroup_mma(pb, o_s.index(b), dv, is_async=True)
+    dsb = dst.to(dt)
+    # dS may be overwritten once both warpgroups have their dQ of the tile before. This one has: it is here.
+    mbarrier.wait(dq_done.index(1 - W), (it & 1) ^ 1)
+    ds_s.slice(64 * W, 64).store(dsb)
+    fence_async_shared()
+    mbarrier.arrive(ds_full, count=1)
+    dk_t = warpgroup_mma(gl.convert_layout(dsb, LA), q_s.index(b), dk, is_async=True)
+    mbarrier.wait(ds_full, it & 1)
+    half = k_s.slice((D // 2) * W, D // 2, dim=1)
+    dqt = warpgroup_mma(ds_s.permute((1, 0)), half, zq, use_acc=False, is_async=True)
+    dv = warpgroup_mma_wait(2, deps=(dv_t,))
+    dk = warpgroup_mma_wait(1, deps=(dk_t,))
+    to_row = gl.max(at_s.index(b).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+    mbarrier.arrive(qo_empty.index(b), count=1)
+    # The next tile's scores run under what is left of this one. They are waited for before the loop goes round: ptxas
+    # serialises every wgmma of a loop that carries one in flight over its end.
+    st = _scores(it + 1, it + 1 < n, buffers, barriers, W, BQ, NB, LS)
+    dq = warpgroup_mma_wait(1, deps=(dqt,))
+    tma.store_wait(0)
+    dq_s.index(W).store(dq)
+    fence_async_shared()
+    mbarrier.arrive(dq_done.index(W), count=1)
+    tma_reduce_add(ddq, [to_row, (D // 2) * W], dq_s.index(W))
+    score = warpgroup_mma_wait(0, deps=(st,))
+    return score, dk, dv
+
+
+@gluon.jit
+def _consumer(DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale, W: gl.constexpr,
+              BQ: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr):  # fmt: skip
+    LS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BQ, 16])
+    LD: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    dt: gl.constexpr = buffers[0].dtype
+    dk = gl.zeros([64, D], gl.float32, LD)
+    dv = gl.zeros([64, D], gl.float32, LD)
+    mbarrier.wait(barriers[0], 0)
+    score = warpgroup_mma_wait(0, deps=(_scores(0, n > 0, buffers, barriers, W, BQ, NB, LS),))
+    for it in range(n):
+        score, dk, dv = _step(it, n_masked, n, score, dk, dv, ddq, buffers, barriers, k0 - k_row, k1 - k_row, s, W, BQ,
+                              D, NB, MASK, LS)  # fmt: skip
+    tma.store_wait(0)
+    keys = k_row + 64 * W + gl.arange(0, 64, gl.SliceLayout(1, LD))
+    cols = k_col + gl.arange(0, D, gl.SliceLayout(0, LD))
+    at = keys.to(gl.int64)[:, None] * (Hk * D) + cols[None, :]
+    mine = ((keys >= k0) & (keys < k1))[:, None]
+    gl.store(DK + at, (dk * sm_scale).to(dt), mask=mine)
+    gl.store(DV + at, dv.to(dt), mask=mine)
+
+
+@gluon.jit(do_not_specialize=["n_items", "heads_per_group", "Sq", "Hk", "group", "list_len"])
+def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, sm_scale, n_items, heads_per_group, Sq, Hk,
+            group, list_len, BQ: gl.constexpr, BK: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr,
+            QB: gl.constexpr, KB: gl.constexpr):  # fmt: skip
+    """Grid (n_items * Hk,). dkd, dvd: [Sk, Hk*D] in [128, D] boxes; dqd, ddo: [Sq, Hk*group*D] in [64, D] boxes; ddq:
+    float32 [Hk*group*Sq, D], head by head, in [64, D/2] boxes, zeroed: dQ before scaling is added to it. LSE (base 2;
+    +inf for a row that sees nothing) and DELTA = rowsum(O * dO): float32 [Hk*group, Sq]. DK, DV: as dkd, written whole.
+
+    QB = 0: WORK is int32 [n_items, 6] (k0, k1, lo, hi, n_masked, n): keys k0..k1 (BK at most), the entries of its
+    slices ENTRIES[lo:hi], and how many tiles of them need a mask and there are at all. ENTRIES: int32 [., 6] (q0, q1,
+    off, first, whole, end): row i of q0..q1 sees key j when j <= i + off; tiles first..whole of BQ rows need a mask,
+    whole..end don't. MASK = False promises that no tile needs one. QB > 0: items are BK-key tiles; WORK is q_num [Hk,
+    n_blocks], ENTRIES q_indices [Hk, n_blocks, list_len] of blocks of QB rows, n_blocks = n_items * BK / KB.
+    """
+    pid = gl.program_id(0)
+    item = (pid % (n_items * heads_per_group)) // heads_per_group
+    kv_head = pid // (n_items * heads_per_group) * heads_per_group + pid % heads_per_group
+    if QB == 0:
+        k0 = gl.load(WORK + item * 6)
+        k1 = gl.load(WORK + item * 6 + 1)
+        lo = gl.load(WORK + item * 6 + 2)
+        num = gl.load(WORK + item * 6 + 3) - lo
+        n_masked = gl.load(WORK + item * 6 + 4) * group
+        n = gl.load(WORK + item * 6 + 5) * group
+        k_row = gl.maximum(gl.minimum(k0, k1 - BK), 0)
+        lists = ENTRIES
+    else:
+        k0 = item * BK
+        k1 = k0 + BK
+        k_row = k0
+        block = kv_head * (n_items // (KB // BK)) + item // (KB // BK)
+        lo = 0
+        num = gl.load(WORK + block)
+        n_masked = 0
+        n = num * (QB // BQ) * group
+        lists = ENTRIES + block.to(gl.int64) * list_len
+    k_s = gl.allocate_shared_memory(dkd.dtype, dkd.block_type.shape, dkd.layout)
+    v_s = gl.allocate_shared_memory(dvd.dtype, dvd.block_type.shape, dvd.layout)
+    q_s = gl.allocate_shared_memory(dqd.dtype, [NB] + dqd.block_type.shape, dqd.layout)
+    o_s = gl.allocate_shared_memory(ddo.dtype, [NB] + ddo.block_type.shape, ddo.layout)
+    SL: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BK, BQ], dkd.dtype)
+    ds_s = gl.allocate_shared_memory(dkd.dtype, [BK, BQ], SL)
+    ld_s = gl.allocate_shared_memory(gl.float32, [3 * NB, BQ], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    dq_s = gl.allocate_shared_memory(ddq.dtype, [2] + ddq.block_type.shape, ddq.layout)
+    at_s = gl.allocate_shared_memory(gl.int32, [NB, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    ML: gl.constexpr = mbarrier.MBarrierLayout()
+    kv_full = gl.allocate_shared_memory(gl.int64, [1], ML)
+    q_full = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
+    o_full = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
+    qo_empty = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
+    ds_full = gl.allocate_shared_memory(gl.int64, [1], ML)
+    dq_done = gl.allocate_shared_memory(gl.int64, [2, 1], ML)
+    mbarrier.init(kv_full, count=1)
+    mbarrier.init(ds_full, count=2)
+    for i in gl.static_range(2):
+        mbarrier.init(dq_done.index(i), count=1)
+    for i in gl.static_range(NB):
+        mbarrier.init(q_full.index(i), count=1)
+        mbarrier.init(o_full.index(i), count=1)
+        mbarrier.init(qo_empty.index(i), count=2)
+    buffers = (k_s, v_s, q_s, o_s, ds_s, dq_s, ld_s, at_s)
+    barriers = (kv_full, q_full, o_full, qo_empty, ds_full, dq_done)
+    s = sm_scale * 1.4426950408889634
+    k_col = kv_head * D
+    gl.warp_specialize(
+        [
+            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale, 0, BQ,
+                         D, NB, MASK)),
+            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale, 1, BQ,
+                         D, NB, MASK)),
+            (_load, (LSE, DELTA, lists, dkd, dvd, (dqd, ddo), buffers, barriers, k_row, lo, num, kv_head, Sq, group, BQ,
+                     D, NB, MASK, QB)),
+        ],
+        [4, 1],
+        [240, 24],
+    )  # fmt: skip

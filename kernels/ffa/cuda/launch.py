@@ -1,0 +1,219 @@
+"""Host side of the kernels: tile shapes, tensor descriptors, grids. One function per kernel; none chooses a kernel.
+
+All tensors are contiguous: q, out, dout [Sq, Hq, D]; k, v [Sk, Hk, D]; lse, lse2, delta float32 [Hq, Sq].
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from ..schedule import Blocks, Schedule, Slices
+from . import plan
+from .dispatch import BWD_TILE, FWD_TILE
+from .gluon_bwd import ffa_bwd
+from .gluon_fwd import ffa_fwd
+from .triton_bwd import ffa_bwd_dkdv, ffa_bwd_dq
+from .triton_fwd import ffa_fwd_general
+
+GLUON_DTYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}
+Pair = tuple[Tensor, Tensor]
+# 12 warps (two consumer warpgroups, producers padded to one) enter with 168 registers; setmaxnreg deals out 240 and 24.
+SPECIALISED = {"num_warps": 4, "maxnreg": 168}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows and keys of a Triton tile, its warps, and the depth of the load pipeline."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """What to compute: the schedule, which of its slices (Blocks have no parts), and the scale of the scores."""
+
+    schedule: Schedule
+    part: plan.Part
+    scale: float
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel with everything it is launched with; the grid is one-dimensional."""
+
+    kernel: Any
+    programs: int
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+# For slices. The forward and dQ keep rows, dK/dV keeps keys.
+FWD = Tile(128, 64, 8, 3)
+DKDV = Tile(64, 64, 4, 2)
+DQ = Tile(128, 64, 8, 3)
+
+
+def block_tiles(schedule: Blocks) -> tuple[Tile, Tile, Tile]:
+    """Tiles for the forward, dK/dV and dQ: the compute tile asked for, or what fits the block up to 128 x 64 (64 x 64
+    for dK/dV, which would spill).
+    """
+    rows, keys = (min(max(triton.next_power_of_2(n), 16), 128) for n in (schedule.q_block, schedule.k_block))
+    if schedule.options.ref_block is not None:
+        rows, keys = schedule.options.ref_block
+        walked = rows
+    else:
+        keys, walked = min(keys, 64), min(rows, 64)
+    return (
+        Tile(rows, keys, _warps(rows), 2),
+        Tile(walked, keys, _warps(keys), 2 if walked * keys > 4096 else 3),
+        Tile(rows, keys, _warps(rows), 2 if rows * keys > 8192 else 3),
+    )
+
+
+def _warps(kept: int) -> int:
+    return 8 if kept >= 128 else 4
+
+
+def gluon_forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, work: Work) -> Launch | None:
+    """Writes out and lse of the work's part; None when that is empty."""
+    sq, heads, dim = q.shape
+    sk, kv_heads, _ = k.shape
+    rows, keys = FWD_TILE
+    items, list_len, _, k_block = _query_work(work, rows, keys, q.device)
+    if items is None:
+        return None
+    group = plan.heads_per_group(heads, items, sk * dim * 4 * kv_heads // heads)
+    boxes = (_box(q, 64), _box(k, keys), _box(v, keys), _box(out, 64))
+    tensors = (*boxes, out, lse, items.table, items.entries)
+    args = (*tensors, work.scale, items.count, group, sq, heads, heads // kv_heads, list_len)
+    options = {"BN": keys, "D": dim, "NB": 2 if dim == 128 else 4, "MASK": items.masked, "KB": k_block}
+    return Launch(ffa_fwd, items.count * heads, args, options | SPECIALISED)
+
+
+def gluon_backward(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, stats: Pair, total: Tensor, dk: Tensor, dv: Tensor, work: Work
+) -> Launch | None:
+    """Writes dk and dv of the work's part and adds its dQ, not yet scaled, to `total`, float32 [Hq, Sq, D] (head by head:
+    the copy engine adds to contiguous tiles). stats are (lse2, delta)."""
+    sq, heads, dim = q.shape
+    kv_heads = k.shape[1]
+    rows, keys = BWD_TILE
+    items, list_len, q_block, k_block = _key_work(work, rows, keys, q.device)
+    if items is None:
+        return None
+    group = plan.heads_per_group(kv_heads, items, sq * dim * 8 * heads // kv_heads)
+    boxes = (
+        _box(k, keys),
+        _box(v, keys),
+        _box(q, rows),
+        _box(dout, rows),
+        _box(total.view(-1, 1, dim), rows, dim // 2),
+    )
+    tensors = (*boxes, *stats, dk, dv, items.table, items.entries)
+    args = (*tensors, work.scale, items.count, group, sq, kv_heads, heads // kv_heads, list_len)
+    masked = items.masked and not q_block
+    options = {"BQ": rows, "BK": keys, "D": dim, "NB": 2, "MASK": masked, "QB": q_block, "KB": k_block}
+    return Launch(ffa_bwd, items.count * kv_heads, args, options | SPECIALISED)
+
+
+def triton_forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, work: Work) -> Launch | None:
+    """As gluon_forward."""
+    return _by_rows(ffa_fwd_general, (q, k, v, out, lse), (), q, k, work, _tiles(work.schedule)[0])
+
+
+def triton_dq(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, stats: Pair, dq: Tensor, dq_scale: float, work: Work
+) -> Launch | None:
+    """Writes dq, times dq_scale: like q, or float32 [Hq, Sq, D] as gluon_backward's sum."""
+    tensors = (q, k, v, dout, *stats, dq)
+    made = _by_rows(ffa_bwd_dq, tensors, (dq_scale,), q, k, work, _tiles(work.schedule)[2])
+    return made and replace(made, options=made.options | {"BY_HEAD": dq.dtype == torch.float32})
+
+
+def triton_dkdv(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, stats: Pair, dk: Tensor, dv: Tensor, work: Work
+) -> Launch | None:
+    """Writes dk and dv."""
+    sq, heads, dim = q.shape
+    sk, kv_heads, _ = k.shape
+    tile = _tiles(work.schedule)[1]
+    items, list_len, q_block, k_block = _key_work(work, tile.rows, tile.keys, q.device)
+    if items is None:
+        return None
+    group = plan.heads_per_group(kv_heads, items, sq * dim * 4 * heads // kv_heads)
+    tensors = (q, k, v, dout, *stats, dk, dv, items.table, items.entries)
+    sizes = (items.count, group, sq, sk, kv_heads, heads // kv_heads, list_len, max(q_block, 1), max(k_block, 1))
+    options = {"D": dim, "BM": tile.rows, "BN": tile.keys, "BLOCKS": bool(q_block), **_compile_options(tile)}
+    return Launch(ffa_bwd_dkdv, items.count * kv_heads, (*tensors, work.scale, *sizes), options)
+
+
+def run(launch: Launch | None, device: torch.device) -> None:
+    """Launch on the device's current stream; nothing for None."""
+    if launch is not None:
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            launch.kernel[(launch.programs,)](*launch.args, **launch.options)
+
+
+def _by_rows(kernel: Any, tensors: Any, scales: Any, q: Tensor, k: Tensor, work: Work, tile: Tile) -> Launch | None:
+    sq, heads, dim = q.shape
+    sk, kv_heads, _ = k.shape
+    items, list_len, q_block, k_block = _query_work(work, tile.rows, tile.keys, q.device)
+    if items is None:
+        return None
+    whole = not k_block or (k_block % tile.keys == 0 and sk % k_block == 0)
+    group = plan.heads_per_group(heads, items, sk * dim * 4 * kv_heads // heads)
+    sizes = (items.count, group, sq, sk, heads, heads // kv_heads, list_len, max(q_block, 1), max(k_block, 1))
+    options = {"D": dim, "BM": tile.rows, "BN": tile.keys, "BLOCKS": bool(k_block), "WHOLE": whole}
+    args = (*tensors, items.table, items.entries, work.scale, *scales, *sizes)
+    return Launch(kernel, items.count * heads, args, options | _compile_options(tile))
+
+
+def _query_work(work: Work, rows: int, keys: int, device: torch.device) -> tuple[plan.Items | None, int, int, int]:
+    """(items, entries per list, q_block, k_block); the last three are 0 for slices."""
+    s = work.schedule
+    if isinstance(s, Slices):
+        return plan.query_items(s, rows, keys, device, work.part), 0, 0, 0
+    items = plan.block_items(s.kv_num, s.kv_indices, s.q_len, s.q_block, rows)
+    return items, s.kv_indices.shape[2], s.q_block, s.k_block
+
+
+def _key_work(work: Work, rows: int, keys: int, device: torch.device) -> tuple[plan.Items | None, int, int, int]:
+    """As _query_work, for tiles of keys."""
+    s = work.schedule
+    if isinstance(s, Slices):
+        return plan.key_items(s, keys, rows, device, work.part), 0, 0, 0
+    items = plan.block_items(s.q_num, s.q_indices, s.k_len, s.k_block, keys)
+    return items, s.q_indices.shape[2], s.q_block, s.k_block
+
+
+def _tiles(schedule: Schedule) -> tuple[Tile, Tile, Tile]:
+    return (FWD, DKDV, DQ) if isinstance(schedule, Slices) else block_tiles(schedule)
+
+
+def _compile_options(tile: Tile) -> dict[str, Any]:
+    return {"UPCAST": triton.knobs.runtime.interpret, "num_warps": tile.warps, "num_stages": tile.stages}
+
+
+def _box(tensor: Tensor, rows: int, columns: int = 0) -> TensorDescriptor:
+    """TMA descriptor of a [tokens, heads, D] tensor as [tokens, heads * D], in boxes of one head's columns."""
+    tokens, heads, dim = tensor.shape
+    box = (rows, columns or dim)
+    layout = _box_layout(box, tensor.dtype)
+    return TensorDescriptor(tensor, [tokens, heads * dim], [heads * dim, 1], list(box), layout)
+
+
+@cache
+def _box_layout(box: tuple[int, int], dtype: torch.dtype) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout.get_default_for(list(box), GLUON_DTYPES[dtype])

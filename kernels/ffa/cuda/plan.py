@@ -1,0 +1,191 @@
+"""Work lists: which tile each CTA takes, made on the host once per schedule and kept with it on the device.
+
+A kernel's program reads one row of a table. Rows are sorted longest first, so that the short ones fill the end of the
+launch (causal and variable-length schedules); tables of equal rows keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
+
+import torch
+
+from ..schedule import CAUSAL, Range, Slices
+
+# The diagonal of a full slice: row i sees keys up to i + OPEN, that is all. Row + OPEN stays below 2**31.
+OPEN = 2**29
+L2_BYTES = 32 * 2**20  # what a group of heads may occupy of the L2 cache (H200: 60 MB, in two halves)
+LONG_ROWS, LONG_KEYS = 64, 128  # what the Gluon kernels need of a slice (rows in the backward only)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which slices a launch takes: those long enough for the Gluon kernels of a direction, the rest, or all.
+
+    What no slice covers (rows and keys that get zeros) goes with the rest.
+    """
+
+    direction: str  # "fwd" or "bwd"
+    which: str = "all"  # "all", "long", "rest"
+
+
+@dataclass(frozen=True)
+class Items:
+    """Rows of work on the device. `entries` is the second table where there is one, otherwise the first again."""
+
+    table: torch.Tensor
+    entries: torch.Tensor
+    count: int
+    masked: bool  # some tile needs a mask
+    even: bool  # all rows are equally long
+
+
+def long_slices(slices: Slices, direction: str) -> tuple[bool, ...]:
+    """Which slices the Gluon kernels can take: enough keys (fwd); enough rows, and every piece of the key axis between
+    two slices' borders long enough and shared with such slices alone (bwd: a key's gradient has one writer)."""
+
+    def make() -> tuple[bool, ...]:
+        if direction == "fwd":
+            return tuple(k1 - k0 >= LONG_KEYS for k0, k1 in slices.k_ranges)
+        enough = [q1 - q0 >= LONG_ROWS for q0, q1 in slices.q_ranges]
+        pieces = _pieces(slices)
+        changed = True
+        while changed:
+            changed = False
+            for (k0, k1), holders in pieces:
+                if k1 - k0 < LONG_KEYS or not all(enough[i] for i in holders):
+                    changed |= any(enough[i] for i in holders)
+                    for i in holders:
+                        enough[i] = False
+        return tuple(enough)
+
+    return _kept(slices, ("long", direction), make)
+
+
+def query_items(slices: Slices, rows: int, keys: int, device: torch.device, part: Part) -> Items | None:
+    """Tiles of `rows` queries for tiles of `keys` keys: int32 [n, 5] (q0, q1, k0, k1, off), q1 being the slice's end.
+
+    Row i of the tile sees keys k0..min(k1, i + off + 1). Queries outside all slices come with k0 = k1 = 0. None when
+    the part is empty.
+    """
+
+    def make() -> Items | None:
+        table: list[tuple[int, ...]] = []
+        lengths: list[int] = []
+        masked = False
+        for (q0, q1), (k0, k1), off in _query_ranges(slices, part):
+            masked |= off != OPEN or (k1 - k0) % keys != 0 or k0 == k1
+            for start in range(q0, q1, rows):
+                table.append((start, q1, k0, k1, off))
+                lengths.append(max(min(k1, min(start + rows, q1) + off) - k0, 0))
+        return _items(table, lengths, table, masked, device)
+
+    return _kept(slices, ("query", rows, keys, str(device), part), make)
+
+
+def key_items(slices: Slices, keys: int, rows: int, device: torch.device, part: Part) -> Items | None:
+    """Tiles of `keys` keys for tiles of `rows` queries: int32 [n, 6] (k0, k1, lo, hi, n_masked, n) and the entries
+    lo..hi, int32 [e, 6] (q0, q1, off, first, whole, end): see gluon_bwd.py. None when the part is empty.
+
+    The key axis is cut at every slice's borders, so a tile lies inside a slice's keys or outside them. A tile that is
+    not whole is masked throughout, because the Gluon kernel fills it up with keys of the tile before.
+    """
+
+    def make() -> Items | None:
+        table: list[tuple[int, ...]] = []
+        entries: list[tuple[int, ...]] = []
+        lengths: list[int] = []
+        long = long_slices(slices, part.direction)
+        for (k_begin, k_end), holders in _pieces(slices):
+            if part.which != "all" and any(long[i] for i in holders) != (part.which == "long"):
+                continue
+            for k0 in range(k_begin, k_end, keys):
+                k1 = min(k0 + keys, k_end)
+                seen_by = [_entry(slices, i, k0, k1, rows, k1 - k0 == keys) for i in holders]
+                mine = [entry for entry in seen_by if entry[3] < entry[5]]
+                n = sum(entry[5] - entry[3] for entry in mine)
+                n_masked = sum(entry[4] - entry[3] for entry in mine)
+                table.append((k0, k1, len(entries), len(entries) + len(mine), n_masked, n))
+                entries.extend(mine)
+                lengths.append(n)
+        masked = any(row[4] for row in table)
+        return _items(table, lengths, entries or [(0, 0, 0, 0, 0, 0)], masked, device)
+
+    return _kept(slices, ("key", keys, rows, str(device), part), make)
+
+
+def block_items(num: torch.Tensor, indices: torch.Tensor, length: int, block: int, tile: int) -> Items:
+    """Tiles of `tile` rows or keys of every block, with the blocks' lists; `num` counts their entries."""
+    per_block = -(-block // tile)
+    return Items(num.contiguous(), indices.contiguous(), -(-length // block) * per_block, True, True)
+
+
+def heads_per_group(heads: int, items: Items, bytes_per_head: int) -> int:
+    """How many heads run side by side: those whose streamed operands fit the L2 cache together; 1 for even work."""
+    if items.even:
+        return 1
+    fitting = max(1, L2_BYTES // max(bytes_per_head, 1))
+    return max(n for n in range(1, heads + 1) if heads % n == 0 and n <= fitting)
+
+
+def _diagonal(slices: Slices, i: int) -> int:
+    return slices.k_ranges[i][1] - slices.q_ranges[i][1] if slices.mask_types[i] == CAUSAL else OPEN
+
+
+def _query_ranges(slices: Slices, part: Part) -> list[tuple[Range, Range, int]]:
+    """(q range, k range, diagonal) of the part's slices, and of the queries between all slices where it has them."""
+    found: list[tuple[Range, Range, int]] = []
+    at = 0
+    long = long_slices(slices, part.direction)
+    for i, (q, k) in enumerate(zip(slices.q_ranges, slices.k_ranges, strict=True)):
+        if q[0] > at and part.which != "long":
+            found.append(((at, q[0]), (0, 0), 0))
+        if part.which == "all" or long[i] == (part.which == "long"):
+            found.append((q, k, _diagonal(slices, i)))
+        at = q[1]
+    if at < slices.q_len and part.which != "long":
+        found.append(((at, slices.q_len), (0, 0), 0))
+    return found
+
+
+def _pieces(slices: Slices) -> list[tuple[Range, list[int]]]:
+    """The key axis cut at all borders: each piece with the slices that hold it."""
+    cuts = sorted({0, slices.k_len, *(border for k in slices.k_ranges for border in k)})
+    ranges = list(enumerate(slices.k_ranges))
+    return [((b, e), [i for i, (k0, k1) in ranges if k0 <= b and e <= k1]) for b, e in pairwise(cuts)]
+
+
+def _entry(slices: Slices, i: int, k0: int, k1: int, rows: int, whole_keys: bool) -> tuple[int, ...]:
+    """Slice i for keys k0..k1: (q0, q1, off, first, whole, end), the last three counting tiles of `rows` from q0."""
+    q0, q1 = slices.q_ranges[i]
+    off = _diagonal(slices, i)
+    end = -(-(q1 - q0) // rows)
+    first = min(max(k0 - off - q0, 0) // rows, end)
+    whole = max(first, min(-(-max(k1 - 1 - off - q0, 0) // rows), end)) if whole_keys else end
+    return q0, q1, off, first, whole, end
+
+
+def _items(
+    table: Sequence[tuple[int, ...]],
+    lengths: Sequence[int],
+    entries: Sequence[tuple[int, ...]],
+    masked: bool,
+    device: torch.device,
+) -> Items | None:
+    if not table:
+        return None
+    order = sorted(range(len(table)), key=lambda i: -lengths[i])
+    rows = torch.tensor([table[i] for i in order], dtype=torch.int32, device=device)
+    second = rows if entries is table else torch.tensor(entries, dtype=torch.int32, device=device)
+    return Items(rows, second, len(table), masked, len(set(lengths)) <= 1)
+
+
+def _kept(slices: Slices, key: object, make: Callable[[], T]) -> T:
+    if key not in slices.tables:
+        slices.tables[key] = make()
+    return slices.tables[key]  # type: ignore[return-value]

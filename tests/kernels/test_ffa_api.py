@@ -1,0 +1,207 @@
+"""The public functions of kernels/ffa: what they refuse, the schedules they make, the phases they mark."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from kernels import ffa
+from kernels.ffa.schedule import Blocks, UnsupportedOption, slices_of
+from kernels.ffa.transpose import transpose_with_torch
+
+
+def qkv(sq=8, sk=8, hq=2, hk=1, d=64, dtype=torch.float32):
+    return torch.zeros(sq, hq, d, dtype=dtype), torch.zeros(sk, hk, d, dtype=dtype), torch.zeros(sk, hk, d, dtype=dtype)
+
+
+def attend(*tensors, q_ranges=((0, 8),), k_ranges=((0, 8),), masks=(0,), **options):
+    return ffa.ffa_attention(*(tensors or qkv()), q_ranges, k_ranges, masks, **options)
+
+
+q, k, v = qkv()
+REFUSED = {
+    r"q must be float32 or bfloat16, not float16": lambda: attend(q.half(), k, v),
+    r"k must be float32 or bfloat16, not int64": lambda: attend(q, k.long(), v),
+    r"share dtype and device: v is bfloat16 on cpu, q float32 on cpu": lambda: attend(q, k, v.bfloat16()),
+    r"share dtype and device: k is float32 on meta, q float32 on cpu": lambda: attend(q, k.to("meta"), v),
+    r"q must be \[tokens, heads, head dim\], not of shape \[1, 8, 2, 64\]": lambda: attend(q[None], k, v),
+    r"equal shapes, not \[8, 1, 64\] and \[7, 1, 64\]": lambda: attend(q, k, v[:7]),
+    r"64 or 128, not 32 \(q\) and 32 \(k, v\)": lambda: attend(*qkv(d=32)),
+    r"64 or 128, not 64 \(q\) and 128 \(k, v\)": lambda: attend(q, *qkv(d=128)[1:]),
+    r"multiple of key heads, not 3 and 2": lambda: attend(*qkv(hq=3, hk=2)),
+    r"multiple of key heads, not 0 and 1": lambda: attend(*qkv(hq=0)),
+    r"scale = nan is not finite": lambda: attend(scale=float("nan")),
+    r"1 q_ranges, 2 k_ranges and 1 mask_types": lambda: attend(k_ranges=((0, 8), (0, 8))),
+    r"q_ranges must be \[R, 2\]": lambda: attend(q_ranges=((0, 4, 8),)),
+    r"q_ranges\[0\] = \[0, 9\) is not a range inside \[0, 8\)": lambda: attend(q_ranges=((0, 9),)),
+    r"k_ranges\[0\] = \[-1, 8\) is not a range inside \[0, 8\)": lambda: attend(k_ranges=((-1, 8),)),
+    r"k_ranges\[0\] = \[5, 3\) is not a range": lambda: attend(k_ranges=((5, 3),)),
+    r"mask_types\[0\] = 2 is neither FULL \(0\) nor CAUSAL \(1\)": lambda: attend(masks=(2,)),
+    r"q_ranges\[2\] = \[0, 5\) and q_ranges\[0\] = \[4, 8\) overlap": lambda: attend(
+        q_ranges=((4, 8), (0, 0), (0, 5)), k_ranges=((0, 8),) * 3, masks=(0, 0, 0)
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_bad_arguments_are_one_clear_line(message):
+    with pytest.raises(ValueError, match=message) as caught:
+        REFUSED[message]()
+    assert "\n" not in str(caught.value)
+
+
+def sparse(num=None, indices=None, q_block=4, k_block=4, **options):
+    num = torch.ones(1, 2, dtype=torch.int32) if num is None else num
+    indices = torch.zeros(1, 2, 2, dtype=torch.int32) if indices is None else indices
+    return ffa.ffa_block_sparse(*qkv(), num, indices, q_block=q_block, k_block=k_block, **options)
+
+
+REFUSED_LISTS = {
+    r"kv_num must be int32 on cpu, not int64 on cpu": {"num": torch.ones(1, 2, dtype=torch.int64)},
+    r"kv_indices must be int32 on cpu, not int32 on meta": {
+        "indices": torch.zeros(1, 2, 2, dtype=torch.int32).to("meta")
+    },
+    r"kv_num must be \[Hk, nq\] = \[1, 2\], not \[2, 1\]": {"num": torch.ones(2, 1, dtype=torch.int32)},
+    r"kv_indices must be \[Hk, nq, max\] = \[1, 2, max\], not \[1, 3, 2\]": {
+        "indices": torch.zeros(1, 3, 2, dtype=torch.int32)
+    },
+    r"at least 1, not 0 and 4": {"q_block": 0},
+    r"kv_num must lie in 0..2": {"num": torch.tensor([[1, 3]], dtype=torch.int32)},
+    r"kv_num must lie in 0..2, the": {"num": torch.tensor([[1, -1]], dtype=torch.int32)},
+    r"kv_indices must lie in 0..1": {"indices": torch.tensor([[[0, 0], [2, 0]]], dtype=torch.int32)},
+    r"kv_indices must lie in 0..1, the": {"indices": torch.tensor([[[0, 0], [-1, 0]]], dtype=torch.int32)},
+    r"names a key block twice": {"num": torch.tensor([[1, 2]], dtype=torch.int32)},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED_LISTS)
+def test_bad_block_lists_are_one_clear_line(message):
+    with pytest.raises(ValueError, match=message) as caught:
+        sparse(**REFUSED_LISTS[message])
+    assert "\n" not in str(caught.value)
+
+
+def test_what_stands_behind_a_list_is_not_looked_at():
+    indices = torch.tensor([[[0, -7], [1, 99]]], dtype=torch.int32)
+    assert sparse(indices=indices).shape == (8, 2, 64)
+
+
+@pytest.mark.parametrize("option", [{"pack_gqa": True}, {"swap_ab": True}, {"sparse_load": True}])
+def test_options_the_cpu_lacks_are_unsupported(option):
+    with pytest.raises(UnsupportedOption, match=f"{next(iter(option))} is not implemented on the CPU"):
+        sparse(**option)
+
+
+@pytest.mark.parametrize("ref_block", [(129, 64), (64, 224), (64, 48), (0, 32)])
+def test_compute_tiles_the_cpu_lacks_are_unsupported(ref_block):
+    with pytest.raises(UnsupportedOption, match=f"ref_block {ref_block[0]}x{ref_block[1]} is not implemented"):
+        sparse(ref_block=ref_block)
+
+
+def test_a_device_without_a_backend_is_unsupported():
+    with pytest.raises(UnsupportedOption, match="no backend for device 'meta', only for cpu, cuda"):
+        attend(*(x.to("meta") for x in qkv()))
+
+
+def test_unsupported_is_a_not_implemented_error():
+    assert issubclass(UnsupportedOption, NotImplementedError)
+
+
+def test_tensors_and_sequences_of_ranges_are_the_same_schedule():
+    ranges = [(0, 3), (3, 8)]
+    tensors = torch.tensor(ranges, dtype=torch.int32)
+    one = slices_of(ranges, ranges, [0, 1], 8, 8)
+    assert one is slices_of(tensors, tensors, torch.tensor([0, 1]), 8, 8)
+    assert one.covers_all
+    assert one.area == 9 + 15
+
+
+def test_slices_are_sorted_trimmed_dropped_and_joined():
+    made = slices_of(
+        [(20, 30), (4, 9), (0, 4), (9, 9), (10, 20)], [(0, 4), (0, 5), (0, 5), (0, 3), (6, 6)], [1, 0, 0, 0, 0], 40, 9
+    )
+    assert made.q_ranges == ((0, 9), (26, 30))  # joined; the first six of ten causal rows see none of four keys
+    assert made.k_ranges == ((0, 5), (0, 4))
+    assert made.mask_types == (0, 1)
+    assert not made.covers_all
+    assert made.area == 45 + 10
+
+
+def test_causal_neighbours_are_not_joined():
+    made = slices_of([(0, 4), (4, 8)], [(0, 8), (0, 8)], [1, 1], 8, 8)
+    assert len(made) == 2
+
+
+def test_transposed_lists_by_hand():
+    num = torch.tensor([[2, 0, 1], [1, 1, 3]], dtype=torch.int32)
+    lists = torch.tensor([[[3, 1, 9], [-5, 8, 8], [1, 0, 0]], [[2, 2, 2], [0, 7, 7], [0, 3, 2]]], dtype=torch.int32)
+    q_num, q_indices = transpose_with_torch(num, lists, 4)
+    assert q_num.tolist() == [[0, 2, 0, 1], [2, 0, 2, 1]]
+    assert q_indices[0].tolist() == [[0, 0, 0], [0, 2, 0], [0, 0, 0], [0, 0, 0]]
+    assert q_indices[1].tolist() == [[1, 2, 0], [0, 0, 0], [0, 2, 0], [2, 0, 0]]
+    assert q_num.dtype == q_indices.dtype == torch.int32
+
+
+def test_blocks_make_transposed_lists_once():
+    num = torch.tensor([[1, 1]], dtype=torch.int32)
+    blocks = Blocks(num, torch.tensor([[[1], [1]]], dtype=torch.int32), 4, 4, 8, 8)
+    assert blocks.q_num.tolist() == [[0, 2]]
+    assert blocks.q_indices is blocks.q_indices
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (8, 0)])
+def test_empty_tensors(shape):
+    sq, sk = shape
+    tensors = [x.requires_grad_() for x in qkv(sq, sk)]
+    out, lse = attend(*tensors, q_ranges=[(0, sq)], k_ranges=[(0, sk)], return_lse=True)
+    grads = torch.autograd.grad(out.sum(), tensors)
+    assert out.shape == (sq, 2, 64)
+    assert torch.equal(lse, torch.full((2, sq), -torch.inf))
+    assert [g.shape for g in grads] == [t.shape for t in tensors]
+    assert not any(g.any() for g in grads)
+
+
+def test_no_ranges_at_all():
+    tensors = [torch.ones_like(x).requires_grad_() for x in qkv()]
+    out = attend(*tensors, q_ranges=[], k_ranges=[], masks=[])
+    assert not out.any()
+    assert not any(g.any() for g in torch.autograd.grad(out.sum(), tensors))
+
+
+def test_lse_has_no_gradient_and_there_is_no_second_derivative():
+    tensors = [torch.randn_like(x).requires_grad_() for x in qkv()]
+    out, lse = attend(*tensors, return_lse=True)
+    assert not lse.requires_grad
+    first = torch.autograd.grad(out.square().sum(), tensors[0], create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+def test_gradient_of_one_input_alone():
+    tensors = [torch.randn_like(x) for x in qkv()]
+    tensors[1].requires_grad_()
+    only = torch.autograd.grad(attend(*tensors).sum(), tensors[1])[0]
+    leaves = [x.detach().requires_grad_() for x in tensors]
+    assert torch.equal(only, torch.autograd.grad(attend(*leaves).sum(), leaves)[1])
+
+
+def ranges_marked(run) -> set[str]:
+    with profile(activities=[ProfilerActivity.CPU]) as recorded:
+        run()
+    return {event.key for event in recorded.key_averages() if event.key.startswith("ffa_")}
+
+
+def test_phases_are_marked():
+    tensors = [torch.randn_like(x).requires_grad_() for x in qkv()]
+    made = []
+    assert ranges_marked(lambda: made.append(attend(*tensors))) == {
+        "ffa_fwd_range_merge",
+        "ffa_fwd_prepare",
+        "ffa_fwd_run",
+    }
+    backward = {"ffa_bwd_prepare", "ffa_bwd_preprocess", "ffa_bwd_run", "ffa_bwd_postprocess"}
+    assert ranges_marked(lambda: made[0].sum().backward()) == backward
+    num, lists = torch.ones(1, 2, dtype=torch.int32), torch.zeros(1, 2, 1, dtype=torch.int32)
+    out = ffa.ffa_block_sparse(*tensors, num, lists, q_block=4, k_block=4)
+    assert ranges_marked(lambda: out.sum().backward()) == backward | {"ffa_bwd_range_merge"}

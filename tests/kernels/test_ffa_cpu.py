@@ -1,0 +1,264 @@
+"""The CPU backend of kernels/ffa against float64 autograd, on every instruction set that this machine has."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ffa_reference import assert_close, attention, blocks_mask, slices_mask, with_gradients
+
+from kernels import ffa
+from kernels.ffa.cpu.library import load
+
+FP32, BF16 = torch.float32, torch.bfloat16
+AVX2, AVX512 = 1, 2
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory():
+    """torch.empty hands out NaN, so whatever the kernels read without having written it shows."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(before)
+
+
+@pytest.fixture(params=["avx2", "avx512"], autouse=True)
+def isa(request, monkeypatch):
+    if load().ffa_isa() < {"avx2": AVX2, "avx512": AVX512}[request.param]:
+        pytest.skip(f"this processor does not have {request.param}")
+    monkeypatch.setenv("FFA_CPU_ISA", request.param)
+    return request.param
+
+
+def tensors(sq, sk, hq, hk, d, dtype, seed=0):
+    """(q, k, v), output gradient."""
+    g = torch.Generator().manual_seed(seed)
+    q, grad = (torch.randn(sq, hq, d, generator=g).to(dtype) for _ in range(2))
+    k, v = (torch.randn(sk, hk, d, generator=g).to(dtype) for _ in range(2))
+    return (q, k, v), grad
+
+
+def run_slices(inputs, grad, q_ranges, k_ranges, masks, scale=None):
+    return with_gradients(
+        lambda *x: ffa.ffa_attention(*x, q_ranges, k_ranges, masks, scale=scale, return_lse=True), inputs, grad
+    )
+
+
+# name: (Sq, Sk, Hq, Hk, D, q_ranges, k_ranges, mask_types)
+SLICES = {
+    "full": (192, 192, 2, 2, 128, [(0, 192)], [(0, 192)], [0]),
+    "full, no tile divides": (97, 211, 2, 2, 64, [(0, 97)], [(0, 211)], [0]),
+    "causal": (405, 405, 2, 2, 64, [(0, 405)], [(0, 405)], [1]),
+    "causal, more keys": (70, 300, 4, 2, 128, [(0, 70)], [(0, 300)], [1]),
+    "causal, fewer keys: rows that see nothing": (150, 64, 2, 1, 64, [(0, 150)], [(0, 64)], [1]),
+    "one token": (1, 1, 1, 1, 64, [(0, 1)], [(0, 1)], [1]),
+    "one row, many keys": (1, 500, 4, 1, 128, [(0, 1)], [(0, 500)], [1]),
+    "varlen full, one-token documents": (
+        *(260, 260, 4, 2, 64),
+        *[[(0, 100), (100, 101), (101, 102), (102, 199), (199, 260)]] * 2,
+        [0, 0, 0, 0, 0],
+    ),
+    "varlen causal": (300, 300, 8, 2, 128, *[[(0, 17), (17, 18), (18, 211), (211, 300)]] * 2, [1, 1, 1, 1]),
+    "gaps, keys in another order, mixed masks": (
+        *(310, 280, 4, 1, 64),
+        [(10, 50), (60, 61), (100, 300)],
+        [(203, 280), (5, 6), (7, 199)],
+        [1, 0, 1],
+    ),
+    "documents share keys": (128, 90, 2, 2, 64, [(0, 64), (64, 128)], [(0, 90), (30, 90)], [0, 1]),
+    "unsorted, with empty ranges": (
+        *(120, 120, 2, 2, 128),
+        [(80, 120), (0, 0), (0, 40), (40, 80)],
+        [(80, 120), (3, 9), (0, 40), (50, 50)],
+        [1, 0, 1, 0],
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [FP32, BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_forward_and_backward(name, dtype):
+    sq, sk, hq, hk, d, q_ranges, k_ranges, masks = SLICES[name]
+    inputs, grad = tensors(sq, sk, hq, hk, d, dtype)
+    got = run_slices(inputs, grad, q_ranges, k_ranges, masks)
+    assert_close(got, inputs, grad, slices_mask(q_ranges, k_ranges, masks, sq, sk), d**-0.5)
+
+
+def test_rows_that_see_nothing_are_exactly_zero():
+    inputs, grad = tensors(150, 64, 2, 1, 64, FP32)
+    out, lse, dq, dk, dv = run_slices(inputs, grad, [(0, 100), (120, 140)], [(0, 64), (3, 3)], [1, 0])
+    blind = torch.ones(150, dtype=torch.bool)
+    blind[36:100] = False
+    assert not out[blind].any()
+    assert torch.equal(lse[:, blind], torch.full((2, 86), -torch.inf))
+    assert not dq[blind].any()
+    assert out[~blind].any(-1).all()
+    grad[blind] = 1e30
+    again = run_slices(inputs, grad, [(0, 100), (120, 140)], [(0, 64), (3, 3)], [1, 0])
+    assert torch.equal(dk, again[3])
+    assert torch.equal(dv, again[4])
+
+
+def block_lists(hk, n_q, n_k, density, seed=0):
+    """Random lists; of each density the last list is full and the first empty, so both ends always occur."""
+    g = torch.Generator().manual_seed(seed)
+    num = torch.zeros(hk, n_q, dtype=torch.int32)
+    indices = torch.full((hk, n_q, max(n_k, 1)), 2**31 - 1, dtype=torch.int32)  # behind a list's end anything may stand
+    for h in range(hk):
+        for i in range(n_q):
+            count = round(density * n_k)
+            if 0 < density < 1 and (h, i) in ((0, 0), (hk - 1, n_q - 1)):
+                count = n_k if i else 0
+            num[h, i] = count
+            indices[h, i, :count] = torch.randperm(n_k, generator=g)[:count].int()
+    return num, indices
+
+
+# name: (Sq, Sk, Hq, Hk, D, q_block, k_block)
+BLOCKS = {
+    "64x64": (256, 320, 2, 2, 64, 64, 64),
+    "128x128, tails": (300, 410, 4, 2, 128, 128, 128),
+    "blocks larger than a tile, tails": (500, 700, 2, 1, 64, 200, 256),
+    "blocks that no vector divides": (190, 205, 4, 1, 64, 48, 80),
+    "small blocks": (50, 60, 2, 2, 128, 16, 7),
+}
+
+
+@pytest.mark.parametrize("dtype", [FP32, BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("density", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_block_sparse_forward_and_backward(name, density, dtype):
+    sq, sk, hq, hk, d, q_block, k_block = BLOCKS[name]
+    inputs, grad = tensors(sq, sk, hq, hk, d, dtype)
+    num, indices = block_lists(hk, -(-sq // q_block), -(-sk // k_block), density)
+    got = with_gradients(
+        lambda *x: ffa.ffa_block_sparse(*x, num, indices, q_block=q_block, k_block=k_block, return_lse=True),
+        inputs,
+        grad,
+    )
+    assert_close(got, inputs, grad, blocks_mask(num, indices, q_block, k_block, sq, sk), d**-0.5)
+
+
+@pytest.mark.parametrize("ref_block", [(64, 64), (128, 128), (7, 32), (96, 192)])
+def test_compute_tile_changes_nothing_but_rounding(ref_block):
+    inputs, grad = tensors(300, 410, 2, 1, 64, FP32)
+    num, indices = block_lists(1, 3, 4, 0.5)
+    got = with_gradients(
+        lambda *x: ffa.ffa_block_sparse(
+            *x, num, indices, q_block=128, k_block=128, ref_block=ref_block, return_lse=True
+        ),
+        inputs,
+        grad,
+    )
+    assert_close(got, inputs, grad, blocks_mask(num, indices, 128, 128, 300, 410), 64**-0.5)
+
+
+def test_bfloat16_is_the_float32_result_rounded_to_nearest_even():
+    inputs, _ = tensors(200, 230, 4, 2, 64, BF16)
+    out, lse = ffa.ffa_attention(*inputs, [(0, 200)], [(0, 230)], [1], return_lse=True)
+    wide, wide_lse = ffa.ffa_attention(*(x.float() for x in inputs), [(0, 200)], [(0, 230)], [1], return_lse=True)
+    assert torch.equal(out, wide.bfloat16())
+    assert torch.equal(lse, wide_lse)
+
+
+def test_ties_go_to_even():
+    """A zero query averages its two keys' values, which are neighbours in bfloat16: every output is a tie."""
+    ulp = 2.0**-7
+    v = torch.tensor([[1.0, 1 + ulp, -1.0], [1 + ulp, 1 + 2 * ulp, -1 - ulp]], dtype=BF16)
+    v = v.repeat(1, 22)[:, None, :64].contiguous()
+    out = ffa.ffa_attention(torch.zeros(1, 1, 64, dtype=BF16), v, v, [(0, 1)], [(0, 2)], [0])
+    assert out[0, 0, :3].tolist() == [1.0, 1 + 2 * ulp, -1.0]
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.3, 1.7])
+def test_any_finite_scale(scale):
+    inputs, grad = tensors(90, 130, 2, 2, 64, FP32)
+    got = run_slices(inputs, grad, [(0, 90)], [(0, 130)], [1], scale=scale)
+    assert_close(got, inputs, grad, slices_mask([(0, 90)], [(0, 130)], [1], 90, 130), scale)
+
+
+def test_large_scores_do_not_overflow():
+    (q, k, v), _ = tensors(100, 200, 1, 1, 64, FP32)
+    mask = slices_mask([(0, 100)], [(0, 200)], [0], 100, 200)
+    out, lse = ffa.ffa_attention(30 * q, 30 * k, v, [(0, 100)], [(0, 200)], [0], return_lse=True)
+    expected, expected_lse = attention(30 * q.double(), 30 * k.double(), v.double(), mask, 64**-0.5)
+    assert (out - expected).abs().max() < 1e-3  # a score of 2000 is itself known to 1e-4
+    assert (lse - expected_lse).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("dtype", [FP32, BF16], ids=["fp32", "bf16"])
+def test_strided_inputs_equal_contiguous_ones(dtype):
+    (q, k, v), grad = tensors(130, 150, 4, 2, 64, dtype)
+    ranges = ([(0, 130)], [(0, 150)], [1])
+    expected = run_slices((q, k, v), grad, *ranges)
+    by_head = q.transpose(0, 1).contiguous().transpose(0, 1)
+    inside = torch.zeros(150, 5, 64, dtype=dtype)
+    inside[:, 1:3] = k
+    last_strided = v.transpose(1, 2).contiguous().transpose(1, 2)
+    leaves = [x.requires_grad_() for x in (by_head, inside[:, 1:3], last_strided)]
+    out, lse = ffa.ffa_attention(*leaves, *ranges, return_lse=True)
+    got = (out, lse, *torch.autograd.grad(out, leaves, grad.transpose(0, 1).contiguous().transpose(0, 1)))
+    for one, other in zip(got, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_tokens_outside_the_ranges_may_hold_nan():
+    inputs, grad = tensors(100, 120, 2, 2, 64, FP32)
+    ranges = ([(10, 40), (50, 90)], [(3, 33), (41, 110)], [1, 0])
+    expected = run_slices(inputs, grad, *ranges)
+    q, k, v = (x.clone() for x in inputs)
+    outside = torch.ones(120, dtype=torch.bool)
+    outside[3:33] = outside[41:110] = False
+    k[outside] = v[outside] = torch.nan
+    rows = torch.ones(100, dtype=torch.bool)
+    rows[10:40] = rows[50:90] = False
+    q[rows] = grad[rows] = torch.nan
+    for one, other in zip(run_slices((q, k, v), grad, *ranges), expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_nan_in_a_query_stays_in_its_row():
+    (q, k, v), _ = tensors(100, 100, 1, 1, 64, FP32)
+    clean = ffa.ffa_attention(q, k, v, [(0, 100)], [(0, 100)], [0])
+    q[37, 0, 5] = torch.nan
+    out, lse = ffa.ffa_attention(q, k, v, [(0, 100)], [(0, 100)], [0], return_lse=True)
+    assert out[37].isnan().all()
+    assert lse[0, 37].isnan()
+    others = torch.arange(100) != 37
+    assert torch.equal(out[others], clean[others])
+
+
+@pytest.mark.parametrize("hk", [1, 4])
+def test_repeats_are_bit_equal(hk):
+    inputs, grad = tensors(400, 400, 4, hk, 64, FP32)
+    first = run_slices(inputs, grad, [(0, 400)], [(0, 400)], [1])
+    for _ in range(10):
+        for one, other in zip(run_slices(inputs, grad, [(0, 400)], [(0, 400)], [1]), first, strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("threads", [1, 3, 8])
+def test_any_number_of_threads(threads):
+    inputs, grad = tensors(333, 333, 2, 1, 64, FP32)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        got = run_slices(inputs, grad, [(0, 333)], [(0, 333)], [1])
+    finally:
+        torch.set_num_threads(before)
+    assert_close(got, inputs, grad, slices_mask([(0, 333)], [(0, 333)], [1], 333, 333), 0.125)
+
+
+def test_directional_derivative():
+    """The loss along a random direction, by central differences of the float64 reference."""
+    inputs, grad = tensors(20, 24, 2, 1, 64, FP32)
+    mask = slices_mask([(0, 20)], [(0, 24)], [1], 20, 24)
+    grads = run_slices(inputs, grad, [(0, 20)], [(0, 24)], [1])[2:]
+    step = tuple(torch.randn_like(x, dtype=torch.float64) for x in inputs)
+
+    def loss(t: float) -> torch.Tensor:
+        moved = (x.double() + t * d for x, d in zip(inputs, step, strict=True))
+        return (attention(*moved, mask, 0.125)[0] * grad).sum()
+
+    slope = (loss(1e-5) - loss(-1e-5)) / 2e-5
+    assert torch.isclose(slope, sum((g * d).sum() for g, d in zip(grads, step, strict=True)), rtol=1e-5)

@@ -1,0 +1,177 @@
+"""The CUDA backend on a GPU: every mask, forward and backward, against float64; exact repeats; large offsets; phases."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.ffa import cuda, ffa_attention
+from kernels.ffa.cuda import dispatch, native, prepost
+from kernels.ffa.schedule import CAUSAL, FULL, Blocks, Options, UnsupportedOption
+from tests.kernels import ffa_cuda_cases as cases
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+DEVICE = torch.device("cuda")
+SMALL = [*cases.slice_cases(128), *cases.block_cases()]
+WIDE = [
+    cases.Case("full_2k", 2048, 2048, 8, 2, lambda _: cases.documents([2048], FULL)),
+    cases.Case("causal_2k", 2048, 2048, 8, 8, lambda _: cases.documents([2048], CAUSAL)),
+    cases.Case("varlen_2k", 2048, 2048, 8, 4, lambda _: cases.documents([900, 300, 130, 40, 1, 2, 5, 670], CAUSAL)),
+    cases.Case("varlen_full_2k", 2048, 2048, 8, 8, lambda _: cases.documents([1025, 64, 511, 1, 447], FULL)),
+    cases.Case("blocks128_2k", 2048, 2048, 8, 4, cases.blocks(4, 2048, 2048, 128, 128, 0.3)),
+    cases.Case("blocks64_2k", 2048, 2048, 8, 4, cases.blocks(4, 2048, 2048, 64, 64, 0.3)),
+    cases.Case("dim64_2k", 2048, 2048, 8, 2, lambda _: cases.documents([1500, 548], CAUSAL), dim=64),
+]
+Everything = tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+
+
+def attend(case: cases.Case, data: dict[str, torch.Tensor], scale: float) -> Everything:
+    """Forward and backward into memory full of NaN."""
+    schedule = case.schedule(DEVICE)
+    with cases.poisoned():
+        out, lse = cuda.forward(data["q"], data["k"], data["v"], schedule, scale)
+        grads = cuda.backward(data["dout"], data["q"], data["k"], data["v"], out, lse, schedule, scale)
+    torch.cuda.synchronize()
+    return out, lse, grads
+
+
+@pytest.mark.parametrize("case", [*SMALL, *WIDE], ids=str)
+def test_right_in_bfloat16(case: cases.Case) -> None:
+    scale = case.dim**-0.5
+    data = cases.draw(case, torch.bfloat16, DEVICE, seed=1)
+    assert cases.wrong(attend(case, data, scale), data, case, scale) == ""
+
+
+@pytest.mark.parametrize("case", [c for c in SMALL if c.name in ("varlen_causal", "dim64", "blocks_128")], ids=str)
+def test_right_in_float16(case: cases.Case) -> None:
+    data = cases.draw(case, torch.float16, DEVICE, seed=2)
+    assert cases.wrong(attend(case, data, 0.07), data, case, 0.07) == ""
+
+
+@pytest.mark.parametrize("name", ["causal", "varlen_causal"])
+def test_right_by_triton_alone_and_with_a_negative_scale(name: str) -> None:
+    case = next(c for c in SMALL if c.name == name)
+    data = cases.draw(case, torch.bfloat16, DEVICE, seed=3)
+    assert dispatch.choose("fwd", data["q"], case.schedule(DEVICE), -0.05).kernel == "triton"
+    assert cases.wrong(attend(case, data, -0.05), data, case, -0.05) == ""
+
+
+@pytest.mark.parametrize("case", WIDE, ids=str)
+def test_repeats(case: cases.Case) -> None:
+    """Bit-equal forward, dK and dV: any difference is a race. dQ of the Gluon kernel is a sum in open order."""
+    data = cases.draw(case, torch.bfloat16, DEVICE, seed=4)
+    out, lse, (dq, dk, dv) = attend(case, data, 0.09)
+    exact = dispatch.choose("bwd", data["q"], case.schedule(DEVICE), 0.09).kernel == "triton"
+    for _ in range(19):
+        out2, lse2, (dq2, dk2, dv2) = attend(case, data, 0.09)
+        assert torch.equal(out, out2)
+        assert torch.equal(lse, lse2)
+        assert torch.equal(dk, dk2)
+        assert torch.equal(dv, dv2)
+        # Two float32 sums of the same numbers, rounded to bfloat16: at most one unit in the last place apart.
+        assert torch.equal(dq, dq2) if exact else torch.allclose(dq.float(), dq2.float(), rtol=2**-7, atol=1e-4)
+
+
+@pytest.mark.parametrize("block", [64, 128])
+def test_offsets_beyond_32_bits(block: int) -> None:
+    """q, k and v of 2.4 G elements each (300 k tokens, 64 heads of 128): a few rows at the far end against float64."""
+    tokens, heads = 299_008, 64
+    n = tokens // block
+    lists = torch.tensor([0, n // 2, n - 1], dtype=torch.int32, device=DEVICE).expand(heads, n, 3).contiguous()
+    schedule = Blocks(torch.full((heads, n), 3, dtype=torch.int32, device=DEVICE), lists, block, block, tokens, tokens)
+    generator = torch.Generator(DEVICE).manual_seed(5)
+    q, k, v = (torch.randn(tokens, heads, 128, generator=generator, device=DEVICE, dtype=torch.bfloat16) for _ in "qkv")
+    assert dispatch.choose("fwd", q, schedule, 0.1).kernel == ("gluon" if block == 128 else "triton")
+    out, lse = cuda.forward(q, k, v, schedule, 0.1)
+    keys = torch.cat([torch.arange(block) + block * i for i in (0, n // 2, n - 1)]).to(DEVICE)
+    rows = slice(tokens - 70, tokens)
+    for head in (0, heads - 1):
+        score = q[rows, head].double() @ k[keys, head].double().T * 0.1
+        expected = score.softmax(-1) @ v[keys, head].double()
+        assert float((out[rows, head].double() - expected).norm() / expected.norm()) < 1e-2
+        assert torch.allclose(lse[head, rows].double(), score.logsumexp(-1), atol=2e-3)
+
+
+def test_seed_size_block_sparse_runs_backward() -> None:
+    """49152 tokens, 64 heads, blocks of 64 kept at 5 %: lists of 37.7 M entries. Rows of dQ against float64."""
+    tokens, heads, block = 49152, 64, 64
+    n = tokens // block
+    kept = n // 20
+    order = torch.rand(heads, n, n, device=DEVICE).argsort(-1).to(torch.int32)
+    schedule = Blocks(
+        torch.full((heads, n), kept, dtype=torch.int32, device=DEVICE), order, block, block, tokens, tokens
+    )
+    q, k, v, dout = (torch.randn(tokens, heads, 128, device=DEVICE, dtype=torch.bfloat16) for _ in range(4))
+    out, lse = cuda.forward(q, k, v, schedule, 0.1)
+    dq, dk, _ = cuda.backward(dout, q, k, v, out, lse, schedule, 0.1)
+    assert bool(dk.isfinite().all())
+    head, i = heads - 1, n - 1
+    rows = slice(i * block, tokens)
+    keys = (order[head, i, :kept, None].long() * block + torch.arange(block, device=DEVICE)).flatten()
+    qq, kk, vv, dd = (t.double() for t in (q[rows, head], k[keys, head], v[keys, head], dout[rows, head]))
+    p = (qq @ kk.T * 0.1).softmax(-1)
+    dp = dd @ vv.T
+    expected = (p * (dp - (p * dp).sum(-1, keepdim=True))) @ kk * 0.1
+    assert float((dq[rows, head].double() - expected).norm() / expected.norm()) < 1e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_native_and_triton_prepost_agree(dim: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    native.compile_library(verbose=False)
+    native.load.cache_clear()
+    if native.load() is None:
+        pytest.skip("no nvcc")
+    out, dout = (torch.randn(1000, 3, dim, device=DEVICE).to(dtype) for _ in range(2))
+    lse = torch.randn(3, 1000, device=DEVICE)
+    lse[1, 17] = -torch.inf
+    total = torch.randn(3, 1000, dim, device=DEVICE)
+    by_cuda = (*prepost.preprocess(out, dout, lse), prepost.postprocess(total, 0.3, dtype))
+    monkeypatch.setattr(native, "load", lambda: None)
+    by_triton = (*prepost.preprocess(out, dout, lse), prepost.postprocess(total, 0.3, dtype))
+    assert torch.equal(by_cuda[2], by_triton[2])
+    for a, b in zip(by_cuda[:2], by_triton[:2], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-4)
+    assert float(by_cuda[0][1, 17]) == torch.inf
+    expected = (out.double() * dout.double()).sum(-1).T
+    torch.testing.assert_close(by_cuda[1].double(), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_phases_are_ranges_of_every_call() -> None:
+    q, k, v = (torch.randn(256, 4, 128, device=DEVICE, dtype=torch.bfloat16, requires_grad=True) for _ in "qkv")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        ffa_attention(q, k, v, [(0, 256)], [(0, 256)], [CAUSAL]).sum().backward()
+    seen = {event.key for event in profile.key_averages()}
+    wanted = {f"ffa_fwd_{phase}" for phase in ("range_merge", "prepare", "run", "postprocess", "cast")}
+    wanted |= {f"ffa_bwd_{phase}" for phase in ("prepare", "preprocess", "run", "postprocess", "cast")}
+    assert wanted <= seen
+
+
+def test_build_prints_what_the_compiler_made(capsys: pytest.CaptureFixture[str]) -> None:
+    cuda.build(verbose=False)
+    log = capsys.readouterr().out
+    lines = [line for line in log.splitlines() if "registers" in line]
+    assert any("gluon fwd full 128" in line and " 0 spills" in line for line in lines), log
+    assert any("gluon bwd causal 128" in line for line in lines), log
+    assert all("bytes shared" in line for line in lines)
+
+
+def test_the_rule_takes_gluon_where_it_can() -> None:
+    q = torch.empty(300, 2, 128, device=DEVICE, dtype=torch.bfloat16)
+    assert dispatch.choose("fwd", q, cases.documents([300], FULL), 0.1) == dispatch.Choice("gluon")
+    assert dispatch.choose("bwd", q, cases.documents([300], CAUSAL), 0.1) == dispatch.Choice("gluon")
+    assert dispatch.choose("fwd", q, cases.documents([200, 100], FULL), 0.1).kernel == "both"
+    assert dispatch.choose("bwd", q, cases.documents([100] * 3, FULL), 0.1).kernel == "triton"
+
+
+def test_unsupported_options_say_so() -> None:
+    q = torch.randn(256, 2, 128, device=DEVICE, dtype=torch.bfloat16)
+    case = cases.blocks(2, 256, 256, 64, 64, 1.1, options=Options(swap_ab=True))
+    with pytest.raises(UnsupportedOption, match="swap_ab"):
+        cuda.forward(q, q, q, case(DEVICE), 0.1)
+    with pytest.raises(UnsupportedOption, match="float32"):
+        cuda.forward(q.float(), q.float(), q.float(), cases.documents([256], FULL), 0.1)

@@ -1,0 +1,70 @@
+"""NVML played by an object: what pynvml's functions answer is set by a test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+UUIDS = ["GPU-aaaa", "GPU-abbb", "GPU-cccc"]
+
+
+class NotSupported(Exception):
+    """What a driver says to a question it does not know."""
+
+
+@dataclass
+class Nvml:
+    """The functions of pynvml that abprof uses. A handle is the GPU's index; an answer of None is not supported."""
+
+    uuids: list[str] = field(default_factory=lambda: list(UUIDS))
+    mode: int | None = 0
+    mig: tuple[int, int] | None = None
+    mps: list[int] = field(default_factory=list)
+    pids: list[int] | None = field(default_factory=list)
+    use: int | None = 0
+    clock: int | None = 1980
+    power: int | None = 350_000
+    temperature: int | None = 41
+    reasons: int | None = 0
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.uuids)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return self.uuids[handle]
+
+    def nvmlSystemGetDriverVersion(self) -> bytes:
+        return b"575.57"
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {
+            "nvmlDeviceGetName": "NVIDIA Test",
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=1 << 37),
+            "nvmlDeviceGetPowerManagementLimit": 700_000,
+            "nvmlDeviceGetMaxClockInfo": 1980,
+            "nvmlDeviceGetComputeMode": self.mode,
+            "nvmlDeviceGetMigMode": self.mig,
+            "nvmlDeviceGetMPSComputeRunningProcesses_v3": [SimpleNamespace(pid=pid) for pid in self.mps],
+            "nvmlDeviceGetComputeRunningProcesses": None if self.pids is None else [SimpleNamespace(pid=p) for p in self.pids],
+            "nvmlDeviceGetUtilizationRates": None if self.use is None else SimpleNamespace(gpu=self.use),
+            "nvmlDeviceGetClockInfo": self.clock,
+            "nvmlDeviceGetPowerUsage": self.power,
+            "nvmlDeviceGetTemperature": self.temperature,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": self.reasons,
+        }  # fmt: skip
+        if name not in answers:
+            raise AttributeError(name)
+
+        def ask(*args: Any) -> Any:
+            if answers[name] is None:
+                raise NotSupported
+            return answers[name]
+
+        return ask

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from abprof.repo import Repository, checkouts, resolve, tidy
+from tests.gitrepo import GitRepo
+from tests.repo.conftest import fingerprint
+from tests.repo.test_worktrees import leftovers
+
+Opened = Callable[[GitRepo], Repository]
+ROOT = Path(__file__).parents[2]
+
+RUN = """
+import sys, time
+from pathlib import Path
+from abprof.repo import checkout, open_repository, resolve
+repository = open_repository(Path(sys.argv[1]), cache=Path(sys.argv[2]))
+sides, _ = resolve(repository, ["main", "."])
+checkout(repository, sides, run="doomed")
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def run(repo: GitRepo, cache: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that makes worktrees and keeps them, in a process group of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN, str(repo.path), str(cache)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        yield process
+        os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
+
+
+def wait_for(path: Path) -> None:
+    for _ in range(500):
+        if path.exists():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{path} never came")
+
+
+def first_line(run: subprocess.Popen[str]) -> str:
+    assert run.stdout is not None
+    return run.stdout.readline()
+
+
+def test_nothing_to_do(cache: Path) -> None:
+    assert tidy(cache) == []
+    assert not cache.exists()
+
+
+def test_a_living_run_is_left_alone_and_a_killed_one_removed(run: subprocess.Popen[str], cache: Path) -> None:
+    assert first_line(run) == "ready\n"
+    (worktree,) = cache.glob("worktrees/*/s1")
+    assert tidy(cache, everything=True) == []
+    assert (worktree / "kernels").exists()
+    run.kill()
+    run.wait()
+    assert tidy(cache) == [f"removed {worktree.parent} (left by a run that ended)"]
+    assert leftovers(cache) == []
+
+
+@pytest.fixture
+def slow_checkout(repo: GitRepo, tmp_path: Path) -> Iterator[Path]:
+    """Checking out stops half way (in a smudge filter) until the folder's file `go` is there."""
+    signs = tmp_path / "signs"
+    signs.mkdir()
+    repo.commit("slow", {".gitattributes": "*.slow filter=slow\n", "a": "1", "b.slow": "1", "c": "1"})
+    script = f"touch {signs}/started; while [ ! -e {signs}/go ]; do sleep 0.02; done; cat"
+    subprocess.run(["git", "config", "--global", "filter.slow.smudge", f"sh -c '{script}'"], check=True)
+    subprocess.run(["git", "config", "--global", "filter.slow.clean", "cat"], check=True)
+    subprocess.run(["git", "config", "--global", "filter.slow.required", "true"], check=True)
+    yield signs
+    (signs / "go").touch()
+
+
+@pytest.mark.parametrize("whole_group", [True, False])
+def test_killed_in_the_middle_of_a_checkout(
+    slow_checkout: Path, run: subprocess.Popen[str], repo: GitRepo, opened: Opened, cache: Path, whole_group: bool
+) -> None:
+    before = fingerprint(repo.path)
+    wait_for(slow_checkout / "started")
+    if whole_group:
+        os.killpg(run.pid, signal.SIGKILL)
+    else:
+        run.kill()  # its git lives on, and goes on writing when it may
+    run.wait()
+    lines = tidy(cache)
+    assert [line.endswith("(left by a run that ended)") for line in lines] == [True]
+    assert leftovers(cache) == []
+    (slow_checkout / "go").touch()
+    repository = opened(repo)
+    sides, _ = resolve(repository, ["main"])
+    with checkouts(repository, sides, run="doomed") as (made,):  # the same run, resumed
+        assert Path(made.path, "c").read_text() == "1"
+    tidy(cache)
+    assert leftovers(cache) == []
+    assert fingerprint(repo.path) == before
+
+
+def test_interrupted_in_the_middle_of_a_checkout(
+    slow_checkout: Path, run: subprocess.Popen[str], repo: GitRepo, cache: Path
+) -> None:
+    wait_for(slow_checkout / "started")
+    os.killpg(run.pid, signal.SIGINT)  # what a terminal does at ^C
+    assert run.wait(timeout=30) != 0
+    assert leftovers(cache) == []
+
+
+def test_a_resumed_run_needs_no_tidying_first(
+    slow_checkout: Path, run: subprocess.Popen[str], repo: GitRepo, opened: Opened, cache: Path
+) -> None:
+    wait_for(slow_checkout / "started")
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+    (slow_checkout / "go").touch()
+    repository = opened(repo)
+    sides, _ = resolve(repository, ["main", "."])
+    with checkouts(repository, sides, run="doomed") as made:
+        assert [Path(one.path).name for one in made] == ["s0", "s1"]
+    assert leftovers(cache) == []
+
+
+CLONE = """
+import sys
+from pathlib import Path
+from abprof.repo import open_repository, resolve
+resolve(open_repository(Path(sys.argv[1]), cache=Path(sys.argv[2])), ["main"])
+"""
+
+
+def clone_of(repo: GitRepo, cache: Path) -> Path:
+    """abprof's clone of `repo`, made by a process that has ended."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", CLONE, str(repo.path), str(cache)], env=environment, check=True)
+    return next(path for path in (cache / "repos").iterdir() if path.is_dir())
+
+
+def test_a_clone_goes_with_its_repository_or_with_everything(repo: GitRepo, cache: Path) -> None:
+    clone = clone_of(repo, cache)
+    assert tidy(cache) == []
+    assert clone.exists()
+    assert tidy(cache, everything=True) == [f"removed {clone} (clone)"]
+    assert list((cache / "repos").iterdir()) == []
+    clone_of(repo, cache)
+    shutil.rmtree(repo.path)
+    assert tidy(cache) == [f"removed {clone} (clone of {repo.path}/.git/objects, which is gone)"]
+
+
+def test_half_made_clones_go_and_are_made_anew(repo: GitRepo, opened: Opened, cache: Path) -> None:
+    clone = clone_of(repo, cache)
+    half = clone.with_name(f"{clone.name}.new")
+    clone.rename(half)  # as a kill before the last step leaves it
+    assert tidy(cache) == [f"removed {half} (half-made clone)"]
+    half.mkdir()
+    (half / "config").write_text("[core")
+    resolve(opened(repo), ["main"])
+    assert clone.exists()
+    assert not half.exists()
+
+
+def test_indexes_of_dead_runs(repo: GitRepo, cache: Path) -> None:
+    left = cache / "index" / "0123456789ab"
+    left.mkdir(parents=True)
+    (left / "index.lock").touch()
+    left.with_suffix(".lock").touch()
+    assert tidy(cache) == [f"removed {left} (left by a run that ended)"]
+    assert leftovers(cache) == []

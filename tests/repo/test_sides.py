@@ -1,0 +1,338 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from abprof.errors import AbprofError
+from abprof.repo import Repository, checkouts, open_repository, read_file, resolve
+from abprof.repo.refs import commit_of
+from tests.gitrepo import GitRepo, make_repo
+from tests.repo.conftest import KERNEL, forked
+
+Opened = Callable[[GitRepo], Repository]
+
+
+def test_every_way_to_name_a_commit(repo: GitRepo, opened: Opened, tmp_path: Path) -> None:
+    first = repo.git("rev-parse", "main")
+    repo.git("tag", "-a", "-m", "annotated", "v1")
+    repo.git("tag", "-a", "-m", "of a tag", "v1-nested", "v1")
+    second = repo.commit("second: better", {"a": "1"})
+    upstream = GitRepo(tmp_path / "clone")
+    repo.git("clone", "--quiet", ".", str(upstream.path))
+    names = {
+        "main": (second, "main"),
+        "refs/heads/main": (second, "main"),
+        "HEAD": (second, "main"),
+        "@": (second, "main"),
+        "origin/main": (second, "origin/main"),
+        "origin": (second, "origin/main"),
+        "v1": (first, "v1"),
+        "v1-nested": (first, "v1-nested"),
+        "HEAD~1": (first, first[:10]),
+        "main^{/first}": (first, first[:10]),
+        ":/better": (second, second[:10]),
+        first: (first, first[:10]),
+        first[:7].upper(): (first, first[:10]),
+    }
+    repository = opened(upstream)
+    sides, _ = resolve(repository, list(names))
+    assert {side.spec: (side.commit, side.label) for side in sides} == names
+    assert [side.id for side in sides[:4]] == ["base", "target", "target2", "target3"]
+    assert {side.kind for side in sides} == {"commit"}
+    assert sides[0].tree == upstream.git("rev-parse", "main^{tree}")
+    assert sides[0].subject == "second: better"
+
+
+def test_one_ref_is_a_base_alone(repo: GitRepo, opened: Opened) -> None:
+    (side,), notes = resolve(opened(repo), ["main"])
+    assert (side.id, notes) == ("base", ())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "feature/deep/er",
+        "it's",
+        'say-"hi"',
+        "a<b>&c",
+        "\N{ROCKET}-\u200d",
+        "e\u0301t\u00e9",
+        "x" * 250,
+        "deadbeef",
+        "%41",
+        "$(id)",
+    ],
+)
+def test_odd_branch_names(repo: GitRepo, opened: Opened, name: str) -> None:
+    repo.branch(name)
+    commit = repo.commit("odd", {"a": "1"})
+    (_, side), notes = resolve(opened(repo), ["main", name])
+    assert (side.commit, side.label, notes) == (commit, name, ())
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ("optimise_ffa", "unknown ref 'optimise_ffa' (nearest: optimize_ffa)"),
+        ("ffa", "unknown ref 'ffa' (nearest: optimize_ffa)"),
+        ("-optimize_ffa", "'-optimize_ffa' is no ref: it starts with '-'"),
+        ("--help", "'--help' is no ref: it starts with '-'"),
+        ("", "an empty name is no ref"),
+        (" ", "an empty name is no ref"),
+        ("^main", "'^main' is no ref"),
+        ("ma\nin", r"'ma\nin' is no ref"),
+        ("ma\0in", r"'ma\x00in' is no ref"),
+        ("two words", "unknown ref 'two words'"),
+        ("main..optimize_ffa", "unknown ref 'main..optimize_ffa' (give base and target as two words, "),
+        ("main:kernels", "'main:kernels' is a tree, not a commit"),
+        ("main~9", "unknown ref 'main~9'"),
+        ("0123456789" * 4, f"unknown ref '{'0123456789' * 4}'"),
+        ("\N{ROCKET}", "unknown ref '\N{ROCKET}'"),
+        ("y" * 250, f"unknown ref '{'y' * 250}'"),
+        ("y" * 200_000, f"'{'y' * 80}' is no ref"),
+    ],
+)
+def test_no_such_ref(repo: GitRepo, opened: Opened, spec: str, line: str) -> None:
+    forked(repo)
+    with pytest.raises(AbprofError) as caught:
+        resolve(opened(repo), ["main", spec])
+    assert caught.value.line.startswith(line)
+    assert "\n" not in caught.value.line
+
+
+def test_a_branch_only_the_remote_has_is_named(repo: GitRepo, opened: Opened, tmp_path: Path) -> None:
+    forked(repo)
+    repo.git("clone", "--quiet", ".", str(tmp_path / "clone"))
+    with pytest.raises(AbprofError, match=r"unknown ref 'optimize_ffa' \(nearest: origin/optimize_ffa\)"):
+        resolve(opened(GitRepo(tmp_path / "clone")), ["main", "optimize_ffa"])
+
+
+def test_an_abbreviation_of_several_objects(repo: GitRepo, opened: Opened) -> None:
+    # Enough files that two of them share their first four digits, whatever these are.
+    files = {f"many/{number}": f"{number}\n" for number in range(1200)}
+    repo.commit("many", files)
+    hashes = [line.split()[2] for line in repo.git("ls-tree", "-r", "HEAD").splitlines()]
+    shared = next(
+        start for start in (blob[:4] for blob in hashes) if sum(blob.startswith(start) for blob in hashes) > 1
+    )
+    with pytest.raises(AbprofError, match=f"several objects begin with '{shared}'"):
+        resolve(opened(repo), [shared])
+
+
+def test_no_commit_yet(tmp_path: Path, opened: Opened) -> None:
+    repo = make_repo(tmp_path / "new")
+    repo.write(KERNEL)
+    with pytest.raises(AbprofError, match="no commit yet"):
+        resolve(opened(repo), ["."])
+
+
+def test_a_tag_and_a_branch_of_one_name(repo: GitRepo, opened: Opened) -> None:
+    first = repo.git("rev-parse", "main")
+    repo.git("tag", "twin")
+    repo.branch("twin")
+    second = repo.commit("on the branch", {"a": "1"})
+    repository = opened(repo)
+    (side,), notes = resolve(repository, ["twin"])
+    assert (side.commit, side.label) == (first, "twin")
+    assert notes == (
+        f"twin is a tag ({first[:10]}) and a branch ({second[:10]}): the tag was taken, heads/twin is the branch",
+    )
+    (side,), notes = resolve(repository, ["heads/twin"])
+    assert (side.commit, side.label, notes) == (second, "twin", ())
+
+
+def test_same_commit_twice_is_an_aa_run(repo: GitRepo, opened: Opened) -> None:
+    commit = repo.git("rev-parse", "main")
+    sides, notes = resolve(opened(repo), ["main", commit])
+    assert len(sides) == 2
+    assert notes == (f"base (main) and target ({commit[:10]}) are the same commit {commit[:10]}: this is an A/A run",)
+
+
+def test_same_files_in_two_commits_are_an_aa_run(repo: GitRepo, opened: Opened) -> None:
+    repo.branch("empty")
+    repo.commit("nothing")
+    _, notes = resolve(opened(repo), ["main", "empty"])
+    assert notes == ("base (main) and target (empty) hold the same files: this is an A/A run",)
+
+
+def test_tips_are_compared_and_the_merge_base_offered(repo: GitRepo, opened: Opened) -> None:
+    root = repo.git("rev-parse", "main")
+    forked(repo)
+    sides, notes = resolve(opened(repo), ["main", "optimize_ffa"])
+    assert sides[0].commit == repo.git("rev-parse", "main")
+    line = f"main has moved on by 3 commits (2 touching kernels) since the merge base {root[:10]}"
+    assert notes == (f"{line}; tip is compared with tip, main...optimize_ffa compares with the merge base",)
+
+
+@pytest.mark.parametrize(
+    ("paths", "count"), [(("kernels/other", "README.md"), 3), (("kernels/ffa",), 0), (("kern*",), 0)]
+)
+def test_what_touches_the_kernels_is_configured(
+    repo: GitRepo, opened: Opened, paths: tuple[str, ...], count: int
+) -> None:
+    forked(repo)
+    _, notes = resolve(opened(repo), ["main", "optimize_ffa"], kernel_paths=paths)
+    assert f"by 3 commits ({count} touching {', '.join(paths)})" in notes[0]
+
+
+def test_merges_are_not_counted_twice_nor_is_detours_work_lost(repo: GitRepo, opened: Opened) -> None:
+    forked(repo)
+    repo.branch("detour")
+    repo.commit("slower", {"kernels/ffa/__init__.py": "SPEED = 0\n"})
+    repo.commit("as it was", {"kernels/ffa/__init__.py": "SPEED = 1\n"})
+    repo.checkout("main")
+    repo.branch("straight")
+    repo.commit("third kernel", {"kernels/third/__init__.py": "SPEED = 0\n"})
+    repo.checkout("main")
+    repo.git("merge", "--quiet", "--no-ff", "detour")
+    repo.git("merge", "--quiet", "--no-ff", "straight")
+    _, notes = resolve(opened(repo), ["main", "optimize_ffa"])
+    assert "main has moved on by 8 commits (5 touching kernels)" in notes[0]
+
+
+def test_merge_base(repo: GitRepo, opened: Opened) -> None:
+    root = repo.git("rev-parse", "main")
+    forked(repo)
+    (base, target, third), notes = resolve(opened(repo), ["main...optimize_ffa", "main"])
+    assert (base.id, base.spec, base.commit, base.label) == ("base", "main...optimize_ffa", root, root[:10])
+    assert (target.id, target.spec, target.label) == ("target", "optimize_ffa", "optimize_ffa")
+    assert (third.id, third.commit) == ("target2", repo.git("rev-parse", "main"))
+    line = f"main has moved on by 3 commits (2 touching kernels) since the merge base {root[:10]}"
+    assert notes == (f"{line}; no part of this comparison",)
+
+
+def test_merge_base_that_is_the_tip_needs_no_note(repo: GitRepo, opened: Opened) -> None:
+    repo.branch("ahead")
+    repo.commit("more", {"a": "1"})
+    for specs in (
+        ["main...ahead"],
+        [
+            "main...",
+        ],
+        ["main", "ahead"],
+        ["ahead", "main"],
+    ):
+        (base, target), notes = resolve(opened(repo), specs)
+        assert notes == ()
+        assert {base.label, target.label} == {"main", "ahead"}
+
+
+def test_merge_base_of_uncommitted_work(repo: GitRepo, opened: Opened) -> None:
+    root = repo.git("rev-parse", "main")
+    forked(repo)
+    repo.checkout("optimize_ffa")
+    repo.write({"kernels/ffa/__init__.py": "SPEED = 3\n"})
+    (base, target), notes = resolve(opened(repo), ["main...."])
+    assert (base.commit, target.kind, target.label) == (root, "worktree", "working-tree")
+    assert target.commit == repo.git("rev-parse", "HEAD")
+    assert "by 3 commits" in notes[0]
+
+
+@pytest.mark.parametrize("specs", [["main", "main...optimize_ffa"], ["main...absent"], ["main...optimize_ffa...main"]])
+def test_ranges_that_mean_nothing(repo: GitRepo, opened: Opened, specs: list[str]) -> None:
+    forked(repo)
+    with pytest.raises(AbprofError):
+        resolve(opened(repo), specs)
+
+
+def test_no_common_history(repo: GitRepo, opened: Opened) -> None:
+    repo.git("switch", "--quiet", "--orphan", "island")
+    repo.commit("alone", {"a": "1"})
+    repository = opened(repo)
+    with pytest.raises(AbprofError, match="'main' and 'island' have no merge base"):
+        resolve(repository, ["main...island"])
+    _, notes = resolve(repository, ["main", "island"])
+    assert notes == ("main and island have no common history",)
+
+
+@pytest.fixture
+def shallow(repo: GitRepo, tmp_path: Path) -> GitRepo:
+    """The last commit of both branches, without their fork."""
+    forked(repo)
+    clone = GitRepo(tmp_path / "shallow")
+    repo.git("clone", "--quiet", "--depth=1", "--no-single-branch", repo.path.as_uri(), str(clone.path))
+    return clone
+
+
+def test_shallow_clone(shallow: GitRepo, repo: GitRepo, opened: Opened) -> None:
+    root = repo.git("rev-parse", "main~3")
+    repository = opened(shallow)
+    for spec, advice in (
+        (root, "git fetch --unshallow, or git fetch --depth=N with a larger N"),
+        ("main~3", "git fetch --unshallow, or git fetch --depth=N with a larger N"),
+        ("elsewhere", "git fetch --unshallow origin '+refs/heads/*:refs/remotes/origin/*', then origin/elsewhere"),
+    ):
+        with pytest.raises(AbprofError) as caught:
+            resolve(repository, ["main", spec])
+        assert caught.value.what == f"{spec!r} is not in this shallow clone"
+        assert caught.value.advice.endswith(advice)
+    with pytest.raises(AbprofError, match=r"no merge base in this shallow clone \(git fetch --unshallow"):
+        resolve(repository, ["main...origin/optimize_ffa"])
+    sides, notes = resolve(repository, ["main", "origin/optimize_ffa"])
+    assert notes == (
+        "this clone is too shallow to tell whether main has moved on since origin/optimize_ffa branched off",
+    )
+    with checkouts(repository, sides, run="r") as made:
+        assert Path(made[1].path, "kernels/ffa/__init__.py").read_text() == "SPEED = 2\n"
+
+
+def test_a_branch_that_moves_while_it_is_resolved(
+    repo: GitRepo, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forked(repo)
+    tip = repo.git("rev-parse", "main")
+
+    def and_move_on(repository: Repository, spec: str) -> str:
+        commit = commit_of(repository, spec)
+        repo.commit("meanwhile", {"kernels/ffa/__init__.py": "SPEED = 9\n"})
+        return commit
+
+    monkeypatch.setattr("abprof.repo.sides.commit_of", and_move_on)
+    sides, _ = resolve(opened(repo), ["main...optimize_ffa", "main", "HEAD", "main"])
+    assert repo.git("rev-parse", "main") != tip
+    assert sides[2].commit == sides[4].commit == tip
+
+
+def test_a_ref_is_resolved_once(repo: GitRepo, opened: Opened) -> None:
+    repository = opened(repo)
+    sides, _ = resolve(repository, ["main"])
+    repo.commit("later", {"kernels/ffa/__init__.py": "SPEED = 9\n"})
+    with checkouts(repository, sides, run="r") as (made,):
+        assert Path(made.path, "kernels/ffa/__init__.py").read_text() == "SPEED = 1\n"
+
+
+def test_replaced_commits_stay_what_their_hash_says(repo: GitRepo, opened: Opened) -> None:
+    first = repo.git("rev-parse", "HEAD")
+    tree = repo.git("rev-parse", "HEAD^{tree}")
+    second = repo.commit("second", {"a": "1"})
+    repo.git("replace", first, second)
+    (side,), _ = resolve(opened(repo), [first])
+    assert (side.commit, side.tree) == (first, tree)
+
+
+def test_sha256_repository(tmp_path: Path, cache: Path) -> None:
+    repo = GitRepo(tmp_path / "long")
+    repo.path.mkdir()
+    repo.git("init", "--quiet", "--object-format=sha256", "--initial-branch=main")
+    commit = repo.commit("first", KERNEL)
+    repo.write({"a": "1"})
+    repository = open_repository(repo.path, cache=cache)
+    (side, tree), _ = resolve(repository, ["main", "."])
+    assert side.commit == commit
+    with checkouts(repository, (side, tree), run="r") as made:
+        assert Path(made[1].path, "a").read_text() == "1"
+
+
+def test_read_file(repo: GitRepo, opened: Opened) -> None:
+    repo.write({"abprof.toml": b"schema = 1\n\xff\n", "sub/x": "1"})
+    (repo.path / "link.toml").symlink_to("abprof.toml")
+    commit = repo.commit("settings")
+    repository = opened(repo)
+    assert read_file(repository, commit, "abprof.toml") == b"schema = 1\n\xff\n"
+    assert read_file(repository, commit, "link.toml") == b"schema = 1\n\xff\n"
+    assert read_file(repository, f"{commit}~1", "abprof.toml") is None
+    assert read_file(repository, commit, "absent/x") is None
+    with pytest.raises(AbprofError, match="sub: a folder in commit"):
+        read_file(repository, commit, "sub")

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from abprof.errors import AbprofError
+from abprof.repo import Repository, checkouts, resolve
+from tests.gitrepo import GitRepo, make_repo
+from tests.repo.conftest import fingerprint
+
+Opened = Callable[[GitRepo], Repository]
+
+
+def files_of(repository: Repository, spec: str = ".") -> dict[str, str]:
+    """The fingerprint of what a worktree of `spec` holds."""
+    sides, _ = resolve(repository, [spec])
+    with checkouts(repository, sides, run="r") as (made,):
+        prints = fingerprint(Path(made.path))
+    return {name: mark for name, mark in prints.items() if name != ".git"}
+
+
+@pytest.fixture
+def dirty(repo: GitRepo) -> GitRepo:
+    """Staged, changed, deleted, new and ignored files, a stash, links, modes and names of every kind."""
+    repo.write({".gitignore": "*.o\nbuild/\n", "gone": "1", "gone too": "1", "changed": "1", "both": "1", "run": "1"})
+    repo.write({"kept.o": "tracked although ignored"})
+    repo.git("add", "--force", "kept.o")
+    repo.commit("more")
+    repo.write({"changed": "for the stash"})
+    repo.git("stash")
+    repo.write({"changed": "2", "both": "staged", "staged": "1", "intended": "1"})
+    repo.git("add", "both", "staged")
+    repo.git("add", "--intent-to-add", "intended")
+    repo.write({"both": "and changed again", "kept.o": "changed", "x.o": "ignored", "build/y": "ignored"})
+    repo.write({"new/with space": "1", "new/line\nbreak": "2", "new/\u00e9\N{ROCKET}": "3", 'new/"quoted"': "4"})
+    repo.write({os.fsdecode(b"new/latin-\xe9"): "5"})
+    (repo.path / "gone").unlink()
+    repo.git("rm", "--quiet", "--cached", "gone too")
+    (repo.path / "gone too").unlink()
+    (repo.path / "run").chmod(0o755)
+    (repo.path / "link").symlink_to("changed")
+    (repo.path / "nowhere").symlink_to("/nonexistent")
+    return repo
+
+
+def test_the_tree_is_the_working_tree_as_it_is(dirty: GitRepo, opened: Opened) -> None:
+    expected = {
+        name: mark
+        for name, mark in fingerprint(dirty.path).items()
+        if not name.startswith((".git/", "build")) and name not in {".git", "x.o"}
+    }
+    assert files_of(opened(dirty)) == expected
+
+
+def test_nothing_of_the_users_changes(dirty: GitRepo, opened: Opened) -> None:
+    before = fingerprint(dirty.path)
+    repository = opened(dirty)
+    sides, _ = resolve(repository, ["main", ".", "stash@{0}"])
+    with checkouts(repository, sides, run="r"):
+        assert fingerprint(dirty.path) == before
+    assert fingerprint(dirty.path) == before
+    assert (sides[1].kind, sides[1].label, sides[1].spec) == ("worktree", "working-tree", ".")
+    assert sides[1].commit == sides[0].commit
+    assert sides[1].tree != sides[0].tree
+
+
+def test_same_content_is_the_same_tree(dirty: GitRepo, opened: Opened) -> None:
+    (first,), _ = resolve(opened(dirty), ["."])
+    (again,), _ = resolve(opened(dirty), ["."])
+    dirty.commit("all of it")
+    (after,), _ = resolve(opened(dirty), ["."])
+    assert first.tree == again.tree == after.tree == dirty.git("rev-parse", "HEAD^{tree}")
+
+
+def test_a_clean_working_tree_is_an_aa_run(repo: GitRepo, opened: Opened) -> None:
+    _, notes = resolve(opened(repo), ["main", "."])
+    assert notes == ("base (main) and target (working-tree) hold the same files: this is an A/A run",)
+    _, notes = resolve(opened(repo), [".", "."])
+    assert notes == ("base (working-tree) and target (working-tree) are the same working tree: this is an A/A run",)
+
+
+def test_from_a_subfolder_it_is_still_the_whole_tree(dirty: GitRepo, opened: Opened, cache: Path) -> None:
+    inside = opened(GitRepo(dirty.path / "kernels" / "ffa"))
+    assert files_of(inside) == files_of(opened(dirty))
+
+
+def test_marks_that_hide_changes_are_seen_through(repo: GitRepo, opened: Opened) -> None:
+    repo.commit("more", {"assumed": "1", "skipped": "1"})
+    repo.git("update-index", "--assume-unchanged", "assumed")
+    repo.git("update-index", "--skip-worktree", "skipped")
+    repo.write({"assumed": "2", "skipped": "2"})
+    assert repo.git("status", "--porcelain") == ""
+    before = fingerprint(repo.path)
+    files = files_of(opened(repo))
+    assert files == {name: mark for name, mark in before.items() if not name.startswith(".git")}
+    assert fingerprint(repo.path) == before
+
+
+def test_a_change_within_the_clocks_tick(repo: GitRepo, opened: Opened) -> None:
+    repo.git("config", "core.trustctime", "false")
+    repo.git("config", "core.checkStat", "minimal")
+    file, index = repo.path / "kernels/ffa/__init__.py", repo.path / ".git" / "index"
+    tick = file.stat().st_mtime_ns - 60 * 10**9
+    os.utime(file, ns=(tick, tick))
+    repo.git("update-index", "--refresh")
+    file.write_text("SPEED = 2\n")  # same size and time: only the index's own time tells that it may be stale
+    os.utime(file, ns=(tick, tick))
+    os.utime(index, ns=(tick, tick))
+    (side,), _ = resolve(opened(repo), ["."])
+    assert side.tree != repo.git("rev-parse", "HEAD^{tree}")
+
+
+def test_sparse_checkout_stays_complete(repo: GitRepo, opened: Opened) -> None:
+    repo.commit("more", {"left/a": "1", "out/b": "1", "out/deep/c": "1"})
+    whole = files_of(opened(repo), "main")
+    repo.git("sparse-checkout", "set", "--cone", "--sparse-index", "left", "kernels")
+    assert not (repo.path / "out").exists()
+    assert files_of(opened(repo)) == whole
+    repo.write({"out/new": "1"})
+    assert set(files_of(opened(repo))) == {*whole, "out/new"}
+
+
+def test_split_index(repo: GitRepo, opened: Opened) -> None:
+    repo.git("update-index", "--split-index")
+    repo.write({"a": "1"})
+    before = fingerprint(repo.path)
+    assert "a" in files_of(opened(repo))
+    assert fingerprint(repo.path) == before
+
+
+def test_in_the_middle_of_a_merge(repo: GitRepo, opened: Opened) -> None:
+    repo.branch("other")
+    repo.commit("theirs", {"kernels/ffa/__init__.py": "SPEED = 2\n"})
+    repo.checkout("main")
+    repo.commit("ours", {"kernels/ffa/__init__.py": "SPEED = 3\n"})
+    with pytest.raises(RuntimeError):
+        repo.git("merge", "other")
+    before = fingerprint(repo.path)
+    assert files_of(opened(repo))["kernels/ffa/__init__.py"] == before["kernels/ffa/__init__.py"]
+    assert fingerprint(repo.path) == before
+
+
+def test_while_another_git_holds_the_index(repo: GitRepo, opened: Opened) -> None:
+    (repo.path / ".git" / "index.lock").touch()
+    repo.write({"a": "1"})
+    assert "a" in files_of(opened(repo))
+
+
+def test_hooks_and_monitors_of_the_repository_do_not_run(repo: GitRepo, opened: Opened, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    for hook in ("post-checkout", "post-index-change", "fsmonitor", "pre-commit"):
+        path = repo.path / ".git" / "hooks" / hook
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\necho {hook} >> {ran}\n")
+        path.chmod(0o755)
+    subprocess.run(["git", "config", "core.fsmonitor", ".git/hooks/fsmonitor"], cwd=repo.path, check=True)
+    subprocess.run(["git", "config", "--global", "core.hooksPath", str(repo.path / ".git/hooks")], check=True)
+    repo.write({"a": "1"})
+    files_of(opened(repo))
+    assert not ran.exists()
+    subprocess.run(["git", "add", "a"], cwd=repo.path, check=True)
+    assert "post-index-change" in ran.read_text()  # they would have
+
+
+def test_nested_repository_is_left_out_and_said(repo: GitRepo, opened: Opened) -> None:
+    make_repo(repo.path / "vendor" / "other").commit("inside", {"a": "1"})
+    (side,), notes = resolve(opened(repo), ["."])
+    assert notes == ("'.' leaves out the nested repository vendor/other",)
+    assert side.tree == repo.git("rev-parse", "HEAD^{tree}")
+
+
+def test_what_git_cannot_read_is_one_line(repo: GitRepo, opened: Opened) -> None:
+    make_repo(repo.path / "vendor" / "empty")
+    with pytest.raises(AbprofError, match="the working tree cannot be read: 'vendor/empty/' does not have a commit"):
+        resolve(opened(repo), ["."])
+
+
+def test_clean_filters_of_lfs_do_not_run(repo: GitRepo, opened: Opened) -> None:
+    for step in ("clean", "smudge", "process"):
+        subprocess.run(["git", "config", "--global", f"filter.lfs.{step}", "false"], check=True)
+    subprocess.run(["git", "config", "--global", "filter.lfs.required", "true"], check=True)
+    repo.write({".gitattributes": "*.bin filter=lfs\n", "data.bin": "version https://git-lfs..."})
+    assert "data.bin" in files_of(opened(repo))
+    repo.commit("pointer")
+    assert "data.bin" in files_of(opened(repo), "main")
+
+
+def test_no_copy_of_an_index_stays(dirty: GitRepo, opened: Opened, cache: Path) -> None:
+    resolve(opened(dirty), ["."])
+    assert list((cache / "index").iterdir()) == []

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from abprof.errors import AbprofError
+from abprof.repo import Repository, checkouts, resolve
+from abprof.repo.submodules import Origin, Submodule, submodule_url
+from tests.gitrepo import GitRepo, make_repo
+from tests.repo.conftest import fingerprint
+from tests.repo.test_worktrees import leftovers
+
+Opened = Callable[[GitRepo], Repository]
+
+
+@pytest.fixture
+def superproject(repo: GitRepo, tmp_path: Path) -> GitRepo:
+    """The repository with a submodule that has a submodule, in two states on main and optimize_ffa."""
+    inner = make_repo(tmp_path / "inner")
+    inner.commit("inner", {"inner.h": "1"})
+    outer = make_repo(tmp_path / "outer")
+    outer.git("submodule", "--quiet", "add", "../inner", "deps/inner")
+    outer.commit("outer", {"outer.h": "1"})
+    repo.git("submodule", "--quiet", "add", "--name", "the outer", "../outer", "third party/outer")
+    repo.git("submodule", "--quiet", "update", "--init", "--recursive")
+    repo.commit("with submodules")
+    repo.branch("optimize_ffa")
+    GitRepo(repo.path / "third party/outer").commit("newer", {"outer.h": "2"})
+    repo.commit("newer submodule")
+    return repo
+
+
+def contents(repository: Repository, *specs: str) -> list[tuple[str, str]]:
+    sides, _ = resolve(repository, specs)
+    with checkouts(repository, sides, run="r", submodules=True) as made:
+        folders = [Path(one.path, "third party/outer") for one in made]
+        return [((top / "outer.h").read_text(), (top / "deps/inner/inner.h").read_text()) for top in folders]
+
+
+def test_from_the_users_own_copies(superproject: GitRepo, opened: Opened, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "inner").rename(tmp_path / "away")  # nothing can be fetched
+    (tmp_path / "outer").rename(tmp_path / "away too")
+    before = fingerprint(superproject.path)
+    assert contents(opened(superproject), "main", "optimize_ffa", ".") == [("1", "1"), ("2", "1"), ("2", "1")]
+    assert fingerprint(superproject.path) == before
+    assert leftovers(cache) == []
+
+
+def test_only_when_asked(superproject: GitRepo, opened: Opened) -> None:
+    repository = opened(superproject)
+    sides, _ = resolve(repository, ["main"])
+    with checkouts(repository, sides, run="r") as (made,):
+        assert list(Path(made.path, "third party/outer").iterdir()) == []
+
+
+def test_by_url_where_the_user_has_no_copy(superproject: GitRepo, opened: Opened, tmp_path: Path) -> None:
+    outer = GitRepo(tmp_path / "outer")
+    outer.git("fetch", "--quiet", str(superproject.path / "third party/outer"), "HEAD:newer")
+    superproject.git("clone", "--quiet", ".", str(tmp_path / "clone"))
+    repository = opened(GitRepo(tmp_path / "clone"))
+    with pytest.raises(AbprofError) as caught:  # a URL that a commit brings along does not read local files
+        contents(repository, "origin/main")
+    assert caught.value.where.startswith("submodule 'the outer' (third party/outer) at ")
+    assert caught.value.what == "transport 'file' not allowed"
+    assert caught.value.advice.startswith("git submodule update --init --recursive")
+    subprocess.run(["git", "config", "--global", "protocol.file.allow", "always"], check=True)
+    assert contents(repository, "origin/main", "origin/optimize_ffa") == [("1", "1"), ("2", "1")]
+
+
+def test_a_commit_nobody_has(superproject: GitRepo, opened: Opened, cache: Path, tmp_path: Path) -> None:
+    superproject.git("clone", "--quiet", ".", str(tmp_path / "clone"))
+    subprocess.run(["git", "config", "--global", "protocol.file.allow", "always"], check=True)
+    with pytest.raises(AbprofError, match=r"submodule 'the outer' .*: its repository does not have that commit"):
+        contents(opened(GitRepo(tmp_path / "clone")), "origin/optimize_ffa")
+    assert leftovers(cache) == []
+
+
+def test_uncommitted_changes_inside_are_said(superproject: GitRepo, opened: Opened) -> None:
+    (superproject.path / "third party/outer/outer.h").write_text("9")
+    os.utime(superproject.path / "third party/outer/.gitmodules", (0, 0))  # `git status` would note that in the index
+    before = fingerprint(superproject.path)
+    _, notes = resolve(opened(superproject), ["."])
+    assert notes == ("uncommitted changes in submodule third party/outer are not part of '.'",)
+    assert fingerprint(superproject.path) == before
+
+
+def test_a_submodule_may_be_the_repository_under_test(superproject: GitRepo, opened: Opened) -> None:
+    outer = GitRepo(superproject.path / "third party/outer")
+    (outer.path / "outer.h").write_text("9")
+    repository = opened(outer)
+    assert repository.path == outer.path
+    (base, target), _ = resolve(repository, ["HEAD", "."])
+    assert base.tree != target.tree
+    with checkouts(repository, (base, target), run="r", submodules=True) as made:
+        assert Path(made[1].path, "outer.h").read_text() == "9"
+        assert Path(made[1].path, "deps/inner/inner.h").read_text() == "1"
+
+
+def test_in_a_linked_worktree_of_the_user(superproject: GitRepo, opened: Opened, tmp_path: Path) -> None:
+    (tmp_path / "outer").rename(tmp_path / "away")
+    superproject.git("worktree", "add", "--quiet", str(tmp_path / "linked"), "main")
+    assert contents(opened(GitRepo(tmp_path / "linked")), "HEAD") == [("1", "1")]
+
+
+def test_a_submodule_with_its_git_folder_inside(repo: GitRepo, opened: Opened, tmp_path: Path) -> None:
+    old = make_repo(repo.path / "old")  # as `git clone` in place left them before submodules were absorbed
+    old.commit("inside", {"old.h": "1"})
+    repo.commit("old style", {".gitmodules": '[submodule "old"]\n\tpath = old\n\turl = https://example.invalid/old\n'})
+    repository = opened(repo)
+    sides, _ = resolve(repository, ["main", "."])
+    with checkouts(repository, sides, run="r", submodules=True) as made:
+        assert [Path(one.path, "old/old.h").read_text() for one in made] == ["1", "1"]
+
+
+def test_a_link_without_an_entry(repo: GitRepo, opened: Opened) -> None:
+    repo.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},lib/loose")
+    repo.git("commit", "--quiet", "-m", "loose link")
+    repository = opened(repo)
+    sides, _ = resolve(repository, ["main"])
+    with (
+        pytest.raises(AbprofError, match=r"submodule 'lib/loose': not listed in \.gitmodules"),
+        checkouts(repository, sides, run="r", submodules=True),
+    ):
+        pass
+
+
+def test_a_name_that_climbs_out(repo: GitRepo, opened: Opened) -> None:
+    repo.write({".gitmodules": '[submodule "../../evil"]\n\tpath = lib\n\turl = https://example.org/evil\n'})
+    repo.git("add", ".gitmodules")
+    repo.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},lib")
+    repo.git("commit", "--quiet", "-m", "evil")
+    repository = opened(repo)
+    sides, _ = resolve(repository, ["main"])
+    with (
+        pytest.raises(AbprofError, match="no safe folder name"),
+        checkouts(repository, sides, run="r", submodules=True),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("base", "url", "expected"),
+    [
+        ("https://example.org/team/project.git", "../lib.git", "https://example.org/team/lib.git"),
+        ("https://example.org/team/project.git", "../../other/lib", "https://example.org/other/lib"),
+        ("git@example.org:team/project.git", "../lib.git", "git@example.org:team/lib.git"),
+        ("ssh://git@example.org:22/team/project", "./lib", "ssh://git@example.org:22/team/project/lib"),
+        ("/srv/git/project", "../lib", "/srv/git/lib"),
+        ("https://example.org/team/project.git", "https://example.com/lib", "https://example.com/lib"),
+    ],
+)
+def test_relative_urls(base: str, url: str, expected: str) -> None:
+    module = Submodule(name="lib", path="lib", url=url, commit="1" * 40)
+    assert submodule_url(module, Origin((), None, base)) == expected

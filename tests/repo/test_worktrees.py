@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from abprof.errors import AbprofError
+from abprof.model import Side
+from abprof.repo import Repository, checkout, checkouts, open_repository, release, resolve, retain, tidy
+from tests.gitrepo import GitRepo, make_repo
+from tests.repo.conftest import KERNEL, as_somebody_else, fingerprint, forked
+
+Opened = Callable[[GitRepo], Repository]
+ROOT = Path(__file__).parents[2]
+
+
+def leftovers(cache: Path) -> list[str]:
+    """What is in the cache beside the clones themselves."""
+    records = [str(path) for path in cache.glob("repos/*/worktrees/*")]
+    return records + [str(path) for name in ("worktrees", "index") for path in (cache / name).glob("*")]
+
+
+def test_both_sides_at_paths_of_equal_length(repo: GitRepo, opened: Opened, cache: Path) -> None:
+    forked(repo)
+    repository = opened(repo)
+    sides, _ = resolve(repository, ["main...optimize_ffa"])
+    with checkouts(repository, sides, run="20261120T021700Z-main-optimize_ffa") as made:
+        base, target = (Path(one.path) for one in made)
+        assert [one.side for one in made] == list(sides)
+        assert base.parent == target.parent
+        assert base.parent.parent == cache / "worktrees"
+        assert len(base.parent.name) == 12
+        assert (base.name, target.name) == ("s0", "s1")
+        assert (base / "kernels/ffa/__init__.py").read_text() == "SPEED = 1\n"
+        assert (target / "kernels/ffa/__init__.py").read_text() == "SPEED = 2\n"
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=target, capture_output=True, text=True, check=True)
+        assert head.stdout.strip() == sides[1].commit
+        branch = subprocess.run(["git", "symbolic-ref", "HEAD"], cwd=target, capture_output=True, check=False)
+        assert branch.returncode != 0  # detached
+    assert leftovers(cache) == []
+
+
+def test_twelve_sides(repo: GitRepo, opened: Opened) -> None:
+    repository = opened(repo)
+    sides, _ = resolve(repository, ["main"] * 12)
+    with checkouts(repository, sides, run="r") as made:
+        assert len({one.path for one in made}) == 12
+        assert len({len(one.path) for one in made}) == 1
+
+
+def test_attributes_are_honoured_alike(repo: GitRepo, opened: Opened) -> None:
+    attributes = "*.bat text eol=crlf\n*.txt text eol=lf\n*.raw -text\n"
+    repo.commit("ends", {".gitattributes": attributes, "a.bat": "1\n2\n", "a.txt": "1\r\n2\r\n", "a.raw": "1\r\n2\n"})
+    repo.write({"a.bat": "1\n2\n3\n"})
+    repository = opened(repo)
+    sides, _ = resolve(repository, ["main", "."])
+    with checkouts(repository, sides, run="r") as made:
+        contents = [{name: Path(one.path, name).read_bytes() for name in ("a.bat", "a.txt", "a.raw")} for one in made]
+    assert contents[0] == {"a.bat": b"1\r\n2\r\n", "a.txt": b"1\n2\n", "a.raw": b"1\r\n2\n"}
+    assert contents[1] == {**contents[0], "a.bat": b"1\r\n2\r\n3\r\n"}
+
+
+def test_nothing_is_registered_with_the_user(repo: GitRepo, opened: Opened) -> None:
+    forked(repo)
+    before = fingerprint(repo.path)
+    repository = opened(repo)
+    sides, _ = resolve(repository, ["main", "optimize_ffa"])
+    with checkouts(repository, sides, run="r"):
+        assert repo.git("worktree", "list").count("\n") == 0
+        assert fingerprint(repo.path) == before
+    assert fingerprint(repo.path) == before
+
+
+def test_release_removes_what_builds_left_read_only(readable: Path) -> None:
+    repo = make_repo(readable / "project")
+    repo.commit("first", KERNEL)
+
+    def job() -> str:
+        repository = open_repository(repo.path, cache=readable / "cache")
+        sides, _ = resolve(repository, ["main"])
+        made = checkout(repository, sides, run="r")
+        locked = Path(made[0].path, "build", "deep")
+        locked.mkdir(parents=True)
+        (locked / "file").write_text("x")
+        (locked / "file").chmod(0o400)
+        locked.chmod(0o500)
+        locked.parent.chmod(0o000)
+        release(made)
+        release(made)  # twice does no harm
+        return str(leftovers(readable / "cache"))
+
+    assert as_somebody_else(job) == "[]"
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_nothing_stays_after_an_exception(
+    repo: GitRepo, opened: Opened, cache: Path, error: type[BaseException]
+) -> None:
+    repository = opened(repo)
+    sides, _ = resolve(repository, ["main"])
+    with pytest.raises(error), checkouts(repository, sides, run="r"):
+        raise error
+    assert leftovers(cache) == []
+
+
+def test_kept_worktrees_stay_until_everything_goes(repo: GitRepo, opened: Opened, cache: Path) -> None:
+    repository = opened(repo)
+    sides, _ = resolve(repository, ["main"])
+    with checkouts(repository, sides, run="r", keep=True) as (made,):
+        pass
+    tidy(cache)
+    assert Path(made.path, "kernels/ffa/__init__.py").exists()
+    with checkouts(repository, sides, run="another"):
+        pass
+    assert Path(made.path).exists()
+    lines = tidy(cache, everything=True)
+    assert lines == [f"removed {Path(made.path).parent} (left by a run that ended)"]
+    assert leftovers(cache) == []
+    retain(())
+
+
+def test_a_commit_that_is_not_there(repo: GitRepo, opened: Opened, cache: Path) -> None:
+    repository = opened(repo)
+    (side,), _ = resolve(repository, ["main"])
+    lost = Side(id="target", spec="x", kind="commit", commit="1" * 40, tree="2" * 40, label="lost-one")
+    with pytest.raises(AbprofError, match=r"s1: cannot check out lost-one: invalid reference"):
+        checkout(repository, (side, lost), run="r")
+    assert leftovers(cache) == []
+
+
+def test_a_tree_that_is_not_the_one_promised(repo: GitRepo, opened: Opened, cache: Path) -> None:
+    repository = opened(repo)
+    (side,), _ = resolve(repository, ["main"])
+    other = Side(id="base", spec="main", kind="commit", commit=side.commit, tree="2" * 40, label="main")
+    with pytest.raises(AbprofError, match="expected 2222222222 of main"):
+        checkout(repository, (other,), run="r")
+    assert leftovers(cache) == []
+
+
+def test_unusable_cache(repo: GitRepo, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    repository = open_repository(repo.path, cache=tmp_path / "file" / "cache")
+    with pytest.raises(AbprofError, match="cannot use the cache folder: Not a directory"):
+        resolve(repository, ["main"])
+
+
+def test_disk_full_while_checking_out(repo: GitRepo, opened: Opened, cache: Path) -> None:
+    repo.commit("big", {"big": os.urandom(300_000)})
+    repository = opened(repo)
+    sides, _ = resolve(repository, ["main"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+        with pytest.raises(AbprofError, match="cannot check out main"):
+            checkout(repository, sides, run="r")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert leftovers(cache) == []
+
+
+def test_the_repository_may_itself_borrow_its_objects(repo: GitRepo, opened: Opened, tmp_path: Path) -> None:
+    repo.git("clone", "--quiet", "--shared", ".", str(tmp_path / "second"))
+    second = GitRepo(tmp_path / "second")
+    second.commit("second", {"a": "1"})
+    second.git("clone", "--quiet", "--shared", ".", str(tmp_path / "third"))
+    third = GitRepo(tmp_path / "third")
+    third.commit("third", {"b": "1"})
+    alternates = second.path / ".git" / "objects" / "info" / "alternates"
+    alternates.write_text(os.path.relpath(alternates.read_text().strip(), alternates.parents[1]) + "\n")
+    third.git("fsck")
+    repository = opened(third)
+    sides, _ = resolve(repository, ["main", "main~2"])
+    with checkouts(repository, sides, run="r") as made:
+        assert Path(made[0].path, "b").exists()
+        assert Path(made[1].path, "kernels/ffa/__init__.py").exists()
+
+
+def test_odd_folder_names(tmp_path: Path, cache: Path) -> None:
+    for name in ('quo"te', '"quoted"', "#hash", "back\\slash", "new\nline", "co:lon", "sp ace", "\N{ROCKET}"):
+        path = tmp_path / "odd" / name
+        path.mkdir(parents=True)
+        repo = GitRepo(path)
+        repo.git("init", "--quiet", "--initial-branch=main")
+        repo.commit("first", {"a": "1"})
+        repository = open_repository(path, cache=cache)
+        sides, _ = resolve(repository, ["main", "."])
+        with checkouts(repository, sides, run=name) as made:
+            assert Path(made[1].path, "a").read_text() == "1"
+
+
+def test_partial_clone_fetches_into_the_cache(repo: GitRepo, opened: Opened, tmp_path: Path) -> None:
+    forked(repo)
+    repo.git("config", "uploadpack.allowFilter", "true")
+    repo.git("config", "uploadpack.allowAnySHA1InWant", "true")
+    partial = GitRepo(tmp_path / "partial")
+    repo.git("clone", "--quiet", "--filter=tree:0", "--no-checkout", repo.path.as_uri(), str(partial.path))
+    before = fingerprint(partial.path)
+    repository = opened(partial)
+    sides, notes = resolve(repository, ["origin/main", "origin/optimize_ffa"])
+    assert "2 touching kernels" in notes[0]
+    with checkouts(repository, sides, run="r") as made:
+        assert Path(made[1].path, "kernels/ffa/__init__.py").read_text() == "SPEED = 2\n"
+    assert fingerprint(partial.path) == before
+
+
+TWO = """
+import sys, time
+from pathlib import Path
+from abprof.repo import checkouts, open_repository, resolve, tidy
+project, cache, name = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+for turn in range(4):
+    tidy(cache)
+    repository = open_repository(project, cache=cache)
+    sides, _ = resolve(repository, ["main", "optimize_ffa", "."])
+    with checkouts(repository, sides, run=f"{name}{turn}") as made:
+        time.sleep(0.1)
+        speeds = [(Path(one.path) / "kernels/ffa/__init__.py").read_text().strip()[-1] for one in made]
+        assert speeds == ["1", "2", "5"], speeds
+print("well")
+"""
+
+
+def test_two_runs_at_once(repo: GitRepo, cache: Path) -> None:
+    forked(repo)
+    repo.write({"kernels/ffa/__init__.py": "SPEED = 5\n"})
+    before = fingerprint(repo.path)
+    command = [sys.executable, "-c", TWO, str(repo.path), str(cache)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    runs = [
+        subprocess.Popen([*command, name], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for name in ("a", "b")
+    ]
+    assert [run.communicate(timeout=60) for run in runs] == [("well\n", "")] * 2
+    assert leftovers(cache) == []
+    assert fingerprint(repo.path) == before
+
+
+def test_one_run_has_its_worktrees_once(repo: GitRepo, opened: Opened, cache: Path) -> None:
+    repository = opened(repo)
+    sides, _ = resolve(repository, ["main"])
+    with checkouts(repository, sides, run="r") as (made,):
+        with pytest.raises(AbprofError, match="run r has its worktrees already"):
+            checkout(repository, sides, run="r")
+        assert Path(made.path).exists()

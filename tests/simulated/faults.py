@@ -1,0 +1,168 @@
+"""Making the programmed failures happen, for real: exits, signals, floods, children left behind, broken lines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from abprof import wire
+from tests.simulated.scenario import SPOIL, STATUS, Fault
+
+
+class Faults:
+    """The scenario's faults as one worker process meets them."""
+
+    def __init__(self, faults: list[Fault], scenario: Path) -> None:
+        self._faults = faults
+        self._seen = [0] * len(faults)
+        self._scenario = scenario
+
+    def strike(self, verb: str, side: str, epoch: int, place: str, arm: str) -> list[Fault]:
+        """Count this request and return the faults that are due."""
+        due = []
+        for index, fault in enumerate(self._faults):
+            if fault.verb != verb or fault.epoch not in (None, epoch) or not fnmatchcase(side, fault.side):
+                continue
+            if not fnmatchcase(place, fault.cell) or not fnmatchcase(arm, fault.arm):
+                continue
+            self._seen[index] += 1
+            late = self._seen[index] - fault.after
+            if late >= 0 and (not fault.times or late < fault.times) and (not fault.once or self._first(index)):
+                due.append(fault)
+        return due
+
+    def _first(self, index: int) -> bool:
+        """Whether no process of this run was here before."""
+        try:
+            self._scenario.with_name(f"{self._scenario.name}.once.{index}").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def note(self, pid: int, what: str) -> None:
+        """Record a process beside the scenario, so that a test can see that it is gone."""
+        with self._scenario.with_name(f"{self._scenario.name}.pids").open("a") as file:
+            file.write(f"{pid} {what}\n")
+
+    def before(self, fault: Fault, out: int, request: int) -> None:
+        """What a fault does to the process or the wire before the request is answered. May not return.
+
+        Raises Typed for the typed outcomes.
+        """
+        word = fault.word
+        if word in STATUS:
+            raise Typed(STATUS[word], fault.text or f"simulated {word}")
+        if word in ("exit", "crash", "kill", "partial"):
+            _die(fault, out, request)
+        elif word in ("hang", "stubborn", "close"):
+            _hang(word, out)
+        elif word == "sigstop":
+            _stop(fault.number(0))
+        elif word == "slow":
+            time.sleep(fault.number(1))
+        elif word == "print":
+            _flood(int(fault.number(1 << 20)))
+        elif word in ("fork", "daemon"):
+            self.note(_child(word == "daemon"), word)
+
+
+class Typed(Exception):
+    """A fault that is answered with a status."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+def line(request: int, reply: dict[str, Any], due: list[Fault]) -> bytes:
+    """The reply's line, as a fault (if any) spoils it."""
+    message: dict[str, Any] = {"id": request, "reply": reply}
+    fault = next((fault for fault in due if fault.word in SPOIL), None)
+    if fault is None:
+        return wire.dump(message)
+    word = fault.word
+    if word == "garbage":
+        return (fault.text or "this is no JSON").encode() + b"\n"
+    if word == "nan":
+        key = next((key for key, value in reply.items() if isinstance(value, float)), "value")
+        return wire.dump({**message, "reply": {**reply, key: "@"}}).replace(b'"@"', b"NaN")
+    if word == "extra_key":
+        return wire.dump({**message, "reply": {**reply, "surprise": 1}})
+    if word == "wrong_id":
+        return wire.dump({**message, "id": request - 1})
+    return wire.dump(message)[:-2] + b" " * int(fault.number(1 << 20)) + b"}\n"
+
+
+def write(descriptor: int, data: bytes) -> None:
+    """Write all of `data`."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _die(fault: Fault, out: int, request: int) -> None:
+    """End this process at once."""
+    if fault.word == "partial":
+        write(out, b'{"id":%d,"repl' % request)
+    if fault.word in ("crash", "kill"):
+        os.kill(os.getpid(), signal.SIGSEGV if fault.word == "crash" else signal.SIGKILL)
+    os._exit(int(fault.number(0 if fault.word == "partial" else 3)))
+
+
+def _hang(word: str, out: int) -> None:
+    """Never answer."""
+    if word == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if word == "close":
+        os.close(out)
+    while True:
+        time.sleep(3600)
+
+
+def _flood(count: int) -> None:
+    """`count` bytes to standard output, in lines."""
+    block = (b"x" * 99 + b"\n") * 1000
+    sys.stdout.flush()
+    while count > 0:
+        write(1, block[:count])
+        count -= len(block)
+
+
+def _child(own_session: bool) -> int:
+    """Leave a sleeping child that inherits every descriptor. Returns its process id once it is what it will be."""
+    ready, tell = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(tell)
+        os.read(ready, 1)
+        os.close(ready)
+        return pid
+    try:
+        if own_session:
+            os.setsid()
+        os.write(tell, b"1")
+        os.close(tell)
+        time.sleep(600)
+    finally:
+        os._exit(0)
+
+
+def _stop(seconds: float) -> None:
+    """Stop this process, as `kill -STOP` does; a child continues it after `seconds` (0: nobody does)."""
+    me, helper = os.getpid(), 0
+    if seconds:
+        helper = os.fork()
+        if not helper:
+            time.sleep(seconds)
+            os.kill(me, signal.SIGCONT)
+            os._exit(0)
+    os.kill(me, signal.SIGSTOP)
+    if helper:
+        os.waitpid(helper, 0)

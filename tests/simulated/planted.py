@@ -1,0 +1,57 @@
+"""What whole-run tests plant: differences of speed, noise, and outcomes, in scenarios of one short workload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.simulated.lab import Lab
+from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
+
+SLOWER, FASTER, SLIGHT = 1.15, 1 / 1.15, 1.01
+NOISE = Noise(turn=0.005, common=0.02, epoch=0.0005)  # what h200-like epochs look like: a twentieth of a per cent
+LONG = 20e6  # ns of a call: 18 rounds a cell and epoch
+
+NewLab = Callable[[Scenario], Lab]
+
+
+@pytest.fixture
+def new_lab(tmp_path: Path) -> NewLab:
+    """new_lab(scenario): a laboratory in a fresh folder."""
+    return lambda scenario: Lab(tmp_path, scenario)
+
+
+def load(values: list[str], kernel: str = "k", **more: object) -> Workload:
+    fields = {"kernel": kernel, "presets": {"default": {"case": values}}, **more}
+    return Workload(**fields)  # type: ignore[arg-type]
+
+
+def times(*rules: Time) -> list[Time]:
+    return [Time(ns=LONG), *rules]
+
+
+def planted(name: str, factor: float, side: str = "target") -> Time:
+    return Time(factor=factor, cell=f"*case={name}", side=side)
+
+
+def broken(do: str, name: str, side: str = "*", verb: str = "open", **more: object) -> Fault:
+    """A fault while measuring (epoch 1 and on): at build time (epoch 0) all is well."""
+    fields = {"do": do, "verb": verb, "side": side, "cell": f"*case={name}", **more}
+    return Fault(**fields)  # type: ignore[arg-type]
+
+
+SPEEDS = Scenario(
+    workloads={"w": load(["slower", "faster", "same", "slight", "less"])},
+    times=times(
+        planted("slower", SLOWER), planted("faster", FASTER), planted("slight", SLIGHT), planted("less", 1 / SLIGHT)
+    ),
+)
+EXPECTED = {
+    "w/case=slower": "slower",
+    "w/case=faster": "faster",
+    "w/case=same": "same",
+    "w/case=slight": "slight",
+    "w/case=less": "slight",
+}

@@ -1,0 +1,292 @@
+"""The simulated worker's process: `python -P worker.py --in FD --out FD`, ABPROF_SIMULATED=/path/scenario.json.
+
+It speaks abprof/wire.py like the real worker and imports neither torch nor anything of the kernel packages, whose
+files it only hashes. Standard output and error are the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import json
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from abprof import wire  # noqa: E402
+from tests.simulated.clock import Clock  # noqa: E402
+from tests.simulated.faults import Faults, Typed, line, write  # noqa: E402
+from tests.simulated.scenario import STATUS, Fault, Noise, Scenario, Workload, cell_id  # noqa: E402
+
+CHECKED = 1.0  # a sampled output's first value; wrong outputs have another
+
+
+@dataclass
+class Arm:
+    """An open arm of the present cell."""
+
+    label: str  # variant, "peer:NAME", or ""
+    ns: float
+    noise: Noise | None
+    seed: int
+    turns: int = 0
+
+
+class Worker:
+    """One simulated worker: a method per verb. Raises Typed where the real one answers with a status."""
+
+    def __init__(self, scenario: Scenario, faults: Faults) -> None:
+        self.scenario = scenario
+        self.faults = faults
+        self.begun: wire.Start | None = None
+        self.clock = Clock("", scenario.clock_ns)
+        self.cell = ""
+        self.workload: Workload | None = None
+        self.arms: dict[str, Arm] = {}
+        self.compiles = 0
+
+    @property
+    def start_(self) -> wire.Start:
+        if self.begun is None:
+            raise Typed("crash", "the first request must be start")
+        return self.begun
+
+    def faults_for(self, verb: str, args: Any) -> list[Fault]:
+        """The faults that strike this request."""
+        begun = args if verb == "start" else self.start_
+        kernel = begun.mount.name if begun.mount else ""
+        place, label = self.cell, ""
+        if verb in ("start", "build", "prove", "stop"):
+            place = kernel
+        elif verb in ("describe", "screen"):
+            place = args.workload
+        elif verb == "open":
+            place, label = cell_id(args.workload, args.case), _label(args)
+        elif verb != "close":
+            label = self.arms[args.arm].label if args.arm in self.arms else ""
+        return self.faults.strike(verb, begun.side, begun.epoch, place, label)
+
+    def start(self, args: wire.Start, faults: list[Fault]) -> wire.Ready:
+        self.begun = args
+        self.clock = Clock(args.scratch, self.scenario.clock_ns)
+        self.faults.note(os.getpid(), f"worker {args.side} {args.epoch}")
+        print(f"simulated worker: {args.side}, epoch {args.epoch}", flush=True)
+        return wire.Ready(
+            protocol=wire.PROTOCOL,
+            pid=os.getpid(),
+            kind=self.scenario.kind,
+            device=self.scenario.device,
+            versions=self.scenario.versions,
+            facts=self.scenario.facts,
+        )
+
+    def describe(self, args: wire.Describe, faults: list[Fault]) -> wire.Described:
+        workload = self._find(args.workload)
+        return wire.Described(
+            api=1,
+            kernel=workload.kernel,
+            suite=workload.suite,
+            text=workload.text,
+            judge=workload.judge,
+            presets=workload.axes(),
+            variants=workload.variants,
+            peers=workload.peers,
+            phases=[(name, span, text) for name, span, text, _ in workload.phases],
+            seed_columns=workload.seed_columns,
+        )
+
+    def screen(self, args: wire.Screen, faults: list[Fault]) -> wire.Screened:
+        workload, many = self._find(args.workload), len(args.cases)
+        return wire.Screened(
+            skips=[workload.skip(cell_id(args.workload, case)) for case in args.cases],
+            flops=[workload.flops] * many,
+            bytes=[workload.bytes] * many,
+            conventions=[workload.convention] * many,
+        )
+
+    def build(self, args: wire.Build, faults: list[Fault]) -> wire.Built:
+        if self.scenario.build_log:
+            print(self.scenario.build_log, flush=True)
+        mount = self.start_.mount
+        variants = self.scenario.variants_of(self.start_.side, mount.name) if mount else []
+        return wire.Built(self.scenario.has_build, self.scenario.build_seconds, variants)
+
+    def open(self, args: wire.Open, faults: list[Fault]) -> wire.Opened:
+        workload, cell, label = self._find(args.workload), cell_id(args.workload, args.case), _label(args)
+        typed = next((fault for fault in faults if fault.word in STATUS), None)
+        if typed:
+            return wire.Opened(STATUS[typed.word], typed.text or f"simulated {typed.word}")
+        if args.variant and args.variant not in self.scenario.variants_of(self.start_.side, workload.kernel):
+            return wire.Opened("missing", f"no variant {args.variant!r}")
+        if args.peer and args.peer not in workload.peers:
+            return wire.Opened("missing", f"no peer {args.peer!r}")
+        if cell != self.cell:
+            self.cell, self.arms = cell, {}
+        ns = self.scenario.ns(self.start_.side, cell, label)
+        self.workload = workload
+        self.arms[args.arm] = Arm(label, ns, self.scenario.noise_of(self.start_.side, cell), args.seed)
+        self.clock.advance(ns)
+        return wire.Opened("ok", "", call_ns=ns, open_ns=0.0, peak_mem_bytes=workload.peak_mem_bytes)
+
+    def check(self, args: wire.Check, faults: list[Fault]) -> wire.Checked:
+        arm, workload = self._arm(args.arm)
+        wrong = next((fault for fault in faults if fault.word == "wrong"), None)
+        expected = self._scratch(args.expected)
+        if not expected.exists():
+            expected.write_text(f"{CHECKED}")
+        output = 2 * CHECKED if wrong else CHECKED
+        self._scratch(args.sample).write_text(f"{output}")
+        against = self._scratch(args.against) if args.against else None
+        base = float(against.read_text()) if against and against.exists() else None
+        error = abs(output - float(expected.read_text()))
+        digest = hashlib.sha256(f"{self.cell} {arm.seed} {output}".encode()).hexdigest()
+        return wire.Checked(
+            ok=not wrong,
+            reason=(wrong.text or "output 0: largest error 1, allowed 1e-6") if wrong else "",
+            max_abs=error or workload.max_abs,
+            max_rel=error or workload.max_rel,
+            digest=digest,
+            base_max_abs=None if base is None else abs(output - base),
+        )
+
+    def turn(self, args: wire.Turn, faults: list[Fault]) -> wire.Turned:
+        arm, workload = self._arm(args.arm)
+        begun = self.start_
+        value = arm.ns
+        if arm.noise:
+            value = self.scenario.scatter(value, arm.noise, begun.side, begun.epoch, self.cell, arm.label, arm.turns)
+        arm.turns += 1
+        for fault in faults:
+            value = {"negative": -value, "zero": 0.0}.get(fault.word, value)
+        wall = value + workload.wall_extra_ns if value > 0 else value
+        start, end = self.clock.advance(wall * args.calls)
+        return wire.Turned(value=value, wall=wall, start=start, end=end)
+
+    def phases(self, args: wire.Phases, faults: list[Fault]) -> wire.Phased:
+        arm, workload = self._arm(args.arm)
+        shares = {name: share for name, _, _, share in workload.phases}
+        return wire.Phased({name: None if share is None else share * arm.ns for name, share in shares.items()}, arm.ns)
+
+    def close(self, args: wire.Close, faults: list[Fault]) -> wire.Closed:
+        self.cell, self.arms = "", {}
+        return wire.Closed(self.workload.peak_mem_bytes if self.workload else None)
+
+    def prove(self, args: wire.Prove, faults: list[Fault]) -> wire.Proved:
+        mount, foreign = self.start_.mount, [fault for fault in faults if fault.word == "foreign_path"]
+        artefacts = _artefacts(mount) if mount else []
+        if foreign:
+            name = mount.module if mount else "module"
+            artefacts.append({"kind": "module", "name": name, "path": "/elsewhere/module.py", "sha256": "0" * 64})
+        outside = [item["path"] for item in artefacts if not (mount and _inside(item["path"], mount.allowed))]
+        for fault in faults:
+            self.compiles += int(fault.number(1)) if fault.word == "compile" else 0
+        reason = f"loaded from outside its own tree: {', '.join(outside)}" if outside else ""
+        return wire.Proved(ok=not outside, reason=reason, artefacts=artefacts, compiles=self.compiles)
+
+    def stop(self, args: wire.Stop, faults: list[Fault]) -> wire.Closed:
+        return wire.Closed()
+
+    def _find(self, name: str) -> Workload:
+        if name not in self.scenario.workloads:
+            raise Typed("crash", f"ModuleNotFoundError: the scenario has no workload {name!r}")
+        return self.scenario.workloads[name]
+
+    def _arm(self, arm: str) -> tuple[Arm, Workload]:
+        if arm not in self.arms or self.workload is None:
+            raise Typed("crash", f"KeyError: the arm {arm!r} is not open")
+        return self.arms[arm], self.workload
+
+    def _scratch(self, name: str) -> Path:
+        return Path(self.start_.scratch) / name
+
+
+def answer(worker: Worker, out: int, text: bytes) -> bool:
+    """Read one request and write its reply. Returns whether the worker lives on."""
+    message = json.loads(text)
+    request, verb = int(message["id"]), str(message["do"])
+    due: list[Fault] = []
+    try:
+        args = wire.unpack(wire.VERBS[verb][0], message["args"])
+        due = worker.faults_for(verb, args)
+        for fault in due:
+            if not (verb == "open" and fault.word in STATUS):
+                worker.faults.before(fault, out, request)
+        reply = wire.pack(getattr(worker, verb)(args, due))
+        if any(fault.word == "null" for fault in due):
+            reply = dict.fromkeys(reply)
+        write(out, line(request, reply, due))
+    except Typed as error:
+        write(out, wire.dump({"id": request, "fault": wire.pack(wire.Fault(error.status, error.reason))}))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        write(out, wire.dump({"id": request, "fault": wire.pack(wire.Fault("crash", reason))}))
+    return verb != "stop"
+
+
+def main() -> int:
+    """Answer requests until `stop` or the end of the input: a worker never outlives its parent on purpose."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--in", dest="input", type=int, required=True)
+    parser.add_argument("--out", type=int, required=True)
+    options = parser.parse_args()
+    _die_with_parent()
+    path = Path(os.environ["ABPROF_SIMULATED"])
+    scenario = Scenario.from_json(path.read_text())
+    worker = Worker(scenario, Faults(scenario.faults, path))
+    with os.fdopen(options.input, "rb") as requests:
+        for text in requests:
+            if not answer(worker, options.out, text):
+                return 0
+    return 0
+
+
+def _die_with_parent() -> None:
+    """Be killed when the parent is, also while hanging, as the real worker is."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _label(args: wire.Open) -> str:
+    return f"peer:{args.peer}" if args.peer else args.variant
+
+
+def _artefacts(mount: wire.Mount) -> list[dict[str, str]]:
+    """The package's modules, and the shared objects of its build folder, by content."""
+    private = mount.module.startswith("abprof_side.")
+    folder = Path(mount.root) / (mount.name if private else mount.module.replace(".", "/"))
+    found = [("module", mount.module, path) for path in sorted(folder.rglob("*.py"))]
+    if mount.build_dir:
+        found += [("object", path.name, path) for path in sorted(Path(mount.build_dir).rglob("*.so"))]
+    return [
+        {"kind": kind, "name": _dotted(name, folder, path), "path": str(path), "sha256": _sha256(path)}
+        for kind, name, path in found
+    ]
+
+
+def _dotted(name: str, folder: Path, path: Path) -> str:
+    if path.suffix != ".py":
+        return name
+    parts = path.relative_to(folder).with_suffix("").parts
+    return ".".join((name, *(part for part in parts if part != "__init__")))
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _inside(path: str, allowed: list[str]) -> bool:
+    real = Path(path).resolve()
+    return any(real.is_relative_to(Path(folder).resolve()) for folder in allowed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""Coverage, false alarms and power of the stopping rule, by simulation with fixed seeds.
+
+Spreads are those measured on a GPU: epoch values of kernels of 0.3 ms and longer have an sd of 0.02 % to 0.2 %,
+short ones of 1 % and more. Bounds are the design's error rates plus three standard errors of the simulation.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from abprof import stats
+from abprof.model import Block
+from abprof.verdict import Judgement, judge, undecided
+from tests.blocks import block, head
+from tests.simulations.protocol import MOST, Source, Values, normal, verdicts
+
+RUNS = 1_000
+
+
+def upper(rate: float, runs: int) -> float:
+    """Most hits a rule of this error rate may show in so many runs (three standard errors)."""
+    return runs * rate + 3 * math.sqrt(runs * rate * (1 - rate))
+
+
+# ---------------------------------------------------------------- coverage
+
+
+def misses(alpha: float, runs: int, *, planned: bool) -> int:
+    """Runs in which some look's interval misses the true change. `planned=False`: plain t intervals at each look."""
+    rng = np.random.default_rng(5)
+    found = 0
+    for _ in range(runs):
+        values = list(rng.normal(0.02, 0.005, MOST))
+        for look in stats.LOOKS:
+            seen = values[:look]
+            interval = stats.repeated_interval(seen, alpha) if planned else stats.student_interval(seen, alpha)
+            assert interval is not None
+            if not interval.low <= 0.02 <= interval.high:
+                found += 1
+                break
+    return found
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.10])
+def test_intervals_cover_jointly_over_all_looks(alpha: float) -> None:
+    runs = 4_000
+    found = misses(alpha, runs, planned=True)
+    assert found <= upper(alpha, runs)
+    assert found >= 2 * runs * alpha - upper(alpha, runs)  # and are not wider than they need to be
+
+
+def test_plain_t_intervals_at_each_look_do_not() -> None:
+    """What the repeated intervals are for: peeking with 95 % intervals misses about 18 % of the time."""
+    assert misses(0.05, 4_000, planned=False) > 2.5 * upper(0.05, 4_000)
+
+
+# ---------------------------------------------------------------- false alarms
+
+
+@pytest.mark.parametrize(
+    ("threshold", "margin", "sd"), [(1.5, 0.5, 0.2), (1.5, 0.5, 1.5), (0.5, 0.5, 0.15), (0.25, 0.25, 0.05)]
+)
+def test_no_false_alarm_on_the_same_code(threshold: float, margin: float, sd: float) -> None:
+    found = verdicts(normal(0.0, sd), RUNS, seed=1, threshold=threshold, margin=margin)
+    assert found["slower"] + found["faster"] <= 1, found  # H0 lies well inside the threshold: rarer than its bound
+
+
+def test_quiet_cells_of_the_same_code_are_shown_to_be_the_same_at_once() -> None:
+    found = verdicts(normal(0.0, 0.1), RUNS, seed=2)
+    assert found["same"] >= 0.99 * RUNS, found
+    assert found["epochs"] / RUNS < 4.5
+
+
+def test_false_alarms_at_the_threshold_keep_their_bound() -> None:
+    """A change of exactly the threshold is the worst case: half of the 5 % on either side."""
+    slower = verdicts(normal(1.5, 0.3), RUNS, seed=3)
+    faster = verdicts(normal(-1.5, 0.3), RUNS, seed=4)
+    assert slower["slower"] <= upper(0.025, RUNS), slower
+    assert faster["faster"] <= upper(0.025, RUNS), faster
+
+
+def test_false_same_at_the_margin_keeps_its_bound() -> None:
+    for pct in (0.5, -0.5):
+        found = verdicts(normal(pct, 0.3), RUNS, seed=6)
+        assert found["same"] <= upper(0.05, RUNS), found
+
+
+def test_slight_never_says_the_wrong_sign_more_often_than_its_bound() -> None:
+    found = verdicts(normal(0.0, 0.5), RUNS, seed=8)
+    assert found["slight"] <= upper(0.05, RUNS), found
+
+
+# ---------------------------------------------------------------- power
+
+
+@pytest.mark.parametrize(
+    ("pct", "threshold", "sd", "least"),
+    [(2.0, 1.5, 0.2, 0.99), (1.0, 0.5, 0.2, 0.99), (0.5, 0.25, 0.1, 0.95), (-2.0, 1.5, 0.2, 0.99)],
+)
+def test_injected_changes_are_found(pct: float, threshold: float, sd: float, least: float) -> None:
+    found = verdicts(normal(pct, sd), RUNS, seed=9, threshold=threshold, margin=min(0.5, threshold))
+    assert found["slower" if pct > 0 else "faster"] >= least * RUNS, found
+
+
+def test_a_change_measured_quietly_takes_one_look() -> None:
+    found = verdicts(normal(2.0, 0.02), RUNS, seed=10)
+    assert (found["slower"], found["epochs"]) == (RUNS, 4 * RUNS)
+
+
+# ---------------------------------------------------------------- bad days
+
+
+def slow_process(probability: float, pct: float, sd: float, *, either: bool = True) -> Source:
+    """Now and then a process is slow for its whole life: on either side, or on the target's only."""
+
+    def draw(rng: np.random.Generator, n: int) -> Values:
+        slow = np.log1p(pct / 100)
+        target = slow * (rng.random(n) < probability)
+        base = slow * (rng.random(n) < probability) if either else 0.0
+        return np.asarray(target - base + rng.normal(0.0, sd / 100, n))
+
+    return draw
+
+
+def heavy(sd: float) -> Source:
+    """Student deviates of 2 degrees of freedom: no variance at all."""
+    return lambda rng, n: rng.standard_t(2, n) * sd / 100
+
+
+def drifting(pct_an_epoch: float, sd: float) -> Source:
+    """The pair's ratio wanders (it should not: sides alternate), as a random walk pulled back to zero."""
+
+    def draw(rng: np.random.Generator, n: int) -> Values:
+        values, state = np.empty(n), 0.0
+        for i in range(n):
+            state = 0.7 * state + rng.normal(0.0, pct_an_epoch / 100)
+            values[i] = state + rng.normal(0.0, sd / 100)
+        return values
+
+    return draw
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(slow_process(0.1, 2.5, 0.2), id="slow-process-either-side"),
+        pytest.param(slow_process(0.1, 2.5, 0.2, either=False), id="slow-process-target"),
+        pytest.param(heavy(0.3), id="heavy-tails"),
+        pytest.param(heavy(2.0), id="heavy-tails-large"),
+        pytest.param(drifting(0.2, 0.1), id="wandering"),
+    ],
+)
+def test_bad_days_are_never_called_a_change(source: Source) -> None:
+    found = verdicts(source, RUNS, seed=12)
+    assert found["slower"] + found["faster"] == 0, found
+
+
+def test_an_outlier_in_the_first_epoch_is_no_change() -> None:
+    def draw(rng: np.random.Generator, n: int) -> Values:
+        values = rng.normal(0.0, 0.001, n)
+        values[0] += 0.2
+        return values
+
+    found = verdicts(draw, 300, seed=13)
+    assert found["slower"] + found["faster"] == 0, found
+
+
+def test_what_no_statistic_of_four_epochs_can_see() -> None:
+    """Every process fast or 2 % slow at even odds: four times the same draw (1 in 128) looks like a change of 2 %.
+
+    No test of four pairs can tell the two apart; the controls of a run can. The rate is stated here, inside the 5 %.
+    """
+    runs = 2_000
+    found = verdicts(slow_process(0.5, 2.0, 0.05), runs, seed=14)
+    wrong = found["slower"] + found["faster"]
+    assert 0 < wrong <= upper(2 / 256, runs), found
+
+
+# ---------------------------------------------------------------- many cells
+
+
+def whole_run(truth: Values, rng: np.random.Generator, *, sd: float, correlation: float) -> tuple[Judgement, int]:
+    """A run of one cell for each true log ratio, planned by `undecided`, judged by `judge`; and its cell epochs."""
+    run = head(len(truth))
+    blocks: list[Block] = []
+    for done, look in zip((0, *stats.LOOKS), stats.LOOKS, strict=False):  # between looks nothing is decided
+        wanted = undecided(run, blocks)
+        for epoch in range(done + 1, look + 1):
+            shared = rng.normal(0.0, sd / 100 * math.sqrt(correlation))
+            own = rng.normal(0.0, sd / 100 * math.sqrt(1 - correlation), len(truth))
+            for cell, value in zip(run.cells, truth + shared + own, strict=True):
+                if cell.id in wanted:
+                    blocks.append(block(epoch, {"base": 1.0, "target": math.exp(value)}, cell=cell.id, rounds=1))
+    return judge(run, blocks), len(blocks)
+
+
+@pytest.mark.slow
+def test_false_discoveries_among_many_cells() -> None:
+    """40 cells: 4 of +2.5 %, 6 of exactly the threshold, 30 unchanged; half of an epoch's noise common to all."""
+    rng = np.random.default_rng(15)
+    truth = np.log1p(np.array([2.5] * 4 + [1.5] * 6 + [0.0] * 30) / 100)
+    runs, false_share, found, false_rows = 25, [], 0, 0
+    for _ in range(runs):
+        rows = whole_run(truth, rng, sd=0.2, correlation=0.5)[0].comparisons
+        kept = [row.discovery for row in rows]
+        assert all(row.verdict == "slower" for row in rows[:4])
+        false_share.append(sum(kept[4:]) / max(1, sum(kept)))
+        found += sum(kept[:4])
+        false_rows += any(row.verdict in {"slower", "faster"} for row in rows[10:])
+    assert np.mean(false_share) <= 0.05
+    assert found >= 0.99 * 4 * runs
+    assert false_rows == 0
+
+
+def test_a_run_of_the_same_code_ends_at_the_first_look() -> None:
+    judged, spent = whole_run(np.zeros(28), np.random.default_rng(16), sd=0.1, correlation=0.3)
+    assert {row.verdict for row in judged.comparisons} == {"same"}
+    assert spent <= 28 * 5
+    assert judged.header.exit_code == 0
+
+
+def test_epochs_go_to_the_hard_cells() -> None:
+    """One noisy cell among quiet ones: it alone gets the epochs, and the quiet ones stop at the first look."""
+    truth = np.zeros(6)
+    run = head(6)
+    rng, blocks = np.random.default_rng(17), list[Block]()
+    for epoch in range(1, MOST + 1):
+        for cell in sorted(undecided(run, blocks)):
+            sd = 0.02 if cell == "dense/n=3" else 0.0005
+            ratio = math.exp(rng.normal(truth[0], sd))
+            blocks.append(block(epoch, {"base": 1.0, "target": ratio}, cell=cell, rounds=1))
+    spent = {row.cell: row.epochs for row in judge(run, blocks).comparisons}
+    assert spent == {"dense/n=3": 32} | {f"dense/n={i}": 4 for i in (0, 1, 2, 4, 5)}

@@ -1,0 +1,66 @@
+"""The joint levels in abprof/stats.py, computed again from nothing but normal deviates and Student's distribution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import stdtr
+
+from abprof import stats
+
+PATHS = 2_000_000
+
+
+def smallest_p(looks: Sequence[int], paths: int, seed: int) -> NDArray[np.float64]:
+    """For each path of independent normal epoch values the smallest two-sided Student p over the looks.
+
+    Student's statistic is pivotal: neither the true mean nor the spread matters, so standard deviates serve.
+    """
+    rng = np.random.default_rng(seed)
+    found = []
+    for start in range(0, paths, 100_000):
+        values = rng.standard_normal((min(100_000, paths - start), looks[-1]))
+        best = np.ones(len(values))
+        for epochs in looks:
+            seen = values[:, :epochs]
+            t = np.abs(seen.mean(axis=1)) * math.sqrt(epochs) / seen.std(axis=1, ddof=1)
+            best = np.minimum(best, 2 * stdtr(epochs - 1, -t))
+        found.append(best)
+    return np.concatenate(found)
+
+
+@pytest.mark.slow
+def test_every_row_of_the_table_keeps_its_joint_level() -> None:
+    """P(smallest p <= a') is alpha: never above (but for chance), and not needlessly below."""
+    smallest = smallest_p(stats.LOOKS, PATHS, seed=20261120)
+    for alpha, level in stats.JOINT[:-1]:
+        rate = float((smallest <= level).mean())
+        error = math.sqrt(alpha * (1 - alpha) / PATHS)
+        assert rate < alpha + 3 * error, f"a'={level} gives {rate}, more than alpha={alpha}"
+        assert rate > 0.94 * alpha - 3 * error, f"a'={level} gives {rate}, wastes alpha={alpha}"
+
+
+@pytest.mark.slow
+def test_the_two_levels_in_use_are_the_quantiles() -> None:
+    smallest = smallest_p(stats.LOOKS, PATHS, seed=7)
+    assert np.quantile(smallest, 0.05) == pytest.approx(dict(stats.JOINT)[0.05], rel=0.01)
+    assert np.quantile(smallest, 0.10) == pytest.approx(dict(stats.JOINT)[0.10], rel=0.01)
+
+
+@pytest.mark.slow
+def test_the_published_levels_of_a_shorter_schedule() -> None:
+    """For looks at 4, 6, 8, 12 the same simulation must give the known 0.0172 and 0.0372."""
+    smallest = smallest_p((4, 6, 8, 12), PATHS, seed=11)
+    assert np.quantile(smallest, 0.05) == pytest.approx(0.0172, rel=0.015)
+    assert np.quantile(smallest, 0.10) == pytest.approx(0.0372, rel=0.015)
+
+
+def test_a_single_look_needs_no_correction() -> None:
+    """The simulation itself is checked where the answer is known: one look, p is uniform."""
+    smallest = smallest_p((6,), 200_000, seed=3)
+    for alpha in (0.01, 0.05, 0.5):
+        assert np.quantile(smallest, alpha) == pytest.approx(alpha, rel=0.06)

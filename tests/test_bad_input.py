@@ -1,0 +1,302 @@
+"""Arguments and set-up that cannot be: one clear line, exit code 2, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.gitrepo import GitRepo, make_repo
+from tests.simulated.lab import Lab, Result, loose
+from tests.simulated.scenario import Scenario, Time, Workload
+from tests.tinyrepo import abprof, tiny_repo
+
+LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"], "n": [1]}, "empty": {"case": []}})
+PLAIN = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)])
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """One repository for all refusals: what one leaves behind, the next would find."""
+    return Lab(tmp_path_factory.mktemp("bad"), PLAIN)
+
+
+def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: str = "simulated") -> Result:
+    """Run it with --json; it must be refused in one line that says so, and leave no trace of itself."""
+    before = lab.fingerprint()
+    result = lab.command("--json", "--repo", str(repo or lab.repo.path), "--device", device, *args)
+    lines = [line for line in result.err.splitlines() if line.startswith("abprof: ")]
+    assert result.code == 2, result
+    assert result.err.splitlines()[-1:] == lines, "one line, and it is the last"
+    assert says in lines[0]
+    assert "Traceback" not in result.err
+    error = loose(result)["error"]
+    assert set(error) == {"what", "where", "advice"}
+    assert error["what"] in lines[0]
+    assert lab.left_behind() == []
+    assert lab.fingerprint() == before, "byte-identical: no runs folder, nothing in .git"
+    return result
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("main fst", "unknown ref 'fst' (nearest: fast)"),
+        ("main -- -x", "'-x' is no ref: it starts with '-'"),
+        ("main -x", "No such option: -x"),
+        ("main..fast", "give base and target as two words, or base...target for the merge base"),
+        ("--quick", "which refs? (abprof BASE TARGET, or abprof run REF for one branch alone)"),
+        ("main fast --only cse=a", "--only: no cell has an axis 'cse' (did you mean case)"),
+        ("main fast --only case=z", "--only: case has no value 'z' (it has a, b)"),
+        ("main fast --only nothing*", "--only: the matrix is empty: no cell is left"),
+        ("main fast --set cse=1", "--set: no workload has an axis 'cse' (did you mean case)"),
+        ("main fast --set n=many", "--set: n=many: expected int, like 1"),
+        ("main fast --set n", "--set: 'n' is not AXIS=V1,V2"),
+        ("main fast --preset nope", "--preset: workload w has no preset 'nope' (it has default, empty)"),
+        ("main fast --preset empty", "--preset: the matrix is empty: no cell is left"),
+        ("main fast --workloads nope", "--workloads: no workload 'nope'"),
+        ("main fast --kernels nope", "--kernels: no workload is for nope (there are k)"),
+        ("main fast --workloads-from nowhere", "nowhere: no workloads: there is no such folder"),
+        ("main fast --threshold much", "--threshold 'much' is not a positive percentage (write 1.5 or 1.5%)"),
+        ("main fast --threshold -1", "--threshold '-1' is not a positive percentage"),
+        ("main fast --margin 0", "--margin '0' is not a positive percentage"),
+        ("main fast --precision nan", "--precision 'nan' is not a positive percentage"),
+        ("main fast --budget soon", "'soon' is not a duration (write 90s, 10m or 1.5h)"),
+        ("main fast --fail-on slow", "--fail-on: 'slow' is not one of slower, broken, unclear, never"),
+        ("main fast --protocol mine", "--protocol: 'mine' is not one of abprof, seed"),
+        ("main fast --env mine", "--env: 'mine' is not one of user, clean"),
+        ("main fast --seed x", "'--seed'"),
+        ("main fast --runs-dir /proc/abprof", "/proc/abprof"),
+        ("main fast --runs-dir {repo}/workloads/w.py", "workloads/w.py: File exists (choose another place with --runs-dir)"),
+        ("main fast --resume {repo}", "--resume: an interrupted run has its refs (abprof run --resume RUN)"),
+        ("--resume {repo}", "no run here (a run folder holds run.json)"),
+        ("rerun {repo}", "no run here (a run folder holds run.json)"),
+    ],
+)  # fmt: skip
+def test_arguments(lab: Lab, typed: str, says: str) -> None:
+    words = typed.format(repo=lab.repo.path).split()
+    if words[0] == "rerun":
+        result = lab.command(*words, "--repo", str(lab.repo.path))
+        assert (result.code, result.out) == (2, "")
+        assert says in result.err
+    else:
+        refused(lab, *words, says=says)
+
+
+def test_devices(lab: Lab) -> None:
+    refused(
+        lab, "main", "fast", device="tpu", says="--device: unknown device 'tpu' (cpu, cuda, cuda:N or a GPU's UUID)"
+    )
+    refused(lab, "main", "fast", "--device", "cpu", says="--device was given 2 times")
+
+
+def test_no_gpu(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it looks on a machine with a GPU that is hidden, and on one without any."""
+    hidden = {**lab.environment(), "CUDA_VISIBLE_DEVICES": ""}
+    monkeypatch.setattr(lab, "environment", lambda: hidden)
+    for device in ("cuda", "cuda:0", "GPU-0000"):
+        refused(lab, "main", "fast", device=device, says=f"--device {device}: no CUDA device (abprof doctor says")
+
+
+def test_no_such_interpreter(tmp_path: Path) -> None:
+    repo = tiny_repo(tmp_path / "repo")
+    done = abprof("main", "main", "--python", "/no/python", "--device", "cpu", cwd=repo.path, home=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[-1] == "abprof: --python: no interpreter '/no/python'"
+    assert not (repo.path / "runs").exists()
+
+
+# ---------------------------------------------------------------- the repository
+
+
+def test_places_that_are_no_repository(lab: Lab, tmp_path: Path) -> None:
+    refused(lab, "main", "fast", repo=tmp_path / "nowhere", says="no such folder")
+    refused(
+        lab, "main", "fast", repo=tmp_path, says="not a git repository (run abprof inside a repository, or name one"
+    )
+    lab.repo.git("clone", "--quiet", "--bare", ".", str(tmp_path / "bare"))
+    refused(lab, "main", "fast", repo=tmp_path / "bare", says="a bare repository has no working tree")
+
+
+def test_a_shallow_clone_without_the_commit(lab: Lab, tmp_path: Path) -> None:
+    lab.repo.git(
+        "clone", "--quiet", "--depth=1", "--no-local", "--branch=fast", f"file://{lab.repo.path}", str(tmp_path / "c")
+    )
+    clone = GitRepo(tmp_path / "c")
+    for spec in ("main", "fast~1"):
+        refused(lab, spec, "fast", repo=clone.path, says=f"{spec!r} is not in this shallow clone (")
+    assert clone.git("status", "--porcelain", "--ignored") == ""
+
+
+def test_no_workloads_and_no_kernels(lab: Lab, tmp_path: Path) -> None:
+    repo = make_repo(tmp_path / "repo")
+    repo.commit("nothing", {"README.md": "hello\n"})
+    refused(lab, "main", "main", repo=repo.path, says="no workloads: there is no such folder")
+    repo.commit("no workload", {"workloads/README.md": "to be written\n"})
+    refused(lab, "main", "main", repo=repo.path, says="no workloads here (docs/WRITING.md says how to write one)")
+    repo.commit("no kernels", {"workloads/w.py": "# simulated\n"})
+    refused(
+        lab,
+        "main",
+        "main",
+        repo=repo.path,
+        says="no side has a kernel package k: kernels/k does not exist on this side",
+    )
+    assert repo.git("status", "--porcelain", "--ignored") == ""
+
+
+def test_a_kernel_that_one_side_lacks_is_an_outcome_and_no_refusal(tmp_path: Path) -> None:
+    """The scenario's other workload goes on; a kernel that no side has is `missing` on both and counted apart."""
+    loads = {name: Workload(kernel=name, presets={"default": {"case": ["a"]}}) for name in ("k", "new", "never")}
+    lab = Lab(tmp_path, Scenario(workloads=loads, times=[Time(ns=20e6)]))
+    lab.repo.git("rm", "-rq", "kernels/never")
+    lab.repo.commit("never was")
+    lab.repo.checkout("fast")
+    lab.repo.git("rm", "-rq", "kernels/new", "kernels/never")
+    lab.repo.commit("gone")
+    lab.repo.checkout("main")
+    result = lab.abprof("main", "fast")
+    assert result.table() == {"k/case=a": "same", "new/case=a": "broken", "never/case=a": "unclear"}
+    assert result.status("new/case=a", "target")[0] == "missing"
+    assert result.row("never/case=a").reasons[0] == "missing"
+    assert result.code == 1
+    back = lab.abprof("fast", "main")
+    assert back.table()["new/case=a"] == "unclear"
+    assert back.row("new/case=a").reasons[0] == "base_missing"
+    assert back.code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("schema = 1\nkernel = 3\n", "abprof.toml:2: Object contains unknown field `kernel`"),
+        ("schema = 1\n[defaults]\nthreshold = 'much'\n", "abprof.toml:3: Expected `float | null`, got `str`"),
+        ("schema = 1\nworkloads = \n", "abprof.toml:2: Invalid value"),
+    ],
+)
+def test_a_broken_abprof_toml(tmp_path: Path, text: str, says: str) -> None:
+    lab = Lab(tmp_path, PLAIN)
+    lab.repo.commit("configuration", {"abprof.toml": text})
+    refused(lab, "main", "fast", says=says)
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """No file may grow beyond 1 KiB, then 8 KiB: before run.json stands nothing is left, afterwards what was measured."""
+    lab = Lab(tmp_path, PLAIN)
+    for kib, left in ((1, False), (8, True)):
+        line = (
+            f"ulimit -f {kib}; exec {sys.executable} -P -m abprof main fast --repo {lab.repo.path} --device simulated"
+        )
+        done = subprocess.run(
+            ["bash", "-c", line], env=lab.environment(), cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2, done
+        assert done.stderr.splitlines()[-1].endswith("/run.json: File too large")
+        assert lab.left_behind() == []
+        runs = lab.repo.path / "runs"
+        assert runs.exists() == left
+    (folder,) = (path for path in runs.iterdir() if path.is_dir())
+    assert json.loads((folder / "run.json").read_bytes())["status"] == "running"
+    assert not list(folder.glob(".*.partial"))
+    assert len((folder / "rounds.jsonl").read_bytes().splitlines()) >= 1
+    assert lab.command("report", str(folder)).code == 0
+
+
+def test_no_compiler(tmp_path: Path) -> None:
+    """The build fails, by name, on each side; it is no bug of abprof's, and the run's folder tells it."""
+    repo = tiny_repo(tmp_path / "repo")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("git", "env"):
+        (tools / name).symlink_to(shutil.which(name) or "")
+    done = abprof("main", "main", "--device", "cpu", "--json", cwd=repo.path, home=tmp_path, PATH=str(tools))
+    assert done.verdicts() == {"tiny/n=4096": "broken"}
+    for side in ("base", "target"):
+        assert done.statuses(side) == {"tiny/n=4096": "build_failed"}
+    reasons = {row["reason"] for row in done.run["observations"]}
+    assert reasons == {"FileNotFoundError: [Errno 2] No such file or directory: 'cc'"}
+    assert done.code == 1
+
+
+def test_a_cache_that_cannot_be_written(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ABPROF_CACHE_DIR", "ABPROF_STATE_DIR"):
+        bad = {**lab.environment(), name: "/proc/abprof"}
+        with monkeypatch.context() as patch:
+            patch.setattr(lab, "environment", lambda bad=bad: bad)
+            refused(lab, "main", "fast", says=f"(set {name})")
+
+
+def test_no_git(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "env").symlink_to(shutil.which("env") or "")
+    bad = {**lab.environment(), "PATH": str(tmp_path)}
+    monkeypatch.setattr(lab, "environment", lambda: bad)
+    refused(lab, "main", "fast", says="git")
+    assert os.environ["PATH"] != str(tmp_path)
+
+
+# ---------------------------------------------------------------- names that are allowed
+
+ODD = [
+    "a/b/c",
+    "a-b-c",
+    "it's",
+    'say-"hi"',
+    "a<b>&c",
+    "\N{ROCKET}-launch",
+    "=1+1",
+    "x" * 250,
+    "CON",
+    "..a".replace("..", ".-"),
+]
+
+
+def test_odd_branch_names_in_a_whole_run(tmp_path: Path) -> None:
+    """Every one a target of one run: its files are told apart, lie in the run's folder, and hold no markup."""
+    load = Workload(
+        kernel="k",
+        suite="dense",
+        presets={"default": {"seqlen": [8], "mask_type": ["full"], "direction": ["fwd"]}},
+        seed_columns=["seqlen", "mask_type", "direction"],
+    )
+    lab = Lab(tmp_path, Scenario(workloads={"dense": load}, times=[Time(ns=20e6)]))
+    names = [
+        name
+        for name in ODD
+        if subprocess.run(["git", "check-ref-format", "--branch", name], capture_output=True, check=False).returncode
+        == 0
+    ]
+    assert len(names) >= 8
+    commit = lab.repo.git("rev-parse", "fast")
+    packed = "".join(f"{commit} refs/heads/{name}\n" for name in sorted(names))
+    (lab.repo.path / ".git" / "packed-refs").write_text("# pack-refs with: peeled fully-peeled sorted\n" + packed)
+    before = lab.fingerprint()
+    result = lab.abprof("main", *names)
+    assert [side.label for side in result.run.sides] == ["main", *names]
+    assert {row.verdict for row in result.run.comparisons} == {"same"}
+    assert result.code == 0
+    assert result.folder
+    assert [path for path in lab.runs.iterdir() if path.is_dir()] == [result.folder]
+    assert [path.name for path in result.folder.iterdir() if path.is_dir()] == ["logs"]
+    for kind in ("profile_dense_", "compare_main_"):
+        assert len(list(result.folder.glob(f"{kind}*.csv"))) == len(names) + (kind == "profile_dense_")
+    page = (result.folder / "report.html").read_text()
+    assert "a&lt;b&gt;&amp;c" in page
+    assert "a<b>" not in page
+    assert lab.fingerprint() == before
+    assert lab.left_behind() == []
+
+
+def test_the_same_ref_twice_is_an_aa_run_and_says_so(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, PLAIN)
+    result = lab.abprof("main", "main")
+    assert set(result.table().values()) == {"same"}
+    assert "A/A" in result.err
+    assert result.code == 0

@@ -1,0 +1,272 @@
+"""Real builder processes: cached by content, published whole, failures as records."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from abprof import build, environment, keys
+from abprof.build import Job
+from abprof.harness import install
+from abprof.model import Build, Cell, Checkout, Package, Side
+from abprof.workshop import Workshop
+from tests.tinyrepo import PACKAGE, WORKLOAD, source
+
+TINY = {"kernels/tiny/__init__.py": PACKAGE, "kernels/tiny/tiny.c": source(10)}
+CELL = Cell(id="tiny/n=4096", workload="tiny", kernel="tiny", suite="tiny", params={"n": 4096})
+
+
+class Shop:
+    """A workshop, and trees that are not git's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lines: list[str] = []
+        for name in ("cache", "logs", "scratch"):
+            (folder / name).mkdir()
+        (folder / "tiny.py").write_text(WORKLOAD)
+        env, _ = environment.clean(os.environ, "user")
+        self.shop = Workshop(
+            cache=folder / "cache",
+            logs=folder / "logs",
+            scratch=folder / "scratch",
+            workers={side: (sys.executable, "-P", str(install(folder / "cache"))) for side in ("base", "target")},
+            env=env,
+            device="cpu",
+            forbidden=(),
+            workloads={"tiny": str(folder / "tiny.py")},
+            toolchain={"base": {"torch": "1"}, "target": {"torch": "1"}},
+            timeout=60,
+            build_timeout=60,
+        )
+
+    def tree(self, name: str, files: Mapping[str, str]) -> Checkout:
+        for path, text in files.items():
+            place = self.folder / name / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+        side = Side(
+            id="target" if "target" in name else "base",
+            spec=name,
+            kind="commit",
+            commit="0" * 40,
+            tree="0" * 40,
+            label=name,
+        )
+        return Checkout(side=side, path=str(self.folder / name))
+
+    def build(
+        self, tree: Checkout, package: str = "tiny", *, rebuild: bool = False, cells: tuple[Cell, ...] = (CELL,)
+    ) -> Build:
+        job = Job(tree, Package(name=package), cells)
+        return build.build(
+            self.shop, job, rebuild=rebuild, say=lambda name, line: self.lines.append(f"[{name}] {line}")
+        )
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def test_a_build_is_made_once_for_the_same_content_wherever_it_lies(shop: Shop) -> None:
+    first = shop.build(shop.tree("base", TINY))
+    again = shop.build(shop.tree("elsewhere/target", TINY))
+    assert first.failure is None
+    assert not first.cached
+    assert again.cached
+    assert (again.key, again.path) == (first.key, first.path)
+    assert sum("$ cc" in line for line in shop.lines) == 1
+    assert {a.kind for a in first.artefacts} == {"module", "object"}
+    assert build.identical([first, dataclasses_replace(again, side="target")], Package(name="tiny"))
+    rebuilt = shop.build(shop.tree("base", TINY), rebuild=True)
+    assert not rebuilt.cached
+    assert rebuilt.path != first.path  # whoever still uses the first keeps it
+    assert Path(first.path).exists()
+
+
+def dataclasses_replace(made: Build, **changes: object) -> Build:
+    import msgspec
+
+    return msgspec.structs.replace(made, **changes)
+
+
+def test_content_decides_and_prose_does_not_make_code_differ(shop: Shop) -> None:
+    base = shop.build(shop.tree("base", TINY))
+    slower = shop.build(shop.tree("target-a", {**TINY, "kernels/tiny/tiny.c": source(20)}))
+    prose = shop.build(shop.tree("target-b", {**TINY, "kernels/tiny/README.md": "About."}))
+    assert len({base.key, slower.key, prose.key}) == 3
+    package = Package(name="tiny")
+    assert not build.identical([base, slower], package)
+    assert build.identical([base, prose], package)
+
+
+def test_output_is_streamed_with_its_name_and_kept_whole(shop: Shop) -> None:
+    made = shop.build(shop.tree("base", TINY))
+    assert any(line.startswith("[base tiny] $ cc -O2") for line in shop.lines)
+    assert "$ cc -O2" in (shop.folder / "logs" / made.log).read_text()
+
+
+def test_a_failed_build_names_its_first_error_line(shop: Shop) -> None:
+    broken = {**TINY, "kernels/tiny/tiny.c": "void twice(int x) { return y; }\n"}
+    made = shop.build(shop.tree("target", broken))
+    assert made.failure is not None
+    assert made.failure.status == "build_failed"
+    assert "error:" in made.failure.reason
+    assert "'y' undeclared" in made.failure.reason.replace("‘", "'").replace("’", "'")
+    assert "error" in (shop.folder / "logs" / made.failure.log).read_text()
+    assert not list((shop.folder / "cache" / "builds" / made.key).glob("[0-9]*")), "a failed build leaves nothing"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ("import nothing_of_that_name\n", "build_failed", "ModuleNotFoundError"),
+        ("raise SystemExit(3)\n", "build_failed", "exit(3)"),
+        ("import os\ndef build(*, verbose): os._exit(7)\n", "build_failed", "exit code 7"),
+        ("import os, signal\ndef build(*, verbose): os.kill(os.getpid(), signal.SIGSEGV)\n", "build_failed", "SIGSEGV"),
+        ("import time\ndef build(*, verbose): time.sleep(600)\n", "build_failed", "still building after 2 s"),
+    ],
+)
+def test_whatever_a_build_does_is_a_record(shop: Shop, body: str, status: str, says: str) -> None:
+    shop.shop = dataclasses.replace(shop.shop, build_timeout=2 if "sleep" in body else 60)
+    made = shop.build(shop.tree("base", {"kernels/tiny/__init__.py": body}))
+    assert made.failure is not None
+    assert made.failure.status == status
+    assert says in made.failure.reason
+
+
+def test_a_package_that_a_side_does_not_have_is_missing(shop: Shop) -> None:
+    made = shop.build(shop.tree("base", TINY), package="other")
+    assert made.failure is not None
+    assert (made.failure.status, made.failure.reason) == ("missing", "kernels/other does not exist on this side")
+
+
+def test_without_build_each_case_is_called_at_build_time(shop: Shop) -> None:
+    body = "print('imported')\ndef double(x):\n    print('called with', x.numel())\n    return x * 2\n"
+    cells = tuple(
+        Cell(id=f"tiny/n={n}", workload="tiny", kernel="tiny", suite="tiny", params={"n": n}) for n in (10, 20)
+    )
+    made = shop.build(shop.tree("base", {"kernels/tiny/__init__.py": body}), cells=cells)
+    log = (shop.folder / "logs" / made.log).read_text()
+    assert "called with 10" in log
+    assert "called with 20" in log
+
+
+def test_two_at_once_build_once(shop: Shop) -> None:
+    trees = [shop.tree("base", TINY), shop.tree("target", TINY)]
+    threads = [threading.Thread(target=shop.build, args=(tree,)) for tree in trees]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum("$ cc" in line for line in shop.lines) == 1
+
+
+def test_a_build_that_was_killed_is_made_again_at_the_same_place(shop: Shop) -> None:
+    made = shop.build(shop.tree("base", TINY))
+    home = Path(made.path).parent
+    (home / "published.json").unlink()  # as if it had been killed just before it was published
+    again = shop.build(shop.tree("base", TINY))
+    assert not again.cached
+    assert again.path == made.path
+
+
+def test_a_published_build_whose_files_are_gone_is_made_again(shop: Shop) -> None:
+    made = shop.build(shop.tree("base", TINY))
+    next(Path(a.path) for a in made.artefacts if a.kind == "object").unlink()
+    assert not shop.build(shop.tree("base", TINY)).cached
+
+
+def test_the_toolchain_and_the_compilers_variables_are_part_of_the_key() -> None:
+    package = Package(name="tiny")
+    key = keys.build_key(package, "abc", {"torch": "2.11"}, {"HOME": "/a", "CFLAGS": "-O2"}, "release")
+    assert key == keys.build_key(package, "abc", {"torch": "2.11"}, {"HOME": "/b", "CFLAGS": "-O2"}, "release")
+    assert key != keys.build_key(package, "abc", {"torch": "2.13"}, {"HOME": "/a", "CFLAGS": "-O2"}, "release")
+    assert key != keys.build_key(package, "abc", {"torch": "2.11"}, {"HOME": "/a", "CFLAGS": "-O3"}, "release")
+    assert key != keys.build_key(package, "abd", {"torch": "2.11"}, {"HOME": "/a", "CFLAGS": "-O2"}, "release")
+
+
+EXTENSION = """
+import os
+from pathlib import Path
+from torch.utils.cpp_extension import load
+
+def _load():
+    return load(name="tinyext", sources=[str(Path(__file__).with_name("ext.cpp"))],
+                build_directory=os.environ["ABPROF_BUILD_DIR"], verbose=True)
+
+def build(*, verbose):
+    _load()
+
+def double(x):
+    return _load().twice(x)
+"""
+EXT = (
+    "#include <torch/extension.h>\ntorch::Tensor twice(torch::Tensor x) { return x * 2; }\n"
+    'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("twice", &twice); }\n'
+)
+
+
+@pytest.mark.slow
+def test_torchs_extension_builder_builds_once_per_content_though_the_path_changes(shop: Shop) -> None:
+    shop.shop = dataclasses.replace(shop.shop, build_timeout=280)  # 20 s on a quiet machine
+    files = {"kernels/tiny/__init__.py": EXTENSION, "kernels/tiny/ext.cpp": EXT}
+    first = shop.build(shop.tree("base", files))
+    assert first.failure is None, first.failure
+    log = (shop.folder / "logs" / first.log).read_text()
+    assert "-std=c++" in log, "the compiler's command is in the log"
+    compiled = log.count("ext.o.d")
+    again = shop.build(shop.tree("elsewhere/target", files))
+    assert again.cached
+    # The builder's own call of a case came after build(): ninja found nothing to do.
+    assert "ninja: no work to do" in log
+    assert compiled == 1
+
+
+SIBLING = {
+    "kernels/tiny/__init__.py": "def double(x):\n    from ..common.helper import factor\n    return x * factor\n",
+    "kernels/common/__init__.py": "",
+    "kernels/common/helper.py": "factor = 2\n",
+    "kernels/other/__init__.py": "def unrelated(): ...\n",
+    "kernels/tiny/table.txt": "128\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "same"),
+    [
+        ("kernels/common/helper.py", "factor = 1 + 1\n", False),  # imported lazily, from outside the package's folder
+        ("kernels/tiny/table.txt", "64\n", False),  # may be read at run time
+        (
+            "kernels/other/__init__.py",
+            "def unrelated(): return 1\n",
+            True,
+        ),  # another package, which this one never names
+        ("kernels/tiny/NOTES.md", "About.\n", True),
+    ],
+)
+def test_identical_code_is_all_that_the_package_can_reach(shop: Shop, path: str, text: str, same: bool) -> None:
+    base = shop.build(shop.tree("base", SIBLING), cells=())
+    target = shop.build(shop.tree("target", {**SIBLING, path: text}), cells=())
+    assert base.key != target.key
+    assert build.identical([base, target], Package(name="tiny")) is same
+
+
+@pytest.mark.parametrize("what", ["object", "source"])
+def test_a_cached_build_that_was_changed_is_made_again(shop: Shop, what: str) -> None:
+    made = shop.build(shop.tree("base", TINY))
+    if what == "object":
+        path = next(Path(a.path) for a in made.artefacts if a.kind == "object")
+    else:
+        path = Path(made.path) / "src" / "kernels" / "tiny" / "tiny.c"
+    path.write_bytes(path.read_bytes() + b"\n")
+    again = shop.build(shop.tree("base", TINY))
+    assert not again.cached
+    assert again.path != made.path

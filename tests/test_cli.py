@@ -1,0 +1,322 @@
+"""The command line: its verbs, its sugar, what goes to which stream, and how soon it answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from abprof import __version__
+from abprof.cli import with_verb
+from abprof.cli.guard import guarded
+from abprof.errors import Exit
+from tests.simulated.lab import Lab, loose
+from tests.simulated.scenario import Scenario, Time, Workload
+
+LOAD = Workload(
+    kernel="k",
+    suite="dense",
+    presets={
+        "default": {"seqlen": [8192], "mask_type": ["full", "causal"], "direction": ["fwd"]},
+        "small": {"seqlen": [8192], "mask_type": ["full"], "direction": ["fwd"]},
+    },
+    seed_columns=["seqlen", "mask_type", "direction"],
+    flops=1e12,
+    phases=[("run", "k.run", "the kernel itself", 0.5)],
+)
+FULL, CAUSAL = (f"dense/seqlen=8192,mask_type={mask},direction=fwd" for mask in ("full", "causal"))
+PLAIN = Scenario(
+    workloads={"dense": LOAD}, times=[Time(ns=20e6), Time(factor=1.3, cell="*mask_type=causal*", side="target")]
+)
+# What a verb needs besides the command line itself, and its help must not wait for.
+HEAVY = ("torch", "triton", "numpy", "pandas", "scipy", "jinja2", "git", "msgspec._json_schema", "pynvml")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A repository in which one run was made: `main fast`, where the causal mask is slower."""
+    made = Lab(tmp_path_factory.mktemp("cli"), PLAIN)
+    result = made.abprof("main", "fast")
+    assert result.table() == {FULL: "same", CAUSAL: "slower"}
+    assert result.code == 1
+    yield made
+    assert made.left_behind() == []
+
+
+def at(lab: Lab, *args: str) -> list[str]:
+    return [*args, "--repo", str(lab.repo.path), "--device", "simulated"]
+
+
+def the_run(lab: Lab) -> Path:
+    """The folder of the fixture's run."""
+    return next(path for path in sorted(lab.runs.iterdir()) if path.is_dir())
+
+
+# ---------------------------------------------------------------- help
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = f"""
+import sys, abprof.__main__, abprof.cli
+abprof.cli.run_command_line(["--help"])
+print([name for name in {HEAVY} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+TYPER_ALONE = """
+import typer
+app = typer.Typer()
+@app.command()
+def one(n: int = 1): "One."
+@app.command()
+def two(n: int = 1): "Two."
+app(["--help"])
+"""
+
+
+def test_help_costs_little_more_than_typer_and_rich_alone() -> None:
+    """Processor seconds, the least of five of each in turn: a loaded machine slows both alike."""
+    ours, bare = [], []
+    for _ in range(5):
+        bare.append(_cpu_seconds("-c", TYPER_ALONE))
+        ours.append(_cpu_seconds("-m", "abprof", "--help"))
+    assert min(ours) < 2.0 * min(bare), (ours, bare)
+
+
+def _cpu_seconds(*args: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *args], stdout=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_without_arguments_the_help_is_shown(lab: Lab) -> None:
+    result = lab.command()
+    assert result.code == Exit.CANNOT_RUN
+    assert "Usage: abprof" in result.out
+    assert result.err == ""
+
+
+def test_version(lab: Lab) -> None:
+    result = lab.command("--version")
+    assert (result.code, result.out) == (0, f"abprof {__version__}\n")
+
+
+def test_completion_for_a_shell() -> None:
+    env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "abprof", "--show-completion", "bash"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "complete -o default -F" in done.stdout
+    assert "_ABPROF_COMPLETE=complete_bash" in done.stdout
+    words = {**os.environ, "_ABPROF_COMPLETE": "complete_bash", "COMP_WORDS": "abprof re", "COMP_CWORD": "1"}
+    asked = subprocess.run([sys.executable, "-m", "abprof"], env=words, capture_output=True, text=True, check=False)
+    assert asked.stdout.split() == ["report", "rerun"]
+
+
+# ---------------------------------------------------------------- sugar
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("main feature", "run main feature"),
+        ("main .", "run main ."),
+        ("main...feature", "run main...feature"),
+        ("--repo report main feature", "run --repo report main feature"),
+        ("--quiet main feature", "run --quiet main feature"),
+        ("--threshold=2 main", "run --threshold=2 main"),
+        ("-q main", "run -q main"),
+        ("report runs/1", "report runs/1"),
+        ("run report main", "run report main"),
+        ("--resume runs/1", "run --resume runs/1"),
+        ("--version", "--version"),
+        ("main --help", "run main --help"),
+        ("", ""),
+    ],
+)
+def test_two_refs_are_short_for_run(typed: str, meant: str) -> None:
+    assert with_verb(typed.split()) == meant.split()
+
+
+def test_a_branch_may_bear_a_verbs_name(lab: Lab) -> None:
+    lab.repo.git("branch", "--force", "report", "fast")
+    result = lab.abprof("run", "main", "report", "--quick")
+    assert [side.label for side in result.run.sides] == ["main", "report"]
+    assert "slower" in result.out
+
+
+# ---------------------------------------------------------------- which stream, which code
+
+
+def test_results_go_to_standard_output_and_progress_to_the_other(lab: Lab) -> None:
+    shown = lab.abprof("main", "fast", "--quick")
+    assert "[base k]" in shown.err
+    assert "[base k]" not in shown.out
+    assert "report.html" in shown.out
+    quiet = lab.abprof("main", "fast", "--quick", "--quiet")
+    assert quiet.err == ""
+    assert "report.html" in quiet.out
+    assert quiet.folder
+    assert "[base k]" in (quiet.folder / "output.txt").read_text(), "the log is kept whole all the same"
+
+
+def test_json_is_one_object_and_nothing_else(lab: Lab) -> None:
+    result = lab.abprof("main", "fast", "--json")
+    run = loose(result)
+    assert result.code == 1 == run["header"]["exit_code"]
+    assert Path(run.pop("run_dir")) == result.folder
+    assert result.folder
+    assert run == json.loads((result.folder / "run.json").read_bytes())
+
+
+def test_a_dry_run_shows_the_plan_and_leaves_nothing(lab: Lab) -> None:
+    before, folders = lab.fingerprint(), list(lab.runs.iterdir())
+    result = lab.command(*at(lab, "main", "fast", "--dry-run"))
+    assert result.code == 0
+    assert [line.split()[0] for line in result.out.splitlines()] == ["base", "target", FULL, CAUSAL, "2"]
+    assert "of measuring" in result.out.splitlines()[-1]
+    planned = loose(lab.command(*at(lab, "main", "fast", "--dry-run", "--json", "--only", "mask_type=causal")))
+    assert [cell["id"] for cell in planned["cells"]] == [CAUSAL]
+    assert (lab.fingerprint(), list(lab.runs.iterdir())) == (before, folders)
+
+
+def test_a_bug_is_exit_3_with_where_to_read_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ABPROF_STATE_DIR", str(tmp_path))
+
+    def broken() -> int:
+        raise ZeroDivisionError("two\nlines")
+
+    assert guarded(broken, ["main", "fast"]) == Exit.BUG
+    said = capsys.readouterr().err
+    assert said == f"abprof: a bug in abprof, please report it: ZeroDivisionError: two lines ({tmp_path / 'bug.log'})\n"
+    log = (tmp_path / "bug.log").read_text()
+    assert "abprof main fast" in log
+    assert "Traceback" in log
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [("report RUN --all", 0), ("main fast --quick --json", 4), ("main fast --json", 1)]
+)
+def test_a_reader_that_stops_reading_does_not_change_the_exit_code(lab: Lab, arguments: str, code: int) -> None:
+    """As in `abprof main fast | head -1`."""
+    words = arguments.replace("RUN", str(the_run(lab))).split()
+    if words[0] == "main":
+        words += ["--repo", str(lab.repo.path), "--device", "simulated", "--runs-dir", str(lab.runs), "--quiet"]
+    line = f"{sys.executable} -P -m abprof {shlex.join(words)} | exec 0<&-; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], env=lab.environment(), capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == (str(code), "")
+
+
+# ---------------------------------------------------------------- the verbs
+
+
+def test_report_makes_everything_again_from_the_rounds(lab: Lab) -> None:
+    folder = the_run(lab)
+    before = json.loads((folder / "run.json").read_bytes())
+    names = {path.name for path in folder.iterdir()}
+    assert {"report.html", "report.md", "cells.csv", "output.txt", "compare_main_fast_dense.csv"} <= names
+    for name in names - {"run.json", "rounds.jsonl", "logs", ".gitignore"}:
+        (folder / name).unlink()
+    result = lab.command("report", str(folder), "--json")
+    assert result.code == 0, "a report that is made is exit 0, whatever its verdicts"
+    assert {path.name for path in folder.iterdir()} == names
+    after = loose(result)
+    assert after.pop("run_dir") == str(folder)
+    assert after == before
+
+
+def test_a_rerun_under_another_judge_is_refused(lab: Lab) -> None:
+    folder, judge = the_run(lab), lab.repo.path / "workloads" / "dense.py"
+    rounds, text = (folder / "rounds.jsonl").read_bytes(), judge.read_text()
+    judge.write_text(text + "# more lenient\n")
+    result = lab.command("rerun", str(folder), "--repo", str(lab.repo.path), "--json")
+    judge.write_text(text)
+    assert result.code == 2
+    assert loose(result)["error"]["what"] == "workload dense has changed since the run"
+    helper = judge.with_name("_tolerance.py")
+    helper.write_text("RTOL = 1.0\n")
+    result = lab.command("rerun", str(folder), "--repo", str(lab.repo.path), "--json")
+    helper.unlink()
+    assert result.code == 2
+    assert loose(result)["error"]["what"] == "a file beside the workloads has changed since the run"
+    assert (folder / "rounds.jsonl").read_bytes() == rounds
+
+
+def test_list_names_packages_workloads_and_cells(lab: Lab) -> None:
+    told = loose(lab.command(*at(lab, "list", "--json")))
+    assert told["kernels"] == ["k"]
+    assert [load["name"] for load in told["workloads"]] == ["dense"]
+    assert [cell["id"] for cell in told["cells"]] == [FULL, CAUSAL]
+    shown = lab.command(*at(lab, "list"))
+    assert shown.code == 0
+    assert "2 cells in preset default" in shown.out
+    assert "1 cell in preset small" in lab.command(*at(lab, "list", "--preset", "small")).out
+
+
+def test_doctor_says_what_can_be_measured(lab: Lab) -> None:
+    result = lab.command("doctor", "--json")
+    found = {item["name"]: item for item in loose(result)["findings"]}
+    assert result.code == 0
+    assert found["git"]["state"] == "ok"
+    assert found["worker on cpu"]["state"] == "ok"
+    assert str(lab.cache) in found["cache"]["text"]
+    shown = lab.command("doctor")
+    assert len(shown.out.splitlines()) == len(found)
+
+
+def test_doctor_exits_2_when_nothing_can_be_measured(tmp_path: Path) -> None:
+    """The worker's interpreter has no torch."""
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
+    bare.chmod(0o755)
+    env = {**os.environ, "ABPROF_CACHE_DIR": str(tmp_path / "cache"), "ABPROF_STATE_DIR": str(tmp_path / "state")}
+    done = subprocess.run(
+        [sys.executable, "-m", "abprof", "doctor", "--python", str(bare), "--json"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    worker = next(item for item in json.loads(done.stdout)["findings"] if item["name"] == "worker on cpu")
+    assert done.returncode == 2
+    assert worker["state"] == "problem"
+    assert "torch" in worker["text"]
+
+
+def test_clean_removes_builds_when_asked_and_never_runs(lab: Lab) -> None:
+    assert lab.command("clean").out == "nothing to clean\n"
+    builds = lab.cache / "builds"
+    assert list(builds.iterdir())
+    runs = sorted(lab.runs.rglob("*"))
+    result = lab.command("clean", "--builds")
+    assert result.code == 0
+    assert result.out.count("removed the build") >= 2
+    assert list(builds.iterdir()) == []
+    assert lab.command("clean", "--all").code == 0
+    assert sorted(lab.runs.rglob("*")) == runs
+
+
+def test_compare_csv_of_two_profiles(lab: Lab, tmp_path: Path) -> None:
+    folder, out = the_run(lab), tmp_path / "out.csv"
+    paths = [str(folder / f"profile_dense_{name}.csv") for name in ("main", "fast")]
+    result = lab.command("compare-csv", *paths, str(out))
+    assert result.code == 0
+    assert "Detected TFLOPs performance fluctuation over 1.5%" in result.out
+    assert out.read_text().startswith("mask_type,direction,seqlen,tflops_per_sec_baseline,")
+    assert "within 40%" in lab.command("compare-csv", *paths, str(out), "--threshold", "40").out

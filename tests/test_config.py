@@ -1,0 +1,104 @@
+"""Loose values die at the door: abprof.toml and the command line's texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from abprof.config import Config, File, parse_file, percent, read_file, seconds, worker_argv
+from abprof.errors import AbprofError
+from abprof.model import Package
+
+GOOD = """
+schema = 1
+workloads = "perf"
+
+[kernels.rms]
+path = "src/mykernels"
+import = "mykernels"
+inputs = ["src/**"]
+build = ["python", "setup.py", "build_ext"]
+env = {MYPKG_CACHE = "{build_dir}/cache"}
+
+[defaults]
+threshold = 2.0
+
+[[threshold]]
+cells = "dense/*"
+percent = 1.0
+"""
+
+
+def test_a_whole_file() -> None:
+    file = parse_file(GOOD, "abprof.toml")
+    assert file.package("rms") == Package(
+        name="rms",
+        path="src/mykernels",
+        module="mykernels",
+        inputs=("src/**",),
+        build=("python", "setup.py", "build_ext"),
+        env={"MYPKG_CACHE": "{build_dir}/cache"},
+    )
+    assert file.package("other") == Package(name="other")
+    settings = Config(specs=("a",), file=file).settings("cuda", "gpu")
+    assert (settings.threshold, settings.margin, settings.thresholds) == (2.0, 0.5, (("dense/*", 1.0),))
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "says"),
+    [
+        ("schema = 1\nkernel = 3\n", "abprof.toml:2", "unknown field `kernel`"),
+        ("schema = 1\n\n[kernels.a]\npaht = 'x'\n", "abprof.toml:4", "unknown field `paht`"),
+        ("schema = 1\n[defaults]\nthreshold = 'much'\n", "abprof.toml:3", "Expected `float | null`, got `str`"),
+        ("schema = 2\n", "abprof.toml:1", "schema = 2, this abprof reads schema = 1"),
+        ("schema = 1\nworkloads = \n", "abprof.toml:2", "Invalid value"),
+        ("schema = 1\n[[threshold]]\ncells = 'x'\npercent = -1.0\n", "abprof.toml:4", "threshold of -1.0 per cent"),
+    ],
+)
+def test_a_broken_file_names_key_and_line(text: str, where: str, says: str) -> None:
+    with pytest.raises(AbprofError) as error:
+        parse_file(text, "abprof.toml")
+    assert error.value.where == where
+    assert says in error.value.what
+    assert "\n" not in error.value.line
+
+
+def test_the_table_in_pyproject(tmp_path: Path) -> None:
+    assert read_file(tmp_path) is None
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    assert read_file(tmp_path) is None
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n[tool.abprof]\nworkloads = 'perf'\n")
+    assert read_file(tmp_path) == File(workloads="perf")
+
+
+def test_a_cpu_has_wider_defaults_and_the_command_line_wins() -> None:
+    wide = Config(specs=("a",)).settings("cpu", "wall")
+    assert (wide.threshold, wide.margin) == (5.0, 5.0)
+    asked = Config(specs=("a",), threshold=2.0).settings("cpu", "wall")
+    assert (asked.threshold, asked.margin) == (2.0, 2.0)  # a margin is never wider than the threshold
+
+
+@pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400)])
+def test_durations(text: str, value: float) -> None:
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "ten", "-5m", "0", "10 days"])
+def test_a_duration_that_is_none(text: str) -> None:
+    with pytest.raises(AbprofError, match="is not a duration"):
+        seconds(text)
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "x", "nan", "inf", "1000", ""])
+def test_a_percentage_that_is_none(text: str) -> None:
+    with pytest.raises(AbprofError, match=r"--threshold .* is not a positive percentage"):
+        percent(text, "--threshold")
+    assert percent("1.5%", "--threshold") == 1.5
+
+
+def test_a_worker_command_from_the_environment() -> None:
+    assert worker_argv({}) == ()
+    assert worker_argv({"ABPROF_WORKER": '["python", "w.py"]'}) == ("python", "w.py")
+    with pytest.raises(AbprofError, match="ABPROF_WORKER is not a JSON list"):
+        worker_argv({"ABPROF_WORKER": "python w.py"})

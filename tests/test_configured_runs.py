@@ -1,0 +1,88 @@
+"""abprof.toml in whole runs: whose thresholds decide, and who wins over whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.simulated.lab import Lab, loose
+from tests.simulated.scenario import Scenario, Time, Workload
+
+LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}, "small": {"case": ["a"]}})
+# Three per cent slower: beyond the default threshold of 1.5 %, inside one of 10 %.
+PLANTED = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6), Time(factor=1.03, side="target")])
+WIDE = "schema = 1\n[defaults]\nthreshold = 10.0\nmargin = 0.4\n"
+CELLS = WIDE + '[[threshold]]\ncells = "w/case=b"\npercent = 2.0\n'
+SMALL = 'schema = 1\n[defaults]\npreset = "small"\nbudget = "90s"\n'
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path, PLANTED)
+
+
+def planned(lab: Lab, *args: str, repo: Path | None = None) -> dict[str, Any]:
+    """What a dry run says."""
+    places = ["--repo", str(repo or lab.repo.path), "--device", "simulated"]
+    return loose(lab.command("main", "fast", "--dry-run", "--json", *places, *args))
+
+
+def test_thresholds_of_the_file_decide_verdicts_cell_by_cell(lab: Lab) -> None:
+    lab.repo.write({"abprof.toml": CELLS})
+    result = lab.abprof("main", "fast")
+    assert result.table() == {"w/case=a": "slight", "w/case=b": "slower"}
+    assert (result.run.settings.threshold, result.run.settings.margin) == (10.0, 0.4)
+    assert result.code == 1
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert planned(lab)["settings"]["threshold"] == 1.5
+    lab.repo.write({"abprof.toml": WIDE})
+    assert planned(lab)["settings"]["threshold"] == 10.0
+    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "ABPROF_THRESHOLD": "7"})
+    assert planned(lab)["settings"]["threshold"] == 7.0
+    assert planned(lab, "--threshold", "3%")["settings"]["threshold"] == 3.0
+
+
+def test_the_file_is_found_from_a_folder_inside_the_repository(lab: Lab) -> None:
+    lab.repo.write({"abprof.toml": SMALL})
+    for place in (lab.repo.path, lab.repo.path / "kernels" / "k"):
+        plan = planned(lab, repo=place)
+        assert [cell["id"] for cell in plan["cells"]] == ["w/case=a"]
+        assert plan["settings"]["budget"] == 90.0
+
+
+@pytest.mark.parametrize("name", ["abprof.toml", "pyproject.toml"])
+def test_in_ci_a_pull_request_does_not_widen_its_own_threshold(
+    lab: Lab, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def text(percent: float) -> str:
+        table = "[defaults]" if name == "abprof.toml" else "[tool.abprof.defaults]"
+        return f"{table}\nthreshold = {percent}\n"
+
+    lab.repo.commit("strict", {name: text(2.0)})
+    lab.repo.branch("branch")
+    lab.repo.commit("lax", {name: text(50.0), "kernels/k/__init__.py": "WHO = 'branch'\n"})
+    assert planned(lab)["settings"]["threshold"] == 50.0, "by hand: the working tree's"
+    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true"})
+    assert planned(lab)["settings"]["threshold"] == 2.0
+
+
+def test_in_ci_the_workloads_are_those_of_base(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.repo.write({"workloads/_tolerance.py": "RTOL = 1.0\n"})
+    root = str(lab.repo.path)
+    assert planned(lab)["workloads_from"].startswith(f"{root}/workloads "), "by hand: the working tree's"
+    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true"})
+    with_ci = planned(lab)["workloads_from"]
+    assert "/s0/workloads sha256:" in with_ci, with_ci
+    first = lab.abprof("main", "fast", "--only", "case=a")
+    assert first.run.workloads_from.rpartition(" ")[2] == with_ci.rpartition(" ")[2]
+    assert planned(lab, "--workloads-from", f"{root}/workloads")["workloads_from"].startswith(f"{root}/workloads ")
+    monkeypatch.undo()
+    epochs = first.row("w/case=a").epochs
+    again = lab.command("rerun", str(first.folder), "--repo", root)
+    assert again.row("w/case=a").epochs > epochs, "the judge was found in base's worktree"

@@ -1,0 +1,204 @@
+"""`abprof demo`: ordinary commits on the bundled kernels, with a real optimisation and a real slip that the run finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from abprof import demo
+from abprof.errors import AbprofError
+from tests.gitrepo import GitRepo
+
+ROOT = Path(__file__).parents[1]
+BRANCHES = ("main", "optimize_ffa~1", "optimize_ffa")
+# What each branch asks of its backend: forward passes of a forward, forward and backward passes of a backward.
+PLANTED = {
+    "main": {"dense": [1, 0, 1], "block_sparse": [2, 0, 1]},
+    "optimize_ffa~1": {"dense": [1, 0, 1], "block_sparse": [1, 0, 1]},
+    "optimize_ffa": {"dense": [1, 1, 1], "block_sparse": [1, 1, 1]},
+}
+COUNT = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import torch, ffa
+from ffa import autograd
+
+calls = []
+class Backend:
+    def forward(self, q, k, v, schedule, scale):
+        calls.append("forward")
+        return torch.zeros_like(q), torch.zeros(q.shape[1], q.shape[0])
+    def backward(self, dout, q, k, v, out, lse, schedule, scale):
+        calls.append("backward")
+        return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+
+autograd.backend_for = lambda device: Backend()
+q, k, v = (torch.randn(128, 1, 64, requires_grad=True) for _ in range(3))
+one = torch.ones(1, 2, dtype=torch.int32)
+found = {}
+for name, attend in {
+    "dense": lambda: ffa.ffa_attention(q, k, v, [(0, 128)], [(0, 128)], [0]),
+    "block_sparse": lambda: ffa.ffa_block_sparse(q, k, v, one, (one - 1)[..., None], q_block=64, k_block=64),
+}.items():
+    calls.clear()
+    out = attend()
+    forward = calls.count("forward")
+    calls.clear()
+    out.backward(torch.ones_like(out))
+    found[name] = [forward, calls.count("forward"), calls.count("backward")]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> GitRepo:
+    return GitRepo(demo.make(tmp_path_factory.mktemp("demo") / "abprof-demo"))
+
+
+def test_two_branches_of_ordinary_commits(made: GitRepo) -> None:
+    assert made.git("branch", "--format=%(refname:short)").split() == ["main", "optimize_ffa"]
+    assert made.git("branch", "--show-current") == "main"
+    assert made.git("status", "--porcelain") == ""
+    assert made.git("rev-list", "--count", "main") == "1"
+    assert made.git("rev-list", "--count", "main..optimize_ffa") == "2"
+    for commit in ("optimize_ffa~1", "optimize_ffa"):
+        assert made.git("diff", "--name-only", f"{commit}~1", commit) == demo.EDITED
+        assert made.git("log", "-1", "--format=%s", commit)
+    tracked = made.git("ls-files").splitlines()
+    assert "workloads/dense.py" in tracked
+    assert "workloads/block_sparse.py" in tracked
+    assert not [name for name in tracked if "__pycache__" in name or name.endswith(".so")]
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_each_branch_holds_what_was_planted(made: GitRepo, branch: str, tmp_path: Path) -> None:
+    """By counting what the package asks of its backend, on each branch."""
+    made.git("archive", f"--output={tmp_path / 'tree.tar'}", branch, "kernels")
+    shutil.unpack_archive(tmp_path / "tree.tar", tmp_path, filter="data")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", COUNT, str(tmp_path / "kernels")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == PLANTED[branch]
+
+
+def test_the_branchs_first_commit_is_the_bundled_kernel(made: GitRepo) -> None:
+    """main is what was before the optimisation; nothing but the planted edit differs from what is bundled."""
+    bundled = (ROOT / demo.EDITED).read_text()
+    assert made.git("show", f"optimize_ffa~1:{demo.EDITED}") + "\n" == bundled
+    assert made.git("show", f"main:{demo.EDITED}") + "\n" == bundled.replace(demo.FUSED, demo.SPLIT)
+    assert demo.SPLIT != demo.FUSED
+
+
+def test_kernels_that_have_moved_on_are_one_clear_line() -> None:
+    with pytest.raises(AbprofError, match="the bundled kernels are not those this demo was written for"):
+        demo.replace("nothing of the kind", demo.FUSED, demo.SPLIT)
+    with pytest.raises(AbprofError, match="the bundled kernels are not those"):
+        demo.replace(demo.FUSED * 2, demo.FUSED, demo.SPLIT)
+
+
+def test_a_folder_that_is_not_empty_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine\n")
+    done = command("-m", "abprof", "demo", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == f"abprof: {tmp_path}: not an empty folder"
+    assert [path.name for path in tmp_path.iterdir() if path.name not in ("cache", "state")] == ["mine.txt"]
+
+
+def test_after_a_plain_install_away_from_the_checkout(tmp_path: Path) -> None:
+    """The wheel carries kernels, workloads and templates: laid out as pyproject.toml says, they are found there."""
+    included = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    site = tmp_path / "site"
+    ignore = shutil.ignore_patterns("__pycache__", "_bundled")
+    shutil.copytree(ROOT / "abprof", site / "abprof", ignore=ignore)
+    for source, target in included["force-include"].items():
+        shutil.copytree(ROOT / source, site / target, ignore=ignore)
+    code = """
+from pathlib import Path
+from abprof import bundled, demo
+print(bundled.bundled("templates"))
+demo.make(Path("made"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(site / "abprof" / "_bundled" / "templates")
+    assert (tmp_path / "made" / "kernels" / "ffa" / "autograd.py").exists()
+    assert (tmp_path / "made" / "workloads" / "dense.py").exists()
+
+
+# ---------------------------------------------------------------- the demo itself
+
+PATIENT = """
+import sys
+from pathlib import Path
+import msgspec
+from abprof import demo, session
+from abprof.view import View
+path = demo.make(Path("abprof-demo"))
+config = msgspec.structs.replace(demo.config(path, ("cpu",)), budget=900.0)
+session.run(config, View(quiet=True))
+"""
+
+
+def command(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """`python ARGS` with abprof at hand, and caches of its own."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env |= {f"ABPROF_{name}_DIR": str(cwd / name.lower()) for name in ("CACHE", "STATE")}
+    return subprocess.run([sys.executable, "-P", *args], env=env, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def verdicts(home: Path) -> dict[tuple[str, str], set[str]]:
+    """(workload, direction) -> the verdicts of its cells; every cell must have one."""
+    (folder,) = (path for path in (home / "abprof-demo" / "runs").iterdir() if path.is_dir())
+    run: dict[str, Any] = json.loads((folder / "run.json").read_bytes())
+    rows = {row["cell"]: row["verdict"] for row in run["comparisons"] if row["from"] == "base"}
+    found: dict[tuple[str, str], set[str]] = {}
+    for cell in run["cells"]:
+        found.setdefault((cell["workload"], cell["params"]["direction"]), set()).add(rows[cell["id"]])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_exactly_what_was_planted_is_found(tmp_path: Path) -> None:
+    """With time enough, so that a busy machine only takes longer."""
+    done = command("-c", PATIENT, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = verdicts(tmp_path)
+    assert found.pop(("dense", "fwd")).isdisjoint({"slower", "faster", "broken"})
+    assert found == {
+        ("dense", "bwd"): {"slower"},
+        ("block_sparse", "fwd"): {"faster"},
+        ("block_sparse", "bwd"): {"slower"},
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_command_makes_it_runs_it_and_says_where_the_report_is(tmp_path: Path) -> None:
+    """In its own time budget, which on a busy machine may leave cells undecided, but never says the opposite."""
+    done = command("-m", "abprof", "demo", "--device", "cpu", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (report,) = (tmp_path / "abprof-demo" / "runs").glob("*/report.html")
+    assert str(report) in done.stdout
+    found = verdicts(tmp_path)
+    assert found["dense", "bwd"] <= {"slower", "unclear"}
+    assert found["block_sparse", "bwd"] <= {"slower", "unclear"}
+    assert found["block_sparse", "fwd"] <= {"faster", "unclear"}
+    assert found["dense", "fwd"].isdisjoint({"slower", "faster", "broken"})
+    assert GitRepo(tmp_path / "abprof-demo").git("status", "--porcelain") == ""

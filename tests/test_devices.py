@@ -1,0 +1,316 @@
+"""Devices seen from the parent: which one is meant, what is refused, what voids a round. NVML is played by an object."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from abprof import devices, doctor
+from abprof.config import Config
+from abprof.devices import cuda
+from abprof.devices.cpu import CpuDevice
+from abprof.devices.cuda import CudaDevice
+from abprof.errors import AbprofError
+from abprof.model import MachineState
+from abprof.session import alone
+from abprof.survey import survey
+from abprof.view import View
+from abprof.wire import Ready
+from tests.nvml import UUIDS, Nvml
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
+    """Three idle GPUs, all visible."""
+    played = Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", played)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return played
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """A living process of somebody else's."""
+    child = subprocess.Popen(["sleep", "60"])
+    while Path(f"/proc/{child.pid}/comm").read_text() != "sleep\n":  # it takes its name a moment after it starts
+        time.sleep(0.01)
+    yield child.pid
+    child.kill()
+    child.wait()
+
+
+def chosen(*asked: str) -> str:
+    return devices.choose(asked).lease
+
+
+# ---------------------------------------------------------------- which device
+
+
+def test_a_gpu_where_there_is_one_and_the_cpu_else(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen() == "GPU-aaaa"
+    assert chosen("cpu") == "cpu"
+    nvml.uuids = []
+    assert chosen() == "cpu"
+    monkeypatch.setattr(nvml, "nvmlInit", lambda: 1 / 0, raising=False)  # no driver
+    assert chosen() == "cpu"
+    with pytest.raises(AbprofError, match=r"--device cuda: no CUDA device \(abprof doctor says"):
+        chosen("cuda")
+
+
+@pytest.mark.parametrize(
+    ("asked", "lease"),
+    [
+        ("cuda", "GPU-aaaa"),
+        ("cuda:0", "GPU-aaaa"),
+        ("cuda:2", "GPU-cccc"),
+        ("GPU-cccc", "GPU-cccc"),
+        ("GPU-ab", "GPU-abbb"),
+    ],
+)
+def test_a_gpu_by_index_or_uuid(nvml: Nvml, asked: str, lease: str) -> None:
+    device = devices.choose((asked,))
+    assert (device.lease, device.worker) == (lease, f"cuda:{lease}")
+    assert device.machine().uuid == lease
+
+
+@pytest.mark.parametrize("asked", ["cuda:3", "GPU-dddd"])
+def test_a_gpu_that_is_not_there_names_those_that_are(nvml: Nvml, asked: str) -> None:
+    with pytest.raises(AbprofError, match=r"no GPU .* GPU-aaaa, GPU-abbb, GPU-cccc"):
+        chosen(asked)
+
+
+@pytest.mark.parametrize(
+    ("visible", "first", "second"),
+    [
+        ("2,0", "GPU-cccc", "GPU-aaaa"),
+        ("GPU-c,GPU-aaaa", "GPU-cccc", "GPU-aaaa"),
+        (" 1 , 0 ", "GPU-abbb", "GPU-aaaa"),
+        ("1,-1,0", "GPU-abbb", None),
+        ("1,7,0", "GPU-abbb", None),
+        ("", None, None),
+        ("-1", None, None),
+        ("NoDevFiles", None, None),
+    ],
+)
+def test_cuda_visible_devices_is_respected(
+    nvml: Nvml, monkeypatch: pytest.MonkeyPatch, visible: str, first: str | None, second: str | None
+) -> None:
+    """Its order counts, and as for CUDA itself it ends at the first entry that is no device."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    if first is None:
+        assert chosen() == "cpu"
+        return
+    assert chosen() == chosen("cuda:0") == first
+    if second is None:
+        with pytest.raises(AbprofError, match=f"no GPU 1 .*there are {first}"):
+            chosen("cuda:1")
+    else:
+        assert chosen("cuda:1") == second
+    hidden = next(uuid for uuid in UUIDS if uuid not in (first, second))
+    with pytest.raises(AbprofError, match=f"no GPU {hidden}"):
+        chosen(hidden)
+
+
+@pytest.mark.parametrize("asked", [(), ("cuda",)])
+def test_a_mig_slice_is_refused_and_not_taken_for_no_gpu(
+    nvml: Nvml, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1234")
+    with pytest.raises(AbprofError, match="names a MIG slice, which shares clocks and memory"):
+        devices.choose(asked)
+
+
+def test_rocm_is_not_supported_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the machine, when a GPU is asked for; by the workers' torch in any case."""
+    exists = Path.exists
+    monkeypatch.setattr(
+        Path, "exists", lambda self: {"/dev/kfd": True, "/proc/driver/nvidia": False}.get(str(self), exists(self))
+    )
+    with pytest.raises(AbprofError, match="ROCm is not supported yet"):
+        devices.choose(("cuda",))
+
+    class RocmWorker:
+        def call(self, request: Any, timeout: float) -> Ready:
+            return Ready(protocol=1, pid=1, kind="cuda", device="AMD", versions={"hip": "6.2"})
+
+    asked: Any = RocmWorker()
+    with pytest.raises(AbprofError, match=r"torch was built for ROCm, which is not supported yet \(--device cpu\)"):
+        survey(asked, {}, Config(specs=("a",)), device="cuda", kind="cuda", timeout=1)
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def device() -> CudaDevice:
+    found = cuda.find("0")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"mode": 1}, "exclusive-process compute mode"),
+        ({"mode": 3}, "exclusive-process compute mode"),
+        ({"mode": 2}, "prohibits computing"),
+        ({"mig": (1, 1)}, "split into MIG slices"),
+        ({"mps": [4321]}, "an MPS server is running"),
+    ],
+)
+def test_settings_under_which_nothing_is_measured(nvml: Nvml, setting: dict[str, Any], says: str) -> None:
+    vars(nvml).update(setting)
+    refusal = device().refusal()
+    assert refusal is not None
+    assert says in refusal[0]
+    assert refusal[1], "with what to do about it"
+
+
+def test_doctor_tells_a_refusal(nvml: Nvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("ABPROF_CACHE_DIR", "ABPROF_STATE_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    nvml.mode = 3
+    (row,) = (row for row in doctor.examine("") if row.name == "cuda")
+    assert (row.state, row.advice) == ("problem", "nvidia-smi -c DEFAULT, by its administrator")
+
+
+def test_an_mps_server_is_known_by_its_process(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml.pids = [99]
+    monkeypatch.setattr(cuda, "_process_name", lambda pid: {99: "nvidia-cuda-mps"}.get(pid, ""))
+    refusal = device().refusal()
+    assert refusal is not None
+    assert "an MPS server" in refusal[0]
+
+
+def test_an_ordinary_gpu_is_not_refused_nor_one_that_answers_nothing(nvml: Nvml) -> None:
+    assert (device().refusal(), device().busy()) == (None, None)
+    nvml.mig = (0, 0)
+    assert device().refusal() is None
+    nvml.mode = nvml.mig = nvml.use = nvml.pids = None  # a virtual machine's driver
+    assert (device().refusal(), device().busy()) == (None, None)
+
+
+def test_a_gpu_that_somebody_is_using(nvml: Nvml, stranger: int) -> None:
+    nvml.pids, nvml.use = [stranger], 97
+    busy = device().busy()
+    assert busy is not None
+    assert busy[0] == f"somebody else is using the GPU (sleep {stranger}; 97 % busy)"
+    nvml.use = 3
+    assert device().busy() is None, "a process that only holds memory does not disturb"
+    nvml.pids, nvml.use = [], 97
+    assert device().busy() is None, "use that has just ended"
+
+
+def test_busy_is_asked_when_the_lease_is_held(nvml: Nvml, stranger: int, tmp_path: Path) -> None:
+    """Not before: another abprof's workers on it mean waiting for its lease, not a refusal."""
+    nvml.pids, nvml.use = [stranger], 97
+    assert device().refusal() is None
+    place: Any = SimpleNamespace(state=tmp_path, device=device(), label="this run")
+    ran = []
+    with (
+        pytest.raises(AbprofError, match=r"GPU-aaaa: somebody else is using the GPU"),
+        alone(place, View(quiet=True), wait=False),
+    ):
+        ran.append(1)  # fmt: skip
+    assert not ran
+    nvml.use = 0
+    with alone(place, View(quiet=True), wait=False):  # the refusal gave the lease back
+        ran.append(1)
+    assert ran
+
+
+# ---------------------------------------------------------------- what is seen while measuring
+
+
+def test_state_is_the_mean_since_the_last_reading(nvml: Nvml) -> None:
+    gpu = device()
+    nvml.reasons = 0x4
+    gpu._sample()
+    nvml.clock, nvml.power, nvml.temperature, nvml.reasons = 1800, 450_000, 43, 0x20
+    gpu._sample()
+    state = gpu.state()
+    assert (state.sm_clock_mhz, state.power_w, state.temperature_c) == (1890.0, 400.0, 42.0)
+    assert state.throttle == ("software power cap", "software thermal slowdown")
+    assert gpu.state() == MachineState()
+    nvml.clock = nvml.power = nvml.temperature = nvml.reasons = None
+    gpu._sample()
+    assert gpu.state() == MachineState()
+
+
+@pytest.mark.parametrize(
+    ("reasons", "void"),
+    [
+        (0x0, ""),
+        (0x1, ""),
+        (0x4, ""),
+        (0x20, ""),
+        (0x8, "hardware slowdown"),
+        (0x40, "hardware thermal slowdown"),
+        (0x84, "hardware power brake"),
+    ],
+)
+def test_hardware_slowdowns_void_rounds_and_the_power_cap_does_not(nvml: Nvml, reasons: int, void: str) -> None:
+    gpu = device()
+    nvml.reasons = reasons
+    before = time.monotonic_ns()
+    gpu._sample()
+    bad = gpu.bad_times()
+    assert [why for *_, why in bad] == ([void] if void else [])
+    for start, end, _ in bad:
+        assert start < before < end
+    assert gpu.bad_times() == [], "told once"
+
+
+def test_a_foreign_process_voids_rounds_and_is_named(nvml: Nvml, stranger: int) -> None:
+    gpu = device()
+    gpu._own = {os.getpid()}
+    nvml.pids = [os.getpid()]
+    gpu._sample()
+    assert gpu.bad_times() == []
+    nvml.pids = [os.getpid(), stranger]
+    gpu._sample()
+    assert [why for *_, why in gpu.bad_times()] == [f"sleep {stranger}"]
+    assert gpu.state().foreign == (f"sleep {stranger}",)
+
+
+def test_in_a_container_that_renumbers_processes_none_is_taken_for_foreign(nvml: Nvml) -> None:
+    """The driver names processes by the host's numbers: ours are not among them either."""
+    gpu = device()
+    gpu._own = {os.getpid()}
+    nvml.pids = [3_000_001, 3_000_002]
+    gpu._sample()
+    assert gpu.bad_times() == []
+    assert gpu.state().foreign == ()
+
+
+def test_sampling_goes_on_by_itself_once_watched(nvml: Nvml) -> None:
+    gpu = device()
+    gpu.watch([os.getpid()])
+    end = time.monotonic() + 10
+    while gpu.state() == MachineState() and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    assert gpu.state().sm_clock_mhz == 1980.0
+
+
+# ---------------------------------------------------------------- the CPU
+
+
+def test_a_cpu_is_never_refused_and_tells_its_load() -> None:
+    cpu = CpuDevice()
+    assert (cpu.refusal(), cpu.busy(), cpu.bad_times()) == (None, None, [])
+    cpu.watch([os.getpid()])
+    state = cpu.state()
+    assert state.load1 is not None
+    assert 0 <= state.load1 < 10_000
+    machine = cpu.machine()
+    assert (machine.kind, machine.cpus) == ("cpu", len(os.sched_getaffinity(0)))
+    assert machine.memory_bytes > 1 << 27
+    assert machine.device

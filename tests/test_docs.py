@@ -1,0 +1,178 @@
+"""What the pages say is so: README's commands are run, links lead somewhere, tables agree with the code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from abprof.cli import app
+from abprof.errors import Exit
+from tests.simulated.lab import Lab, Result
+from tests.simulated.scenario import Scenario, Time, Workload
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+VERBS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def blocks(text: str) -> list[str]:
+    """Lines of the fenced blocks that name no language: what a person types."""
+    return [line for block in re.findall(r"^```\n(.*?)^```$", text, re.M | re.S) for line in block.splitlines() if line]
+
+
+def commands(text: str) -> list[str]:
+    """Every `abprof ...` of a page: in blocks, and in inline code."""
+    inline = re.findall(r"`(abprof [^`]+)`", text)
+    return list(dict.fromkeys([line for line in blocks(text) if line.startswith("abprof ")] + inline))
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """README's own situation: a repository with branches main and optimize_ffa, and a run in which a cell is slower."""
+    axes = {"seqlen": [4096, 8192, 16384], "mask_type": ["full"], "direction": ["fwd", "bwd"]}
+    load = Workload(
+        kernel="ffa", suite="dense", presets={"default": axes}, seed_columns=["seqlen", "mask_type", "direction"]
+    )
+    slow = Time(factor=1.2, cell="*direction=bwd", side="target")
+    made = Lab(tmp_path_factory.mktemp("docs"), Scenario(workloads={"dense": load}, times=[Time(ns=20e6), slow]))
+    made.repo.git("branch", "optimize_ffa", "fast")
+    assert made.abprof("main", "optimize_ffa", "--only", "seqlen=8192").code == 1
+    yield made
+    assert made.left_behind() == []
+
+
+def follow(lab: Lab, command: str) -> Result:
+    """Run a command as README has it. Comparisons are planned only: that their options exist and their refs resolve."""
+    folder = next(path for path in lab.runs.iterdir() if path.is_dir())
+    csv = {"BASE": "profile_dense_main", "TARGET": "profile_dense_optimize_ffa", "OUT": "out"}
+    words = [
+        str(folder / f"{csv[word[:-4]]}.csv") if word[:-4] in csv else str(folder) if word == "RUN" else word
+        for word in shlex.split(command)[1:]
+    ]
+    if "--help" in words:
+        return lab.command(*words)
+    if words[0] == "demo":
+        return lab.command("demo", "--help")  # tests/test_demo.py runs it
+    if words[0] == "list":
+        return lab.command(*words, "--repo", str(lab.repo.path), "--device", "simulated")
+    if words[0] == "rerun":
+        return lab.command(*words, "--repo", str(lab.repo.path))
+    if words[0] in VERBS and words[0] != "run":
+        return lab.command(*words)
+    return lab.abprof(*words, *(() if "--dry-run" in words else ("--dry-run",)))
+
+
+@pytest.mark.parametrize("command", commands(README))
+def test_readmes_commands_work(lab: Lab, command: str) -> None:
+    result = follow(lab, command)
+    assert result.code == (1 if " rerun " in command else 0), result
+    assert "Traceback" not in result.err
+    assert result.out
+
+
+def test_readme_has_commands_and_nothing_else_in_its_blocks() -> None:
+    assert len(commands(README)) >= 12
+    assert {line.split()[0] for line in blocks(README)} == {"abprof", "make", "pip"}
+
+
+def test_every_verb_is_in_readme() -> None:
+    shown = {word for command in commands(README) for word in command.split()[1:2]}
+    assert {verb for verb in VERBS if verb not in shown} == set()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(lab: Lab, verb: str) -> None:
+    result = lab.command(verb, "--help")
+    assert result.code == 0
+    assert f"Usage: abprof {verb}" in result.out
+    assert len(result.out.splitlines()) > 5
+
+
+def test_exit_codes_are_those_of_the_code() -> None:
+    told = re.search(r"Exit codes: (.*?)\n\n", README, re.S)
+    assert told
+    numbers = [int(part.split()[0]) for part in re.split(r";\s*", told[1])]
+    assert numbers == [code.value for code in Exit]
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = {word for page in PAGES for word in re.findall(r"\bmake (demo|test[\w-]*|lint|clean)\b", page.read_text())}
+    assert {"demo", "test", "test-slow"} <= named <= targets
+    assert re.search(r"^make test$", (ROOT / ".ci" / "run").read_text(), re.M), ".ci/run calls README's test command"
+
+
+# ---------------------------------------------------------------- links, and names of files
+
+
+def links(page: Path) -> list[str]:
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in links(page):
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name) if name else page
+        assert target.exists(), f"{page.name} links to {link}"
+        if anchor:
+            heads = re.findall(r"^#+ (.+)$", target.read_text(), re.M)
+            assert anchor in {re.sub(r"[^\w\- ]", "", head).lower().replace(" ", "-") for head in heads}, link
+
+
+def test_every_page_is_reachable_from_readme() -> None:
+    linked = {(ROOT / link).resolve() for link in links(ROOT / "README.md")}
+    assert set((ROOT / "docs").glob("*.md")) <= linked
+
+
+def test_pages_that_the_code_names_exist() -> None:
+    """An error's advice, or a comment, that sends somebody to a page that is not there."""
+    named = {
+        (file, page)
+        for file in (*(ROOT / "abprof").rglob("*.py"), *(ROOT / "templates").rglob("*.*"))
+        for page in re.findall(r"docs/[\w/.-]+\.(?:md|json)\b", file.read_text())
+    }
+    assert named
+    assert not [(file.name, page) for file, page in named if not (ROOT / page).exists()]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "kernels").rglob("*.md"))], ids=lambda page: page.name)
+def test_no_page_holds_a_path_of_one_machine(page: Path) -> None:
+    found = re.findall(r"(?<![\w.])/(?:home|root|work|Users|mnt|data|srv)/\S+", page.read_text())
+    assert found == []
+
+
+# ---------------------------------------------------------------- what installing does
+
+
+def test_installing_replaces_nothing() -> None:
+    """Lower bounds only: whoever has an older or newer torch keeps it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    bounds = {re.split(r"[<>=!~ ;]", item)[0]: item.split(";")[0] for item in project["dependencies"]}
+    assert {"torch", "triton"} <= set(bounds)
+    for item in bounds.values():
+        assert re.fullmatch(r"[\w-]+>=[\d.]+", item.strip()), item
+    told = re.search(r"asks for lower bounds.*?(?=\n\n)", README, re.S)
+    assert told
+    versions = re.findall(r"torch (\d+\.\d+)", told[0])
+    assert versions
+    assert bounds["torch"] == f"torch>={min(versions, key=lambda told: int(told.partition('.')[2]))}", (
+        "the oldest that is said to be tested"
+    )
+
+
+def test_designs_top_level_is_there() -> None:
+    design = (ROOT / "docs" / "DESIGN.md").read_text()
+    tree = re.search(r"## Top level\n+```\n(.*?)```", design, re.S)
+    assert tree
+    names = re.findall(r"(?:^|(?<=  ))([\w.]+/?(?:run)?)(?=  |$| \()", tree[1], re.M)
+    assert {"README.md", "Makefile", ".ci/run", "docs/", "abprof/", "templates/", "tests/"} <= set(names)
+    for name in names:
+        assert name == "runs/" or (ROOT / name).exists(), name

@@ -1,0 +1,62 @@
+"""What a worker's environment holds, and what is kept from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from abprof import environment
+from abprof.errors import AbprofError
+
+MINE = {
+    "PATH": "/bin",
+    "HOME": "/home/me",
+    "EDITOR": "vi",
+    "GITHUB_TOKEN": "x",
+    "MY_API_KEY": "x",
+    "DB_URL": "postgres://me:secret@host/db",
+    "SOME": "ghp_0123456789",
+    "PYTHONPATH": "/other/tree",
+    "GIT_DIR": "/repo/.git",
+    "CUDA_HOME": "/usr/local/cuda",
+}
+
+
+def test_by_hand_everything_but_secrets() -> None:
+    kept, withheld = environment.clean(MINE, "user")
+    assert set(kept) == {"PATH", "HOME", "EDITOR", "CUDA_HOME"}
+    assert withheld == ("DB_URL", "GITHUB_TOKEN", "MY_API_KEY", "SOME")
+
+
+def test_clean_is_an_allow_list() -> None:
+    kept, withheld = environment.clean(MINE, "clean", allow=("EDITOR",))
+    assert set(kept) == {"PATH", "HOME", "EDITOR", "CUDA_HOME"}
+    assert "GITHUB_TOKEN" in withheld
+    assert "EDITOR" not in environment.clean(MINE, "clean")[0]
+
+
+def test_ci_means_clean_unless_asked() -> None:
+    assert environment.mode("", {"CI": "true"}) == "clean"
+    assert environment.mode("user", {"CI": "true"}) == "user"
+    assert environment.mode("", {}) == "user"
+
+
+def test_private_caches_and_one_device(tmp_path: Path) -> None:
+    env = environment.worker({"PATH": "/bin"}, tmp_path, "cuda:GPU-1", {"EXTRA": "1"})
+    for name in (
+        "TRITON_CACHE_DIR",
+        "TORCH_EXTENSIONS_DIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "CUDA_CACHE_PATH",
+        "XDG_CACHE_HOME",
+    ):
+        assert env[name].startswith(str(tmp_path))
+    assert (env["CUDA_VISIBLE_DEVICES"], env["EXTRA"]) == ("GPU-1", "1")
+
+
+def test_places_are_filled_in_and_others_refused() -> None:
+    assert environment.fill({"A": "{build_dir}/x"}, "abprof.toml", build_dir="/b") == {"A": "/b/x"}
+    with pytest.raises(AbprofError) as error:
+        environment.fill({"A": "{home}"}, "abprof.toml", build_dir="/b")
+    assert error.value.line == "abprof.toml: A = '{home}': only {build_dir} are filled in"

@@ -1,0 +1,259 @@
+"""Whole runs on workers that fail: each failure is its arm's typed outcome, the run goes on, nothing is left over."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.simulated.lab import Lab, Result
+from tests.simulated.processes import alive, noted
+from tests.simulated.scenario import Fault, Scenario, Time, Workload
+
+CASES = ["a", "bad", "c"]
+FAST = [Time(ns=20e6)]
+BAD = "w/case=bad"
+PHASES = [("run", "k.run", "the kernel itself", 0.5)]
+
+
+def scenario(*faults: Fault, cases: list[str] = CASES, **load: object) -> Scenario:
+    fields = {"kernel": "k", "presets": {"default": {"case": cases}}, "phases": PHASES, **load}
+    return Scenario(workloads={"w": Workload(**fields)}, times=FAST, faults=list(faults))  # type: ignore[arg-type]
+
+
+def fault(do: str, verb: str, case: str = "bad", side: str = "target", **more: object) -> Fault:
+    fields = {"do": do, "verb": verb, "side": side, "cell": f"*case={case}", **more}
+    return Fault(**fields)  # type: ignore[arg-type]
+
+
+def run(folder: Path, planted: Scenario, *arguments: str) -> Result:
+    """`abprof main fast` in a fresh laboratory; whatever happened, nothing may be left and nothing touched."""
+    lab = Lab(folder, planted)
+    before = lab.fingerprint()
+    result = lab.abprof("main", "fast", *(arguments or ("--timeout", "2s")))
+    assert lab.left_behind() == []
+    assert lab.fingerprint() == before
+    assert "Traceback" not in result.err
+    assert result.code != 3
+    return result
+
+
+# what the target's worker does, when -> the status of the arm, and words of its reason
+ENDINGS: dict[tuple[str, str], tuple[str, str]] = {
+    ("exit:3", "open"): ("crash", "exit code 3"),
+    ("crash", "open"): ("crash", "SIGSEGV"),
+    ("kill", "check"): ("crash", "SIGKILL"),
+    ("crash", "turn"): ("crash", "SIGSEGV"),
+    ("crash", "phases"): ("ok", "SIGSEGV"),  # once: phases have a pass of their own, which decides nothing
+    ("exit:0", "turn"): ("crash", "exit code 0"),
+    ("partial", "turn"): ("crash", "exit code 0"),
+    ("garbage", "turn"): ("crash", "unreadable answer"),
+    ("nan", "turn"): ("crash", "NaN is not JSON"),
+    ("nan", "open"): ("crash", "NaN is not JSON"),
+    ("nan", "check"): ("crash", "NaN is not JSON"),
+    ("null", "turn"): ("crash", "unreadable answer"),
+    ("extra_key", "open"): ("crash", "unreadable answer"),
+    ("wrong_id", "turn"): ("crash", "answer to request"),
+    ("close", "turn"): ("crash", "closed its channel"),
+    ("hang", "open"): ("timeout", "no answer for 2 s"),
+    ("hang", "check"): ("timeout", "no answer for 2 s"),
+    ("stubborn", "turn"): ("timeout", "no answer for 2 s"),
+    ("sigstop", "turn"): ("timeout", "no answer for 2 s"),
+    ("crash", "close"): ("ok", ""),
+    ("hang", "close"): ("ok", ""),
+    ("slow:0.3", "turn"): ("ok", ""),
+    ("bigreply:5000000", "open"): ("ok", ""),
+    ("print:3000000", "turn"): ("ok", ""),
+}
+
+
+def named(planted: tuple[str, str]) -> str:
+    return "-".join(planted).replace(":", "")
+
+
+def test_every_ending_is_its_own_cells_outcome(tmp_path: Path) -> None:
+    """A cell for every way to fail, between cells that are fine, in one run: none spoils another."""
+    cases = [case for planted in ENDINGS for case in (named(planted), f"fine-{named(planted)}")]
+    faults = [
+        fault(do, verb, named((do, verb)), times=1 if do.startswith(("slow", "print")) else 0) for do, verb in ENDINGS
+    ]
+    result = run(tmp_path, scenario(*faults, cases=cases))
+    table = result.table()
+    for planted, (status, reason) in ENDINGS.items():
+        cell = f"w/case={named(planted)}"
+        found, why = result.status(cell, "target")
+        assert (found, reason in why) == (status, True), (planted, found, why)
+        assert result.status(cell, "base") == ("ok", ""), planted
+        assert table[cell] == ("same" if status == "ok" else "broken"), planted
+        assert table[f"w/case=fine-{named(planted)}"] == "same", planted
+    assert result.code == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("verb", "epoch"), [("turn", 2), ("check", 1)])
+def test_a_crash_that_never_comes_again_is_forgiven_with_a_warning(tmp_path: Path, verb: str, epoch: int) -> None:
+    """Where it took the check with it, the next epoch checks again."""
+    result = run(tmp_path, scenario(fault("crash", verb, epoch=epoch)))
+    assert result.verdict(BAD) == "same"
+    assert "flaky" in {warning.kind for warning in result.run.warnings}
+    assert result.code == 0
+
+
+@pytest.mark.slow
+def test_failures_on_the_base_are_not_the_targets_fault(tmp_path: Path) -> None:
+    result = run(tmp_path, scenario(fault("crash", "turn", side="base")))
+    assert result.verdict(BAD) == "unclear"
+    assert result.row(BAD).reasons[0] == "base_crash"
+    assert result.status(BAD, "target")[0] == "ok"
+    assert result.code == 0
+
+
+def test_a_crashing_peer_or_variant_does_not_take_the_others_with_it(tmp_path: Path) -> None:
+    """All run in the base's worker: it dies with the peer, and the others are opened again without it."""
+    planted = scenario(
+        Fault("crash", "open", arm="peer:lib", epoch=None),
+        Fault("hang", "turn", arm="v1", side="target", epoch=None),
+        cases=["a", "c"],
+        peers=["lib"],
+        variants=["v1", "v2"],
+    )
+    result = run(tmp_path, planted, "--timeout", "1s")
+    for cell in ("w/case=a", "w/case=c"):
+        assert result.status(cell, "peer:lib")[0] == "crash"
+        assert result.status(cell, "target:v1")[0] == "timeout"
+        assert result.status(cell, "base:v1")[0] == "ok"
+        assert result.verdict(cell, "target:v1") == "broken"
+        assert result.verdict(cell, "target:v2") == "same"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("do", ["crash", "hang"])
+def test_a_cell_that_also_fails_at_build_time_fails_alone(tmp_path: Path, do: str) -> None:
+    """Without a build() each case is called once at build time. One that kills the builder is that cell's outcome."""
+    planted = scenario(fault(do, "open"))
+    planted = Scenario(**{**vars(planted), "has_build": False})
+    result = run(tmp_path, planted)
+    assert result.table() == {"w/case=a": "same", BAD: "broken", "w/case=c": "same"}
+    assert result.status(BAD, "target")[0] == ("crash" if do == "crash" else "timeout")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("do", ["crash", "exit:2", "hang", "garbage"])
+def test_a_worker_that_cannot_start(tmp_path: Path, do: str) -> None:
+    """On one side, in every epoch: all of its cells are broken, and it is not waited for once a cell."""
+    planted = Scenario(
+        workloads={"w": Workload(kernel="k", presets={"default": {"case": [f"c{i}" for i in range(20)]}})},
+        times=FAST,
+        faults=[Fault(do, "start", side="target", epoch=epoch) for epoch in range(1, 40)],
+    )
+    began = time.monotonic()
+    result = run(tmp_path, planted, "--timeout", "2s")
+    assert set(result.table().values()) == {"broken"}
+    assert result.status("w/case=c0", "base")[0] == "ok"
+    assert result.status("w/case=c0", "target")[0] == ("timeout" if do == "hang" else "crash")
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.slow
+def test_a_failed_build_is_that_packages_outcome(tmp_path: Path) -> None:
+    """Each way a build can fail; the other package goes on, and the first error line is the reason."""
+    loads = {
+        "w": Workload(kernel="k", presets={"default": {"case": ["a"]}}),
+        "v": Workload(kernel="other", presets={"default": {"case": ["a"]}}),
+    }
+    for number, (do, words) in enumerate(
+        {"crash_status": "as planted", "exit:1": "exit code 1", "crash": "SIGSEGV"}.items()
+    ):
+        planted = Scenario(
+            workloads=loads, times=FAST, faults=[Fault(do, "build", side="target", cell="k", text="as planted")]
+        )
+        result = run(tmp_path / str(number), planted)
+        assert result.table() == {"w/case=a": "broken", "v/case=a": "same"}
+        status, reason = result.status("w/case=a", "target")
+        assert status == "build_failed"
+        assert words in reason
+        assert result.code == 1
+
+
+@pytest.mark.slow
+def test_a_build_that_hangs_is_ended(tmp_path: Path) -> None:
+    planted = scenario(Fault("hang", "build", side="target"))
+    result = run(tmp_path, planted, "--build-timeout", "2s")
+    assert result.status(BAD, "target")[0] == "build_failed"
+    assert "2 s" in result.status(BAD, "target")[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["describe", "screen"])
+def test_workloads_that_cannot_say_what_they_are_are_broken_and_the_others_go_on(tmp_path: Path, verb: str) -> None:
+    """A workload for each way to fail, in one run, among two that are fine."""
+    ways = {"raises": "crash_status", "exits": "exit:1", "crashes": "crash", "hangs": "hang", "babbles": "garbage"}
+    loads = {name: Workload(kernel="k", presets={"default": {"case": ["a"]}}) for name in ("fine", *ways, "well")}
+    faults = [Fault(do, verb, cell=name, text="as planted") for name, do in ways.items()]
+    result = run(tmp_path, Scenario(workloads=loads, times=FAST, faults=faults), "--timeout", "1s")
+    table = result.table()
+    assert (table.pop("fine/case=a"), table.pop("well/case=a")) == ("same", "same")
+    assert sorted(cell.partition("/")[0] for cell in table) == sorted(ways)
+    assert set(table.values()) == {"broken"}
+    assert result.status("hangs/", "target")[0] == "timeout"
+    assert result.status("raises/", "base")[0] == "crash"
+    assert result.code == 1
+
+
+def test_code_from_elsewhere_is_broken_and_never_a_number(tmp_path: Path) -> None:
+    result = run(tmp_path, scenario(Fault("foreign_path", "prove", side="target", epoch=1)))
+    assert set(result.table().values()) == {"broken"}
+    status, reason = result.status("w/case=a", "target")
+    assert status == "crash"
+    assert "/elsewhere/module.py" in reason
+    assert not any(item.metrics for item in result.run.observations if item.arm == "target")
+    assert result.code == 1
+
+
+@pytest.mark.slow
+def test_a_worker_that_cannot_prove_what_it_loaded_is_broken(tmp_path: Path) -> None:
+    result = run(tmp_path, scenario(*[Fault("crash_status", "prove", side="target", epoch=n) for n in range(1, 40)]))
+    assert set(result.table().values()) == {"broken"}
+    assert "could not say what it had loaded" in result.status("w/case=a", "target")[1]
+    assert not any(item.metrics for item in result.run.observations if item.arm == "target")
+
+
+@pytest.mark.slow
+def test_a_compile_during_timing_voids_the_block(tmp_path: Path) -> None:
+    """Every proof counts one more compile, so every round of the target is void: nothing is decided on it."""
+    result = run(tmp_path, scenario(Fault("compile", "prove", side="target")))
+    assert set(result.table().values()) == {"unclear"}
+    assert "rejected" in {warning.kind for warning in result.run.warnings}
+    assert result.code in (2, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("do", ["negative", "zero"])
+def test_impossible_times_never_reach_the_arithmetic(tmp_path: Path, do: str) -> None:
+    """A few of them cost their rounds; a timer that says nothing else decides nothing."""
+    result = run(tmp_path, scenario(fault(do, "turn", "a", after=3, times=2), fault(do, "turn")))
+    assert result.row("w/case=a").pct == pytest.approx(0.0, abs=1e-9)
+    assert result.verdict("w/case=a") == "same"
+    assert result.verdict(BAD) in ("unclear", "broken")
+    assert result.row(BAD).pct is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("do", ["fork", "daemon"])
+def test_forked_children_are_ended(tmp_path: Path, do: str) -> None:
+    lab = Lab(tmp_path, scenario(fault(do, "open"), Fault(do, "build")))
+    result = lab.abprof("main", "fast")
+    assert set(result.table().values()) == {"same"}
+    assert len(noted(lab.scenario, do)) >= 5
+    assert not [pid for pid in noted(lab.scenario) if alive(pid, wait=2)]
+    assert lab.left_behind() == []
+
+
+@pytest.mark.slow
+def test_a_gigabyte_of_output(tmp_path: Path) -> None:
+    planted = scenario(fault("print:1000000000", "open", epoch=1))
+    result = run(tmp_path, planted, "--timeout", "60s")
+    assert set(result.table().values()) == {"same"}
+    assert result.folder
+    assert sum(p.stat().st_size for p in result.folder.rglob("*") if p.is_file()) < 100_000_000

@@ -1,0 +1,237 @@
+"""Runs that are interrupted, killed, or started twice: the report is written, and what is left is tidied up."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.simulated.lab import Lab
+from tests.simulated.processes import alive, noted
+from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
+
+LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b", "c"]}})
+# Each turn takes 20 ms of real time, and processes scatter by 5 %: this goes on for all of 32 epochs.
+LONG = Scenario(
+    workloads={"w": LOAD},
+    times=[Time(ns=20e6)],
+    noise=[Noise(epoch=0.05)],
+    faults=[Fault("slow:0.02", "turn")],
+)
+
+
+def wait_for(what: Callable[[], object], process: subprocess.Popen[str], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.05)
+
+
+def blocks(lab: Lab) -> int:
+    return sum(len(path.read_bytes().splitlines()) for path in lab.runs.glob("*/rounds.jsonl"))
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGTERM, signal.SIGHUP))]
+)
+def test_interrupted_while_measuring(tmp_path: Path, number: signal.Signals) -> None:
+    lab = Lab(tmp_path, LONG)
+    before = lab.fingerprint()
+    process = lab.start("main", "fast")
+    wait_for(lambda: blocks(lab) >= 4, process)
+    process.send_signal(number)
+    result = lab.finish(process, 30)
+    assert result.code == 130
+    assert result.run.status == "interrupted"
+    assert result.folder
+    assert (result.folder / "report.html").stat().st_size > 0
+    assert (result.folder / "report.md").stat().st_size > 0
+    assert {row.cell for row in result.run.comparisons} == {"w/case=a", "w/case=b", "w/case=c"}
+    assert any(item.metrics for item in result.run.observations), "what was measured is there"
+    assert lab.left_behind() == []
+    assert lab.fingerprint() == before
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.slow
+def test_interrupted_from_the_terminal(tmp_path: Path) -> None:
+    """^C goes to every process of the terminal's foreground group: the workers must not die of it before the parent."""
+    lab = Lab(tmp_path, LONG)
+    process = lab.start("main", "fast")
+    wait_for(lambda: blocks(lab) >= 2, process)
+    os.killpg(process.pid, signal.SIGINT)
+    result = lab.finish(process, 30)
+    assert result.code == 130
+    assert not any(item.status not in ("ok", "identical") for item in result.run.observations)
+
+
+@pytest.mark.parametrize(
+    "verb", ["build", *(pytest.param(verb, marks=pytest.mark.slow) for verb in ("describe", "start", "turn"))]
+)
+def test_interrupted_while_a_worker_hangs(tmp_path: Path, verb: str) -> None:
+    """Whatever the run waits for, ^C ends it at once, and nothing stays."""
+    lab = Lab(tmp_path, Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], faults=[Fault("stubborn", verb)]))
+    process = lab.start("main", "fast")
+    wait_for(lambda: noted(lab.scenario) or verb == "start", process)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    result = lab.finish(process, 30)
+    assert result.code == 130
+    assert lab.left_behind() == []
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.slow
+def test_interrupted_twice_still_ends(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, LONG)
+    process = lab.start("main", "fast")
+    wait_for(lambda: blocks(lab) >= 2, process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    result = lab.finish(process, 30)
+    assert result.code == 130
+    assert lab.left_behind() == []
+    assert result.folder
+    assert json.loads((result.folder / "run.json").read_bytes())["status"] in ("interrupted", "running")
+
+
+def test_killed_and_tidied_up_by_the_next_run(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, LONG)
+    before = lab.fingerprint()
+    process = lab.start("main", "fast")
+    wait_for(lambda: blocks(lab) >= 3, process)
+    process.kill()
+    process.communicate()
+    pids = noted(lab.scenario)
+    assert pids
+    assert not [pid for pid in pids if alive(pid, wait=5)], "the workers die with their parent"
+    assert [line for line in lab.left_behind() if "worktrees" in line], "kill -9 leaves the worktrees"
+    killed = lab.newest()
+    assert killed
+    assert json.loads((killed / "run.json").read_bytes())["status"] == "running"
+    kept = (killed / "rounds.jsonl").read_bytes()
+    lab.set(Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)]))
+    result = lab.abprof("main", "fast")
+    assert result.code == 0
+    assert lab.left_behind() == []
+    assert lab.fingerprint() == before
+    assert result.folder != killed
+    assert (killed / "rounds.jsonl").read_bytes() == kept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_resumed(tmp_path: Path, number: signal.Signals) -> None:
+    """What was measured stays, byte for byte; the rest follows, in later epochs, until all is decided."""
+    lab = Lab(tmp_path, LONG)
+    process = lab.start("main", "fast")
+    wait_for(lambda: blocks(lab) >= 4, process)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    folder = lab.newest()
+    assert folder
+    kept = (folder / "rounds.jsonl").read_bytes()
+    lab.set(Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6), Time(factor=1.15, side="target", cell="*case=a")]))
+    result = lab.command("run", "--resume", str(folder), "--repo", str(lab.repo.path))
+    assert result.run.status == "complete"
+    assert result.folder == folder
+    whole = kept[: kept.rindex(b"\n") + 1]
+    assert (folder / "rounds.jsonl").read_bytes().startswith(whole)
+    assert len((folder / "rounds.jsonl").read_bytes()) > len(whole)
+    assert all(row.epochs >= 4 for row in result.run.comparisons)
+    assert lab.left_behind() == []
+    again = lab.command("run", "--resume", str(folder), "--repo", str(lab.repo.path))
+    assert again.code == result.code
+    assert again.run == result.run, "a finished run is left as it is"
+
+
+@pytest.mark.slow
+def test_killed_and_tidied_up_by_clean(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, LONG)
+    process = lab.start("main", "fast")
+    wait_for(lambda: blocks(lab) >= 1, process)
+    process.kill()
+    process.communicate()
+    assert lab.command("clean").code == 0
+    assert lab.left_behind() == []
+
+
+def test_two_runs_at_once_take_turns(tmp_path: Path) -> None:
+    """Started in the same second, on the same refs of the same repository: both end well, each in its own folder."""
+    lab = Lab(tmp_path, Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], faults=[Fault("slow:0.002", "turn")]))
+    both = [lab.start("main", "fast") for _ in range(2)]
+    results = [lab.finish(process) for process in both]
+    assert [result.code for result in results] == [0, 0], [result.err for result in results]
+    folders = [path for path in lab.runs.iterdir() if path.is_dir()]
+    assert len(folders) == 2
+    for folder in folders:
+        assert json.loads((folder / "run.json").read_bytes())["status"] == "complete"
+    assert lab.left_behind() == []
+
+
+@pytest.mark.slow
+def test_a_busy_device_is_not_waited_for_when_told_so(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, LONG)
+    process = lab.start("main", "fast")
+    wait_for(lambda: blocks(lab) >= 1, process)
+    try:
+        result = lab.abprof("main", "fast", "--no-wait")
+        assert result.code == 2
+        assert "in use by" in result.err
+    finally:
+        process.send_signal(signal.SIGINT)
+        lab.finish(process, 30)
+    assert len([path for path in lab.runs.iterdir() if path.is_dir()]) == 1
+    assert lab.left_behind() == []
+
+
+def test_a_run_under_nohup_outlives_its_terminal_and_keeps_its_builds(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, LONG)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does: the child inherits it
+    try:
+        process = lab.start("main", "fast")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    wait_for(lambda: blocks(lab) >= 1, process)
+    process.send_signal(signal.SIGHUP)
+    builds = sorted((lab.cache / "builds").rglob("*"))
+    refused = lab.command("clean", "--builds")
+    assert (refused.code, refused.err) == (
+        2,
+        "abprof: abprof clean: a run is using the builds (wait for its end)\n",
+    )
+    assert sorted((lab.cache / "builds").rglob("*")) == builds
+    seen = blocks(lab)
+    wait_for(lambda: blocks(lab) > seen + 3, process)
+    process.send_signal(signal.SIGINT)
+    assert lab.finish(process, 30).run.status == "interrupted"
+    assert lab.command("clean", "--builds").out.count("removed the build") >= 2
+    assert list((lab.cache / "builds").iterdir()) == []
+
+
+@pytest.mark.parametrize("by", ["clean", "run"])
+def test_a_folder_without_a_run_goes_once_its_process_is_killed(tmp_path: Path, by: str) -> None:
+    lab = Lab(tmp_path, Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], faults=[Fault("hang", "describe")]))
+    process = lab.start("main", "fast")
+    wait_for(lambda: noted(lab.scenario), process)
+    folder = lab.newest()
+    assert folder
+    mine = lab.runs / "20260101T000000Z-mine"
+    mine.mkdir()
+    lab.command("clean")
+    assert folder.is_dir(), "its process lives"
+    process.kill()
+    process.communicate()
+    lab.set(Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)]))
+    said = lab.command("clean").out if by == "clean" else lab.abprof("main", "fast").err
+    assert f"removed {folder}, which a killed run left without run.json" in said
+    assert not folder.exists()
+    assert mine.is_dir(), "no run of abprof's noted it"

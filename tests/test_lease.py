@@ -1,0 +1,111 @@
+"""One measuring run at a time on a device, across processes and whatever ends them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from abprof.errors import AbprofError
+from abprof.lease import lease
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from abprof.lease import lease
+with lease(Path(sys.argv[1]), sys.argv[2], wait=True, label=sys.argv[3], say=print):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def hold(state: Path, device: str = "cpu", label: str = "abprof main fast in /repo") -> subprocess.Popen[str]:
+    """Another process that holds the device until it reads a line."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(state), device, label],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout
+    assert child.stdout.readline() == "held\n"
+    return child
+
+
+def take(state: Path, device: str = "cpu", *, wait: bool = False) -> list[str]:
+    """What is said while the device is taken and given back."""
+    said: list[str] = []
+    with lease(state, device, wait=wait, label="mine", say=said.append):
+        owner = json.loads((state / "locks" / f"{device}.owner").read_text())
+        assert owner == {"pid": os.getpid(), "what": "mine"}
+    return said
+
+
+def test_a_free_device_is_taken_without_a_word_and_given_back(tmp_path: Path) -> None:
+    assert take(tmp_path) == take(tmp_path) == []
+    assert not (tmp_path / "locks" / "cpu.owner").exists()
+
+
+def test_a_busy_device_is_refused_saying_who_has_it(tmp_path: Path) -> None:
+    child = hold(tmp_path)
+    try:
+        with pytest.raises(AbprofError) as refused:
+            take(tmp_path)
+        assert refused.value.line == (
+            f"cpu is in use by abprof main fast in /repo (process {child.pid}) (run without --no-wait to wait for it)"
+        )
+        assert take(tmp_path, "GPU-1") == [], "another device is free"
+    finally:
+        child.communicate("\n", timeout=30)
+    assert take(tmp_path) == []
+
+
+def test_a_busy_device_is_waited_for_saying_for_whom(tmp_path: Path) -> None:
+    child = hold(tmp_path)
+    said: list[list[str]] = []
+    waiting = threading.Thread(target=lambda: said.append(take(tmp_path, wait=True)))
+    waiting.start()
+    time.sleep(0.5)
+    assert waiting.is_alive()
+    child.communicate("\n", timeout=30)
+    waiting.join(30)
+    assert said == [
+        [f"waiting for cpu, in use by abprof main fast in /repo (process {child.pid})", said[0][1]],
+    ]
+    assert said[0][1].startswith("cpu is free after ")
+
+
+def test_the_lease_ends_with_its_holder_also_by_kill_9(tmp_path: Path) -> None:
+    child = hold(tmp_path)
+    os.kill(child.pid, signal.SIGKILL)
+    child.communicate()
+    assert take(tmp_path) == []
+
+
+def test_an_exception_gives_it_back(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), lease(tmp_path, "cpu", wait=False, label="mine", say=print):
+        raise ZeroDivisionError
+    assert take(tmp_path) == []
+
+
+def test_an_owner_that_cannot_be_read_is_another_abprof(tmp_path: Path) -> None:
+    child = hold(tmp_path)
+    try:
+        for text in ("", "{", "{}", '{"what": 1}'):
+            (tmp_path / "locks" / "cpu.owner").write_text(text)
+            with pytest.raises(AbprofError, match="cpu is in use by another abprof"):
+                take(tmp_path)
+    finally:
+        child.communicate("\n", timeout=30)
+
+
+def test_a_devices_name_is_no_path(tmp_path: Path) -> None:
+    with lease(tmp_path, "../../GPU/x", wait=False, label="mine", say=print):
+        assert [p.name for p in sorted((tmp_path / "locks").iterdir())] == [".._.._GPU_x.lock", ".._.._GPU_x.owner"]

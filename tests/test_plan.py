@@ -1,0 +1,136 @@
+"""From declarations to cells: presets, zipped axes, --set, --only."""
+
+from __future__ import annotations
+
+import pytest
+
+from abprof import plan, wire
+from abprof.errors import AbprofError
+from abprof.model import Build, Cell, Side, Workload
+from abprof.plan import Axes
+
+AXES: Axes = [(["seqlen"], [[512], [1024]]), (["q", "k"], [[64, 64], [128, 128]]), (["causal"], [[False], [True]])]
+
+
+def cell(id: str, flops: float = 1.0, **params: plan.Value) -> Cell:
+    return Cell(id=id, workload="w", kernel="k", suite="w", params=params, flops=flops)
+
+
+def cells() -> list[Cell]:
+    return [
+        Cell(id=plan.cell_id("w", case), workload="w", kernel="k", suite="w", params=case) for case in plan.cases(AXES)
+    ]
+
+
+def test_zipped_axes_go_in_step() -> None:
+    found = plan.cases(AXES)
+    assert len(found) == 8
+    assert {(c["q"], c["k"]) for c in found} == {(64, 64), (128, 128)}
+
+
+def test_a_cell_id_names_every_axis_in_file_order() -> None:
+    assert plan.cell_id("w", {"seqlen": 512, "causal": True, "p": 0.05}) == "w/seqlen=512,causal=true,p=0.05"
+
+
+def test_set_replaces_values_and_keeps_types() -> None:
+    axes = plan.set_axes({"w": AXES}, ["seqlen=2048,4096", "causal=true"])["w"]
+    assert {(c["seqlen"], c["causal"]) for c in plan.cases(axes)} == {(2048, True), (4096, True)}
+
+
+def test_set_of_one_zipped_axis_keeps_the_step() -> None:
+    axes = plan.set_axes({"w": AXES}, ["q=64"])["w"]
+    assert {(c["q"], c["k"]) for c in plan.cases(axes)} == {(64, 64)}
+
+
+def test_set_of_all_zipped_axes_replaces_them_together() -> None:
+    axes = plan.set_axes({"w": AXES}, ["q=32,256", "k=16,128"])["w"]
+    assert {(c["q"], c["k"]) for c in plan.cases(axes)} == {(32, 16), (256, 128)}
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("sqlen=1", "no workload has an axis 'sqlen' (did you mean seqlen)"),
+        ("seqlen", "'seqlen' is not AXIS=V1,V2"),
+        ("seqlen=long", "seqlen=long: expected int, like 512"),
+        ("causal=maybe", "causal=maybe: expected bool, like false"),
+        ("q=32", "q goes in step with k (set all of them, in step)"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_one_clear_line(setting: str, says: str) -> None:
+    with pytest.raises(AbprofError) as error:
+        plan.set_axes({"w": AXES}, [setting])
+    assert error.value.line == f"--set: {says}"
+
+
+def test_set_touches_only_workloads_that_have_the_axis() -> None:
+    found = plan.set_axes({"w": AXES, "v": [(["n"], [[1]])]}, ["n=7"])
+    assert found["w"] == AXES
+    assert found["v"] == [(["n"], [[7]])]
+
+
+def test_only_narrows_down_by_axes_and_adds_up_patterns() -> None:
+    chosen = plan.select(cells(), ["seqlen=512", "causal=true"])
+    assert [c.params["q"] for c in chosen] == [64, 128]
+    assert len(plan.select(cells(), ["seqlen=512,1024"])) == 8
+    assert len(plan.select(cells(), ["w/seqlen=512*", "*q=128,k=128,causal=true"])) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("sqlen=512", "no cell has an axis 'sqlen' (did you mean seqlen)"),
+        ("seqlen=7", "seqlen has no value '7' (it has 1024, 512)"),
+        ("nothing*", "the matrix is empty: no cell is left"),
+    ],
+)
+def test_an_empty_choice_is_one_clear_line(text: str, says: str) -> None:
+    with pytest.raises(AbprofError) as error:
+        plan.select(cells(), [text])
+    assert error.value.line == f"--only: {says}"
+
+
+def test_a_preset_that_is_not_there_names_those_that_are() -> None:
+    described = wire.Described(1, "k", "s", "", "", {"smoke": [], "full": []}, [], [], [], [])
+    with pytest.raises(AbprofError, match=r"no preset 'huge' \(it has smoke, full\)"):
+        plan.preset("w", described, "huge")
+
+
+SIDES = tuple(
+    Side(id=id, spec=id, kind="commit", commit="0" * 40, tree="0" * 40, label=id)
+    for id in ("base", "target", "target2")
+)
+
+
+def load(**more: object) -> Workload:
+    return Workload(name="w", kernel="k", suite="w", axes=("n",), judge="wall", **more)  # type: ignore[arg-type]
+
+
+def test_arms_are_the_sides_the_control_and_the_peers() -> None:
+    rows = plan.arms(load(peers=("sdpa",)), SIDES, (), control=True, peers=True)
+    assert [(a.id, a.side) for a in rows] == [
+        ("base", "base"), ("target", "target"), ("target2", "target2"), ("control", "control"), ("peer:sdpa", "base"),
+    ]  # fmt: skip
+
+
+def test_a_variant_that_one_side_has_is_an_arm_of_every_side() -> None:
+    builds = (
+        Build(side="base", kernel="k", key="", variants=("plain",)),
+        Build(side="target", kernel="k", key="", variants=("plain", "fused")),
+        Build(side="target", kernel="other", key="", variants=("unrelated",)),
+    )
+    rows = plan.arms(load(), SIDES[:2], builds, control=False, peers=False)
+    assert [a.id for a in rows] == ["base:plain", "target:plain", "base:fused", "target:fused"]
+
+
+def test_controls_are_spread_over_the_range_of_work_identical_code_first() -> None:
+    many = [cell(f"w/n={n}", flops=float(n)) for n in range(100)]
+    chosen = plan.controls(many, {"w/n=50", "w/n=60"})
+    assert {"w/n=50", "w/n=60", "w/n=0", "w/n=99"} <= chosen
+    assert len(chosen) == 6
+    assert plan.controls(many[:4], set()) == {c.id for c in many[:4]}
+
+
+def test_a_control_is_named_by_its_variant() -> None:
+    rows = plan.arms(load(variants=("ws", "plain")), SIDES[:2], (), control=True, peers=False)
+    assert rows[-1].id == "control:ws"

@@ -1,0 +1,251 @@
+"""Which code was measured, and how a run proves it: real workers, and every way by which other code comes in."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sysconfig
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gitrepo import GitRepo
+from tests.tinyrepo import PACKAGE, WORKLOAD, Done, abprof, source, tiny_repo
+
+QUICK = ("--quick", "--device", "cpu", "--no-peers", "--json")
+CELL = "tiny/n=4096"
+
+
+def branch(repo: GitRepo, files: dict[str, str]) -> None:
+    """The branch `fast` with these files; main stays where it is."""
+    repo.branch("fast")
+    repo.commit("change", files)
+    repo.checkout("main")
+
+
+def reasons(done: Done, arm: str) -> str:
+    return next(row["reason"] for row in done.run["observations"] if row["arm"] == arm)
+
+
+def artefacts(done: Done, side: str, kind: str) -> dict[str, dict[str, str]]:
+    """name -> artefact, of the side's last proof."""
+    proofs = [proof for proof in done.run["proofs"] if proof["side"] == side]
+    return {item["name"]: item for item in proofs[-1]["artefacts"] if item["kind"] == kind}
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+# ---------------------------------------------------------------- what is recorded
+
+
+def test_each_side_proves_its_own_commits_code(tmp_path: Path) -> None:
+    """The script that abprof replaces measured the base twice; here both sides' hashes are those of their commits."""
+    repo = tiny_repo(tmp_path / "repo")
+    branch(repo, {"kernels/tiny/__init__.py": PACKAGE + "\nWHO = 'fast'\n", "kernels/tiny/tiny.c": source(110)})
+    done = abprof("main", "fast", *QUICK, cwd=repo.path, home=tmp_path)
+    assert done.statuses("base") == done.statuses("target") == {CELL: "ok"}
+    objects = {}
+    for side, ref in (("base", "main"), ("target", "fast")):
+        module = artefacts(done, side, "module")["abprof_side.tiny"]
+        assert module["sha256"] == sha256(repo.git("show", f"{ref}:kernels/tiny/__init__.py").encode() + b"\n")
+        objects[side] = artefacts(done, side, "object")["tiny.so"]
+        assert objects[side]["sha256"] == sha256(Path(objects[side]["path"]).read_bytes())
+        assert objects[side]["path"].startswith(str(tmp_path / "cache" / "builds"))
+    assert objects["base"]["sha256"] != objects["target"]["sha256"]
+    sides = {side["id"]: side["commit"] for side in done.run["sides"]}
+    assert sides == {"base": repo.git("rev-parse", "main"), "target": repo.git("rev-parse", "fast")}
+    assert all(proof["ok"] for proof in done.run["proofs"])
+    assert not repo.git("status", "--porcelain")
+
+
+def test_a_verbose_build_is_the_same_build(tmp_path: Path) -> None:
+    """The original's verbose mode changed ptxas flags; -v shows more here and changes no byte."""
+    repo = tiny_repo(tmp_path / "repo")
+    plain = abprof("run", "main", *QUICK, cwd=repo.path, home=tmp_path)
+    again = abprof("run", "main", *QUICK, "-v", "--rebuild", cwd=repo.path, home=tmp_path)
+    (before,), (after,) = plain.run["builds"], again.run["builds"]
+    assert (after["cached"], after["key"]) == (False, before["key"]), "the key does not know how much is shown"
+    hashes = [artefacts(done, "base", "object")["tiny.so"]["sha256"] for done in (plain, again)]
+    assert hashes[0] == hashes[1]
+
+
+def test_a_binary_is_never_stale(tmp_path: Path) -> None:
+    """A header's content changes and its time goes back: what decides is the content, so the wrong factor is found."""
+    repo = tiny_repo(tmp_path / "repo")
+    header = repo.path / "kernels" / "tiny" / "factor.h"
+    repo.commit(
+        "header",
+        {
+            "kernels/tiny/factor.h": "#define FACTOR 2.0f\n",
+            "kernels/tiny/tiny.c": '#include "factor.h"\n' + source(100).replace("2.0f", "FACTOR"),
+        },
+    )
+    first = abprof("run", ".", *QUICK, cwd=repo.path, home=tmp_path)
+    assert first.statuses("base") == {CELL: "ok"}
+    header.write_text("#define FACTOR 3.0f\n")
+    os.utime(header, (1, 1))
+    second = abprof("main", ".", *QUICK, cwd=repo.path, home=tmp_path)
+    assert second.statuses("base") == {CELL: "ok"}
+    assert second.statuses("target") == {CELL: "wrong"}
+    assert [build["cached"] for build in second.run["builds"]] == [True, False]
+    assert second.code == 1
+
+
+# ---------------------------------------------------------------- code that comes from elsewhere
+
+
+def test_branches_that_also_hold_an_abprof_folder(tmp_path: Path) -> None:
+    """abprof is installed here (editable, in a checkout), and each branch has one that raises: neither mixes in."""
+    repo = tiny_repo(tmp_path / "repo")
+    bomb = "raise RuntimeError('the abprof folder of the branch was imported')"
+    repo.commit(
+        "an abprof of its own",
+        {
+            f"{folder}abprof/{name}": bomb
+            for folder in ("", "kernels/")
+            for name in ("__init__.py", "kit.py", "wire.py")
+        },
+    )
+    says = PACKAGE + "\nimport sys; print('KIT', sys.modules['abprof.kit'].__file__, flush=True)\n"
+    branch(repo, {"kernels/tiny/__init__.py": says})
+    done = abprof("main", "fast", *QUICK, cwd=repo.path, home=tmp_path)
+    assert done.statuses("base") == done.statuses("target") == {CELL: "ok"}
+    log = (Path(done.run["run_dir"]) / "logs" / "worker-target-tiny.log").read_text()
+    kit = next(line for line in log.splitlines() if line.startswith("KIT ")).removeprefix("KIT ")
+    assert kit.startswith(str(tmp_path / "cache" / "harness"))
+
+
+FINDER = '''
+import importlib.util, sys
+WHERE = {where!r}
+
+class Finder:
+    """As build backends write them for an editable install."""
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        top, _, rest = name.partition(".")
+        if top != "mypkg":
+            return None
+        file = WHERE + "/mypkg/" + (rest.replace(".", "/") + ".py" if rest else "__init__.py")
+        places = None if rest else [WHERE + "/mypkg"]
+        return importlib.util.spec_from_file_location(name, file, submodule_search_locations=places)
+
+def install():
+    sys.meta_path.insert(0, Finder)
+'''
+
+
+def python_with_an_editable_mypkg(folder: Path, elsewhere: Path, how: str) -> Path:
+    """An interpreter with this environment's packages, in which `import mypkg` gives the package at `elsewhere`."""
+    venv.create(folder, symlinks=True, with_pip=False)
+    site = next(folder.glob("lib/python*/site-packages"))
+    (site / "a_shared.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    if how == "finder":
+        (site / "__editable___mypkg_finder.py").write_text(FINDER.format(where=str(elsewhere)))
+        (site / "__editable__.mypkg.pth").write_text(
+            "import __editable___mypkg_finder; __editable___mypkg_finder.install()\n"
+        )
+    else:
+        (site / "__editable__.mypkg.pth").write_text(f"{elsewhere}\n")
+    return folder / "bin" / "python"
+
+
+@pytest.mark.parametrize("how", ["finder", "path"])
+def test_an_editable_install_that_points_elsewhere(tmp_path: Path, how: str) -> None:
+    """The interpreter's own mypkg triples and lies in another checkout; each side's is measured all the same."""
+    repo = tiny_repo(tmp_path / "repo")
+    init = PACKAGE + "\nfrom mypkg import names\nassert names.FACTOR == 2\n"
+    package = {"src/mypkg/__init__.py": init, "src/mypkg/names.py": "FACTOR = 2\n", "src/mypkg/tiny.c": source(100)}
+    settings = '[kernels.tiny]\npath = "src/mypkg"\nimport = "mypkg"\n'
+    repo.git("rm", "-rq", "kernels")
+    repo.commit("a package of its own name", {**package, "abprof.toml": settings})
+    branch(repo, {"src/mypkg/tiny.c": source(120)})
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "mypkg").mkdir(parents=True)
+    wrong = "from pathlib import Path\nPath(__file__).with_name('used').touch()\ndef double(x): return x * 3\n"
+    (elsewhere / "mypkg" / "__init__.py").write_text(wrong)
+    (elsewhere / "mypkg" / "names.py").write_text("FACTOR = 3\n")
+    python = python_with_an_editable_mypkg(tmp_path / "venv", elsewhere, how)
+    done = abprof("main", "fast", *QUICK, "--python", str(python), cwd=repo.path, home=tmp_path)
+    assert done.statuses("base") == done.statuses("target") == {CELL: "ok"}
+    for side in ("base", "target"):
+        paths = {name: item["path"] for name, item in artefacts(done, side, "module").items()}
+        assert set(paths) == {"mypkg", "mypkg.names"}
+        assert all(path.startswith(str(tmp_path / "cache" / "builds")) for path in paths.values())
+    assert not (elsewhere / "mypkg" / "used").exists()
+
+
+def test_that_editable_install_would_have_been_used(tmp_path: Path) -> None:
+    """What the test above guards against is real: in that interpreter a plain import takes the wrong package."""
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "mypkg").mkdir(parents=True)
+    (elsewhere / "mypkg" / "__init__.py").write_text("")
+    for how in ("finder", "path"):
+        python = python_with_an_editable_mypkg(tmp_path / how, elsewhere, how)
+        said = os.popen(f"{python} -P -c 'import mypkg, torch; print(mypkg.__file__)'").read().strip()
+        assert said == str(elsewhere / "mypkg" / "__init__.py")
+
+
+LEAKS: dict[str, tuple[str, str]] = {
+    # what the package on the branch does -> words of the reason
+    "a module of the user's checkout": (
+        PACKAGE + "\nimport sys; sys.path.insert(0, {repo!r} + '/tools'); import helper\n",
+        "module helper was loaded from {repo}/tools/helper.py, outside this side's tree",
+    ),
+    "a library built for another branch": (
+        PACKAGE.replace(
+            'ctypes.CDLL(str(Path(os.environ["ABPROF_BUILD_DIR"]) / "tiny.so"))',
+            'ctypes.CDLL(str(next((p for p in sorted(Path({cache!r}).glob("*/*/out/tiny.so")) '
+            'if not str(p).startswith(os.environ["ABPROF_BUILD_DIR"])), '
+            'Path(os.environ["ABPROF_BUILD_DIR"]) / "tiny.so")))',
+        ),
+        "/out/tiny.so was loaded from outside this side's tree",
+    ),
+    "a library in a cache that all branches share": (
+        PACKAGE.replace(
+            'out = Path(os.environ["ABPROF_BUILD_DIR"])',
+            'out = Path.home() / ".cache" / "tiny"; out.mkdir(parents=True, exist_ok=True)\n'
+            '    if (out / "tiny.so").exists(): return',
+        ).replace('Path(os.environ["ABPROF_BUILD_DIR"]) / "tiny.so"', 'Path.home() / ".cache" / "tiny" / "tiny.so"'),
+        "shared object {home}/.cache/tiny/tiny.so was loaded from outside this side's tree",
+    ),
+}  # fmt: skip
+
+
+def test_code_from_elsewhere_is_broken_and_never_a_number(tmp_path: Path) -> None:
+    """Every leak is a branch, and a target of one run; main leaks nothing."""
+    repo, home = tiny_repo(tmp_path / "repo"), tmp_path / "home"
+    (home / ".cache").mkdir(parents=True)
+    places = {"repo": str(repo.path), "cache": str(tmp_path / "cache" / "builds"), "home": str(home)}
+    repo.commit("tools", {"tools/helper.py": "WHO = 'the checkout'\n"})
+    for number, (package, _) in enumerate(LEAKS.values()):
+        for name, value in places.items():
+            package = package.replace(f"{{{name}!r}}", repr(value))  # noqa: PLW2901
+        repo.branch(f"leak{number}")
+        repo.commit("leak", {"kernels/tiny/__init__.py": package})
+        repo.checkout("main")
+    branches = [f"leak{number}" for number in range(len(LEAKS))]
+    done = abprof("main", *branches, *QUICK, cwd=repo.path, home=tmp_path, HOME=str(home))
+    assert done.statuses("base") == {CELL: "ok"}
+    assert done.code == 1
+    assert {row["verdict"] for row in done.run["comparisons"]} == {"broken"}
+    for number, (leak, (_, says)) in enumerate(LEAKS.items()):
+        arm = f"target{number + 1}" if number else "target"
+        assert says.format(**places) in reasons(done, arm), leak
+        observed: list[dict[str, Any]] = [row for row in done.run["observations"] if row["arm"] == arm]
+        assert observed[0]["metrics"] == {}, "never a number"
+        assert [proof["ok"] for proof in done.run["proofs"] if proof["side"] == arm][-1] is False
+
+
+def test_what_a_workload_imports_from_its_own_folder_is_the_judges(tmp_path: Path) -> None:
+    """Workloads come from one place for all sides: their helpers are no leak, although the user's checkout has them."""
+    repo = tiny_repo(tmp_path / "repo")
+    judge = WORKLOAD.replace("API = 1", "from ._shared import N\nAPI = 1").replace("[4096]", "[N]")
+    repo.commit("helper", {"workloads/_shared.py": "N = 4096\n", "workloads/tiny.py": judge})
+    branch(repo, {"kernels/tiny/tiny.c": source(120), "workloads/_shared.py": "raise RuntimeError('not the judge')\n"})
+    done = abprof("main", "fast", *QUICK, cwd=repo.path, home=tmp_path)
+    assert done.statuses("base") == done.statuses("target") == {CELL: "ok"}

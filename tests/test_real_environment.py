@@ -1,0 +1,92 @@
+"""What a real worker finds around it: odd folders, no secrets, private caches, and nothing that it leaves behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tinyrepo import PACKAGE, Done, abprof, source, tiny_repo
+
+CELL = "tiny/n=4096"
+QUICK = ("--quick", "--device", "cpu", "--no-peers", "--json")
+TELLS = (
+    PACKAGE
+    + "\nimport json, sys; print('FOUND', json.dumps({**os.environ, 'cwd': os.getcwd(), 'path': sys.path}), flush=True)\n"
+)
+MINE = {"GITHUB_TOKEN": "ghp_1234567890", "MY_EDITOR": "vi", "PYTHONPATH": "/elsewhere", "GIT_DIR": "/elsewhere/.git"}
+
+
+def found(done: Done) -> dict[str, Any]:
+    """What the kernel package saw when it was imported for measuring."""
+    log = (Path(done.run["run_dir"]) / "logs" / "worker-base-tiny.log").read_text()
+    line = next(line for line in log.splitlines() if line.startswith("FOUND "))
+    seen: dict[str, Any] = json.loads(line.removeprefix("FOUND "))
+    return seen
+
+
+def test_folders_with_blanks_quotes_and_letters_of_any_kind(tmp_path: Path) -> None:
+    """The repository, the caches and the runs folder: compilers, ninja files and URIs all see such paths."""
+    home = tmp_path / 'it\'s "mine" ünï 1%2 #3 {x}'
+    repo = tiny_repo(home / "my repo's (copy)")
+    repo.branch("fast")
+    repo.commit("fast", {"kernels/tiny/tiny.c": source(110)})
+    repo.checkout("main")
+    runs = home / "my runs"
+    done = abprof("main", "fast", *QUICK, "--runs-dir", str(runs), cwd=repo.path, home=home)
+    assert done.statuses("base") == done.statuses("target") == {CELL: "ok"}
+    assert Path(done.run["run_dir"]).parent == runs
+    assert repo.git("status", "--porcelain", "--ignored") == ""
+
+
+@pytest.mark.parametrize("ci", [False, True])
+def test_secrets_and_other_trees_are_kept_from_kernels(
+    tmp_path: Path, ci: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By hand all but secrets and what lets other code in; in CI, or with --env clean, an allow-list."""
+    for name, value in MINE.items():
+        monkeypatch.setenv(name, value)
+    repo = tiny_repo(tmp_path / "repo")
+    repo.commit("tells", {"kernels/tiny/__init__.py": TELLS})
+    options = ("--env", "clean") if ci else ()
+    done = abprof("run", "main", *QUICK, *options, cwd=repo.path, home=tmp_path, GIT_DIR=str(repo.path / ".git"))
+    seen = found(done)
+    assert not {"GITHUB_TOKEN", "PYTHONPATH", "GIT_DIR"} & set(seen)
+    assert ("MY_EDITOR" in seen) == (not ci)
+    withheld = done.run["withheld"]
+    assert "GITHUB_TOKEN" in withheld
+    assert ("MY_EDITOR" in withheld) == ci
+    assert "ghp_1234567890" not in (Path(done.run["run_dir"]) / "run.json").read_text()
+    assert not [entry for entry in seen["path"] if entry in ("", "/elsewhere", str(repo.path))]
+    build = done.run["builds"][0]["path"]
+    for name in (
+        "TRITON_CACHE_DIR",
+        "TORCH_EXTENSIONS_DIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "CUDA_CACHE_PATH",
+        "XDG_CACHE_HOME",
+    ):
+        assert seen[name].startswith(build), "private to this build"
+    assert seen["cwd"].startswith(build)
+    assert seen["CUDA_VISIBLE_DEVICES"] == "", "a run on the CPU shows no GPU"
+
+
+def test_configured_variables_reach_builder_and_workers(tmp_path: Path) -> None:
+    repo = tiny_repo(tmp_path / "repo")
+    settings = """
+schema = 1
+[environment]
+set = {FROM_FILE = "1"}
+allow = ["LET_THROUGH_TOKEN"]
+[kernels.tiny]
+env = {MY_CACHE = "{build_dir}/cache", WHO = "{side}"}
+"""
+    repo.commit("tells", {"kernels/tiny/__init__.py": TELLS, "abprof.toml": settings})
+    done = abprof("run", "main", *QUICK, cwd=repo.path, home=tmp_path, LET_THROUGH_TOKEN="x")
+    seen = found(done)
+    assert (seen["FROM_FILE"], seen["LET_THROUGH_TOKEN"], seen["WHO"]) == ("1", "x", "base")
+    assert seen["MY_CACHE"] == f"{done.run['builds'][0]['path']}/out/cache"
+    log = (Path(done.run["run_dir"]) / "logs" / "build-base-tiny.log").read_text()
+    assert '"FROM_FILE": "1"' in log

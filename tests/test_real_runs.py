@@ -1,0 +1,278 @@
+"""Whole runs with real torch workers and a C kernel: planted differences, and kernels that misbehave."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.gitrepo import GitRepo
+from tests.tinyrepo import PACKAGE, WORKLOAD, Done, abprof, source, tiny_repo
+
+CELL = "tiny/n=4096"
+CPU = ("--device", "cpu", "--no-peers", "--json")
+
+
+def fingerprint(repo: GitRepo) -> dict[str, str]:
+    """path -> mode and content of every file and link, .git included, runs/ not."""
+    prints = {}
+    for path in sorted(repo.path.rglob("*")):
+        name = str(path.relative_to(repo.path))
+        if path.is_symlink() or path.is_dir() or name.startswith("runs/"):
+            continue
+        prints[name] = f"{path.stat().st_mode:o} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    return prints
+
+
+@dataclass(frozen=True)
+class Slip:
+    """A run of `main .` on a working tree that does the work twice, and what the repository was before and after."""
+
+    repo: GitRepo
+    home: Path
+    done: Done
+    before: dict[str, str]
+    after: dict[str, str]
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.done.run["run_dir"])
+
+
+@pytest.fixture(scope="module")
+def slip(tmp_path_factory: pytest.TempPathFactory) -> Slip:
+    home = tmp_path_factory.mktemp("slip")
+    repo = tiny_repo(home / "repo")
+    repo.write({"kernels/tiny/tiny.c": source(100), "staged.txt": "staged\n", "kernels/tiny/new.h": "// not added\n"})
+    repo.git("add", "staged.txt")
+    repo.write({"kernels/tiny/tiny.c": source(200)})
+    before = fingerprint(repo)
+    done = abprof("main", ".", *CPU, cwd=repo.path, home=home)
+    return Slip(repo, home, done, before, fingerprint(repo))
+
+
+# ---------------------------------------------------------------- the edit, measure, edit loop
+
+
+def test_an_uncommitted_slip_is_found(slip: Slip) -> None:
+    assert slip.done.verdicts() == {CELL: "slower"}
+    assert slip.done.code == 1
+    (row,) = (row for row in slip.done.run["comparisons"] if row["to"] == "target")
+    assert row["low_pct"] > 15, "far beyond the threshold"
+    assert row["low_pct"] <= row["pct"] <= row["high_pct"]
+    assert row["high_pct"] > 60, "twice the work"
+    assert [(side["kind"], side["spec"]) for side in slip.done.run["sides"]] == [("commit", "main"), ("worktree", ".")]
+
+
+def test_index_and_tree_stay_as_they_were(slip: Slip) -> None:
+    assert slip.after == slip.before
+    assert slip.repo.git("status", "--porcelain").splitlines() == [
+        " M kernels/tiny/tiny.c",
+        "A  staged.txt",
+        "?? kernels/tiny/new.h",
+    ]
+    assert slip.repo.git("worktree", "list").count("\n") == 0
+    trees = slip.home / "cache" / "worktrees"
+    assert not [path for path in trees.rglob("*") if path.name == "tiny.c"]
+
+
+def test_rates_follow_from_the_measured_time(slip: Slip) -> None:
+    """One of the scripts that abprof replaces printed rates that its own times rule out."""
+    cell = slip.done.run["cells"][0]
+    assert (cell["flops"], cell["bytes"], cell["convention"]) == (4096, 8.0 * 4096, "one-multiply")
+    for row in slip.done.run["observations"]:
+        metrics: dict[str, Any] = row["metrics"]
+        time = metrics["wall"]["value"]
+        assert time > 10_000, "4096 elements a hundred times over take no less than ten microseconds"
+        assert metrics["tflops"]["value"] == pytest.approx(cell["flops"] / time / 1000)
+        assert metrics["bandwidth"]["value"] == pytest.approx(cell["bytes"] / time)
+        assert (metrics["tflops"]["better"], metrics["wall"]["better"]) == ("higher", "lower")
+
+
+def test_a_report_made_again_says_the_same(slip: Slip) -> None:
+    (slip.folder / "report.html").unlink()
+    again = abprof("report", str(slip.folder), "--json", cwd=slip.home, home=slip.home)
+    assert again.code == 0
+    assert again.run == slip.done.run
+    assert (slip.folder / "report.html").exists()
+
+
+def test_rerun_adds_fresh_epochs_and_replaces_nothing(slip: Slip) -> None:
+    """Last in this file to use the fixture's run, which it makes longer."""
+    rounds = slip.folder / "rounds.jsonl"
+    before = rounds.read_bytes()
+    refused = abprof("rerun", str(slip.folder), "--only", "faster", "--json", cwd=slip.repo.path, home=slip.home)
+    assert (refused.code, refused.run["error"]["what"]) == (2, "no cell is faster")
+    done = abprof("rerun", str(slip.folder), "--only", "slower", *CPU[3:], cwd=slip.repo.path, home=slip.home)
+    assert done.verdicts() == {CELL: "slower"}
+    assert rounds.read_bytes().startswith(before)
+    epochs = [json.loads(line)["epoch"] for line in rounds.read_bytes().splitlines()]
+    assert len(epochs) == len(set(epochs)) > before.count(b"\n")
+    (row,) = (row for row in done.run["comparisons"] if row["to"] == "target")
+    assert row["epochs"] == len(epochs)
+
+
+def test_a_rerun_of_other_code_is_refused(slip: Slip) -> None:
+    rounds = (slip.folder / "rounds.jsonl").read_bytes()
+    slip.repo.write({"kernels/tiny/tiny.c": source(300)})
+    done = abprof("rerun", str(slip.folder), "--json", cwd=slip.repo.path, home=slip.home)
+    slip.repo.write({"kernels/tiny/tiny.c": source(200)})
+    assert done.code == 2
+    assert done.run["error"] == {
+        "what": ". is not what it was in the run",
+        "where": "side target",
+        "advice": "start a new run",
+    }
+    assert (slip.folder / "rounds.jsonl").read_bytes() == rounds
+    assert json.loads((slip.folder / "run.json").read_bytes())["status"] == "complete"
+
+
+# ---------------------------------------------------------------- nothing changed; one branch alone
+
+
+def test_the_same_code_twice_is_neither_slower_nor_faster(tmp_path: Path) -> None:
+    repo = tiny_repo(tmp_path / "repo")
+    done = abprof("main", "main", *CPU, cwd=repo.path, home=tmp_path)
+    assert not {"slower", "faster"} & {row["verdict"] for row in done.run["comparisons"]}
+    assert done.statuses("target") == {CELL: "identical"}
+    assert done.run["comparisons"][0]["epochs"] >= 4, "an A/A run measures"
+    assert done.code in (0, 4)
+
+
+def test_one_branch_alone(tmp_path: Path) -> None:
+    repo = tiny_repo(tmp_path / "repo")
+    done = abprof("run", "main", "--quick", *CPU, cwd=repo.path, home=tmp_path)
+    assert done.code == 0
+    assert done.statuses("base") == {CELL: "ok"}
+    assert done.run["comparisons"] == []
+    assert done.run["observations"][0]["metrics"]["wall"]["value"] > 0
+
+
+# ---------------------------------------------------------------- kernels and workloads that misbehave
+
+DEEDS_WORKLOAD = (
+    WORKLOAD.replace('{"n": [4096]}', '{"n": [4096], "deed": DEEDS}').replace(
+        "kernel.double(inputs)", 'kernel.act(case["deed"], inputs)'
+    )
+    + """
+PHASES = {"run": ("tiny.run", "the kernel itself"), "never": ("tiny.never", "a phase that is declared and not run")}
+"""
+)
+PLAIN_ACT = """
+def act(deed, x):
+    with torch.profiler.record_function("tiny.run"):
+        return double(x)
+"""
+FAST_ACT = """
+import ctypes, subprocess, sys
+done = set()
+
+def act(deed, x):
+    first = deed not in done
+    done.add(deed)
+    if deed == "nan":
+        return double(x) * float("nan")
+    if deed == "shape":
+        return double(x)[:-1]
+    if deed == "zeros":
+        return torch.zeros_like(x)  # a kernel that is never called
+    if deed == "nothing":
+        return None
+    if deed == "exit":
+        sys.exit(3)
+    if deed == "os_exit":
+        os._exit(5)
+    if deed == "segfault":
+        ctypes.string_at(0)
+    if deed == "raise":
+        raise ValueError("as planted,\\non two lines")
+    if deed == "memory":
+        bytearray(1 << 46)
+    if deed == "tensors":
+        held = []
+        while True:
+            held.append(torch.empty(1 << 31, dtype=torch.uint8))  # never touched: no page of it is taken
+    if deed == "print" and first:
+        line = "x" * 999 + "\\n"
+        for _ in range(1000):
+            sys.stdout.write(line * 1000)
+    if deed == "fork" and first:
+        subprocess.Popen(["sleep", "86399"], start_new_session=True)
+    return double(x)
+"""
+# deed -> the arm's status, and words of its reason
+OUTCOMES = {
+    "ok": ("ok", ""),
+    "nan": ("wrong", ""),
+    "shape": ("wrong", "shape"),
+    "zeros": ("wrong", ""),
+    "nothing": ("crash", "outputs must be tensors"),
+    "exit": ("crash", "called exit(3)"),
+    "os_exit": ("crash", "exit code 5"),
+    "segfault": ("crash", "SIGSEGV"),
+    "raise": ("crash", "ValueError: as planted, on two lines"),
+    "memory": ("oom", "MemoryError"),
+    "tensors": ("oom", "allocate"),
+    "print": ("ok", ""),
+    "fork": ("ok", ""),
+    "last": ("ok", ""),
+}
+BAD_WORKLOADS = {
+    "raises": ("raise RuntimeError('as planted')\n", "RuntimeError: as planted"),
+    "exits": ("import sys\nsys.exit(0)\n", "called exit(0)"),
+    "newer": ("API = 2\n", "API is 2"),
+    "empty": ("", "API is None"),
+}
+
+
+def test_each_misdeed_is_its_own_cells_outcome_and_the_run_goes_on(tmp_path: Path) -> None:
+    repo = tiny_repo(tmp_path / "repo")
+    judge = DEEDS_WORKLOAD.replace("API = 1", f"API = 1\nDEEDS = {list(OUTCOMES)}")
+    chatty = WORKLOAD.replace("API = 1", 'API = 1\nprint("x" * 5_000_000)').replace(
+        'SUITE = "tiny"', 'SUITE = "chatty"'
+    )
+    repo.commit(
+        "deeds",
+        {"kernels/tiny/__init__.py": PACKAGE + PLAIN_ACT, "workloads/tiny.py": judge, "workloads/chatty.py": chatty}
+        | {f"workloads/{name}.py": text for name, (text, _) in BAD_WORKLOADS.items()},
+    )
+    repo.branch("fast")
+    repo.commit("misdeeds", {"kernels/tiny/__init__.py": PACKAGE + FAST_ACT, "kernels/tiny/tiny.c": source(101)})
+    repo.checkout("main")
+    before = fingerprint(repo)
+    done = abprof("main", "fast", "--quick", *CPU, cwd=repo.path, home=tmp_path)
+    observed = {(row["cell"], row["arm"]): row for row in done.run["observations"]}
+    for deed, (status, reason) in OUTCOMES.items():
+        cell = f"tiny/n=4096,deed={deed}"
+        mine = observed[cell, "target"]
+        assert (mine["status"], reason in mine["reason"]) == (status, True), (deed, mine)
+        assert observed[cell, "base"]["status"] == "ok", deed
+        assert done.verdicts()[cell] == "broken" if status != "ok" else done.verdicts()[cell] != "broken", deed
+        assert bool(mine["metrics"]) == (status == "ok"), deed
+    for name, (_, reason) in BAD_WORKLOADS.items():
+        for arm in ("base", "target"):
+            assert observed[f"{name}/", arm]["status"] == "crash"
+            assert reason in observed[f"{name}/", arm]["reason"]
+    assert observed["chatty/n=4096", "target"]["status"] == "ok"
+    assert done.code == 1
+    assert fingerprint(repo) == before
+    _a_phase_that_never_ran_is_not_recorded(observed["tiny/n=4096,deed=ok", "base"]["phases"])
+    sizes = [path.stat().st_size for path in Path(done.run["run_dir"]).rglob("*") if path.is_file()]
+    assert sum(sizes) < 60_000_000, "of the printed gigabyte a part is kept"
+    assert not [p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[:2] == ["sleep", "86399"]]
+    assert not [path for path in (tmp_path / "cache" / "worktrees").iterdir() if path.is_dir()]
+
+
+def _a_phase_that_never_ran_is_not_recorded(phases: dict[str, float | None]) -> None:
+    """One of the programs that abprof replaces summed a main phase of no time at all into its published times."""
+    assert phases["never"] is None
+    run, total = phases["run"], phases["total"]
+    assert run is not None
+    assert total is not None
+    assert 0 < run <= total
+    assert phases["residual"] == pytest.approx(total - run)

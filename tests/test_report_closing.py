@@ -1,0 +1,133 @@
+"""The end of output.txt: the seeds' case blocks, and last their warnings, for both directions, with our verdict."""
+
+from __future__ import annotations
+
+from abprof import report
+from abprof.report.closing import closing, with_closing
+
+from . import runs
+
+FORWARD = """\
+Testing Config: {'mask_type': 'full', 'seqlen': 8192}
+============================================================
+FORWARD PERFORMANCE
+============================================================
+Total Runtime (ms)   | 3.5861
+Achieved TFLOP/s     | 613.2075
+------------------------------------------------------------
+Internal Timing Breakdown:
+  - fwd_range_merge   | not recorded
+  - fwd_sparse_load_preprocess | not recorded
+  - fwd_prepare       | 0.0153 ms
+  - fwd_run           | 3.4247 ms
+  - fwd_postprocess   | not recorded
+  - fwd_cast          | 0.0032 ms
+  - residual          | 0.2146 ms
+  (from a pass of their own, which took 3.6578 ms a call)
+============================================================
+"""
+WARNINGS = """\
+
+============================================================
+⚠️  Detected TFLOPs performance fluctuation over 1.5% in the following cases:
+============================================================
+  - Case: {'mask_type': 'full', 'direction': 'bwd', 'seqlen': 8192}
+    tflops_per_sec Baseline: 549.1956
+    tflops_per_sec Target: 537.8997
+    Fluctuation: -2.06%
+    Verdict: slower; time 2.1 % slower (95 % interval: 1.8 to 2.4 % slower)
+  - Case: {'mask_type': 'full', 'direction': 'fwd', 'seqlen': 8192}
+    tflops_per_sec Baseline: 613.2075
+    tflops_per_sec Target: 653.7393
+    Fluctuation: +6.61%
+    Verdict: faster; time 6.2 % faster (95 % interval: 5.9 to 6.5 % faster)
+============================================================
+"""
+
+
+def test_the_seeds_case_block():
+    assert FORWARD in closing(runs.run())
+
+
+def test_every_case_of_every_side_has_a_block_or_says_why_not():
+    run = runs.run()
+    text = closing(run)
+    assert text.count("FORWARD PERFORMANCE") + text.count("BACKWARD PERFORMANCE") == sum(
+        "gpu_span" in o.metrics and o.cell[:6] != "ladder" for o in run.observations
+    )
+    assert text.count("Testing Config: ") == 2 * (len(run.cells) + 1)  # the ladder's cell has two variants
+    assert "    not measured: out of memory: tried to allocate 96.00 GiB" in text
+    assert "-1.0" not in text
+
+
+def test_the_seeds_warnings_stand_last_in_both_directions():
+    assert closing(runs.run()).endswith(WARNINGS)
+
+
+def test_only_certain_changes_are_warned_about():
+    run = runs.run()
+    warned = closing(run)[closing(run).index("⚠️  Detected") :]
+    assert warned.count("- Case: ") == 2
+    assert "varlen_full" not in warned  # 0.9 % slower, undecided
+    assert "causal" not in warned  # 0.7 % slower for certain, but inside the threshold
+
+
+def test_broken_and_undecided_cases_have_their_own_sections():
+    text = closing(runs.run())
+    broken = text[text.index("❌ Broken") : text.index("❔ Undecided")]
+    assert broken.count("- Case: ") == 7
+    assert "target: crash: RuntimeError: invalid argument | grid (0, 1, 1)" in broken
+    undecided = text[text.index("❔ Undecided") : text.index("⚠️  Detected")]
+    assert undecided.count("- Case: ") == 2
+    assert "1 case could run on neither side" in undecided
+
+
+def test_the_good_line_only_when_every_cell_is_fine():
+    good = "\n✅ TFLOPs performance fluctuation is within 1.5% for all test cases.\n"
+    fine = runs.unchanged()
+    assert closing(fine).endswith(good)
+    spoiled = runs.changed(fine.comparisons[0], verdict="unclear", reasons=("budget",))
+    undecided = runs.changed(fine, comparisons=(spoiled, *fine.comparisons[1:]))
+    assert "✅" not in closing(undecided)
+    assert closing(undecided).endswith("No case is certainly slower or faster by 1.5 %; 0 broken and 1 undecided.\n")
+    assert "✅" not in closing(runs.changed(fine, comparisons=fine.comparisons[1:]))  # one cell was never judged
+    assert "✅" not in closing(runs.single())
+
+
+def test_without_a_flop_count_times_are_compared():
+    run = runs.run()
+    ladder = tuple(
+        runs.changed(c, verdict="slower", pct=5.0, low_pct=4.0, high_pct=6.0, discovery=True)
+        if c.to == "target:ws" else c for c in run.comparisons
+    )  # fmt: skip
+    text = closing(runs.changed(run, comparisons=ladder))
+    assert (
+        "  - Case: {'n': 4096, 'variant': 'ws'}\n    latency_ms Baseline: 0.0412\n    latency_ms Target: 0.0412\n"
+        in text
+    )
+
+
+def test_the_closing_part_is_replaced_when_the_report_is_made_again():
+    run, log = runs.run(), "building\n======== abprof: results of run other ========\nmeasuring\n"
+    once = with_closing(log, run)
+    assert once.startswith(log)
+    assert with_closing(once, run) == once
+    assert with_closing("", run) == closing(run) == with_closing(closing(run), run)
+
+
+def test_write_all_leaves_a_whole_folder(tmp_path):
+    run = runs.run()
+    path = runs.write(tmp_path, run)
+    (path / "output.txt").write_text("the log")
+    for _ in range(2):
+        made = report.write_all(path, run, runs.blocks(run))
+    assert {file.name for file in made} >= {"cells.csv", "report.html", "report.md", "output.txt"}
+    assert (path / "output.txt").read_text() == "the log\n" + closing(run)
+    assert not list(path.glob(".*.partial"))
+
+
+def test_hostile_labels_stay_on_their_lines():
+    text = closing(runs.hostile())
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert text.count("\ntarget: x|y") == 1

@@ -1,0 +1,224 @@
+"""The CSV files: the seeds' headers, digits and signs to the letter; ours after them; nothing computed from -1."""
+
+from __future__ import annotations
+
+import io
+
+import pandas as pd
+import pytest
+
+from abprof.model import Run
+from abprof.report import cell_table, seed_tables
+
+from . import runs
+
+TIMES = (
+    "direction,latency_ms,tflops_per_sec,fwd_range_merge_ms,fwd_sparse_load_preprocess_ms,fwd_prepare_ms,fwd_run_ms,"
+    "fwd_fill_ms,fwd_cast_ms,bwd_range_merge_ms,bwd_prepare_ms,bwd_preprocess_ms,bwd_run_ms,bwd_cast_ms"
+)
+DENSE = f"seqlen,mask_type,{TIMES}"
+SPARSE = f"seqlen,sparsity_ratio,q_block_size,k_block_size,swap_ab,pack_gqa,sparse_load,kblockm,kblockn,{TIMES}"
+LATER = "fwd_postprocess_ms,bwd_postprocess_ms"
+TARGET = "feature-optimize-ffa"
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, str]:
+    return seed_tables.files(runs.run())
+
+
+def table(text: str) -> pd.DataFrame:
+    return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+
+
+def triples(names: str) -> str:
+    return ",".join(f"{c}_baseline,{c}_target,{c}_improvement(%)" for c in names.split(","))
+
+
+def test_one_file_per_suite_and_side_and_one_per_comparison(files):
+    assert set(files) == {
+        "profile_dense_main.csv",
+        f"profile_dense_{TARGET}.csv",
+        f"compare_main_{TARGET}_dense.csv",
+        "profile_block_sparse_main.csv",
+        f"profile_block_sparse_{TARGET}.csv",
+        f"compare_main_{TARGET}_block_sparse.csv",
+    }  # the ladder declares no seed columns
+
+
+@pytest.mark.parametrize(
+    ("name", "header"),
+    [
+        ("profile_dense_main.csv", f"{DENSE},{LATER}"),
+        (f"profile_dense_{TARGET}.csv", f"{DENSE},{LATER}"),
+        ("profile_block_sparse_main.csv", f"{SPARSE},{LATER}"),
+        (f"compare_main_{TARGET}_dense.csv", "mask_type,direction,seqlen," + triples(
+            TIMES.removeprefix("direction,latency_ms,") + "," + LATER)),
+        (f"compare_main_{TARGET}_block_sparse.csv", SPARSE.partition(",latency_ms")[0] + "," + triples(
+            TIMES.removeprefix("direction,") + "," + LATER)),
+    ],
+)  # fmt: skip
+def test_the_seeds_columns_come_first_and_to_the_letter(files, name, header):
+    assert files[name].splitlines()[0].startswith(header + ",")
+
+
+def test_a_profile_row_has_the_seeds_digits(files):
+    rows = files["profile_dense_main.csv"].splitlines()
+    assert rows[1].startswith(
+        "8192,full,fwd,3.5861,613.2075,-1.0000,-1.0000,0.0153,3.4247,-1.0000,0.0032,,,,,,-1.0000,,"
+    )
+    assert rows[2].startswith("8192,full,bwd,10.0102,549.1956,,,,,,,-1.0000,0.0153,-1.0000,9.5597,0.0032,,-1.0000,")
+    sparse = files["profile_block_sparse_main.csv"].splitlines()
+    assert sparse[1].startswith("49152,0.05,64,64,False,False,False,64,64,fwd,1.0000,")
+
+
+def test_tflops_follow_from_flops_and_latency(files):
+    """4 * 8192^2 * 64 * 128 / 3.5861 ms = 613.207 TFLOP/s, the number of the seed's own README."""
+    row = table(files["profile_dense_main.csv"]).iloc[0]
+    assert float(row["tflops_per_sec"]) == pytest.approx(4 * 8192**2 * 64 * 128 / 3.5861e-3 / 1e12, abs=5e-5)
+
+
+def test_an_arm_that_did_not_run_keeps_its_row(files):
+    rows = table(files[f"profile_block_sparse_{TARGET}.csv"])
+    broken = rows[rows.status == "crash"].iloc[0]
+    forward = [f"fwd_{name}_ms" for name in ("range_merge", "prepare", "run", "fill", "cast", "postprocess")]
+    assert set(broken[["latency_ms", "tflops_per_sec", *forward]]) == {"-1.0000"}
+    assert set(broken[["bwd_run_ms", "bwd_postprocess_ms", "phase_total_ms", "residual_ms", "latency_low_ms"]]) == {""}
+    assert broken.reason == "RuntimeError: invalid argument | grid (0, 1, 1)"
+    assert broken.verdict == "broken"
+    assert list(rows.status) == [
+        "wrong",
+        "crash",
+        "oom",
+        "timeout",
+        "build_failed",
+        "ok",
+        "unsupported",
+        "missing",
+        "crash",
+    ]
+
+
+def test_ours_say_who_and_how_sure(files):
+    row = table(files[f"profile_dense_{TARGET}.csv"]).iloc[0]
+    assert row.commit == runs.TARGET.commit
+    assert row.branch == "feature/optimize ffa"
+    assert (row.verdict, row.status, row.metric, row.proof) == ("faster", "ok", "gpu_span", "ok")
+    assert float(row.latency_low_ms) < float(row.latency_ms) < float(row.latency_high_ms)
+    phases = sum(float(row[name]) for name in ("fwd_prepare_ms", "fwd_run_ms", "fwd_cast_ms"))
+    assert float(row.residual_ms) == pytest.approx(float(row.phase_total_ms) - phases, abs=2e-4)
+    assert table(files["profile_dense_main.csv"]).iloc[0].artefacts_sha256 != row.artefacts_sha256
+
+
+def test_improvement_is_the_seeds_formula_on_the_printed_digits(files):
+    rows = table(files[f"compare_main_{TARGET}_dense.csv"])
+    columns = [name.removesuffix("_improvement(%)") for name in rows.columns if name.endswith("_improvement(%)")]
+    checked = 0
+    for _, row in rows.iterrows():
+        for column in columns:
+            left, right, found = (row[f"{column}_{end}"] for end in ("baseline", "target", "improvement(%)"))
+            if "-1.0000" in (left, right) or "" in (left, right):
+                assert found == "", (column, left, right)
+                continue
+            b, t = float(left), float(right)
+            assert float(found) == pytest.approx((t - b) / (b + 1e-9) * 100, abs=5e-5)
+            checked += 1
+    assert checked > 15
+
+
+def test_our_columns_are_in_time_sense(files):
+    rows = table(files[f"compare_main_{TARGET}_dense.csv"]).set_index(["mask_type", "direction"])
+    faster = rows.loc[("full", "fwd")]
+    assert float(faster["tflops_per_sec_improvement(%)"]) == pytest.approx(6.61, abs=0.01)
+    assert float(faster["time_change_pct"]) == pytest.approx(-6.2)
+    assert (faster.verdict, faster.status_baseline, faster.status_target) == ("faster", "ok", "ok")
+    assert rows.loc[("varlen_causal", "bwd")].reasons == "identical_code"
+    assert list(rows.commit_target.unique()) == [runs.TARGET.commit]
+
+
+def test_a_row_of_one_side_only_is_shown(files):
+    rows = table(files[f"compare_main_{TARGET}_block_sparse.csv"]).set_index(["sparsity_ratio", "q_block_size"])
+    only = rows.loc[("0.05", "128")]
+    assert (only.status_baseline, only.status_target) == ("missing", "ok")
+    assert (only.latency_ms_baseline, only.latency_ms_target, only["latency_ms_improvement(%)"]) == (
+        "-1.0000",
+        "1.0000",
+        "",
+    )
+    assert len(rows) == 9
+
+
+def test_one_branch_alone_gets_its_profiles_only():
+    assert set(seed_tables.files(runs.single())) == {"profile_dense_main.csv", "profile_block_sparse_main.csv"}
+
+
+def test_two_labels_that_collide_get_the_commit():
+    twin = runs.changed(runs.TARGET, label="main")
+    names = set(seed_tables.files(runs.run(target=twin)))
+    assert f"compare_main_main-{runs.TARGET.commit[:8]}_dense.csv" in names
+
+
+def test_variants_have_rows_of_their_own():
+    plain = runs.run()
+    workloads = tuple(runs.changed(w, seed_columns=("n",)) if w.name == "ladder" else w for w in plain.workloads)
+    files = seed_tables.files(runs.changed(plain, workloads=workloads))
+    rows = table(files[f"compare_main_{TARGET}_ladder.csv"])
+    assert list(rows.variant) == ["ws", "ws_pp"]
+    assert list(rows.n) == ["4096", "4096"]
+    assert list(rows.latency_ms_baseline) == ["0.0412", "0.0389"]
+
+
+def test_two_targets_are_compared_each_with_base():
+    files = seed_tables.files(runs.two_targets())
+    assert "compare_main_other_dense.csv" in files
+    verdicts = table(files["compare_main_other_dense.csv"]).verdict
+    assert list(verdicts) == [""] * len(verdicts)  # nothing was judged against it, and nothing is made up
+
+
+@pytest.mark.parametrize("make", [runs.hostile, runs.run])
+def test_foreign_text_stays_in_its_cell(make):
+    run: Run = make()
+    for name, text in {**seed_tables.files(run), "cells.csv": cell_table.cells_csv(run)}.items():
+        assert "/" not in name
+        assert not name.startswith((".", "-"))
+        rows = table(text)
+        assert len(text.splitlines()) == len(rows) + 1, name  # no cell breaks a line
+        assert not rows.map(lambda cell: cell[:1] in "=+@" and cell != "").any(axis=None), name
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+
+
+def test_a_text_that_looks_like_a_formula_is_defused():
+    assert seed_tables.plain("=HYPERLINK(1)") == "'=HYPERLINK(1)"
+    assert seed_tables.plain("-2+3") == "'-2+3"
+    assert seed_tables.plain("plain") == "plain"
+    assert seed_tables.plain("-1") == "-1"  # an axis value such as window=-1 stays a number
+
+
+# ---------------------------------------------------------------- cells.csv
+
+
+def test_cells_csv_is_tidy():
+    run = runs.run()
+    rows = pd.read_csv(io.StringIO(cell_table.cells_csv(run)))
+    assert len(rows) == len(run.observations)
+    assert not rows.duplicated(["cell", "arm"]).any()
+    seen = {(o.cell, o.arm): o for o in run.observations}
+    for _, row in rows.iterrows():
+        observation = seen[(row.cell, row.arm)]
+        assert row.status == observation.status
+        if "gpu_span" in observation.metrics:
+            assert row.latency_ms == observation.metrics["gpu_span"].value / 1e6  # unrounded
+        else:
+            assert pd.isna(row.latency_ms)
+    assert not (rows.select_dtypes("number") == -1).any(axis=None)  # -1 stands in the seeds' columns only
+    slower = rows[(rows.verdict == "slower")].iloc[0]
+    assert (slower.pct, slower.low_pct, slower.high_pct) == (2.1, 2.1 - 0.3, 2.1 + 0.3)
+    assert set(rows[rows.peer == "sdpa"].arm) == {"peer:sdpa"}
+
+
+def test_a_cell_that_was_never_reached_keeps_a_row():
+    run = runs.changed(runs.run(), observations=(), comparisons=())
+    rows = pd.read_csv(io.StringIO(cell_table.cells_csv(run)))
+    assert list(rows.cell) == [cell.id for cell in run.cells]
+    assert set(rows.status) == {"not measured"}

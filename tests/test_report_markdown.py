@@ -1,0 +1,112 @@
+"""report.md: whole, and safe with whatever a branch, a message or a machine is called."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from abprof.report.markdown import code, escape, markdown
+
+from . import runs
+
+MADE = [runs.run, runs.hostile, runs.single, runs.unchanged, runs.two_targets]
+
+
+def page(make) -> str:
+    run = make()
+    return markdown(run, runs.blocks(run))
+
+
+def tables(text: str) -> list[list[str]]:
+    found: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if line.startswith("|"):
+            found[-1].append(line)
+        elif found[-1]:
+            found.append([])
+    return [rows for rows in found if rows]
+
+
+def columns(row: str) -> int:
+    """Cells of a table row: pipes that no backslash escapes, as GitHub counts them (also inside code spans)."""
+    return len(re.findall(r"(?<!\\)\|", row.strip())) - 1
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_every_row_of_a_table_has_as_many_cells(make):
+    found = tables(page(make))
+    assert len(found) > 8
+    for rows in found:
+        assert len({columns(row) for row in rows}) == 1, rows[0]
+        assert re.fullmatch(r"\|( -+:? \|)+\s?", rows[1]), rows[1]
+
+
+def test_the_sentence_comes_first():
+    assert page(runs.run).startswith("# abprof: 1 slower, 1 faster, 7 broken of 16\n")
+
+
+def test_rows_that_need_a_person_come_first_and_the_same_are_folded():
+    text = page(runs.run)
+    dense = text[text.index("## dense") : text.index("## block")]
+    assert re.findall(r"^\| . (\w+) ", dense, re.M) == ["slower", "unclear", "faster", "slight", "same", "same"]
+    assert "<details><summary>2 without a change, or supported by neither side</summary>" in dense
+    sparse = text[text.index("## block") : text.index("## ladder")]
+    assert re.findall(r"^\| .? ?(\w+) \| `sparsity", sparse, re.M) == ["broken"] * 7 + ["unclear", "unsupported"]
+
+
+def test_a_percentage_has_its_interval_beside_it():
+    for row in re.findall(r"^\| [▲▼△?=] .*$", page(runs.run), re.M):
+        cells = [cell.strip() for cell in row.split("|")]
+        if "%" in cells[3]:
+            assert re.fullmatch(r"[\d.]+( % (faster|slower))? to [\d.]+ % (faster|slower)", cells[4]), row
+
+
+def test_what_was_not_recorded_is_said_so():
+    text = page(runs.run)
+    assert "not recorded" in text
+    assert "-1.0" not in text
+    assert "nan" not in text.lower().replace("name", "")
+    assert "None" not in text
+
+
+@pytest.mark.parametrize("make", [runs.hostile])
+def test_nothing_foreign_becomes_markup(make):
+    text = page(make)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    without_code = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "CODE", text)
+    assert "<script" not in without_code
+    assert not re.search(r"@(?!\u2060)\w", without_code)
+    assert not re.search(r"(?<!\\)\]\(", without_code)
+    allowed = re.sub(r"</?(details|summary)>", "", without_code)
+    assert "<" not in allowed
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("main", "`main`"),
+        ("a`b", "``a`b``"),
+        ("`a``", "``` `a`` ```"),
+        ("a|b\nc", "`a\\|b c`"),
+        ("", ""),
+        ("x" * 300, "`" + "x" * 119 + "…`"),
+    ],
+)
+def test_code_spans(text, span):
+    assert code(text) == span
+
+
+def test_escaped_text():
+    assert escape("a_b *c* <i> [d](e) @f #1 https://g") == (
+        "a\\_b \\*c\\* &lt;i&gt; \\[d\\](e) @\u2060f #\u20601 https:\u2060//g"
+    )
+
+
+def test_one_branch_alone_has_times_and_no_verdicts():
+    text = page(runs.single)
+    assert "| case | time | 95 % interval | TFLOP/s | peak memory |" in text
+    assert "| `mask_type=full direction=fwd` | 3.586 ms | 3.583 to 3.590 ms | 613.2 | 768.0 MiB |" in text
+    assert "▲" not in text
+    assert "% slower" not in text

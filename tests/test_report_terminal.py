@@ -1,0 +1,115 @@
+"""The table on the terminal: what needs a person first, readable on a narrow one, no colour where none is wanted."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from abprof.report import terminal
+
+from . import runs
+
+FOLDER = Path("runs/x")
+
+
+def shown(run, width: int = 150, **more) -> str:
+    out = io.StringIO()
+    terminal.show(run, Console(file=out, width=width), FOLDER, **more)
+    return out.getvalue()
+
+
+def verdicts(text: str) -> list[str]:
+    return re.findall(r"^ ?[✖▲?▼△=] (\w+)", text, re.M)
+
+
+def test_rows_that_need_a_person_and_a_count_of_the_rest():
+    text = shown(runs.run())
+    assert verdicts(text) == ["slower", "unclear", "faster", "slight", *["broken"] * 7, "unclear"]
+    assert text.count("2 same hidden (--all)") == 2
+    assert "1 unsupported hidden (--all)" in text
+    assert text.rstrip().endswith("Report: runs/x/report.html\n1 slower, 1 faster, 7 broken of 16")
+
+
+def test_all_shows_all():
+    text = shown(runs.run(), everything=True)
+    assert verdicts(text).count("same") == 4
+    assert "hidden" not in text
+
+
+def test_a_change_has_its_interval_in_the_same_row():
+    row = next(line for line in shown(runs.run()).splitlines() if "▲ slower" in line)
+    assert "2.1 % slower" in row
+    assert "1.8 to 2.4 % slower" in row
+    assert "10.01 ms" in row
+    assert "549.2 → 537.9" in row
+
+
+def test_failures_say_their_first_line():
+    assert "q_block_size=64: crash: RuntimeError: invalid argument | grid (0, 1, 1) [logs/target-ffa.log]" in shown(
+        runs.run()
+    )
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_narrow_terminal_keeps_verdict_case_and_change(width):
+    text = shown(runs.run(), width)
+    tables = text[: text.index("\nfeature/optimize ffa, ")]
+    assert max(map(len, tables.splitlines())) <= width
+    words = " ".join(tables.split())
+    assert verdicts(text)[:2] == ["slower", "unclear"]
+    assert "2.1 %" in words
+    assert "549.2" not in words
+
+
+@pytest.mark.parametrize("make", [runs.hostile, runs.single, runs.unchanged, runs.two_targets])
+def test_every_kind_of_run_can_be_shown(make):
+    text = shown(make(), everything=True)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "[/" not in text  # nothing foreign was taken for rich's own markup
+
+
+def test_markup_in_a_label_is_text():
+    run = runs.run(target=runs.changed(runs.TARGET, label="[red]x[/red]"))
+    assert "[red]x[/red], block_sparse" in shown(run)
+
+
+def test_one_branch_alone():
+    text = shown(runs.single())
+    assert "3.586 ms   3.583 to 3.590 ms" in text
+    assert "slower" not in text
+
+
+PRINT = """
+from pathlib import Path
+from abprof.report import terminal
+from tests import runs
+terminal.print_run(runs.run(), Path("x"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "colour"), [({"FORCE_COLOR": "1"}, True), ({"NO_COLOR": "1"}, False), ({}, False)]
+)
+def test_colour_only_where_it_is_wanted(environment, colour):
+    plain = {"PATH": "/usr/bin:/bin", "PYTHONIOENCODING": "utf-8", "TERM": "xterm-256color"}
+    command = [sys.executable, "-c", PRINT]
+    root = Path(__file__).resolve().parent.parent
+    text = subprocess.check_output(command, cwd=root, env=plain | environment, text=True, encoding="utf-8")
+    assert ("\x1b[" in text) is colour
+    assert "▲ slower" in text
+
+
+def test_a_terminal_without_those_letters_gets_question_marks():
+    root = Path(__file__).resolve().parent.parent
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONIOENCODING": "ascii"}
+    text = subprocess.check_output(
+        [sys.executable, "-c", PRINT], cwd=root, env=environment, text=True, encoding="ascii"
+    )
+    assert "? slower" in text

@@ -1,0 +1,315 @@
+"""The run folder: atomic, strict, readable after a crash, honest about what it dropped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+
+from abprof import runfolder, schemas
+from abprof.errors import AbprofError
+from abprof.runfolder import RunFolder
+
+from . import runs
+
+ROOT = Path(__file__).resolve().parent.parent
+OLD = Path(__file__).parent / "data" / "run_schema1"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return runfolder.create(tmp_path / "runs", "20261120T021700Z-a-b")
+
+
+@pytest.mark.parametrize("make", [runs.run, runs.hostile, runs.single, runs.unchanged])
+def test_what_is_written_is_what_is_read(tmp_path, make):
+    run = make()
+    path = runs.write(tmp_path, run)
+    assert runfolder.read(path) == (run, runs.blocks(run), [])
+    assert runfolder.read(path / "run.json")[0] == run
+
+
+def test_an_old_run_folder_stays_readable():
+    run, blocks, notes = runfolder.read(OLD)
+    assert run.schema == 1
+    assert run.header is not None
+    assert run.header.counts["slower"] == 1
+    assert [c.verdict for c in run.comparisons].count("broken") == 7
+    assert len(blocks) == 2 * len(run.cells) == 32
+    assert notes == []
+
+
+def test_two_runs_never_share_a_folder(tmp_path):
+    made: list[RunFolder] = []
+    threads = [
+        threading.Thread(target=lambda: made.append(runfolder.create(tmp_path / "runs", "same"))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(folder.id for folder in made) == ["same", *(f"same-{i}" for i in range(2, 9))]
+
+
+def test_runs_never_show_in_git_status(tmp_path):
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    runs.write(tmp_path / "runs", runs.run())
+    kept = tmp_path / "kept"  # a folder of the user's: nothing in it may be hidden
+    kept.mkdir()
+    (kept / "notes.txt").write_text("mine")
+    runs.write(kept, runs.run())
+    status = subprocess.check_output(["git", "status", "--porcelain", "-uall"], cwd=tmp_path, text=True)
+    assert status == "?? kept/notes.txt\n"
+
+
+@pytest.mark.parametrize("bad", ["", ".", "..", "a/b", "a\0b"])
+def test_a_run_id_is_a_folder_name(tmp_path, bad):
+    with pytest.raises(ValueError, match="folder name"):
+        runfolder.create(tmp_path, bad)
+
+
+def test_a_runs_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AbprofError) as caught:
+        runfolder.create(tmp_path / "file" / "runs", "a")
+    assert str(tmp_path / "file" / "runs") in caught.value.line
+    assert "--runs-dir" in caught.value.line
+    assert "\n" not in caught.value.line
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_nan_is_refused_and_the_old_file_stays(folder, value):
+    run = runs.run()
+    folder.write_run(run)
+    before = (folder.path / "run.json").read_bytes()
+    bad = msgspec.structs.replace(run, settings=msgspec.structs.replace(run.settings, precision=value))
+    with pytest.raises(ValueError, match="JSON compliant"):
+        folder.write_run(bad)
+    block = msgspec.structs.replace(runs.blocks(run)[0], seconds=value)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        folder.append_block(block)
+    assert (folder.path / "run.json").read_bytes() == before
+    assert not (folder.path / "rounds.jsonl").exists()
+
+
+def test_a_record_of_the_wrong_type_is_never_written(folder):
+    wrong = msgspec.structs.replace(runs.run(), status="done")
+    with pytest.raises(ValueError, match="Invalid enum value 'done'"):
+        folder.write_run(wrong)
+    assert sorted(path.name for path in folder.path.iterdir()) == ["logs"]
+
+
+def test_bytes_that_are_no_utf8_are_shown_and_harmless(folder):
+    folder.write_run(runs.run(target=msgspec.structs.replace(runs.TARGET, label="caf\udce9")))
+    assert runfolder.read(folder.path)[0].side("target").label == "caf?"
+
+
+def test_a_torn_last_line_is_dropped_and_written_over(folder):
+    run = runs.run()
+    folder.write_run(run)
+    first, second, third = runs.blocks(run)[:3]
+    folder.append_block(first)
+    folder.append_block(second)
+    file = folder.path / "rounds.jsonl"
+    whole = file.read_bytes()
+    for cut in (1, 2, 20, 400):
+        file.write_bytes(whole[:-cut])
+        _, blocks, notes = runfolder.read(folder.path)
+        assert blocks == [first]
+        assert notes == ["rounds.jsonl line 2: torn (the run was killed while writing it), dropped"]
+    folder.append_block(third)
+    assert runfolder.read(folder.path)[1:] == ([first, third], [])
+
+
+def test_a_line_torn_before_any_whole_one(folder):
+    folder.write_run(runs.run())
+    (folder.path / "rounds.jsonl").write_bytes(b'{"epoch":1')
+    block = runs.blocks(runs.run())[0]
+    folder.append_block(block)
+    assert runfolder.read_blocks(folder.path) == ([block], [])
+
+
+def test_a_changed_byte_costs_one_block_and_says_which(folder):
+    run = runs.run()
+    folder.write_run(run)
+    kept = runs.blocks(run)[:3]
+    for block in kept:
+        folder.append_block(block)
+    file = folder.path / "rounds.jsonl"
+    data = bytearray(file.read_bytes())
+    middle = data.index(b"\n") + data[data.index(b"\n") + 1 :].index(b'"seconds":1.5') + len(b'"seconds":1.5')
+    assert data[middle : middle + 1] == b"5"
+    data[middle] = ord("6")
+    file.write_bytes(data)
+    _, blocks, notes = runfolder.read(folder.path)
+    assert blocks == [kept[0], kept[2]]
+    assert notes == ["rounds.jsonl line 2: checksum does not match, dropped"]
+
+
+def test_an_unknown_key_under_a_good_checksum_is_dropped(folder):
+    folder.write_run(runs.run())
+    (folder.path / "rounds.jsonl").write_bytes(runfolder.seal(b'{"epoch":1,"surprise":2}'))
+    blocks, notes = runfolder.read_blocks(folder.path)
+    assert blocks == []
+    assert len(notes) == 1
+    assert "not a block of this abprof" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b'{"schema": 2, "anything": []}', "newer abprof (schema 2, this one reads 1)"),
+        (b'{"schema": 1}', "not a run of this abprof"),
+        (b'{"schema": 1', "not JSON"),
+        (b"[]", "not a run of this abprof"),
+        (b"\xff\xfe", "not JSON"),
+    ],
+)
+def test_a_run_json_that_does_not_fit_is_one_clear_line(tmp_path, data, says):
+    (tmp_path / "run.json").write_bytes(data)
+    with pytest.raises(AbprofError) as caught:
+        runfolder.read(tmp_path)
+    assert says in caught.value.line
+    assert str(tmp_path) in caught.value.line
+
+
+def test_an_unknown_key_in_run_json_is_refused(tmp_path):
+    loose = json.loads((OLD / "run.json").read_text())
+    loose["surprise"] = 1
+    (tmp_path / "run.json").write_text(json.dumps(loose))
+    with pytest.raises(AbprofError, match="unknown field `surprise`"):
+        runfolder.read(tmp_path)
+
+
+def test_no_run_here(tmp_path):
+    with pytest.raises(AbprofError, match="no run here"):
+        runfolder.read(tmp_path)
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+from abprof.errors import AbprofError
+from abprof.runfolder import RunFolder
+from tests import runs
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+folder, run = RunFolder(Path(sys.argv[1])), runs.run()
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
+for write in (lambda: folder.write_run(run), lambda: folder.append_block(runs.blocks(run)[1])):
+    try:
+        write()
+    except AbprofError as error:
+        print(error.line)
+"""
+
+
+def test_a_full_disk_is_one_line_and_nothing_is_half_written(folder):
+    """The limit on a file's size stands in for the full disk: the same write, refused at the same place."""
+    run = runs.run()
+    folder.write_run(run)
+    first = runs.blocks(run)[0]
+    folder.append_block(first)
+    before = {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
+    limit = len(before["rounds.jsonl"]) + 100  # the next block's line would be cut after 100 bytes
+    command = [sys.executable, "-c", FULL, str(folder.path), str(limit), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        f"{folder.path / 'run.json'}: File too large",
+        f"{folder.path / 'rounds.jsonl'}: File too large",
+    ]
+    assert {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.skipif(not os.access("/dev/full", os.W_OK), reason="no /dev/full here")
+def test_no_space_left_is_one_line(folder):
+    (folder.path / ".run.json.partial").symlink_to("/dev/full")
+    with pytest.raises(AbprofError) as caught:
+        folder.write_run(runs.run())
+    assert caught.value.line == f"{folder.path / 'run.json'}: No space left on device"
+    assert not (folder.path / "run.json").exists()
+
+
+def test_a_reader_sees_one_whole_version_while_run_json_is_replaced(folder):
+    run = runs.run()
+    folder.write_run(run)
+    stop = threading.Event()
+
+    def rewrite() -> None:
+        while not stop.is_set():
+            folder.write_run(msgspec.structs.replace(run, notes=run.notes * 50))
+            folder.write_run(run)
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    try:
+        seen = {len(runfolder.read(folder.path)[0].notes) for _ in range(200)}
+    finally:
+        stop.set()
+        writer.join()
+    assert seen <= {1, 50}
+
+
+# ---------------------------------------------------------------- schemas
+
+
+def test_the_schemas_in_docs_are_up_to_date():
+    for name, schema in schemas.schemas().items():
+        stored = (ROOT / "docs" / "schemas" / name).read_text()
+        assert stored == schemas.text(schema), f"{name} is old: run `python -m abprof.schemas`"
+
+
+def test_a_run_folder_validates_against_the_schemas(tmp_path):
+    path = runs.write(tmp_path, runs.run())
+    made = schemas.schemas()
+    validator = jsonschema.Draft202012Validator(made["run.schema.json"])
+    document = json.loads((path / "run.json").read_text())
+    validator.validate(document)
+    line = jsonschema.Draft202012Validator(made["rounds.schema.json"])
+    for text in (path / "rounds.jsonl").read_text().splitlines():
+        line.validate(json.loads(text))
+    for spoiled in ({**document, "schema": 2}, {**document, "surprise": 1}, {k: document[k] for k in ("id", "schema")}):
+        assert not validator.is_valid(spoiled)
+
+
+def test_the_wire_schema_takes_messages_and_refuses_others():
+    wire = jsonschema.Draft202012Validator(schemas.schemas()["wire.schema.json"])
+    turned = {"value": 1.5, "wall": 2.0, "start": 1, "end": 2}
+    for good in (
+        {"id": 1, "do": "turn", "args": {"arm": "base", "calls": 3, "timer": "cpu_clock"}},
+        {"id": 1, "reply": turned},
+        {"id": 1, "fault": {"status": "crash", "reason": "x"}},
+    ):
+        wire.validate(good)
+    for bad in (
+        {"id": 1, "do": "fly", "args": {}},
+        {"id": 1, "do": "turn", "args": {"arm": "base"}},
+        {"id": 1, "reply": {**turned, "surprise": 1}},
+        {"id": 1, "reply": turned, "fault": {"status": "crash", "reason": "x"}},
+    ):
+        assert not wire.is_valid(bad)
+
+
+def test_the_documented_checksum_is_the_real_one():
+    """docs/RUN_FOLDER.md tells others how to check a line; they must come to the same sum."""
+    line = (OLD / "rounds.jsonl").read_bytes().splitlines()[0]
+    head, _, tail = line.rpartition(b',"sum":')
+    assert json.loads(tail[:-1]) == hashlib.blake2b(head + b"}", digest_size=8).hexdigest()
+
+
+def test_the_documented_reader_runs(capsys, monkeypatch):
+    page = (ROOT / "docs" / "RUN_FOLDER.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(ROOT)
+    exec(example, {})
+    assert len(capsys.readouterr().out.splitlines()) == 8

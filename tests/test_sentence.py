@@ -1,0 +1,233 @@
+"""The header: counts that add up, the exit code, and a sentence that says first whether to act."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from abprof.model import Block, MachineState
+from abprof.verdict import Judgement, judge
+from tests.blocks import block, epochs, head, side
+
+KINDS: dict[str, list[float]] = {
+    "slower": [1.05] * 4,
+    "faster": [0.95] * 4,
+    "slight": [1.01] * 4,
+    "same": [1.0] * 4,
+    "undecided": [1.0, 1.03, 0.97, 1.0],
+}
+STATUSES: dict[str, Mapping[str, Any]] = {
+    "broken": {"target": "crash"},
+    "base_crash": {"base": "crash"},
+    "unsupported": {"base": "unsupported", "target": "unsupported"},
+    "missing": {"base": "missing", "target": "missing"},
+}
+
+
+def made(*kinds: str, **fields: Any) -> Judgement:
+    """A run with one cell of each kind named."""
+    run = head(len(kinds), **fields)
+    blocks: list[Block] = []
+    for cell, kind in zip(run.cells, kinds, strict=True):
+        if kind in KINDS:
+            blocks += epochs(KINDS[kind], cell=cell.id)
+        elif kind in STATUSES:
+            arms = {arm: 1.0 for arm in ("base", "target") if arm not in STATUSES[kind]}
+            blocks += [block(i, arms, cell=cell.id, status=STATUSES[kind]) for i in range(4)]
+        elif kind != "nothing":
+            blocks += epochs([float(kind)], cell=cell.id, quick=True)
+    return judge(run, blocks)
+
+
+def fail_on(*kinds: str) -> dict[str, Any]:
+    return {"fail_on": kinds}
+
+
+# ---------------------------------------------------------------- exit code
+
+
+@pytest.mark.parametrize(
+    ("kinds", "code"),
+    [
+        (["same", "faster", "slight"], 0),
+        (["same", "slower"], 1),
+        (["same", "broken"], 1),
+        (["same", "base_crash"], 0),  # a row and a warning
+        (["base_crash", "base_crash"], 2),  # unless every cell is
+        (["same", "unsupported", "missing"], 0),
+        (["unsupported", "missing"], 2),  # nothing measured
+        ([], 2),
+        (["nothing"], 2),
+        (["undecided"], 4),
+        (["same"] * 9 + ["undecided"], 0),  # a tenth, not more
+        (["same"] * 8 + ["undecided"], 4),
+        (["same"] * 8 + ["undecided", "unsupported"], 4),  # the unsupported are not among those judged
+        (["same"] * 8 + ["undecided", "base_crash"], 0),
+        (["slower", "undecided"], 1),  # a certain slow-down before doubt
+        (["broken", "undecided"], 1),
+        (["broken"], 1),
+        (["1.2", "1.0"], 4),  # quick: worth confirming
+        (["1.0", "1.01"], 0),  # quick: nothing large seen
+    ],
+)
+def test_exit_codes(kinds: list[str], code: int) -> None:
+    assert made(*kinds).header.exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("only", "kinds", "code"),
+    [
+        (["never"], ["slower", "broken", "undecided"], 0),
+        (["never"], ["undecided"], 0),
+        (["never"], ["unsupported"], 2),  # still nothing measured
+        (["slower"], ["broken"], 0),
+        (["slower"], ["slower"], 1),
+        (["broken"], ["slower"], 0),
+        (["broken"], ["slower", "undecided"], 4),
+        (["slower", "broken", "unclear"], ["same"] * 19 + ["undecided"], 4),
+        (["slower", "broken"], ["same"] * 19 + ["undecided"], 0),
+        (["unclear"], ["same"] * 19 + ["base_crash"], 4),
+        (["unclear"], ["same"] * 19 + ["unsupported"], 0),
+    ],
+)
+def test_fail_on(only: list[str], kinds: list[str], code: int) -> None:
+    assert made(*kinds, settings=fail_on(*only)).header.exit_code == code
+
+
+def test_untrusted_comes_before_any_verdict() -> None:
+    run = head(control=True)
+    blocks = [block(i, {"base": 1.0, "target": 1.05, "control": 1.02}) for i in range(4)]
+    assert judge(run, blocks).header.exit_code == 4
+    never = msgspec.structs.replace(run, settings=msgspec.structs.replace(run.settings, fail_on=("never",)))
+    assert (judge(never, blocks).header.exit_code, judge(never, blocks).header.trusted) == (0, False)
+
+
+# ---------------------------------------------------------------- counts
+
+
+def test_counts_add_up_whatever_happens() -> None:
+    kinds = [*KINDS, *STATUSES, "nothing", "slower", "same"]
+    counts = made(*kinds).header.counts
+    parts = ("slower", "faster", "slight", "same", "unclear", "broken", "unsupported", "missing")
+    assert {part: counts[part] for part in parts} == {
+        "slower": 2, "faster": 1, "slight": 1, "same": 2, "unclear": 3, "broken": 1, "unsupported": 1, "missing": 1,
+    }  # fmt: skip
+    assert sum(counts[part] for part in parts) == counts["comparisons"] == counts["cells"] == len(kinds)
+    assert (counts["undecided"], counts["base_not_ok"]) == (2, 1)
+
+
+def test_geometric_mean_is_over_cells_ok_on_both_sides() -> None:
+    assert made("slower", "faster").header.geomean_pct == pytest.approx(100 * ((1.05 * 0.95) ** 0.5 - 1))
+    assert made("slower", "broken", "base_crash", "unsupported").header.geomean_pct == pytest.approx(5.0)
+    assert made("broken").header.geomean_pct is None
+    assert made("1.2").header.geomean_pct is None  # quick: no number without an interval
+
+
+def test_geometric_mean_is_of_the_first_target() -> None:
+    run = head(sides=[side("base"), side("target"), side("target2")])
+    judged = judge(run, [block(i, {"base": 1.0, "target": 1.1, "target2": 3.0}) for i in range(4)])
+    assert judged.header.geomean_pct == pytest.approx(10.0)
+
+
+# ---------------------------------------------------------------- the sentence
+
+
+QUICK = "Confirm before acting: one epoch can't be certain"
+NOTHING = "Nothing to act on: nothing certainly slower or faster in"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "sentence"),
+    [
+        (["slower", "slower", "faster", "same"], "Act: 2 slower, 1 faster of 4 cells; 1 same."),
+        (["broken", "slower", "slight"], "Act: 1 broken, 1 slower of 3 cells; 1 slight."),
+        (["faster", "same"], "Nothing to act on: 1 faster of 2 cells; 1 same."),
+        (["same", "slight"], f"{NOTHING} 2 cells; 1 slight, 1 same."),
+        (["undecided", "same"], "No answer yet: nothing certainly slower or faster in 2 cells; 1 same, 1 undecided."),
+        (["same", "base_crash"], f"{NOTHING} 2 cells; 1 same, 1 not ok on the base."),
+        (["same", "unsupported", "missing"], f"{NOTHING} 3 cells; 1 same, 1 unsupported, 1 missing on both sides."),
+        (["unsupported"], "Nothing was measured: 1 unsupported."),
+        ([], "Nothing was measured: no cell ran."),
+        (["1.2", "1.0"], f"{QUICK} in 2 cells; 1 worth confirming, 1 with nothing large seen."),
+        (["1.0"], "Nothing to act on: one epoch can't be certain in 1 cell; 1 with nothing large seen."),
+    ],
+)
+def test_the_sentence_says_first_whether_to_act(kinds: list[str], sentence: str) -> None:
+    assert made(*kinds).header.sentence == sentence
+
+
+def test_changes_that_may_be_chance_are_said_apart() -> None:
+    """p about 0.01: enough for the row, too weak for one among thirty."""
+    run = head(30)
+    weak = [1.02, 1.021, 1.019, 1.02]
+    blocks = [b for cell in run.cells for b in epochs(weak if cell.id == "dense/n=0" else [1.0] * 4, cell=cell.id)]
+    judged = judge(run, blocks)
+    assert (judged.comparisons[0].verdict, judged.comparisons[0].discovery) == ("slower", False)
+    assert judged.header.sentence == (
+        "Confirm before acting: nothing certainly slower or faster in 30 cells; 1 slower that may be chance, 29 same."
+    )
+    assert judged.header.exit_code == 1  # the row stands on its own interval
+    assert [(w.kind, w.cells) for w in judged.warnings] == [("suspect", ("dense/n=0",))]
+    assert judge(head(), epochs(weak)).header.sentence == "Act: 1 slower of 1 cell."
+
+
+def test_untrusted_is_said_before_anything_else() -> None:
+    blocks = [block(i, {"base": 1.0, "target": 1.05, "control": 1.02}) for i in range(4)]
+    assert judge(head(control=True), blocks).header.sentence == (
+        "Do not act on this run, 1 of 1 control (the same code twice) came out beyond the margin of 0.5 %: "
+        "1 slower of 1 cell."
+    )
+
+
+def test_the_same_code_twice_says_so() -> None:
+    run = head(sides=[side("base"), side("target", tree="a" * 40)])
+    sentence = judge(run, epochs([1.0] * 4)).header.sentence
+    assert sentence.startswith("Nothing to act on (the same code on every side): ")
+
+
+def test_one_branch_alone_has_no_verdict() -> None:
+    judged = judge(head(sides=[side("base")]), [block(1, {"base": 1.0})])
+    assert judged.header.sentence == "Profiled 1 cell of main; one branch alone has no verdict."
+
+
+# ---------------------------------------------------------------- warnings
+
+
+def test_a_clean_run_has_no_warnings() -> None:
+    assert made("same", "faster", "slight").warnings == ()
+    assert made("slower").warnings == ()  # the verdict is the message
+
+
+def test_one_warning_a_kind_with_all_its_cells() -> None:
+    kinds = ["undecided", "broken", "base_crash", "undecided", "broken"]
+    warnings = made(*kinds).warnings
+    assert [(w.kind, w.cells) for w in warnings] == [
+        ("broken", ("dense/n=1", "dense/n=4")),
+        ("base_not_ok", ("dense/n=2",)),
+        ("undecided", ("dense/n=0", "dense/n=3")),
+    ]
+    assert all(w.text and w.advice for w in warnings)
+
+
+def test_quick_says_what_to_run_next() -> None:
+    assert [(w.kind, w.cells) for w in made("1.2", "1.0").warnings] == [("worth_confirming", ("dense/n=0",))]
+    assert made("1.0").warnings == ()
+
+
+def test_a_foreign_process_needs_a_person() -> None:
+    blocks = epochs([1.0] * 4)
+    seen = msgspec.structs.replace(blocks[1], state=MachineState(foreign=("4711 python train.py",)))
+    warnings = judge(head(), [blocks[0], seen, *blocks[2:]]).warnings
+    assert [w.kind for w in warnings] == ["foreign"]
+    assert "4711 python train.py" in warnings[0].text
+
+
+def test_epochs_lost_to_rejection_are_said() -> None:
+    blocks = epochs([1.0] * 5)
+    lost = msgspec.structs.replace(blocks[0], rejected=tuple(range(5)), rejected_why="the clock fell below 75 %")
+    warnings = judge(head(), [lost, *blocks[1:]]).warnings
+    assert [w.kind for w in warnings] == ["rejected"]
+    assert "the clock fell below 75 %" in warnings[0].text

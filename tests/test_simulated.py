@@ -1,0 +1,292 @@
+"""The simulated worker itself, driven over its pipes: every verb answers, and its numbers are exact."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from abprof import wire
+from tests.simulated.client import CASE, CELL, NOWHERE, SCENARIO, WORKER, Client, Spawn, faulty, opened, turns
+from tests.simulated.fixtures import spawn
+from tests.simulated.scenario import Fault, Noise, Scenario, Time
+
+__all__ = ["spawn"]
+
+
+def test_scenario_round_trip() -> None:
+    full = replace(
+        SCENARIO,
+        noise=[Noise(turn=0.01, cell="w/*")],
+        times=[Time(ns=5.0), Time(factor=1.1, side="target")],
+        faults=[Fault("exit:3", "open", epoch=2)],
+    )
+    assert Scenario.from_json(full.to_json()) == full
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda loose: loose.update(surprise=1),
+        lambda loose: loose["workloads"]["w"].update(surprise=1),
+        lambda loose: loose["faults"].append({"do": "hang", "verb": "turn", "surprise": 1}),
+        lambda loose: loose["times"].append({"surprise": 1}),
+    ],
+)
+def test_scenario_refuses_unknown_keys(spoil: Callable[[dict[str, Any]], None]) -> None:
+    loose = json.loads(SCENARIO.to_json())
+    spoil(loose)
+    with pytest.raises(TypeError, match="surprise"):
+        Scenario.from_json(json.dumps(loose))
+
+
+def test_scenario_refuses_an_unknown_fault() -> None:
+    with pytest.raises(ValueError, match="no such fault"):
+        Fault("explode", "turn")
+
+
+def test_times_rules() -> None:
+    rules = [
+        Time(ns=100.0),
+        Time(ns=200.0, cell="w/n=2*"),
+        Time(factor=1.5, side="target"),
+        Time(factor=2, arm="peer:*"),
+        Time(factor=3, side="base", cell="z/*"),
+    ]
+    scenario = replace(SCENARIO, times=rules)
+    assert scenario.ns("base", "w/n=1", "") == 100
+    assert scenario.ns("target", "w/n=2", "") == 300
+    assert scenario.ns("base", "w/n=2", "peer:lib") == 400
+    assert scenario.ns("control", "z/n=1", "") == 300
+    with pytest.raises(ValueError, match="no time"):
+        replace(SCENARIO, times=[]).ns("base", "w/n=1", "")
+
+
+def test_every_verb_answers_with_its_record(spawn: Spawn, tmp_path: Path) -> None:
+    client = spawn(begin=False)
+    scratch = str(tmp_path / "scratch")
+    ready = client.ask(wire.Start(device="cpu", side="target", scratch=scratch, epoch=1))
+    assert (ready.protocol, ready.pid, ready.kind) == (wire.PROTOCOL, client.process.pid, "simulated")
+    described = client.ask(wire.Describe("w"))
+    assert (described.kernel, described.variants, described.peers) == ("k", ["v1"], ["lib"])
+    assert described.presets == {
+        "default": [[["n"], [[1], [2]]], [["mask"], [["full"]]]],
+        "zipped": [[["a", "b"], [[1, 2], [3, 4]]]],
+    }
+    assert described.phases == [["run", "k.run", "the kernel itself"], ["cast", "k.cast", "never runs"]]
+    screened = client.ask(wire.Screen("w", [CASE, {**CASE, "n": 2}]))
+    assert screened == wire.Screened(["", "too large here"], [1e9, 1e9], [1e6, 1e6], ["simulated", "simulated"])
+    assert client.ask(wire.Build()) == wire.Built(has_build=True, seconds=0.0)
+    assert opened(client) == wire.Opened("ok", "", 1e6, 0.0, 1 << 20)
+    checked = client.ask(wire.Check(arm="a", expected="expected", sample="sample"))
+    assert (checked.ok, checked.max_abs, checked.base_max_abs) == (True, 1e-6, None)
+    again = client.ask(wire.Check(arm="a", expected="expected", sample="sample2", against="sample"))
+    assert (again.digest, again.base_max_abs) == (checked.digest, 0.0)
+    turned = client.ask(wire.Turn(arm="a", calls=3, timer="cpu_clock"))
+    assert turned == wire.Turned(value=1e6, wall=1e6, start=1_001_000, end=4_001_000)
+    assert client.ask(wire.Phases("a", 2)) == wire.Phased({"run": 0.75e6, "cast": None}, 1e6)
+    assert client.ask(wire.Prove()) == wire.Proved(True, "", [], 0)
+    assert client.ask(wire.Close()) == wire.Closed(1 << 20)
+    assert client.ask(wire.Turn(arm="a", calls=1, timer="cpu_clock")).status == "crash"
+    assert client.ask(wire.Stop()) == wire.Closed()
+    assert client.process.wait(5) == 0
+
+
+def test_variants_of_a_side(spawn: Spawn) -> None:
+    scenario = replace(SCENARIO, variants={"*": ["v1", "v2"], "target": ["v2"]})
+    base, target = spawn(scenario, side="base", mount=NOWHERE), spawn(scenario, side="target", mount=NOWHERE)
+    assert base.ask(wire.Build()).variants == ["v1", "v2"]
+    assert target.ask(wire.Build()).variants == ["v2"]
+    assert opened(base, variant="v1").status == "ok"
+    assert opened(target, variant="v1").status == "missing"
+
+
+def test_a_worker_dies_with_its_parent(tmp_path: Path) -> None:
+    """Also when it hangs: a parent that is killed cannot clean up."""
+    path = faulty(Fault("hang", "start")).write(tmp_path / "scenario.json")
+    parent = f"""
+import os, subprocess, time
+reads, request = os.pipe()
+argv = {[sys.executable, "-P", str(WORKER)]!r} + ["--in", str(reads), "--out", "1"]
+child = subprocess.Popen(argv, pass_fds=(reads,))
+os.write(request, {wire.dump({"id": 1, "do": "start", "args": wire.pack(wire.Start("cpu", "base"))})!r})
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+    environment = {"PATH": os.environ["PATH"], "ABPROF_SIMULATED": str(path)}
+    killed = subprocess.Popen([sys.executable, "-c", parent], env=environment, stdout=subprocess.PIPE, text=True)
+    assert killed.stdout
+    worker = Path("/proc") / killed.stdout.readline().strip()
+    time.sleep(0.5)
+    assert worker.exists()
+    killed.kill()
+    killed.wait()
+    killed.stdout.close()
+    gone = time.monotonic() + 5
+    while worker.exists() and "Z" not in (worker / "stat").read_text().rpartition(")")[2].split()[0]:
+        assert time.monotonic() < gone
+        time.sleep(0.02)
+
+
+def test_unknown_arms_workloads_and_early_requests_are_faults(spawn: Spawn) -> None:
+    client = spawn(begin=False)
+    assert client.ask(wire.Describe("w")).status == "crash"
+    client.ask(wire.Start(device="cpu", side="base"))
+    assert "no workload 'x'" in client.ask(wire.Describe("x")).reason
+    assert opened(client, variant="v9").status == "missing"
+    assert opened(client, peer="nobody").status == "missing"
+    assert opened(client, variant="v1").status == "ok"
+    assert opened(client, arm="b", peer="lib").status == "ok"
+
+
+def test_the_end_of_the_input_ends_the_worker(spawn: Spawn) -> None:
+    client = spawn()
+    os.close(client.request)
+    assert client.process.wait(5) == 0
+    client.request = os.open(os.devnull, os.O_RDONLY)
+
+
+def test_same_scenario_same_numbers(spawn: Spawn) -> None:
+    noise = Noise(turn=0.01, common=0.01, epoch=0.01, process=0.01, drift=1, outliers=0.1, outlier_size=1, bimodal=0.5)
+    noisy = replace(SCENARIO, noise=[noise])
+    first, second, other = spawn(noisy, epoch=2), spawn(noisy, epoch=2), spawn(noisy, epoch=3)
+    for client in (first, second, other):
+        opened(client)
+    opened(second, arm="other", variant="v1")
+    turns(second, 5, "other")
+    values = turns(first, 30)
+    assert values == turns(second, 30)
+    assert values == [noisy.noisy("base", 2, CELL, "", n) for n in range(30)]
+    assert not set(values) & set(turns(other, 30))
+    assert noisy.noisy("base", 2, CELL, "", 0) != replace(noisy, seed=1).noisy("base", 2, CELL, "", 0)
+
+
+def sized(name: str) -> Noise:
+    sizes: dict[str, Any] = {name: 0.02}
+    return Noise(**sizes)
+
+
+def logs(scenario: Scenario, side: str = "base", epochs: int = 1, count: int = 1, cell: str = CELL) -> list[float]:
+    """ln(time / 1e6 ns) of `count` turns in each of `epochs` epochs, epochs after one another."""
+    spans = [scenario.noisy(side, epoch, cell, "", turn) for epoch in range(epochs) for turn in range(count)]
+    return [math.log(ns / 1e6) for ns in spans]
+
+
+def test_noise_has_the_programmed_size() -> None:
+    """20,000 draws: the sd of an sd is 0.5 % of it, so 2.5 % is five of them. The draws are fixed by the seed."""
+    for name in ("turn", "common"):
+        values = logs(replace(SCENARIO, noise=[sized(name)]), count=20_000)
+        assert statistics.pstdev(values) == pytest.approx(0.02, rel=0.025)
+        assert abs(statistics.fmean(values)) < 5 * 0.02 / math.sqrt(20_000)
+    for name in ("epoch", "process"):
+        values = logs(replace(SCENARIO, noise=[sized(name)]), epochs=20_000)
+        assert statistics.pstdev(values) == pytest.approx(0.02, rel=0.025)
+
+
+def test_what_noise_is_shared_by() -> None:
+    def of(name: str, side: str, cell: str = CELL) -> list[float]:
+        return logs(replace(SCENARIO, noise=[sized(name)]), side, 3, 3, cell)
+
+    assert of("common", "base") == of("common", "target")
+    assert of("turn", "base") != of("turn", "target")
+    assert of("turn", "base") != of("turn", "control")
+    assert len(set(of("epoch", "base"))) == 3
+    assert of("epoch", "base") != of("epoch", "base", "w/n=2,mask=full")
+    assert of("process", "base") == of("process", "base", "w/n=2,mask=full")
+
+
+def test_drift_outliers_and_modes() -> None:
+    drift = logs(replace(SCENARIO, noise=[Noise(drift=0.1)]), count=1001)
+    assert drift[1000] - drift[0] == pytest.approx(0.1)
+    tail = logs(replace(SCENARIO, noise=[Noise(outliers=0.05, outlier_size=1.0)]), count=20_000)
+    assert {round(value, 9) for value in tail} == {0.0, 1.0}
+    assert statistics.fmean(tail) == pytest.approx(0.05, abs=5 * math.sqrt(0.05 * 0.95 / 20_000))
+    modes = logs(replace(SCENARIO, noise=[Noise(bimodal=0.5, mode_size=0.2)]), epochs=400, count=2)
+    assert modes[::2] == modes[1::2]
+    assert statistics.fmean(modes) == pytest.approx(0.1, abs=5 * 0.1 / math.sqrt(400))
+    quiet = replace(SCENARIO, noise=[Noise(turn=0.02), Noise(cell="w/n=1*")])
+    assert logs(quiet, count=3) == [0.0, 0.0, 0.0]
+
+
+def test_turns_never_overlap_in_virtual_time(spawn: Spawn) -> None:
+    scenario = replace(SCENARIO, clock_ns=None, times=[Time(ns=5e9)])
+    before = time.monotonic_ns()
+    clients = [spawn(scenario, side="base"), spawn(scenario, side="target")]
+    spans = []
+    for client in clients * 3:
+        opened(client)
+        turned = client.ask(wire.Turn(arm="a", calls=2, timer="cpu_clock"))
+        spans.append((turned.start, turned.end))
+    assert all(end - start == 10e9 for start, end in spans)
+    assert all(late[0] >= early[1] for early, late in itertools.pairwise(spans))
+    assert spans[0][0] >= before
+    assert time.monotonic_ns() - before < 10e9, "60 s of turns returned at once"
+
+
+def test_ten_thousand_turns_take_seconds(spawn: Spawn) -> None:
+    noise = Noise(turn=0.01, common=0.01, epoch=0.01, process=0.01)
+    client = spawn(replace(SCENARIO, noise=[noise], times=[Time(ns=1e6)] * 50))
+    opened(client)
+    began = time.monotonic()
+    assert len(turns(client, 10_000)) == 10_000
+    assert time.monotonic() - began < 10
+
+
+def mount(root: Path, module: str = "abprof_side.k", allowed: list[str] | None = None) -> wire.Mount:
+    return wire.Mount("k", str(root), module, str(root / "build"), [str(root)] if allowed is None else allowed)
+
+
+def package(root: Path, folder: str, text: str) -> Path:
+    (root / folder / "sub").mkdir(parents=True)
+    (root / folder / "__init__.py").write_text(text)
+    (root / folder / "sub" / "__init__.py").write_text("")
+    (root / folder / "sub" / "deep.py").write_text("X = 1\n")
+    (root / "build").mkdir()
+    (root / "build" / "k.so").write_bytes(b"\x7fELF")
+    return root
+
+
+def proof(client: Client) -> Any:
+    return client.ask(wire.Prove())
+
+
+def test_proof_hashes_the_real_files(spawn: Spawn, tmp_path: Path) -> None:
+    one, two = package(tmp_path / "one", "k", "a = 1\n"), package(tmp_path / "two", "k", "a = 2\n")
+    same = package(tmp_path / "same", "k", "a = 1\n")
+    first, second, third = (proof(spawn(mount=mount(root))) for root in (one, two, same))
+    names = [(item["kind"], item["name"]) for item in first.artefacts]
+    assert names == [
+        ("module", "abprof_side.k"),
+        ("module", "abprof_side.k.sub"),
+        ("module", "abprof_side.k.sub.deep"),
+        ("object", "k.so"),
+    ]
+
+    def content(proved: wire.Proved) -> list[str]:
+        return [item["sha256"] for item in proved.artefacts]
+
+    assert content(first) == content(third)
+    assert content(first)[0] != content(second)[0]
+    assert content(first)[1:] == content(second)[1:]
+    assert first.ok
+
+
+def test_proof_of_a_real_import_name_and_of_what_lies_outside(spawn: Spawn, tmp_path: Path) -> None:
+    root = package(tmp_path / "one", "pkg/k", "a = 1\n")
+    proved = proof(spawn(mount=mount(root, "pkg.k")))
+    assert proved.artefacts[0]["name"] == "pkg.k"
+    assert proved.ok
+    outside = proof(spawn(mount=mount(root, "pkg.k", [str(tmp_path / "elsewhere")])))
+    assert not outside.ok
+    assert str(root) in outside.reason

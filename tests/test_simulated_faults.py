@@ -1,0 +1,200 @@
+"""The simulated worker goes wrong for real: each programmed failure is seen from the parent's end of the pipes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from abprof import plan, wire
+from tests.simulated.client import CASE, CELL, SCENARIO, Spawn, faulty, opened, turns
+from tests.simulated.fixtures import spawn
+from tests.simulated.scenario import FAULTS, Fault, cell_id
+
+__all__ = ["spawn"]
+
+
+TYPED = ["unsupported", "missing", "oom", "crash_status"]
+ENDINGS = {"exit:5": 5, "exit:0": 0, "crash": -signal.SIGSEGV, "kill": -signal.SIGKILL, "partial": 0}
+HANGS = ["hang", "stubborn", "close", "sigstop"]
+PAUSES = ["slow:0.5", "sigstop:0.5"]
+CHILDREN = ["fork", "daemon"]
+SPOILT: dict[str, Callable[[int, bytes, Any], bool]] = {
+    "garbage": lambda number, line, message: message is None,
+    "nan": lambda number, line, message: math.isnan(message["reply"]["value"]),
+    "extra_key": lambda number, line, message: "surprise" in message["reply"],
+    "wrong_id": lambda number, line, message: message["id"] == number - 1,
+    "bigreply:3000000": lambda number, line, message: len(line) > 3_000_000 and message["reply"]["value"] == 1e6,
+    "null": lambda number, line, message: message["reply"]["value"] is None,
+}
+IMPOSSIBLE = {"negative": -1e6, "zero": 0.0}
+ELSEWHERE = ["print", "wrong", "foreign_path", "compile"]  # have tests of their own below
+
+
+def test_every_fault_has_a_test() -> None:
+    tried = [*TYPED, *ENDINGS, *HANGS, *PAUSES, *CHILDREN, *SPOILT, *IMPOSSIBLE, *ELSEWHERE]
+    assert {word.partition(":")[0] for word in tried} == FAULTS
+
+
+@pytest.mark.parametrize("status", TYPED)
+def test_typed_faults(spawn: Spawn, status: str) -> None:
+    """`open` answers with its status, other verbs with a fault; the worker lives on."""
+    client = spawn(faulty(Fault(status, "open", cell="w/n=2*", text="why"), Fault(status, "check", text="why")))
+    word = "crash" if status == "crash_status" else status
+    assert opened(client, case={**CASE, "n": 2}) == wire.Opened(word, "why")
+    assert opened(client).status == "ok"
+    assert client.ask(wire.Check("a", "e", "s")) == wire.Fault(word, "why")
+    assert turns(client, 1) == [1e6]
+
+
+@pytest.mark.parametrize(
+    ("do", "code"),
+    [("exit:5", 5), ("exit:0", 0), ("crash", -signal.SIGSEGV), ("kill", -signal.SIGKILL), ("partial", 0)],
+)
+@pytest.mark.parametrize("verb", ["start", "turn"])
+def test_endings(spawn: Spawn, do: str, code: int, verb: str) -> None:
+    client = spawn(faulty(Fault(do, verb)), begin=verb != "start")
+    if verb == "start":
+        client.send(wire.Start(device="cpu", side="base"))
+    else:
+        opened(client)
+        client.send(wire.Turn("a", 1, "cpu_clock"))
+    assert client.line() == b""
+    assert client.process.wait(5) == code
+    assert client.pending.startswith(b'{"id"') == (do == "partial")
+
+
+@pytest.mark.parametrize("do", HANGS)
+def test_hangs_until_killed(spawn: Spawn, do: str) -> None:
+    client = spawn(faulty(Fault(do, "turn")))
+    opened(client)
+    client.send(wire.Turn("a", 1, "cpu_clock"))
+    assert client.line(0.5) == (b"" if do == "close" else None)
+    assert client.process.poll() is None
+    if do == "stubborn":
+        client.process.terminate()
+        client.process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            client.process.wait(0.5)
+    if do == "sigstop":
+        state = Path(f"/proc/{client.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        assert state == "T"
+    client.process.kill()
+    assert client.process.wait(5) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("do", PAUSES)
+def test_pauses(spawn: Spawn, do: str) -> None:
+    client = spawn(faulty(Fault(do, "turn", after=2, times=1)))
+    opened(client)
+    turns(client, 1)
+    began = time.monotonic()
+    turns(client, 1)
+    assert time.monotonic() - began >= 0.5
+    assert turns(client, 1) == [1e6]
+
+
+def test_print_floods_the_log_and_not_the_wire(spawn: Spawn) -> None:
+    client = spawn(faulty(Fault("print:1234567", "open")))
+    before = client.log.stat().st_size
+    assert opened(client).status == "ok"
+    assert client.log.stat().st_size - before == 1234567
+
+
+@pytest.mark.parametrize("do", CHILDREN)
+def test_children_are_left_with_every_descriptor(spawn: Spawn, tmp_path: Path, do: str) -> None:
+    client = spawn(faulty(Fault(do, "open")))
+    assert opened(client).status == "ok"
+    lines = (tmp_path / "scenario.json.pids").read_text().splitlines()
+    assert lines[0] == f"{client.process.pid} worker base 0"
+    child = int(lines[1].split()[0])
+    try:
+        assert (os.getsid(child) == client.process.pid) == (do == "fork")
+        client.process.kill()
+        client.process.wait()
+        assert client.line(0.2) is None, "the child holds the reply pipe open"
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("do", "holds"), SPOILT.items())
+def test_spoilt_replies(spawn: Spawn, do: str, holds: Callable[[int, bytes, Any], bool]) -> None:
+    client = spawn(faulty(Fault(do, "turn", times=1)))
+    opened(client)
+    number = client.send(wire.Turn("a", 1, "cpu_clock"))
+    line = client.line()
+    assert line
+    try:
+        message = json.loads(line)
+    except json.JSONDecodeError:
+        message = None
+    assert holds(number, line, message)
+    assert turns(client, 1) == [1e6], "and the worker lives on"
+
+
+@pytest.mark.parametrize(("do", "value"), IMPOSSIBLE.items())
+def test_impossible_times(spawn: Spawn, do: str, value: float) -> None:
+    client = spawn(faulty(Fault(do, "turn")))
+    opened(client)
+    assert turns(client, 1) == [value]
+
+
+def test_wrong_outputs(spawn: Spawn) -> None:
+    client = spawn(faulty(Fault("wrong", "check", arm="v1")))
+    opened(client)
+    opened(client, arm="b", variant="v1")
+    good = client.ask(wire.Check("a", "e", "s1"))
+    bad = client.ask(wire.Check("b", "e", "s2", against="s1"))
+    assert good.ok
+    assert not bad.ok
+    assert bad.reason
+    assert (bad.max_abs, bad.base_max_abs) == (1.0, 1.0)
+    assert bad.digest != good.digest
+
+
+def test_spoilt_proofs(spawn: Spawn) -> None:
+    client = spawn(faulty(Fault("foreign_path", "prove", after=2), Fault("compile:2", "prove", after=2)))
+    assert client.ask(wire.Prove()) == wire.Proved(True, "", [], 0)
+    proved = client.ask(wire.Prove())
+    assert (proved.ok, proved.compiles) == (False, 2)
+    assert "/elsewhere/module.py" in proved.reason
+
+
+def test_where_and_when_faults_strike(spawn: Spawn) -> None:
+    faults = [
+        Fault("unsupported", "open", side="target", epoch=2, after=2, times=1),
+        Fault("missing", "build", cell="k"),
+        Fault("missing", "describe", cell="w"),
+    ]
+    scenario = replace(SCENARIO, faults=faults)
+    target, early, base = (
+        spawn(scenario, side="target", epoch=2),
+        spawn(scenario, side="target", epoch=1),
+        spawn(scenario, side="base", epoch=2),
+    )
+    assert [opened(target).status for _ in range(3)] == ["ok", "unsupported", "ok"]
+    assert [opened(early).status for _ in range(3)] == ["ok"] * 3
+    assert [opened(base).status for _ in range(3)] == ["ok"] * 3
+    assert isinstance(base.ask(wire.Build()), wire.Built), "no mount, so no kernel's name"
+    assert base.ask(wire.Describe("w")).status == "missing"
+
+
+def test_once_in_the_whole_run(spawn: Spawn) -> None:
+    scenario = replace(SCENARIO, faults=[Fault("unsupported", "open", once=True)])
+    assert opened(spawn(scenario)).status == "unsupported"
+    assert opened(spawn(scenario)).status == "ok"
+
+
+def test_cell_ids() -> None:
+    assert cell_id("w", CASE) == CELL
+    axes: dict[str, wire.Value] = {"packed": True, "ratio": 0.05, "n": 3, "mask": "full"}
+    assert cell_id("w", axes) == plan.cell_id("w", axes) == "w/packed=true,ratio=0.05,n=3,mask=full"

@@ -1,0 +1,82 @@
+"""Rules fixed beforehand: turn length, rounds, order."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+
+import msgspec
+
+from abprof import turns
+from abprof.model import Settings
+
+SETTINGS = Settings(threshold=1.5, margin=0.5)
+QUICK = Settings(threshold=1.5, margin=0.5, quick=True)
+
+
+def test_a_long_call_is_a_turn_of_its_own_and_short_calls_share_one() -> None:
+    assert turns.pace("cuda", [3.6e6, 3.6e6], [1e6, 1e6], SETTINGS).calls == 1
+    assert turns.pace("cuda", [20_000.0, 30_000.0], [1e6, 1e6], SETTINGS).calls == 15
+    assert turns.pace("cpu", [0.3e6, 0.4e6], [1e6, 1e6], SETTINGS).calls == 4
+
+
+def test_the_fastest_arm_decides_the_turn_for_all() -> None:
+    slow_first = turns.pace("cuda", [200_000.0, 50_000.0], [1e6, 1e6], SETTINGS)
+    assert slow_first == turns.pace("cuda", [50_000.0, 200_000.0], [1e6, 1e6], SETTINGS)
+    assert slow_first.calls == 6
+
+
+def test_rounds_are_even_bounded_and_fewer_for_slow_calls() -> None:
+    many = turns.pace("cuda", [3e5] * 2, [1.0] * 2, SETTINGS).rounds
+    few = turns.pace("cuda", [3e9] * 2, [1.0] * 2, SETTINGS).rounds
+    assert many > few >= 8
+    assert many % 2 == few % 2 == 0
+    assert (
+        turns.pace("cuda", [3.6e6] * 2, [1.0] * 2, QUICK).rounds
+        < turns.pace("cuda", [3.6e6] * 2, [1.0] * 2, SETTINGS).rounds
+    )
+
+
+def test_inputs_that_are_dear_to_make_are_made_again_less_often() -> None:
+    cheap = turns.pace("cuda", [3.6e6] * 2, [1e5] * 2, SETTINGS)
+    dear = turns.pace("cuda", [3.6e6] * 2, [1e10] * 2, SETTINGS)
+    assert cheap.fresh_every == 2
+    assert dear.fresh_every >= dear.rounds  # never again within the epoch
+
+
+def test_every_arm_is_as_often_early_as_late() -> None:
+    found = turns.orders(3, 400, seed=7)
+    assert all(sorted(order) == [0, 1, 2] for order in found)
+    for arm in range(3):
+        places = Counter(order.index(arm) for order in found)
+        assert places[0] == places[2]  # mirrored pairs: exactly balanced
+
+
+def test_orders_are_random_and_repeatable() -> None:
+    assert turns.orders(3, 40, seed=1) == turns.orders(3, 40, seed=1)
+    assert turns.orders(3, 40, seed=1) != turns.orders(3, 40, seed=2)
+    assert len({tuple(order) for order in turns.orders(3, 200, seed=1)}) == 6
+
+
+def rounds_of(sd: float, count: int) -> list[list[float]]:
+    rng = random.Random(5)
+    return [[1e6, 1e6 * math.exp(rng.gauss(0.2, sd))] for _ in range(count)]
+
+
+def test_an_epoch_ends_when_its_median_is_known_well_enough() -> None:
+    wanted = turns.pace("cuda", [3.6e6] * 2, [1e6] * 2, SETTINGS).wanted
+    assert wanted == 0.005 / 8
+    assert turns.settled(rounds_of(0.0, 8), wanted)
+    assert not turns.settled(rounds_of(0.0, 6), wanted)
+    assert not turns.settled(rounds_of(0.01, 100), wanted)  # needs about (1.25 * 0.01 / wanted) ** 2 = 400
+    assert turns.settled(rounds_of(0.01, 900), wanted)
+    tight = msgspec.structs.replace(SETTINGS, precision=0.1)
+    assert turns.pace("cuda", [3.6e6] * 2, [1e6] * 2, tight).wanted == 0.001 / 8
+
+
+def test_a_change_however_large_does_not_end_an_epoch_sooner() -> None:
+    quiet, noisy = rounds_of(0.001, 20), rounds_of(0.02, 20)
+    for factor in (0.5, 1.0, 2.0):
+        assert turns.settled([[a, b * factor] for a, b in quiet], 0.001)
+        assert not turns.settled([[a, b * factor] for a, b in noisy], 0.001)

@@ -1,0 +1,418 @@
+"""Exact verdicts from programmed epochs, and which cells go on."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from abprof import stats
+from abprof.model import Comparison, Outcome, Turn
+from abprof.verdict import Judgement, judge, provisional, undecided
+from tests.blocks import block, cells, epochs, head, side
+
+QUIET = [1.0, 1.001, 0.999, 1.0]  # sd about 0.08 %: a half-width of 0.23 % at the first look
+
+
+def times(factor: float) -> list[float]:
+    return [factor * value for value in QUIET]
+
+
+def only(judgement: Judgement) -> Comparison:
+    assert len(judgement.comparisons) == 1
+    return judgement.comparisons[0]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict"),
+    [
+        (times(1.03), "slower"),
+        (times(0.97), "faster"),
+        (times(1.0), "same"),
+        (times(1.002), "same"),  # its sign may be certain: inside the margin it is the same all the same
+        (times(1.01), "slight"),
+        (times(0.99), "slight"),
+        (times(1.015), "unclear"),  # at the threshold no interval is on one side of it
+        (times(1.005), "slight"),  # straddles the margin, and its sign is certain
+        ([1.0, 1.05, 0.95, 1.0], "unclear"),
+        ([1.03, 1.03, 1.03], "unclear"),  # three epochs: no look yet
+        ([1.03] * 4, "slower"),  # no spread at all
+        ([1.0] * 4, "same"),
+    ],
+)
+def test_verdicts(ratios: list[float], verdict: str) -> None:
+    row = only(judge(head(), epochs(ratios)))
+    assert row.verdict == verdict
+    assert row.reasons == (("budget",) if verdict == "unclear" else ())
+
+
+def test_numbers_of_a_row() -> None:
+    row = only(judge(head(), epochs(times(1.03))))
+    interval = stats.repeated_interval([math.log(ratio) for ratio in times(1.03)])
+    assert interval is not None
+    assert (row.cell, row.from_, row.to, row.metric) == ("dense/n=0", "base", "target", "wall")
+    assert row.pct == pytest.approx(stats.percent(interval.theta))
+    assert row.low_pct == pytest.approx(stats.percent(interval.low))
+    assert row.high_pct == pytest.approx(stats.percent(interval.high))
+    assert (row.epochs, row.look, row.discovery, row.certifiable_pct) == (4, 1, True, None)
+    assert row.p == pytest.approx(stats.p_beyond([math.log(r) for r in times(1.03)], *stats.band(1.5)))
+
+
+def test_unclear_says_what_could_have_been_certified() -> None:
+    ratios = [1.0, 1.02, 0.98, 1.0]
+    row = only(judge(head(), epochs(ratios)))
+    assert (row.verdict, row.reasons) == ("unclear", ("budget",))
+    assert row.certifiable_pct is not None
+    assert row.high_pct is not None
+    assert 1.5 < row.certifiable_pct < row.high_pct  # by the 90 % interval, which is narrower
+    wider = head(settings={"margin": row.certifiable_pct + 0.01, "threshold": 10.0})
+    assert only(judge(wider, epochs(ratios))).verdict == "same"
+
+
+def test_an_interrupted_run_rests_on_its_last_look() -> None:
+    row = only(judge(head(status="interrupted"), epochs([*times(1.03), 9.0])))
+    assert (row.verdict, row.epochs, row.look) == ("slower", 4, 1)
+    row = only(judge(head(status="interrupted"), epochs([1.03, 1.03])))
+    assert (row.verdict, row.reasons, row.low_pct) == ("unclear", ("interrupted",), None)
+    assert row.pct == pytest.approx(3.0)
+    row = only(judge(head(status="interrupted"), []))
+    assert (row.verdict, row.reasons, row.pct) == ("unclear", ("interrupted",), None)
+
+
+def test_rounds_are_not_evidence_epochs_are() -> None:
+    """The process is the noise: a hundred times the rounds must not narrow the interval."""
+    ratios = [1.00, 1.02, 0.99, 1.01]
+    few, many = (only(judge(head(), epochs(ratios, rounds=rounds))) for rounds in (3, 300))
+    assert (few.low_pct, few.high_pct) == pytest.approx((many.low_pct, many.high_pct))
+    assert many.verdict == "unclear"
+
+
+def test_rejected_rounds_take_no_part() -> None:
+    stray = tuple((Turn(0, 0, 1, 1.0, 1.0), Turn(1, 1, 2, 50.0, 50.0)) for _ in range(9))
+    blocks = [
+        msgspec.structs.replace(b, rounds=stray + b.rounds, rejected=tuple(range(9)), rejected_why="clock fell")
+        for b in epochs(times(1.03))
+    ]
+    assert only(judge(head(), blocks)).pct == pytest.approx(only(judge(head(), epochs(times(1.03)))).pct)
+
+
+@pytest.mark.parametrize("bad", [0.0, -3.0, math.nan, math.inf])
+def test_an_impossible_time_in_a_kept_round_is_refused(bad: float) -> None:
+    broken = msgspec.structs.replace(epochs([1.0])[0], rounds=((Turn(0, 0, 1, 1.0, 1.0), Turn(1, 1, 2, bad, 1.0)),))
+    with pytest.raises(ValueError, match=r"dense/n=0, epoch 1: .*positive and finite"):
+        judge(head(), [broken])
+    judge(head(), [msgspec.structs.replace(broken, rejected=(0,))])
+
+
+def test_a_round_without_its_partner_is_no_pair() -> None:
+    """The last round of an interrupted block has one turn."""
+    cut = [msgspec.structs.replace(b, rounds=(*b.rounds, (Turn(1, 0, 1, 5e9, 5e9),))) for b in epochs(times(1.0))]
+    assert only(judge(head(), cut)).verdict == "same"
+
+
+def test_blocks_of_one_epoch_are_one_epoch() -> None:
+    twice = [b for ratio in times(1.03)[:2] for b in [block(1, {"base": 1.0, "target": ratio})]]
+    row = only(judge(head(), [*twice, *epochs([1.0])]))
+    assert row.epochs == 1
+
+
+def test_rounds_of_a_stranger_and_mixed_metrics_are_refused() -> None:
+    with pytest.raises(ValueError, match="not in the run"):
+        judge(head(), [block(1, {"base": 1.0, "target": 1.0}, cell="dense/n=7")])
+    mixed = [*epochs([1.0]), block(2, {"base": 1.0, "target": 1.0}, metric="gpu_span")]
+    with pytest.raises(ValueError, match="gpu_span and by wall"):
+        judge(head(), mixed)
+
+
+# ---------------------------------------------------------------- thresholds, precision
+
+
+def test_the_first_matching_threshold_holds() -> None:
+    patterns = (("dense/n=1", 5.0), ("dense/*", 2.0))
+    blocks = [b for cell in cells(2) for b in epochs(times(1.03), cell=cell.id)]
+    rows = judge(head(2, settings={"thresholds": patterns}), blocks).comparisons
+    assert [row.verdict for row in rows] == ["slower", "slight"]
+    rows = judge(head(2, settings={"thresholds": patterns[::-1]}), blocks).comparisons
+    assert [row.verdict for row in rows] == ["slower", "slower"]
+
+
+def test_threshold_is_in_per_cent_of_time_both_ways() -> None:
+    """At 50 %: slower above 1.5 times, faster below 0.5 times (not below 1/1.5)."""
+    wide = {"threshold": 50.0, "margin": 50.0}
+    verdicts = [only(judge(head(settings=wide), epochs([r] * 4))).verdict for r in (1.51, 1.49, 0.51, 0.49)]
+    assert verdicts == ["slower", "same", "same", "faster"]
+
+
+def test_a_margin_wider_than_the_threshold_does_not_hide_a_change() -> None:
+    narrow = head(settings={"threshold": 0.25, "margin": 0.5})
+    assert only(judge(narrow, epochs([1.004] * 4))).verdict == "slower"
+    assert only(judge(narrow, epochs([1.002, 1.003, 1.0025, 1.0025]))).verdict == "unclear"
+
+
+def test_a_zero_threshold_can_still_be_judged() -> None:
+    zero = head(settings={"threshold": 0.0, "margin": 0.0})
+    assert only(judge(zero, epochs([1.004, 1.0041, 1.004, 1.0039]))).verdict == "slower"
+    assert only(judge(zero, epochs([1.0] * 4))).verdict == "unclear"
+
+
+def test_precision_asks_for_more_and_leaves_the_verdict() -> None:
+    precise = head(settings={"precision": 0.1})
+    blocks = epochs(times(1.03))
+    row = only(judge(precise, blocks))
+    assert (row.verdict, row.reasons) == ("slower", ("precision",))
+    assert undecided(precise, blocks) == {"dense/n=0"}
+    assert undecided(head(settings={"precision": 0.3}), blocks) == set()
+    assert undecided(precise, epochs(times(1.03) * 8)) == set()  # the last look
+
+
+# ---------------------------------------------------------------- quick
+
+
+@pytest.mark.parametrize(
+    ("ratio", "reason"),
+    [(1.2, "quick_worth_confirming"), (0.8, "quick_worth_confirming"), (1.01, "quick_nothing_large")],
+)
+def test_quick_never_says_more_than_worth_confirming(ratio: float, reason: str) -> None:
+    quick = head(settings={"quick": True})
+    blocks = epochs([ratio], quick=True)
+    row = only(judge(quick, blocks))
+    assert (row.verdict, row.reasons, row.low_pct, row.certifiable_pct) == ("unclear", (reason,), None, None)
+    assert row.pct == pytest.approx(100 * (ratio - 1))
+    assert undecided(quick, blocks) == set()
+    assert undecided(quick, []) == {"dense/n=0"}
+
+
+def test_fresh_epochs_after_a_quick_look_stand_alone() -> None:
+    """The quick epoch chose the cell; kept, it would bias what confirms it."""
+    blocks = [block(1, {"base": 1.0, "target": 1.5}, quick=True)]
+    blocks += [block(i, {"base": 1.0, "target": ratio}) for i, ratio in enumerate(times(1.0), start=2)]
+    row = only(judge(head(settings={"quick": True}), blocks))
+    assert (row.verdict, row.epochs) == ("same", 4)
+
+
+# ---------------------------------------------------------------- which cells go on
+
+
+def test_undecided_before_the_first_epoch_is_what_can_run() -> None:
+    run = head(3)
+    skipped = (*run.cells[:2], msgspec.structs.replace(run.cells[2], skip="needs a GPU"))
+    assert undecided(msgspec.structs.replace(run, cells=skipped), []) == {"dense/n=0", "dense/n=1"}
+
+
+def test_a_clear_cell_stops_at_the_first_look_and_a_hard_one_goes_on() -> None:
+    run = head(2)
+    hard = [1.0, 1.03, 0.98, 1.01] * 8
+
+    def after(number: int) -> set[str]:
+        clear = epochs(times(1.03)[:number])
+        return undecided(run, clear + epochs(hard[:number], cell="dense/n=1"))
+
+    assert after(1) == after(2) == after(3) == {"dense/n=0", "dense/n=1"}
+    assert after(4) == {"dense/n=1"}
+    assert undecided(run, epochs(times(1.03)) + epochs(hard[:32], cell="dense/n=1")) == set()
+    row = judge(run, epochs(times(1.03)) + epochs(hard[:32], cell="dense/n=1")).comparisons[1]
+    assert (row.reasons, row.epochs, row.look) == (("epochs",), 32, 7)
+
+
+def test_between_looks_an_undecided_cell_goes_on() -> None:
+    hard = [1.0, 1.03, 0.98, 1.01]
+    assert undecided(head(), epochs([*hard, 1.0])) == {"dense/n=0"}
+    assert undecided(head(), epochs([*times(1.0), 1.7])) == set()  # decided at four: the fifth is past the end
+
+
+def test_a_change_that_may_be_chance_among_many_cells_goes_on() -> None:
+    ratios = [1.02, 1.021, 1.019, 1.02]  # p about 0.01: enough alone, not among thirty
+    assert undecided(head(), epochs(ratios)) == set()
+    run = head(30)
+    blocks = [b for cell in run.cells for b in epochs(ratios if cell.id == "dense/n=0" else [1.0] * 4, cell=cell.id)]
+    judged = judge(run, blocks)
+    assert (judged.comparisons[0].verdict, judged.comparisons[0].discovery) == ("slower", False)
+    assert undecided(run, blocks) == {"dense/n=0"}
+    more = [block(i, {"base": 1.0, "target": r}) for i, r in enumerate([1.021, 1.0195], start=5)]
+    assert undecided(run, blocks + more) == set()
+    assert judge(run, blocks + more).comparisons[0].discovery
+
+
+def test_a_rerun_is_planned_from_its_own_epochs() -> None:
+    assert undecided(head(), epochs(times(1.03))) == set()
+    assert undecided(head(), []) == {"dense/n=0"}
+    fresh = [block(i, {"base": 1.0, "target": 1.03}) for i in (5, 6, 7)]
+    assert undecided(head(), fresh) == {"dense/n=0"}
+    row = only(judge(head(), [*epochs(times(1.03)), *fresh, block(8, {"base": 1.0, "target": 1.03})]))
+    assert (row.epochs, row.look) == (8, 3)
+
+
+def test_a_cell_that_loses_every_round_is_given_up_in_the_end() -> None:
+    lost = [msgspec.structs.replace(b, rejected=tuple(range(5)), rejected_why="clock fell") for b in epochs([1.0] * 64)]
+    assert undecided(head(), lost[:20]) == {"dense/n=0"}
+    assert undecided(head(), lost) == set()
+    judged = judge(head(), lost)
+    assert only(judged).reasons == ("not_measured",)
+    assert [w.kind for w in judged.warnings] == ["undecided", "rejected"]
+
+
+def test_one_branch_alone_goes_to_the_first_look() -> None:
+    alone = head(sides=[side("base")])
+    blocks = [block(i, {"base": 1.0 + 0.01 * i}) for i in range(1, 5)]
+    assert undecided(alone, blocks[:3]) == {"dense/n=0"}
+    assert undecided(alone, blocks) == set()
+    assert judge(alone, blocks).comparisons == ()
+    assert undecided(head(sides=[side("base")], settings={"precision": 0.5}), blocks) == {"dense/n=0"}
+
+
+# ---------------------------------------------------------------- arms
+
+
+def test_every_target_is_compared_with_the_base() -> None:
+    run = head(sides=[side("base"), side("target"), side("target2")])
+    blocks = [block(i, {"base": 1.0, "target": r, "target2": 1.03 * r}) for i, r in enumerate(QUIET)]
+    rows = judge(run, blocks).comparisons
+    assert [(row.from_, row.to, row.verdict) for row in rows] == [
+        ("base", "target", "same"),
+        ("base", "target2", "slower"),
+    ]
+
+
+def test_variants_are_compared_with_themselves() -> None:
+    run = head(variants=("triton", "gluon"))
+    ratios = {"base:triton": 1.0, "target:triton": 1.0, "base:gluon": 0.5, "target:gluon": 0.52}
+    blocks = [block(i, ratios) for i in range(4)]
+    judged = judge(run, blocks)
+    assert [(row.from_, row.to, row.verdict) for row in judged.comparisons] == [
+        ("base:triton", "target:triton", "same"),
+        ("base:gluon", "target:gluon", "slower"),
+    ]
+    assert "1 slower of 2 comparisons" in judged.header.sentence
+
+
+def test_a_variant_of_one_side_is_missing_on_the_other() -> None:
+    run = head(variants=("triton", "gluon"))
+    ratios = {"base:triton": 1.0, "target:triton": 1.0, "target:gluon": 0.52}
+    judged = judge(run, [block(i, ratios, status={"base:gluon": "missing"}) for i in range(4)])
+    assert [(row.verdict, row.reasons) for row in judged.comparisons] == [("same", ()), ("unclear", ("base_missing",))]
+    assert {o.arm: o.status for o in judged.observations}["base:gluon"] == "missing"
+
+
+def test_peers_inform_and_have_no_say() -> None:
+    run = head(peers=("sdpa",))
+    blocks = [block(i, {"base": 1.0, "target": r, "peer:sdpa": 0.5}) for i, r in enumerate(QUIET)]
+    judged = judge(run, blocks)
+    assert [(row.from_, row.to, row.verdict) for row in judged.comparisons] == [
+        ("base", "target", "same"),
+        ("peer:sdpa", "base", "slower"),
+        ("peer:sdpa", "target", "slower"),
+    ]
+    assert judged.comparisons[1].pct == pytest.approx(100.0)
+    assert (judged.header.exit_code, judged.header.counts["slower"], judged.header.counts["comparisons"]) == (0, 0, 1)
+    assert all(row.p is None and not row.discovery for row in judged.comparisons[1:])
+    failed = [block(i, {"base": 1.0, "target": r}, status={"peer:sdpa": "crash"}) for i, r in enumerate(QUIET)]
+    judged = judge(run, failed)
+    assert judged.comparisons[1].reasons == ("peer_crash",)
+    assert (judged.header.exit_code, judged.warnings) == (0, ())
+
+
+def test_identical_code_is_the_same_without_measuring() -> None:
+    idle = block(1, {}, status={"base": "identical", "target": "identical"})
+    judged = judge(head(), [idle])
+    row = only(judged)
+    assert (row.verdict, row.reasons, row.pct, row.p) == ("same", ("identical_code",), None, None)
+    assert (judged.header.exit_code, judged.header.counts["identical"]) == (0, 1)
+    assert "1 same (1 identical code)" in judged.header.sentence
+    assert undecided(head(), [idle]) == set()
+
+
+def test_identical_code_measured_keeps_its_interval_and_stops_at_the_first_look() -> None:
+    same = {"base": "identical", "target": "identical"}
+    blocks = [block(i, {"base": 1.0, "target": r}, status=same) for i, r in enumerate([1.0, 1.02, 0.98, 1.01])]
+    assert undecided(head(), blocks[:3]) == {"dense/n=0"}
+    assert undecided(head(), blocks) == set()
+    judged = judge(head(), blocks)
+    row = only(judged)
+    assert (row.verdict, row.reasons, row.p) == ("same", ("identical_code",), None)
+    assert row.low_pct is not None
+    assert judged.header.counts["controls"] == 1
+
+
+def test_an_a_a_run_is_judged_by_its_intervals() -> None:
+    """Calling every cell `same` because the code is would prove nothing about the instrument."""
+    run = head(sides=[side("base"), side("target", tree="a" * 40)])
+    same = {"base": "identical", "target": "identical"}
+    noisy = [block(i, {"base": 1.0, "target": r}, status=same) for i, r in enumerate([1.0, 1.02, 0.98, 1.01])]
+    row = only(judge(run, noisy))
+    assert (row.verdict, row.reasons) == ("unclear", ("identical_code", "budget"))
+    assert undecided(run, noisy) == {"dense/n=0"}
+    shifted = [block(i, {"base": 1.0, "target": r}, status=same) for i, r in enumerate(times(1.03))]
+    judged = judge(run, shifted)
+    assert (only(judged).verdict, judged.header.trusted, judged.header.exit_code) == ("slower", False, 4)
+
+
+# ---------------------------------------------------------------- observations, provisional rows, records
+
+
+def test_metrics_have_units_protocols_and_intervals() -> None:
+    run = head(cell={"flops": 8e9, "bytes": 3e6, "convention": "fwd-full"})
+    outcome = Outcome(status="ok", peak_mem_bytes=4096)
+    blocks = [
+        block(i, {"base": 1.0, "target": r}, metric="gpu_span", timer="cuda_event", calls=3, status={"target": outcome})
+        for i, r in enumerate([2.0, 2.02, 1.98])
+    ]
+    base, target = judge(run, blocks).observations
+    assert (base.arm, base.epochs, base.metrics["gpu_span"].value) == ("base", 3, 1_000_000.0)
+    span = target.metrics["gpu_span"]
+    assert (span.unit, span.better, span.protocol) == ("ns", "lower", "cuda_event, 3 calls a turn")
+    own = stats.own_time([2_000_000.0, 2_020_000.0, 1_980_000.0])
+    assert (span.value, span.low, span.high) == pytest.approx((own.value, own.low, own.high))
+    assert target.metrics["wall"].value == pytest.approx(own.value + 5_000, rel=1e-6)
+    rate = target.metrics["tflops"]
+    assert (rate.unit, rate.better, rate.protocol) == ("TFLOP/s", "higher", "fwd-full")
+    assert span.low is not None
+    assert span.high is not None
+    assert (rate.value, rate.low, rate.high) == pytest.approx((8e6 / span.value, 8e6 / span.high, 8e6 / span.low))
+    assert target.metrics["bandwidth"].value == pytest.approx(3e6 / span.value)  # bytes a ns = GB/s
+    assert (target.metrics["peak_mem_bytes"].value, target.metrics["peak_mem_bytes"].unit) == (4096.0, "bytes")
+    assert "peak_mem_bytes" not in base.metrics
+
+
+def test_the_seeds_golden_rate() -> None:
+    """4 S^2 H D operations in 3.5861 ms: the 613.2 TFLOP/s of the reference's headline row."""
+    run = head(cell={"flops": 4.0 * 8192**2 * 64 * 128})
+    judged = judge(run, [block(1, {"base": 1.0, "target": 1.0}, base_ns=3_586_108.0)])
+    assert judged.observations[0].metrics["tflops"].value == pytest.approx(613.2, abs=0.01)
+
+
+def test_phases_are_means_with_a_residual_of_their_own_pass() -> None:
+    first = Outcome(status="ok", phases={"prepare": 100.0, "run": 800.0, "cast": None, "total": 1000.0})
+    second = Outcome(status="ok", phases={"prepare": 120.0, "run": 840.0, "cast": None, "total": 1060.0})
+    blocks = [block(i, {"base": 1.0, "target": 1.0}, status={"base": o}) for i, o in enumerate([first, second])]
+    base, target = judge(head(), blocks).observations
+    assert base.phases == {"prepare": 110.0, "run": 820.0, "cast": None, "total": 1030.0, "residual": 100.0}
+    assert target.phases is None
+
+
+def test_provisional_rows_have_a_number_and_no_word() -> None:
+    run = head(2, peers=("sdpa",))
+    rows = provisional(run, [block(1, {"base": 1.0, "target": 1.07, "peer:sdpa": 1.0})])
+    assert [(row.cell, row.before, row.after, row.epochs) for row in rows] == [("dense/n=0", "base", "target", 1)]
+    assert rows[0].pct == pytest.approx(7.0)
+    assert not hasattr(rows[0], "verdict")
+
+
+def test_judging_is_pure_and_its_records_are_strict_json() -> None:
+    run = head(2, peers=("sdpa",), control=True)
+    arms = {"base": 1.0, "control": 1.0, "peer:sdpa": 2.0}
+    blocks = [block(i, {**arms, "target": r}) for i, r in enumerate([1.03] * 4)]
+    blocks += epochs([1.0, 3.0, 0.2, 1.0], cell="dense/n=1")
+    judged = judge(run, blocks)
+    assert judged == judge(run, list(reversed(blocks)))
+
+    def refuse(text: str) -> Any:
+        raise AssertionError(f"{text} is not JSON")
+
+    raw = msgspec.json.encode(judged)
+    json.loads(raw, parse_constant=refuse)
+    assert msgspec.json.decode(raw, type=Judgement) == judged
+    whole = msgspec.structs.replace(run, header=judged.header, comparisons=judged.comparisons, warnings=judged.warnings)
+    assert msgspec.json.decode(msgspec.json.encode(whole), type=type(run)) == whole

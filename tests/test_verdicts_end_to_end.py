@@ -1,0 +1,212 @@
+"""Whole runs on simulated workers with planted differences of speed: each verdict, exactly, from the command to run.json."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.simulated.lab import Lab
+from tests.simulated.planted import (
+    EXPECTED,
+    FASTER,
+    NOISE,
+    SLIGHT,
+    SLOWER,
+    SPEEDS,
+    NewLab,
+    load,
+    new_lab,
+    planted,
+    times,
+)
+from tests.simulated.scenario import Noise, Scenario, Time
+
+__all__ = ["new_lab"]
+
+
+def test_planted_speeds_without_noise_are_exact(new_lab: NewLab) -> None:
+    result = new_lab(SPEEDS).abprof()
+    assert result.table() == EXPECTED
+    for case, factor in {"slower": SLOWER, "faster": FASTER, "same": 1.0, "slight": SLIGHT, "less": 1 / SLIGHT}.items():
+        row = result.row(f"w/case={case}")
+        for number in (row.pct, row.low_pct, row.high_pct):
+            assert number == pytest.approx((factor - 1) * 100, abs=1e-9)
+        assert row.epochs == 4
+    assert result.code == 1
+    header = result.run.header
+    assert header is not None
+    assert header.exit_code == 1
+    assert header.trusted
+    assert {key: header.counts[key] for key in ("slower", "faster", "slight", "same", "broken", "unclear")} == {
+        "slower": 1,
+        "faster": 1,
+        "slight": 2,
+        "same": 1,
+        "broken": 0,
+        "unclear": 0,
+    }
+
+
+def test_planted_speeds_under_noise(new_lab: NewLab) -> None:
+    """Rounds share 2 % of noise, turns scatter by half a per cent, processes by a twentieth: verdicts stay exact, and
+    each interval holds the planted number."""
+    result = new_lab(replace(SPEEDS, noise=[NOISE])).abprof()
+    assert result.table() == EXPECTED
+    for case, factor in {"slower": SLOWER, "faster": FASTER, "same": 1.0, "slight": SLIGHT}.items():
+        row = result.row(f"w/case={case}")
+        assert row.low_pct is not None
+        assert row.high_pct is not None
+        assert row.low_pct < (factor - 1) * 100 < row.high_pct
+    assert result.code == 1
+    assert len(result.run.controls) == 5
+    assert all(row.verdict in ("same", "unclear") for row in result.run.controls), "they stop at the first look"
+    assert result.run.header is not None
+    assert result.run.header.trusted
+
+
+@pytest.mark.slow
+def test_the_same_scenario_gives_the_same_run(tmp_path: Path) -> None:
+    scenario = replace(SPEEDS, noise=[NOISE])
+    first, second = (Lab(tmp_path / name, scenario).abprof("main", "fast", "--seed", "3") for name in ("a", "b"))
+    assert first.run.comparisons == second.run.comparisons
+    assert first.run.controls == second.run.controls
+
+
+@pytest.mark.slow
+def test_outliers_do_not_move_a_verdict(new_lab: NewLab) -> None:
+    """Every twentieth turn takes three times as long: the median of the ratios of the rounds does not care."""
+    noise = Noise(turn=0.005, outliers=0.05, outlier_size=1.1)
+    result = new_lab(replace(SPEEDS, noise=[noise])).abprof()
+    assert result.table() == EXPECTED
+
+
+@pytest.mark.slow
+def test_nothing_changed_exits_0(new_lab: NewLab) -> None:
+    result = new_lab(Scenario(workloads={"w": load(["a", "b"])}, times=times())).abprof()
+    assert (result.code, result.table()) == (0, {"w/case=a": "same", "w/case=b": "same"})
+
+
+@pytest.mark.slow
+def test_faster_alone_exits_0(new_lab: NewLab) -> None:
+    result = new_lab(Scenario(workloads={"w": load(["a"])}, times=times(planted("a", FASTER)))).abprof()
+    assert (result.code, result.table()) == (0, {"w/case=a": "faster"})
+
+
+@pytest.mark.slow
+def test_fail_on(new_lab: NewLab) -> None:
+    lab = new_lab(Scenario(workloads={"w": load(["a"])}, times=times(planted("a", SLOWER))))
+    assert [lab.abprof("main", "fast", "--fail-on", word).code for word in ("slower", "broken", "never")] == [1, 0, 0]
+
+
+@pytest.mark.slow
+def test_thresholds(new_lab: NewLab) -> None:
+    """A change of 3 % is slower at 1.5 %, slight at 5 %; inside a margin of 4 % it is the same."""
+    lab = new_lab(Scenario(workloads={"w": load(["a"])}, times=times(planted("a", 1.03))))
+    assert lab.abprof().table() == {"w/case=a": "slower"}
+    assert lab.abprof("main", "fast", "--threshold", "5").table() == {"w/case=a": "slight"}
+    assert lab.abprof("main", "fast", "--threshold", "5", "--margin", "4").table() == {"w/case=a": "same"}
+
+
+@pytest.mark.parametrize("refs", [("main", "main"), pytest.param(("main", "twin"), marks=pytest.mark.slow)])
+def test_the_same_code_twice_has_no_verdict_of_change(tmp_path: Path, refs: tuple[str, str]) -> None:
+    """A/A: with noise no cell of 40 is slower or faster, whatever the seed; the same tree is measured all the same."""
+    values = [f"c{i}" for i in range(40)]
+    lab = Lab(tmp_path, Scenario(workloads={"w": load(values)}, times=times(), noise=[NOISE], seed=11))
+    lab.repo.git("branch", "twin", "main")
+    result = lab.abprof(*refs)
+    assert set(result.table().values()) <= {"same", "slight", "unclear"}
+    assert list(result.table().values()).count("same") >= 38
+    assert result.code == 0
+    assert all(row.epochs >= 4 and row.reasons[0] == "identical_code" for row in result.run.comparisons)
+
+
+@pytest.mark.slow
+def test_the_same_code_twice_that_differs_is_untrusted(new_lab: NewLab) -> None:
+    """Nobody's code is slower than itself: the second worker is favoured, so nothing here can be believed."""
+    lab = new_lab(Scenario(workloads={"w": load(["a", "b"])}, times=times(Time(factor=1.1, side="target"))))
+    result = lab.abprof("main", "main")
+    assert result.code == 4
+    assert result.run.header is not None
+    assert not result.run.header.trusted
+
+
+def test_identical_code_is_not_measured_again(new_lab: NewLab) -> None:
+    """Package `twin` is the same on both branches: `same (identical code)`, but for a handful kept as controls."""
+    values = [f"c{i}" for i in range(12)]
+    lab = new_lab(Scenario(workloads={"w": load(["a"]), "v": load(values, kernel="twin")}, times=times()))
+    lab.repo.checkout("fast")
+    lab.repo.commit("Leave the twin alone", {"kernels/twin/__init__.py": "WHO = 'main'\n"})
+    lab.repo.checkout("main")
+    result = lab.abprof()
+    rows = [row for row in result.run.comparisons if row.cell.startswith("v/")]
+    assert len(rows) == 12
+    assert {row.verdict for row in rows} == {"same"}
+    assert all("identical_code" in row.reasons for row in rows)
+    assert sum(row.epochs > 0 for row in rows) == 3
+    assert not result.row("w/case=a").reasons
+    assert result.code == 0
+    everything = lab.abprof("main", "fast", "--all")
+    assert all(row.epochs == 4 for row in everything.run.comparisons)
+    assert everything.row("v/case=c0").reasons == ("identical_code",)
+
+
+@pytest.mark.slow
+def test_an_identical_control_that_differs_makes_the_run_untrusted(new_lab: NewLab) -> None:
+    lab = new_lab(
+        Scenario(workloads={"v": load(["a", "b"], kernel="twin")}, times=times(Time(factor=1.1, side="target")))
+    )
+    lab.repo.checkout("fast")
+    lab.repo.commit("Leave the twin alone", {"kernels/twin/__init__.py": "WHO = 'main'\n", "README.md": "Another\n"})
+    lab.repo.checkout("main")
+    result = lab.abprof()
+    assert set(result.table().values()) == {"same"}, "known from the code, whatever the clock says"
+    assert result.code == 4
+    assert result.run.header is not None
+    assert not result.run.header.trusted
+
+
+def test_a_control_that_differs_makes_the_run_untrusted(new_lab: NewLab) -> None:
+    lab = new_lab(Scenario(workloads={"w": load(["a", "b"])}, times=times(Time(factor=1.05, side="control"))))
+    result = lab.abprof()
+    assert result.code == 4
+    assert result.run.header is not None
+    assert not result.run.header.trusted
+    assert {warning.kind for warning in result.run.warnings} >= {"untrusted"}
+
+
+@pytest.mark.slow
+def test_too_noisy_is_unclear_and_says_what_could_be_certified(new_lab: NewLab) -> None:
+    """Processes scatter by 3 %: 32 epochs can't certify a margin of half a per cent, and nothing is called changed."""
+    scenario = Scenario(workloads={"w": load(["a", "b"])}, times=times(), noise=[Noise(epoch=0.03)], seed=5)
+    result = new_lab(scenario).abprof()
+    assert set(result.table().values()) == {"unclear"}
+    for row in result.run.comparisons:
+        assert row.epochs == 32
+        assert row.certifiable_pct is not None
+        assert 0.5 < row.certifiable_pct < 10
+    assert result.code == 4
+
+
+def test_quick_never_gives_a_final_verdict(new_lab: NewLab) -> None:
+    result = new_lab(replace(SPEEDS, noise=[NOISE])).abprof("main", "fast", "--quick")
+    assert set(result.table().values()) <= {"unclear"}
+    reasons = {row.cell: row.reasons for row in result.run.comparisons}
+    assert "quick_worth_confirming" in reasons["w/case=slower"]
+    assert "quick_worth_confirming" not in reasons["w/case=same"]
+    assert all(row.epochs == 1 for row in result.run.comparisons)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_thousand_cells(new_lab: NewLab) -> None:
+    """Every tenth cell is 15 % slower: all of those are found, and no other."""
+    values = [f"c{i:03d}" for i in range(1000)]
+    planted = [Time(ns=40e6), Time(factor=SLOWER, cell="*0", side="target")]
+    scenario = Scenario(workloads={"w": load(values)}, times=planted, noise=[NOISE])
+    process = (lab := new_lab(scenario)).start("main", "fast", "--budget", "30m")
+    table = lab.finish(process, 1400).table()
+    assert {cell for cell, verdict in table.items() if verdict == "slower"} == {c for c in table if c.endswith("0")}
+    assert "faster" not in table.values()
+    assert list(table.values()).count("same") >= 890

@@ -1,0 +1,100 @@
+"""The worker's loop: which faults it survives."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from abprof import proc, wire
+from abprof.harness import install
+from abprof.worker import main
+
+WORKLOAD = """
+from abprof.kit import Check, Op
+API, KERNEL, PRESETS = 1, "k", {"default": {"bad": [False, True]}}
+def inputs(case, device, seed):
+    import torch
+    return torch.zeros(8, device=device), torch.full((1,), 1 << 20 if case["bad"] else 1, device=device)
+def prepare(kernel, variant, case, inputs):
+    return Op(lambda: kernel.take(*inputs))
+def reference(case, inputs):
+    return inputs[0][:1]
+def check(case, outputs, expected):
+    return Check(True)
+"""
+
+
+class Stub:
+    """A bench whose every request raises; `broken` says that its device is gone."""
+
+    broken = False
+    mounted = None
+
+    def __init__(self, start: wire.Start) -> None:
+        del start
+
+    def ready(self) -> wire.Ready:
+        return wire.Ready(wire.PROTOCOL, 1, "cuda", "stub")
+
+    def close(self, request: wire.Close) -> wire.Closed:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def usable(self) -> bool:
+        return not self.broken
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, *, broken: bool) -> tuple[int, list[dict[str, Any]]]:
+    """(exit code, answers) to start, a request that fails, and stop."""
+    monkeypatch.setattr(Stub, "broken", broken)
+    monkeypatch.setattr(main, "Bench", Stub)
+    asked = [wire.Start("cuda", "base"), wire.Close(), wire.Stop()]
+    lines = [
+        wire.dump({"id": number, "do": wire.NAMES[type(request)], "args": wire.pack(request)})
+        for number, request in enumerate(asked, 1)
+    ]
+    replies = io.BytesIO()
+    code = main.serve(io.BytesIO(b"".join(lines)), replies)
+    return code, [wire.load(line) for line in replies.getvalue().splitlines()]
+
+
+def test_a_fault_is_answered_and_the_worker_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, answers = serve(monkeypatch, broken=False)
+    assert code == 0
+    assert [set(answer) - {"id"} for answer in answers] == [{"reply"}, {"fault"}, {"reply"}]
+    assert answers[1]["fault"]["status"] == "crash"
+
+
+def test_a_device_that_is_gone_ends_the_worker_without_an_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An illegal access would else be every later cell's fault too."""
+    code, answers = serve(monkeypatch, broken=True)
+    assert code == main.UNUSABLE
+    assert [answer["id"] for answer in answers] == [1]
+    assert capsys.readouterr().out.rstrip().endswith("illegal memory access was encountered"), "the log's last line"
+
+
+@pytest.mark.gpu
+def test_an_illegal_access_ends_the_worker_and_not_the_next_one(tmp_path: Path) -> None:
+    """The real thing: an index out of bounds on the device, then a good call in the worker's successor."""
+    (tmp_path / "w.py").write_text(WORKLOAD)
+    (tmp_path / "k").mkdir()
+    (tmp_path / "k" / "__init__.py").write_text("def take(table, index):\n    return table[index]\n")
+    mount = wire.Mount("k", str(tmp_path), "abprof_side.k", str(tmp_path), [str(tmp_path)])
+    started = wire.Start("cuda", "base", mount, {"w": str(tmp_path / "w.py")}, str(tmp_path))
+    argv = (sys.executable, "-P", str(install(tmp_path / "cache")))
+    worker = proc.Worker(argv, env=dict(os.environ), cwd=tmp_path, log=tmp_path / "log", name="base")
+    try:
+        worker.call(started, 120)
+        with pytest.raises(proc.WorkerDied, match=f"exit code {main.UNUSABLE}"):
+            worker.call(wire.Open("w", {"bad": True}, "base"), 120)
+        worker.restart()
+        worker.call(started, 120)
+        assert worker.call(wire.Open("w", {"bad": False}, "base"), 120).status == "ok"
+    finally:
+        worker.kill()

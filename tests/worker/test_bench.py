@@ -1,0 +1,222 @@
+"""What a real worker answers, request by request: contracts of workloads, arms of a cell, fresh inputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from abprof import wire
+from abprof.proc import WorkerFault
+from tests.workloads.worker import Side, side
+
+PACKAGE = """
+import torch
+VARIANTS = ("plain", "other")
+def double(x): return x * 2
+def grow(x): return x.add_(1)
+"""
+GOOD = '''
+"""Doubling.
+
+More words."""
+import torch
+from abprof.kit import Check, Op, Work, compare
+
+API = 1
+KERNEL = "tiny"
+JUDGE = "wall"
+PRESETS = {
+    "default": {"n": [4, 8], ("a", "b"): [(1, True), (2, False)]},
+    "asked": lambda kind: {"n": [1 if kind == "cpu" else 2]},
+}
+PHASES = {"run": ("tiny.run", "the kernel")}
+PEERS = {"torch": lambda case, x: Op(lambda: x + x)}
+SEED_COLUMNS = ("n",)
+log = []
+
+def skip(case, device):
+    return f"odd on {device.type}" if case["n"] % 2 else None
+
+def inputs(case, device, seed):
+    x = torch.randn(case["n"], device=device)  # torch's own generator: seeded by the worker
+    log.append(1)
+    print("INPUTS", len(log), flush=True)
+    return x
+
+def prepare(kernel, variant, case, x):
+    if case.get("how") == "grow":
+        start = x.clone()
+        return Op(lambda: kernel.grow(x), reset=lambda: x.copy_(start))
+    if case.get("how") == "absent":
+        kernel.no_such_function
+    if case.get("how") == "write":
+        case["n"] = 3
+    return Op(lambda: kernel.double(x) if variant != "other" else x + x + 1)
+
+def reference(case, x):
+    return x.double() + 1 if case.get("how") == "grow" else x.double() * 2
+
+def check(case, outputs, expected):
+    return compare(outputs, expected, rtol=1e-6, atol=1e-6)
+
+def work(case):
+    return Work(flops=2.0 * case["n"], bytes=8.0 * case["n"], convention="doubling")
+'''
+OTHERS = {
+    "bare": "API = 1\nKERNEL = 'tiny'\nPRESETS = {'default': {'n': [1]}}\n",
+    "ranks": "API = 1\nKERNEL = 'tiny'\nRANKS = 4\nPRESETS = {'default': {'n': [1]}}\n",
+    "zip": "API = 1\nKERNEL = 'tiny'\nPRESETS = {'default': {('a', 'b'): [(1, 2), (3,)]}}\n",
+    "nameless": "API = 1\nPRESETS = {}\n",
+    "future": "API = 2\n",
+}
+FOUR = {"n": 4, "a": 1, "b": True}
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
+    root = tmp_path_factory.mktemp("bench")
+    (root / "kernels" / "tiny").mkdir(parents=True)
+    (root / "kernels" / "tiny" / "__init__.py").write_text(PACKAGE)
+    files = []
+    for name, text in {"good": GOOD, **OTHERS}.items():
+        files.append(root / f"{name}.py")
+        files[-1].write_text(text)
+    with side(root / "kernels", "tiny", files, root / "place") as started:
+        yield started
+
+
+def refused(worker: Side, request: Any) -> tuple[str, str]:
+    """(status, reason) of a request that must fail; the worker lives on."""
+    with pytest.raises(WorkerFault) as fault:
+        worker.ask(request)
+    return fault.value.status, fault.value.reason
+
+
+def opened(worker: Side, arm: str = "base", **more: Any) -> wire.Opened:
+    fields = {"workload": "good", "case": {**FOUR, **more.pop("case", {})}, "arm": arm, "seed": 3, **more}
+    answer: wire.Opened = worker.ask(wire.Open(**fields))
+    return answer
+
+
+def test_a_workload_describes_itself(worker: Side) -> None:
+    told = worker.ask(wire.Describe("good"))
+    assert (told.kernel, told.suite, told.text, told.judge) == ("tiny", "good", "Doubling.", "wall")
+    assert told.presets == {
+        "default": [[["n"], [[4], [8]]], [["a", "b"], [[1, True], [2, False]]]],
+        "asked": [[["n"], [[1]]]],
+    }
+    assert (told.phases, told.peers, told.seed_columns) == ([["run", "tiny.run", "the kernel"]], ["torch"], ["n"])
+    bare = worker.ask(wire.Describe("bare"))
+    assert (bare.suite, bare.text, bare.judge, bare.phases, bare.peers) == ("bare", "", "", [], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("zip", "ValueError: PRESETS: ['a', 'b'] zips 2 axes, but has the entry [3]"),
+        ("future", "ValueError: API is 2; this abprof reads API = 1"),
+        ("nameless", "AttributeError: module 'abprof_workloads.nameless' has no attribute 'KERNEL'"),
+    ],
+)
+def test_a_workload_that_breaks_the_contract_is_told_how(worker: Side, name: str, reason: str) -> None:
+    assert refused(worker, wire.Describe(name)) == ("crash", reason)
+
+
+def test_cases_are_screened(worker: Side) -> None:
+    seen = worker.ask(wire.Screen("good", [{"n": 4}, {"n": 5}]))
+    assert seen.skips == ["", "odd on cpu"]
+    assert (seen.flops, seen.bytes, seen.conventions) == ([8.0, 10.0], [32.0, 40.0], ["doubling"] * 2)
+    bare = worker.ask(wire.Screen("bare", [{"n": 1}]))
+    assert (bare.skips, bare.flops, bare.conventions) == ([""], [None], [""])
+    ranks = worker.ask(wire.Screen("ranks", [{"n": 1}]))
+    assert ranks.skips == ["needs 4 ranks, and abprof starts one process a side"]
+
+
+def test_an_arm_is_opened_checked_timed_and_closed(worker: Side) -> None:
+    told = opened(worker)
+    assert told.status == "ok"
+    assert told.call_ns > 0
+    assert told.open_ns > 0
+    assert worker.check("base", "plain").ok
+    turned = worker.ask(wire.Turn("base", 5, "cpu_clock"))
+    assert 0 < turned.value == turned.wall
+    assert turned.end - turned.start >= 5 * turned.value
+    worker.ask(wire.Close())
+    assert refused(worker, wire.Turn("base", 1, "cpu_clock"))[0] == "crash"
+
+
+def test_sides_variants_and_peers_share_inputs(worker: Side) -> None:
+    """Same seed, same bytes on every arm: one reference for all, and one that is wrong is told by how much."""
+    for arm, more in {"base": {"variant": "plain"}, "peer:torch": {"peer": "torch"}}.items():
+        assert opened(worker, arm, **more).status == "ok"
+        assert worker.check(arm, "shared").ok
+    opened(worker, "base:other", variant="other")
+    wrong = worker.check("base:other", "shared")
+    assert not wrong.ok
+    assert wrong.max_abs == pytest.approx(1.0, abs=1e-5)
+    assert worker.check("base", "shared").digest == worker.check("peer:torch", "shared").digest
+    worker.ask(wire.Close())
+
+
+def test_in_place_state_is_put_back_before_each_call(worker: Side) -> None:
+    opened(worker, case={"how": "grow"})
+    assert worker.check("base", "grow").ok
+    worker.ask(wire.Turn("base", 7, "cpu_clock"))
+    assert worker.check("base", "grow").ok, "after more calls too"
+    worker.ask(wire.Close())
+
+
+def test_what_the_package_lacks_is_missing_and_the_case_is_read_only(worker: Side) -> None:
+    assert refused(worker, wire.Open("good", {**FOUR, "how": "absent"}, "base"))[0] == "missing"
+    assert refused(worker, wire.Open("good", FOUR, "base", variant="newest")) == (
+        "missing",
+        "MissingPackage: this side has no variant newest",
+    )
+    status, reason = refused(worker, wire.Open("good", {**FOUR, "how": "write"}, "base"))
+    assert (status, "mappingproxy" in reason) == ("crash", True)
+    assert opened(worker).status == "ok"
+    worker.ask(wire.Close())
+
+
+def test_a_new_placement_re_makes_the_inputs_with_the_same_values(worker: Side) -> None:
+    opened(worker, placement=1)
+    first = worker.check("base", "placed").digest
+    made = times_made(worker)
+    for placement in (2, 3, 4):
+        worker.ask(wire.Turn("base", 1, "cpu_clock", placement=placement))
+        worker.ask(wire.Turn("base", 1, "cpu_clock"))
+    assert worker.log_has(f"INPUTS {made + 3}\n")
+    assert not worker.log_has(f"INPUTS {made + 4}\n", within=0.3), "a turn without a placement keeps them"
+    assert worker.check("base", "placed").digest == first
+    worker.ask(wire.Close())
+
+
+def times_made(worker: Side) -> int:
+    """How often the workload made inputs so far: it prints that."""
+    time.sleep(0.3)  # the log is written by a thread
+    return int(worker.worker.log.path.read_text().rpartition("INPUTS ")[2].split()[0])
+
+
+def test_proof_names_the_packages_own_files(worker: Side) -> None:
+    proved = worker.ask(wire.Prove())
+    assert (proved.ok, proved.reason, proved.compiles) == (True, "", 0)
+    (module,) = (item for item in proved.artefacts if item["kind"] == "module")
+    assert module["name"] == "abprof_side.tiny"
+    assert Path(module["path"]).read_text() == PACKAGE
+
+
+def test_who_it_is(tmp_path: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    with side(tmp_path / "kernels", "absent", [], tmp_path / "place") as started:
+        assert refused(started, wire.Build()) == ("missing", "MissingPackage: absent does not exist on this side")
+        assert refused(started, wire.Build())[0] == "missing", "again and again"
+        ready = started.ask(wire.Start("cpu", "base"))
+        assert (ready.protocol, ready.kind) == (wire.PROTOCOL, "cpu")
+        assert ready.versions["torch"] == torch.__version__
+        assert ready.facts["threads"] == "1"
+        assert ready.memory_bytes > 1 << 27

@@ -1,0 +1,55 @@
+"""The worker's code as it is copied for workers: whole, alone, by content, and once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from abprof import harness
+
+ROOT = Path(harness.__file__).parent
+
+
+def test_only_the_workers_part_is_copied(tmp_path: Path) -> None:
+    script = harness.install(tmp_path)
+    copied = {str(path.relative_to(script.parent)) for path in script.parent.rglob("*") if path.is_file()}
+    worker = {f"abprof/{path.relative_to(ROOT)}" for path in (ROOT / "worker").rglob("*.py")}
+    assert copied == {"run_worker.py", "abprof/__init__.py", "abprof/wire.py", "abprof/kit.py", *worker}
+
+
+def test_it_is_made_once_and_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = harness.install(tmp_path)
+    before = script.stat().st_ino
+    assert harness.install(tmp_path) == script
+    assert script.stat().st_ino == before
+    monkeypatch.setattr(harness, "_RUN", harness._RUN + "# changed\n")
+    other = harness.install(tmp_path)
+    assert other.parent != script.parent
+    assert script.exists(), "a run that uses the older one keeps it"
+
+
+def test_installed_by_several_at_once(tmp_path: Path) -> None:
+    code = f"from abprof import harness; from pathlib import Path; print(harness.install(Path({str(tmp_path)!r})))"
+    with ThreadPoolExecutor(4) as pool:
+        said = list(
+            pool.map(
+                lambda _: subprocess.run(
+                    [sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=True
+                ).stdout.strip(),
+                range(4),
+            )
+        )
+    assert len(set(said)) == 1
+    assert [path.name for path in (tmp_path / "harness").iterdir()] == [Path(said[0]).parent.name], "no half-made copy"
+
+
+def test_its_messages_need_the_standard_library_alone(tmp_path: Path) -> None:
+    """-S and -I leave out whatever is installed."""
+    place = harness.install(tmp_path).parent
+    code = f"import sys; sys.path.insert(0, {str(place)!r}); import abprof.wire; print(abprof.wire.__file__)"
+    done = subprocess.run([sys.executable, "-S", "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(place / "abprof" / "wire.py")

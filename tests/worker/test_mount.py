@@ -1,0 +1,139 @@
+"""A side's package is imported from its own folder, whatever else is installed, hooked in or on the path."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from abprof import wire
+from abprof.worker.faults import MissingPackage
+from abprof.worker.mount import kernel_package, workload
+
+
+@pytest.fixture(autouse=True)
+def clean_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test imports and hooks in is gone after it."""
+    before = set(sys.modules)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setenv("ABPROF_BUILD_DIR", "")
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def mount(root: Path, module: str) -> wire.Mount:
+    return wire.Mount(module.rpartition(".")[2], str(root), module, str(root / "out"), [str(root)])
+
+
+def test_a_private_mount_bears_a_private_name(tmp_path: Path) -> None:
+    root = write(tmp_path, {"tiny/__init__.py": "from .part import WHO", "tiny/part.py": "WHO = 'side'"})
+    package: Any = kernel_package(mount(root, "abprof_side.tiny"))
+    assert (package.WHO, package.__name__) == ("side", "abprof_side.tiny")
+    assert os.environ["ABPROF_BUILD_DIR"] == str(root / "out")
+    assert "tiny" not in sys.modules
+    assert importlib.util.find_spec("tiny") is None
+
+
+def test_a_package_that_is_one_file(tmp_path: Path) -> None:
+    package: Any = kernel_package(mount(write(tmp_path, {"tiny.py": "WHO = 'file'"}), "abprof_side.tiny"))
+    assert package.WHO == "file"
+
+
+class Hook:
+    """An editable install that maps every submodule, in front of all finders."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        if name.partition(".")[0] != "mypkg":
+            return None
+        file = self.root.joinpath(*name.split("."))
+        init = file / "__init__.py"
+        if init.exists():
+            return importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(file)])
+        return importlib.util.spec_from_file_location(name, file.with_suffix(".py"))
+
+
+FILES = {
+    "mypkg/__init__.py": "from mypkg.deep import part",
+    "mypkg/deep/__init__.py": "",
+    "mypkg/deep/part.py": "WHO = {!r}",
+}
+
+
+@pytest.mark.parametrize("how", ["path", "hook", "both"])
+def test_a_real_name_is_found_before_path_and_hooks_at_every_depth(tmp_path: Path, how: str) -> None:
+    roots = [write(tmp_path / who, {n: t.format(who) for n, t in FILES.items()}) for who in ("side", "elsewhere")]
+    if how in ("path", "both"):
+        sys.path.insert(0, str(roots[1]))
+    if how in ("hook", "both"):
+        sys.meta_path.insert(0, Hook(roots[1]))  # type: ignore[arg-type]
+    package: Any = kernel_package(mount(roots[0], "mypkg"))
+    assert package.part.WHO == "side"
+    files = [module.__file__ for name, module in sys.modules.items() if name.startswith("mypkg")]
+    assert len(files) == 3
+    assert all(file and file.startswith(str(roots[0])) for file in files)
+
+
+def test_a_namespace_package_is_pinned_to_its_side(tmp_path: Path) -> None:
+    """Without __init__.py Python would gather portions from all of sys.path, and again whenever that changes."""
+    side = write(tmp_path / "side", {"company/kernels/__init__.py": "WHO = 'side'"})
+    other = write(tmp_path / "other", {"company/kernels/__init__.py": "WHO = 'other'", "company/extra.py": ""})
+    sys.path.insert(0, str(other))
+    package: Any = kernel_package(mount(side, "company.kernels"))
+    assert package.WHO == "side"
+    for _ in range(2):
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("company.extra")
+        sys.path.append(str(other))
+
+
+@pytest.mark.parametrize("module", ["abprof_side.absent", "absent", "absent.deep", "mypkg.absent"])
+def test_a_package_that_this_side_does_not_have_is_missing(tmp_path: Path, module: str) -> None:
+    root = write(tmp_path, {"mypkg/__init__.py": ""})
+    with pytest.raises(MissingPackage, match=r"(absent|deep) does not exist on this side"):
+        kernel_package(mount(root, module))
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "says"),
+    [
+        ("import no_such_dependency", ModuleNotFoundError, "no_such_dependency"),
+        ("from . import absent", ImportError, "absent"),
+        ("1 / 0", ZeroDivisionError, "division"),
+        ("def broken(:", SyntaxError, "invalid syntax"),
+    ],
+)
+def test_what_the_import_raises_is_not_taken_for_a_missing_package(
+    tmp_path: Path, text: str, error: type[Exception], says: str
+) -> None:
+    root = write(tmp_path, {"tiny/__init__.py": text, "tiny/deep.py": ""})
+    for module in ("abprof_side.tiny", "tiny", "tiny.deep"):
+        with pytest.raises(error, match=says) as raised:
+            kernel_package(mount(root, module))
+        assert not isinstance(raised.value, MissingPackage)
+
+
+def test_workloads_may_import_their_siblings(tmp_path: Path) -> None:
+    root = write(
+        tmp_path, {"one.py": "from ._shared import N\nfrom . import two", "two.py": "M = 2", "_shared.py": "N = 1"}
+    )
+    module: Any = workload("one", str(root / "one.py"))
+    assert (module.N, module.two.M, module.__name__) == (1, 2, "abprof_workloads.one")

@@ -1,0 +1,108 @@
+"""docs/WRITING.md's example is written to files as it stands there and driven through a real worker."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from abprof import wire
+from abprof.proc import WorkerFault
+from tests.workloads.worker import Side, side
+
+PAGE = Path(__file__).parents[2] / "docs" / "WRITING.md"
+CASE = {"rows": 64, "width": 2048, "dtype": "fp32"}
+
+
+def example(root: Path) -> Path:
+    """Write every fenced block that starts with a file name to that file."""
+    blocks = re.findall(r"^```\w+\n(?:#|//) (\S+/\S+)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    assert [name for name, _ in blocks] == [
+        "kernels/rmsnorm/__init__.py",
+        "kernels/rmsnorm/rmsnorm.c",
+        "workloads/rmsnorm.py",
+    ]
+    for name, text in blocks:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def start(root: Path, place: Path) -> Any:
+    return side(root / "kernels", "rmsnorm", [root / "workloads" / "rmsnorm.py"], place)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
+    root = example(tmp_path_factory.mktemp("example"))
+    with start(root, tmp_path_factory.mktemp("place")) as worker:
+        assert worker.ask(wire.Build(verbose=True)).has_build
+        assert worker.log_has("$ cc -O3 -shared")
+        yield worker
+
+
+def test_example_describes_itself(built: Side) -> None:
+    said: wire.Described = built.ask(wire.Describe("rmsnorm"))
+    assert said.text == "Root-mean-square normalisation of rows."
+    assert [names for names, _ in said.presets["smoke"]] == [["rows", "width"], ["dtype"]]
+    assert said.presets["default"][0][1] == [[1024, 1024]], "the function was asked for a CPU's matrix"
+    assert [name for name, _, _ in said.phases] == ["prepare", "run"]
+    assert said.peers == ["torch"]
+
+
+def test_example_screens_its_cases(built: Side) -> None:
+    screened: wire.Screened = built.ask(wire.Screen("rmsnorm", [CASE, {**CASE, "dtype": "bf16"}]))
+    assert screened.skips == ["", "dtype=bf16 is not fp32"]
+    assert screened.flops == [4.0 * 64 * 2048] * 2
+    assert screened.conventions == ["rmsnorm-4-per-element"] * 2
+
+
+def test_example_runs_is_right_and_is_timed(built: Side) -> None:
+    assert built.open("rmsnorm", CASE).status == "ok"
+    assert built.open("rmsnorm", CASE, "peer:torch", peer="torch").status == "ok"
+    mine, peer = built.check(), built.check("peer:torch")
+    assert (mine.ok, mine.reason) == (True, "")
+    assert (peer.ok, peer.reason) == (True, "")
+    turned: wire.Turned = built.ask(wire.Turn("base", 3, "cpu_clock", placement=1))
+    assert 0 < turned.value <= turned.end - turned.start
+    phased: wire.Phased = built.ask(wire.Phases("base", 3))
+    assert phased.phases.keys() == {"prepare", "run"}
+    assert all(phased.phases.values())
+    proved: wire.Proved = built.ask(wire.Prove())
+    assert (proved.ok, proved.reason) == (True, "")
+    assert {a["name"] for a in proved.artefacts} >= {"abprof_side.rmsnorm", "rmsnorm.so"}
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "status", "said"),
+    [
+        ("kernels/rmsnorm/rmsnorm.c", "sum / width + eps", "sum / width * 1.001f", "wrong", "largest error"),
+        ("kernels/rmsnorm/__init__.py", "def rms_norm(", "def rmsnorm(", "missing", "rms_norm"),
+        ("workloads/rmsnorm.py", '["x"].is_cuda', '["x"].ndim', "unsupported", "runs on a CPU"),
+    ],
+)
+def test_slips_in_the_example_get_the_outcome_the_page_says(
+    tmp_path: Path, file: str, before: str, after: str, status: str, said: str
+) -> None:
+    root = example(tmp_path / "repository")
+    text = (root / file).read_text()
+    assert text.count(before) == 1
+    (root / file).write_text(text.replace(before, after))
+    (tmp_path / "place").mkdir()
+    with start(root, tmp_path / "place") as worker:
+        found = _outcome(worker)
+    assert found[0] == status
+    assert re.search(said, found[1])
+
+
+def _outcome(worker: Side) -> tuple[str, str]:
+    try:
+        worker.ask(wire.Build())
+        worker.open("rmsnorm", CASE)
+        checked = worker.check()
+    except WorkerFault as fault:
+        return fault.status, fault.reason
+    return "ok" if checked.ok else "wrong", checked.reason
