@@ -1,6 +1,7 @@
 """Runs the Gluon kernels in the emulator: TRITON_INTERPRET=1 python -m tests.kernels.ffa_cuda_emulate [case ...].
 
-With FFA_BACKWARD=FILE the backward kernel comes from that file: how a test plants mistakes.
+With FFA_BACKWARD=FILE the backward kernel comes from that file: how a test plants mistakes. SEED=N orders the events of
+the emulator in another way.
 
 The choice of kernels is made as on a Hopper GPU; those slices that go to the plain Triton kernels run in Triton's
 interpreter. Prints one line per case, and exits with 1 if one is wrong.
@@ -26,7 +27,7 @@ interpret = launch.run
 
 def run(made: Any, device: torch.device) -> None:
     if made is not None and made.kernel in (launch.ffa_fwd, launch.ffa_bwd):
-        emulate(made)
+        emulate(made, int(os.environ.get("SEED", "0")))
     else:
         interpret(made, device)
 

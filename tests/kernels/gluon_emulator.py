@@ -1,18 +1,16 @@
 """Runs the Gluon kernels of kernels/ffa/cuda in Python on a CPU: their indices, masks and barriers, not their speed.
 
 Gluon has no interpreter. Here a kernel's Python function runs with its language replaced: the partitions of
-`warp_specialize` are threads, shared memory starts as NaN, an mbarrier counts arrivals and bytes and has a phase. What
-is asynchronous on the GPU happens at a bad moment here: a load at once or late, at random; a store or reduce, and a
-wgmma, only when it is waited for; and a partition that has arrived at a barrier gives way. So a missing wait, a buffer
-released too early or an out-of-range pointer gives wrong numbers or an error, and a protocol that blocks raises
-`Deadlock`.
+`warp_specialize` take turns (gluon_scheduler.py), shared memory starts as NaN, an mbarrier counts arrivals and bytes and
+has a phase. What is asynchronous on the GPU happens at a bad moment here: a load at once or late, at random; a store or
+reduce, and a wgmma, only when it is waited for; and a partition gives way wherever another could notice. So a missing
+wait, a buffer released too early or an out-of-range pointer gives wrong numbers or an error, and a protocol that blocks
+raises `Deadlock`. A seed decides everything that is random: the same seed finds the same mistake on every machine.
 """
 
 from __future__ import annotations
 
-import random
 import threading
-import time
 import types
 from collections.abc import Callable
 from typing import Any
@@ -20,39 +18,30 @@ from typing import Any
 import torch
 from triton.runtime.jit import JITFunction
 
-PATIENCE = 60.0  # seconds that one wait may take before it counts as a deadlock
-GIVE_WAY = 2e-4  # seconds in which the other partitions may go on
-
-
-class Deadlock(RuntimeError):
-    """A wait did not end."""
+from tests.kernels.gluon_scheduler import Scheduler
 
 
 class Barrier:
     """An mbarrier: a phase completes when `count` arrivals and all expected bytes are in."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
         self.count = self.pending = self.bytes = self.phase = 0
 
     def init(self, count: int) -> None:
         self.count = self.pending = count
 
     def add(self, *, arrivals: int = 0, expected: int = 0, received: int = 0) -> None:
-        with self.changed:
-            self.bytes += expected - received
-            self.pending -= arrivals
-            if self.pending < 0:
-                raise RuntimeError("more arrivals than the barrier counts")
-            if self.pending == 0 and self.bytes == 0:
-                self.phase += 1
-                self.pending = self.count
-                self.changed.notify_all()
+        self.bytes += expected - received
+        self.pending -= arrivals
+        if self.pending < 0:
+            raise RuntimeError("more arrivals than the barrier counts")
+        if self.pending == 0 and self.bytes == 0:
+            self.phase += 1
+            self.pending = self.count
 
-    def wait(self, parity: int) -> None:
-        with self.changed:
-            if not self.changed.wait_for(lambda: self.phase % 2 != int(parity), PATIENCE):
-                raise Deadlock(f"waited for parity {int(parity)} in phase {self.phase}, {self.pending} pending")
+    def wait(self, parity: int, scheduler: Scheduler) -> None:
+        why = f"waits for parity {int(parity)} in phase {self.phase}, {self.pending} pending"
+        scheduler.wait(lambda: self.phase % 2 != int(parity), why)
 
 
 class Shared:
@@ -128,14 +117,10 @@ class Descriptor:
 
 
 class CopyEngine:
-    """Loads are done at once or, by another thread, later and in random order; stores when they are waited for."""
+    """Loads are done at once or later and in random order; stores when they are waited for."""
 
-    def __init__(self, seed: int) -> None:
-        self.random, self.queue = random.Random(seed), list[Callable[[], None]]()
-        self.changed, self.closing = threading.Condition(), False
-        self.mine = threading.local()
-        self.thread = threading.Thread(target=self._work, daemon=True)
-        self.thread.start()
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler, self.mine = scheduler, threading.local()
 
     def load(self, desc: Descriptor, coord: list[Any], barrier: Barrier, into: Shared) -> None:
         def copy() -> None:
@@ -144,21 +129,19 @@ class CopyEngine:
             into.data[inner] = desc.full[outer]
             barrier.add(received=desc.block_type.nbytes)
 
-        with self.changed:
-            late = self.random.random() < 0.5
-            if late:
-                self.queue.append(copy)
-                self.changed.notify()
-        if not late:
+        if self.scheduler.random.random() < 0.5:
+            self.scheduler.later(copy)
+        else:
             copy()
+        self.scheduler.give_way()
 
     def store(self, desc: Descriptor, coord: list[Any], source: Shared, add: bool) -> None:
         def copy() -> None:
             outer, inner = desc.clip(coord, source.data.shape)
-            with self.changed:
-                desc.full[outer] = source.data[inner] + (desc.full[outer] if add else 0)
+            desc.full[outer] = source.data[inner] + (desc.full[outer] if add else 0)
 
         self.mine.stores = [*getattr(self.mine, "stores", []), copy]
+        self.scheduler.give_way()
 
     def wait_for_stores(self, pending: int = 0) -> None:
         """Wait for this partition's stores but the last `pending`."""
@@ -166,23 +149,6 @@ class CopyEngine:
         for copy in stores[: len(stores) - pending]:
             copy()
         self.mine.stores = stores[len(stores) - pending :]
-
-    def close(self) -> None:
-        with self.changed:
-            self.closing = True
-            self.changed.notify()
-        self.thread.join()
-
-    def _work(self) -> None:
-        while True:
-            with self.changed:
-                self.changed.wait_for(lambda: self.queue or self.closing)
-                if not self.queue:
-                    return
-            time.sleep(GIVE_WAY)
-            with self.changed:
-                copy = self.queue.pop(self.random.randrange(len(self.queue)))
-            copy()
 
 
 class Mma:
@@ -203,12 +169,14 @@ class Mma:
 class Program:
     """One program of the grid: the language's functions, as far as the kernels use them."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid, self.engine, self.flight = pid, CopyEngine(pid), threading.local()
+    def __init__(self, pid: int, seed: int) -> None:
+        self.scheduler = Scheduler(seed)
+        self.pid, self.engine, self.flight = pid, CopyEngine(self.scheduler), threading.local()
 
     def mma(self, a: Any, b: Shared, acc: Any, *, use_acc: bool = True, is_async: bool = False) -> Mma:
         made = Mma(a, b, acc, use_acc)
         self.flight.all = [*getattr(self.flight, "all", []), made]
+        self.scheduler.give_way()
         return made
 
     def mma_wait(self, outstanding: int, deps: tuple[Mma, ...]) -> torch.Tensor:
@@ -222,22 +190,14 @@ class Program:
         return deps[0].result
 
     def warp_specialize(self, partitions: list[tuple[Any, Any]], warps: list[int], registers: list[int]) -> None:
-        errors: list[BaseException] = []
-
-        def run(function: Any, args: Any) -> None:
-            try:
+        def body(function: Any, args: Any) -> Callable[[], None]:
+            def run() -> None:
                 function(*args)
                 self.engine.wait_for_stores()
-            except BaseException as error:
-                errors.append(error)
 
-        threads = [threading.Thread(target=run, args=part, daemon=True) for part in partitions]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(2 * PATIENCE)
-        if errors:
-            raise errors[0]
+            return run
+
+        self.scheduler.run([body(*part) for part in partitions])
 
     def language(self) -> dict[str, Any]:
         """What stands in for the modules and functions that the kernels import."""
@@ -245,14 +205,14 @@ class Program:
 
         def arrive(barrier: Barrier, count: int) -> None:
             barrier.add(arrivals=count)
-            time.sleep(GIVE_WAY)
+            self.scheduler.give_way()
 
         barriers = types.SimpleNamespace(
             MBarrierLayout=lambda: "barrier",
             init=lambda bar, count: bar.init(count),
             expect=lambda bar, nbytes: bar.add(arrivals=1, expected=nbytes),
             arrive=arrive,
-            wait=lambda bar, parity, pred=True: bar.wait(parity) if bool(pred) else None,
+            wait=lambda bar, parity, pred=True: bar.wait(parity, self.scheduler) if bool(pred) else None,
         )
         tma = types.SimpleNamespace(
             async_copy_global_to_shared=engine.load,
@@ -308,16 +268,13 @@ def translate(kernel: JITFunction[Any], language: dict[str, Any]) -> Callable[..
     return types.FunctionType(kernel.fn.__code__, names, kernel.fn.__name__)
 
 
-def emulate(launch: Any) -> None:
+def emulate(launch: Any, seed: int = 0) -> None:
     """Run every program of a `Launch` of a Gluon kernel on its CPU tensors, one after the other."""
     args = [_argument(arg) for arg in launch.args]
     options = {name: value for name, value in launch.options.items() if name not in ("num_warps", "maxnreg")}
     for pid in range(launch.programs):
-        program = Program(pid)
-        try:
-            translate(launch.kernel, program.language())(*args, **options)
-        finally:
-            program.engine.close()
+        program = Program(pid, seed * launch.programs + pid)
+        translate(launch.kernel, program.language())(*args, **options)
 
 
 def _argument(value: Any) -> Any:

@@ -55,6 +55,12 @@ def test_gluon_kernels_in_the_emulator(tmp_path: Path) -> None:
     assert "varlen_causal both+both: right" in printed
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+def test_gluon_kernels_are_right_in_other_orders_of_events(seed: str, tmp_path: Path) -> None:
+    run("ffa_cuda_emulate", tmp_path=tmp_path, TRITON_INTERPRET="1", SEED=seed)
+
+
 PLANTED = {
     "dS is overwritten while it is read": ("    mbarrier.wait(dq_done.index(1 - W), (it & 1) ^ 1)\n", ""),
     "dQ's tile is overwritten while it is added": ("    tma.store_wait(0)\n    dq_s", "    dq_s"),
