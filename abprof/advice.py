@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from abprof import stats
 from abprof.evidence import Evidence
 from abprof.model import Advice, Comparison, Run
 from abprof.sentence import base_not_ok, outside_margin, trust_panel, undecided_row
@@ -20,7 +22,7 @@ def advise(
         _rows(evidence, "base_not_ok", [row for row in rows if base_not_ok(row)], BASE),
         _states(evidence, "wrong_shown", _wrong_shown, WRONG),
         _suspects(rows),
-        _undecided(run, rows),
+        _undecided(run, evidence, rows),
         _states(evidence, "flaky", lambda item, arm: item.state(arm).flaky, FLAKY),
         _lost(evidence),
         _foreign(evidence),
@@ -66,20 +68,33 @@ def _suspects(rows: Sequence[Comparison]) -> Advice | None:
     )
 
 
-def _undecided(run: Run, rows: Sequence[Comparison]) -> Advice | None:
+def _undecided(run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Comparison]) -> Advice | None:
     out = [row for row in rows if undecided_row(row)]
     if not out:
         return None
-    quick = all("quick_worth_confirming" in row.reasons for row in out)
-    text = "look changed in one quick epoch" if quick else "undecided when the run ended"
+    kind, text = "undecided", "undecided when the run ended"
+    advice = f"more epochs may: --budget above {run.settings.budget:g}s"
     margins = sorted(row.certifiable_pct for row in out if row.certifiable_pct is not None)
-    could = f"; a margin of {margins[-1]:.2g} % would have been enough" if margins and not quick else ""
-    return Advice(
-        kind="worth_confirming" if quick else "undecided",
-        text=f"{len(out)} of {len(rows)} rows {text}{could}",
-        advice="run them without --quick" if quick else f"more epochs may: --budget above {run.settings.budget:g}s",
-        cells=_unique(row.cell for row in out),
-    )
+    if all("quick_worth_confirming" in row.reasons for row in out):
+        kind, text, advice = "worth_confirming", "look changed in one quick epoch", "run them without --quick"
+    elif all("budget" in row.reasons and not row.look for row in out):
+        text = f"undecided: the budget of {run.settings.budget:g} s ended before the first look, at {stats.LOOKS[0]} epochs"
+        advice = f"no verdict is given before it; on this machine as it was, --budget {_enough(run, evidence)}s"
+    elif margins:
+        text += f"; a margin of {margins[-1]:.2g} % would have been enough"
+    cells = _unique(row.cell for row in out)
+    return Advice(kind=kind, text=f"{len(out)} of {len(rows)} rows {text}", advice=advice, cells=cells)
+
+
+def _enough(run: Run, evidence: Mapping[str, Evidence]) -> int:
+    """Seconds in which the first look would have been reached, by what the epochs took: rounded up, with a tenth more."""
+    spans: dict[int, tuple[float, float]] = {}
+    for block in (block for item in evidence.values() for block in item.blocks):
+        begin, end = spans.get(block.epoch, (block.began, 0.0))
+        spans[block.epoch] = (min(begin, block.began), max(end, block.began + block.seconds))
+    longest = max((end - begin for begin, end in spans.values()), default=0.0)
+    each = max(longest, run.settings.budget / max(1, len(spans)))
+    return 10 * math.ceil(0.11 * stats.LOOKS[0] * each)
 
 
 def _rows(evidence: Mapping[str, Evidence], kind: str, rows: Sequence[Comparison], words: Words) -> Advice | None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from abprof import wire
+from abprof import turns, wire
+from abprof.budget import Budget
 from abprof.crew import Crew, posts
 from abprof.model import Arm, Block, Build, Cell, Checkout, Outcome, Package, Proof, Run
 from abprof.protocols import Device
@@ -35,62 +36,84 @@ class Ground:
         return next((b for b in self.run.builds if b.side == side and b.kernel == kernel), None)
 
 
-def epochs(
-    ground: Ground, wanted: Callable[[], set[str]], *, first: int, seen: set[str], budget: float
-) -> Iterator[Block | Proof]:
-    """Blocks as they end, and what the workers had loaded. The first epoch is always whole.
+@dataclass
+class Epoch:
+    """One epoch while it runs."""
 
-    `wanted` says which cells need one more epoch; `seen` are cells whose outputs were checked already. A further epoch
-    begins only if one as long as the last still fits into `budget` seconds.
+    number: int
+    share: float  # of the rounds that the rules give a cell
+    seen: set[str]  # cells whose outputs were checked already
+    once: float = 0.0  # seconds spent on what no other epoch repeats
+    more: float = 0.0  # seconds spent on rounds beyond the fewest
+
+
+def epochs(
+    ground: Ground, wanted: Callable[[], set[str]], *, first: int, done: int, budget: float
+) -> Iterator[Block | Proof]:
+    """Blocks as they end, and what the workers had loaded.
+
+    `wanted` says which cells need one more epoch; `first` is the number of the next, and `done` how many of an earlier
+    invocation count towards the first look. A further epoch begins only if it fits into `budget` seconds.
     """
-    began, last, epoch = time.monotonic(), 0.0, first
-    while todo := wanted() & ground.arms.keys():  # a rerun has cells that are not measured again
-        if epoch > first and time.monotonic() - began + last > budget:
+    number, seen, quick = first, set[str](), ground.run.settings.quick
+    todo = wanted() & ground.arms.keys()  # a rerun has cells that are not measured again
+    seats = sum(len(ground.arms[cell]) for cell in todo)
+    plan = Budget(budget, done, *turns.epoch_cost(ground.device.kind, seats))
+    while todo:
+        share = 1.0 if quick else plan.share()
+        if number > first and (quick or not plan.affords(share)):
             return
-        start = time.monotonic()
-        for item in _epoch(ground, epoch, todo, seen):
+        start, epoch = time.monotonic(), Epoch(number, share, seen)
+        for item in _epoch(ground, epoch, todo):
             if isinstance(item, Block) and _checked(item):
                 seen.add(item.cell)
             yield item
-        last = time.monotonic() - start
-        epoch += 1
-        if ground.run.settings.quick:
-            return
+        plan.charge(time.monotonic() - start, epoch.once, epoch.more, share)
+        number += 1
+        todo = wanted() & ground.arms.keys()
 
 
-def _epoch(ground: Ground, number: int, todo: set[str], seen: set[str]) -> Iterator[Block | Proof]:
+def _epoch(ground: Ground, epoch: Epoch, todo: set[str]) -> Iterator[Block | Proof]:
     """One epoch of all undecided cells, package by package."""
-    rng = random.Random(f"{ground.run.settings.seed}/{number}")
+    rng = random.Random(f"{ground.run.settings.seed}/{epoch.number}")
     kernels = sorted({cell.kernel for cell in ground.run.cells if cell.id in todo})
     rng.shuffle(kernels)
     for kernel in kernels:
         cells = [c for c in ground.run.cells if c.id in todo and c.kernel == kernel]
         # The first epoch goes from little work to much, so that the first rows come at once; later ones in any order.
-        if number == 1:
+        if epoch.number == 1:
             cells.sort(key=lambda c: c.flops or 0.0)
         else:
             rng.shuffle(cells)
-        yield from _package(ground, number, kernel, cells, seen)
+        yield from _package(ground, epoch, kernel, cells)
 
 
-def _package(ground: Ground, number: int, kernel: str, cells: list[Cell], seen: set[str]) -> Iterator[Block | Proof]:
+def _package(ground: Ground, epoch: Epoch, kernel: str, cells: list[Cell]) -> Iterator[Block | Proof]:
     ids = list(dict.fromkeys(arm.side for cell in cells for arm in ground.arms[cell.id]))
     stand = posts(ground.checkouts, ground.packages[kernel], ground.build, ids)
     present = {post.id for post in stand}
-    with Crew(ground.shop, stand, number) as crew:
+    with Crew(ground.shop, stand, epoch.number) as crew:
         yield from crew.proofs()
         if ground.device.kind == "cuda":
             for cell in _unlike(cells):
                 crew.warm(_first_opens(ground, cell, present))
         for cell in cells:
             arms = tuple(arm for arm in ground.arms[cell.id] if arm.side in present)
-            check = cell.id not in seen
-            load = next(w for w in ground.run.workloads if w.name == cell.workload)
-            phases = check and bool(load.phases)
-            request = Request(cell, arms, number, ground.run.settings, check, phases, load.judge, ground.timeout)
-            block = Sitting(crew, ground.device, request).run()
+            sitting = Sitting(crew, ground.device, _request(ground, epoch, cell, arms))
+            block = sitting.run()
+            epoch.once += sitting.once
+            epoch.more += sitting.more
             yield _identical(block, arms) if cell.id in ground.identical else block
         yield from crew.proofs()
+
+
+def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) -> Request:
+    check = cell.id not in epoch.seen
+    load = next(w for w in ground.run.workloads if w.name == cell.workload)
+    phases = check and bool(load.phases)
+    return Request(
+        cell, arms, epoch.number, ground.run.settings, check, phases, load.judge, ground.timeout, epoch.share
+    )
 
 
 def _checked(block: Block) -> bool:

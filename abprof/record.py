@@ -44,6 +44,11 @@ class Record:
         """The number of the next epoch."""
         return 1 + max((block.epoch for block in self.blocks), default=0)
 
+    @property
+    def done(self) -> int:
+        """Epochs that count towards this invocation's first look: those of an interrupted run that is resumed."""
+        return len({block.epoch for block in self.blocks[self.older :] if block.metric and not block.quick})
+
     def start(self, builds: tuple[Build, ...], **more: object) -> None:
         """The builds are known: write the head."""
         self.head = msgspec.structs.replace(self.head, builds=builds, **more)

@@ -114,9 +114,9 @@ def measure(place: Place, plan: Plan, record: Record, view: View) -> None:
     with interruptible(record), leases.shared(place.cache / BUILDS_IN_USE):
         builds = build_kernels(place, plan, view)
         ground = lay_ground(place, plan, builds, record)
-        seen: set[str] = set()
+        budget = place.config.budget
         with view.measuring():
-            for item in epochs(ground, record.wanted, first=record.next_epoch, seen=seen, budget=place.config.budget):
+            for item in epochs(ground, record.wanted, first=record.next_epoch, done=record.done, budget=budget):
                 record.add(item)
         if place.config.protocol == "seed":
             for block in seed_pass(ground, record.next_epoch):

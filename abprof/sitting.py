@@ -35,6 +35,7 @@ class Request:
     phases: bool
     judge: Literal["gpu", "wall"]
     timeout: float
+    share: float = 1.0  # of the rounds that the rules give (abprof/budget.py)
 
 
 @dataclass
@@ -61,19 +62,24 @@ class Sitting:
         seed = f"{request.settings.seed}/{request.cell.id}/{request.epoch}"
         self.origin = time.monotonic_ns()  # the workers' clock too: one host
         self.seed = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big")
+        self.once = self.more = 0.0  # seconds spent on checks and phases, and on rounds beyond the fewest
 
     def run(self) -> Block:
         """Open, check, take turns, prove, close."""
         began, clock = time.time(), time.monotonic()
         self._open_all()
+        opened = time.monotonic()
         if self.request.check:
             self._check_all()
         if self.request.phases:
             self._phases_all()
+        self.once = time.monotonic() - opened
         self.device.watch(self.crew.pids())
         self.device.bad_times()
         before = {id: (self.crew.pid(id), proved) for id, proved in self.crew.prove().items()}
+        begin = time.monotonic()
         pace, rounds = self._take_turns()
+        self.more = (time.monotonic() - begin) * max(0, len(rounds) - turns.FEWEST) / max(1, len(rounds))
         rejected, why = self._judge_rounds(rounds, before)
         self.crew.close()
         return Block(
@@ -184,7 +190,7 @@ class Sitting:
             return None, []
         call_ns, open_ns = [o.call_ns for o in opened], [o.open_ns for o in opened]
         on_host = self.device.kind == "cuda" and self.request.judge == "wall"
-        pace = turns.pace(self.device.kind, call_ns, open_ns, self.request.settings)
+        pace = turns.pace(self.device.kind, call_ns, open_ns, self.request.settings, self.request.share)
         if on_host:
             pace = dataclasses.replace(pace, timer="wall_clock")
         rounds: list[list[Turn]] = []

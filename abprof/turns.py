@@ -29,15 +29,16 @@ _SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
 TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
 # Seconds of turns per arm, cell and epoch. Enough for the median of a round's ratios to be quieter than the epoch.
 _SECONDS = {"cuda": 0.35, "cpu": 0.30, "simulated": 0.35}
-_FEWEST, _MOST = 8, 400
+FEWEST, _MOST = 8, 400
 # An epoch needs to know its median this much better than the margin; what is left between epochs, only epochs can tell.
 _MARGIN_OVER_ERROR = 8.0
 
 
-def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings: Settings) -> Pace:
+def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings: Settings, share: float = 1.0) -> Pace:
     """The pace for arms whose warm calls take `call_ns` and whose inputs take `open_ns` to make again.
 
-    A wanted precision asks for more time. `rounds` is the most; an epoch ends before when `settled`.
+    A wanted precision asks for more time, a short budget for less: `share` of the rounds beyond the fewest
+    (abprof/budget.py). `rounds` is the most; an epoch ends before when `settled`.
     """
     narrowest = min(settings.margin, settings.precision or settings.margin)
     scale = max(1.0, min(4.0, settings.margin / narrowest))
@@ -45,7 +46,8 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings
     shortest = _SHORTEST_TURN[kind]
     calls = max(1, min(1000, math.ceil(shortest / fastest)))
     budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (0.5 if settings.quick else 1.0)
-    rounds = max(_FEWEST, min(int(_MOST * scale), round(budget / (together * calls))))
+    usual = max(FEWEST, min(int(_MOST * scale), round(budget / (together * calls))))
+    rounds = FEWEST + round(share * (usual - FEWEST))
     rounds += rounds % 2  # rounds come in mirrored pairs
     # Re-allocating may cost a fifth of the turns' time; at least the placement at the opening is random.
     affordable = 0.2 * rounds * together * calls / max(sum(open_ns), 1.0)
@@ -66,7 +68,7 @@ def settled(rounds: Sequence[Sequence[float]], wanted: float) -> bool:
     a verdict. The standard error of a median is sqrt(pi / 2) sd / sqrt(n), for a normal distribution; sd is taken as
     1.4826 times the median absolute deviation, which outliers do not move.
     """
-    if len(rounds) < _FEWEST or len(rounds) % 2:
+    if len(rounds) < FEWEST or len(rounds) % 2:
         return False
     for arm in range(1, len(rounds[0])):
         logs = [math.log(times[arm] / times[0]) for times in rounds]
@@ -88,7 +90,8 @@ def orders(arms: int, rounds: int, seed: int) -> list[list[int]]:
     return found[:rounds]
 
 
-def epoch_seconds(kind: str, cells: int, arms: int) -> float:
-    """Roughly how long an epoch takes: start of the workers, and the turns of all cells."""
+def epoch_cost(kind: str, seats: int) -> tuple[float, float]:
+    """Roughly how long an epoch takes: seconds for the start of the workers and for opening `seats` arms of cells, and
+    seconds for their turns."""
     start = {"cuda": 6.0, "cpu": 5.0, "simulated": 0.2}[kind]
-    return start + cells * arms * (_SECONDS[kind] + 0.1)
+    return start + 0.1 * seats, _SECONDS[kind] * seats

@@ -38,6 +38,12 @@ def test_rounds_are_even_bounded_and_fewer_for_slow_calls() -> None:
     )
 
 
+def test_a_share_is_of_the_rounds_beyond_the_fewest() -> None:
+    calls, opens = [1e6] * 2, [1.0] * 2
+    whole, half, none = (turns.pace("cuda", calls, opens, SETTINGS, share).rounds for share in (1.0, 0.5, 0.0))
+    assert (whole, half, none) == (350, 180, turns.FEWEST)  # rounds come in mirrored pairs
+
+
 def test_inputs_that_are_dear_to_make_are_made_again_less_often() -> None:
     cheap = turns.pace("cuda", [3.6e6] * 2, [1e5] * 2, SETTINGS)
     dear = turns.pace("cuda", [3.6e6] * 2, [1e10] * 2, SETTINGS)

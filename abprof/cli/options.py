@@ -110,7 +110,7 @@ def estimate(planned: Run) -> str:
 
     runnable = [cell for cell in planned.cells if not cell.skip]
     arms = len(planned.sides) + (1 if len(planned.sides) > 1 else 0)
-    one = turns.epoch_seconds(planned.machine.kind, len(runnable), arms)
+    one = sum(turns.epoch_cost(planned.machine.kind, len(runnable) * arms))
     if planned.settings.quick:
         return f"about {one:.0f} s of measuring, builds not counted"
     low, high = one * stats.LOOKS[0], min(one * stats.LOOKS[-1], planned.settings.budget)

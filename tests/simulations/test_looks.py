@@ -15,15 +15,17 @@ from abprof import stats
 PATHS = 2_000_000
 
 
-def smallest_p(looks: Sequence[int], paths: int, seed: int) -> NDArray[np.float64]:
+def smallest_p(looks: Sequence[int], paths: int, seed: int, scatter: Sequence[float] = (1.0,)) -> NDArray[np.float64]:
     """For each path of independent normal epoch values the smallest two-sided Student p over the looks.
 
-    Student's statistic is pivotal: neither the true mean nor the spread matters, so standard deviates serve.
+    Student's statistic is pivotal: neither the true mean nor the spread matters, so standard deviates serve. `scatter`
+    gives the first epochs spreads of their own, and its last value to all others.
     """
+    spreads = np.array([scatter[min(epoch, len(scatter) - 1)] for epoch in range(looks[-1])])
     rng = np.random.default_rng(seed)
     found = []
     for start in range(0, paths, 100_000):
-        values = rng.standard_normal((min(100_000, paths - start), looks[-1]))
+        values = spreads * rng.standard_normal((min(100_000, paths - start), looks[-1]))
         best = np.ones(len(values))
         for epochs in looks:
             seen = values[:, :epochs]
@@ -64,3 +66,11 @@ def test_a_single_look_needs_no_correction() -> None:
     smallest = smallest_p((6,), 200_000, seed=3)
     for alpha in (0.01, 0.05, 0.5):
         assert np.quantile(smallest, alpha) == pytest.approx(alpha, rel=0.06)
+
+
+@pytest.mark.parametrize("scatter", [(1, 2, 2, 2, 1), (1, 5, 5, 5, 1), (1, 2, 3, 4, 1), (5, 1), (0.3,) * 4 + (1.0,)])
+def test_epochs_of_unequal_scatter_keep_the_joint_level(scatter: Sequence[float]) -> None:
+    """A short budget gives the first epochs fewer rounds (abprof/budget.py), so their values scatter more."""
+    smallest = smallest_p(stats.LOOKS, 100_000, seed=5, scatter=scatter)
+    for alpha in (0.05, 0.10):
+        assert float((smallest <= dict(stats.JOINT)[alpha]).mean()) <= alpha
