@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Literal
 
 from abprof.errors import AbprofError
 
@@ -41,7 +42,7 @@ def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> t
     return kept, tuple(sorted(withheld))
 
 
-def mode(asked: str, environ: Mapping[str, str]) -> str:
+def mode(asked: Literal["", "user", "clean"], environ: Mapping[str, str]) -> Literal["user", "clean"]:
     """`--env`, or "clean" with CI set, or "user"."""
     return asked or ("clean" if environ.get("CI") else "user")
 

@@ -308,6 +308,17 @@ class Settings(Record, frozen=True, kw_only=True):
     seed: int = 0
 
 
+class Setup(Record, frozen=True, kw_only=True):
+    """How the workers were set up and timed out. A rerun, or a run that is resumed, does the same again."""
+
+    python: dict[str, str] = {}  # side id -> interpreter
+    env: Literal["", "user", "clean"] = ""  # "": not recorded
+    autotune: Literal["pinned", "each-epoch"] = "pinned"
+    workloads_from: str = ""  # as it was asked for: "", base, target, or a folder
+    timeout: float = 120.0  # seconds for one answer of a worker
+    build_timeout: float = 1800.0
+
+
 class Machine(Record, frozen=True, kw_only=True):
     """The machine and device the run was made on."""
 
@@ -337,6 +348,7 @@ class Run(Record, frozen=True, kw_only=True):
     cells: tuple[Cell, ...]
     builds: tuple[Build, ...] = ()
     machine: Machine
+    setup: Setup = Setup()
     versions: dict[str, str] = {}
     environment: dict[str, str] = {}
     withheld: tuple[str, ...] = ()  # names of environment variables kept from the workers

@@ -62,9 +62,11 @@ class Place:
             return simulated
         python = self.config.python.get(side) or self.config.python.get("") or self.file.python.get(side)
         python = python or self.file.python.get("all") or sys.executable
-        if shutil.which(python) is None:
+        found = shutil.which(python)
+        if found is None:
             raise AbprofError(f"no interpreter {python!r}", where="--python")
-        return (python, "-P", str(install(self.cache)))
+        # A worker starts in a folder of its own. No link is followed: that of a venv is what makes it one.
+        return (str(Path(found).absolute()), "-P", str(install(self.cache)))
 
 
 def look_around(config: Config, view: View) -> Place:

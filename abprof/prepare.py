@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from abprof import build, environment, evidence, plan, rerun
 from abprof.builder import Job
 from abprof.errors import AbprofError
 from abprof.measure import Ground, unmeasured
-from abprof.model import SCHEMA, Arm, Build, Cell, Checkout, Outcome, Package, Run
+from abprof.model import SCHEMA, Arm, Build, Cell, Checkout, Outcome, Package, Run, Setup
 from abprof.place import Place, forbidden, toolchain
 from abprof.proc import Worker
 from abprof.record import Record
@@ -89,7 +89,8 @@ def make_plan(place: Place, trees: Sequence[Checkout], logs: Path, view: View, a
         view.say(line)
     for line in workloads_differ(place, trees, source):
         view.warn(line)
-    head = again.run if again else _head(place, found, f"{source} sha256:{digest}", alone, withheld)
+    setup = _setup(place, workers)
+    head = again.run if again else _head(place, found, f"{source} sha256:{digest}", alone, withheld, setup)
     kernels = list(dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel))
     return Plan(shop, found, place.packages(kernels), {c.side.id: c for c in trees}, head)
 
@@ -105,7 +106,21 @@ def _environment(place: Place) -> tuple[dict[str, str], tuple[str, ...]]:
     return env, withheld
 
 
-def _head(place: Place, found: Survey, source: str, env: dict[str, str], withheld: tuple[str, ...]) -> Run:
+def _setup(place: Place, workers: Mapping[str, Sequence[str]]) -> Setup:
+    config, folder = place.config, place.config.workloads_from
+    return Setup(
+        python={side: argv[0] for side, argv in workers.items()},
+        env=environment.mode(config.env, os.environ),
+        autotune=config.autotune,
+        workloads_from=folder if folder in {"", *workers} else str(Path(folder).absolute()),
+        timeout=config.timeout,
+        build_timeout=config.build_timeout,
+    )
+
+
+def _head(
+    place: Place, found: Survey, source: str, env: dict[str, str], withheld: tuple[str, ...], setup: Setup
+) -> Run:
     shown = ("CUDA", "TORCH", "TRITON", "OMP", "GOMP", "KMP", "FFA", "CXX")
     return Run(
         schema=SCHEMA,
@@ -120,6 +135,7 @@ def _head(place: Place, found: Survey, source: str, env: dict[str, str], withhel
         arms=(),
         cells=found.cells,
         machine=place.device.machine(),
+        setup=setup,
         versions=found.ready.versions,
         environment={name: env[name] for name in sorted(env) if name.startswith(shown)},
         withheld=withheld,

@@ -22,8 +22,9 @@ RULE = "100 warm-up calls, then the mean of 100, warm caches, base first, one pr
 
 def seed_pass(ground: Ground, epoch: int) -> Iterator[Block]:
     """One block per cell, with a single round of one turn per side. Sides run one after the other, whole."""
-    for kernel in dict.fromkeys(cell.kernel for cell in ground.run.cells if cell.kernel):
-        cells = [cell for cell in ground.run.cells if cell.kernel == kernel and not cell.skip]
+    todo = [cell for cell in ground.run.cells if cell.id in ground.arms and cell.kernel and not cell.skip]
+    for kernel in dict.fromkeys(cell.kernel for cell in todo):
+        cells = [cell for cell in todo if cell.kernel == kernel]
         found: dict[tuple[str, str], wire.Turned] = {}
         for side in ground.checkouts:
             stand = posts(ground.checkouts, ground.packages[kernel], ground.build, [side])

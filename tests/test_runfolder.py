@@ -18,6 +18,7 @@ import pytest
 
 from abprof import runfolder, schemas
 from abprof.errors import AbprofError
+from abprof.model import Setup
 from abprof.runfolder import RunFolder
 
 from . import runs
@@ -42,6 +43,7 @@ def test_what_is_written_is_what_is_read(tmp_path, make):
 def test_an_old_run_folder_stays_readable():
     run, blocks, notes = runfolder.read(OLD)
     assert run.schema == 1
+    assert run.setup == Setup(), "older than the record of how its workers were set up"
     assert run.header is not None
     assert run.header.counts["slower"] == 1
     assert [c.verdict for c in run.comparisons].count("broken") == 7

@@ -1,0 +1,83 @@
+"""Going on with a run: its workers are set up as they were, whatever the rerun's own surroundings."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from abprof import rerun, runfolder
+from abprof.model import SEED_METRIC, Setup
+from abprof.view import View
+from tests.simulated.lab import Lab
+from tests.simulated.planted import SPEEDS, load
+from tests.simulated.scenario import Fault, Scenario
+
+TWO = replace(SPEEDS, workloads={"w": load(["slower", "same"])})
+OPTIONS = ("--env", "clean", "--autotune", "each-epoch", "--protocol", "seed", "--workloads-from", "target")
+LIMITS = ("--timeout", "3s", "--build-timeout", "2m")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """abprof's own folders, for what is called in this process."""
+    for name in ("CACHE", "STATE"):
+        monkeypatch.setenv(f"ABPROF_{name}_DIR", str(tmp_path / name.lower()))
+    return tmp_path
+
+
+def test_a_rerun_is_set_up_as_the_run_was(tmp_path: Path) -> None:
+    """Without --autotune the rerun's builds would have other keys; without --workloads-from another judge."""
+    lab = Lab(tmp_path, TWO)
+    lab.repo.checkout("fast")
+    lab.repo.commit("Another judge", {"workloads/w.py": "# simulated, and stricter\n"})
+    lab.repo.checkout("main")
+    first = lab.abprof("main", "fast", *OPTIONS, *LIMITS)
+    assert first.folder
+    setup = first.run.setup
+    assert (setup.env, setup.autotune, setup.workloads_from) == ("clean", "each-epoch", "target")
+    assert (setup.timeout, setup.build_timeout, set(setup.python)) == (3.0, 120.0, {"base", "target"})
+    before, _ = runfolder.read_blocks(first.folder)
+    lab.set(replace(TWO, faults=[Fault("hang", "turn", cell="*slower*", side="target")]))
+    again = lab.command("rerun", str(first.folder), "--only", "slower", "--repo", str(lab.repo.path))
+    assert again.code == 1, again.err
+    after, _ = runfolder.read_blocks(first.folder)
+    added = after[len(before) :]
+    assert {block.cell for block in added} == {"w/case=slower"}
+    reasons = {block.outcomes["target"].reason for block in added if block.metric != SEED_METRIC}
+    assert reasons == {"no answer for 3 s"}
+    assert again.run.setup == setup
+
+
+def test_the_interpreters_and_the_protocol_are_those_of_the_run(here: Path) -> None:
+    lab = Lab(here, TWO)
+    folder = lab.abprof("main", "fast", "--quick").folder
+    assert folder
+    run, _, _ = runfolder.read(folder)
+    python = {"base": sys.executable, "target": str(here / "venv" / "bin" / "python")}
+    (here / "venv" / "bin").mkdir(parents=True)
+    Path(python["target"]).symlink_to(sys.executable)
+    setup = Setup(python=python, env="clean", autotune="each-epoch", workloads_from="base", timeout=7.0)
+    settings = msgspec.structs.replace(run.settings, protocol="seed")
+    run = msgspec.structs.replace(run, setup=setup, settings=settings)
+    place = rerun.same_place(run, str(lab.repo.path), lab.runs, 60.0, View(quiet=True))
+    assert {side: place.argv(side)[0] for side in python} == python
+    config = place.config
+    assert (config.env, config.autotune, config.protocol, config.timeout) == ("clean", "each-epoch", "seed", 7.0)
+    assert config.workloads_from == "base"
+
+
+def test_an_interpreter_is_found_from_where_the_command_was_given(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker starts in another folder."""
+    lab = Lab(here, Scenario(workloads={"w": load(["same"])}))
+    folder = lab.abprof("main", "fast", "--quick").folder
+    assert folder
+    run, _, _ = runfolder.read(folder)
+    (here / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(here)
+    run = msgspec.structs.replace(run, setup=Setup(python={"": "./python"}))
+    place = rerun.same_place(run, str(lab.repo.path), lab.runs, 60.0, View(quiet=True))
+    assert place.argv("base")[0] == str(here / "python")
