@@ -2,6 +2,8 @@
 #pragma once
 #include <immintrin.h>
 
+namespace {  // both are linked into one library: of an inline function that is not inlined the linker keeps one copy
+
 struct Simd {
   using F = __m256;
   static constexpr int kWidth = 8;
@@ -39,3 +41,5 @@ struct Simd {
     return _mm256_blendv_ps(other, x, _mm256_castsi256_ps(_mm256_andnot_si256(below, under)));
   }
 };
+
+}  // namespace

@@ -2,6 +2,8 @@
 #pragma once
 #include <immintrin.h>
 
+namespace {  // both are linked into one library: of an inline function that is not inlined the linker keeps one copy
+
 struct Simd {
   using F = __m512;
   static constexpr int kWidth = 16;
@@ -32,3 +34,5 @@ struct Simd {
     return _mm512_mask_blend_ps(in, other, x);
   }
 };
+
+}  // namespace
