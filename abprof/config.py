@@ -151,6 +151,15 @@ def read_file(root: Path) -> File | None:
     return None
 
 
+def file_above(folder: Path) -> File | None:
+    """The configuration of the repository that `folder` lies in, as far as it is known before git is asked."""
+    for place in (folder.absolute(), *folder.absolute().parents):
+        file = read_file(place)
+        if file or (place / ".git").exists():
+            return file
+    return None
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")

@@ -6,18 +6,19 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from abprof import devices, environment, paths, proc
-from abprof.config import worker_argv
+from abprof import devices, paths, proc
+from abprof.config import Config, File, file_above
 from abprof.errors import AbprofError, Exit
-from abprof.harness import install
 from abprof.model import Record
-from abprof.proc import Worker, WorkerDied, WorkerFault
+from abprof.proc import WorkerDied, WorkerFault
 from abprof.wire import Ready, Start
+from abprof.workshop import alone, command
 
 
 class Finding(Record, frozen=True):
@@ -42,8 +43,13 @@ def run(python: str, *, json: bool) -> int:
 
 
 def examine(python: str) -> list[Finding]:
-    """Everything a run needs, in the order in which it needs it."""
-    return [*_folders(), _git(), *_compilers(), *_devices(python)]
+    """Everything a run needs, in the order in which it needs it; in a repository with its abprof.toml."""
+    config, found = Config(specs=(), python={"": python} if python else {}), []
+    try:
+        config = msgspec.structs.replace(config, file=file_above(Path.cwd()))
+    except AbprofError as error:
+        found.append(Finding(name="abprof.toml", state="problem", text=error.line, advice="mend that line"))
+    return [*_folders(), _git(), *_compilers(), *found, *_devices(config)]
 
 
 def _folders() -> list[Finding]:
@@ -67,14 +73,14 @@ def _git() -> Finding:
 
 def _compilers() -> list[Finding]:
     rows = []
-    for name, command, need in (
+    for name, tool, need in (
         ("C++ compiler", os.environ.get("CXX") or "c++", "kernels in C++ cannot be built; install g++ or clang++"),
         ("ninja", "ninja", "torch's extension builder needs it; pip install ninja"),
         ("nvcc", "nvcc", "kernels in CUDA C++ cannot be built; Triton kernels do not need it"),
     ):
-        said = proc.output([_beside(command), "--version"])
+        said = proc.output([_beside(tool), "--version"])
         if said is None:
-            rows.append(Finding(name=name, state="missing", text=f"{command} not found", advice=need))
+            rows.append(Finding(name=name, state="missing", text=f"{tool} not found", advice=need))
         else:
             rows.append(Finding(name=name, state="ok", text=said.strip().splitlines()[-1 if name == "nvcc" else 0]))
     return rows
@@ -86,7 +92,7 @@ def _beside(command: str) -> str:
     return str(near) if near.exists() else command
 
 
-def _devices(python: str) -> list[Finding]:
+def _devices(config: Config) -> list[Finding]:
     rows = []
     for asked in ("cuda", "cpu"):
         try:
@@ -101,27 +107,33 @@ def _devices(python: str) -> list[Finding]:
         machine = device.machine()
         facts = ", ".join(f"{key} {value}" for key, value in machine.facts.items())
         rows.append(Finding(name=asked, state="ok", text=f"{machine.device} ({facts})"))
-        rows.append(_worker(asked, device.worker, python))
+        rows += _workers(asked, device.worker, config)
     return rows
 
 
-def _worker(asked: str, device: str, python: str) -> Finding:
-    """Start a real worker: the only way to know that its interpreter and torch work."""
-    name = f"worker on {asked}"
-    with tempfile.TemporaryDirectory() as scratch:
-        env, _ = environment.clean(os.environ, "user")
-        argv = worker_argv() or (python or sys.executable, "-P", str(install(paths.cache_dir())))
+def _workers(asked: str, device: str, config: Config) -> Iterator[Finding]:
+    """A row for each interpreter that abprof.toml or --python gives to a side."""
+    known: set[tuple[str, ...]] = set()
+    for side in ("base", *sorted((config.file or File()).python.keys() - {"all", "base"})):
+        name = f"worker on {asked}" + (f" ({side})" if known else "")
         try:
-            worker = Worker(
-                argv,
-                env=environment.worker(env, Path(scratch), device, {}),
-                cwd=Path(scratch),
-                log=Path(scratch) / "log",
-                name="doctor",
-            )
+            argv = command(config, side, paths.cache_dir())
+        except AbprofError as error:
+            yield Finding(name=name, state="problem", text=error.line, advice="name one that is there")
+            continue
+        if argv not in known:
+            known.add(argv)
+            yield _worker(name, device, config, side)
+
+
+def _worker(name: str, device: str, config: Config, side: str) -> Finding:
+    """Start a real worker: the only way to know that its interpreter and torch work."""
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            worker = alone(config, paths.cache_dir(), device, Path(scratch), side=side)
             ready: Ready = worker.call(Start(device, "base"), 120)
             worker.stop()
         except (WorkerDied, WorkerFault) as error:
             return Finding(name=name, state="problem", text=error.reason, advice="does `import torch` work there?")
     versions = ", ".join(f"{key} {value}" for key, value in ready.versions.items())
-    return Finding(name=name, state="ok", text=f"{argv[0]}: {versions}")
+    return Finding(name=name, state="ok", text=f"{command(config, side, paths.cache_dir())[0]}: {versions}")

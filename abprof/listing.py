@@ -7,12 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import devices, environment, paths, proc, repo
-from abprof.config import Config, File, read_file, worker_argv
-from abprof.harness import install
+from abprof import devices, paths, proc, repo
+from abprof.config import Config, File, read_file
 from abprof.model import Cell, Workload
-from abprof.proc import Worker
 from abprof.survey import find_workloads, survey
+from abprof.workshop import alone
 
 
 def show(where: str, preset: str, workloads: tuple[str, ...], device: tuple[str, ...], *, json: bool) -> str:
@@ -20,9 +19,8 @@ def show(where: str, preset: str, workloads: tuple[str, ...], device: tuple[str,
     cache = paths.cache_dir()
     root = Path(repo.open_repository(Path(where), cache=cache).path)
     file = read_file(root) or File()
-    found_loads, cells = _survey(
-        root, file, Config(specs=(".",), preset=preset, workloads=workloads, device=device), cache
-    )
+    config = Config(specs=(".",), preset=preset, workloads=workloads, device=device, file=file)
+    found_loads, cells = _survey(root, config, cache)
     kernels = sorted(set(file.kernels) | {p.name for p in (root / "kernels").glob("*") if (p / "__init__.py").exists()})
     if json:
         loose = {"kernels": kernels, "workloads": found_loads, "cells": cells}
@@ -36,22 +34,13 @@ def show(where: str, preset: str, workloads: tuple[str, ...], device: tuple[str,
     return "\n".join(lines)
 
 
-def _survey(root: Path, file: File, config: Config, cache: Path) -> tuple[tuple[Workload, ...], tuple[Cell, ...]]:
+def _survey(root: Path, config: Config, cache: Path) -> tuple[tuple[Workload, ...], tuple[Cell, ...]]:
     """Ask the workloads where they lie: nothing is copied, for nothing is measured."""
-    import os
-    import sys
-
     chosen = devices.choose(config.device)
+    file = config.file or File()
     files = find_workloads(root / (file.workloads or "workloads"), config.workloads)
-    env, _ = environment.clean(os.environ, "user")
     with proc.no_orphans(), tempfile.TemporaryDirectory() as scratch:
-        worker = Worker(
-            worker_argv() or (sys.executable, "-P", str(install(cache))),
-            env=environment.worker(env, Path(scratch), chosen.worker, {}),
-            cwd=Path(scratch),
-            log=Path(scratch) / "log",
-            name="list",
-        )
+        worker = alone(config, cache, chosen.worker, Path(scratch))
         try:
             found = survey(worker, files, config, device=chosen.worker, kind=chosen.kind, timeout=config.timeout)
         finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,9 +12,8 @@ from pathlib import Path
 import msgspec
 
 from abprof import devices, names, paths, proc, repo
-from abprof.config import Config, File, parse_file, read_file, worker_argv
+from abprof.config import Config, File, parse_file, read_file
 from abprof.errors import AbprofError
-from abprof.harness import install
 from abprof.model import Package, Side
 from abprof.protocols import Device
 from abprof.view import View
@@ -54,19 +52,6 @@ class Place:
     def packages(self, kernels: Sequence[str]) -> dict[str, Package]:
         """Each kernel package as abprof.toml or the conventional layout has it."""
         return {name: self.file.package(name) for name in kernels}
-
-    def argv(self, side: str) -> tuple[str, ...]:
-        """The worker's command for this side."""
-        simulated = worker_argv()
-        if simulated:
-            return simulated
-        python = self.config.python.get(side) or self.config.python.get("") or self.file.python.get(side)
-        python = python or self.file.python.get("all") or sys.executable
-        found = shutil.which(python)
-        if found is None:
-            raise AbprofError(f"no interpreter {python!r}", where="--python")
-        # A worker starts in a folder of its own. No link is followed: that of a venv is what makes it one.
-        return (str(Path(found).absolute()), "-P", str(install(self.cache)))
 
 
 def look_around(config: Config, view: View) -> Place:

@@ -15,11 +15,10 @@ from abprof.errors import AbprofError
 from abprof.measure import Ground, unmeasured
 from abprof.model import SCHEMA, Arm, Build, Cell, Checkout, Outcome, Package, Run, Setup
 from abprof.place import Place, forbidden, toolchain
-from abprof.proc import Worker
 from abprof.record import Record
 from abprof.survey import Survey, content, copy_workloads, find_workloads, known, survey, who_is
 from abprof.view import View
-from abprof.workshop import Workshop
+from abprof.workshop import Workshop, alone, command, surroundings
 
 _KEPT_AS_CONTROLS = 3  # identical-code cells that are measured all the same, at random
 
@@ -54,13 +53,12 @@ def make_plan(place: Place, trees: Sequence[Checkout], logs: Path, view: View, a
     files = find_workloads(source, config.workloads)
     digest = copy_workloads(source, beside / "workloads")
     files = {name: beside / "workloads" / file.name for name, file in files.items()}
-    env, withheld = _environment(place)
+    env, withheld = surroundings(config, place.cache)
     (beside / "scratch").mkdir()
     (beside / "caches").mkdir()
-    workers = {checkout.side.id: place.argv(checkout.side.id) for checkout in trees}
+    workers = {checkout.side.id: command(config, checkout.side.id, place.cache) for checkout in trees}
     device = place.device
-    alone = environment.worker(env, beside / "caches", device.worker, {})
-    asked = Worker(workers["base"], env=alone, cwd=beside, log=logs / "survey.log", name="survey")
+    asked = alone(config, place.cache, device.worker, beside, log=logs / "survey.log")
     try:
         if again:
             found = known(asked, files, digest, again.run, again.cells, device=device.worker, timeout=config.timeout)
@@ -69,9 +67,11 @@ def make_plan(place: Place, trees: Sequence[Checkout], logs: Path, view: View, a
     finally:
         asked.stop()
     chains = {workers["base"]: toolchain(found.ready.versions, found.ready.facts, device.kind)}
-    for argv in set(workers.values()) - set(chains):
-        ready = who_is(argv, alone, beside, logs / "survey.log", device.worker, config.timeout)
-        chains[argv] = toolchain(ready.versions, ready.facts, device.kind)
+    for side, argv in workers.items():
+        if argv not in chains:
+            other = alone(config, place.cache, device.worker, beside, side=side, log=logs / "survey.log")
+            ready = who_is(other, device.worker, config.timeout)
+            chains[argv] = toolchain(ready.versions, ready.facts, device.kind)
     shop = Workshop(
         cache=place.cache,
         logs=logs,
@@ -90,20 +90,10 @@ def make_plan(place: Place, trees: Sequence[Checkout], logs: Path, view: View, a
     for line in workloads_differ(place, trees, source):
         view.warn(line)
     setup = _setup(place, workers)
-    head = again.run if again else _head(place, found, f"{source} sha256:{digest}", alone, withheld, setup)
+    shown = environment.worker(env, beside / "caches", device.worker, {})
+    head = again.run if again else _head(place, found, f"{source} sha256:{digest}", shown, withheld, setup)
     kernels = list(dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel))
     return Plan(shop, found, place.packages(kernels), {c.side.id: c for c in trees}, head)
-
-
-def _environment(place: Place) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The environment that every worker's is made of, and the names that were withheld from it."""
-    mode = environment.mode(place.config.env, os.environ)
-    env, withheld = environment.clean(os.environ, mode, place.file.environment.allow)
-    env |= place.file.environment.set
-    # Triton then keeps what its autotuner chose in the build's own cache: the builder tunes, the epochs read.
-    env["TRITON_CACHE_AUTOTUNING"] = "1" if place.config.autotune == "pinned" else "0"
-    env["PATH"] = os.pathsep.join([str(Path(place.argv("base")[0]).parent), env.get("PATH", os.defpath)])  # pip's ninja
-    return env, withheld
 
 
 def _setup(place: Place, workers: Mapping[str, Sequence[str]]) -> Setup:

@@ -130,11 +130,8 @@ def _same_judge(run: Run, files: Mapping[str, Path], digest: str) -> None:
         raise AbprofError(what, where=folder, advice="start a new run")
 
 
-def who_is(
-    argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, device: str, timeout: float
-) -> wire.Ready:
-    """What a side's own interpreter is: its torch and compiler decide its builds. Raises AbprofError."""
-    worker = Worker(argv, env=env, cwd=cwd, log=log, name="who")
+def who_is(worker: Worker, device: str, timeout: float) -> wire.Ready:
+    """What a side's own interpreter is: its torch and compiler decide its builds. Ends it. Raises AbprofError."""
     try:
         return _start(worker, {}, device, timeout)
     finally:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from abprof import environment, wire
+from abprof.config import Config, File, worker_argv
+from abprof.errors import AbprofError
+from abprof.harness import install
 from abprof.model import Checkout, Package
+from abprof.proc import Worker
 
 
 @dataclass(frozen=True)
@@ -56,3 +63,48 @@ class Workshop:
         extra = environment.fill(package.env, f"abprof.toml [kernels.{package.name}.env]", **places)
         extra["ABPROF_BUILD_DIR"] = places["build_dir"]
         return environment.worker(self.env, place / "caches", self.device, extra)
+
+
+def command(config: Config, side: str, cache: Path) -> tuple[str, ...]:
+    """A side's worker: --python, abprof.toml's, or abprof's own interpreter. Raises AbprofError for one that is not
+    there."""
+    simulated = worker_argv()
+    if simulated:
+        return simulated
+    asked, file = config.python, (config.file or File()).python
+    python = asked.get(side) or asked.get("") or file.get(side) or file.get("all") or sys.executable
+    found = shutil.which(python)
+    if found is None:
+        where = "--python" if python in asked.values() else "abprof.toml [python]"
+        raise AbprofError(f"no interpreter {python!r}", where=where)
+    # A worker starts in a folder of its own. No link is followed: that of a venv is what makes it one.
+    return (str(Path(found).absolute()), "-P", str(install(cache)))
+
+
+def surroundings(config: Config, cache: Path) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The environment that every worker's is made of, and the names that were withheld from it. Raises AbprofError."""
+    settings = (config.file or File()).environment
+    env, withheld = environment.clean(os.environ, environment.mode(config.env, os.environ), settings.allow)
+    env |= settings.set
+    # Triton then keeps what its autotuner chose in the build's own cache: the builder tunes, the epochs read.
+    env["TRITON_CACHE_AUTOTUNING"] = "1" if config.autotune == "pinned" else "0"
+    beside = str(Path(command(config, "base", cache)[0]).parent)  # pip's ninja
+    env["PATH"] = os.pathsep.join([beside, env.get("PATH", os.defpath)])
+    return env, withheld
+
+
+def alone(
+    config: Config, cache: Path, device: str, folder: Path, *, side: str = "base", log: Path | None = None
+) -> Worker:
+    """A worker without a build, with `folder` for itself: it says what it is, or what workloads are.
+
+    Raises AbprofError, and WorkerDied when it cannot be started.
+    """
+    env, _ = surroundings(config, cache)
+    return Worker(
+        command(config, side, cache),
+        env=environment.worker(env, folder / "caches", device, {}),
+        cwd=folder,
+        log=log or folder / "log",
+        name="survey",
+    )

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from abprof import __version__
 from abprof.cli import with_verb
 from abprof.cli.guard import guarded
 from abprof.errors import Exit
-from tests.simulated.lab import Lab, loose
+from tests.gitrepo import make_repo
+from tests.simulated.lab import ROOT, Lab, loose
 from tests.simulated.scenario import Scenario, Time, Workload
 
 LOAD = Workload(
@@ -282,9 +284,7 @@ def test_doctor_says_what_can_be_measured(lab: Lab) -> None:
 
 def test_doctor_exits_2_when_nothing_can_be_measured(tmp_path: Path) -> None:
     """The worker's interpreter has no torch."""
-    bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
-    bare.chmod(0o755)
+    bare = bare_python(tmp_path)
     env = {**os.environ, "ABPROF_CACHE_DIR": str(tmp_path / "cache"), "ABPROF_STATE_DIR": str(tmp_path / "state")}
     done = subprocess.run(
         [sys.executable, "-m", "abprof", "doctor", "--python", str(bare), "--json"],
@@ -297,6 +297,48 @@ def test_doctor_exits_2_when_nothing_can_be_measured(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert worker["state"] == "problem"
     assert "torch" in worker["text"]
+
+
+def bare_python(folder: Path) -> Path:
+    """An interpreter without torch."""
+    bare = folder / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
+    bare.chmod(0o755)
+    return bare
+
+
+def configured(folder: Path, text: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """`abprof ARGS` with real workers, in a repository whose abprof.toml says `text`."""
+    repo = make_repo(folder / "configured")
+    repo.write({"abprof.toml": f"schema = 1\n{text}", "workloads/w.py": "", "kernels/k/__init__.py": ""})
+    places = {"ABPROF_CACHE_DIR": str(folder / "cache"), "ABPROF_STATE_DIR": str(folder / "state")}
+    argv = [sys.executable, "-P", "-m", "abprof", *args, "--json"]
+    env = {**os.environ, **places, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(argv, env=env, cwd=repo.path, capture_output=True, text=True, check=False)
+
+
+def test_doctor_examines_the_interpreters_of_abprof_toml(tmp_path: Path) -> None:
+    bare = bare_python(tmp_path)
+    done = configured(tmp_path, f'[python]\nall = "{bare}"\ntarget = "no-such-python"\n', "doctor")
+    found = {item["name"]: item for item in json.loads(done.stdout)["findings"]}
+    assert "torch" in found["worker on cpu"]["text"]
+    assert found["worker on cpu (target)"]["text"] == "abprof.toml [python]: no interpreter 'no-such-python'"
+    assert done.returncode == 2
+    found = {item["name"]: item for item in json.loads(configured(tmp_path, "[python\n", "doctor").stdout)["findings"]}
+    assert (found["abprof.toml"]["state"], ":2: " in found["abprof.toml"]["text"]) == ("problem", True)
+
+
+def test_list_starts_its_worker_by_abprof_toml(lab: Lab, tmp_path: Path) -> None:
+    done = configured(tmp_path, '[python]\nall = "no-such-python"\n', "list")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"]["where"] == "abprof.toml [python]"
+    other = replace(lab.now, workloads={"dense": replace(lab.now.workloads["dense"], text="told by the other")})
+    path = other.write(tmp_path / "other.json")
+    file = lab.repo.path / "abprof.toml"
+    file.write_text(f'schema = 1\n[environment]\nset = {{ABPROF_SIMULATED = "{path}"}}\n')
+    told = loose(lab.command(*at(lab, "list", "--json")))
+    file.unlink()
+    assert [load["text"] for load in told["workloads"]] == ["told by the other"]
 
 
 def test_clean_removes_builds_when_asked_and_never_runs(lab: Lab) -> None:

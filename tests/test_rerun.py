@@ -12,6 +12,7 @@ import pytest
 from abprof import rerun, runfolder
 from abprof.model import SEED_METRIC, Setup
 from abprof.view import View
+from abprof.workshop import command
 from tests.simulated.lab import Lab
 from tests.simulated.planted import SPEEDS, load
 from tests.simulated.scenario import Fault, Scenario
@@ -64,7 +65,7 @@ def test_the_interpreters_and_the_protocol_are_those_of_the_run(here: Path) -> N
     settings = msgspec.structs.replace(run.settings, protocol="seed")
     run = msgspec.structs.replace(run, setup=setup, settings=settings)
     place = rerun.same_place(run, str(lab.repo.path), lab.runs, 60.0, View(quiet=True))
-    assert {side: place.argv(side)[0] for side in python} == python
+    assert {side: command(place.config, side, place.cache)[0] for side in python} == python
     config = place.config
     assert (config.env, config.autotune, config.protocol, config.timeout) == ("clean", "each-epoch", "seed", 7.0)
     assert config.workloads_from == "base"
@@ -80,4 +81,4 @@ def test_an_interpreter_is_found_from_where_the_command_was_given(here: Path, mo
     monkeypatch.chdir(here)
     run = msgspec.structs.replace(run, setup=Setup(python={"": "./python"}))
     place = rerun.same_place(run, str(lab.repo.path), lab.runs, 60.0, View(quiet=True))
-    assert place.argv("base")[0] == str(here / "python")
+    assert command(place.config, "base", place.cache)[0] == str(here / "python")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from abprof.config import Config, File, environment_default, percent, read_file, seconds
+from abprof.config import Config, environment_default, file_above, percent, seconds
 from abprof.errors import AbprofError
 from abprof.model import Run
 
@@ -18,7 +18,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
     repo = options["repo"]
     if not Path(repo).exists():
         raise AbprofError("no such folder", where=f"--repo {repo}")
-    file = _file_above(Path(repo))
+    file = file_above(Path(repo))
     defaults = file.defaults if file else None
     budget = _text(options, "budget") or (defaults.budget if defaults else "") or "10m"
     return Config(
@@ -54,15 +54,6 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         no_peers=not options["peers"],
         arguments=tuple(argv),
     )
-
-
-def _file_above(folder: Path) -> File | None:
-    """The configuration of the repository that `folder` lies in, as far as it is known before git is asked."""
-    for place in (folder.absolute(), *folder.absolute().parents):
-        file = read_file(place)
-        if file or (place / ".git").exists():
-            return file
-    return None
 
 
 def _text(options: Mapping[str, Any], name: str) -> str:
