@@ -52,7 +52,7 @@ def build(shop: Workshop, job: Job, *, rebuild: bool, say: Say, site: Site | Non
     home.mkdir(parents=True, exist_ok=True)
     log = shop.logs / f"build-{side}-{job.package.name}.log"
     with FileLock(home / "lock"):
-        known = _published(home)
+        known = published(home)
         if known and not rebuild and _untouched(home / known.generation, known, names, content):
             _keep_log(home / known.generation / "build.log", log, cached=True)
             say(job.name, f"cached, {known.seconds:.1f} s when it was built")
@@ -69,7 +69,7 @@ def _exists(tree: Path, package: Package) -> bool:
     return folder.is_dir() or folder.with_suffix(".py").is_file()
 
 
-def _published(home: Path) -> Published | None:
+def published(home: Path) -> Published | None:
     """What is whole under this key, or None; a record that cannot be read counts as not there."""
     try:
         known = msgspec.json.decode((home / "published.json").read_bytes(), type=Published)

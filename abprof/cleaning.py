@@ -1,4 +1,7 @@
-"""`abprof clean`: what killed runs left in abprof's own folders. A run that has a run.json is never touched."""
+"""`abprof clean`: what killed runs left in abprof's own folders, and builds that others have superseded.
+
+A run folder that has a run.json is never touched.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from abprof import paths, record, repo
+from abprof.build import published
 from abprof.errors import AbprofError
 from abprof.repo import leases
 
@@ -25,16 +29,16 @@ def clean(*, builds: bool, everything: bool) -> list[str]:
 
 def _cache(*, builds: bool, everything: bool) -> list[str]:
     cache = paths.cache_dir()
-    if not builds:
-        return [*repo.tidy(cache, everything=everything), *_builds(cache / "builds", everything=False)]
     with leases.abandoned(cache / BUILDS_IN_USE) as free:
-        if not free:
+        if builds and not free:
             raise AbprofError("a run is using the builds", where="abprof clean", advice="wait for its end")
-        return [*repo.tidy(cache, everything=everything), *_builds(cache / "builds", everything=True)]
+        lines = [*repo.tidy(cache, everything=everything), *_builds(cache / "builds", everything=builds)]
+        # Workers load the generation that was published when their run began, whatever was published since.
+        return [*lines, *(_superseded(cache / "builds") if free else ())]
 
 
 def _builds(folder: Path, *, everything: bool) -> Iterator[str]:
-    """Generations that were never published, or all of them; a build whose lock is held is somebody's."""
+    """Builds that were never published, or all of them; a build whose lock is held is somebody's."""
     for home in sorted(path for path in folder.glob("*") if path.is_dir()):
         try:
             with FileLock(home / "lock", timeout=0):
@@ -46,3 +50,13 @@ def _builds(folder: Path, *, everything: bool) -> Iterator[str]:
                     yield f"removed the unfinished build {home.name}"
         except (Timeout, OSError):
             continue
+
+
+def _superseded(folder: Path) -> Iterator[str]:
+    """Generations in whose place another was published. Only while no run is using any build."""
+    for home in sorted(path for path in folder.glob("*") if path.is_dir()):
+        known = published(home)
+        for place in sorted(path for path in home.iterdir() if path.name.isdigit()):
+            if known and place.name != known.generation:
+                shutil.rmtree(place, ignore_errors=True)
+                yield f"removed the superseded build {home.name}/{place.name}"

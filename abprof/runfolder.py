@@ -89,8 +89,9 @@ class RunFolder:
         return target
 
 
-def create(runs_dir: Path, run_id: str) -> RunFolder:
-    """Make a folder that no other run has: `runs_dir/run_id`, or with `-2`, `-3`, ... when that is taken.
+def create(runs_dir: Path, run_id: str, claim: Callable[[Path], object] = str) -> RunFolder:
+    """Make a folder that no other run has: `runs_dir/run_id`, or with `-2`, `-3`, ... when that is taken. `claim` is
+    told of each before it is tried.
 
     A runs folder made here gets a `.gitignore`, so that runs never show in `git status`; one that already holds
     something of the user's is left as it is and the run folder gets the `.gitignore` instead.
@@ -105,7 +106,7 @@ def create(runs_dir: Path, run_id: str) -> RunFolder:
         ignores = not any(runs_dir.iterdir())
         if ignores:
             _ignore(runs_dir)
-        path = _make_unshared(runs_dir, run_id)
+        path = _make_unshared(runs_dir, run_id, claim)
         (path / LOGS).mkdir()
         if not (runs_dir / ".gitignore").exists():
             _ignore(path)
@@ -213,10 +214,11 @@ def _refuse_newer(data: bytes, file: Path) -> None:
         raise AbprofError(what, where=str(file), advice="update abprof to read this run")
 
 
-def _make_unshared(runs_dir: Path, run_id: str) -> Path:
+def _make_unshared(runs_dir: Path, run_id: str, claim: Callable[[Path], object]) -> Path:
     number = 1
     while True:
         path = runs_dir / (run_id if number == 1 else f"{run_id}-{number}")
+        claim(path)
         try:
             path.mkdir(parents=True)  # a run that was refused may just have removed the runs folder
         except FileExistsError:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -235,3 +237,76 @@ def test_a_folder_without_a_run_goes_once_its_process_is_killed(tmp_path: Path, 
     assert f"removed {folder}, which a killed run left without run.json" in said
     assert not folder.exists()
     assert mine.is_dir(), "no run of abprof's noted it"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from abprof import record, runfolder
+from abprof.view import View
+name, moment = sys.argv[2], sys.argv[3]
+make = Path.mkdir
+
+def mkdir(path, *args, **more):
+    if path.name == name and moment == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    make(path, *args, **more)
+    if path.name == name:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Path.mkdir = mkdir
+with record.new_folder(Path(sys.argv[1]), name, View(quiet=True)):
+    pass
+"""
+
+
+def killed(lab: Lab, name: str, moment: str) -> None:
+    """A run that was killed when it had just made its run folder, or was about to."""
+    argv = [sys.executable, "-P", "-c", KILLED, str(lab.runs), name, moment]
+    done = subprocess.run(argv, env=lab.environment(), cwd=lab.folder, check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_a_run_folder_goes_although_its_run_was_killed_in_the_moment_it_was_made(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, LONG)
+    name = "20260101T000000Z-main-fast"
+    killed(lab, name, "after")
+    assert (lab.runs / name).is_dir()
+    assert lab.command("clean").out == f"removed {lab.runs / name}, which a killed run left without run.json\n"
+    assert not (lab.runs / name).exists()
+    assert lab.command("clean").out == "nothing to clean\n"
+
+
+def test_a_living_runs_folder_stays_although_a_killed_one_wanted_the_same_name(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], faults=[Fault("hang", "describe")]))
+    process = lab.start("main", "fast")
+    wait_for(lambda: noted(lab.scenario), process)
+    folder = lab.newest()
+    assert folder
+    killed(lab, folder.name, "before")
+    assert len(list((lab.state / "unfinished").iterdir())) == 2
+    assert lab.command("clean").out == "nothing to clean\n"
+    assert folder.is_dir(), "its run lives"
+    process.kill()
+    process.communicate()
+    assert f"removed {folder}" in lab.command("clean").out
+
+
+def test_superseded_builds_go_once_no_run_uses_them(tmp_path: Path) -> None:
+    """The run that is measuring began with the builds that the rebuild then superseded."""
+    lab = Lab(tmp_path, LONG)
+    process = lab.start("main", "fast")
+    wait_for(lambda: blocks(lab) >= 1, process)
+    (first, *_) = homes = sorted(path for path in (lab.cache / "builds").iterdir() if path.is_dir())
+    for home in homes:
+        shutil.copytree(home / "0", home / "1")
+        text = (home / "published.json").read_text()
+        (home / "published.json").write_text(text.replace('"generation":"0"', '"generation":"1"'))
+    assert lab.command("clean").out == "nothing to clean\n"
+    assert (first / "0").is_dir()
+    process.send_signal(signal.SIGINT)
+    lab.finish(process, 30)
+    said = lab.command("clean").out.splitlines()
+    assert said == [f"removed the superseded build {home.name}/0" for home in homes]
+    assert [sorted(p.name for p in home.iterdir() if p.is_dir()) for home in homes] == [["1"]] * len(homes)
+    assert lab.abprof("main", "fast", "--quick").run.builds[0].cached

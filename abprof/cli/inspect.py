@@ -61,7 +61,8 @@ def clean(
     builds: Annotated[bool, typer.Option("--builds", help="Remove cached builds too.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Remove kept worktrees, clones and builds too.")] = False,
 ) -> int:
-    """Remove what killed runs left behind: worktrees, half-made clones and builds. Runs are never touched."""
+    """Remove what killed runs left behind (worktrees, half-made clones and builds, run folders in which no run.json
+    stands) and builds that were superseded by --rebuild. A run folder with a run.json is never touched."""
     from abprof.cleaning import clean as remove
 
     for line in remove(builds=builds or everything, everything=everything) or ["nothing to clean"]:
