@@ -47,7 +47,7 @@ def build(shop: Workshop, job: Job, *, rebuild: bool, say: Say, site: Site | Non
         return Build(side=side, kernel=job.package.name, key="", failure=Failure(status="missing", reason=reason))
     names = keys.inputs(tree, job.package)
     content = keys.content(tree, names)
-    key = keys.build_key(job.package, content, shop.toolchain[side], shop.env, shop.mode)
+    key = keys.build_key(keys.of_side(job.package, side), content, shop.toolchain[side], shop.env, shop.mode)
     home = shop.cache / "builds" / key
     home.mkdir(parents=True, exist_ok=True)
     log = shop.logs / f"build-{side}-{job.package.name}.log"
@@ -152,10 +152,12 @@ def _record(job: Job, key: str, place: Path, known: Published, log: Path, *, cac
 
 
 def identical(builds: Sequence[Build], package: Package) -> bool:
-    """Whether all sides load the same bytes for this package. What a case imports or reads lazily may not have been
-    loaded by the builder, so the sources that the package can reach must agree too."""
+    """Whether all sides load the same bytes for this package, under the same settings. What a case imports or reads
+    lazily may not have been loaded by the builder, so the sources that the package can reach must agree too."""
     mine = [b for b in builds if b.kernel == package.name]
     if len(mine) < 2 or any(b.failure for b in mine):
+        return False
+    if any(keys.of_side(package, b.side) != keys.of_side(package, mine[0].side) for b in mine):
         return False
     return len({_loaded(b) for b in mine}) == 1 and len({package_content(b, package) for b in mine}) == 1
 

@@ -9,6 +9,9 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
+import msgspec
+
+from abprof import environment
 from abprof.model import Package
 
 # Variables that reach a compiler. Others may differ from one shell to the next without changing a build.
@@ -54,10 +57,20 @@ def content(tree: Path, names: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
+def of_side(package: Package, side: str) -> Package:
+    """The package's settings as they are on this side: with {side} filled in, and {worktree} and {build_dir}, which
+    follow from the key, left as they are. Raises AbprofError for another name."""
+    places = {"worktree": "{worktree}", "build_dir": "{build_dir}", "side": side}
+    where = f"abprof.toml [kernels.{package.name}]"
+    recipe = environment.fill({f"build[{i}]": part for i, part in enumerate(package.build)}, where, **places)
+    env = environment.fill(package.env, f"{where[:-1]}.env]", **places)
+    return msgspec.structs.replace(package, build=tuple(recipe.values()), env=env)
+
+
 def build_key(
     package: Package, content_hash: str, toolchain: Mapping[str, str], env: Mapping[str, str], mode: str
 ) -> str:
-    """Twenty hex digits: content, package settings, toolchain, the variables that reach a compiler, mode."""
+    """Twenty hex digits: content, package settings (those `of_side`), toolchain, the variables that reach a compiler, mode."""
     parts = [
         content_hash,
         f"{package.name}\0{package.path}\0{package.module}\0{package.build}\0{sorted(package.env.items())}",

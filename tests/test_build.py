@@ -14,6 +14,7 @@ import pytest
 from abprof import build, environment, keys
 from abprof.build import Job
 from abprof.builder import Builder, Published, Site
+from abprof.errors import AbprofError
 from abprof.harness import install
 from abprof.model import Build, Cell, Checkout, Package, Side
 from abprof.workshop import Workshop
@@ -192,6 +193,48 @@ def test_the_toolchain_and_the_compilers_variables_are_part_of_the_key() -> None
     assert key != keys.build_key(package, "abc", {"torch": "2.13"}, {"HOME": "/a", "CFLAGS": "-O2"}, "release")
     assert key != keys.build_key(package, "abc", {"torch": "2.11"}, {"HOME": "/a", "CFLAGS": "-O3"}, "release")
     assert key != keys.build_key(package, "abd", {"torch": "2.11"}, {"HOME": "/a", "CFLAGS": "-O2"}, "release")
+
+
+BY_SIDE = {
+    "env": Package(name="tiny", env={"SCHEDULE": "of-{side}", "PLACE": "{build_dir}"}),
+    "build": Package(name="tiny", build=("sh", "-c", "echo {side} > {build_dir}/who")),
+}
+FOR_ALL = Package(
+    name="tiny", env={"SCHEDULE": "one", "PLACE": "{worktree}"}, build=("sh", "-c", "echo > {build_dir}/x")
+)
+
+
+def test_what_a_setting_is_on_each_side_is_part_of_the_key(shop: Shop) -> None:
+    """Equal sources: a build of one side must not be taken for the other's, nor its cells for identical code."""
+    trees = [shop.tree("base", TINY), shop.tree("target", TINY)]
+
+    def made(package: Package) -> list[Build]:
+        jobs = [Job(tree, package, (CELL,)) for tree in trees]
+        return [build.build(shop.shop, job, rebuild=False, say=lambda name, line: None) for job in jobs]
+
+    for package in BY_SIDE.values():
+        base, target = made(package)
+        assert base.key != target.key
+        assert not target.cached
+        assert not build.identical([base, target], package)
+    who = [(Path(side.path) / "out" / "who").read_text() for side in made(BY_SIDE["build"])]
+    assert who == ["base\n", "target\n"]
+    base, target = made(FOR_ALL)
+    assert base.key == target.key
+    assert build.identical([base, target], FOR_ALL)
+
+
+def test_a_setting_with_an_unknown_name_in_braces_is_one_clear_line(shop: Shop) -> None:
+    tree = shop.tree("base", TINY)
+    for package, says in (
+        (
+            Package(name="tiny", env={"A": "{home}"}),
+            r"\[kernels.tiny.env\]: A = '{home}': only {worktree}, {build_dir}",
+        ),
+        (Package(name="tiny", build=("make", "X={y}")), r"\[kernels.tiny\]: build\[1\] = 'X={y}': only {worktree}"),
+    ):
+        with pytest.raises(AbprofError, match=says):
+            build.build(shop.shop, Job(tree, package, ()), rebuild=False, say=lambda name, line: None)
 
 
 EXTENSION = """
