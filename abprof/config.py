@@ -188,6 +188,8 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
     if file.schema != 1:
         place = f"{where}:{_line_of(text, 'schema')}"
         raise AbprofError(f"schema = {file.schema}, this abprof reads schema = 1", where=place)
+    if file.defaults.budget:
+        seconds(file.defaults.budget, f"{where}:{_line_of(text, 'budget')}")
     for rule in file.threshold:
         if not 0 < rule.percent < 1000:
             place = f"{where}:{_line_of(text, 'percent')}"
@@ -218,11 +220,11 @@ def _line_of(text: str, key: str) -> int:
 # ---------------------------------------------------------------- loose values of the command line
 
 
-def seconds(text: str) -> float:
-    """ "90", "90s", "10m", "1.5h" as seconds. Raises AbprofError."""
+def seconds(text: str, where: str) -> float:
+    """ "90", "90s", "10m", "1.5h" as seconds. Raises AbprofError with `where`, the option or line it stands in."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|)", text.strip())
     if not match or float(match[1]) <= 0:
-        raise AbprofError(f"{text!r} is not a duration", advice="write 90s, 10m or 1.5h")
+        raise AbprofError(f"{text!r} is not a duration", where=where, advice="write 90s, 10m or 1.5h")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 

@@ -66,7 +66,11 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --threshold -1", "--threshold '-1' is not a positive percentage"),
         ("main fast --margin 0", "--margin '0' is not a positive percentage"),
         ("main fast --precision nan", "--precision 'nan' is not a positive percentage"),
-        ("main fast --budget soon", "'soon' is not a duration (write 90s, 10m or 1.5h)"),
+        ("main fast --budget soon", "--budget: 'soon' is not a duration (write 90s, 10m or 1.5h)"),
+        ("main fast --timeout 0", "--timeout: '0' is not a duration (write 90s, 10m or 1.5h)"),
+        ("main fast --build-timeout 1d", "--build-timeout: '1d' is not a duration (write 90s, 10m or 1.5h)"),
+        ("--resume {repo} --budget soon", "--budget: 'soon' is not a duration"),
+        ("rerun {repo} --budget soon", "--budget: 'soon' is not a duration"),
         ("main fast --fail-on slow", "--fail-on: 'slow' is not one of slower, broken, unclear, never"),
         ("main fast --protocol mine", "--protocol: 'mine' is not one of abprof, seed"),
         ("main fast --env mine", "--env: 'mine' is not one of user, clean"),
@@ -177,6 +181,7 @@ def test_a_kernel_that_one_side_lacks_is_an_outcome_and_no_refusal(tmp_path: Pat
         ("schema = 1\nkernel = 3\n", "abprof.toml:2: Object contains unknown field `kernel`"),
         ("schema = 1\n[defaults]\nthreshold = 'much'\n", "abprof.toml:3: Expected `float | null`, got `str`"),
         ("schema = 1\nworkloads = \n", "abprof.toml:2: Invalid value"),
+        ("schema = 1\n[defaults]\nbudget = 'soon'\n", "abprof.toml:3: 'soon' is not a duration (write 90s"),
     ],
 )
 def test_a_broken_abprof_toml(tmp_path: Path, text: str, says: str) -> None:

@@ -81,13 +81,13 @@ def test_a_cpu_has_wider_defaults_and_the_command_line_wins() -> None:
 
 @pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400)])
 def test_durations(text: str, value: float) -> None:
-    assert seconds(text) == value
+    assert seconds(text, "--budget") == value
 
 
 @pytest.mark.parametrize("text", ["", "ten", "-5m", "0", "10 days"])
 def test_a_duration_that_is_none(text: str) -> None:
-    with pytest.raises(AbprofError, match="is not a duration"):
-        seconds(text)
+    with pytest.raises(AbprofError, match=r"^--timeout: .* is not a duration"):
+        seconds(text, "--timeout")
 
 
 @pytest.mark.parametrize("text", ["-1", "0", "x", "nan", "inf", "1000", ""])

@@ -51,7 +51,7 @@ def rerun(
     from abprof.view import View
 
     view = View(quiet=quiet, verbose=verbose)
-    finished, folder = session.again(Path(run), only, repo, seconds(budget), view, resume=False)
+    finished, folder = session.again(Path(run), only, repo, seconds(budget, "--budget"), view, resume=False)
     return show(finished, folder, json=json, everything=everything)
 
 

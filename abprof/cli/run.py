@@ -139,7 +139,12 @@ def run(
         raise AbprofError("an interrupted run has its refs", where="--resume", advice="abprof run --resume RUN")
     if resume:
         finished, folder = session.again(
-            Path(resume), (), repo, seconds(budget or "10m"), View(quiet=quiet, verbose=verbose), resume=True
+            Path(resume),
+            (),
+            repo,
+            seconds(budget or "10m", "--budget"),
+            View(quiet=quiet, verbose=verbose),
+            resume=True,
         )
         return show(finished, folder, json=json, everything=all_)
     if not refs:
