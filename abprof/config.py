@@ -23,7 +23,7 @@ class Config(Record, frozen=True):
     kernels: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
     workloads_from: str = ""  # "", base, target, or a folder
-    preset: str = "default"
+    preset: str = ""  # "": the file's, or `default`
     only: tuple[str, ...] = ()
     set: tuple[str, ...] = ()
     device: tuple[str, ...] = ()  # () means: a CUDA device where there is one, otherwise the CPU
@@ -31,7 +31,7 @@ class Config(Record, frozen=True):
     threshold: float | None = None
     margin: float | None = None
     precision: float | None = None
-    budget: float = 600.0
+    budget: float = 0.0  # 0: the file's, or ten minutes
     quick: bool = False
     protocol: Literal["abprof", "seed"] = "abprof"
     allow_wrong: bool = False
@@ -50,6 +50,14 @@ class Config(Record, frozen=True):
     no_peers: bool = False
     arguments: tuple[str, ...] = ()
     file: File | None = None
+
+    def under(self, file: File) -> Config:
+        """The same with a file, whose defaults stand where nothing else was asked for."""
+        default = file.defaults
+        budget = self.budget or seconds(default.budget or "10m", "budget")
+        return msgspec.structs.replace(
+            self, file=file, preset=self.preset or default.preset or "default", budget=budget
+        )
 
     def settings(self, kind: str, judge: Literal["gpu", "wall"]) -> Settings:
         """The verdict's settings on this kind of device ("cpu", "cuda", "simulated")."""

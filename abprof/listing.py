@@ -19,7 +19,7 @@ def show(where: str, preset: str, workloads: tuple[str, ...], device: tuple[str,
     cache = paths.cache_dir()
     root = Path(repo.open_repository(Path(where), cache=cache).path)
     file = read_file(root) or File()
-    config = Config(specs=(".",), preset=preset, workloads=workloads, device=device, file=file)
+    config = Config(specs=(".",), preset=preset, workloads=workloads, device=device).under(file)
     found_loads, cells = _survey(root, config, cache)
     kernels = sorted(set(file.kernels) | {p.name for p in (root / "kernels").glob("*") if (p / "__init__.py").exists()})
     if json:
@@ -30,7 +30,7 @@ def show(where: str, preset: str, workloads: tuple[str, ...], device: tuple[str,
         mine = [cell for cell in cells if cell.workload == load.name]
         lines += ["", f"{load.name} (kernel {load.kernel}; axes {', '.join(load.axes)}): {load.text}"]
         lines += [f"  {cell.id}" + (f"  (unsupported: {cell.skip})" if cell.skip else "") for cell in mine]
-    lines += ["", f"{len(cells)} {'cell' if len(cells) == 1 else 'cells'} in preset {preset}"]
+    lines += ["", f"{len(cells)} {'cell' if len(cells) == 1 else 'cells'} in preset {config.preset}"]
     return "\n".join(lines)
 
 

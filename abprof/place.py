@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
-
 from abprof import devices, names, paths, proc, repo
 from abprof.config import Config, File, parse_file, read_file
 from abprof.errors import AbprofError
@@ -60,27 +58,33 @@ def look_around(config: Config, view: View) -> Place:
     for line in repo.tidy(cache):
         view.say(line)
     repository = repo.open_repository(Path(config.repo), cache=cache)
-    file = read_file(Path(repository.path)) or File()
+    file = _file(repository, config)
     kernel_paths = tuple(entry.path for entry in file.kernels.values() if entry.path) or ("kernels",)
     sides, notes = repo.resolve(repository, config.specs, kernel_paths=kernel_paths)
     if os.environ.get("CI"):
-        file = _file_at(repository, sides[0]) or File()
+        file = _file_at(repository, sides[0])  # should base have moved since it was asked for its kernels' paths
     device = devices.choose(config.device)
     refusal = device.refusal()
     if refusal:
         raise AbprofError(refusal[0], where=device.lease, advice=refusal[1])
     runs_dir = Path(config.runs_dir).absolute() if config.runs_dir else Path(repository.path) / "runs"
-    config = msgspec.structs.replace(config, file=file)  # its thresholds and defaults decide verdicts
-    return Place(config, file, repository, device, sides, notes, cache, state, runs_dir, _run_id(sides))
+    return Place(config.under(file), file, repository, device, sides, notes, cache, state, runs_dir, _run_id(sides))
 
 
-def _file_at(repository: repo.Repository, base: Side) -> File | None:
-    """The configuration as base's commit has it: with CI set, a pull request does not configure its own judge."""
+def _file(repository: repo.Repository, config: Config) -> File:
+    """The working tree's configuration; with CI set, base's: a pull request does not configure its own judge."""
+    if not os.environ.get("CI"):
+        return read_file(Path(repository.path)) or File()
+    (base, *_), _ = repo.resolve(repository, config.specs[:1])
+    return _file_at(repository, base)
+
+
+def _file_at(repository: repo.Repository, base: Side) -> File:
     for name, table in (("abprof.toml", ()), ("pyproject.toml", ("tool", "abprof"))):
         text = repo.read_file(repository, base.commit, name)
         if text is not None and (not table or b"[tool.abprof" in text):
             return parse_file(text.decode(errors="replace"), f"{base.label}:{name}", table)
-    return None
+    return File()
 
 
 def _run_id(sides: Sequence[Side]) -> str:

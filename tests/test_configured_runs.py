@@ -72,6 +72,31 @@ def test_in_ci_a_pull_request_does_not_widen_its_own_threshold(
     assert planned(lab)["settings"]["threshold"] == 2.0
 
 
+def test_in_ci_nothing_is_taken_from_the_working_trees_file(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the preset, which decides what is measured, nor the budget, and not even its mistakes."""
+    lab.repo.commit("all of it", {"abprof.toml": '[defaults]\npreset = "default"\nbudget = "7m"\n'})
+    lab.repo.checkout("fast")
+    lab.repo.commit("little", {"abprof.toml": '[defaults]\npreset = "small"\nbudget = "1s"\n'})
+
+    def told() -> tuple[int, float]:
+        plan = planned(lab)
+        return len(plan["cells"]), plan["settings"]["budget"]
+
+    assert told() == (1, 1.0), "by hand: the working tree's"
+    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true"})
+    assert told() == (2, 420.0)
+    lab.repo.write({"abprof.toml": "[defaults\n"})
+    assert told() == (2, 420.0)
+    assert planned(lab, "--preset", "small", "--budget", "5m")["settings"]["budget"] == 300.0
+    assert len(planned(lab, "--preset", "small")["cells"]) == 1
+
+
+def test_list_shows_the_preset_that_a_run_would_take(lab: Lab) -> None:
+    lab.repo.write({"abprof.toml": SMALL})
+    listed = lab.command("list", "--repo", str(lab.repo.path), "--device", "simulated")
+    assert "1 cell in preset small" in listed.out
+
+
 def test_in_ci_the_workloads_are_those_of_base(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.repo.write({"workloads/_tolerance.py": "RTOL = 1.0\n"})
     root = str(lab.repo.path)

@@ -35,7 +35,7 @@ def demo(
 
 def list_(
     repo: Annotated[str, typer.Option(help="The git repository.")] = ".",
-    preset: Annotated[str, typer.Option(help="Whose cells are listed.")] = "default",
+    preset: Annotated[str, typer.Option(help="Whose cells are listed.")] = "",
     workloads: Annotated[Many, typer.Option(help="Only these workloads.")] = [],  # noqa: B006
     device: Annotated[Many, typer.Option(help="cpu, cuda, cuda:N or a GPU's UUID.")] = [],  # noqa: B006
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

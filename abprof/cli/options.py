@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from abprof.config import Config, environment_default, file_above, percent, seconds
+from abprof.config import Config, environment_default, percent, seconds
 from abprof.errors import AbprofError
 from abprof.model import Run
 
@@ -18,16 +18,14 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
     repo = options["repo"]
     if not Path(repo).exists():
         raise AbprofError("no such folder", where=f"--repo {repo}")
-    file = file_above(Path(repo))
-    defaults = file.defaults if file else None
-    budget = _text(options, "budget") or (defaults.budget if defaults else "") or "10m"
+    budget = _text(options, "budget")
     return Config(
         specs=tuple(options["refs"]),
         repo=repo,
         kernels=_split(options["kernels"]),
         workloads=_split(options["workloads"]),
         workloads_from=options["workloads_from"],
-        preset=_text(options, "preset") or (defaults.preset if defaults else "") or "default",
+        preset=_text(options, "preset"),
         only=tuple(options["only"]),
         set=tuple(options["set_"]),
         device=tuple(options["device"]) or _listed("device"),
@@ -35,7 +33,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         threshold=_percent(options, "threshold"),
         margin=_percent(options, "margin"),
         precision=_percent(options, "precision"),
-        budget=seconds(budget, "--budget"),
+        budget=seconds(budget, "--budget") if budget else 0.0,
         quick=options["quick"],
         protocol=_choice(options["protocol"], "--protocol", ("abprof", "seed")),
         allow_wrong=options["allow_wrong"],
