@@ -34,6 +34,8 @@ class Config(Record, frozen=True):
     budget: float = 0.0  # 0: the file's, or ten minutes
     quick: bool = False
     protocol: Literal["abprof", "seed"] = "abprof"
+    against: tuple[str, ...] = ()  # protocols of abprof/sequential.py that time the same cells as well
+    epochs: int | None = None
     allow_wrong: bool = False
     all: bool = False
     fail_on: tuple[str, ...] = ("slower", "broken")
@@ -77,7 +79,13 @@ class Config(Record, frozen=True):
             fail_on=self.fail_on,
             thresholds=tuple((rule.cells, rule.percent) for rule in file.threshold),
             seed=self.seed,
+            epochs=self.epochs,
         )
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The protocols that time the same cells after abprof's own."""
+        return tuple(dict.fromkeys((*(("seed",) if self.protocol == "seed" else ()), *self.against)))
 
 
 class Threshold(Record, frozen=True):

@@ -12,7 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abprof import stats
-from abprof.model import SEED_METRIC, Block, Build, Cell, CheckResult, Outcome, Proof, Run, Settings, Status
+from abprof.model import (
+    DO_BENCH_METRIC,
+    SEED_METRIC,
+    Block,
+    Build,
+    Cell,
+    CheckResult,
+    Outcome,
+    Proof,
+    Run,
+    Settings,
+    Status,
+)
 
 # Worst first: which status an arm gets when its epochs disagree. A wrong answer outranks everything, because it is the
 # only one that would otherwise come with a speed.
@@ -65,7 +77,7 @@ class Evidence:
     attempts: int  # distinct epochs that tried this cell
     metric: str  # the judged one: gpu_span or wall
     blocks: tuple[Block, ...] = field(repr=False)
-    seed_blocks: tuple[Block, ...] = field(default=(), repr=False)
+    sequential: tuple[Block, ...] = field(default=(), repr=False)  # timed as others do: one round, a turn a side
 
     def state(self, arm: str) -> ArmState:
         return self.states.get(arm, ArmState("missing", f"there is no {arm}", seen=False))
@@ -126,8 +138,8 @@ def gather(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> d
 
 
 def _evidence(run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof], *, checked: bool) -> Evidence:
-    seed = tuple(block for block in blocks if block.metric == SEED_METRIC)
-    blocks = [block for block in blocks if block.metric != SEED_METRIC]
+    sequential = tuple(block for block in blocks if block.metric in {SEED_METRIC, DO_BENCH_METRIC})
+    blocks = [block for block in blocks if block.metric not in {SEED_METRIC, DO_BENCH_METRIC}]
     # A quick epoch picked the cells that were measured again, so it would bias what follows: fresh epochs alone count.
     # A block without a metric says what was known without measuring, and gives way to any that was measured.
     tried = [block for block in blocks if block.metric]
@@ -145,7 +157,7 @@ def _evidence(run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof]
         attempts=len({block.epoch for block in kept}),
         metric=metrics[0] if metrics else _judged(run, cell),
         blocks=kept,
-        seed_blocks=seed,
+        sequential=sequential,
     )
 
 

@@ -43,6 +43,7 @@ class Epoch:
     number: int
     share: float  # of the rounds that the rules give a cell
     seen: set[str]  # cells whose outputs were checked already
+    phases: bool  # the second, so that a profiler that takes seconds to start does not hold up the first rows
     once: float = 0.0  # seconds spent on what no other epoch repeats
     more: float = 0.0  # seconds spent on rounds beyond the fewest
 
@@ -63,7 +64,7 @@ def epochs(
         share = 1.0 if quick else plan.share()
         if number > first and (quick or not plan.affords(share)):
             return
-        start, epoch = time.monotonic(), Epoch(number, share, seen)
+        start, epoch = time.monotonic(), Epoch(number, share, seen, phases=quick or number == first + 1)
         for item in _epoch(ground, epoch, todo):
             if isinstance(item, Block) and _checked(item):
                 seen.add(item.cell)
@@ -110,7 +111,7 @@ def _package(ground: Ground, epoch: Epoch, kernel: str, cells: list[Cell]) -> It
 def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) -> Request:
     check = cell.id not in epoch.seen
     load = next(w for w in ground.run.workloads if w.name == cell.workload)
-    phases = check and bool(load.phases)
+    phases = epoch.phases and bool(load.phases)
     return Request(
         cell, arms, epoch.number, ground.run.settings, check, phases, load.judge, ground.timeout, epoch.share
     )

@@ -12,7 +12,8 @@ from typing import Literal
 import msgspec
 
 SCHEMA = 1
-SEED_METRIC = "seed_latency"  # timed as the original scripts did (abprof/seed_protocol.py): shown, never judged
+# Timed as others do (abprof/sequential.py): shown, never judged.
+SEED_METRIC, DO_BENCH_METRIC = "seed_latency", "do_bench_latency"
 
 Status = Literal["ok", "wrong", "unsupported", "missing", "build_failed", "oom", "timeout", "crash", "identical"]
 Verdict = Literal["faster", "slower", "slight", "same", "unclear", "broken"]
@@ -306,6 +307,7 @@ class Settings(Record, frozen=True, kw_only=True):
     fail_on: tuple[str, ...] = ("slower", "broken")
     thresholds: tuple[tuple[str, float], ...] = ()  # (cell pattern, per cent), from abprof.toml
     seed: int = 0
+    epochs: int | None = None  # exactly so many of each cell, whatever is decided; None: until it is
 
 
 class Setup(Record, frozen=True, kw_only=True):

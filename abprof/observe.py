@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from abprof import stats
 from abprof.evidence import Evidence
-from abprof.model import SEED_METRIC, Metric, Observation, Outcome
+from abprof.model import Metric, Observation, Outcome
 
 
 def observe(evidence: Mapping[str, Evidence]) -> tuple[Observation, ...]:
@@ -44,15 +44,9 @@ def _metrics(item: Evidence, arm: str, medians: list[float]) -> dict[str, Metric
             found["tflops"] = _rate(item.cell.flops / 1000, "TFLOP/s", time, item.cell.convention)
         if item.cell.bytes:
             found["bandwidth"] = _rate(item.cell.bytes, "GB/s", time, item.cell.convention)
-    seed = [
-        (turn.value, block.rule)
-        for block in item.seed_blocks
-        for row in block.rounds
-        for turn in row
-        if block.arms[turn.arm] == arm
-    ]
-    if seed:
-        found[SEED_METRIC] = Metric(value=seed[-1][0], unit="ns", better="lower", protocol=seed[-1][1])
+    for block in item.sequential:
+        for turn in (turn for row in block.rounds for turn in row if block.arms[turn.arm] == arm):
+            found[block.metric] = Metric(value=turn.value, unit="ns", better="lower", protocol=block.rule)
     peaks = [o.peak_mem_bytes for o in _outcomes(item, arm) if o.peak_mem_bytes is not None]
     if peaks:
         found["peak_mem_bytes"] = Metric(

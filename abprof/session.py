@@ -23,7 +23,7 @@ from abprof.prepare import Again, Plan, build_kernels, lay_ground, make_plan
 from abprof.record import Record, new_folder
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
-from abprof.seed_protocol import seed_pass
+from abprof.sequential import one_after_the_other
 from abprof.view import View
 
 
@@ -118,8 +118,8 @@ def measure(place: Place, plan: Plan, record: Record, view: View) -> None:
         with view.measuring():
             for item in epochs(ground, record.wanted, first=record.next_epoch, done=record.done, budget=budget):
                 record.add(item)
-        if place.config.protocol == "seed":
-            for block in seed_pass(ground, record.next_epoch):
+        for protocol in place.config.beside:
+            for block in one_after_the_other(ground, protocol, record.next_epoch):
                 record.add(block)
 
 

@@ -31,7 +31,7 @@ class Request:
     arms: tuple[Arm, ...]
     epoch: int
     settings: Settings
-    check: bool  # correctness and phases too: the first sitting of a cell in this invocation
+    check: bool  # correctness too: the first sitting of a cell in this invocation
     phases: bool
     judge: Literal["gpu", "wall"]
     timeout: float

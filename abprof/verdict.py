@@ -65,13 +65,14 @@ def undecided(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = 
     """Ids of the cells to measure in the next epoch; all that can run, before the first.
 
     A cell stops at the first planned look at which every comparison with a target is decided (and precise enough, with
-    `--precision`). A changed cell that false-discovery control would call chance goes on, so that more epochs confirm
-    it. One failure that may be the machine's asks for two more attempts. Controls and peers never keep a cell going,
-    except that a cell with a control reaches the first look. Give only the blocks of a rerun to plan that rerun: fresh
-    epochs are then asked for as in a new run.
+    `--precision`); with `--epochs` it has as many. A changed cell that false-discovery control would call chance goes
+    on, so that more epochs confirm it. One failure that may be the machine's asks for two more attempts. Controls and
+    peers never keep a cell going, except that a cell with a control reaches the first look. Give only the blocks of a
+    rerun to plan that rerun: fresh epochs are then asked for as in a new run.
     """
     evidence = gather(run_head, blocks, proofs)
-    return {cell for cell, item in evidence.items() if _wants_more(run_head, item)} | _suspects(run_head, evidence)
+    more = {cell for cell, item in evidence.items() if _wants_more(run_head, item)}
+    return more if run_head.settings.epochs is not None else more | _suspects(run_head, evidence)
 
 
 def provisional(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> tuple[Provisional, ...]:
@@ -109,6 +110,8 @@ def _wants_more(run: Run, item: Evidence) -> bool:
         return not item.cell.skip and any(state.runs for state in item.states.values())
     if run.settings.quick or item.attempts >= MOST_ATTEMPTS:
         return False
+    if run.settings.epochs is not None:
+        return item.attempts < run.settings.epochs and any(state.runs for state in item.states.values())
     every = pairs(run, item)
     targets = [pair for pair in every if pair.role == "target"]
     if not targets:

@@ -156,7 +156,7 @@ class Checked:
 class Turn:
     arm: str
     calls: int
-    timer: str  # cpu_clock, cuda_event, wall_clock
+    timer: str  # cpu_clock, cuda_event, wall_clock, do_bench
     cold: bool = True  # flush the cache before each call
     placement: int | None = None  # re-allocate the inputs first, untimed
 

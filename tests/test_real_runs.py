@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from abprof import stats
 from tests.gitrepo import GitRepo
 from tests.tinyrepo import PACKAGE, WORKLOAD, Done, abprof, source, tiny_repo
 
@@ -114,7 +115,7 @@ def test_rerun_adds_fresh_epochs_and_replaces_nothing(slip: Slip) -> None:
     epochs = [json.loads(line)["epoch"] for line in rounds.read_bytes().splitlines()]
     assert len(epochs) == len(set(epochs)) > before.count(b"\n")
     (row,) = (row for row in done.run["comparisons"] if row["to"] == "target")
-    assert row["epochs"] == len(epochs)
+    assert row["epochs"] == stats.last_look(len(epochs)), "a busy machine's budget may end between two looks"
 
 
 def test_a_rerun_of_other_code_is_refused(slip: Slip) -> None:

@@ -14,6 +14,7 @@ Many = list[str]
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
     app.command("demo", help=demo.__doc__)(demo)
+    app.command("selfcheck", help=selfcheck.__doc__)(selfcheck)
     app.command("list", help=list_.__doc__)(list_)
     app.command("doctor", help=doctor.__doc__)(doctor)
     app.command("clean", help=clean.__doc__)(clean)
@@ -30,6 +31,42 @@ def demo(
     from abprof.view import View
 
     make(folder, tuple(device), View(quiet=quiet, verbose=verbose))
+    return Exit.OK
+
+
+def selfcheck(
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Time for measuring.")] = "5m",
+    preset: Annotated[str, typer.Option(metavar="NAME", help="How many cells: quick, default, full.")] = "",
+    epochs: Annotated[int | None, typer.Option(metavar="N", min=4, help="Epochs of every cell.")] = None,
+    only: Annotated[Many, typer.Option(metavar="AXIS=VALUE|GLOB", help="Only these cells.")] = [],  # noqa: B006
+    against: Annotated[Many, typer.Option(metavar="PROTOCOL", help="Compare with: seed, do_bench.")] = [],  # noqa: B006
+    device: Annotated[Many, typer.Option(help="cpu, cuda, cuda:N or a GPU's UUID.")] = [],  # noqa: B006
+    quick: Annotated[bool, typer.Option("--quick", help="Few cells, four epochs.")] = False,
+    runs_dir: Annotated[str, typer.Option(metavar="PATH", help="Where the run folder is made.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and the result.")] = False,
+) -> int:
+    """Measure abprof itself on this machine: false alarms, detection of known changes, coverage of its intervals."""
+    import sys
+
+    from abprof import selfcheck as check
+    from abprof.cli.guard import while_read
+    from abprof.config import seconds
+    from abprof.view import View
+
+    asked = check.Asked(
+        preset=preset or ("quick" if quick else "default"),
+        epochs=epochs or (4 if quick else 8),
+        budget=seconds(budget, "--budget"),
+        only=tuple(only),
+        against=tuple(against),
+        device=tuple(device),
+        runs_dir=runs_dir,
+        arguments=tuple(sys.argv[1:]),
+    )
+    found, folder = check.run(asked, View(quiet=quiet))
+    with while_read():
+        print(check.as_json(found, folder) if json else check.as_markdown(found, folder))
     return Exit.OK
 
 

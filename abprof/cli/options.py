@@ -35,6 +35,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         precision=_percent(options, "precision"),
         budget=seconds(budget, "--budget") if budget else 0.0,
         quick=options["quick"],
+        epochs=options["epochs"],
         protocol=_choice(options["protocol"], "--protocol", ("abprof", "seed")),
         allow_wrong=options["allow_wrong"],
         all=options["all_"],

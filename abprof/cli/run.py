@@ -69,6 +69,10 @@ def run(
     budget: Annotated[
         str, typer.Option(metavar="TIME", help="Time for measuring, e.g. 10m.", rich_help_panel=MEASURING)
     ] = "",
+    epochs: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="So many epochs of every cell.", rich_help_panel=MEASURING),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="One epoch: a screen, not a verdict.", rich_help_panel=MEASURING)
     ] = False,

@@ -57,7 +57,8 @@ def _modules() -> list[tuple[str, str]]:
 
 
 def _ours(name: str) -> bool:
-    return name in {"abprof", "__main__"} or name.startswith(("abprof.", "abprof_workloads."))
+    # multiprocessing, which torch imports, knows the main module by a second name.
+    return name in {"abprof", "__main__", "__mp_main__"} or name.startswith(("abprof.", "abprof_workloads."))
 
 
 def _mapped_objects() -> list[str]:

@@ -25,6 +25,9 @@ class Clock(Protocol):
     def wall(self, op: Op) -> float:
         """One call by the host's clock, from an idle device to an idle device."""
 
+    def do_bench(self, op: Op) -> float:
+        """One reading of triton.testing.do_bench, for `abprof selfcheck --against do_bench`."""
+
     def pad(self, placement: int) -> object:
         """Something of random size that shifts the next allocation; the same for the same `placement`."""
 

@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from abprof.kit import Op
+from abprof.kit import Op, Unsupported
 
 
 class CpuClock:
@@ -40,6 +40,11 @@ class CpuClock:
     def wall(self, op: Op) -> float:
         """The same clock."""
         return self.turn(op, 1, cold=False)
+
+    def do_bench(self, op: Op) -> float:
+        """Raises Unsupported."""
+        del op
+        raise Unsupported("do_bench times a GPU")
 
     def pad(self, placement: int) -> object:
         """Up to 4 MiB in 64-byte steps: moves the allocator's next small blocks; pages are re-drawn by the system."""

@@ -1,0 +1,107 @@
+"""`abprof selfcheck`: what abprof says on this machine where the answer is known, and what others would say of it.
+
+A repository of its own has one package of kernels of known time. On the branch some cells have known work injected, the
+others are unchanged. They are measured by an ordinary run of a fixed number of epochs; its rounds are then judged again
+at several thresholds as the stopping rule would have, and by the usual protocols.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from abprof import devices, runfolder, session
+from abprof.config import Config
+from abprof.errors import AbprofError
+from abprof.model import Record
+from abprof.repo.create import NewRepository
+from abprof.selfcheck.examine import examine
+from abprof.selfcheck.result import Selfcheck
+from abprof.sequential import PROTOCOLS
+from abprof.view import View
+
+TREE = Path(__file__).parent / "tree"
+SHARE = "kernels/meter/share.py"
+RESULT = "selfcheck.json"
+
+
+class Asked(Record, frozen=True, kw_only=True):
+    """What a selfcheck is asked to do."""
+
+    preset: str
+    epochs: int  # of every cell; fewer if the budget ends before
+    budget: float  # seconds of measuring
+    only: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()  # () means: all that this device can be timed by
+    device: tuple[str, ...] = ()
+    runs_dir: str = ""
+    arguments: tuple[str, ...] = ()
+
+
+def run(asked: Asked, view: View) -> tuple[Selfcheck, Path]:
+    """Measure, examine, write. Returns the result and the run's folder. Raises AbprofError."""
+    kind = devices.choose(asked.device).kind
+    against = _against(asked.against, kind)
+    with tempfile.TemporaryDirectory(prefix="abprof-selfcheck-") as place:
+        make(Path(place) / "repository")
+        config = Config(
+            specs=("main", "injected"),
+            repo=str(Path(place) / "repository"),
+            preset=asked.preset,
+            epochs=asked.epochs,
+            budget=asked.budget,
+            only=asked.only,
+            against=against,
+            device=asked.device,
+            runs_dir=str(Path(asked.runs_dir or "runs").absolute()),
+            no_peers=True,
+            arguments=asked.arguments,
+        )
+        _, folder = session.run(config, view)
+    return read(folder), folder
+
+
+def read(folder: Path) -> Selfcheck:
+    """The result of a selfcheck's run folder, from its rounds, written beside them. Raises AbprofError."""
+    head, blocks, _ = runfolder.read(folder)
+    found = examine(head, blocks)
+    (folder / RESULT).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
+    (folder / "selfcheck.md").write_text(as_markdown(found, folder))
+    return found
+
+
+def make(path: Path) -> None:
+    """The repository: branch main, and branch injected where one file says that the injected work is done."""
+    repository = NewRepository(path, "main")
+    for kind in ("kernels", "workloads"):
+        shutil.copytree(TREE / kind, path / kind, ignore=shutil.ignore_patterns("__pycache__"))
+    repository.commit("Kernels of known time", {".gitignore": "runs/\n"})
+    repository.branch("injected")
+    source = (path / SHARE).read_text()
+    repository.commit("Do the injected work", {SHARE: source.replace("SHARE = 0.0", "SHARE = 1.0")})
+    repository.switch("main")
+
+
+def _against(names: tuple[str, ...], kind: str) -> tuple[str, ...]:
+    usable = [name for name, protocol in PROTOCOLS.items() if kind in protocol.kinds]
+    for name in names:
+        if name not in PROTOCOLS:
+            raise AbprofError(f"no protocol {name!r}", where="--against", advice=f"one of {', '.join(PROTOCOLS)}")
+        if name not in usable:
+            raise AbprofError(f"{name} does not time a {kind} device", where="--against", advice="leave it out")
+    return names or tuple(usable)
+
+
+def as_json(found: Selfcheck, folder: Path) -> str:
+    """selfcheck.json's content plus `run_dir`."""
+    return msgspec.json.encode({**msgspec.to_builtins(found), "run_dir": str(folder)}).decode()
+
+
+def as_markdown(found: Selfcheck, folder: Path) -> str:
+    """The tables for people."""
+    from abprof.report import selfcheck as pages
+
+    return pages.markdown(found, folder)

@@ -1,0 +1,62 @@
+"""The GPU's kernels, in Triton."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+
+CHUNK = 4096
+TILE = 128
+
+
+# A bound that divides by 16 would be compiled to other code than one that does not.
+@triton.jit(do_not_specialize=["steps"])
+def _chain(out, steps, WIDTH: tl.constexpr):
+    at = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    value = tl.load(out + at)
+    for _ in range(steps):
+        value = value * 0.5 + 0.5
+    tl.store(out + at, value)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _copy(source, out, count, CHUNK: tl.constexpr):
+    step = tl.num_programs(0).to(tl.int64) * CHUNK
+    for begin in range(tl.program_id(0).to(tl.int64) * CHUNK, count, step):
+        at = begin + tl.arange(0, CHUNK)
+        tl.store(out + at, tl.load(source + at, at < count), at < count)
+
+
+@triton.jit(do_not_specialize=["steps"])
+def _product(a, b, out, blocks, steps, N, TILE: tl.constexpr):
+    row = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    col = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    k = tl.arange(0, TILE)
+    total = tl.zeros((TILE, TILE), tl.float32)
+    for step in range(steps):
+        inner = (step % blocks) * TILE + k
+        left = tl.load(a + row[:, None] * (blocks * TILE) + inner[None, :])
+        right = tl.load(b + inner[:, None] * N + col[None, :])
+        total = tl.dot(left, right, total)
+    tl.store(out + row[:, None] * N + col[None, :], total / steps)
+
+
+@lru_cache(maxsize=1)
+def _multiprocessors() -> int:
+    return torch.cuda.get_device_properties(0).multi_processor_count
+
+
+def chain(out: torch.Tensor, steps: int) -> None:
+    _chain[(out.numel() // 1024,)](out, steps, WIDTH=1024, num_warps=8)
+
+
+def copy(source: torch.Tensor, out: torch.Tensor, count: int) -> None:
+    _copy[(4 * _multiprocessors(),)](source, out, count, CHUNK=CHUNK, num_warps=8)
+
+
+def product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, steps: int) -> None:
+    (M, K), N = a.shape, b.shape[1]
+    _product[(M // TILE, N // TILE)](a, b, out, K // TILE, steps, N, TILE=TILE, num_warps=8, num_stages=3)

@@ -1,0 +1,104 @@
+"""Kernels of known time, unchanged or with known work injected on the branch."""
+
+from __future__ import annotations
+
+import torch
+
+from abprof.kit import Check, Op, Work, compare
+
+API = 1
+KERNEL = "meter"
+SUITE = "meter"
+
+# Steps of each kernel, short to long. Where a cell belongs (under 20 us, to 0.3 ms, above) is read from its time.
+SIZES = {
+    "cpu": [("chain", 40_000), ("copy", 2_000_000), ("chain", 400_000)],
+    "cuda": [
+        ("chain", 400),
+        ("copy", 1 << 20),
+        ("chain", 4_000),
+        ("copy", 1 << 24),
+        ("product", 24),
+        ("chain", 40_000),
+        ("copy", 1 << 28),
+        ("product", 400),
+    ],
+}
+INJECTED = {"cpu": (1.0, 2.0, 5.0, 10.0, 20.0), "cuda": (0.5, 1.0, 1.5, 2.0, 5.0)}  # per cent of the work
+LONG = {"cpu": ("chain", 400_000), "cuda": ("chain", 40_000)}  # what a sleep is added to
+
+
+def _matrix(kind: str, unchanged: int, changed: int) -> dict:
+    """(op, steps, percent, how, copy), zipped: `unchanged` copies of each kernel as it is, `changed` of each injection."""
+    rows = [(op, n, 0.0, "work", i) for op, n in SIZES[kind] for i in range(unchanged)]
+    rows += [(op, n, p, "work", i) for op, n in SIZES[kind] for p in INJECTED[kind] for i in range(changed)]
+    if kind == "cuda":
+        rows += [(*LONG[kind], p, "sleep", i) for p in INJECTED[kind] for i in range(changed)]
+    return {("op", "steps", "inject", "how", "copy"): rows}
+
+
+PRESETS = {
+    "quick": lambda kind: _matrix(kind, 2, 1),
+    "default": lambda kind: _matrix(kind, 6, 2),
+    "full": lambda kind: _matrix(kind, 40, 6),
+}
+
+
+def inputs(case, device, seed):
+    generator = torch.Generator().manual_seed(seed)
+    n = case["steps"]
+    if case["op"] == "chain":
+        return (torch.rand(132 * 1024 if device.type == "cuda" else 1, generator=generator).to(device),)
+    if case["op"] == "copy":
+        room = int(1.3 * n)
+        # Drawn once and repeated: a gigabyte of random numbers would take longer than everything measured on it.
+        return (torch.rand(1 << 16, generator=generator).to(device).repeat(room // (1 << 16) + 1)[:room],)
+    a, b = (torch.randn(2048, 128, generator=generator).bfloat16().to(device) for _ in range(2))
+    return a.repeat(1, 16), b.t().contiguous().repeat(16, 1)
+
+
+def prepare(kernel, variant, case, inputs):
+    n, percent, sleeps = case["steps"], case["inject"], case["how"] == "sleep"
+    work = 0.0 if sleeps else percent
+    # A chain works in place, on a copy; the others write to memory of their own.
+    if case["op"] == "chain":
+        operands, out = (), inputs[0].clone()
+    elif case["op"] == "copy":
+        operands, out = inputs, torch.zeros_like(inputs[0])
+    else:
+        operands, out = inputs, torch.empty(2048, 2048, device=inputs[0].device)
+
+    def call():
+        result = getattr(kernel, case["op"])(*operands, out, wanted=n, percent=work)
+        if sleeps:
+            kernel.sleep(4 * n, percent)
+        return result
+
+    return Op(call)
+
+
+def reference(case, inputs):
+    if case["op"] == "chain":
+        return torch.ones_like(_sampled(case, inputs[0]))  # reached exactly after some thirty steps
+    if case["op"] == "copy":
+        return _sampled(case, inputs[0])
+    return _sampled(case, inputs[0][:, :128].double() @ inputs[1][:128].double())
+
+
+def _sampled(case, output):
+    """Some 65,536 elements, evenly spaced."""
+    flat = output.reshape(-1)[: case["steps"] if case["op"] == "copy" else None]
+    return flat[:: max(1, flat.numel() >> 16)]
+
+
+def check(case, outputs, expected) -> Check:
+    return compare(_sampled(case, outputs), expected, rtol=1e-3, atol=0.0)
+
+
+def work(case) -> Work:
+    n = case["steps"]
+    if case["op"] == "copy":
+        return Work(flops=n, bytes=8.0 * n, convention="read-write")
+    return Work(
+        flops=(2.0 * 2048 * 2048 * 128 if case["op"] == "product" else 2.0 * 132 * 1024) * n, convention="steps"
+    )
