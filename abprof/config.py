@@ -33,7 +33,7 @@ class Config(Record, frozen=True):
     precision: float | None = None
     budget: float = 0.0  # 0: the file's, or ten minutes
     quick: bool = False
-    protocol: Literal["abprof", "seed"] = "abprof"
+    protocol: Literal["abprof", "seed", "do_bench"] = "abprof"
     against: tuple[str, ...] = ()  # protocols of abprof/sequential.py that time the same cells as well
     epochs: int | None = None
     allow_wrong: bool = False
@@ -85,7 +85,8 @@ class Config(Record, frozen=True):
     @property
     def beside(self) -> tuple[str, ...]:
         """The protocols that time the same cells after abprof's own."""
-        return tuple(dict.fromkeys((*(("seed",) if self.protocol == "seed" else ()), *self.against)))
+        asked = () if self.protocol == "abprof" else (self.protocol,)
+        return tuple(dict.fromkeys((*asked, *self.against)))
 
 
 class Threshold(Record, frozen=True):

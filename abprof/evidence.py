@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from abprof import stats
 from abprof.model import (
-    DO_BENCH_METRIC,
-    SEED_METRIC,
+    SEQUENTIAL_METRICS,
     Block,
     Build,
     Cell,
@@ -138,8 +137,8 @@ def gather(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> d
 
 
 def _evidence(run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof], *, checked: bool) -> Evidence:
-    sequential = tuple(block for block in blocks if block.metric in {SEED_METRIC, DO_BENCH_METRIC})
-    blocks = [block for block in blocks if block.metric not in {SEED_METRIC, DO_BENCH_METRIC}]
+    sequential = tuple(block for block in blocks if block.metric in SEQUENTIAL_METRICS)
+    blocks = [block for block in blocks if block.metric not in SEQUENTIAL_METRICS]
     # A quick epoch picked the cells that were measured again, so it would bias what follows: fresh epochs alone count.
     # A block without a metric says what was known without measuring, and gives way to any that was measured.
     tried = [block for block in blocks if block.metric]

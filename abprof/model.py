@@ -14,6 +14,7 @@ import msgspec
 SCHEMA = 1
 # Timed as others do (abprof/sequential.py): shown, never judged.
 SEED_METRIC, DO_BENCH_METRIC = "seed_latency", "do_bench_latency"
+SEQUENTIAL_METRICS = (SEED_METRIC, DO_BENCH_METRIC)
 
 Status = Literal["ok", "wrong", "unsupported", "missing", "build_failed", "oom", "timeout", "crash", "identical"]
 Verdict = Literal["faster", "slower", "slight", "same", "unclear", "broken"]
@@ -301,7 +302,7 @@ class Settings(Record, frozen=True, kw_only=True):
     precision: float | None = None
     budget: float = 600.0  # seconds of measuring
     quick: bool = False
-    protocol: Literal["abprof", "seed"] = "abprof"
+    protocol: Literal["abprof", "seed", "do_bench"] = "abprof"  # what else times the same cells
     judge: Literal["gpu", "wall"] = "wall"
     allow_wrong: bool = False
     fail_on: tuple[str, ...] = ("slower", "broken")

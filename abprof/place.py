@@ -14,6 +14,7 @@ from abprof.config import Config, File, parse_file, read_file
 from abprof.errors import AbprofError
 from abprof.model import Package, Side
 from abprof.protocols import Device
+from abprof.sequential import require
 from abprof.view import View
 
 
@@ -64,6 +65,8 @@ def look_around(config: Config, view: View) -> Place:
     if os.environ.get("CI"):
         file = _file_at(repository, sides[0])  # should base have moved since it was asked for its kernels' paths
     device = devices.choose(config.device)
+    if config.protocol != "abprof":
+        require(config.protocol, device.kind, f"--protocol {config.protocol}")
     refusal = device.refusal()
     if refusal:
         raise AbprofError(refusal[0], where=device.lease, advice=refusal[1])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from abprof import wire
 from abprof.crew import Crew, posts
+from abprof.errors import AbprofError
 from abprof.measure import Ground
 from abprof.model import DO_BENCH_METRIC, SEED_METRIC, Arm, Block, Cell, Outcome, Turn
 from abprof.proc import WorkerDied, WorkerFault
@@ -47,6 +48,13 @@ PROTOCOLS = {
         kinds=("cuda",),
     ),
 }
+
+
+def require(name: str, kind: str, where: str) -> None:
+    """Raises AbprofError when this protocol does not time such a device."""
+    if kind not in PROTOCOLS[name].kinds:
+        known = ", ".join(other for other, protocol in PROTOCOLS.items() if kind in protocol.kinds)
+        raise AbprofError(f"{name} does not time a {kind} device", where=where, advice=f"there it is abprof or {known}")
 
 
 def one_after_the_other(ground: Ground, name: str, epoch: int) -> Iterator[Block]:

@@ -36,7 +36,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         budget=seconds(budget, "--budget") if budget else 0.0,
         quick=options["quick"],
         epochs=options["epochs"],
-        protocol=_choice(options["protocol"], "--protocol", ("abprof", "seed")),
+        protocol=_choice(options["protocol"], "--protocol", ("abprof", "seed", "do_bench")),
         allow_wrong=options["allow_wrong"],
         all=options["all_"],
         fail_on=_fail_on(options["fail_on"]),

@@ -79,7 +79,9 @@ def run(
     protocol: Annotated[
         str,
         typer.Option(
-            metavar="abprof|seed", help="`seed` also times as the original scripts did.", rich_help_panel=MEASURING
+            metavar="abprof|seed|do_bench",
+            help="Time as the original scripts, or triton's do_bench, do too.",
+            rich_help_panel=MEASURING,
         ),
     ] = "abprof",
     allow_wrong: Annotated[

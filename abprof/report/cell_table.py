@@ -53,6 +53,7 @@ def _measured(run: Run, cell: Cell, seen: Observation | None) -> Line:
         "latency_low_ms": _ms(time.low if time else None),
         "latency_high_ms": _ms(time.high if time else None),
         "wall_ms": _ms(numbers.time_ns(seen, "wall")),
+        **{f"{other}_ms": _ms(numbers.time_ns(seen, other)) for other in numbers.sequential(run)},
         "tflops_per_sec": _text(numbers.tflops(cell, ns)),
         "gb_per_s": _text(numbers.gbps(cell, ns)),
         "peak_mem_bytes": _text(numbers.time_ns(seen, "peak_mem_bytes")),

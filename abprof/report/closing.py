@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from abprof.model import Cell, Observation, Run, Side, Workload
 
-from . import numbers, seed_format, words
+from . import lines, numbers, seed_format, words
 from .failures import SHORT, Failed, advice_text, all_failures, failing, failures
 from .seed_format import RULE
 from .view import Group, Row, groups
@@ -22,7 +22,9 @@ _MARKER = "======== abprof: results of run {id} ========"
 
 def closing(run: Run) -> str:
     """Cases, then warnings, as one text that ends with a newline."""
-    return "\n".join([_MARKER.format(id=run.id), *cases(run), *findings(run), *fluctuations(run)]) + "\n"
+    return (
+        "\n".join([_MARKER.format(id=run.id), *cases(run), *sequential(run), *findings(run), *fluctuations(run)]) + "\n"
+    )
 
 
 def with_closing(log: str, run: Run) -> str:
@@ -101,6 +103,17 @@ def _why(seen: Observation | None) -> str:
 def _shared(one: Failed) -> str:
     what = f"package {one.package}" if one.package else f"as in {words.plural(len(one.cases) - 1, 'other case')}"
     return f"{one.status} ({what}; see the end)"
+
+
+def sequential(run: Run) -> Iterator[str]:
+    """What other ways of timing say of the same cases, a line each."""
+    tables = [(group, lines.sequential_table(run, group)) for group in groups(run)]
+    if any(table.rows for _, table in tables):
+        yield from ("", f"{lines.OTHERS_WAY} ({lines.sequential_rules(run)}):")
+    for group, table in tables:
+        for name, protocol, *figures in table.rows:
+            said = ", ".join(f"{head} {text}" for head, text in zip(table.header[2:], figures, strict=True) if text)
+            yield f"  - {words.clean(group.workload.name)} {name} by {protocol}: {said}"
 
 
 # ---------------------------------------------------------------- warnings

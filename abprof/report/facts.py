@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from abprof.model import Block, Comparison, Machine, Run
+from abprof.model import SEQUENTIAL_METRICS, Block, Comparison, Machine, Run
 
 from . import words
 from .failures import LONGEST, log_path
@@ -65,7 +65,7 @@ def controls(run: Run) -> Facts:
 def method(run: Run, blocks: Sequence[Block]) -> Facts:
     """How the numbers were made, and the rules that judged them."""
     settings = run.settings
-    measured = [block for block in blocks if block.rounds]
+    measured = _judged(blocks)
     ways = Counter((block.metric, block.timer, block.calls, block.rule) for block in _first_blocks(measured))
     rules = [
         ("rules", f"slower and faster beyond {settings.threshold:g} %, same within {settings.margin:g} %"),
@@ -188,7 +188,7 @@ def _proofs(run: Run) -> str:
 
 
 def _epochs(every: Sequence[Block]) -> Facts:
-    blocks = [block for block in every if block.rounds]  # an arm that could not run leaves a block without rounds
+    blocks = _judged(every)
     if not blocks:
         return [("epochs", words.NOT_RECORDED)]
     per_cell = Counter(block.cell for block in blocks)
@@ -219,6 +219,12 @@ def _state(blocks: Sequence[Block]) -> Facts:
     foreign = sorted({words.clean(name) for state in states for name in state.foreign})
     found += [("throttled by", ", ".join(throttle))] if throttle else []
     return found + ([("other processes", ", ".join(foreign))] if foreign else [])
+
+
+def _judged(blocks: Iterable[Block]) -> list[Block]:
+    """Blocks that verdicts rest on. An arm that could not run leaves one without rounds, and others' ways of timing
+    are shown, never judged."""
+    return [block for block in blocks if block.rounds and block.metric not in SEQUENTIAL_METRICS]
 
 
 def _judged_by(measured: Iterable[Block]) -> str:

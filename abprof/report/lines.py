@@ -101,6 +101,33 @@ def peer_table(group: Group) -> TextTable:
     return TextTable(("case", "peer", "time", "95 % interval", "TFLOP/s"), tuple(found), 2)
 
 
+OTHERS_WAY = "Timed as others do: one process and one reading a side, so there is no interval and no verdict"
+
+
+def sequential_table(run: Run, group: Group) -> TextTable:
+    """What other ways of timing say of the same cases (abprof/sequential.py): base, target, change of time."""
+    rows = []
+    for name in numbers.sequential(run):
+        for row in group.rows:
+            before, after = (numbers.time_ns(seen, name) for seen in (row.base, row.target))
+            if before is None and after is None:
+                continue
+            change = words.signed(100 * (after / before - 1)) if before and after else ""
+            times = (
+                (words.duration(before), words.duration(after), change) if group.target else (words.duration(before),)
+            )
+            rows.append((group.name(row), name.removesuffix("_latency"), *times))
+    sides = ("base", group.target.id, "change of time") if group.target else ("time",)
+    return TextTable(("case", "protocol", *sides), tuple(rows), 2)
+
+
+def sequential_rules(run: Run) -> str:
+    """How each of these ways times: `seed: 100 warm-up calls, ...`."""
+    found = {name: seen.metrics[name].protocol for name in numbers.sequential(run) for seen in run.observations
+             if name in seen.metrics}  # fmt: skip
+    return "; ".join(f"{name.removesuffix('_latency')}: {words.clean(rule)}" for name, rule in found.items())
+
+
 def other_lines(run: Run, group: Group) -> list[tuple[str, str, str, str, str]]:
     """(case, from, to, change, interval) of comparisons between other arms: peers and variants with each other."""
     cells = {cell.id: cell for cell in run.cells}

@@ -124,6 +124,7 @@ def _profile_line(run: Run, suite: Suite, side: Side, row: Row) -> Line:
     line = {name: plain(str(row.cell.params.get(name, ""))) for name in suite.columns}
     line |= {"latency_ms": decimal(_ms(ns)), "tflops_per_sec": decimal(numbers.tflops(row.cell, ns))}
     line |= _phases(row.cell, seen) | _ours(row, seen, side)
+    line |= {f"{name}_ms": _plain_ms(numbers.time_ns(seen, name)) for name in numbers.sequential(run)}
     rest = (name for name in row.cell.params if name not in suite.columns)
     line |= {name if name not in line else f"axis_{name}": plain(str(row.cell.params[name])) for name in rest}
     return line | _identity(run, side, row.cell)

@@ -66,6 +66,10 @@ def _group(run: Run, group: view.Group, console: Console, everything: bool) -> N
         _alone(group, console)
     elif shown:
         console.print(_table(group, shown, console.width < NARROW))
+    others = lines.sequential_table(run, group)
+    if others.rows:
+        _say(console, f"{lines.OTHERS_WAY} ({lines.sequential_rules(run)})", "dim")
+        _fitting(others, console)
     _say(console, _hidden(every, shown), "dim")
 
 
