@@ -1,6 +1,6 @@
-"""`python -m abprof.schemas [FOLDER]` writes the JSON Schemas of run.json, rounds.jsonl and the worker's wire.
+"""`python -m abprof.schemas [FOLDER]` writes the JSON Schemas of run.json, rounds.jsonl, selfcheck.json and the wire.
 
-They are made from the records themselves (model.py, wire.py), so that there is one definition of each file.
+They are made from the records themselves (model.py, wire.py, selfcheck/result.py), so that there is one definition of each file.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from . import wire
 from .model import SCHEMA, Block, Run
+from .selfcheck.result import Selfcheck
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REF = "#/$defs/{name}"
@@ -21,7 +22,12 @@ _REF = "#/$defs/{name}"
 
 def schemas() -> dict[str, dict[str, Any]]:
     """File name -> JSON Schema."""
-    return {"run.schema.json": _run(), "rounds.schema.json": _rounds(), "wire.schema.json": _wire()}
+    return {
+        "run.schema.json": _run(),
+        "rounds.schema.json": _rounds(),
+        "selfcheck.schema.json": _selfcheck(),
+        "wire.schema.json": _wire(),
+    }
 
 
 def main(folder: Path) -> None:
@@ -54,6 +60,12 @@ def _rounds() -> dict[str, Any]:
     block = schema["$defs"]["Block"]
     block["properties"]["sum"] = {"type": "string", "pattern": "^[0-9a-f]{16}$", "description": _SUM}
     block["required"].append("sum")
+    return schema
+
+
+def _selfcheck() -> dict[str, Any]:
+    schema: dict[str, Any] = {"$schema": DIALECT, "title": "abprof selfcheck.json", **msgspec.json.schema(Selfcheck)}
+    _strict(schema)
     return schema
 
 

@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from abprof import stats
 from abprof.report import pages
-from abprof.selfcheck.result import Selfcheck
+from abprof.report.markdown import code, escape
+from abprof.selfcheck.result import Detection, Selfcheck
 
 
 def markdown(found: Selfcheck, folder: Path) -> str:
     """The page, by templates/selfcheck.md."""
-    from abprof.report.markdown import escape
+    columns = list(dict.fromkeys((row.protocol, row.threshold) for row in found.detection))
+    return (
+        pages.environment(escape)
+        .get_template("selfcheck.md")
+        .render(
+            found=found,
+            command=code(" ".join(("abprof", *found.arguments))),
+            folder=code(folder),
+            heads=[f"{protocol} {threshold:g} %" if threshold else protocol for protocol, threshold in columns],
+            detected=list(_detected(found.detection, columns)),
+            rate=rate,
+            bound=stats.false_alarm_bound,
+        )
+    )
 
-    template = pages.environment(escape).get_template("selfcheck.md")
-    return template.render(found=found, folder=folder, rate=rate, bound=stats.false_alarm_bound)
+
+def _detected(
+    rows: Sequence[Detection], columns: Sequence[tuple[str, float]]
+) -> Iterable[tuple[str, str, str, list[str]]]:
+    """(injected, time of a call, measured, called slower by each column)."""
+    for how, percent, name in dict.fromkeys((row.how, row.inject, row.duration_class) for row in rows):
+        here = {(row.protocol, row.threshold): row for row in rows if (row.how, row.inject) == (how, percent)
+                and row.duration_class == name}  # fmt: skip
+        mean = next(iter(here.values())).mean_pct
+        called = [_called(here[column]) if column in here else "-" for column in columns]
+        yield f"{how} +{percent:g} %", name, f"{mean:+.2f} %", called
+
+
+def _called(row: Detection) -> str:
+    wrong = f", {row.faster} faster" if row.faster else ""
+    return f"{row.slower} of {row.cells}{wrong}"
 
 
 def rate(count: int, of: int) -> str:

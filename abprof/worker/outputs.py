@@ -22,7 +22,7 @@ def expected(path: Path, make: Callable[[], Any]) -> Any:
     """The reference of this case: computed by the first worker that asks, read by all later ones of the run."""
     if path.exists():
         return torch.load(path, map_location="cpu", weights_only=False)
-    values = make()
+    values = _compact(make())
     _save(values, path)
     return values
 
@@ -95,6 +95,16 @@ def _sums(flat: torch.Tensor) -> tuple[int, int]:
 def finite(value: float | None) -> float | None:
     """None for NaN and infinity: JSON has neither."""
     return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _compact(values: Any) -> Any:
+    """Tensors without the rest of the memory that they are views of: saving a row would save the whole."""
+    if isinstance(values, torch.Tensor):
+        whole = values.layout == torch.strided and values.untyped_storage().nbytes() > values.nbytes
+        return values.clone() if whole else values
+    if isinstance(values, Mapping):
+        return {key: _compact(value) for key, value in values.items()}
+    return type(values)(map(_compact, values)) if type(values) in {list, tuple} else values
 
 
 def _save(values: Any, path: Path) -> None:

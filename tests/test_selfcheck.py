@@ -1,0 +1,214 @@
+"""`abprof selfcheck`: exact counts from programmed rounds, and a real one on the CPU."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+
+from abprof import schemas, selfcheck
+from abprof.model import DO_BENCH_METRIC, SEED_METRIC, Block, Cell, Machine, Run
+from abprof.report import selfcheck as pages
+from abprof.selfcheck.examine import examine, stopped
+from abprof.selfcheck.result import Selfcheck
+from tests import blocks
+from tests.tinyrepo import abprof
+
+CUDA = Machine(host="test", device="NVIDIA H200", kind="cuda")
+
+
+def cell(name: str, inject: float, how: str = "work") -> Cell:
+    params = {"op": name, "inject": inject, "how": how}
+    return Cell(id=f"dense/op={name}", workload="dense", kernel="ffa", suite="dense", params=params)
+
+
+def made(*cells: Cell, machine: Machine = CUDA) -> Run:
+    return msgspec.structs.replace(blocks.head(0), cells=cells, machine=machine)
+
+
+def measured(cell: Cell, percents: list[float], us: float = 1000.0) -> list[Block]:
+    """An epoch for each programmed change of time in per cent."""
+    ratios = [1 + pct / 100 for pct in percents]
+    return blocks.epochs(ratios, cell=cell.id, base_ns=1000 * us)
+
+
+def read(cell: Cell, pct: float, metric: str, us: float = 1000.0) -> Block:
+    """One reading a side, as a sequential protocol makes it."""
+    return blocks.block(
+        99, {"base": 1.0, "target": 1 + pct / 100}, cell=cell.id, rounds=1, base_ns=1000 * us, metric=metric
+    )
+
+
+def row(rows: Any, **wanted: Any) -> Any:
+    (found,) = (each for each in rows if all(getattr(each, name) == value for name, value in wanted.items()))
+    return found
+
+
+QUIET = [0.01, -0.01, 0.02, -0.02]
+SHIFTED = [3.01, 2.99, 3.02, 2.98]
+
+
+def test_false_alarms_are_counted_by_protocol_threshold_and_duration() -> None:
+    quiet, lied, short = cell("quiet", 0.0), cell("lied", 0.0), cell("short", 0.0)
+    found = examine(
+        made(quiet, lied, short),
+        [
+            *measured(quiet, QUIET),
+            *measured(lied, SHIFTED),
+            *measured(short, QUIET, us=10),
+            read(quiet, -2.0, SEED_METRIC),
+            read(lied, 0.1, SEED_METRIC),
+            read(lied, 1.4, DO_BENCH_METRIC),
+        ],
+    )
+    long = row(found.alarms, protocol="abprof", threshold=1.5, duration_class="0.3 ms and longer")
+    assert (long.cells, long.slower, long.faster, long.same, long.unclear) == (2, 1, 0, 1, 0)
+    assert long.epochs == 4
+    assert row(found.alarms, protocol="abprof", threshold=0.25, duration_class="under 20 us").same == 1
+    seed = row(found.alarms, protocol="seed")
+    assert (seed.cells, seed.slower, seed.faster) == (2, 0, 1)
+    bench = row(found.alarms, protocol="do_bench")
+    assert (bench.cells, bench.slower, bench.faster) == (1, 0, 0), "a cell without a reading is counted in none"
+    assert row(found.alarms, protocol="pooled U", duration_class="0.3 ms and longer").slower == 1
+    assert found.false_alarms == 1, "of abprof's own, at its default threshold"
+    assert found.cells == 3
+
+
+def test_detection_is_counted_at_every_threshold_and_beside_the_others() -> None:
+    one, two = cell("one", 2.0), cell("two", 2.0)
+    found = examine(
+        made(one, two),
+        [*measured(one, [2.0, 2.01, 1.99, 2.0]), *measured(two, [1.0, 1.01, 0.99, 1.0]), read(one, -3.0, SEED_METRIC)],
+    )
+    assert row(found.detection, protocol="abprof", threshold=1.5).slower == 1
+    assert row(found.detection, protocol="abprof", threshold=0.5).slower == 2
+    seed = row(found.detection, protocol="seed")
+    assert (seed.cells, seed.slower, seed.faster) == (1, 0, 1)
+    assert row(found.detection, protocol="abprof", threshold=0.5).mean_pct == pytest.approx(1.5, abs=0.01)
+    assert not found.alarms
+
+
+def test_a_cell_stops_at_the_first_look_that_decides() -> None:
+    log = [math.log1p(pct / 100) for pct in (0.3, -0.3, 0.3, -0.3, 0.0, 0.0, 0.0, 0.0)]
+    assert stopped(log[:4], 1.5, 0.5) == ("unclear", 4)
+    assert stopped(log, 1.5, 0.5)[0] == "same"
+    assert stopped(log, 1.5, 0.5)[1] in {6, 8}
+    assert stopped([math.log1p(0.03)] * 32, 1.5, 0.5) == ("slower", 4)
+
+
+def test_coverage_takes_disjoint_epochs_and_all_looks_together() -> None:
+    good, drifts = cell("good", 0.0), cell("drifts", 0.0)
+    later = [*QUIET, 1.0, 1.01, 0.99, 1.0]  # the second four are far from zero, and so is no look of all eight
+    found = examine(made(good, drifts), [*measured(good, QUIET * 2), *measured(drifts, later)])
+    plain, repeated = row(found.coverage, interval="student"), row(found.coverage, interval="repeated")
+    assert (plain.intervals, plain.covered) == (4, 3)
+    assert (repeated.intervals, repeated.covered) == (2, 2)
+    assert row(found.resolution).cells == 2
+    assert row(found.resolution).epoch_sd > 0
+
+
+def test_the_page_says_what_each_protocol_called() -> None:
+    quiet, changed = cell("quiet", 0.0), cell("changed", 5.0, "sleep")
+    run = made(quiet, changed)
+    found = examine(
+        run, [*measured(quiet, QUIET), *measured(changed, [5.0, 5.1, 4.9, 5.0]), read(changed, -9, SEED_METRIC)]
+    )
+    text = pages.markdown(found, Path("runs/x"))
+    assert "| abprof | 0.3 ms and longer | 1.5 % | 0 of 1 (0 %) | 95.0 % | 1 of 1 (100 %) | 0 | 4.0 |" in text
+    assert "| sleep +5 % | 0.3 ms and longer | +5.00 % | 1 of 1 | 1 of 1 | 1 of 1 | 0 of 1, 1 faster | 1 of 1 |" in text
+
+
+# ---------------------------------------------------------------- the repository, and a real run
+
+
+def test_only_the_share_of_injected_work_differs_between_the_branches(tmp_path: Path) -> None:
+    selfcheck.make(tmp_path / "repository")
+    git = ["git", "-C", str(tmp_path / "repository")]
+    changed = subprocess.run(
+        [*git, "diff", "--stat", "main", "injected"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "1 file changed, 1 insertion(+), 1 deletion(-)" in changed
+    assert "kernels/meter/share.py" in changed
+
+
+def test_the_injected_work_is_never_less_than_was_asked_for() -> None:
+    """The kernels' own arithmetic, with the branch's share: rounding up, or a small injection would vanish."""
+    source = (selfcheck.TREE / "kernels" / "meter" / "__init__.py").read_text()
+    (steps,) = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == "steps")
+    scope = {"math": math, "SHARE": 1.0}
+    exec(compile(ast.Module([steps], []), "steps", "exec"), scope)
+    assert [scope["steps"](n, p) for n, p in ((400, 0.5), (24, 1.0), (100_000, 2.0), (100, 0.0))] == [
+        402,
+        25,
+        102_000,
+        100,
+    ]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    home = tmp_path_factory.mktemp("selfcheck")
+    done = abprof(
+        *("selfcheck", "--quick", "--device", "cpu", "--json", "--runs-dir", str(home / "runs")),
+        *("--only", "meter/op=chain,steps=400000,inject=0.0*", "--only", "meter/op=chain,*inject=20.0*"),
+        cwd=home,
+        home=home,
+        TMPDIR=str(home),
+    )
+    assert done.code == 0, done.err
+    return done.run, home
+
+
+def test_a_real_selfcheck_finds_the_injected_work_and_nothing_else(real: tuple[dict[str, Any], Path]) -> None:
+    run, _ = real
+    assert run["false_alarms"] == 0
+    assert run["cells"] == 3
+    assert run["epochs"] == 4
+    at_five = [each for each in run["detection"] if (each["protocol"], each["threshold"]) == ("abprof", 5.0)]
+    assert [(each["inject"], each["cells"], each["slower"]) for each in at_five] == [(20.0, 1, 1)]
+    assert {each["protocol"] for each in run["alarms"]} == {"abprof", "seed", "pooled U"}
+    assert 0 < run["busy_share"] < 1
+
+
+def test_the_result_stands_in_the_run_folder_and_nothing_else_is_left(real: tuple[dict[str, Any], Path]) -> None:
+    run, home = real
+    folder = Path(run["run_dir"])
+    stored = json.loads((folder / "selfcheck.json").read_text())
+    jsonschema.Draft202012Validator(schemas.schemas()["selfcheck.schema.json"]).validate(stored)
+    assert msgspec.convert(stored, Selfcheck) == selfcheck.read(folder), "the rounds alone say the same"
+    assert (folder / "selfcheck.md").read_text().startswith("# What abprof says")
+    assert {path.name for path in home.iterdir()} <= {"runs", "cache", "state"}
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (("--against", "nosuch"), "no protocol 'nosuch'"),
+        (("--against", "do_bench"), "do_bench does not time a cpu device"),
+        (("--budget", "soon"), "'soon' is not a duration"),
+        (("--preset", "huge"), "has no preset 'huge'"),
+        (("--only", "op=nosuch"), "op has no value 'nosuch'"),
+    ],
+)
+def test_bad_input_is_one_clear_line(args: tuple[str, ...], line: str, tmp_path: Path) -> None:
+    done = abprof("selfcheck", "--device", "cpu", *args, cwd=tmp_path, home=tmp_path)
+    assert done.code == 2
+    assert line in done.err
+    assert len(done.err.strip().splitlines()) <= 3
+    assert "Traceback" not in done.err
+
+
+def test_the_modules_of_the_repository_are_not_abprofs_own() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import abprof.selfcheck, sys; print('torch' in sys.modules)"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "False"
