@@ -116,8 +116,12 @@ def _nvcc() -> str:
     return found or (f"{home}/bin/nvcc" if Path(home, "bin", "nvcc").exists() else "")
 
 
+def sources(place: Place) -> tuple[str, ...]:
+    """Folders that hold code of the repository under test: its worktrees, the user's own and abprof's, and builds."""
+    return (*repo.folders(place.repository), *(str(place.cache / name) for name in ("worktrees", "builds")))
+
+
 def forbidden(place: Place) -> tuple[str, ...]:
-    """Folders from which nothing but a side's own files may be loaded."""
+    """Folders from which nothing but a side's own files may be loaded: these, and the caches that all branches share."""
     home = Path.home()
-    shared = [home / ".cache", home / ".triton", home / ".local"]
-    return tuple(str(p) for p in (place.root, place.cache / "worktrees", place.cache / "builds", *shared))
+    return (*sources(place), *(str(home / name) for name in (".cache", ".triton", ".local")))

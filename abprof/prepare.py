@@ -14,7 +14,7 @@ from abprof.builder import Job
 from abprof.errors import AbprofError
 from abprof.measure import Ground, unmeasured
 from abprof.model import SCHEMA, Arm, Build, Cell, Checkout, Outcome, Package, Run, Setup
-from abprof.place import Place, forbidden, toolchain
+from abprof.place import Place, forbidden, sources, toolchain
 from abprof.record import Record
 from abprof.survey import Survey, content, copy_workloads, find_workloads, known, survey, who_is
 from abprof.view import View
@@ -80,6 +80,7 @@ def make_plan(place: Place, trees: Sequence[Checkout], logs: Path, view: View, a
         env=env,
         device=place.device.worker,
         forbidden=forbidden(place),
+        sources=sources(place),
         workloads={name: str(file) for name, file in files.items()},
         toolchain={side: chains[argv] | {"interpreter": argv[0]} for side, argv in workers.items()},
         timeout=config.timeout,

@@ -29,6 +29,7 @@ class Mount:
     build_dir: str  # $ABPROF_BUILD_DIR
     allowed: list[str]  # folders that the package's modules and shared objects may come from
     forbidden: list[str] = field(default_factory=list)  # folders that nothing else may come from
+    sources: list[str] = field(default_factory=list)  # nor what was installed from one of these
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class Workshop:
     toolchain: Mapping[str, Mapping[str, str]]  # side id -> what decides a build
     timeout: float  # seconds for one request
     build_timeout: float
+    sources: tuple[str, ...] = ()  # the repository under test: what was installed from there is no side's own
     mode: str = "release"
 
     def argv(self, side: str) -> Sequence[str]:
@@ -55,6 +56,7 @@ class Workshop:
             build_dir=str(place / "out"),
             allowed=[str(place), checkout.path],
             forbidden=list(self.forbidden),
+            sources=list(self.sources),
         )
 
     def worker_env(self, checkout: Checkout, package: Package, place: Path) -> dict[str, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import subprocess
 import sysconfig
 import venv
 from pathlib import Path
@@ -239,6 +241,46 @@ def test_code_from_elsewhere_is_broken_and_never_a_number(tmp_path: Path) -> Non
         observed: list[dict[str, Any]] = [row for row in done.run["observations"] if row["arm"] == arm]
         assert observed[0]["metrics"] == {}, "never a number"
         assert [proof["ok"] for proof in done.run["proofs"] if proof["side"] == arm][-1] is False
+
+
+def installed_from(site: Path, origin: Path, name: str, *files: str) -> None:
+    """Leave what `pip install ORIGIN` leaves beside these files."""
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    (info / "direct_url.json").write_text(json.dumps({"url": origin.as_uri(), "dir_info": {}}))
+
+
+def test_an_install_that_was_built_from_the_repository_is_no_sides_own(tmp_path: Path) -> None:
+    """Under names that abprof does not mount, beside torch; one from another place is part of the environment."""
+    repo = tiny_repo(tmp_path / "repo")
+    repo.git("worktree", "add", "-q", str(tmp_path / "mine too"), "-b", "old")
+    python = python_with_an_editable_mypkg(tmp_path / "venv", repo.path, "finder")
+    site = next((tmp_path / "venv").glob("lib/python*/site-packages"))
+    installed_from(site, repo.path, "mypkg", "__editable__.mypkg.pth", "__editable___mypkg_finder.py")
+    for name, origin in {"a_c": repo.path, "b_c": tmp_path / "mine too", "free_c": tmp_path / "other"}.items():
+        (site / f"{name}.py").write_text("")
+        installed_from(site, origin, name, f"{name}.py")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", site / "lib_c.so", repo.path / "kernels/tiny/tiny.c"], check=True)
+    installed_from(site, repo.path, "lib_c", "lib_c.so")
+    lib = "ctypes.CDLL(str(next(p for p in (Path(p) / 'lib_c.so' for p in sys.path) if p.exists())))"
+    leaks = ["import free_c", "import a_c", "import b_c", f"import ctypes, sys; {lib}"]
+    for number, line in enumerate(leaks):
+        repo.branch(f"leak{number}")
+        repo.commit("leak", {"kernels/tiny/__init__.py": f"{PACKAGE}\n{line}\n"})
+        repo.checkout("main")
+    done = abprof(
+        "main", *(f"leak{n}" for n in range(4)), *QUICK, "--python", str(python), cwd=repo.path, home=tmp_path
+    )
+    for arm in ("base", "target"):
+        assert done.statuses(arm) == {CELL: "ok"}, "the finder of an editable install does nothing unasked"
+    assert [row["verdict"] == "broken" for row in done.run["comparisons"]] == [False, True, True, True]
+    assert f"module a_c is of a_c, which was installed from {repo.path}, outside" in reasons(done, "target2")
+    assert f"module b_c is of b_c, which was installed from {tmp_path / 'mine too'}, outside" in reasons(
+        done, "target3"
+    )
+    assert f"lib_c.so is of lib_c, which was installed from {repo.path}, outside" in reasons(done, "target4")
 
 
 def test_what_a_workload_imports_from_its_own_folder_is_the_judges(tmp_path: Path) -> None:

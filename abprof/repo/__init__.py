@@ -2,7 +2,7 @@
 
 from abprof.repo.history import commits_between, commits_touching, merge_base, nearest_names, read_file
 from abprof.repo.leftovers import tidy
-from abprof.repo.locate import Repository, open_repository
+from abprof.repo.locate import Repository, folders, open_repository
 from abprof.repo.sides import resolve
 from abprof.repo.worktrees import checkout, checkouts, release, retain
 
@@ -12,6 +12,7 @@ __all__ = [
     "checkouts",
     "commits_between",
     "commits_touching",
+    "folders",
     "merge_base",
     "nearest_names",
     "open_repository",

@@ -49,6 +49,13 @@ class Repository:
         return self.reader.using(GIT_OBJECT_DIRECTORY=str(self.store / "objects"))
 
 
+def folders(repository: Repository) -> tuple[str, ...]:
+    """The folders of the user's repository: its own work tree first, then those of `git worktree add`."""
+    rows = repository.reader.text("worktree", "list", "--porcelain").split("\n")
+    found = [row.removeprefix("worktree ") for row in rows if row.startswith("worktree ")]
+    return tuple(dict.fromkeys((str(repository.path), *found)))
+
+
 def open_repository(path: Path, *, cache: Path) -> Repository:
     """The repository that `path` (a folder, at any depth) belongs to. `cache` is abprof's cache folder.
 

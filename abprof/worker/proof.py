@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections.abc import Container
 from functools import lru_cache
 
 from abprof import wire
+from abprof.worker.installed import installed_from
 
 # Where the interpreter's own libraries and installed packages lie. Not the whole prefix: that of a system's Python is
 # /usr, and a checkout may lie below it.
@@ -22,24 +24,30 @@ def prove(mount: wire.Mount, kernels: dict[str, str]) -> tuple[str, list[dict[st
     """Every module and shared object of the package with its SHA-256, and why one of them may not be there ("" if all may).
 
     Nothing but the allowed may come from `mount.forbidden`: the user's checkout, other sides' trees and builds, the
-    caches under the home folder that all branches share. `kernels` are compiled kernels: name -> sha256.
+    caches under the home folder that all branches share; nor be of a distribution that was installed from one of
+    `mount.sources`. `kernels` are compiled kernels: name -> sha256.
     """
     found: list[dict[str, str]] = []
     reason = ""
     own, others = _prefixes(tuple(mount.allowed)), _prefixes(tuple(mount.forbidden))
     top = mount.module if mount.module.startswith("abprof_side.") else mount.module.split(".")[0]
+    installed = installed_from(_prefixes(tuple(mount.sources)), own, tuple(sys.path))
     for name, path in _modules():
         mine = name == top or name.startswith(top + ".")
         allowed = path.startswith(own)
         if not allowed and (mine or (path.startswith(others) and not path.startswith(_PREFIXES))):
             reason = reason or f"module {name} was loaded from {path}, outside this side's tree"
-        if mine or allowed:
+        if path in installed:
+            reason = reason or f"module {name} is of {installed[path]}, outside this side's tree"
+        if mine or allowed or path in installed:
             found.append(_artefact("module", name, path))
-    for path in _mapped_objects():
-        allowed = path.startswith(own)
-        if not allowed and path.startswith(others):
+    for path in _mapped_objects(installed):
+        allowed, elsewhere = path.startswith(own), path.startswith(others)
+        if not allowed and elsewhere:
             reason = reason or f"shared object {path} was loaded from outside this side's tree"
-        if allowed or path.startswith(others):
+        if path in installed:
+            reason = reason or f"shared object {path} is of {installed[path]}, outside this side's tree"
+        if allowed or elsewhere or path in installed:
             found.append(_artefact("object", os.path.basename(path), path))  # noqa: PTH119
     found += [{"kind": "kernel", "name": n, "path": "", "sha256": h} for n, h in sorted(kernels.items())]
     return reason, found
@@ -61,14 +69,15 @@ def _ours(name: str) -> bool:
     return name in {"abprof", "__main__", "__mp_main__"} or name.startswith(("abprof.", "abprof_workloads."))
 
 
-def _mapped_objects() -> list[str]:
+def _mapped_objects(installed: Container[str]) -> list[str]:
+    """Those mapped into this process, without the environment's own; with those of `installed` all the same."""
     paths = set()
     with open("/proc/self/maps") as maps:
         for line in maps:
             path = line.split(maxsplit=5)[-1].strip()
             if path.startswith("/") and ".so" in path:
                 paths.add(path.removesuffix(" (deleted)"))
-    return sorted(p for p in paths if not p.startswith(_PREFIXES))
+    return sorted(path for path in paths if path in installed or not path.startswith(_PREFIXES))
 
 
 @lru_cache(maxsize=64)

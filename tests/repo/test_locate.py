@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from abprof.errors import AbprofError
-from abprof.repo import checkouts, open_repository, resolve
+from abprof.repo import checkouts, folders, open_repository, resolve
 from tests.gitrepo import GitRepo, make_repo
 from tests.repo.conftest import KERNEL, as_somebody_else, fingerprint
 
@@ -20,6 +20,18 @@ def test_found_from_any_folder_inside(repo: GitRepo, cache: Path) -> None:
     assert found.path == repo.path
     assert found.git_dir == found.common_dir == repo.path / ".git"
     assert not cache.exists()  # looking costs nothing
+
+
+def test_all_folders_that_the_user_has_of_it(repo: GitRepo, tmp_path: Path, cache: Path) -> None:
+    """From whichever of them it was found, that one first; what abprof checks out itself is not among them."""
+    linked = tmp_path / "a linked one"
+    repo.git("worktree", "add", "--quiet", str(linked), "-b", "old")
+    assert folders(open_repository(repo.path, cache=cache)) == (str(repo.path), str(linked))
+    found = open_repository(linked, cache=cache)
+    assert folders(found) == (str(linked), str(repo.path))
+    sides, _ = resolve(found, ["main"])
+    with checkouts(found, sides, run="r"):
+        assert len(folders(found)) == 2
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import dataclasses
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -52,6 +54,15 @@ def shared_object(path: Path) -> Path:
     shutil.copyfile(_ctypes.__file__, path)
     ctypes.CDLL(str(path))
     return path
+
+
+def distribution(site: Path, name: str, url: str, *files: str) -> None:
+    """A dist-info as installers leave it (PEP 610)."""
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    (info / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {"editable": "editable" in name}}))
 
 
 def named(artefacts: list[dict[str, str]]) -> dict[str, str]:
@@ -141,3 +152,49 @@ def test_the_interpreters_own_packages_may_lie_in_the_checkout(tmp_path: Path) -
 def test_abprofs_own_part_and_the_judge_are_not_the_packages(tmp_path: Path, modules: dict[str, Path]) -> None:
     load(modules, "abprof_workloads.dense", tmp_path / "checkout" / "workloads" / "dense.py")
     assert prove(mount(tmp_path), {}) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("file://{tmp}/checkout", "{tmp}/checkout"),
+        ("file://{tmp}/checkout/a%20folder", "{tmp}/checkout/a folder"),
+        ("file://{tmp}/worktree/dist/mine-1.0-py3-none-any.whl", "{tmp}/worktree/dist/mine-1.0-py3-none-any.whl"),
+        ("file://{tmp}/checkout-2", ""),  # a folder whose name only begins alike
+        ("file://{tmp}/side", ""),  # this side's own
+        ("https://example.org/mine-1.0.whl", ""),
+        ("no url", ""),
+    ],
+)
+def test_what_was_installed_from_the_repository_is_another_trees(
+    tmp_path: Path, modules: dict[str, Path], monkeypatch: pytest.MonkeyPatch, url: str, says: str
+) -> None:
+    """A module of any name, and a library that it loads, where installed packages lie."""
+    site = tmp_path / "site"
+    monkeypatch.syspath_prepend(str(site))
+    distribution(site, "mine", url.format(tmp=tmp_path), "_mine_c.py", "mine.libs/mine.so")
+    load(modules, "_mine_c", site / "_mine_c.py", "N = 1\n")
+    library = shared_object(site / "mine.libs" / "mine.so")
+    given = mount(tmp_path)
+    given = dataclasses.replace(given, sources=[str(tmp_path / name) for name in ("checkout", "worktree", "side")])
+    reason, found = prove(given, {})
+    if not says:
+        assert (reason, found) == ("", [])
+        return
+    what = f"mine, which was installed from {says.format(tmp=tmp_path)}, outside this side's tree"
+    assert reason == f"module _mine_c is of {what}"
+    assert set(named(found)) == {"_mine_c", "mine.so"}, "and it is on record"
+    sys.modules.pop("_mine_c")
+    assert prove(given, {})[0] == f"shared object {library} is of {what}"
+
+
+def test_a_build_in_place_that_is_installed_where_it_was_built_is_named(
+    tmp_path: Path, modules: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An editable install whose compiled part lies beside torch."""
+    site = tmp_path / "site"
+    monkeypatch.syspath_prepend(str(site))
+    distribution(site, "my_editable", f"file://{tmp_path}/checkout", "my_ext.so", "__editable__.pth")
+    load(modules, "my_ext", site / "my_ext.so")
+    given = dataclasses.replace(mount(tmp_path), sources=[str(tmp_path / "checkout")])
+    assert prove(given, {})[0].startswith("module my_ext is of my_editable, which was installed from")
