@@ -8,7 +8,6 @@ from typing import Any
 
 from abprof.config import Config, environment_default, percent, seconds
 from abprof.errors import AbprofError
-from abprof.model import Run
 
 _FAIL_ON = ("slower", "broken", "unclear", "never")
 
@@ -92,16 +91,3 @@ def _pythons(values: Sequence[str]) -> dict[str, str]:
         side, equals, path = value.partition("=")
         found[side if equals else ""] = path if equals else value
     return found
-
-
-def estimate(planned: Run) -> str:
-    """How long the run may take, by the rules of abprof/turns.py; builds and references are not counted."""
-    from abprof import stats, turns
-
-    runnable = [cell for cell in planned.cells if not cell.skip]
-    arms = len(planned.sides) + (1 if len(planned.sides) > 1 else 0)
-    one = sum(turns.epoch_cost(planned.machine.kind, len(runnable) * arms))
-    if planned.settings.quick:
-        return f"about {one:.0f} s of measuring, builds not counted"
-    low, high = one * stats.LOOKS[0], min(one * stats.LOOKS[-1], planned.settings.budget)
-    return f"about {low:.0f} s of measuring if all is clear, at most {max(low, high):.0f} s, builds not counted"

@@ -158,7 +158,7 @@ def run(
     config = config_from(locals(), sys.argv[1:])
     view = View(quiet=quiet, verbose=verbose)
     if dry_run:
-        return _show_plan(session.dry_run(config, view), json)
+        return _show_plan(session.dry_run(config, view), json, peers=peers)
     finished, folder = session.run(config, view)
     return show(finished, folder, json=json, everything=all_)
 
@@ -184,8 +184,8 @@ def run_as_json(finished: Run, folder: Path) -> str:
     return msgspec.json.encode({**msgspec.to_builtins(finished), "run_dir": str(folder)}).decode()
 
 
-def _show_plan(planned: Run, json: bool) -> int:
-    from abprof.cli.options import estimate
+def _show_plan(planned: Run, json: bool, *, peers: bool) -> int:
+    from abprof.estimate import estimate
 
     if json:
         import msgspec
@@ -196,5 +196,6 @@ def _show_plan(planned: Run, json: bool) -> int:
         print(f"{side.id:8} {side.spec}  {side.commit[:10]}  {side.subject}")
     for cell in planned.cells:
         print(f"  {cell.id}" + (f"  (unsupported: {cell.skip})" if cell.skip else ""))
-    print(f"{len(planned.cells)} cells on {planned.machine.device}; {estimate(planned)}")
+    cells = "1 cell" if len(planned.cells) == 1 else f"{len(planned.cells)} cells"
+    print(f"{cells} on {planned.machine.device}; {estimate(planned, peers=peers)}")
     return Exit.OK

@@ -1,0 +1,89 @@
+"""How long a run may take, for `--dry-run`: from each cell's work, a rough rate of the device, and the rules of turns.py.
+
+Right to a factor of a few, and it says on what it rests. Builds and references are not counted.
+"""
+
+from __future__ import annotations
+
+from abprof import plan, stats, turns
+from abprof.model import Cell, Run, Workload
+
+_TFLOPS_OF_A_CORE, _GBPS_OF_A_CPU = 0.02, 10.0
+_TFLOPS_OF_A_GPU, _GBPS_OF_A_GPU = 300.0, 2000.0
+_CALLS_TO_OPEN = 2  # at least: the first call, and one that is timed to choose the pace
+
+
+def estimate(planned: Run, *, peers: bool) -> str:
+    """One or two sentences: how long, on which assumption, and whether the first look fits into the budget."""
+    fewest, usual = epoch_seconds(planned, peers=peers)
+    settings = planned.settings
+    rests_on = f"builds not counted, {_assumption(planned)}"
+    if settings.quick:
+        return f"about {span(usual)} of measuring in one epoch, {rests_on}"
+    first, last = settings.epochs or stats.LOOKS[0], settings.epochs or stats.LOOKS[-1]
+    if first * fewest > settings.budget:
+        least = f"{first} epochs of the fewest rounds take about {span(first * fewest)}, {rests_on}"
+        return (
+            f"{least}: the first look does not fit into the budget of {span(settings.budget)}; fewer cells, or --budget"
+        )
+    low, high = min(first * usual, settings.budget), min(last * usual, settings.budget)
+    least = f"about {span(low)} of measuring"
+    return f"{least}{f' if all is clear, at most {span(high)}' if high > low else ''}, {rests_on}"
+
+
+def epoch_seconds(planned: Run, *, peers: bool) -> tuple[float, float]:
+    """An epoch of the fewest rounds, and one of as many as the rules give."""
+    kind, loads = planned.machine.kind, {load.name: load for load in planned.workloads}
+    runnable = [cell for cell in planned.cells if not cell.skip and cell.kernel]
+    alone = len(planned.sides) == 1 or planned.settings.quick
+    controlled = set() if alone else plan.controls(runnable, set())
+    fewest = usual = sum(turns.epoch_cost(kind, 0)[0] for _ in {cell.kernel for cell in runnable})
+    for cell in runnable:
+        arms = _arms(planned, loads[cell.workload], control=cell.id in controlled, peers=peers)
+        opening = turns.epoch_cost(kind, arms)[0] - turns.epoch_cost(kind, 0)[0]
+        call = call_seconds(planned, cell)
+        opening += _CALLS_TO_OPEN * arms * call
+        fewest += opening + _turns(planned, call, arms, 0.0)
+        usual += opening + _turns(planned, call, arms, 1.0)
+    return fewest, usual
+
+
+def call_seconds(planned: Run, cell: Cell) -> float:
+    """What a call takes at the assumed rates; 0 for a cell that states no work."""
+    of = planned.machine
+    if of.kind == "simulated":
+        return 0.0
+    flops, gbps = (_TFLOPS_OF_A_GPU, _GBPS_OF_A_GPU) if of.kind == "cuda" else (_cpu_tflops(planned), _GBPS_OF_A_CPU)
+    return max((cell.flops or 0.0) / flops / 1e12, (cell.bytes or 0.0) / gbps / 1e9)
+
+
+def span(seconds: float) -> str:
+    """`90 s`, `12 min`, `3.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _arms(planned: Run, load: Workload, *, control: bool, peers: bool) -> int:
+    """As far as is known before the builds: variants that only a package names come on top."""
+    return len(plan.arms(load, planned.sides, (), control=control, peers=peers))
+
+
+def _turns(planned: Run, call: float, arms: int, share: float) -> float:
+    pace = turns.pace(planned.machine.kind, [max(call, 1e-6) * 1e9] * arms, [0.0] * arms, planned.settings, share)
+    return pace.rounds * pace.calls * arms * max(call, 1e-6)
+
+
+def _cpu_tflops(planned: Run) -> float:
+    return _TFLOPS_OF_A_CORE * max(1, planned.machine.cpus)
+
+
+def _assumption(planned: Run) -> str:
+    kind = planned.machine.kind
+    if kind == "simulated":
+        return "calls that take no time"
+    rates = f"{_TFLOPS_OF_A_GPU:g} TFLOP/s and {_GBPS_OF_A_GPU:g} GB/s"
+    if kind == "cpu":
+        rates = f"{_TFLOPS_OF_A_CORE:g} TFLOP/s per core and {_GBPS_OF_A_CPU:g} GB/s"
+    silent = sum(not (cell.flops or cell.bytes) for cell in planned.cells if not cell.skip)
+    return f"assuming {rates}" + (f"; {silent} of the cells state no work" if silent else "")
