@@ -24,6 +24,14 @@ _ALLOWED = re.compile(
 # Python's own hooks into what is imported: they would let another tree in.
 _DROPPED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT", "PYTHONSAFEPATH")
 _GIT = re.compile(r"^GIT_")
+# Every build has these to itself, under its own folder.
+_CACHES = {
+    "TRITON_CACHE_DIR": "triton",
+    "TORCH_EXTENSIONS_DIR": "torch_extensions",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "CUDA_CACHE_PATH": "cuda",
+    "XDG_CACHE_HOME": "xdg",
+}
 
 
 def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -48,17 +56,15 @@ def mode(asked: Literal["", "user", "clean"], environ: Mapping[str, str]) -> Lit
 
 
 def worker(base: Mapping[str, str], caches: Path, device: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """`base` with private caches under `caches`, the leased device alone visible, and what the configuration adds."""
-    private = {
-        "TRITON_CACHE_DIR": caches / "triton",
-        "TORCH_EXTENSIONS_DIR": caches / "torch_extensions",
-        "TORCHINDUCTOR_CACHE_DIR": caches / "inductor",
-        "CUDA_CACHE_PATH": caches / "cuda",
-        "XDG_CACHE_HOME": caches / "xdg",
-    }
+    """What all workers have in common, private caches under `caches`, and what the configuration adds."""
+    private = {name: str(caches / folder) for name, folder in _CACHES.items()}
+    return {**shared(base, device), **private, **extra}
+
+
+def shared(base: Mapping[str, str], device: str) -> dict[str, str]:
+    """`base` with the leased device alone visible: what the workers of every build have in common."""
     env = {
-        **base,
-        **{name: str(path) for name, path in private.items()},
+        **{name: value for name, value in base.items() if name not in _CACHES},
         "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",  # a worktree stays as git wrote it
@@ -73,7 +79,7 @@ def worker(base: Mapping[str, str], caches: Path, device: str, extra: Mapping[st
     if device.startswith("cuda:"):
         env["CUDA_VISIBLE_DEVICES"] = device.removeprefix("cuda:")
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    return {**env, **extra}
+    return env
 
 
 def fill(extra: Mapping[str, str], where: str, **places: str) -> dict[str, str]:

@@ -91,7 +91,7 @@ def make_plan(place: Place, trees: Sequence[Checkout], logs: Path, view: View, a
     for line in workloads_differ(place, trees, source):
         view.warn(line)
     setup = _setup(place, workers)
-    shown = environment.worker(env, beside / "caches", device.worker, {})
+    shown = environment.shared(env, device.worker)
     head = again.run if again else _head(place, found, f"{source} sha256:{digest}", shown, withheld, setup)
     kernels = list(dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel))
     return Plan(shop, found, place.packages(kernels), {c.side.id: c for c in trees}, head)

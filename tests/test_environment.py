@@ -8,6 +8,8 @@ import pytest
 
 from abprof import environment
 from abprof.errors import AbprofError
+from tests.simulated.lab import Lab
+from tests.simulated.planted import SPEEDS
 
 MINE = {
     "PATH": "/bin",
@@ -53,6 +55,22 @@ def test_private_caches_and_one_device(tmp_path: Path) -> None:
     ):
         assert env[name].startswith(str(tmp_path))
     assert (env["CUDA_VISIBLE_DEVICES"], env["EXTRA"]) == ("GPU-1", "1")
+
+
+def test_what_is_shared_names_no_builds_cache(tmp_path: Path) -> None:
+    mine = {"PATH": "/bin", "TRITON_CACHE_DIR": "/my/triton", "XDG_CACHE_HOME": "/my/cache"}
+    shared = environment.shared(mine, "cpu")
+    assert not {name for name in shared if "CACHE" in name}
+    worker = environment.worker(mine, tmp_path, "cpu", {})
+    assert {**worker, **shared} == worker
+    assert "/my/" not in " ".join(worker.values())
+
+
+def test_a_run_records_what_its_workers_shared_and_no_folder_that_is_gone(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, SPEEDS)
+    recorded = lab.abprof("main", "fast", "--quick").run.environment
+    assert recorded["TRITON_DISABLE_LINE_INFO"] == "1"
+    assert not [value for value in recorded.values() if str(lab.cache) in value]
 
 
 def test_places_are_filled_in_and_others_refused() -> None:
