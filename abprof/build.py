@@ -47,7 +47,10 @@ def build(shop: Workshop, job: Job, *, rebuild: bool, say: Say, site: Site | Non
         return Build(side=side, kernel=job.package.name, key="", failure=Failure(status="missing", reason=reason))
     names = keys.inputs(tree, job.package)
     content = keys.content(tree, names)
-    key = keys.build_key(keys.of_side(job.package, side), content, shop.toolchain[side], shop.env, shop.mode)
+    settings = keys.of_side(job.package, side)
+    # The folders that are the builder's own follow from the key.
+    env = keys.counted(shop.worker_env(job.checkout, job.package, Path("{build}")), shop.named)
+    key = keys.build_key(settings, content, shop.toolchain[side], env, shop.mode)
     home = shop.cache / "builds" / key
     home.mkdir(parents=True, exist_ok=True)
     log = shop.logs / f"build-{side}-{job.package.name}.log"

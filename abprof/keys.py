@@ -6,7 +6,7 @@ import fnmatch
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -14,10 +14,16 @@ import msgspec
 from abprof import environment
 from abprof.model import Package
 
-# Variables that reach a compiler. Others may differ from one shell to the next without changing a build.
-_BUILD_VARIABLE = re.compile(
-    r"^(CC|CXX|CFLAGS|CXXFLAGS|CPPFLAGS|LDFLAGS|CPATH|LIBRARY_PATH|C_INCLUDE_PATH|CPLUS_INCLUDE_PATH|"
-    r"CUDA_HOME|CUDA_PATH|NVCC_.*|TORCH_CUDA_ARCH_LIST|TORCH_.*FLAGS|TRITON_(?!CACHE_DIR).*|FFA_.*)$"
+# What a shell, terminal, desktop, batch system or service manager says of itself, abprof's own options, and which of
+# equal devices is leased: these differ from one terminal or night to the next and a build does not read them.
+# Everything else that a builder receives counts: a build made needlessly costs minutes, a stale one is measured.
+_NOISE = re.compile(
+    r"^(_|_CE_.*|_ModuleTable.*|PWD|OLDPWD|SHLVL|PS\d|PROMPT.*|HIST.*|LESS.*|LS_COLORS|PAGER|EDITOR|VISUAL|MAIL|"
+    r"TERM.*|COLORTERM|LC_TERMINAL.*|COLUMNS|LINES|VTE_VERSION|(KONSOLE|KITTY|WEZTERM|ITERM|ALACRITTY|GNOME|VSCODE)_.*|"
+    r"TMUX.*|STY|WINDOW|WINDOWID|SSH_.*|GPG_.*|DBUS_.*|DISPLAY|WAYLAND_DISPLAY|XAUTHORITY|SESSION_MANAGER|DESKTOP_.*|"
+    r"XDG_(SESSION|SEAT|VTNR|RUNTIME_DIR|CURRENT_DESKTOP|MENU_PREFIX|GREETER).*|HOSTNAME|TMPDIR|TMP|TEMP|"
+    r"INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_.*|MEMORY_PRESSURE_.*|NOTIFY_SOCKET|(SLURM|SLURMD|PBS|LSB)_.*|"
+    r"VIRTUAL_ENV_PROMPT|CONDA_PROMPT_MODIFIER|CONDA_SHLVL|PYTEST_CURRENT_TEST|ABPROF_.*|CUDA_VISIBLE_DEVICES)$"
 )
 
 
@@ -67,15 +73,23 @@ def of_side(package: Package, side: str) -> Package:
     return msgspec.structs.replace(package, build=tuple(recipe.values()), env=env)
 
 
+def counted(env: Mapping[str, str], named: Container[str]) -> dict[str, str]:
+    """The variables of a builder that decide a build: all but the noise, which counts where abprof.toml names it."""
+    kept = {name: value for name, value in env.items() if name in named or not _NOISE.match(name)}
+    if "PATH" in kept:  # a folder that comes again is never looked into
+        kept["PATH"] = os.pathsep.join(dict.fromkeys(kept["PATH"].split(os.pathsep)))
+    return kept
+
+
 def build_key(
     package: Package, content_hash: str, toolchain: Mapping[str, str], env: Mapping[str, str], mode: str
 ) -> str:
-    """Twenty hex digits: content, package settings (those `of_side`), toolchain, the variables that reach a compiler, mode."""
+    """Twenty hex digits: content, package settings (those `of_side`), toolchain, variables (those `counted`), mode."""
     parts = [
         content_hash,
         f"{package.name}\0{package.path}\0{package.module}\0{package.build}\0{sorted(package.env.items())}",
         *(f"{name}={value}" for name, value in sorted(toolchain.items())),
-        *(f"{name}={env[name]}" for name in sorted(env) if _BUILD_VARIABLE.match(name)),
+        *(f"{name}={value}" for name, value in sorted(env.items())),
         mode,
     ]
     return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:20]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -100,20 +100,24 @@ def _run_id(sides: Sequence[Side]) -> str:
     return "-".join([stamp, *labels])[:180]
 
 
-def toolchain(versions: dict[str, str], facts: dict[str, str], device: str) -> dict[str, str]:
-    """What decides a build besides its inputs: interpreter, torch, triton, CUDA, compilers, architecture."""
+def toolchain(
+    versions: Mapping[str, str], facts: Mapping[str, str], device: str, env: Mapping[str, str]
+) -> dict[str, str]:
+    """What decides a build besides its inputs and variables: interpreter, torch, triton, CUDA, architecture, and the
+    compilers that a builder with the variables `env` finds."""
     chain = {**versions, "architecture": facts.get("capability", ""), "device": device}
-    for name, command in (("cxx", os.environ.get("CXX") or "c++"), ("nvcc", _nvcc())):
-        said = proc.output([command, "--version"]) if command else None
+    compilers = {"cc": env.get("CC") or "cc", "cxx": env.get("CXX") or "c++", "nvcc": _nvcc(env)}
+    for name, command in compilers.items():
+        said = proc.output([*command.split(), "--version"], env=env) if command else None
         if said:
             chain[name] = " ".join(said.split("\n")[:4]).strip()
     return {name: value for name, value in chain.items() if value}
 
 
-def _nvcc() -> str:
-    found = shutil.which("nvcc")
-    home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
-    return found or (f"{home}/bin/nvcc" if Path(home, "bin", "nvcc").exists() else "")
+def _nvcc(env: Mapping[str, str]) -> str:
+    home = env.get("CUDA_HOME") or "/usr/local/cuda"
+    beside = f"{home}/bin/nvcc"
+    return shutil.which("nvcc", path=env.get("PATH")) or (beside if Path(beside).exists() else "")
 
 
 def sources(place: Place) -> tuple[str, ...]:

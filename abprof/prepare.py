@@ -66,12 +66,12 @@ def make_plan(place: Place, trees: Sequence[Checkout], logs: Path, view: View, a
             found = survey(asked, files, config, device=device.worker, kind=device.kind, timeout=config.timeout)
     finally:
         asked.stop()
-    chains = {workers["base"]: toolchain(found.ready.versions, found.ready.facts, device.kind)}
+    chains = {workers["base"]: toolchain(found.ready.versions, found.ready.facts, device.kind, env)}
     for side, argv in workers.items():
         if argv not in chains:
             other = alone(config, place.cache, device.worker, beside, side=side, log=logs / "survey.log")
             ready = who_is(other, device.worker, config.timeout)
-            chains[argv] = toolchain(ready.versions, ready.facts, device.kind)
+            chains[argv] = toolchain(ready.versions, ready.facts, device.kind, env)
     shop = Workshop(
         cache=place.cache,
         logs=logs,
@@ -85,6 +85,7 @@ def make_plan(place: Place, trees: Sequence[Checkout], logs: Path, view: View, a
         toolchain={side: chains[argv] | {"interpreter": argv[0]} for side, argv in workers.items()},
         timeout=config.timeout,
         build_timeout=config.build_timeout,
+        named=frozenset({*place.file.environment.set, *place.file.environment.allow}),
     )
     for line in place.notes:
         view.say(line)

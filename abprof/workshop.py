@@ -33,6 +33,7 @@ class Workshop:
     timeout: float  # seconds for one request
     build_timeout: float
     sources: tuple[str, ...] = ()  # the repository under test: what was installed from there is no side's own
+    named: frozenset[str] = frozenset()  # variables that abprof.toml's [environment] sets or lets through
     mode: str = "release"
 
     def argv(self, side: str) -> Sequence[str]:

@@ -17,6 +17,7 @@ from abprof.builder import Builder, Published, Site
 from abprof.errors import AbprofError
 from abprof.harness import install
 from abprof.model import Build, Cell, Checkout, Package, Side
+from abprof.place import toolchain
 from abprof.workshop import Workshop
 from tests.tinyrepo import PACKAGE, WORKLOAD, source
 
@@ -186,13 +187,70 @@ def test_a_published_build_whose_files_are_gone_is_made_again(shop: Shop) -> Non
     assert not shop.build(shop.tree("base", TINY)).cached
 
 
-def test_the_toolchain_and_the_compilers_variables_are_part_of_the_key() -> None:
+def test_content_toolchain_and_variables_are_part_of_the_key() -> None:
     package = Package(name="tiny")
-    key = keys.build_key(package, "abc", {"torch": "2.11"}, {"HOME": "/a", "CFLAGS": "-O2"}, "release")
-    assert key == keys.build_key(package, "abc", {"torch": "2.11"}, {"HOME": "/b", "CFLAGS": "-O2"}, "release")
-    assert key != keys.build_key(package, "abc", {"torch": "2.13"}, {"HOME": "/a", "CFLAGS": "-O2"}, "release")
-    assert key != keys.build_key(package, "abc", {"torch": "2.11"}, {"HOME": "/a", "CFLAGS": "-O3"}, "release")
-    assert key != keys.build_key(package, "abd", {"torch": "2.11"}, {"HOME": "/a", "CFLAGS": "-O2"}, "release")
+    key = keys.build_key(package, "abc", {"torch": "2.11"}, {"CFLAGS": "-O2"}, "release")
+    assert key == keys.build_key(package, "abc", {"torch": "2.11"}, {"CFLAGS": "-O2"}, "release")
+    assert key != keys.build_key(package, "abc", {"torch": "2.13"}, {"CFLAGS": "-O2"}, "release")
+    assert key != keys.build_key(package, "abc", {"torch": "2.11"}, {"CFLAGS": "-O3"}, "release")
+    assert key != keys.build_key(package, "abd", {"torch": "2.11"}, {"CFLAGS": "-O2"}, "release")
+
+
+UNROLLED = PACKAGE.replace('print("$"', 'print("unrolled", os.environ.get("RMS_UNROLL")); print("$"')
+
+
+def test_a_variable_that_build_reads_makes_another_build(shop: Shop) -> None:
+    """Whatever it is called: nobody but the package knows what its build() reads."""
+    tree = shop.tree("base", {**TINY, "kernels/tiny/__init__.py": UNROLLED})
+
+    def made(**env: str) -> Build:
+        shop.shop = dataclasses.replace(shop.shop, env={**plain, **env})
+        return shop.build(tree)
+
+    plain = dict(shop.shop.env)
+    first, other = made(RMS_UNROLL="4"), made(RMS_UNROLL="8")
+    assert not other.cached
+    assert first.key != other.key
+    assert "unrolled 8" in (shop.folder / "logs" / other.log).read_text()
+    noise = {
+        "PWD": "/x",
+        "SHLVL": "7",
+        "_": "/bin/x",
+        "TERM": "vt100",
+        "SSH_TTY": "/dev/pts/9",
+        "ABPROF_THRESHOLD": "3",
+    }
+    again = made(RMS_UNROLL="4", PATH=f"{plain['PATH']}:{plain['PATH'].split(':')[0]}", **noise)
+    assert (again.cached, again.key) == (True, first.key), "another terminal"
+    shop.shop = dataclasses.replace(shop.shop, named=frozenset({"TERM"}))
+    assert made(RMS_UNROLL="4", TERM="vt100").key != made(RMS_UNROLL="4", TERM="xterm").key
+
+
+def test_abprofs_own_folders_are_no_part_of_the_key(tmp_path: Path) -> None:
+    built = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        shop = Shop(tmp_path / name)
+        built.append(shop.build(shop.tree("base", {"kernels/tiny/__init__.py": "def double(x): return x * 2\n"})))
+    assert built[0].path != built[1].path
+    assert built[0].key == built[1].key
+
+
+@pytest.mark.parametrize(("variable", "tool"), [("CC", "cc"), ("CXX", "c++")])
+def test_another_compiler_is_another_toolchain(tmp_path: Path, variable: str, tool: str) -> None:
+    """The one that the builder finds: on its path, or named by its variable."""
+    for version, place in (("1.0", tmp_path / "old"), ("2.0", tmp_path / "new")):
+        place.mkdir()
+        (place / tool).write_text(f"#!/bin/sh\necho {tool} {version} $1\n")
+        (place / tool).chmod(0o755)
+
+    def chain(**env: str) -> str:
+        env = {"PATH": f"{tmp_path / 'old'}:/usr/bin:/bin", **env}
+        return toolchain({}, {}, "cpu", env)["cxx" if variable == "CXX" else "cc"]
+
+    assert chain() == f"{tool} 1.0 --version"
+    assert chain(PATH=f"{tmp_path / 'new'}:/usr/bin:/bin") == f"{tool} 2.0 --version"
+    assert chain(**{variable: f"{tmp_path / 'new' / tool} -m64"}) == f"{tool} 2.0 -m64"
 
 
 BY_SIDE = {

@@ -111,3 +111,14 @@ def test_in_ci_the_workloads_are_those_of_base(lab: Lab, monkeypatch: pytest.Mon
     epochs = first.row("w/case=a").epochs
     again = lab.command("rerun", str(first.folder), "--repo", root)
     assert again.row("w/case=a").epochs > epochs, "the judge was found in base's worktree"
+
+
+def test_a_variable_of_the_file_or_the_shell_makes_other_builds(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cached() -> set[bool]:
+        return {made.cached for made in lab.abprof("main", "fast", "--quick").run.builds}
+
+    assert cached() == {False}
+    lab.repo.write({"abprof.toml": 'schema = 1\n[environment]\nset = {RMS_UNROLL = "4"}\n'})
+    assert (cached(), cached()) == ({False}, {True})
+    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "RMS_TILE": "64"})
+    assert cached() == {False}
