@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from abprof.report.html import html
 from abprof.report.markdown import code, escape, markdown
 
 from . import runs
@@ -110,3 +111,12 @@ def test_one_branch_alone_has_times_and_no_verdicts():
     assert "| `mask_type=full direction=fwd` | 3.586 ms | 3.583 to 3.590 ms | 613.2 | 768.0 MiB |" in text
     assert "▲" not in text
     assert "% slower" not in text
+
+
+def test_a_working_tree_is_called_one_whether_it_was_changed_or_not():
+    run = runs.run(target=runs.changed(runs.TARGET, kind="worktree", label="working-tree"))
+    text = markdown(run, [])
+    assert f"| target | `working-tree` | working tree on `{runs.TARGET.commit[:10]}` |" in text
+    assert f"| base | `main` | `{runs.MAIN.commit[:10]}` |" in text
+    assert f"working tree on <code>{runs.TARGET.commit[:10]}</code>" in html(run, [])
+    assert "uncommitted" not in text + html(run, [])
