@@ -37,7 +37,7 @@ def run(config: Config, view: View) -> tuple[Run, Path]:
         signals(),
         proc.no_orphans(),
         new_folder(place.runs_dir, place.id, view) as folder,
-        worktrees(place, folder.id) as trees,
+        worktrees(place, folder.id, view) as trees,
         alone(place, view, wait=not config.no_wait),
     ):
         plan = make_plan(place, trees, folder.logs, view)
@@ -69,7 +69,7 @@ def again(
     with (
         signals(),
         proc.no_orphans(),
-        worktrees(place, folder.path.name) as trees,
+        worktrees(place, folder.path.name, view) as trees,
         alone(place, view, wait=True),
     ):
         view.attach(folder.path / "output.txt")
@@ -93,7 +93,7 @@ def dry_run(config: Config, view: View) -> Run:
         signals(),
         proc.no_orphans(),
         tempfile.TemporaryDirectory() as logs,
-        worktrees(place, place.id) as trees,
+        worktrees(place, place.id, view) as trees,
     ):
         return make_plan(place, trees, Path(logs), view).head
 
@@ -123,10 +123,16 @@ def measure(place: Place, plan: Plan, record: Record, view: View) -> None:
                 record.add(block)
 
 
-def worktrees(place: Place, run_id: str) -> contextlib.AbstractContextManager[tuple[Checkout, ...]]:
-    """A worktree of each side while the block runs."""
+@contextlib.contextmanager
+def worktrees(place: Place, run_id: str, view: View) -> Iterator[tuple[Checkout, ...]]:
+    """A worktree of each side while the block runs; where those are that are kept is said, and stands in the log."""
     keep, submodules = place.config.keep_worktrees, place.submodules
-    return repo.checkouts(place.repository, place.sides, run=run_id, submodules=submodules, keep=keep)
+    with repo.checkouts(place.repository, place.sides, run=run_id, submodules=submodules, keep=keep) as made:
+        for checkout in made if keep else ():
+            view.say(f"{checkout.side.id}'s worktree is kept: {checkout.path}")
+        if keep:
+            view.say("abprof clean --all removes kept worktrees")
+        yield made
 
 
 @contextlib.contextmanager
