@@ -47,14 +47,17 @@ def build(shop: Workshop, job: Job, *, rebuild: bool, say: Say, site: Site | Non
         return Build(side=side, kernel=job.package.name, key="", failure=Failure(status="missing", reason=reason))
     names = keys.inputs(tree, job.package)
     content = keys.content(tree, names)
-    settings = keys.of_side(job.package, side)
+    settings, chain = keys.of_side(job.package, side), shop.toolchain[side]
     # The folders that are the builder's own follow from the key.
-    env = keys.counted(shop.worker_env(job.checkout, job.package, Path("{build}")), shop.named)
-    key = keys.build_key(settings, content, shop.toolchain[side], env, shop.mode)
+    received = shop.worker_env(job.checkout, job.package, Path("{build}"))
+    env = keys.counted(received, shop.named, chain.get("prefix", ""))
+    parts = keys.made_of(settings, content, chain, env, shop.mode)
+    key = keys.build_key(parts)
     home = shop.cache / "builds" / key
     home.mkdir(parents=True, exist_ok=True)
     log = shop.logs / f"build-{side}-{job.package.name}.log"
     with FileLock(home / "lock"):
+        keys.remember(home, parts)
         known = published(home)
         if known and not rebuild and _untouched(home / known.generation, known, names, content):
             _keep_log(home / known.generation / "build.log", log, cached=True)

@@ -73,23 +73,56 @@ def of_side(package: Package, side: str) -> Package:
     return msgspec.structs.replace(package, build=tuple(recipe.values()), env=env)
 
 
-def counted(env: Mapping[str, str], named: Container[str]) -> dict[str, str]:
-    """The variables of a builder that decide a build: all but the noise, which counts where abprof.toml names it."""
+def counted(env: Mapping[str, str], named: Container[str], prefix: str) -> dict[str, str]:
+    """The variables of a builder that decide a build: all but the noise, which counts where abprof.toml names it.
+
+    `prefix` is the interpreter's: whether its venv is activated too changes nothing.
+    """
     kept = {name: value for name, value in env.items() if name in named or not _NOISE.match(name)}
-    if "PATH" in kept:  # a folder that comes again is never looked into
-        kept["PATH"] = os.pathsep.join(dict.fromkeys(kept["PATH"].split(os.pathsep)))
+    if "PATH" in kept:  # a folder that comes again, by whatever name, is never looked into
+        folders = (os.path.realpath(folder) for folder in kept["PATH"].split(os.pathsep))
+        kept["PATH"] = os.pathsep.join(dict.fromkeys(folders))
+    for name in {"VIRTUAL_ENV", "CONDA_PREFIX"} & kept.keys():
+        if name not in named and os.path.realpath(kept[name]) == prefix:
+            del kept[name]
     return kept
 
 
-def build_key(
+def made_of(
     package: Package, content_hash: str, toolchain: Mapping[str, str], env: Mapping[str, str], mode: str
-) -> str:
-    """Twenty hex digits: content, package settings (those `of_side`), toolchain, variables (those `counted`), mode."""
-    parts = [
-        content_hash,
-        f"{package.name}\0{package.path}\0{package.module}\0{package.build}\0{sorted(package.env.items())}",
-        *(f"{name}={value}" for name, value in sorted(toolchain.items())),
-        *(f"{name}={value}" for name, value in sorted(env.items())),
-        mode,
-    ]
-    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:20]
+) -> dict[str, str]:
+    """What decides a build, a digest of each part: content, package settings (those `of_side`), toolchain, variables
+    (those `counted`), mode."""
+    settings = f"{package.name}\0{package.path}\0{package.module}\0{package.build}\0{sorted(package.env.items())}"
+    parts = {"the sources": content_hash, "its settings in abprof.toml": settings, "the mode": mode}
+    parts |= {f"toolchain: {name}": value for name, value in toolchain.items()}
+    parts |= {f"variable {name}": value for name, value in env.items()}
+    return {name: _digest(parts[name]) for name in sorted(parts)}
+
+
+def build_key(parts: Mapping[str, str]) -> str:
+    """Twenty hex digits over what a build is made of."""
+    return _digest("\n".join(f"{name}={digest}" for name, digest in parts.items()))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:20]
+
+
+# ---------------------------------------------------------------- why two keys differ
+
+_PARTS = "made_of.json"
+
+
+def remember(home: Path, parts: Mapping[str, str]) -> None:
+    """Write down what the builds in this folder, CACHE/builds/KEY, are made of."""
+    (home / _PARTS).write_bytes(msgspec.json.encode(parts))
+
+
+def differences(before: Path, now: Path) -> list[str]:
+    """The parts in which the builds of two such folders differ; [] where it cannot be told any more."""
+    try:
+        old, new = (msgspec.json.decode((home / _PARTS).read_bytes(), type=dict[str, str]) for home in (before, now))
+    except (OSError, msgspec.DecodeError):
+        return []
+    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))

@@ -103,9 +103,10 @@ def _run_id(sides: Sequence[Side]) -> str:
 def toolchain(
     versions: Mapping[str, str], facts: Mapping[str, str], device: str, env: Mapping[str, str]
 ) -> dict[str, str]:
-    """What decides a build besides its inputs and variables: interpreter, torch, triton, CUDA, architecture, and the
-    compilers that a builder with the variables `env` finds."""
-    chain = {**versions, "architecture": facts.get("capability", ""), "device": device}
+    """What decides a build besides its inputs and variables: the interpreter by what it says of itself (it has many
+    names), torch, triton, CUDA, architecture, and the compilers that a builder with the variables `env` finds."""
+    interpreter = {name: facts.get(name, "") for name in ("prefix", "base_prefix", "soabi")}
+    chain = {**versions, **interpreter, "architecture": facts.get("capability", ""), "device": device}
     compilers = {"cc": env.get("CC") or "cc", "cxx": env.get("CXX") or "c++", "nvcc": _nvcc(env)}
     for name, command in compilers.items():
         said = proc.output([*command.split(), "--version"], env=env) if command else None

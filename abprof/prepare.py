@@ -82,7 +82,7 @@ def make_plan(place: Place, trees: Sequence[Checkout], logs: Path, view: View, a
         forbidden=forbidden(place),
         sources=sources(place),
         workloads={name: str(file) for name, file in files.items()},
-        toolchain={side: chains[argv] | {"interpreter": argv[0]} for side, argv in workers.items()},
+        toolchain={side: chains[argv] for side, argv in workers.items()},
         timeout=config.timeout,
         build_timeout=config.build_timeout,
         named=frozenset({*place.file.environment.set, *place.file.environment.allow}),
@@ -218,7 +218,7 @@ def lay_ground(place: Place, ready: Plan, builds: tuple[Build, ...], record: Rec
         for cell in cells
     }
     every = tuple({arm.id: arm for arm in (*record.head.arms, *(arm for row in arms.values() for arm in row))}.values())
-    record.start(rerun.same_builds(record.head, builds), arms=every)
+    record.start(rerun.same_builds(record.head, builds, place.cache / "builds"), arms=every)
     for cell in cells:
         outcomes = _known(cell, arms[cell.id], ready.survey, same - measured_all_the_same)
         if outcomes and not any(block.cell == cell.id for block in record.blocks):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from abprof import plan, stats
+from abprof import keys, plan, stats
 from abprof.comparison import pairs
 from abprof.config import Config
 from abprof.errors import AbprofError
@@ -65,8 +65,9 @@ def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
     return plan.select(cells, filters)
 
 
-def same_builds(run: Run, builds: Sequence[Build]) -> tuple[Build, ...]:
-    """The run's builds with those made now in their places; a part of the cells needs a part of the builds.
+def same_builds(run: Run, builds: Sequence[Build], folder: Path) -> tuple[Build, ...]:
+    """The run's builds with those made now in their places; a part of the cells needs a part of the builds. `folder`
+    holds what each of them is made of.
 
     Raises AbprofError when one was built from other inputs or by another toolchain than the run's.
     """
@@ -74,7 +75,9 @@ def same_builds(run: Run, builds: Sequence[Build]) -> tuple[Build, ...]:
     for build in builds:
         old = before.get((build.side, build.kernel))
         if old is not None and old.key != build.key:
-            what = f"the build of {build.kernel} is not the run's (sources, toolchain or environment differ)"
+            differing = ", ".join(keys.differences(folder / old.key, folder / build.key))
+            why = f"other than then: {differing}" if differing else "sources, toolchain or environment differ"
+            what = f"the build of {build.kernel} is not the run's ({why})"
             raise AbprofError(what, where=f"side {build.side}", advice="start a new run")
     return tuple((before | {(build.side, build.kernel): build for build in builds}).values())
 

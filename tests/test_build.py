@@ -14,11 +14,13 @@ import pytest
 from abprof import build, environment, keys
 from abprof.build import Job
 from abprof.builder import Builder, Published, Site
+from abprof.config import Config
 from abprof.errors import AbprofError
 from abprof.harness import install
 from abprof.model import Build, Cell, Checkout, Package, Side
 from abprof.place import toolchain
-from abprof.workshop import Workshop
+from abprof.survey import who_is
+from abprof.workshop import Workshop, alone, surroundings
 from tests.tinyrepo import PACKAGE, WORKLOAD, source
 
 TINY = {"kernels/tiny/__init__.py": PACKAGE, "kernels/tiny/tiny.c": source(10)}
@@ -188,12 +190,14 @@ def test_a_published_build_whose_files_are_gone_is_made_again(shop: Shop) -> Non
 
 
 def test_content_toolchain_and_variables_are_part_of_the_key() -> None:
-    package = Package(name="tiny")
-    key = keys.build_key(package, "abc", {"torch": "2.11"}, {"CFLAGS": "-O2"}, "release")
-    assert key == keys.build_key(package, "abc", {"torch": "2.11"}, {"CFLAGS": "-O2"}, "release")
-    assert key != keys.build_key(package, "abc", {"torch": "2.13"}, {"CFLAGS": "-O2"}, "release")
-    assert key != keys.build_key(package, "abc", {"torch": "2.11"}, {"CFLAGS": "-O3"}, "release")
-    assert key != keys.build_key(package, "abd", {"torch": "2.11"}, {"CFLAGS": "-O2"}, "release")
+    def key(content: str, torch: str, flags: str) -> str:
+        return keys.build_key(
+            keys.made_of(Package(name="tiny"), content, {"torch": torch}, {"CFLAGS": flags}, "release")
+        )
+
+    assert key("abc", "2.11", "-O2") == key("abc", "2.11", "-O2")
+    assert len({key("abc", "2.11", "-O2"), key("abc", "2.13", "-O2"), key("abc", "2.11", "-O3")}) == 3
+    assert key("abd", "2.11", "-O2") != key("abc", "2.11", "-O2")
 
 
 UNROLLED = PACKAGE.replace('print("$"', 'print("unrolled", os.environ.get("RMS_UNROLL")); print("$"')
@@ -251,6 +255,28 @@ def test_another_compiler_is_another_toolchain(tmp_path: Path, variable: str, to
     assert chain() == f"{tool} 1.0 --version"
     assert chain(PATH=f"{tmp_path / 'new'}:/usr/bin:/bin") == f"{tool} 2.0 --version"
     assert chain(**{variable: f"{tmp_path / 'new' / tool} -m64"}) == f"{tool} 2.0 -m64"
+
+
+def test_an_interpreter_by_another_name_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`.venv/bin/python`, the same through a link to the folder, and `python3` with the venv activated."""
+    prefix, name = Path(sys.prefix), Path(sys.executable).name
+    (tmp_path / "link").symlink_to(prefix)
+    own = Path(sys.executable).parent.relative_to(prefix)
+
+    def key(python: str) -> str:
+        config = Config(specs=("main",), python={"": python})
+        (folder := tmp_path / str(len(list(tmp_path.iterdir())))).mkdir()
+        env, _ = surroundings(config, tmp_path / "cache")
+        ready = who_is(alone(config, tmp_path / "cache", "cpu", folder), "cpu", 120)
+        chain = toolchain(ready.versions, ready.facts, "cpu", env)
+        return keys.build_key(keys.made_of(Package(name="k"), "", chain, keys.counted(env, (), chain["prefix"]), ""))
+
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    first = key(sys.executable)
+    assert key(str(tmp_path / "link" / own / name)) == first
+    monkeypatch.setenv("PATH", f"{prefix / own}:{os.environ['PATH']}")
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "link"))
+    assert key(name) == first
 
 
 BY_SIDE = {

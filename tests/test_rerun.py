@@ -82,3 +82,20 @@ def test_an_interpreter_is_found_from_where_the_command_was_given(here: Path, mo
     run = msgspec.structs.replace(run, setup=Setup(python={"": "./python"}))
     place = rerun.same_place(run, str(lab.repo.path), lab.runs, 60.0, View(quiet=True))
     assert command(place.config, "base", place.cache)[0] == str(here / "python")
+
+
+def test_a_rerun_whose_builds_are_others_says_in_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(tmp_path, Scenario(workloads={"w": load(["same"])}))
+    folder = lab.abprof("main", "fast", "--quick").folder
+    assert folder
+    again = ("rerun", str(folder), "--repo", str(lab.repo.path))
+    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "RMS_UNROLL": "8"})
+    said = lab.command(*again)
+    assert said.code == 2
+    assert said.err.splitlines()[-1] == (
+        "abprof: side base: the build of k is not the run's (other than then: variable RMS_UNROLL) (start a new run)"
+    )
+    run, _, _ = runfolder.read(folder)
+    for build in run.builds:
+        (lab.cache / "builds" / build.key / "made_of.json").unlink()
+    assert "(sources, toolchain or environment differ)" in lab.command(*again).err

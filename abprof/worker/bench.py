@@ -11,6 +11,7 @@ import platform
 import random
 import subprocess
 import sys
+import sysconfig
 import time
 import types
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ class Bench:
             uuid,
             memory,
             _versions(),
-            facts | {"host": platform.node()},
+            facts | {"host": platform.node()} | _interpreter(),
         )
 
     def usable(self) -> bool:
@@ -274,6 +275,15 @@ def _preset(axes: Any, kind: str) -> list[tuple[list[str], list[Any]]]:
             if len(value) != len(names):
                 raise ValueError(f"PRESETS: {names} zips {len(names)} axes, but has the entry {value}")
     return rows
+
+
+def _interpreter() -> dict[str, str]:
+    """Which installation this is, by whatever name it was called."""
+    return {
+        "prefix": os.path.realpath(sys.prefix),
+        "base_prefix": os.path.realpath(sys.base_prefix),
+        "soabi": str(sysconfig.get_config_var("SOABI") or ""),
+    }
 
 
 def _versions() -> dict[str, str]:
