@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abprof import report
 from abprof.report.closing import closing, with_closing
+from abprof.sentence import undecided_row
 
 from . import runs
 
@@ -77,9 +78,27 @@ def test_broken_and_undecided_cases_have_their_own_sections():
     broken = text[text.index("❌ Broken") : text.index("❔ Undecided")]
     assert broken.count("- Case: ") == 7
     assert "target: crash: RuntimeError: invalid argument | grid (0, 1, 1)" in broken
-    undecided = text[text.index("❔ Undecided") : text.index("⚠️  Detected")]
-    assert undecided.count("- Case: ") == 2
-    assert "1 case could run on neither side" in undecided
+    undecided = text[text.index("❔ Undecided") : text.index("❔ Not ok on the base")]
+    assert undecided.count("- Case: ") == 1 == runs.run().header.counts["undecided"]
+    base = text[text.index("❔ Not ok on the base") : text.index("⚠️  Detected")]
+    assert base.count("- Case: ") == 1
+    assert "base: missing: AttributeError: no block_sparse_bwd" in base
+    assert "1 case could run on neither side" in base
+
+
+def test_the_log_counts_as_the_sentence_does():
+    """A base that does not run, and a quick epoch that saw nothing large, are not undecided: sentence.undecided_row."""
+    fine = runs.unchanged()
+    codes = ("base_missing", "quick_nothing_large", "budget")
+    rows = tuple(
+        runs.changed(row, verdict="unclear", reasons=(code,))
+        for row, code in zip(fine.comparisons, codes, strict=False)
+    )
+    of = runs.changed(fine, comparisons=(*rows, *fine.comparisons[3:]))
+    assert sum(map(undecided_row, of.comparisons)) == 1
+    said = "1 undecided, 1 not ok on the base, 1 without a verdict"
+    assert closing(of).endswith(f"No case is certainly slower or faster by 1.5 %: {said}.\n")
+    assert closing(of).index("❔ Without a verdict:") > closing(of).index("❔ Not ok on the base:")
 
 
 def test_the_good_line_only_when_every_cell_is_fine():
@@ -89,7 +108,7 @@ def test_the_good_line_only_when_every_cell_is_fine():
     spoiled = runs.changed(fine.comparisons[0], verdict="unclear", reasons=("budget",))
     undecided = runs.changed(fine, comparisons=(spoiled, *fine.comparisons[1:]))
     assert "✅" not in closing(undecided)
-    assert closing(undecided).endswith("No case is certainly slower or faster by 1.5 %; 0 broken and 1 undecided.\n")
+    assert closing(undecided).endswith("No case is certainly slower or faster by 1.5 %: 1 undecided.\n")
     assert "✅" not in closing(runs.changed(fine, comparisons=fine.comparisons[1:]))  # one cell was never judged
     assert "✅" not in closing(runs.single())
 

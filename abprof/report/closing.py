@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from abprof.model import Cell, Observation, Run, Side, Workload
+from abprof.sentence import base_not_ok, undecided_row
 
 from . import lines, numbers, seed_format, words
 from .failures import SHORT, Failed, advice_text, all_failures, failing, failures
@@ -16,6 +17,12 @@ from .seed_format import RULE
 from .view import Group, Row, groups
 
 _TITLES = {"fwd": "FORWARD PERFORMANCE", "bwd": "BACKWARD PERFORMANCE"}
+_LISTS = {
+    "broken": "❌ Broken: no speed is reported for these cases:",
+    "undecided": "❔ Undecided:",
+    "not ok on the base": "❔ Not ok on the base:",
+    "without a verdict": "❔ Without a verdict:",
+}
 _WIDE = "=" * 80
 _MARKER = "======== abprof: results of run {id} ========"
 
@@ -131,8 +138,8 @@ def findings(run: Run) -> Iterator[str]:
     for side in run.sides[1:]:
         rows = _rows(run, side)
         yield from _named(run, side)
-        yield from _listed(run, "❌ Broken: no speed is reported for these cases:", _broken(rows))
-        yield from _listed(run, "❔ Undecided:", _undecided(rows))
+        for standing, pairs in _unanswered(rows).items():
+            yield from _listed(run, _LISTS[standing], pairs)
         apart = sum(bool(row.apart) for _, row in rows)
         if apart:
             yield from ("", f"{words.plural(apart, 'case')} could run on neither side (unsupported or missing).")
@@ -146,28 +153,42 @@ def fluctuations(run: Run) -> Iterator[str]:
     threshold = run.settings.threshold
     for side in run.sides[1:]:
         rows = _rows(run, side)
-        broken, unclear = len(_broken(rows)), len(_undecided(rows))
+        left = _unanswered(rows)
         changed = [pair for pair in rows if pair[1].verdict in ("slower", "faster")]
         yield from _named(run, side)
         if changed:
             yield from seed_format.warning_block([_alert(*pair) for pair in changed], threshold)
-        elif any(row.verdict in ("same", "slight") for _, row in rows) and not broken and not unclear:
+        elif any(row.verdict in ("same", "slight") for _, row in rows) and not any(left.values()):
             yield from seed_format.warning_block([], threshold)
         else:
-            undone = f"{broken} broken and {unclear} undecided"
-            yield from ("", f"No case is certainly slower or faster by {threshold:g} %; {undone}.")
+            undone = ", ".join(f"{len(pairs)} {what}" for what, pairs in left.items() if pairs) or "none was measured"
+            yield from ("", f"No case is certainly slower or faster by {threshold:g} %: {undone}.")
 
 
 def _rows(run: Run, side: Side) -> list[tuple[Group, Row]]:
     return [(group, row) for group in groups(run) if group.target == side for row in group.rows]
 
 
-def _broken(rows: Iterable[tuple[Group, Row]]) -> list[tuple[Group, Row]]:
-    return [pair for pair in rows if pair[1].verdict == "broken"]
+def _standing(row: Row) -> str:
+    """Why this row has no verdict on its speed, by the header's own rules; "" for one that has, or that neither side
+    supports."""
+    if row.verdict == "broken":
+        return "broken"
+    if row.comparison and undecided_row(row.comparison):
+        return "undecided"
+    if row.comparison and base_not_ok(row.comparison):
+        return "not ok on the base"
+    return "without a verdict" if row.verdict in ("unclear", None) and not row.apart else ""
 
 
-def _undecided(rows: Iterable[tuple[Group, Row]]) -> list[tuple[Group, Row]]:
-    return [pair for pair in rows if pair[1].verdict in ("unclear", None) and not pair[1].apart]
+def _unanswered(rows: Iterable[tuple[Group, Row]]) -> dict[str, list[tuple[Group, Row]]]:
+    """Standing -> the rows that have it, for each standing of _LISTS."""
+    found: dict[str, list[tuple[Group, Row]]] = {standing: [] for standing in _LISTS}
+    for pair in rows:
+        standing = _standing(pair[1])
+        if standing:
+            found[standing].append(pair)
+    return found
 
 
 def _named(run: Run, side: Side) -> Iterator[str]:
