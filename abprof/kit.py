@@ -5,7 +5,6 @@ from abprof.kit import Check, Op, Unsupported, Work, compare
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +48,7 @@ def compare(outputs: Any, expected: Any, *, rtol: float, atol: float) -> Check:
 
     An output passes when every element satisfies |out - ref| <= atol + rtol * max|ref| (the reference's largest
     magnitude, not the element's own: attention outputs are averages, and their error scales with the values averaged).
+    An infinity passes where the other has the same one; differences and magnitude are those of the finite elements.
     NaN and a wrong shape never pass. Comparison is in float64.
     """
     worst_abs = worst_rel = 0.0
@@ -61,10 +61,18 @@ def compare(outputs: Any, expected: Any, *, rtol: float, atol: float) -> Check:
         if not ref.numel():
             continue
         wide = ref.detach().double()
-        diff = (out.detach().to(wide.device).double() - wide).abs()
-        largest = float(diff.max())
-        if math.isnan(largest):
-            return Check(False, f"output {i}: {int(diff.isnan().sum())} of {diff.numel()} values are NaN")
+        got = out.detach().to(wide.device).double()
+        nans, infinite = int((got.isnan() | wide.isnan()).sum()), got.isinf() | wide.isinf()
+        if nans:
+            return Check(False, f"output {i}: {nans} of {got.numel()} values are NaN")
+        if infinite.any():
+            apart = int((infinite & (got != wide)).sum())
+            if apart:
+                return Check(
+                    False, f"output {i}: {apart} of {got.numel()} values are infinite where the other's are not"
+                )
+            got, wide = got.masked_fill(infinite, 0.0), wide.masked_fill(infinite, 0.0)
+        largest = float((got - wide).abs().max())
         scale = float(wide.abs().max())
         worst_abs = max(worst_abs, largest)
         worst_rel = max(worst_rel, largest / scale if scale else largest)
