@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 
 from abprof import stats
-from abprof.evidence import ArmState, Evidence, arm_id, same_code, threshold_of
+from abprof.evidence import ArmState, Evidence, arm_id, same_code
 from abprof.model import Comparison, Run, Settings, Verdict
 
 Role = Literal["target", "peer", "control"]
@@ -76,7 +76,7 @@ def compare(run: Run, item: Evidence, pair: Pair) -> Comparison:
     identical = "identical" in {before.status, after.status} and pair.role == "target"
     if identical and (not values or not same_code(run)):
         return _with(row, "same", ("identical_code",), p=None)
-    verdict, reasons = _by_interval(run, item, values, threshold_of(run.settings, item.cell.id))
+    verdict, reasons = _by_interval(run, item, values, run.settings.threshold_of(item.cell.id))
     if identical:
         reasons = ("identical_code", *reasons)
     certifiable = None
@@ -161,7 +161,7 @@ def _numbers(run: Run, item: Evidence, pair: Pair, values: list[float]) -> Compa
         high_pct=stats.percent(interval.high) if interval else None,
         epochs=len(used),
         look=look,
-        p=stats.p_beyond(values, *stats.band(threshold_of(run.settings, item.cell.id))),
+        p=stats.p_beyond(values, *stats.band(run.settings.threshold_of(item.cell.id))),
     )
 
 

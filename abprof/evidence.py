@@ -21,7 +21,6 @@ from abprof.model import (
     Outcome,
     Proof,
     Run,
-    Settings,
     Status,
 )
 
@@ -284,13 +283,6 @@ def _worst_check(checks: Iterable[CheckResult | None]) -> CheckResult | None:
     known = [check for check in checks if check is not None]
     failed = [check for check in known if not check.ok]
     return failed[0] if failed else max(known, key=lambda c: c.max_abs or 0.0, default=None)
-
-
-def threshold_of(settings: Settings, cell: str) -> float:
-    """The threshold of a cell, per cent: the first matching pattern of abprof.toml, else the run's."""
-    from fnmatch import fnmatchcase
-
-    return next((pct for pattern, pct in settings.thresholds if fnmatchcase(cell, pattern)), settings.threshold)
 
 
 def same_code(run: Run) -> bool:

@@ -7,6 +7,7 @@ Units: times in nanoseconds, memory in bytes, changes in per cent of time (negat
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Literal
 
 import msgspec
@@ -309,6 +310,10 @@ class Settings(Record, frozen=True, kw_only=True):
     thresholds: tuple[tuple[str, float], ...] = ()  # (cell pattern, per cent), from abprof.toml
     seed: int = 0
     epochs: int | None = None  # exactly so many of each cell, whatever is decided; None: until it is
+
+    def threshold_of(self, cell: str) -> float:
+        """A cell's threshold, per cent: the first matching pattern of abprof.toml, else the run's."""
+        return next((pct for pattern, pct in self.thresholds if fnmatchcase(cell, pattern)), self.threshold)
 
 
 class Setup(Record, frozen=True, kw_only=True):

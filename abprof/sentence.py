@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from abprof import stats
 from abprof.errors import Exit
-from abprof.evidence import Evidence, same_code, threshold_of
+from abprof.evidence import Evidence, same_code
 from abprof.model import Comparison, Header, Run
 
 MOST_UNDECIDED = 0.10  # share of the judged rows above which a run gives no answer (exit 4)
@@ -57,7 +57,7 @@ def inside_margin(run: Run, row: Comparison) -> bool:
 
 
 def _margin(run: Run, row: Comparison) -> float:
-    return min(run.settings.margin, threshold_of(run.settings, row.cell))
+    return min(run.settings.margin, run.settings.threshold_of(row.cell))
 
 
 # ---------------------------------------------------------------- counts

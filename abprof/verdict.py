@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from abprof import stats
 from abprof.advice import advise
 from abprof.comparison import Pair, Role, compare, decide, pairs, precise, with_discoveries
-from abprof.evidence import Evidence, gather, same_code, threshold_of
+from abprof.evidence import Evidence, gather, same_code
 from abprof.model import Advice, Block, Comparison, Header, Observation, Proof, Record, Run
 from abprof.observe import observe
 from abprof.sentence import summarise
@@ -134,7 +134,7 @@ def _open(run: Run, item: Evidence, pair: Pair) -> bool:
         return False
     if not values:
         return "identical" not in {state.status for state in states}
-    done = decide(values, threshold_of(run.settings, item.cell.id), run.settings.margin)
+    done = decide(values, run.settings.threshold_of(item.cell.id), run.settings.margin)
     return done is None or not precise(values, run.settings)
 
 

@@ -7,12 +7,14 @@ from html.parser import HTMLParser
 
 import pytest
 
+from abprof.model import Settings
 from abprof.report.html import html, log_link, picture, scale
 from abprof.report.view import groups
 
 from . import runs
 
 MADE = [runs.run, runs.hostile, runs.single, runs.unchanged, runs.two_targets]
+RULES = Settings(threshold=1.5, margin=0.5)
 VOID = {"meta", "rect", "line", "circle", "br"}
 REFERENCES = {"href", "src", "srcset", "action", "data", "xlink:href", "poster", "background", "formaction"}
 
@@ -136,19 +138,19 @@ def test_an_untrusted_or_interrupted_run_says_so_at_once():
 
 def test_the_interval_is_drawn_where_it_is():
     row = runs.compared(runs.dense_cell("full", "fwd"), "slower", 5.0, 1.0)
-    drawn = picture(row, 10.0, 1.5, 0.5)
+    drawn = picture(row, 10.0, RULES)
     width, half = 168, 168 / 2 - 5
     assert f'cx="{width / 2 + 0.5 * half:.1f}"' in drawn
     assert f'x1="{width / 2 + 0.4 * half:.1f}" x2="{width / 2 + 0.6 * half:.1f}"' in drawn
     assert 'aria-label="5.0 % slower (95 % interval: 4.0 to 6.0 % slower)"' in drawn
-    assert picture(runs.compared(runs.dense_cell("full", "fwd"), "broken"), 10.0, 1.5, 0.5) == ""
+    assert picture(runs.compared(runs.dense_cell("full", "fwd"), "broken"), 10.0, RULES) == ""
 
 
 def test_the_axis_is_never_narrower_than_twice_the_threshold():
     dense, sparse, _ = groups(runs.run())
-    assert scale(dense, 1.5) == pytest.approx(6.5 * 1.05)
-    assert scale(dense, 5.0) == pytest.approx(10.5)
-    assert scale(sparse, 1.5) == 0.0
+    assert scale(dense, RULES) == pytest.approx(6.5 * 1.05)
+    assert scale(dense, runs.changed(RULES, thresholds=(("dense/*", 5.0),))) == pytest.approx(10.5)
+    assert scale(sparse, RULES) == 0.0
 
 
 def test_cells_that_never_took_a_turn_are_no_way_of_measuring():

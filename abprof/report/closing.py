@@ -149,20 +149,25 @@ def findings(run: Run) -> Iterator[str]:
 
 
 def fluctuations(run: Run) -> Iterator[str]:
-    """The scripts' last words, per target: what changed beyond the threshold, or that nothing did."""
-    threshold = run.settings.threshold
+    """The scripts' last words, per target: what changed beyond its threshold, or that nothing did."""
     for side in run.sides[1:]:
         rows = _rows(run, side)
         left = _unanswered(rows)
         changed = [pair for pair in rows if pair[1].verdict in ("slower", "faster")]
         yield from _named(run, side)
         if changed:
-            yield from seed_format.warning_block([_alert(*pair) for pair in changed], threshold)
+            yield from seed_format.warning_block([_alert(*pair) for pair in changed], _thresholds(run, changed))
         elif any(row.verdict in ("same", "slight") for _, row in rows) and not any(left.values()):
-            yield from seed_format.warning_block([], threshold)
+            yield from seed_format.warning_block([], _thresholds(run, rows))
         else:
+            limit = seed_format.limit(_thresholds(run, rows)).replace("%", " %")
             undone = ", ".join(f"{len(pairs)} {what}" for what, pairs in left.items() if pairs) or "none was measured"
-            yield from ("", f"No case is certainly slower or faster by {threshold:g} %: {undone}.")
+            yield from ("", f"No case is certainly slower or faster by {limit}: {undone}.")
+
+
+def _thresholds(run: Run, rows: Iterable[tuple[Group, Row]]) -> list[float]:
+    """Each row's own, or the run's where there is no row."""
+    return [run.settings.threshold_of(row.cell.id) for _, row in rows] or [run.settings.threshold]
 
 
 def _rows(run: Run, side: Side) -> list[tuple[Group, Row]]:

@@ -186,7 +186,7 @@ def _text(mode: str, base: Table, target: Table, out: Path, apart: list[str], al
     if apart and not alerts:
         head += ["", f"No case that could be compared fluctuates over {threshold:g}%."]
     else:
-        head += seed_format.warning_block(alerts, threshold)
+        head += seed_format.warning_block(alerts, [threshold])
     return "\n".join(head) + "\n"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup, escape
 
-from abprof.model import Block, Comparison, Run
+from abprof.model import Block, Comparison, Run, Settings
 
 from . import facts, failures, lines, view, words
 from .pages import environment
@@ -34,8 +34,8 @@ def html(run: Run, blocks: Sequence[Block]) -> str:
     )
 
 
-def scale(group: view.Group, threshold: float) -> float:
-    """Half the width of a group's axis in per cent: twice the threshold at least, so that noise never fills it.
+def scale(group: view.Group, settings: Settings) -> float:
+    """Half the width of a group's axis in per cent: twice the largest threshold at least, so that noise never fills it.
 
     0 when no row has a number.
     """
@@ -46,13 +46,16 @@ def scale(group: view.Group, threshold: float) -> float:
         for bound in (row.comparison.low_pct, row.comparison.high_pct, row.comparison.pct)
         if bound is not None
     ]
-    return min(max(2 * threshold, *bounds) * 1.05, 60.0) if bounds else 0.0
+    widest = max((settings.threshold_of(row.cell.id) for row in group.rows), default=0.0)
+    return min(max(2 * widest, *bounds) * 1.05, 60.0) if bounds else 0.0
 
 
-def picture(comparison: Comparison | None, half: float, threshold: float, margin: float) -> Markup:
+def picture(comparison: Comparison | None, half: float, settings: Settings) -> Markup:
     """The change and its interval on an axis of +-half per cent, faster to the left; nothing without a number."""
     if comparison is None or comparison.pct is None:
         return Markup("")
+    threshold = settings.threshold_of(comparison.cell)
+    margin = min(settings.margin, threshold)
 
     def x(pct: float) -> str:
         return f"{WIDTH / 2 + max(-1.0, min(1.0, pct / half)) * (WIDTH / 2 - 5):.1f}"

@@ -18,8 +18,8 @@ VALUE_COLUMNS = ("latency_ms", "tflops_per_sec", *PHASE_COLUMNS)
 DENSE = ("seqlen", "mask_type", "direction")
 DENSE_KEYS = ("mask_type", "direction", "seqlen")
 
-WITHIN = "✅ TFLOPs performance fluctuation is within {threshold:g}% for all test cases."
-OVER = "⚠️  Detected TFLOPs performance fluctuation over {threshold:g}% in the following cases:"
+WITHIN = "✅ TFLOPs performance fluctuation is within {limit} for all test cases."
+OVER = "⚠️  Detected TFLOPs performance fluctuation over {limit} in the following cases:"
 RULE = "=" * 60
 
 
@@ -75,9 +75,17 @@ def alert(case: Mapping[str, object], baseline: float, target: float, column: st
     ]
 
 
-def warning_block(alerts: Iterable[Sequence[str]], threshold: float) -> list[str]:
-    """The scripts' closing lines: the cases over the threshold, or that there are none."""
+def limit(thresholds: Iterable[float]) -> str:
+    """`1.5%`, or `1% to 5% (each case has its own)` where thresholds differ."""
+    known = sorted(set(thresholds))
+    if len(known) == 1:
+        return f"{known[0]:g}%"
+    return f"{known[0]:g}% to {known[-1]:g}% (each case has its own)"
+
+
+def warning_block(alerts: Iterable[Sequence[str]], thresholds: Iterable[float]) -> list[str]:
+    """The scripts' closing lines: the cases over their threshold, or that there are none."""
     found = [line for lines in alerts for line in lines]
     if not found:
-        return ["", WITHIN.format(threshold=threshold)]
-    return ["", RULE, OVER.format(threshold=threshold), RULE, *found, RULE]
+        return ["", WITHIN.format(limit=limit(thresholds))]
+    return ["", RULE, OVER.format(limit=limit(thresholds)), RULE, *found, RULE]
