@@ -26,7 +26,7 @@ __all__ = [
 def build(*, verbose: bool) -> None:
     """Build what this machine needs into $ABPROF_BUILD_DIR (or the user's cache); what it prints is the build log.
 
-    verbose adds diagnostics, never a flag that changes the code. Built again with the same content it is a look-up.
+    verbose prints more, and changes no flag. Built again with the same content it is a look-up.
     Raises RuntimeError when a compiler is missing or fails, with its first error line.
     """
     importlib.import_module(".cpu", __name__).build(verbose=verbose)

@@ -19,7 +19,7 @@ __all__ = ["backward", "build", "forward", "instruction_set"]
 
 def build(*, verbose: bool) -> None:
     """Build the library, and with FFA_TORCH_EXTENSION=1 the torch extension; see library.py and extension/."""
-    library.build(verbose=verbose)
+    library.build()
     if use_extension():
         extension.build(verbose=verbose)
 

@@ -44,12 +44,11 @@ UNITS = {
     "dispatch.cpp": [],
 }
 LINK = ["-shared", "-fopenmp", "-Wl,--build-id=none"]  # same content, same bytes: no trace of time or place
-REMARKS = {"g++": ["-fopt-info-vec-optimized"], "clang": ["-Rpass=loop-vectorize"]}  # diagnostics, not code
 
 Log = Callable[[str], None]
 
 
-def build(*, verbose: bool) -> None:
+def build() -> None:
     """Make sure that the library is in the build folder; print the compiler commands and what they say.
 
     Raises RuntimeError when there is no compiler or it fails. On processors other than x86-64 it says so and builds
@@ -62,7 +61,7 @@ def build(*, verbose: bool) -> None:
     if target.exists() and _same_compiler(target):
         _say(f"ffa cpu: up to date: {target}")
         return
-    _compile(target, verbose, _say)
+    _compile(target, _say)
 
 
 @lru_cache(maxsize=1)
@@ -74,7 +73,7 @@ def load() -> ctypes.CDLL:
     if not target.exists():
         if "ABPROF_BUILD_DIR" in os.environ:
             raise RuntimeError(f"{target} is missing: run ffa.build(verbose=True) before the first call")
-        _compile(target, False, lambda _: None)
+        _compile(target, lambda _: None)
     return _declare(ctypes.CDLL(str(target)))
 
 
@@ -107,16 +106,15 @@ def compiler() -> list[str]:
     raise RuntimeError("no C++ compiler: none of c++, g++, clang++ is on PATH (install one, or set CXX)")
 
 
-def _compile(target: Path, verbose: bool, log: Log) -> None:
+def _compile(target: Path, log: Log) -> None:
     cxx, began = compiler(), time.perf_counter()
     version = _version(cxx)
     log(f"ffa cpu: {version}")
-    remarks = REMARKS["clang" if "clang" in version else "g++"] if verbose else []
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="ffa_cpu-") as scratch:
         objects = [str(Path(scratch) / f"{name}.o") for name in UNITS]
         commands = [
-            [*cxx, *FLAGS, *remarks, *arch, "-c", name, "-o", obj]
+            [*cxx, *FLAGS, *arch, "-c", name, "-o", obj]
             for (name, arch), obj in zip(UNITS.items(), objects, strict=True)
         ]
         made = str(Path(scratch) / target.name)
