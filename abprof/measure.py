@@ -95,10 +95,11 @@ def _package(ground: Ground, epoch: Epoch, kernel: str, cells: list[Cell]) -> It
     present = {post.id for post in stand}
     with Crew(ground.shop, stand, epoch.number) as crew:
         yield from crew.proofs()
-        if ground.device.kind == "cuda":
-            for cell in _unlike(cells):
-                crew.warm(_first_opens(ground, cell, present))
+        warm = set[tuple[str, str, str]]()
         for cell in cells:
+            if ground.device.kind == "cuda" and not _novelties(cell) <= warm:
+                crew.warm(_first_opens(ground, cell, present))
+                warm |= _novelties(cell)
             arms = tuple(arm for arm in ground.arms[cell.id] if arm.side in present)
             sitting = Sitting(crew, ground.device, _request(ground, epoch, cell, arms))
             block = sitting.run()
@@ -133,14 +134,11 @@ def _identical(block: Block, arms: tuple[Arm, ...]) -> Block:
     return msgspec.structs.replace(block, outcomes=known)
 
 
-def _unlike(cells: list[Cell]) -> list[Cell]:
-    """The least work for each workload and value of an axis of names (direction, mask, type): these load other code."""
-    found: dict[tuple[str, str, str], Cell] = {}
-    for cell in sorted(cells, key=lambda c: c.flops or 0.0):
-        for axis, value in cell.params.items():
-            if isinstance(value, str):
-                found.setdefault((cell.workload, axis, value), cell)
-    return list({cell.id: cell for cell in found.values()}.values()) or cells[:1]
+def _novelties(cell: Cell) -> set[tuple[str, str, str]]:
+    """The workload with each of its values of an axis of names (direction, mask, type): these load other code."""
+    return {(cell.workload, axis, value) for axis, value in cell.params.items() if isinstance(value, str)} or {
+        (cell.workload, "", "")
+    }
 
 
 def _first_opens(ground: Ground, cell: Cell, present: set[str]) -> dict[str, wire.Open]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -212,3 +213,29 @@ def test_the_modules_of_the_repository_are_not_abprofs_own() -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.strip() == "False"
+
+
+WALKED = """
+import gc, sys
+from abprof import selfcheck, wire
+from abprof.worker.bench import Bench
+tree, scratch = selfcheck.TREE, sys.argv[1]
+mount = wire.Mount("meter", str(tree / "kernels"), "abprof_side.meter", scratch, [str(tree), scratch], [])
+bench = Bench(wire.Start("cpu", "base", mount, {"meter": str(tree / "workloads" / "meter.py")}, scratch, 1))
+bench.build(wire.Build())
+case = {"op": "chain", "steps": 100, "inject": 0.0, "how": "work", "copy": 0}
+before = len(gc.get_objects())
+bench.open(wire.Open("meter", case, "base"))
+bench.close(wire.Close())
+print(before, len(gc.get_objects()))
+"""
+
+
+def test_the_collector_does_not_walk_torch_at_every_cell(tmp_path: Path) -> None:
+    """It took 70 ms each time, more than most cells' turns."""
+    done = subprocess.run(
+        [sys.executable, "-c", WALKED, str(tmp_path)],
+        capture_output=True, text=True, check=True, env={**os.environ, "ABPROF_BUILD_DIR": str(tmp_path)},
+    )  # fmt: skip
+    before, after = map(int, done.stdout.split()[-2:])
+    assert after < before / 100
