@@ -129,6 +129,48 @@ def test_completion_for_a_shell() -> None:
     assert asked.stdout.split() == ["report", "rerun"]
 
 
+def complete(line: str, cwd: Path) -> list[str]:
+    """What bash is told for this line, the cursor at its end: as the script of --show-completion asks."""
+    words = line.split(" ")
+    asked = {"_ABPROF_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    env = {**os.environ, **asked, "PYTHONPATH": str(ROOT), "ABPROF_CACHE_DIR": str(cwd.parent / "completion")}
+    command = [sys.executable, "-m", "abprof"]
+    done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("abprof main slow --bud", ["--budget"]),
+        ("abprof run main slow --bud", ["--budget"]),
+        ("abprof --bud", ["--budget"]),
+        ("abprof ma", ["main"]),
+        ("abprof main f", ["fast", "feature/x"]),
+        ("abprof run f", ["fast", "feature/x"]),
+        ("abprof main...fe", ["main...feature/x"]),
+        ("abprof --budget 5m main fe", ["feature/x"]),
+        ("abprof main fast --no-w", ["--no-wait"]),
+        ("abprof rer", ["rerun"]),
+        ("abprof report --js", ["--json"]),
+        ("abprof list --bud", []),
+    ],
+)
+def test_completion_of_the_main_form(tmp_path: Path, line: str, offered: list[str]) -> None:
+    repo = make_repo(tmp_path / "repo")
+    repo.commit("First", {"a": "1"})
+    for name in ("fast", "feature/x"):
+        repo.git("branch", name)
+    assert complete(line, repo.path) == offered
+
+
+def test_completion_outside_a_repository_is_quiet(tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    assert complete("abprof main f", tmp_path / "none") == []
+    assert complete("abprof cl", tmp_path / "none") == ["clean"]
+
+
 # ---------------------------------------------------------------- sugar
 
 

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from abprof.cli import inspect, reports, run
 from abprof.cli.guard import guarded
 
+
+class Verbs(TyperGroup):
+    """The verbs, of which `run` need not be said: neither when a command line is read nor when it is completed."""
+
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The context of this command line, with its verb."""
+        return super().make_context(info_name, with_verb(args), parent, **extra)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """The first word: a verb, or what may follow `run`."""
+        run = self.commands["run"].make_context("run", [], parent=ctx, resilient_parsing=True)
+        first = run.command if incomplete.startswith("-") else next(p for p in run.command.params if p.name == "refs")
+        items = (*super().shell_complete(ctx, incomplete), *first.shell_complete(run, incomplete))
+        return list({item.value: item for item in items}.values())
+
+
 app = typer.Typer(
     name="abprof",
+    cls=Verbs,
     help="Did this branch change the speed of these GPU kernels, by how much, and why?\n\n"
     "`abprof BASE TARGET` compares two refs of the git repository you stand in; either may be `.`, the working tree as "
     "it is. It is short for `abprof run BASE TARGET`.",
@@ -42,7 +61,7 @@ def _top(
 
 def run_command_line(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code. Never raises."""
-    return guarded(lambda: app(args=with_verb(argv), prog_name="abprof", standalone_mode=False), argv)
+    return guarded(lambda: app(args=list(argv), prog_name="abprof", standalone_mode=False), argv)
 
 
 def with_verb(argv: Sequence[str]) -> list[str]:

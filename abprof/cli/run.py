@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from abprof.cli.completion import refs as complete_refs
 from abprof.cli.guard import while_read
 from abprof.errors import AbprofError, Exit
 
@@ -34,7 +35,12 @@ def options_with_values(app: typer.Typer) -> set[str]:
 
 def run(
     refs: Annotated[
-        Many, typer.Argument(metavar="BASE [TARGET]...", help="Refs, or `.`, or BASE...TARGET (merge base).")
+        Many,
+        typer.Argument(
+            metavar="BASE [TARGET]...",
+            help="Refs, or `.`, or BASE...TARGET (merge base).",
+            autocompletion=complete_refs,
+        ),
     ] = [],  # noqa: B006
     repo: Annotated[str, typer.Option(help="The git repository.", rich_help_panel=PLACE)] = ".",
     kernels: Annotated[Many, typer.Option(help="Only these kernel packages.", rich_help_panel=MATRIX)] = [],  # noqa: B006

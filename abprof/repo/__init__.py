@@ -1,24 +1,18 @@
 """Everything git: finding the repository, resolving refs, snapshots and worktrees. Nothing else in abprof runs git."""
 
-from abprof.repo.history import commits_between, commits_touching, merge_base, nearest_names, read_file
+from abprof.repo.history import read_file, ref_names
 from abprof.repo.leftovers import tidy
 from abprof.repo.locate import Repository, folders, open_repository
 from abprof.repo.sides import resolve
-from abprof.repo.worktrees import checkout, checkouts, release, retain
+from abprof.repo.worktrees import checkouts
 
 __all__ = [
     "Repository",
-    "checkout",
     "checkouts",
-    "commits_between",
-    "commits_touching",
     "folders",
-    "merge_base",
-    "nearest_names",
     "open_repository",
     "read_file",
-    "release",
+    "ref_names",
     "resolve",
-    "retain",
     "tidy",
 ]

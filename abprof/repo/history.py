@@ -68,7 +68,7 @@ def read_file(repository: Repository, commit: str, path: str) -> bytes | None:
 def ref_names(repository: Repository) -> list[str]:
     """Short names of all branches, tags and remote branches."""
     form = "--format=%(refname:lstrip=2)"
-    names = repository.git.text("for-each-ref", form, "refs/heads", "refs/tags", "refs/remotes").splitlines()
+    names = repository.reader.text("for-each-ref", form, "refs/heads", "refs/tags", "refs/remotes").splitlines()
     return [name for name in dict.fromkeys(names) if not name.endswith("/HEAD")]
 
 

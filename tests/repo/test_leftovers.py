@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 RUN = """
 import sys, time
 from pathlib import Path
-from abprof.repo import checkout, open_repository, resolve
+from abprof.repo import open_repository, resolve
+from abprof.repo.worktrees import checkout
 repository = open_repository(Path(sys.argv[1]), cache=Path(sys.argv[2]))
 sides, _ = resolve(repository, ["main", "."])
 checkout(repository, sides, run="doomed")

@@ -11,7 +11,8 @@ import pytest
 
 from abprof.errors import AbprofError
 from abprof.model import Side
-from abprof.repo import Repository, checkout, checkouts, open_repository, release, resolve, retain, tidy
+from abprof.repo import Repository, checkouts, open_repository, resolve, tidy
+from abprof.repo.worktrees import checkout, release, retain
 from tests.gitrepo import GitRepo, make_repo
 from tests.repo.conftest import KERNEL, as_somebody_else, fingerprint, forked
 
