@@ -63,10 +63,8 @@ class Config(Record, frozen=True):
 
     def settings(self, kind: str, judge: Literal["gpu", "wall"]) -> Settings:
         """The verdict's settings on this kind of device ("cpu", "cuda", "simulated")."""
-        noisy = kind == "cpu"  # docs/DESIGN.md, Measurement, 0
         file = self.file or File()
-        threshold = _first(self.threshold, file.defaults.threshold, 5.0 if noisy else 1.5)
-        margin = _first(self.margin, file.defaults.margin, 5.0 if noisy else 0.5)
+        threshold, margin = self._percents(kind)
         return Settings(
             threshold=threshold,
             margin=min(margin, threshold),
@@ -81,6 +79,27 @@ class Config(Record, frozen=True):
             seed=self.seed,
             epochs=self.epochs,
         )
+
+    def _percents(self, kind: str) -> tuple[float, float]:
+        """(threshold, margin) as asked for, or by default."""
+        noisy, default = kind == "cpu", (self.file or File()).defaults  # docs/DESIGN.md, Measurement, 0
+        return (
+            _first(self.threshold, default.threshold, 5.0 if noisy else 1.5),
+            _first(self.margin, default.margin, 5.0 if noisy else 0.5),
+        )
+
+    def margin_cut(self, kind: str) -> str:
+        """What is to be said of abprof.toml's margin where it is cut to the threshold, or "".
+
+        Raises AbprofError when it is --margin that is wider: then `same` could not mean what was asked for.
+        """
+        threshold, margin = self._percents(kind)
+        if self.margin is not None and margin > threshold:
+            what = f"{margin:g} % is wider than the threshold of {threshold:g} %"
+            raise AbprofError(what, where="--margin", advice="a narrower margin, or a wider --threshold")
+        if (self.file or File()).defaults.margin is None or margin <= threshold:
+            return ""
+        return f"the margin of abprof.toml, {margin:g} %, is cut to the threshold of {threshold:g} %"
 
     @property
     def beside(self) -> tuple[str, ...]:
@@ -205,13 +224,29 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
     if file.schema != 1:
         place = f"{where}:{_line_of(text, 'schema')}"
         raise AbprofError(f"schema = {file.schema}, this abprof reads schema = 1", where=place)
-    if file.defaults.budget:
-        seconds(file.defaults.budget, f"{where}:{_line_of(text, 'budget')}")
-    for rule in file.threshold:
-        if not 0 < rule.percent < 1000:
-            place = f"{where}:{_line_of(text, 'percent')}"
-            raise AbprofError(f"threshold of {rule.percent} per cent for {rule.cells!r}", where=place)
+    _sensible(file, text, where)
     return file
+
+
+def _sensible(file: File, text: str, where: str) -> None:
+    """Raises AbprofError, with its line, for a value that has the right type and cannot be meant."""
+    default = file.defaults
+    if default.budget:
+        seconds(default.budget, f"{where}:{_line_in(text, 'defaults', 'budget')}")
+    for name, value in (("threshold", default.threshold), ("margin", default.margin)):
+        if value is not None:
+            percent(str(value), f"{where}:{_line_in(text, 'defaults', name)}")
+    if default.threshold is not None and default.margin is not None and default.margin > default.threshold:
+        what = f"a margin of {default.margin:g} % is wider than the threshold of {default.threshold:g} %"
+        raise AbprofError(what, where=f"{where}:{_line_in(text, 'defaults', 'margin')}")
+    for place, rule in enumerate(file.threshold):
+        if not 0 < rule.percent < 1000:
+            line = f"{where}:{_line_in(text, 'threshold', 'percent', place)}"
+            raise AbprofError(f"threshold of {rule.percent} per cent for {rule.cells!r}", where=line)
+    for side in file.python:
+        if not re.fullmatch(r"all|base|target(?:[2-9]|[1-9]\d+)?", side):
+            line = f"{where}:{_line_in(text, 'python', side)}"
+            raise AbprofError(f"no side {side!r}", where=line, advice="all, base, target, target2, ...")
 
 
 def _key(message: str) -> str:
@@ -234,6 +269,14 @@ def _line_of(text: str, key: str) -> int:
     return 1
 
 
+def _line_in(text: str, table: str, key: str, place: int = 0) -> int:
+    """The line of a key in a [table], or in the [[table]] of that place; where it is written otherwise, the first."""
+    lines = text.splitlines()
+    heads = [i for i, line in enumerate(lines) if re.match(rf"\s*\[+\s*([\w.]+\.)?{table}\s*\]", line)]
+    above = heads[place] if place < len(heads) else 0
+    return above + _line_of("\n".join(lines[above + 1 :]), key) + 1 if heads else _line_of(text, key)
+
+
 # ---------------------------------------------------------------- loose values of the command line
 
 
@@ -245,14 +288,15 @@ def seconds(text: str, where: str) -> float:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-def percent(text: str, name: str) -> float:
-    """ "1.5" or "1.5%" as per cent. Raises AbprofError for anything but a positive, finite number below 1000."""
+def percent(text: str, where: str) -> float:
+    """ "1.5" or "1.5%" as per cent. Raises AbprofError with `where`, the option or line it stands in, for anything but
+    a positive, finite number below 1000."""
     try:
         value = float(text.strip().removesuffix("%"))
     except ValueError:
         value = -1.0
     if not 0 < value < 1000:
-        raise AbprofError(f"{name} {text!r} is not a positive percentage", advice="write 1.5 or 1.5%")
+        raise AbprofError(f"{text!r} is not a positive percentage", where=where, advice="write 1.5 or 1.5%")
     return value
 
 

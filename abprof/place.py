@@ -64,6 +64,7 @@ def look_around(config: Config, view: View) -> Place:
     sides, notes = repo.resolve(repository, config.specs, kernel_paths=kernel_paths)
     if os.environ.get("CI"):
         file = _file_at(repository, sides[0])  # should base have moved since it was asked for its kernels' paths
+    _known_sides(config, sides)
     device = devices.choose(config.device)
     if config.protocol != "abprof":
         require(config.protocol, device.kind, f"--protocol {config.protocol}")
@@ -71,7 +72,18 @@ def look_around(config: Config, view: View) -> Place:
     if refusal:
         raise AbprofError(refusal[0], where=device.lease, advice=refusal[1])
     runs_dir = Path(config.runs_dir).absolute() if config.runs_dir else Path(repository.path) / "runs"
-    return Place(config.under(file), file, repository, device, sides, notes, cache, state, runs_dir, _run_id(sides))
+    config = config.under(file)
+    cut = config.margin_cut(device.kind)
+    notes = (*notes, cut) if cut else notes
+    return Place(config, file, repository, device, sides, notes, cache, state, runs_dir, _run_id(sides))
+
+
+def _known_sides(config: Config, sides: Sequence[Side]) -> None:
+    """Raises AbprofError for an option that speaks of a side that the run has not."""
+    ids = [side.id for side in sides]
+    for name in config.python:
+        if name and name not in ids:
+            raise AbprofError(f"no side {name!r}", where="--python", advice=f"there is {', '.join(ids)}")
 
 
 def _file(repository: repo.Repository, config: Config) -> File:

@@ -124,6 +124,10 @@ def select(cells: Sequence[Cell], filters: Sequence[str]) -> tuple[Cell, ...]:
     by_axis: dict[str, set[str]] = {}
     globs = []
     for text in filters:
+        if not text.strip():
+            raise AbprofError(
+                "an empty text is no filter", where="--only", advice="AXIS=VALUE, or a part of a cell's id"
+            )
         axis, equals, values = text.partition("=")
         if equals and "/" not in axis and "*" not in axis:
             by_axis.setdefault(axis, set()).update(values.split(","))

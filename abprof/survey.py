@@ -72,7 +72,8 @@ def survey(
                 worker.restart()
                 _start(worker, files, device, timeout)
     wanted = {n: d for n, d in found.items() if not config.kernels or d.kernel in config.kernels}
-    _some_kernel(config, found, wanted)
+    if not broken or not wanted:  # which kernel a broken one is for, nobody knows
+        _known_kernels(config, found)
     matrices = {name: plan.preset(name, described, config.preset) for name, described in wanted.items()}
     if matrices or not broken:
         matrices = plan.set_axes(matrices, config.set)
@@ -152,12 +153,12 @@ def _start(worker: Worker, files: Mapping[str, Path], device: str, timeout: floa
     return ready
 
 
-def _some_kernel(config: Config, found: Mapping[str, wire.Described], wanted: Mapping[str, wire.Described]) -> None:
-    if found and not wanted:
-        known = ", ".join(sorted({d.kernel for d in found.values()}))
-        raise AbprofError(
-            f"no workload is for {', '.join(config.kernels)}", where="--kernels", advice=f"there are {known}"
-        )
+def _known_kernels(config: Config, found: Mapping[str, wire.Described]) -> None:
+    known = sorted({described.kernel for described in found.values()})
+    unknown = [name for name in config.kernels if name not in known]
+    if found and unknown:
+        what = f"no workload is for {', '.join(unknown)}"
+        raise AbprofError(what, where="--kernels", advice=f"there are {', '.join(known)}")
 
 
 def _failure(error: WorkerFault | WorkerDied) -> Failure:

@@ -29,7 +29,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: str = "simulated") -> Result:
     """Run it with --json; it must be refused in one line that says so, and leave no trace of itself."""
     before = lab.fingerprint()
-    result = lab.command("--json", "--repo", str(repo or lab.repo.path), "--device", device, *args)
+    places = [] if "--resume" in args else ["--device", device]  # a run that is gone on with has its own
+    result = lab.command("--json", "--repo", str(repo or lab.repo.path), *places, *args)
     lines = [line for line in result.err.splitlines() if line.startswith("abprof: ")]
     assert result.code == 2, result
     assert result.err.splitlines()[-1:] == lines, "one line, and it is the last"
@@ -62,15 +63,27 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --workloads nope", "--workloads: no workload 'nope'"),
         ("main fast --kernels nope", "--kernels: no workload is for nope (there are k)"),
         ("main fast --workloads-from nowhere", "nowhere: no workloads: there is no such folder"),
-        ("main fast --threshold much", "--threshold 'much' is not a positive percentage (write 1.5 or 1.5%)"),
-        ("main fast --threshold -1", "--threshold '-1' is not a positive percentage"),
-        ("main fast --margin 0", "--margin '0' is not a positive percentage"),
-        ("main fast --precision nan", "--precision 'nan' is not a positive percentage"),
+        ("main fast --threshold much", "--threshold: 'much' is not a positive percentage (write 1.5 or 1.5%)"),
+        ("main fast --threshold -1", "--threshold: '-1' is not a positive percentage"),
+        ("main fast --margin 0", "--margin: '0' is not a positive percentage"),
+        ("main fast --precision nan", "--precision: 'nan' is not a positive percentage"),
         ("main fast --budget soon", "--budget: 'soon' is not a duration (write 90s, 10m or 1.5h)"),
         ("main fast --timeout 0", "--timeout: '0' is not a duration (write 90s, 10m or 1.5h)"),
         ("main fast --build-timeout 1d", "--build-timeout: '1d' is not a duration (write 90s, 10m or 1.5h)"),
         ("--resume {repo} --budget soon", "--budget: 'soon' is not a duration"),
         ("rerun {repo} --budget soon", "--budget: 'soon' is not a duration"),
+        ("main fast --margin 10 --threshold 2", "--margin: 10 % is wider than the threshold of 2 % (a narrower margin, or a"),
+        ("main fast --python bogus=python", "--python: no side 'bogus' (there is base, target)"),
+        ("main --python target=python", "--python: no side 'target' (there is base)"),
+        ("main fast --python target=", "--python: 'target=' is not [SIDE=]PATH"),
+        ("main fast --kernels k,zzz", "--kernels: no workload is for zzz (there are k)"),
+        ("main fast --kernels=", "--kernels: an empty text is no name"),
+        ("main fast --only=", "--only: an empty text is no filter"),
+        ("main fast --fail-on=", "--fail-on: '' is not one of slower, broken, unclear, never"),
+        ("main fast --fail-on never,slower", "--fail-on: 'never,slower': never goes with nothing else"),
+        ("--resume {repo} --threshold 2", "--threshold: an interrupted run goes on as it began (beside --resume go --repo,"),
+        ("--resume {repo} --only case=a", "--only: an interrupted run goes on as it began"),
+        ("--resume {repo} --no-peers", "--peers: an interrupted run goes on as it began"),
         ("main fast --fail-on slow", "--fail-on: 'slow' is not one of slower, broken, unclear, never"),
         ("main fast --protocol mine", "--protocol: 'mine' is not one of abprof, seed, do_bench"),
         ("main fast --env mine", "--env: 'mine' is not one of user, clean"),

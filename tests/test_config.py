@@ -53,9 +53,20 @@ def test_a_whole_file() -> None:
         ("schema = 1\n[defaults]\nthreshold = 'much'\n", "abprof.toml:3", "Expected `float | null`, got `str`"),
         ("schema = 2\n", "abprof.toml:1", "schema = 2, this abprof reads schema = 1"),
         ("schema = 1\nworkloads = \n", "abprof.toml:2", "Invalid value"),
+        ("[defaults]\nthreshold = -1\n", "abprof.toml:2", "'-1.0' is not a positive percentage"),
+        ("[defaults]\nthreshold = nan\n", "abprof.toml:2", "'nan' is not a positive percentage"),
+        ("[[threshold]]\ncells = 'x'\npercent = 1\n[defaults]\nbudget = '1m'\nmargin = inf\n", "abprof.toml:6",
+         "'inf' is not a positive percentage"),
+        ("[[threshold]]\ncells = 'x'\npercent = 1\n[defaults]\n\nthreshold = 0\n", "abprof.toml:6",
+         "'0.0' is not a positive percentage"),
+        ("[defaults]\nthreshold = 2\nmargin = 3\n", "abprof.toml:3", "a margin of 3 % is wider than the threshold of 2 %"),
+        ("[defaults]\nbudget = 'abc'\n", "abprof.toml:2", "'abc' is not a duration"),
+        ("[[threshold]]\ncells = 'x'\npercent = 1\n[[threshold]]\ncells = 'y'\npercent = 0\n", "abprof.toml:6",
+         "threshold of 0.0 per cent for 'y'"),
+        ("[python]\nall = 'python'\nfoo = 'python'\n", "abprof.toml:3", "no side 'foo'"),
         ("schema = 1\n[[threshold]]\ncells = 'x'\npercent = -1.0\n", "abprof.toml:4", "threshold of -1.0 per cent"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_file_names_key_and_line(text: str, where: str, says: str) -> None:
     with pytest.raises(AbprofError) as error:
         parse_file(text, "abprof.toml")
@@ -79,6 +90,18 @@ def test_a_cpu_has_wider_defaults_and_the_command_line_wins() -> None:
     assert (asked.threshold, asked.margin) == (2.0, 2.0)  # a margin is never wider than the threshold
 
 
+def test_a_margin_wider_than_the_threshold_is_refused_or_told() -> None:
+    """Asked for by --margin it is refused; the file's, which the command line wins over, is cut, and that is said."""
+    for config in (Config(specs=("a",), threshold=2.0, margin=10.0), Config(specs=("a",), margin=3.0)):
+        with pytest.raises(AbprofError, match=r"^--margin: .* is wider than the threshold of (2|1.5) %"):
+            config.margin_cut("cuda")
+    assert Config(specs=("a",), margin=3.0).margin_cut("cpu") == ""
+    assert Config(specs=("a",), threshold=2.0).margin_cut("cpu") == "", "a default follows without a word"
+    file = parse_file("[defaults]\nmargin = 3\n", "abprof.toml")
+    cut = Config(specs=("a",), file=file).margin_cut("cuda")
+    assert cut == "the margin of abprof.toml, 3 %, is cut to the threshold of 1.5 %"
+
+
 @pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400)])
 def test_durations(text: str, value: float) -> None:
     assert seconds(text, "--budget") == value
@@ -92,7 +115,7 @@ def test_a_duration_that_is_none(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["-1", "0", "x", "nan", "inf", "1000", ""])
 def test_a_percentage_that_is_none(text: str) -> None:
-    with pytest.raises(AbprofError, match=r"--threshold .* is not a positive percentage"):
+    with pytest.raises(AbprofError, match=r"^--threshold: .* is not a positive percentage"):
         percent(text, "--threshold")
     assert percent("1.5%", "--threshold") == 1.5
 

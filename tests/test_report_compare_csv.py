@@ -83,6 +83,16 @@ def test_an_unrecorded_rate_is_no_change_and_no_success(tmp_path, out):
     assert "{'mask_type': 'full', 'direction': 'fwd', 'seqlen': 8192}: TFLOP/s not recorded in the target" in text
 
 
+def test_a_text_where_a_number_belongs_is_refused(tmp_path, out):
+    """It is not "not recorded": somebody's spreadsheet or editor has spoiled the file."""
+    base = dense(tmp_path / "b.csv", full="600.0000", causal="500.0000")
+    target = dense(tmp_path / "t.csv", full="600.0000", causal="5OO")
+    with pytest.raises(AbprofError) as error:
+        compare(base, target, out)
+    assert error.value.line == f"{target}: row 3, column tflops_per_sec: '5OO' is not a number"
+    assert not out.exists()
+
+
 def test_rows_of_one_file_are_shown(tmp_path, out):
     base = dense(tmp_path / "b.csv", full="600.0000", causal="500.0000")
     target = dense(tmp_path / "t.csv", causal="500.0000", varlen_full="400.0000")

@@ -21,8 +21,8 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
     return Config(
         specs=tuple(options["refs"]),
         repo=repo,
-        kernels=_split(options["kernels"]),
-        workloads=_split(options["workloads"]),
+        kernels=_names(options, "kernels"),
+        workloads=_names(options, "workloads"),
         workloads_from=options["workloads_from"],
         preset=_text(options, "preset"),
         only=tuple(options["only"]),
@@ -66,6 +66,13 @@ def _split(values: Sequence[str]) -> tuple[str, ...]:
     return tuple(part for value in values for part in value.split(",") if part)
 
 
+def _names(options: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    for value in options[name]:
+        if not _split([value]):
+            raise AbprofError("an empty text is no name", where=f"--{name}")
+    return _split(options[name])
+
+
 def _percent(options: Mapping[str, Any], name: str) -> float | None:
     text = _text(options, name)
     return percent(text, f"--{name}") if text else None
@@ -79,15 +86,21 @@ def _choice(value: str, name: str, known: Sequence[str]) -> Any:
 
 def _fail_on(text: str) -> tuple[str, ...]:
     chosen = _split([text])
-    for word in chosen:
+    for word in chosen or ("",):
         _choice(word, "--fail-on", _FAIL_ON)
+    if "never" in chosen and len(chosen) > 1:
+        raise AbprofError(f"{text!r}: never goes with nothing else", where="--fail-on")
     return chosen
 
 
 def _pythons(values: Sequence[str]) -> dict[str, str]:
-    """`PATH` for all sides, `target=PATH` for one."""
+    """`PATH` for all sides, `target=PATH` for one. A path may hold a `=`, a side's name no `/`."""
     found = {}
     for value in values or _listed("python"):
         side, equals, path = value.partition("=")
-        found[side if equals else ""] = path if equals else value
+        if not equals or "/" in side:
+            side, path = "", value
+        if not path or (equals and value.startswith("=")):
+            raise AbprofError(f"{value!r} is not [SIDE=]PATH", where="--python")
+        found[side] = path
     return found

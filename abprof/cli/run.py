@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 
 MATRIX, MEASURING, OUTPUT, PLACE = "Matrix", "Measuring", "Output", "Place"
 Many = list[str]
+_BESIDE_RESUME = {
+    "resume": "",
+    "repo": "--repo",
+    "budget": "--budget",
+    "all_": "--all",
+    "json": "--json",
+    "quiet": "--quiet",
+    "verbose": "--verbose",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -34,6 +43,7 @@ def options_with_values(app: typer.Typer) -> set[str]:
 
 
 def run(
+    ctx: typer.Context,
     refs: Annotated[
         Many,
         typer.Argument(
@@ -150,6 +160,7 @@ def run(
     if resume and refs:
         raise AbprofError("an interrupted run has its refs", where="--resume", advice="abprof run --resume RUN")
     if resume:
+        _refuse_beside_resume(ctx)
         finished, folder = session.again(
             Path(resume),
             (),
@@ -167,6 +178,16 @@ def run(
         return _show_plan(session.dry_run(config, view), json, peers=peers)
     finished, folder = session.run(config, view)
     return show(finished, folder, json=json, everything=all_)
+
+
+def _refuse_beside_resume(ctx: typer.Context) -> None:
+    """Raises AbprofError for an option that would not be followed."""
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name) if param.name else None
+        if param.name not in _BESIDE_RESUME and source and source.name == "COMMANDLINE":
+            beside = ", ".join(name for name in _BESIDE_RESUME.values() if name)
+            advice = f"beside --resume go {beside}"
+            raise AbprofError("an interrupted run goes on as it began", where=param.opts[0], advice=advice)
 
 
 def show(finished: Run, folder: Path, *, json: bool, everything: bool) -> int:

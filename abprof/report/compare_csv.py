@@ -16,7 +16,7 @@ from abprof.runfolder import RunFolder
 
 from . import seed_format, tables
 from .seed_format import LATER_COLUMNS
-from .seed_tables import compared
+from .seed_tables import compared, is_number
 from .tables import Line, csv_text
 
 Pair = tuple[Line | None, Line | None]  # a case's row in the base and in the target file
@@ -51,6 +51,8 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path, *, threshold: float
     pairs = _joined(base, target, joining)
     if not any(left and right for left, right in pairs):
         raise AbprofError(f"no case of {base_csv} is in it", where=str(target_csv), advice=f"keys: {', '.join(keys)}")
+    for table in (base, target):
+        _refuse_texts(table, columns)
     shared = [name for name in ("status", *_OWN_KEYS[::-1]) if name in base.columns or name in target.columns]
     lines = [_line(left or {}, right or {}, keys, columns, shared) for left, right in pairs]
     _write(out_csv, csv_text(list(lines[0]), lines))
@@ -95,6 +97,15 @@ def _value_columns(base: Table, target: Table, keys: Sequence[str]) -> list[str]
         if alone and alone[0] not in LATER_COLUMNS:
             raise AbprofError(f"no column {alone[0]!r}, which {table.path} has", where=str(other.path))
     return [name for name in known if name in base.columns and name in target.columns]
+
+
+def _refuse_texts(table: Table, columns: Sequence[str]) -> None:
+    """Raises AbprofError for a cell that is neither a number nor empty: it would be taken for "not recorded"."""
+    for place, line in enumerate(table.lines):
+        for name in columns:
+            if line[name].strip() and not is_number(line[name]):
+                what = f"row {place + 2}, column {name}: {line[name]!r} is not a number"
+                raise AbprofError(what, where=str(table.path))
 
 
 def _joined(base: Table, target: Table, keys: Sequence[str]) -> list[Pair]:

@@ -107,10 +107,11 @@ def compared(base: Line, target: Line, columns: Iterable[str]) -> Line:
 def plain(text: str) -> str:
     """Foreign text as a cell: one line, and never taken for a formula by a spreadsheet."""
     line = words.clean(text)
-    return f"'{line}" if line[:1] in ("=", "+", "-", "@") and not _is_number(line) else line
+    return f"'{line}" if line[:1] in ("=", "+", "-", "@") and not is_number(line) else line
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a cell is a number as these files have them."""
     try:
         float(text)
     except ValueError:

@@ -106,8 +106,8 @@ class Lab:
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         """Start `abprof ARGS --repo ... --device simulated` without waiting."""
-        places = ["--repo", str(self.repo.path), "--device", "simulated", "--runs-dir", str(self.runs)]
-        return self._start(*args, *places)
+        places = ["--device", "simulated", "--runs-dir", str(self.runs)] if "--resume" not in args else []
+        return self._start(*args, "--repo", str(self.repo.path), *places)
 
     def _start(self, *args: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
