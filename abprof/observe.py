@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from abprof import stats
 from abprof.evidence import Evidence
-from abprof.model import Metric, Observation, Outcome
+from abprof.model import Block, Metric, Observation, Outcome
+
+_PAUSE = 120.0  # seconds between two blocks: longer, and the second is of a later invocation (rerun, --resume)
 
 
 def observe(evidence: Mapping[str, Evidence]) -> tuple[Observation, ...]:
     """One observation per cell and arm, in the run's order: none is left out because it failed, only what was never tried."""
     return tuple(_observation(item, arm) for item in evidence.values() for arm in item.states if item.state(arm).seen)
+
+
+def busy_share(blocks: Sequence[Block]) -> float | None:
+    """Time inside turns over the time from the first block to the last, starts of workers included (0 to 1)."""
+    ordered = sorted((block for block in blocks if block.rounds), key=lambda block: block.began)
+    wall = sum(block.seconds for block in ordered)
+    for before, after in pairwise(ordered):
+        gap = after.began - before.began - before.seconds
+        wall += gap if 0 < gap < _PAUSE else 0.0
+    inside = sum(turn.end - turn.start for block in ordered for row in block.rounds for turn in row) / 1e9
+    return inside / wall if wall else None
 
 
 def _observation(item: Evidence, arm: str) -> Observation:

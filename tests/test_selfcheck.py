@@ -17,6 +17,7 @@ import pytest
 
 from abprof import schemas, selfcheck
 from abprof.model import DO_BENCH_METRIC, SEED_METRIC, Block, Cell, Machine, Run
+from abprof.observe import busy_share
 from abprof.report import selfcheck as pages
 from abprof.selfcheck.examine import examine, stopped
 from abprof.selfcheck.result import Selfcheck
@@ -125,6 +126,16 @@ def test_the_page_says_what_each_protocol_called() -> None:
     text = pages.markdown(found, Path("runs/x"))
     assert "| abprof | 0.3 ms and longer | 1.5 % | 0 of 1 (0 %) | 95.0 % | 1 of 1 (100 %) | 0 | 4.0 |" in text
     assert "| sleep +5 % | 0.3 ms and longer | +5.00 % | 1 of 1 | 1 of 1 | 1 of 1 | 0 of 1, 1 faster | 1 of 1 |" in text
+
+
+def test_the_busy_share_counts_starts_of_workers_and_not_the_pause_before_a_rerun() -> None:
+    def at(began: float, turns: int) -> Block:
+        made = blocks.block(1, {"base": 1.0}, rounds=turns)
+        half = [tuple(msgspec.structs.replace(turn, start=0, end=250_000_000) for turn in row) for row in made.rounds]
+        return msgspec.structs.replace(made, began=began, seconds=1.0, rounds=tuple(half))
+
+    assert busy_share([at(0.0, 2), at(2.0, 2), at(5000.0, 2)]) == pytest.approx(1.5 / 4)
+    assert busy_share([]) is None
 
 
 # ---------------------------------------------------------------- the repository, and a real run

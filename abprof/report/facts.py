@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from abprof.model import SEQUENTIAL_METRICS, Block, Comparison, Machine, Run
+from abprof.observe import busy_share
 
 from . import words
 from .failures import LONGEST, log_path
@@ -197,7 +198,9 @@ def _epochs(every: Sequence[Block]) -> Facts:
     why = "; ".join(dict.fromkeys(words.clean(b.rejected_why) for b in blocks if b.rejected_why))
     dropped = f"{rejected} dropped by a rule fixed beforehand ({why})" if rejected else "none dropped"
     span = f"{low}" if low == high else f"{low} to {high}"
-    return [("epochs", f"{span} per cell"), ("rounds", f"{rounds} in all, {dropped}")]
+    busy = busy_share(blocks)
+    found = [("epochs", f"{span} per cell"), ("rounds", f"{rounds} in all, {dropped}")]
+    return found + ([("busy", f"{100 * busy:.0f} % of the measuring was spent inside turns")] if busy else [])
 
 
 def _state(blocks: Sequence[Block]) -> Facts:

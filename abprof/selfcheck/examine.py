@@ -11,6 +11,7 @@ from abprof import stats
 from abprof.comparison import decide
 from abprof.evidence import Evidence, gather
 from abprof.model import DO_BENCH_METRIC, SEED_METRIC, Block, Run
+from abprof.observe import busy_share
 from abprof.selfcheck.result import CLASSES, Alarms, Coverage, Detection, Resolution, Selfcheck
 
 THRESHOLDS = {"cuda": ((1.5, 0.5), (0.5, 0.5), (0.25, 0.25)), "cpu": ((5.0, 5.0), (2.0, 2.0), (1.0, 1.0))}
@@ -37,8 +38,6 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
     cells = [m for item in gather(run, blocks).values() if (m := _measured(item)) is not None]
     plans = THRESHOLDS.get(run.machine.kind, THRESHOLDS["cpu"])
     alarms = tuple(_alarms(cells, plans))
-    seconds = sum(block.seconds for block in blocks)
-    inside = sum(turn.end - turn.start for block in blocks for row in block.rounds for turn in row) / 1e9
     own = [row for row in alarms if row.protocol == "abprof" and row.threshold == plans[0][0]]
     return Selfcheck(
         run=run.id,
@@ -48,8 +47,8 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
         versions=run.versions,
         cells=len(cells),
         epochs=max((len(cell.values) for cell in cells), default=0),
-        seconds=seconds,
-        busy_share=inside / seconds if seconds else 0.0,
+        seconds=max((b.began + b.seconds for b in blocks), default=0.0) - min((b.began for b in blocks), default=0.0),
+        busy_share=busy_share(blocks) or 0.0,
         false_alarms=sum(row.slower + row.faster for row in own),
         alarms=alarms,
         detection=tuple(_detection(cells, plans)),

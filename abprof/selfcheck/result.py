@@ -71,8 +71,8 @@ class Selfcheck(Record, frozen=True, kw_only=True):
     versions: dict[str, str]
     cells: int
     epochs: int  # the most that a cell has
-    seconds: float  # of measuring, by the blocks' own clocks
-    busy_share: float  # time inside turns / seconds
+    seconds: float  # from the first block to the last
+    busy_share: float  # time inside turns over that time, starts of workers included
     false_alarms: int  # of abprof's own at its default threshold
     alarms: tuple[Alarms, ...]
     detection: tuple[Detection, ...]
