@@ -35,11 +35,22 @@ def workload(name: str, described: wire.Described, sha256: str, kind: str) -> Wo
 
 
 def preset(name: str, described: wire.Described, wanted: str) -> Axes:
-    """The axes of the wanted preset. Raises AbprofError naming those there are."""
+    """The axes of the wanted preset. Raises AbprofError naming those there are, and for a value that stands twice."""
     if wanted not in described.presets:
         known = ", ".join(described.presets)
         raise AbprofError(f"workload {name} has no preset {wanted!r}", where="--preset", advice=f"it has {known}")
-    return [(list(names), [list(row) for row in rows]) for names, rows in described.presets[wanted]]
+    axes: Axes = [(list(names), [list(row) for row in rows]) for names, rows in described.presets[wanted]]
+    _no_value_twice(axes, f"workload {name}, preset {wanted}")
+    return axes
+
+
+def _no_value_twice(axes: Axes, where: str) -> None:
+    """Two cells of one name could not be told apart. Raises AbprofError."""
+    for names, rows in axes:
+        shown = [",".join(map(_show, row)) for row in rows]
+        twice = next((value for value in shown if shown.count(value) > 1), None)
+        if twice is not None:
+            raise AbprofError(f"{','.join(names)} has {twice} twice", where=where)
 
 
 def cases(axes: Axes) -> list[dict[str, Value]]:
@@ -63,7 +74,7 @@ def _show(value: Value) -> str:
 def set_axes(matrices: dict[str, Axes], settings: Sequence[str]) -> dict[str, Axes]:
     """`--set AXIS=V1,V2`: replace an axis's values wherever a workload has it. Zipped axes are set together.
 
-    Raises AbprofError for an axis that no workload has.
+    Raises AbprofError for an axis that no workload has, and for a value that is given twice.
     """
     wanted: dict[str, list[str]] = {}
     for setting in settings:
@@ -75,7 +86,10 @@ def set_axes(matrices: dict[str, Axes], settings: Sequence[str]) -> dict[str, Ax
     for axis in wanted:
         if axis not in known:
             raise AbprofError(f"no workload has an axis {axis!r}", where="--set", advice=_nearest(axis, known))
-    return {name: [_set_group(names, rows, wanted) for names, rows in axes] for name, axes in matrices.items()}
+    chosen = {name: [_set_group(names, rows, wanted) for names, rows in axes] for name, axes in matrices.items()}
+    for axes in chosen.values():
+        _no_value_twice(axes, "--set")
+    return chosen
 
 
 def _set_group(names: list[str], rows: list[Any], wanted: dict[str, list[str]]) -> tuple[list[str], list[Any]]:

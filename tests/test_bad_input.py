@@ -16,7 +16,10 @@ from tests.simulated.lab import Lab, Result, loose
 from tests.simulated.scenario import Scenario, Time, Workload
 from tests.tinyrepo import abprof, tiny_repo
 
-LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"], "n": [1]}, "empty": {"case": []}})
+LOAD = Workload(
+    kernel="k",
+    presets={"default": {"case": ["a", "b"], "n": [1]}, "empty": {"case": []}, "twice": {"case": ["b", "a", "b"]}},
+)
 PLAIN = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)])
 
 
@@ -58,7 +61,9 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --set cse=1", "--set: no workload has an axis 'cse' (did you mean case)"),
         ("main fast --set n=many", "--set: n=many: expected int, like 1"),
         ("main fast --set n", "--set: 'n' is not AXIS=V1,V2"),
-        ("main fast --preset nope", "--preset: workload w has no preset 'nope' (it has default, empty)"),
+        ("main fast --set n=2,512,0512", "--set: n has 512 twice"),
+        ("main fast --preset twice", "workload w, preset twice: case has b twice"),
+        ("main fast --preset nope", "--preset: workload w has no preset 'nope' (it has default, empty, twice)"),
         ("main fast --preset empty", "--preset: the matrix is empty: no cell is left"),
         ("main fast --workloads nope", "--workloads: no workload 'nope'"),
         ("main fast --kernels nope", "--kernels: no workload is for nope (there are k)"),
