@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from abprof import stats
-from abprof.evidence import Evidence
+from abprof.evidence import ArmState, Evidence
 from abprof.model import Advice, Comparison, Run
 from abprof.sentence import base_not_ok, outside_margin, trust_panel, undecided_row
 
@@ -18,7 +18,7 @@ def advise(
     found = [
         _controls(run, rows, controls),
         _states(evidence, "proof", lambda item, arm: item.state(arm).proof_broken, PROOF),
-        _rows(evidence, "broken", [r for r in rows if r.verdict == "broken" and not _proof(r)], BROKEN),
+        _rows(evidence, "broken", [r for r in rows if r.verdict == "broken" and not _proof(r)], "broken"),
         _rows(evidence, "base_not_ok", [row for row in rows if base_not_ok(row)], BASE),
         _states(evidence, "wrong_shown", _wrong_shown, WRONG),
         _suspects(rows),
@@ -35,8 +35,7 @@ PROOF = (
     "a worker loaded code from outside its own side",
     "no number stands here; look for an editable install or a path that points elsewhere",
 )
-BROKEN = ("broken", "read the log of the failing side")
-BASE = ("not ok on the base: nothing to compare the target with", "mend the base, or compare with another ref")
+BASE = "not ok on the base: nothing to compare the target with"
 WRONG = ("wrong answers, and their times are shown because of --allow-wrong", "do not use these times")
 FLAKY = ("failed in one epoch and not in the others", "it counts as ok; if it comes back, it is a bug")
 
@@ -97,7 +96,7 @@ def _enough(run: Run, evidence: Mapping[str, Evidence]) -> int:
     return 10 * math.ceil(0.11 * stats.LOOKS[0] * each)
 
 
-def _rows(evidence: Mapping[str, Evidence], kind: str, rows: Sequence[Comparison], words: Words) -> Advice | None:
+def _rows(evidence: Mapping[str, Evidence], kind: str, rows: Sequence[Comparison], what: str) -> Advice | None:
     if not rows:
         return None
     row = rows[0]
@@ -105,8 +104,20 @@ def _rows(evidence: Mapping[str, Evidence], kind: str, rows: Sequence[Comparison
     arm, state = next((pair for pair in states if not pair[1].runs), states[0])
     cells = _unique(each.cell for each in rows)
     why = f"{arm} {state.status}" + (f": {state.reason}" if state.reason else "")
-    text = f"{_cells(cells)} {words[0]} (first: {row.cell}, {why})"
-    return Advice(kind=kind, text=text, advice=words[1], cells=cells)
+    text = f"{_cells(cells)} {what} (first: {row.cell}, {why})"
+    advice = "mend the base, or compare with another ref" if kind == "base_not_ok" else _mend(state)
+    return Advice(kind=kind, text=text, advice=advice, cells=cells)
+
+
+def _mend(state: ArmState) -> str:
+    """Where to look, for an arm that does not run: its log where there is one. Otherwise its reason says it all."""
+    if state.log:
+        return f"read logs/{state.log.removeprefix('logs/')} in the run folder"
+    if state.status == "wrong":
+        return "the workload's own check() compares with its reference; a speed of a wrong answer says nothing"
+    if state.status == "missing":
+        return "add it on that side, or compare refs that both have it; abprof.toml says where a package lies"
+    return ""
 
 
 def _states(

@@ -7,16 +7,18 @@ published by atomically replacing KEY/published.json, under a lock, after a seco
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from abprof import keys
 from abprof.builder import Builder, Job, Published, Say, Site
@@ -56,7 +58,7 @@ def build(shop: Workshop, job: Job, *, rebuild: bool, say: Say, site: Site | Non
     home = shop.cache / "builds" / key
     home.mkdir(parents=True, exist_ok=True)
     log = shop.logs / f"build-{side}-{job.package.name}.log"
-    with FileLock(home / "lock"):
+    with _alone(home, job, say):
         keys.remember(home, parts)
         known = published(home)
         if known and not rebuild and _untouched(home / known.generation, known, names, content):
@@ -64,6 +66,24 @@ def build(shop: Workshop, job: Job, *, rebuild: bool, say: Say, site: Site | Non
             say(job.name, f"cached, {known.seconds:.1f} s when it was built")
             return _record(job, key, home / known.generation, known, log, cached=True)
         return _make(Builder(shop, job, say, site or Site()), key, home, names, log)
+
+
+@contextlib.contextmanager
+def _alone(home: Path, job: Job, say: Say) -> Iterator[None]:
+    """The folder of this key for this build alone; who has it in hand is said before it is waited for."""
+    lock, owner = FileLock(home / "lock"), home / "owner"
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        whom = owner.read_text() if owner.exists() else "another abprof"
+        say(job.name, f"waiting for {whom}, which makes the same build")
+        lock.acquire()
+    try:
+        owner.write_text(f"[{job.name}] of process {os.getpid()}")
+        yield
+    finally:
+        owner.unlink(missing_ok=True)
+        lock.release()
 
 
 def _exists(tree: Path, package: Package) -> bool:

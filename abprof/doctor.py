@@ -16,6 +16,7 @@ from abprof import devices, paths, proc
 from abprof.config import Config, File, file_above
 from abprof.errors import AbprofError, Exit
 from abprof.model import Record
+from abprof.place import nvcc
 from abprof.proc import WorkerDied, WorkerFault
 from abprof.wire import Ready, Start
 from abprof.workshop import alone, command
@@ -76,7 +77,7 @@ def _compilers() -> list[Finding]:
     for name, tool, need in (
         ("C++ compiler", os.environ.get("CXX") or "c++", "kernels in C++ cannot be built; install g++ or clang++"),
         ("ninja", "ninja", "torch's extension builder needs it; pip install ninja"),
-        ("nvcc", "nvcc", "kernels in CUDA C++ cannot be built; Triton kernels do not need it"),
+        ("nvcc", nvcc(os.environ) or "nvcc", "kernels in CUDA C++ cannot be built; Triton kernels do not need it"),
     ):
         said = proc.output([_beside(tool), "--version"])
         if said is None:

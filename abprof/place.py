@@ -119,7 +119,7 @@ def toolchain(
     names), torch, triton, CUDA, architecture, and the compilers that a builder with the variables `env` finds."""
     interpreter = {name: facts.get(name, "") for name in ("prefix", "base_prefix", "soabi")}
     chain = {**versions, **interpreter, "architecture": facts.get("capability", ""), "device": device}
-    compilers = {"cc": env.get("CC") or "cc", "cxx": env.get("CXX") or "c++", "nvcc": _nvcc(env)}
+    compilers = {"cc": env.get("CC") or "cc", "cxx": env.get("CXX") or "c++", "nvcc": nvcc(env)}
     for name, command in compilers.items():
         said = proc.output([*command.split(), "--version"], env=env) if command else None
         if said:
@@ -127,7 +127,8 @@ def toolchain(
     return {name: value for name, value in chain.items() if value}
 
 
-def _nvcc(env: Mapping[str, str]) -> str:
+def nvcc(env: Mapping[str, str]) -> str:
+    """The compiler that a build with these variables finds: on PATH, in $CUDA_HOME or in the usual place; "" for none."""
     home = env.get("CUDA_HOME") or "/usr/local/cuda"
     beside = f"{home}/bin/nvcc"
     return shutil.which("nvcc", path=env.get("PATH")) or (beside if Path(beside).exists() else "")

@@ -6,10 +6,12 @@ import dataclasses
 import os
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from abprof import build, environment, keys
 from abprof.build import Job
@@ -172,6 +174,23 @@ def test_two_at_once_build_once(shop: Shop) -> None:
     for thread in threads:
         thread.join()
     assert sum("$ cc" in line for line in shop.lines) == 1
+
+
+def test_whoever_waits_for_a_build_is_told_for_whom(shop: Shop) -> None:
+    home = Path(shop.build(shop.tree("base", TINY)).path).parent
+    (home / "owner").write_text("[base tiny] of process 77")
+    lock = FileLock(home / "lock", thread_local=False)
+    lock.acquire()
+    waiting = threading.Thread(target=shop.build, args=(shop.tree("target", TINY),))
+    waiting.start()
+    said = "[target tiny] waiting for [base tiny] of process 77, which makes the same build"
+    while said not in shop.lines and waiting.is_alive():
+        time.sleep(0.01)
+    lock.release()
+    waiting.join()
+    assert said in shop.lines
+    assert shop.lines[-1].startswith("[target tiny] cached")
+    assert not (home / "owner").exists()
 
 
 def test_a_build_that_was_killed_is_made_again_at_the_same_place(shop: Shop) -> None:

@@ -324,6 +324,19 @@ def test_doctor_says_what_can_be_measured(lab: Lab) -> None:
     assert len(shown.out.splitlines()) == len(found)
 
 
+def test_doctor_finds_the_cuda_compiler_that_builds_find(tmp_path: Path) -> None:
+    """Not on PATH but in $CUDA_HOME."""
+    compiler = tmp_path / "cuda" / "bin" / "nvcc"
+    compiler.parent.mkdir(parents=True)
+    compiler.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 77.7'\n")
+    compiler.chmod(0o755)
+    code = "import msgspec; from abprof.doctor import _compilers; print(msgspec.json.encode(_compilers()).decode())"
+    env = {**os.environ, "CUDA_HOME": str(tmp_path / "cuda"), "PATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    found = {item["name"]: item for item in json.loads(done.stdout)}
+    assert found["nvcc"]["text"] == "Cuda compilation tools, release 77.7"
+
+
 def test_doctor_exits_2_when_nothing_can_be_measured(tmp_path: Path) -> None:
     """The worker's interpreter has no torch."""
     bare = bare_python(tmp_path)

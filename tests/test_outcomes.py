@@ -27,6 +27,25 @@ def statuses(judged: Judgement) -> dict[str, str]:
     return {observation.arm: observation.status for observation in judged.observations}
 
 
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [
+        ("missing", "add it on that side, or compare refs that both have it; abprof.toml says where a package lies"),
+        ("wrong", "the workload's own check() compares with its reference; a speed of a wrong answer says nothing"),
+        ("unsupported", ""),
+    ],
+)
+def test_advice_names_no_log_where_there_is_none(status: Status, advice: str) -> None:
+    (warning,) = [each for each in one("ok", status).warnings if each.kind == "broken"]
+    assert warning.advice == advice
+
+
+def test_advice_names_the_log_of_the_side_that_failed() -> None:
+    judged = judge(head(builds=(failed_build("target"),)), [])
+    (warning,) = [each for each in judged.warnings if each.kind == "broken"]
+    assert warning.advice == "read logs/build.log in the run folder"
+
+
 # ---------------------------------------------------------------- the table
 
 

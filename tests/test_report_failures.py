@@ -45,7 +45,7 @@ def failed_builds() -> Run:
             Advice(
                 kind="broken",
                 text=f"{len(cells)} cells broken (first: {cells[0].id}, target build_failed: {ERROR})",
-                advice="read the log of the failing side",
+                advice="read logs/target-ffa.log in the run folder",
                 cells=tuple(cell.id for cell in cells),
             ),
         ),
