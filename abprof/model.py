@@ -278,7 +278,8 @@ class Proof(Record, frozen=True, kw_only=True):
     kernel: str
     ok: bool
     reason: str = ""
-    artefacts: tuple[Artefact, ...] = ()
+    artefacts: tuple[Artefact, ...] = ()  # at the last look
+    looks: int = 1  # how often it was asked in this epoch with this answer: twice when it lived through the timing
 
 
 class Header(Record, frozen=True, kw_only=True):

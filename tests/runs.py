@@ -310,7 +310,7 @@ def _builds() -> tuple[Build, ...]:
 def _proofs() -> tuple[Proof, ...]:
     def proof(side: str, digit: str) -> Proof:
         artefact = Artefact(kind="object", name="ffa_cuda", path=f"/cache/b/{digit}/ffa.so", sha256=digit * 64)
-        return Proof(epoch=1, side=side, kernel="ffa", ok=True, artefacts=(artefact,))
+        return Proof(epoch=1, side=side, kernel="ffa", ok=True, artefacts=(artefact,), looks=2)
 
     return proof("base", "a"), proof("target", "b")
 

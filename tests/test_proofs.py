@@ -61,6 +61,10 @@ def test_each_side_proves_its_own_commits_code(tmp_path: Path) -> None:
     sides = {side["id"]: side["commit"] for side in done.run["sides"]}
     assert sides == {"base": repo.git("rev-parse", "main"), "target": repo.git("rev-parse", "fast")}
     assert all(proof["ok"] for proof in done.run["proofs"])
+    assert {proof["looks"] for proof in done.run["proofs"]} == {2}, "before and after timing"
+    workers = len(done.run["proofs"])
+    report = Path(done.run["run_dir"], "report.md").read_text()
+    assert f"before and after timing ({2 * workers} looks at {workers} workers, epoch by epoch)" in report
     assert not repo.git("status", "--porcelain")
 
 

@@ -108,7 +108,7 @@ def test_what_a_report_must_hold():
         "▲ slower", "2.1 % slower", "1.8 to 2.4 % slower", "10.01 ms", "10.22 ms", "549.2 → 537.9",
         "6 of 6 inside the margin of 0.5 %, 0 beyond it", "at most 39 % of cells", "2 per cell",
         "16 dropped by a rule fixed beforehand (power brake)", "1950 to 1965 MHz",
-        "every worker loaded its own side's files",
+        "every worker loaded its own side's files, before and after timing (4 looks at 2 workers, epoch by epoch)",
         "RuntimeError: invalid argument | grid (0, 1, 1)", "failed: error: no member named 'tile' in 'Params'",
         "a margin of 2.3 % could have been certified", "residual", "not recorded", "GITHUB_TOKEN",
         "2 cells ran at the power limit", "rerun them with --protocol sustained",

@@ -183,7 +183,11 @@ def _proofs(run: Run) -> str:
         return words.NOT_RECORDED
     bad = [proof for proof in run.proofs if not proof.ok]
     if not bad:
-        return f"every worker loaded its own side's files, before and after timing ({len(run.proofs)} checked)"
+        looks = words.plural(sum(proof.looks for proof in run.proofs), "look")
+        workers = words.plural(len(run.proofs), "worker")
+        return (
+            f"every worker loaded its own side's files, before and after timing ({looks} at {workers}, epoch by epoch)"
+        )
     first = f"{bad[0].side} {words.clean(bad[0].kernel)}: {words.clean(bad[0].reason)}"
     return f"{len(bad)} of {len(run.proofs)} failed; first: {first}"
 
