@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from abprof import turns, wire
+from abprof.allocation import Allocation
 from abprof.budget import Budget
 from abprof.crew import Crew, posts
 from abprof.model import Arm, Block, Build, Cell, Checkout, Outcome, Package, Proof, Run
@@ -43,6 +44,7 @@ class Epoch:
     number: int
     share: float  # of the rounds that the rules give a cell
     seen: set[str]  # cells whose outputs were checked already
+    allocation: Allocation  # of rounds, from earlier epochs
     phases: bool  # the second, so that a profiler that takes seconds to start does not hold up the first rows
     once: float = 0.0  # seconds spent on what no other epoch repeats
     more: float = 0.0  # seconds spent on rounds beyond the fewest
@@ -59,12 +61,14 @@ def epochs(
     number, seen, quick = first, set[str](), ground.run.settings.quick
     todo = wanted() & ground.arms.keys()  # a rerun has cells that are not measured again
     seats = sum(len(ground.arms[cell]) for cell in todo)
+    allocation = Allocation()
     plan = Budget(budget, done, *turns.epoch_cost(ground.device.kind, seats))
     while todo:
         share = 1.0 if quick else plan.share()
         if number > first and (quick or not plan.affords(share)):
             return
-        start, epoch = time.monotonic(), Epoch(number, share, seen, phases=quick or number == first + 1)
+        start = time.monotonic()
+        epoch = Epoch(number, share, seen, allocation, phases=quick or number == first + 1)
         for item in _epoch(ground, epoch, todo):
             if isinstance(item, Block) and _checked(item):
                 seen.add(item.cell)
@@ -93,8 +97,10 @@ def _package(ground: Ground, epoch: Epoch, kernel: str, cells: list[Cell]) -> It
     ids = list(dict.fromkeys(arm.side for cell in cells for arm in ground.arms[cell.id]))
     stand = posts(ground.checkouts, ground.packages[kernel], ground.build, ids)
     present = {post.id for post in stand}
+    began = time.monotonic()
     with Crew(ground.shop, stand, epoch.number) as crew:
         yield from crew.proofs()
+        started = (time.monotonic() - began) / len(cells)
         warm = set[tuple[str, str, str]]()
         for cell in cells:
             if ground.device.kind == "cuda" and not _novelties(cell) <= warm:
@@ -105,6 +111,7 @@ def _package(ground: Ground, epoch: Epoch, kernel: str, cells: list[Cell]) -> It
             block = sitting.run()
             epoch.once += sitting.once
             epoch.more += sitting.more
+            epoch.allocation.learn(block, started)
             yield _identical(block, arms) if cell.id in ground.identical else block
         yield from crew.proofs()
 
@@ -114,7 +121,16 @@ def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) ->
     load = next(w for w in ground.run.workloads if w.name == cell.workload)
     phases = epoch.phases and bool(load.phases)
     return Request(
-        cell, arms, epoch.number, ground.run.settings, check, phases, load.judge, ground.timeout, epoch.share
+        cell,
+        arms,
+        epoch.number,
+        ground.run.settings,
+        check,
+        phases,
+        load.judge,
+        ground.timeout,
+        epoch.share,
+        epoch.allocation.rounds(cell.id),
     )
 
 

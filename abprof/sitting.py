@@ -36,6 +36,7 @@ class Request:
     judge: Literal["gpu", "wall"]
     timeout: float
     share: float = 1.0  # of the rounds that the rules give (abprof/budget.py)
+    rounds: int | None = None  # instead of those, where earlier epochs tell (abprof/allocation.py)
 
 
 @dataclass
@@ -191,6 +192,8 @@ class Sitting:
         call_ns, open_ns = [o.call_ns for o in opened], [o.open_ns for o in opened]
         on_host = self.device.kind == "cuda" and self.request.judge == "wall"
         pace = turns.pace(self.device.kind, call_ns, open_ns, self.request.settings, self.request.share)
+        if self.request.rounds is not None:
+            pace = turns.allotted(pace, self.request.rounds)
         if on_host:
             pace = dataclasses.replace(pace, timer="wall_clock")
         rounds: list[list[Turn]] = []

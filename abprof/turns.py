@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 import statistics
@@ -61,6 +62,12 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings
     return Pace(TIMER[kind], calls, rounds, fresh_every, wanted, rule)
 
 
+def allotted(pace: Pace, rounds: int) -> Pace:
+    """The pace with so many rounds (abprof/allocation.py): even, no fewer than ever, at most four times the usual."""
+    even = rounds + rounds % 2
+    return dataclasses.replace(pace, rounds=max(FEWEST, min(even, 4 * pace.rounds)), wanted=0.0)
+
+
 def settled(rounds: Sequence[Sequence[float]], wanted: float) -> bool:
     """Whether an epoch has enough rounds. `rounds` holds each round's times in ns by arm, None never.
 
@@ -72,11 +79,15 @@ def settled(rounds: Sequence[Sequence[float]], wanted: float) -> bool:
         return False
     for arm in range(1, len(rounds[0])):
         logs = [math.log(times[arm] / times[0]) for times in rounds]
-        middle = statistics.median(logs)
-        spread = 1.4826 * statistics.median(abs(value - middle) for value in logs)
-        if math.sqrt(math.pi / 2) * spread / math.sqrt(len(logs)) > wanted:
+        if math.sqrt(math.pi / 2) * spread(logs) / math.sqrt(len(logs)) > wanted:
             return False
     return True
+
+
+def spread(values: Sequence[float]) -> float:
+    """1.4826 times the median absolute deviation: the standard deviation, for a normal distribution."""
+    middle = statistics.median(values)
+    return 1.4826 * statistics.median(abs(value - middle) for value in values)
 
 
 def orders(arms: int, rounds: int, seed: int) -> list[list[int]]:

@@ -1,0 +1,84 @@
+"""How many rounds an epoch of a cell takes, once its earlier epochs say what rounds and epochs cost and how they scatter.
+
+Kalibera and Jones, "Rigorous benchmarking in reasonable time" (ISMM 2013): for a given time the effect is known best with
+
+    r = ceil(sqrt(c_epoch / c_round * T_round^2 / T_epoch^2)),  T_round^2 = S_round^2,  T_epoch^2 = S_epoch^2 - S_round^2 / r
+
+rounds an epoch: c what one more of either costs, S^2 the variances seen. An epoch's value is a median, so S_round^2 is
+pi / 2 times the variance of the rounds' log ratios (that of a normal median), taken from their median absolute deviation.
+Only scatter and cost are looked at, never a middle, so the number of rounds cannot favour a verdict.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from abprof import stats, turns
+from abprof.model import Block
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """What one epoch of a cell taught."""
+
+    values: tuple[float, ...]  # of each judged arm after the first: the median log ratio to it
+    variances: tuple[float, ...]  # of one round's, as far as it moves the median
+    rounds: int
+    round_seconds: float
+    epoch_seconds: float  # what the epoch cost beside its rounds, the cell's share of the workers' start included
+
+
+class Allocation:
+    """Learns from the blocks of one invocation."""
+
+    def __init__(self) -> None:
+        self._pilots: dict[str, list[Pilot]] = {}
+
+    def learn(self, block: Block, started: float) -> None:
+        """Take note of a block; `started`: the cell's share of the seconds in which the workers started."""
+        pilot = observed(block, started)
+        if pilot is not None:
+            self._pilots.setdefault(block.cell, []).append(pilot)
+
+    def rounds(self, cell: str) -> int | None:
+        """Rounds for the cell's next epoch; None while there are fewer epochs than the first look has, or too little
+        scatter between them to tell from that inside: then the usual rules hold."""
+        pilots = self._pilots.get(cell, [])
+        if len(pilots) < stats.LOOKS[0]:
+            return None
+        found = [best(pilots, arm) for arm in range(min(len(p.values) for p in pilots))]
+        known = [rounds for rounds in found if rounds is not None]
+        return max(known) if found and len(known) == len(found) else None
+
+
+def best(pilots: Sequence[Pilot], arm: int) -> int | None:
+    """The formula above for one comparison; None where the epochs scatter no more than their rounds explain."""
+    within = statistics.fmean(p.variances[arm] for p in pilots)
+    inside = statistics.fmean(p.variances[arm] / p.rounds for p in pilots)  # S_round^2 / r, rounds may have differed
+    between = statistics.variance([p.values[arm] for p in pilots]) - inside
+    cost = statistics.fmean(p.round_seconds for p in pilots)
+    if between <= 0 or cost <= 0:
+        return None
+    return max(1, math.ceil(math.sqrt(statistics.median(p.epoch_seconds for p in pilots) / cost * within / between)))
+
+
+def observed(block: Block, started: float) -> Pilot | None:
+    """What this block teaches; None without two rounds of two judged arms."""
+    judged = [i for i, arm in enumerate(block.arms) if not arm.startswith("peer:")]
+    rejected = set(block.rejected)
+    rows = [{t.arm: t.value for t in row} for i, row in enumerate(block.rounds) if i not in rejected]
+    rows = [row for row in rows if all(row.get(arm, 0.0) > 0 for arm in judged)]
+    if len(rows) < 2 or len(judged) < 2:
+        return None
+    logs = [[math.log(row[arm] / row[judged[0]]) for row in rows] for arm in judged[1:]]
+    inside = sum(max(t.end for t in row) - min(t.start for t in row) for row in block.rounds if row) / 1e9
+    return Pilot(
+        values=tuple(statistics.median(each) for each in logs),
+        variances=tuple(math.pi / 2 * turns.spread(each) ** 2 for each in logs),
+        rounds=len(rows),
+        round_seconds=inside / len(block.rounds),
+        epoch_seconds=max(0.0, block.seconds - inside) + started,
+    )

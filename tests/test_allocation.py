@@ -1,0 +1,101 @@
+"""Rounds per epoch by Kalibera and Jones, from programmed scatter and cost."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from abprof import allocation, turns
+from abprof.allocation import Allocation, Pilot
+from abprof.model import Block, Settings
+from tests import blocks
+
+
+def pilots(
+    *, between: float, within: float, rounds: int, count: int = 4, c_round: float, c_epoch: float
+) -> list[Pilot]:
+    """Epochs whose values have exactly the variance that the two levels make together."""
+    sd = math.sqrt(between + within / rounds)
+    unit = [-1.0, 1.0] * (count // 2)
+    scale = sd / math.sqrt(sum(u * u for u in unit) / (count - 1))
+    return [Pilot((scale * u,), (within,), rounds, c_round, c_epoch) for u in unit]
+
+
+def test_no_other_number_of_rounds_tells_more_for_its_time() -> None:
+    between, within, c_round, c_epoch = 1e-6, 4e-4, 0.002, 0.5
+    found = allocation.best(pilots(between=between, within=within, rounds=40, c_round=c_round, c_epoch=c_epoch), 0)
+    assert found == math.ceil(math.sqrt(c_epoch / c_round * within / between))
+
+    def cost_of_knowing(r: int) -> float:  # variance of the mean over epochs, times the seconds that an epoch takes
+        return (between + within / r) * (c_epoch + r * c_round)
+
+    assert min(range(1, 3000), key=cost_of_knowing) == pytest.approx(found, abs=1)
+
+
+def test_epochs_that_scatter_as_their_rounds_explain_leave_it_to_the_usual_rules() -> None:
+    assert allocation.best(pilots(between=0.0, within=4e-4, rounds=40, c_round=0.002, c_epoch=0.5), 0) is None
+
+
+def noisy(epoch: int, shift: float, *, sd: float, rounds: int = 40) -> Block:
+    """A block of two-millisecond rounds in a sitting of half a second."""
+    chance = random.Random(epoch)
+    made = blocks.block(epoch, {"base": 1.0, "target": math.exp(shift)}, rounds=rounds)
+    rows = []
+    for i, row in enumerate(made.rounds):
+        when = {"start": 2_000_000 * i, "end": 2_000_000 * (i + 1)}
+        loud = [turn.value * math.exp(chance.gauss(0, sd)) for turn in row]
+        rows.append(tuple(msgspec.structs.replace(t, value=value, **when) for t, value in zip(row, loud, strict=True)))
+    return msgspec.structs.replace(made, rounds=tuple(rows), seconds=0.5)
+
+
+def test_nothing_is_said_before_the_first_look() -> None:
+    learnt = Allocation()
+    for epoch, shift in enumerate((0.01, -0.01, 0.01), 1):
+        learnt.learn(noisy(epoch, shift, sd=0.001), started=0.0)
+        assert learnt.rounds("dense/n=0") is None
+    learnt.learn(noisy(4, -0.01, sd=0.001), started=0.0)
+    assert learnt.rounds("dense/n=0") is not None
+    assert learnt.rounds("another") is None
+
+
+def test_quiet_rounds_in_unlike_epochs_are_few_and_loud_ones_many() -> None:
+    def learnt(sd: float, shift: float, started: float = 0.0) -> int:
+        found = Allocation()
+        for epoch in range(1, 9):
+            found.learn(noisy(epoch, shift if epoch % 2 else -shift, sd=sd), started=started)
+        rounds = found.rounds("dense/n=0")
+        assert rounds is not None
+        return rounds
+
+    assert learnt(0.0005, 0.02) <= 2
+    assert learnt(0.05, 0.04) > 20
+    assert learnt(0.05, 0.04, started=5.0) > 2 * learnt(0.05, 0.04), "a dearer epoch is worth more rounds"
+
+
+def test_a_change_of_the_middle_changes_nothing() -> None:
+    def learnt(middle: float) -> int | None:
+        found = Allocation()
+        for epoch in range(1, 5):
+            found.learn(noisy(epoch, middle + (0.01 if epoch % 2 else -0.01), sd=0.01), started=0.0)
+        return found.rounds("dense/n=0")
+
+    assert learnt(0.0) == learnt(0.5) == learnt(-0.5)
+
+
+def test_peers_and_rejected_rounds_teach_nothing() -> None:
+    block = msgspec.structs.replace(noisy(1, 0.01, sd=0.01), rejected=tuple(range(39)))
+    assert allocation.observed(block, 0.0) is None
+    alone = blocks.block(1, {"base": 1.0, "peer:sdpa": 2.0})
+    assert allocation.observed(alone, 0.0) is None
+
+
+def test_the_allotted_rounds_are_even_and_bounded() -> None:
+    usual = turns.pace("cuda", [1e6, 1e6], [1e6, 1e6], Settings(threshold=1.5, margin=0.5))
+    assert turns.allotted(usual, 31).rounds == 32
+    assert turns.allotted(usual, 1).rounds == turns.FEWEST
+    assert turns.allotted(usual, 10**6).rounds == 4 * usual.rounds
+    assert replace(turns.allotted(usual, 31), rounds=usual.rounds, wanted=usual.wanted) == usual
