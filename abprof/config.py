@@ -300,11 +300,6 @@ def percent(text: str, where: str) -> float:
     return value
 
 
-def environment_default(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
-    """ABPROF_NAME for --name, when set and not empty."""
-    return environ.get("ABPROF_" + name.upper().replace("-", "_")) or None
-
-
 def worker_argv(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """$ABPROF_WORKER, a JSON list: the worker's argv, for a simulated worker. Empty: the real one."""
     text = environ.get("ABPROF_WORKER")

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from abprof.cli import app
 from tests.simulated.lab import Lab, loose
 from tests.simulated.scenario import Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}, "small": {"case": ["a"]}})
+SIZED = Workload(kernel="k", presets={"default": {"case": ["a", "b"], "n": [1]}})
 # Three per cent slower: beyond the default threshold of 1.5 %, inside one of 10 %.
 PLANTED = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6), Time(factor=1.03, side="target")])
 WIDE = "schema = 1\n[defaults]\nthreshold = 10.0\nmargin = 0.4\n"
@@ -46,6 +49,70 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
     monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "ABPROF_THRESHOLD": "7"})
     assert planned(lab)["settings"]["threshold"] == 7.0
     assert planned(lab, "--threshold", "3%")["settings"]["threshold"] == 3.0
+
+
+def test_every_option_of_run_with_a_value_has_its_variable() -> None:
+    command: Any = typer.main.get_command(app)
+    options = [p for p in command.commands["run"].params if p.param_type_name == "option" and not p.is_flag]
+    found = {p.opts[0]: p.envvar for p in options}
+    assert found.pop("--resume") is None, "it would stay set"
+    assert len(found) > 20
+    assert found == {name: "ABPROF_" + name[2:].replace("-", "_").upper() for name in found}
+
+
+def test_options_from_the_environment(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.set(Scenario(workloads={"w": SIZED}))
+    given = {
+        "ABPROF_REPO": str(lab.repo.path),
+        "ABPROF_DEVICE": "simulated",
+        "ABPROF_ONLY": "case=b n=2",
+        "ABPROF_SET": "n=2,3",
+        "ABPROF_SEED": "7",
+        "ABPROF_BUDGET": "90s",
+        "ABPROF_FAIL_ON": "never",
+        "ABPROF_EPOCHS": "5",
+    }
+    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), **given})
+
+    def told(*args: str) -> tuple[list[str], Any]:
+        plan = loose(lab.command("main", "fast", "--dry-run", "--json", *args))
+        return [cell["id"] for cell in plan["cells"]], plan["settings"]
+
+    cells, settings = told()
+    assert cells == ["w/case=b,n=2"]
+    assert {name: settings[name] for name in ("seed", "budget", "fail_on", "epochs")} == {
+        "seed": 7,
+        "budget": 90.0,
+        "fail_on": ["never"],
+        "epochs": 5,
+    }
+    cells, settings = told("--only", "n=3", "--seed", "8")
+    assert (cells, settings["seed"]) == (["w/case=a,n=3", "w/case=b,n=3"], 8)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("ABPROF_THRESHOLD", "abc", "ABPROF_THRESHOLD: 'abc' is not a positive percentage (write 1.5 or 1.5%)"),
+        ("ABPROF_TIMEOUT", "foo", "ABPROF_TIMEOUT: 'foo' is not a duration (write 90s, 10m or 1.5h)"),
+        ("ABPROF_SEED", "x", "ABPROF_SEED: "),
+        ("ABPROF_PRESET", "nope", "ABPROF_PRESET: workload w has no preset 'nope' (it has default, small)"),
+        ("ABPROF_REPO", "/no/where", "ABPROF_REPO /no/where: no such folder"),
+        ("ABPROF_DEVICE", "tpu", "ABPROF_DEVICE: unknown device 'tpu'"),
+    ],
+)
+def test_a_bad_value_from_the_environment_names_the_variable(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, says: str
+) -> None:
+    places = {"ABPROF_REPO": str(lab.repo.path), "ABPROF_DEVICE": "simulated"}
+    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), **places, variable: value})
+    done = lab.command("main", "fast", "--json")
+    assert done.code == 2
+    assert done.err.splitlines()[-1].startswith(f"abprof: {says}")
+    option = "--" + variable.removeprefix("ABPROF_").lower()
+    given = {"--threshold": "2", "--timeout": "9s", "--seed": "1", "--preset": "small"}.get(option)
+    if given:  # the command line wins, and what stands in the variable no longer matters
+        assert lab.command("main", "fast", "--json", "--dry-run", option, given).code == 0
 
 
 def test_the_file_is_found_from_a_folder_inside_the_repository(lab: Lab) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import typer
 
+from abprof.cli.variables import usage
 from abprof.errors import AbprofError, Exit
 
 _USAGE: Any = typer.BadParameter.__mro__[2]  # click's ClickException, whichever package holds it
@@ -31,7 +32,7 @@ def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
     except _USAGE as error:
         if not error.format_message():
             return Exit.CANNOT_RUN  # no arguments at all: the help has been shown
-        return _refuse(AbprofError(error.format_message(), advice="abprof --help"), argv)
+        return _refuse(AbprofError(usage(error), advice="abprof --help"), argv)
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         return Exit.INTERRUPTED

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from abprof.config import Config, environment_default, percent, seconds
+from abprof.config import Config, percent, seconds
 from abprof.errors import AbprofError
 
 _FAIL_ON = ("slower", "broken", "unclear", "never")
@@ -17,17 +17,17 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
     repo = options["repo"]
     if not Path(repo).exists():
         raise AbprofError("no such folder", where=f"--repo {repo}")
-    budget = _text(options, "budget")
+    budget = options["budget"]
     return Config(
         specs=tuple(options["refs"]),
         repo=repo,
         kernels=_names(options, "kernels"),
         workloads=_names(options, "workloads"),
         workloads_from=options["workloads_from"],
-        preset=_text(options, "preset"),
+        preset=options["preset"],
         only=tuple(options["only"]),
         set=tuple(options["set_"]),
-        device=tuple(options["device"]) or _listed("device"),
+        device=tuple(options["device"]),
         python=_pythons(options["python"]),
         threshold=_percent(options, "threshold"),
         margin=_percent(options, "margin"),
@@ -39,7 +39,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         allow_wrong=options["allow_wrong"],
         all=options["all_"],
         fail_on=_fail_on(options["fail_on"]),
-        runs_dir=_text(options, "runs_dir"),
+        runs_dir=options["runs_dir"],
         seed=options["seed"],
         timeout=seconds(options["timeout"], "--timeout"),
         build_timeout=seconds(options["build_timeout"], "--build-timeout"),
@@ -54,14 +54,6 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
     )
 
 
-def _text(options: Mapping[str, Any], name: str) -> str:
-    return options[name] or environment_default(name) or ""
-
-
-def _listed(name: str) -> tuple[str, ...]:
-    return _split([environment_default(name) or ""])
-
-
 def _split(values: Sequence[str]) -> tuple[str, ...]:
     return tuple(part for value in values for part in value.split(",") if part)
 
@@ -74,7 +66,7 @@ def _names(options: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def _percent(options: Mapping[str, Any], name: str) -> float | None:
-    text = _text(options, name)
+    text = options[name]
     return percent(text, f"--{name}") if text else None
 
 
@@ -96,7 +88,7 @@ def _fail_on(text: str) -> tuple[str, ...]:
 def _pythons(values: Sequence[str]) -> dict[str, str]:
     """`PATH` for all sides, `target=PATH` for one. A path may hold a `=`, a side's name no `/`."""
     found = {}
-    for value in values or _listed("python"):
+    for value in values:
         side, equals, path = value.partition("=")
         if not equals or "/" in side:
             side, path = "", value

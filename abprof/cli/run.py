@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 
 from abprof.cli.completion import refs as complete_refs
 from abprof.cli.guard import while_read
+from abprof.cli.variables import FromEnvironment, as_given
 from abprof.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ _BESIDE_RESUME = {
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("run", help=run.__doc__)(run)
+    app.command("run", help=run.__doc__, cls=FromEnvironment)(run)
 
 
 def options_with_values(app: typer.Typer) -> set[str]:
@@ -151,33 +153,45 @@ def run(
 
     Both sides go into worktrees of their own, their kernel packages are built with the compiler's output on show, and
     isolated processes take turns on the device until each cell is decided or the budget is spent.
+
+    An option that takes a value is also read from the environment: ABPROF_THRESHOLD for --threshold.
     """
+    options = dict(locals())
+    with as_given(ctx):
+        return _run(ctx, options)
+
+
+def _run(ctx: typer.Context, options: Mapping[str, Any]) -> int:
     from abprof import session
     from abprof.cli.options import config_from
+    from abprof.view import View
+
+    if options["resume"]:
+        return _resume(ctx, options)
+    if not options["refs"]:
+        raise AbprofError("which refs?", advice="abprof BASE TARGET, or abprof run REF for one branch alone")
+    config = config_from(options, sys.argv[1:])
+    view = View(quiet=options["quiet"], verbose=options["verbose"])
+    if config.dry_run:
+        return _show_plan(session.dry_run(config, view), options["json"], peers=options["peers"])
+    finished, folder = session.run(config, view)
+    return show(finished, folder, json=options["json"], everything=config.all)
+
+
+def _resume(ctx: typer.Context, options: Mapping[str, Any]) -> int:
+    from abprof import session
     from abprof.config import seconds
     from abprof.view import View
 
-    if resume and refs:
+    if options["refs"]:
         raise AbprofError("an interrupted run has its refs", where="--resume", advice="abprof run --resume RUN")
-    if resume:
-        _refuse_beside_resume(ctx)
-        finished, folder = session.again(
-            Path(resume),
-            (),
-            repo,
-            seconds(budget or "10m", "--budget"),
-            View(quiet=quiet, verbose=verbose),
-            resume=True,
-        )
-        return show(finished, folder, json=json, everything=all_)
-    if not refs:
-        raise AbprofError("which refs?", advice="abprof BASE TARGET, or abprof run REF for one branch alone")
-    config = config_from(locals(), sys.argv[1:])
-    view = View(quiet=quiet, verbose=verbose)
-    if dry_run:
-        return _show_plan(session.dry_run(config, view), json, peers=peers)
-    finished, folder = session.run(config, view)
-    return show(finished, folder, json=json, everything=all_)
+    _refuse_beside_resume(ctx)
+    view, budget = (
+        View(quiet=options["quiet"], verbose=options["verbose"]),
+        seconds(options["budget"] or "10m", "--budget"),
+    )
+    finished, folder = session.again(Path(options["resume"]), (), options["repo"], budget, view, resume=True)
+    return show(finished, folder, json=options["json"], everything=options["all_"])
 
 
 def _refuse_beside_resume(ctx: typer.Context) -> None:

@@ -1,0 +1,58 @@
+"""Options from the environment: `ABPROF_THRESHOLD` for `--threshold`, and an error about one names the variable."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from abprof.errors import AbprofError
+
+
+class FromEnvironment(TyperCommand):
+    """A command whose options that take a value are also read from ABPROF_NAME, several values parted by blanks.
+
+    Not --resume: a variable that stays set would go on with one run for ever.
+    """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        options: list[Any] = [param for param in self.params if param.param_type_name == "option"]
+        for param in options:
+            if not param.is_flag and param.name != "resume":
+                param.show_envvar = False  # the command's help says it once
+                param.envvar = "ABPROF_" + param.opts[0].removeprefix("--").replace("-", "_").upper()
+
+
+@contextlib.contextmanager
+def as_given(ctx: typer.Context) -> Iterator[None]:
+    """While the block runs, an error about an option whose value came from the environment names the variable."""
+    try:
+        yield
+    except AbprofError as error:
+        option, _, rest = error.where.partition(" ")
+        variable = _given(ctx).get(option)
+        if variable is None:
+            raise
+        raise AbprofError(error.what, where=f"{variable} {rest}".strip(), advice=error.advice) from error
+
+
+def usage(error: Any) -> str:
+    """What typer says of a value that it could not read; of one from the environment by the variable's name."""
+    text, param, ctx = str(error.format_message()), getattr(error, "param", None), getattr(error, "ctx", None)
+    if param is None or ctx is None or param.opts[0] not in _given(ctx):
+        return text
+    return f"{param.envvar}: {error.message}"
+
+
+def _given(ctx: Any) -> dict[str, str]:
+    """Option -> variable, of those whose value came from the environment."""
+    return {
+        option: param.envvar
+        for param in ctx.command.params
+        if param.name and (source := ctx.get_parameter_source(param.name)) and source.name == "ENVIRONMENT"
+        for option in param.opts
+    }
