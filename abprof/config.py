@@ -219,7 +219,7 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
         raise AbprofError(
             _plain(str(error)),
             where=f"{where}:{_line_of(text, key)}",
-            advice="docs/DESIGN.md, Other people's repositories",
+            advice="docs/CONFIG.md has every key",
         ) from error
     if file.schema != 1:
         place = f"{where}:{_line_of(text, 'schema')}"

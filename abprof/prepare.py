@@ -153,7 +153,7 @@ def workloads_folder(place: Place, trees: Sequence[Checkout], recorded: str = ""
         places = (folder, *by_side.values())
         folder = next((path for path in places if path.is_dir() and content(path) == digest), folder)
     if not folder.is_dir():
-        advice = "put them there, name a folder in abprof.toml, or give --workloads-from"
+        advice = "put them there, name a folder in abprof.toml (docs/CONFIG.md), or give --workloads-from"
         raise AbprofError("no workloads: there is no such folder", where=str(folder), advice=advice)
     return folder
 
@@ -195,7 +195,9 @@ def _some_side(builds: Sequence[Build]) -> None:
     if builds and all(b.failure and b.failure.status == "missing" for b in builds):
         names = ", ".join(dict.fromkeys(b.kernel for b in builds))
         where = builds[0].failure.reason if builds[0].failure else ""
-        raise AbprofError(f"no side has a kernel package {names}: {where}", advice="name its folder in abprof.toml")
+        raise AbprofError(
+            f"no side has a kernel package {names}: {where}", advice="name its folder in abprof.toml (docs/CONFIG.md)"
+        )
 
 
 # ---------------------------------------------------------------- who takes turns

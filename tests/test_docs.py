@@ -8,11 +8,13 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer
 
 from abprof.cli import app
-from abprof.errors import Exit
+from abprof.config import Defaults, Environment, File, PackageEntry, Threshold, parse_file
+from abprof.errors import AbprofError, Exit
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Scenario, Time, Workload
 
@@ -176,3 +178,54 @@ def test_designs_top_level_is_there() -> None:
     assert {"README.md", "Makefile", ".ci/run", "docs/", "abprof/", "templates/", "tests/"} <= set(names)
     for name in names:
         assert name == "runs/" or (ROOT / name).exists(), name
+
+
+# ---------------------------------------------------------------- docs/CONFIG.md
+
+
+CONFIG = (ROOT / "docs" / "CONFIG.md").read_text()
+SECTIONS = {
+    File: "Top level",
+    PackageEntry: "`[kernels.NAME]`",
+    Defaults: "`[defaults]`",
+    Environment: "`[environment]`",
+    Threshold: "`[[threshold]]`",
+}
+
+
+@pytest.mark.parametrize("record", SECTIONS, ids=lambda record: record.__name__)
+def test_every_key_of_abprof_toml_is_explained(record: type[msgspec.Struct]) -> None:
+    """A table of its own has a heading, a plain key stands in its section; and the example uses it."""
+    section = CONFIG.split(f"## {SECTIONS[record]}")[1].split("\n## ")[0]
+    tables = re.findall(r"^## `\[+(\w+)", CONFIG, re.M)
+    keys = [field.encode_name for field in msgspec.structs.fields(record)]
+    assert keys
+    for key in keys:
+        assert f"`{key}`" in section or (record is File and key in tables), key
+    example = re.search(r"```toml\n(.*?)```", CONFIG, re.S)
+    assert example
+    for key in keys:
+        assert re.search(rf"^(\[+)?{key}\b", example[1], re.M), f"{key} is not in the example"
+
+
+def test_the_example_of_abprof_toml_is_read() -> None:
+    example = re.search(r"```toml\n(.*?)```", CONFIG, re.S)
+    assert example
+    file = parse_file(example[1], "docs/CONFIG.md")
+    assert file.package("ffa").module == "mylib.ffa"
+    assert [rule.percent for rule in file.threshold] == [3.0, 1.0]
+
+
+def test_every_variable_of_abprofs_own_is_named() -> None:
+    texts = [file.read_text() for file in (ROOT / "abprof").rglob("*.py")]
+    used = {name for text in texts for name in re.findall(r"environ(?:\.get)?[\[(]\"(ABPROF_\w+)\"", text)}
+    used |= {name for text in texts for name in re.findall(r"_folder\(\"(ABPROF_\w+)\"", text)}
+    assert {"ABPROF_WORKER", "ABPROF_CACHE_DIR"} <= used
+    assert {name for name in used if f"`{name}`" not in CONFIG} == set()
+
+
+def test_a_key_that_is_not_known_sends_there() -> None:
+    with pytest.raises(AbprofError) as error:
+        parse_file("schema = 1\n[defaults]\nbudgets = '1m'\n", "abprof.toml")
+    assert error.value.line.startswith("abprof.toml:3: ")
+    assert "docs/CONFIG.md has every key" in error.value.line
