@@ -65,12 +65,9 @@ def look_around(config: Config, view: View) -> Place:
     if os.environ.get("CI"):
         file = _file_at(repository, sides[0])  # should base have moved since it was asked for its kernels' paths
     _known_sides(config, sides)
-    device = devices.choose(config.device)
+    device = devices.usable(config.device)
     if config.protocol != "abprof":
         require(config.protocol, device.kind, f"--protocol {config.protocol}")
-    refusal = device.refusal()
-    if refusal:
-        raise AbprofError(refusal[0], where=device.lease, advice=refusal[1])
     runs_dir = Path(config.runs_dir).absolute() if config.runs_dir else Path(repository.path) / "runs"
     config = config.under(file)
     cut = config.margin_cut(device.kind)

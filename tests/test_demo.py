@@ -63,6 +63,22 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> GitRepo:
     return GitRepo(demo.make(tmp_path_factory.mktemp("demo") / "abprof-demo"))
 
 
+def test_a_device_that_is_not_there_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    places = {"ABPROF_CACHE_DIR": str(tmp_path / "cache"), "ABPROF_STATE_DIR": str(tmp_path / "state")}
+    (tmp_path / "here").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "abprof", "demo", "--device", "bogus"],
+        cwd=tmp_path / "here",
+        env={**os.environ, **places, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("abprof: --device: unknown device 'bogus'")
+    assert list((tmp_path / "here").iterdir()) == []
+
+
 def test_two_branches_of_ordinary_commits(made: GitRepo) -> None:
     assert made.git("branch", "--format=%(refname:short)").split() == ["main", "optimize_ffa"]
     assert made.git("branch", "--show-current") == "main"

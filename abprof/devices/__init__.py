@@ -36,6 +36,15 @@ def choose(asked: Sequence[str]) -> Device:
     raise AbprofError(f"unknown device {name!r}", where="--device", advice="cpu, cuda, cuda:N or a GPU's UUID")
 
 
+def usable(asked: Sequence[str]) -> Device:
+    """The same, ready to be measured on. Raises AbprofError for one that cannot be (MIG slices, exclusive mode, ...)."""
+    device = choose(asked)
+    refusal = device.refusal()
+    if refusal:
+        raise AbprofError(refusal[0], where=device.lease, advice=refusal[1])
+    return device
+
+
 def _cpu() -> Device:
     from abprof.devices.cpu import CpuDevice
 
