@@ -53,7 +53,7 @@ def build(shop: Workshop, job: Job, *, rebuild: bool, say: Say, site: Site | Non
     # The folders that are the builder's own follow from the key.
     received = shop.worker_env(job.checkout, job.package, Path("{build}"))
     env = keys.counted(received, shop.named, chain.get("prefix", ""))
-    parts = keys.made_of(settings, content, chain, env, shop.mode)
+    parts = keys.made_of(settings, content, chain, env)
     key = keys.build_key(parts)
     home = shop.cache / "builds" / key
     home.mkdir(parents=True, exist_ok=True)

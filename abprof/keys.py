@@ -89,12 +89,12 @@ def counted(env: Mapping[str, str], named: Container[str], prefix: str) -> dict[
 
 
 def made_of(
-    package: Package, content_hash: str, toolchain: Mapping[str, str], env: Mapping[str, str], mode: str
+    package: Package, content_hash: str, toolchain: Mapping[str, str], env: Mapping[str, str]
 ) -> dict[str, str]:
     """What decides a build, a digest of each part: content, package settings (those `of_side`), toolchain, variables
-    (those `counted`), mode."""
+    (those `counted`)."""
     settings = f"{package.name}\0{package.path}\0{package.module}\0{package.build}\0{sorted(package.env.items())}"
-    parts = {"the sources": content_hash, "its settings in abprof.toml": settings, "the mode": mode}
+    parts = {"the sources": content_hash, "its settings in abprof.toml": settings}
     parts |= {f"toolchain: {name}": value for name, value in toolchain.items()}
     parts |= {f"variable {name}": value for name, value in env.items()}
     return {name: _digest(parts[name]) for name in sorted(parts)}

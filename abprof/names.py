@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 
 from abprof.model import Cell
 
@@ -23,6 +23,14 @@ def short_labels(cells: Sequence[Cell]) -> dict[str, str]:
         )
         for cell in cells
     }
+
+
+def safe_labels(labels: Iterable[tuple[str, str]]) -> list[str]:
+    """`safe_label` of each (label, commit), no two the same."""
+    found: list[str] = []
+    for label, commit in labels:
+        found.append(safe_label(label, set(found), commit))
+    return found
 
 
 def safe_label(label: str, taken: Set[str], commit: str) -> str:

@@ -100,11 +100,7 @@ def _file_at(repository: repo.Repository, base: Side) -> File:
 
 
 def _run_id(sides: Sequence[Side]) -> str:
-    taken: set[str] = set()
-    labels = []
-    for side in sides:
-        labels.append(names.safe_label(side.label, taken, side.commit))
-        taken.add(labels[-1])
+    labels = names.safe_labels((side.label, side.commit) for side in sides)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     return "-".join([stamp, *labels])[:180]
 

@@ -51,11 +51,11 @@ class RunFolder:
 
         Raises ValueError on NaN or infinity (JSON has neither), AbprofError when the disk refuses.
         """
-        self._replace(RUN, _dump(run, indent=1) + b"\n", _decode_run)
+        replace(self.path / RUN, _dump(run, indent=1) + b"\n", _decode_run)
 
     def write_text(self, name: str, text: str) -> Path:
         """Replace a file that is made from the run (a table, a page) atomically. Raises AbprofError."""
-        return self._replace(name, text.encode(errors="replace"))
+        return replace(self.path / name, text.encode(errors="replace"))
 
     def append_block(self, block: Block) -> None:
         """Add one line to rounds.jsonl and force it to the disk. A line that does not fit is taken back whole.
@@ -73,20 +73,25 @@ class RunFolder:
                 file.truncate(end)
                 raise
 
-    def _replace(self, name: str, data: bytes, check: Callable[[bytes], object] = len) -> Path:
-        target, temporary = self.path / name, self.path / f".{name}.partial"
-        with _disk(target):
-            try:
-                with temporary.open("wb", buffering=0) as file:
-                    _pour(file, data)
-                check(temporary.read_bytes())
-                temporary.replace(target)
-                _sync_folder(self.path)
-            except msgspec.MsgspecError as error:
-                raise ValueError(f"{target}: {error}") from None
-            finally:
-                temporary.unlink(missing_ok=True)
-        return target
+
+def replace(target: Path, data: bytes, check: Callable[[bytes], object] = len) -> Path:
+    """Replace a file atomically, once `check` has accepted the bytes as they lie on the disk.
+
+    Raises AbprofError when the disk refuses, ValueError when `check` does.
+    """
+    temporary = target.with_name(f".{target.name}.partial")
+    with _disk(target):
+        try:
+            with temporary.open("wb", buffering=0) as file:
+                _pour(file, data)
+            check(temporary.read_bytes())
+            temporary.replace(target)
+            _sync_folder(target.parent)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"{target}: {error}") from None
+        finally:
+            temporary.unlink(missing_ok=True)
+    return target
 
 
 def create(runs_dir: Path, run_id: str, claim: Callable[[Path], object] = str) -> RunFolder:

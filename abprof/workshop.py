@@ -34,7 +34,6 @@ class Workshop:
     build_timeout: float
     sources: tuple[str, ...] = ()  # the repository under test: what was installed from there is no side's own
     named: frozenset[str] = frozenset()  # variables that abprof.toml's [environment] sets or lets through
-    mode: str = "release"
 
     def argv(self, side: str) -> Sequence[str]:
         """The worker's command for this side; the control is base again."""

@@ -210,9 +210,7 @@ def test_a_published_build_whose_files_are_gone_is_made_again(shop: Shop) -> Non
 
 def test_content_toolchain_and_variables_are_part_of_the_key() -> None:
     def key(content: str, torch: str, flags: str) -> str:
-        return keys.build_key(
-            keys.made_of(Package(name="tiny"), content, {"torch": torch}, {"CFLAGS": flags}, "release")
-        )
+        return keys.build_key(keys.made_of(Package(name="tiny"), content, {"torch": torch}, {"CFLAGS": flags}))
 
     assert key("abc", "2.11", "-O2") == key("abc", "2.11", "-O2")
     assert len({key("abc", "2.11", "-O2"), key("abc", "2.13", "-O2"), key("abc", "2.11", "-O3")}) == 3
@@ -288,7 +286,7 @@ def test_an_interpreter_by_another_name_is_the_same(tmp_path: Path, monkeypatch:
         env, _ = surroundings(config, tmp_path / "cache")
         ready = who_is(alone(config, tmp_path / "cache", "cpu", folder), "cpu", 120)
         chain = toolchain(ready.versions, ready.facts, "cpu", env)
-        return keys.build_key(keys.made_of(Package(name="k"), "", chain, keys.counted(env, (), chain["prefix"]), ""))
+        return keys.build_key(keys.made_of(Package(name="k"), "", chain, keys.counted(env, (), chain["prefix"])))
 
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     first = key(sys.executable)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from abprof.model import Cell
-from abprof.names import safe_label, short_labels
+from abprof.names import safe_label, safe_labels, short_labels
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -57,3 +57,8 @@ def test_a_short_label_names_what_differs_within_the_workload() -> None:
 
     cells = [cell("dense", n=1, d=64), cell("dense", n=2, d=64), cell("sparse", n=1)]
     assert list(short_labels(cells).values()) == ["dense n=1", "dense n=2", "sparse"]
+
+
+def test_no_two_labels_are_the_same() -> None:
+    labels = safe_labels([("a/b", "1" * 40), ("a-b", "2" * 40), ("A B", "3" * 40)])
+    assert labels == ["a-b", "a-b-22222222", "A-B-33333333"]

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from abprof.model import Settings
+from abprof.report import facts
 from abprof.report.html import html, log_link, picture, scale
 from abprof.report.view import groups
 
@@ -168,3 +169,12 @@ def test_cells_that_never_took_a_turn_are_no_way_of_measuring():
 def test_the_footer_has_the_command(first):
     run = runs.changed(runs.run(), arguments=(*first, "main", "optimize_ffa"))
     assert "<code>abprof main optimize_ffa </code></footer>" in html(run, ())
+
+
+def test_a_control_is_inside_the_margin_of_its_own_cell():
+    """The header's rule: a cell's own threshold narrows its margin. Without a header's counts the page counts itself."""
+    run = runs.run()
+    strict = runs.changed(run.settings, thresholds=(("*", 0.05),))
+    alone = runs.changed(run, header=None)
+    assert facts.controls(alone)[0][1].startswith("6 of 6 inside")
+    assert facts.controls(runs.changed(alone, settings=strict))[0][1].startswith("0 of 6 inside")

@@ -68,12 +68,6 @@ def test_half_a_table_is_refused(tmp_path, data, says):
     assert caught.value.where.endswith("x.csv")
 
 
-def test_a_join_keeps_every_row_in_bases_order():
-    assert tables.outer_join(["z", "b", "a"], ["a", "q", "z"]) == [(0, 2), (1, None), (2, 0), (None, 1)]
-    assert tables.outer_join(["a"], ["b"]) == [(0, None), (None, 0)]
-    assert tables.outer_join(["a"], []) == [(0, None)]
-
-
 def test_pandas_waits_until_a_table_is_made():
     code = "import sys, abprof.report.tables, abprof.report.compare_csv, abprof.cli; sys.exit('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

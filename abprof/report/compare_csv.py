@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from abprof.errors import AbprofError
-from abprof.runfolder import RunFolder
+from abprof.runfolder import replace
 
 from . import seed_format, tables
 from .seed_format import LATER_COLUMNS
@@ -110,23 +110,20 @@ def _refuse_texts(table: Table, columns: Sequence[str]) -> None:
 
 def _joined(base: Table, target: Table, keys: Sequence[str]) -> list[Pair]:
     """Every case of either file with its row in both; None where a file has none."""
-    places = tables.outer_join(_cases(base, keys), _cases(target, keys))
-    return [
-        (None if left is None else base.lines[left], None if right is None else target.lines[right])
-        for left, right in places
-    ]
+    left, right = _cases(base, keys), _cases(target, keys)
+    return [(left.get(case), right.get(case)) for case in {**left, **right}]
 
 
-def _cases(table: Table, keys: Sequence[str]) -> list[str]:
-    """Each row's case, written so that equal cases are equal texts. Raises AbprofError when two rows have the same."""
-    found: dict[str, None] = {}
+def _cases(table: Table, keys: Sequence[str]) -> dict[str, Line]:
+    """Case, written so that equal cases are equal texts, -> its row. Raises AbprofError when two rows have the same."""
+    found: dict[str, Line] = {}
     for line in table.lines:
         case = repr([_value(line[name]) for name in keys])
         if case in found:
             said = ", ".join(f"{name}={line[name]}" for name in keys)
             raise AbprofError(f"two rows for {said}", where=str(table.path))
-        found[case] = None
-    return list(found)
+        found[case] = line
+    return found
 
 
 def _value(text: str) -> object:
@@ -208,5 +205,4 @@ def _write(path: Path, text: str) -> None:
         except OSError as error:
             raise AbprofError(error.strerror or str(error), where=str(path)) from None
     else:
-        real = path.resolve()
-        RunFolder(real.parent).write_text(real.name, text)
+        replace(path.resolve(), text.encode(errors="replace"))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from abprof.model import SEQUENTIAL_METRICS, Block, Comparison, Machine, Run
 from abprof.observe import busy_share
+from abprof.sentence import inside_margin, outside_margin
 
 from . import words
 from .failures import LONGEST, log_path
@@ -136,18 +137,6 @@ def counts(run: Run) -> list[tuple[str, int]]:
             if run.header.counts.get(name)]  # fmt: skip
 
 
-def moved(control: Comparison, margin: float) -> bool:
-    """A control whose whole interval lies outside the margin."""
-    low, high = control.low_pct, control.high_pct
-    return low is not None and high is not None and (low > margin or high < -margin)
-
-
-def stayed(control: Comparison, margin: float) -> bool:
-    """A control whose whole interval lies inside the margin."""
-    low, high = control.low_pct, control.high_pct
-    return low is not None and high is not None and -margin <= low and high <= margin
-
-
 def _trusted(run: Run) -> str:
     if run.header and not run.header.trusted:
         return "no: a control moved beyond the margin, so may any cell"
@@ -169,9 +158,8 @@ def _tested(run: Run) -> int:
 def _decided(run: Run) -> tuple[int, int]:
     """How many controls lie inside the margin, and how many beyond it; the others straddle it."""
     counted = run.header.counts if run.header else {}
-    margin, known = run.settings.margin, _known(run)
-    inside = counted.get("controls_inside", sum(stayed(control, margin) for control in known))
-    return inside, counted.get("controls_outside", sum(moved(control, margin) for control in known))
+    inside = counted.get("controls_inside", sum(inside_margin(run, control) for control in run.controls))
+    return inside, counted.get("controls_outside", sum(outside_margin(run, control) for control in run.controls))
 
 
 def _no_controls(run: Run) -> str:

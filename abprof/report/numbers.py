@@ -51,6 +51,4 @@ def breakdown(cell: Cell, observation: Observation | None) -> Breakdown:
     here = str(cell.params.get("direction", ""))
     away = {"fwd": "bwd_", "bwd": "fwd_"}.get(here, "\0")
     mine = {name.removeprefix(f"{here}_"): ns for name, ns in recorded.items() if not name.startswith(away)}
-    if residual is None and total is not None:
-        residual = total - sum(ns for ns in mine.values() if ns is not None)
     return Breakdown(mine, total, residual)

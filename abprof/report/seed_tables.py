@@ -12,7 +12,7 @@ from hashlib import sha256
 from itertools import takewhile
 
 from abprof.model import Build, Cell, Observation, Run, Side, Workload
-from abprof.names import safe_label
+from abprof.names import safe_labels
 
 from . import numbers, seed_format, words
 from .seed_format import LATER_COLUMNS, VALUE_COLUMNS, decimal
@@ -37,7 +37,8 @@ class Suite:
 
 def files(run: Run) -> dict[str, str]:
     """File name -> text: the profile of each side and the comparison of each target, for each suite with columns."""
-    sides = _side_names(run)
+    labels = safe_labels((side.label, side.commit) for side in run.sides)
+    sides = {side.id: label for side, label in zip(run.sides, labels, strict=True)}
     made = {}
     for suite in suites(run):
         profiles = {side.id: profile_lines(run, suite, side) for side in run.sides}
@@ -58,13 +59,11 @@ def suites(run: Run) -> list[Suite]:
         if workload.seed_columns and any(cell.workload == workload.name for cell in run.cells):
             columns = (*(name for name in workload.seed_columns if name != "direction"), "direction")
             merged.setdefault((workload.suite, columns), []).append(workload)
-    taken: set[str] = set()
-    found = []
-    for (name, columns), workloads in merged.items():
-        safe = safe_label(name, taken, workloads[0].sha256)
-        taken.add(safe)
-        found.append(Suite(safe, columns, tuple(workloads)))
-    return found
+    labels = safe_labels((name, workloads[0].sha256) for (name, _), workloads in merged.items())
+    return [
+        Suite(label, columns, tuple(workloads))
+        for label, ((_, columns), workloads) in zip(labels, merged.items(), strict=True)
+    ]
 
 
 def profile_header(suite: Suite, lines: Sequence[Line]) -> list[str]:
@@ -214,15 +213,6 @@ def _rows(run: Run, suite: Suite, target: Side | None) -> Iterator[Row]:
     for group in groups(run):
         if group.workload.name in names and (target is None or (group.target and group.target.id == target.id)):
             yield from group.rows
-
-
-def _side_names(run: Run) -> dict[str, str]:
-    taken: set[str] = set()
-    found = {}
-    for side in run.sides:
-        found[side.id] = safe_label(side.label, taken, side.commit)
-        taken.add(found[side.id])
-    return found
 
 
 def _ms(ns: float | None) -> float | None:

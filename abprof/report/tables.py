@@ -1,4 +1,4 @@
-"""The doorway to pandas: lines of texts become a table, which is written, read and joined.
+"""The doorway to pandas: lines of texts become a table, which is written and read.
 
 Every cell stays the text it is. No number is parsed or printed here, so that `-1.0000`, four decimals and empty cells
 mean the same before and after. pandas takes half a second to import: it waits until a table is made.
@@ -46,23 +46,6 @@ def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
     if not rows:
         raise AbprofError("no rows", where=str(path))
     return tuple(header), [dict(zip(header, row, strict=True)) for row in rows]
-
-
-def outer_join(base: Sequence[str], target: Sequence[str]) -> list[tuple[int | None, int | None]]:
-    """Places of the rows with equal keys in both lists, None where only one has it; base's order, then target's own.
-
-    Keys are distinct within a list (pandas raises MergeError otherwise).
-    """
-    import pandas as pd
-
-    left = pd.DataFrame({"key": list(base), "base": range(len(base))})
-    right = pd.DataFrame({"key": list(target), "target": range(len(target))})
-    joined = left.merge(right, how="outer", on="key", indicator="in", validate="one_to_one")
-    ordered = joined.sort_values(["base", "target"], na_position="last")
-    return [
-        (None if where == "right_only" else int(first), None if where == "left_only" else int(second))
-        for first, second, where in zip(ordered["base"], ordered["target"], ordered["in"], strict=True)
-    ]
 
 
 def _frame(header: Sequence[str], lines: Sequence[Line]) -> DataFrame:
