@@ -116,7 +116,9 @@ def _mend(state: ArmState) -> str:
     if state.status == "wrong":
         return "the workload's own check() compares with its reference; a speed of a wrong answer says nothing"
     if state.status == "missing":
-        return "add it on that side, or compare refs that both have it; abprof.toml may say where it lies (docs/CONFIG.md)"
+        return (
+            "add it on that side, or compare refs that both have it; abprof.toml may say where it lies (docs/CONFIG.md)"
+        )
     return ""
 
 

@@ -44,7 +44,7 @@ def build(shop: Workshop, job: Job, *, rebuild: bool, say: Say, site: Site | Non
     """One package of one side, from the cache or made now."""
     side = job.checkout.side.id
     tree = Path(job.checkout.path)
-    if not _exists(tree, job.package):
+    if not exists(tree, job.package):
         reason = f"{job.package.path or 'kernels/' + job.package.name} does not exist on this side"
         return Build(side=side, kernel=job.package.name, key="", failure=Failure(status="missing", reason=reason))
     names = keys.inputs(tree, job.package)
@@ -86,7 +86,8 @@ def _alone(home: Path, job: Job, say: Say) -> Iterator[None]:
         lock.release()
 
 
-def _exists(tree: Path, package: Package) -> bool:
+def exists(tree: Path, package: Package) -> bool:
+    """Whether a side, or a working tree, has this package: configured, a folder of kernels/ or a file there."""
     if package.path:
         return (tree / package.path).exists()
     if package.module:

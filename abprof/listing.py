@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 
 from abprof import devices, paths, proc, repo
+from abprof.build import exists
 from abprof.config import Config, File, read_file
-from abprof.model import Cell, Workload
-from abprof.survey import find_workloads, survey
+from abprof.model import Workload
+from abprof.survey import Survey, find_workloads, survey
 from abprof.workshop import alone
 
 
@@ -20,21 +21,40 @@ def show(where: str, preset: str, workloads: tuple[str, ...], device: tuple[str,
     root = Path(repo.open_repository(Path(where), cache=cache).path)
     file = read_file(root) or File()
     config = Config(specs=(".",), preset=preset, workloads=workloads, device=device).under(file)
-    found_loads, cells = _survey(root, config, cache)
-    kernels = sorted(set(file.kernels) | {p.name for p in (root / "kernels").glob("*") if (p / "__init__.py").exists()})
+    found = _survey(root, config, cache)
+    kernels = _kernels(root, file)
     if json:
-        loose = {"kernels": kernels, "workloads": found_loads, "cells": cells}
+        broken = {cell.removesuffix("/"): failure.reason for cell, failure in found.broken.items()}
+        loose = {"kernels": kernels, "workloads": found.workloads, "cells": found.cells, "broken": broken}
         return msgspec.json.encode(loose).decode()
     lines = ["kernel packages: " + (", ".join(kernels) or "none")]
-    for load in found_loads:
-        mine = [cell for cell in cells if cell.workload == load.name]
-        lines += ["", f"{load.name} (kernel {load.kernel}; axes {', '.join(load.axes)}): {load.text}"]
-        lines += [f"  {cell.id}" + (f"  (unsupported: {cell.skip})" if cell.skip else "") for cell in mine]
-    lines += ["", f"{len(cells)} {'cell' if len(cells) == 1 else 'cells'} in preset {config.preset}"]
+    for load in found.workloads:
+        lines += ["", *_workload(load, found, config.preset)]
+    count = len(found.cells) - len(found.broken)
+    lines += ["", f"{count} {'cell' if count == 1 else 'cells'} in preset {config.preset}"]
     return "\n".join(lines)
 
 
-def _survey(root: Path, config: Config, cache: Path) -> tuple[tuple[Workload, ...], tuple[Cell, ...]]:
+def _kernels(root: Path, file: File) -> list[str]:
+    """Those that abprof.toml names, and those of the conventional layout that a run would find."""
+    python = (path.relative_to(root / "kernels") for path in (root / "kernels").rglob("*.py"))
+    names = {path.parts[0].removesuffix(".py") for path in python}
+    there = {name for name in names if not name.startswith(("_", ".")) and exists(root, file.package(name))}
+    return sorted(there | set(file.kernels))
+
+
+def _workload(load: Workload, found: Survey, preset: str) -> list[str]:
+    failure = found.broken.get(f"{load.name}/")
+    if failure:
+        return [f"{load.name}: broken: {failure.reason}"]
+    head = f"{load.name} (kernel {load.kernel}; axes {', '.join(load.axes)}): {load.text}"
+    if load.name in found.empty:
+        return [head, f"  no cell in preset {preset}"]
+    mine = [cell for cell in found.cells if cell.workload == load.name]
+    return [head, *(f"  {cell.id}" + (f"  (unsupported: {cell.skip})" if cell.skip else "") for cell in mine)]
+
+
+def _survey(root: Path, config: Config, cache: Path) -> Survey:
     """Ask the workloads where they lie: nothing is copied, for nothing is measured."""
     chosen = devices.choose(config.device)
     file = config.file or File()
@@ -42,7 +62,6 @@ def _survey(root: Path, config: Config, cache: Path) -> tuple[tuple[Workload, ..
     with proc.no_orphans(), tempfile.TemporaryDirectory() as scratch:
         worker = alone(config, cache, chosen.worker, Path(scratch))
         try:
-            found = survey(worker, files, config, device=chosen.worker, kind=chosen.kind, timeout=config.timeout)
+            return survey(worker, files, config, device=chosen.worker, kind=chosen.kind, timeout=config.timeout)
         finally:
             worker.stop()
-    return found.workloads, found.cells

@@ -13,7 +13,7 @@ from abprof import build, environment, evidence, plan, rerun
 from abprof.builder import Job
 from abprof.errors import AbprofError
 from abprof.measure import Ground, unmeasured
-from abprof.model import SCHEMA, Arm, Build, Cell, Checkout, Outcome, Package, Run, Setup
+from abprof.model import SCHEMA, Arm, Build, Cell, Checkout, Observation, Outcome, Package, Run, Setup
 from abprof.place import Place, forbidden, sources, toolchain
 from abprof.record import Record
 from abprof.survey import Survey, content, copy_workloads, find_workloads, known, survey, who_is
@@ -91,6 +91,8 @@ def make_plan(place: Place, trees: Sequence[Checkout], logs: Path, view: View, a
         view.say(line)
     for line in workloads_differ(place, trees, source):
         view.warn(line)
+    for name in found.empty:
+        view.warn(f"workload {name} has no cell in preset {config.preset}")
     setup = _setup(place, workers)
     shown = environment.shared(env, device.worker)
     head = again.run if again else _head(place, found, f"{source} sha256:{digest}", shown, withheld, setup)
@@ -132,6 +134,15 @@ def _head(
         environment={name: env[name] for name in sorted(env) if name.startswith(shown)},
         withheld=withheld,
         notes=place.notes,
+    )
+
+
+def broken_workloads(ready: Plan) -> tuple[Observation, ...]:
+    """What is known of workloads that could not say what they are, on every side."""
+    return tuple(
+        Observation(cell=cell, arm=side, status=failure.status, reason=failure.reason)
+        for cell, failure in ready.survey.broken.items()
+        for side in ready.checkouts
     )
 
 

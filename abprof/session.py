@@ -19,7 +19,7 @@ from abprof.lease import lease
 from abprof.measure import epochs
 from abprof.model import Checkout, Run
 from abprof.place import Place, look_around
-from abprof.prepare import Again, Plan, build_kernels, lay_ground, make_plan
+from abprof.prepare import Again, Plan, broken_workloads, build_kernels, lay_ground, make_plan
 from abprof.record import Record, new_folder
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
@@ -87,7 +87,10 @@ def again(
 
 
 def dry_run(config: Config, view: View) -> Run:
-    """The plan alone: sides, cells and machine as a run's head. Nothing is built or measured, no run folder is made."""
+    """The plan alone: sides, cells and machine as a run's head, and of workloads that are broken why they are.
+
+    Nothing is built or measured, no run folder is made.
+    """
     place = look_around(config, view)
     with (
         signals(),
@@ -95,7 +98,8 @@ def dry_run(config: Config, view: View) -> Run:
         tempfile.TemporaryDirectory() as logs,
         worktrees(place, place.id, view) as trees,
     ):
-        return make_plan(place, trees, Path(logs), view).head
+        plan = make_plan(place, trees, Path(logs), view)
+        return msgspec.structs.replace(plan.head, observations=broken_workloads(plan))
 
 
 def report(path: Path) -> tuple[Run, Path]:

@@ -25,6 +25,7 @@ class Survey:
     workloads: tuple[Workload, ...]
     cells: tuple[Cell, ...]
     broken: Mapping[str, Failure]  # cell id -> why its workload could not say what it is
+    empty: tuple[str, ...] = ()  # workloads without a cell in this preset
 
 
 def find_workloads(folder: Path, names: Sequence[str]) -> dict[str, Path]:
@@ -94,7 +95,8 @@ def survey(
     lost = {f"{name}/": failure for name, failure in broken.items()}
     ghosts = [Cell(id=id, workload=id[:-1], kernel="", suite=id[:-1], params={}) for id in lost]
     missing = tuple(_unknown(name) for name in broken if name not in wanted)
-    return Survey(ready, (*loads, *missing), (*chosen, *ghosts), lost)
+    empty = tuple(name for name, axes in matrices.items() if not plan.cases(axes))
+    return Survey(ready, (*loads, *missing), (*chosen, *ghosts), lost, empty)
 
 
 def known(

@@ -20,7 +20,7 @@ from abprof.cli.guard import guarded
 from abprof.errors import Exit
 from tests.gitrepo import make_repo
 from tests.simulated.lab import ROOT, Lab, loose
-from tests.simulated.scenario import Scenario, Time, Workload
+from tests.simulated.scenario import Fault, Scenario, Time, Workload
 
 LOAD = Workload(
     kernel="k",
@@ -236,6 +236,41 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(lab: Lab) -> None:
     planned = loose(lab.command(*at(lab, "main", "fast", "--dry-run", "--json", "--only", "mask_type=causal")))
     assert [cell["id"] for cell in planned["cells"]] == [CAUSAL]
     assert (lab.fingerprint(), list(lab.runs.iterdir())) == (before, folders)
+
+
+ODD = Scenario(
+    workloads={
+        "good": Workload(kernel="k", presets={"default": {"n": [1, 2]}}),
+        "none": Workload(kernel="k", presets={"default": {"n": []}, "some": {"n": [1]}}),
+        "odd": Workload(kernel="k", presets={"default": {"n": [1]}}),
+    },
+    times=[Time(ns=20e6)],
+    faults=[Fault("crash_status", "describe", cell="odd", text="NameError: name 'touch' is not defined")],
+)
+
+
+def test_what_is_not_as_it_should_be_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    """A workload that is broken, with its reason, one without a cell, and a package that is a single file."""
+    odd = Lab(tmp_path, ODD)
+    odd.repo.write({"kernels/add.py": "", "kernels/_shared.py": "", "kernels/include/add.h": ""})
+    listed = odd.command(*at(odd, "list"))
+    assert (listed.code, listed.out.splitlines()[0]) == (0, "kernel packages: add, k")
+    assert "odd: broken: NameError: name 'touch' is not defined" in listed.out.splitlines()
+    assert "  no cell in preset default" in listed.out.splitlines()
+    assert listed.out.splitlines()[-1] == "2 cells in preset default"
+    told = loose(odd.command(*at(odd, "list", "--json")))
+    assert told["broken"] == {"odd": "NameError: name 'touch' is not defined"}
+    planned = odd.command(*at(odd, "main", "fast", "--dry-run"))
+    assert "  odd/  (broken: NameError: name 'touch' is not defined)" in planned.out.splitlines()
+    assert planned.out.splitlines()[-1].startswith("2 cells on ")
+    assert "warning: workload none has no cell in preset default" in planned.err.splitlines()
+    reasons = {
+        seen["cell"]: seen["reason"]
+        for seen in loose(odd.command(*at(odd, "main", "fast", "--dry-run", "--json")))["observations"]
+    }
+    assert reasons == {"odd/": "NameError: name 'touch' is not defined"}
+    said = odd.command(*at(odd, "main", "fast", "--dry-run", "--set", "n=4"))
+    assert said.err.splitlines()[-1] == "abprof: --set: n has no value here that tells its type (another --preset)"
 
 
 def test_a_bug_is_exit_3_with_where_to_read_on(

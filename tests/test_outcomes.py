@@ -30,7 +30,10 @@ def statuses(judged: Judgement) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("status", "advice"),
     [
-        ("missing", "add it on that side, or compare refs that both have it; abprof.toml may say where it lies (docs/CONFIG.md)"),
+        (
+            "missing",
+            "add it on that side, or compare refs that both have it; abprof.toml may say where it lies (docs/CONFIG.md)",
+        ),
         ("wrong", "the workload's own check() compares with its reference; a speed of a wrong answer says nothing"),
         ("unsupported", ""),
     ],

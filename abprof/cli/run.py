@@ -235,8 +235,11 @@ def _show_plan(planned: Run, json: bool, *, peers: bool) -> int:
         return Exit.OK
     for side in planned.sides:
         print(f"{side.id:8} {side.spec}  {side.commit[:10]}  {side.subject}")
+    broken = {seen.cell: f"  (broken: {seen.reason})" for seen in planned.observations}
     for cell in planned.cells:
-        print(f"  {cell.id}" + (f"  (unsupported: {cell.skip})" if cell.skip else ""))
-    cells = "1 cell" if len(planned.cells) == 1 else f"{len(planned.cells)} cells"
+        unsupported = f"  (unsupported: {cell.skip})" if cell.skip else ""
+        print(f"  {cell.id}{broken.get(cell.id, unsupported)}")
+    count = len(planned.cells) - len(broken)
+    cells = "1 cell" if count == 1 else f"{count} cells"
     print(f"{cells} on {planned.machine.device}; {estimate(planned, peers=peers)}")
     return Exit.OK
