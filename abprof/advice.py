@@ -25,6 +25,7 @@ def advise(
         _undecided(run, evidence, rows),
         _states(evidence, "flaky", lambda item, arm: item.state(arm).flaky, FLAKY),
         _lost(evidence),
+        _crowded(evidence),
         _foreign(evidence),
     ]
     return tuple(advice for advice in found if advice is not None)
@@ -52,6 +53,18 @@ def _controls(run: Run, rows: Sequence[Comparison], controls: Sequence[Compariso
         f"at worst by {worst.pct:+.2f} % [{worst.low_pct:+.2f}, {worst.high_pct:+.2f}]",
         advice="something on this machine favours one worker; find it before reading any verdict of this run",
         cells=_unique(row.cell for row in out),
+    )
+
+
+def _crowded(evidence: Mapping[str, Evidence]) -> Advice | None:
+    out = _unique(cell for cell, item in evidence.items() if any(block.alone for block in item.blocks))
+    if not out:
+        return None
+    return Advice(
+        kind="one_at_a_time",
+        text="the sides do not fit into memory together: they were measured one after the other, in two visits each",
+        advice="their intervals are wider for it; on a device with more memory they take turns call by call",
+        cells=out,
     )
 
 

@@ -14,6 +14,7 @@ from abprof.allocation import Allocation
 from abprof.budget import Budget
 from abprof.crew import Crew, posts
 from abprof.model import Arm, Block, Build, Cell, Checkout, Outcome, Package, Proof, Run
+from abprof.one_at_a_time import OneAtATime
 from abprof.protocols import Device
 from abprof.sitting import Request, Sitting
 from abprof.workshop import Workshop
@@ -44,6 +45,7 @@ class Epoch:
     number: int
     share: float  # of the rounds that the rules give a cell
     seen: set[str]  # cells whose outputs were checked already
+    crowded: set[str]  # cells whose arms do not fit into memory together
     allocation: Allocation  # of rounds, from earlier epochs
     phases: bool  # the second, so that a profiler that takes seconds to start does not hold up the first rows
     once: float = 0.0  # seconds spent on what no other epoch repeats
@@ -58,7 +60,7 @@ def epochs(
     `wanted` says which cells need one more epoch; `first` is the number of the next, and `done` how many of an earlier
     invocation count towards the first look. A further epoch begins only if it fits into `budget` seconds.
     """
-    number, seen, quick = first, set[str](), ground.run.settings.quick
+    number, seen, crowded, quick = first, set[str](), set[str](), ground.run.settings.quick
     todo = wanted() & ground.arms.keys()  # a rerun has cells that are not measured again
     seats = sum(len(ground.arms[cell]) for cell in todo)
     allocation = Allocation()
@@ -68,7 +70,7 @@ def epochs(
         if number > first and (quick or not plan.affords(share)):
             return
         start = time.monotonic()
-        epoch = Epoch(number, share, seen, allocation, phases=quick or number == first + 1)
+        epoch = Epoch(number, share, seen, crowded, allocation, phases=quick or number == first + 1)
         for item in _epoch(ground, epoch, todo):
             if isinstance(item, Block) and _checked(item):
                 seen.add(item.cell)
@@ -107,13 +109,24 @@ def _package(ground: Ground, epoch: Epoch, kernel: str, cells: list[Cell]) -> It
                 crew.warm(_first_opens(ground, cell, present))
                 warm |= _novelties(cell)
             arms = tuple(arm for arm in ground.arms[cell.id] if arm.side in present)
-            sitting = Sitting(crew, ground.device, _request(ground, epoch, cell, arms))
-            block = sitting.run()
+            sitting, block = _sit(ground, crew, epoch, _request(ground, epoch, cell, arms))
             epoch.once += sitting.once
             epoch.more += sitting.more
             epoch.allocation.learn(block, started)
             yield _identical(block, arms) if cell.id in ground.identical else block
         yield from crew.proofs()
+
+
+def _sit(ground: Ground, crew: Crew, epoch: Epoch, request: Request) -> tuple[Sitting, Block]:
+    """All arms in memory, or one at a time where they do not fit together. That is found out once a cell."""
+    if request.cell.id not in epoch.crowded:
+        sitting = Sitting(crew, ground.device, request)
+        block = sitting.run()
+        if not sitting.crowded:
+            return sitting, block
+        epoch.crowded.add(request.cell.id)
+    alone = OneAtATime(crew, ground.device, request)
+    return alone, alone.run()
 
 
 def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) -> Request:

@@ -212,6 +212,7 @@ class Block(Record, frozen=True, kw_only=True):
     state: MachineState = MachineState()
     start_order: tuple[str, ...] = ()  # order in which the epoch's workers were started
     quick: bool = False
+    alone: bool = False  # one arm in memory at a time, because all together do not fit
 
 
 # ---------------------------------------------------------------- verdict

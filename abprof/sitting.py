@@ -53,7 +53,9 @@ class Seat:
 
 
 class Sitting:
-    """Measures one cell once. Never raises for what a workload, a kernel or a worker does."""
+    """Measures one cell once, all arms in memory. Never raises for what a workload, a kernel or a worker does."""
+
+    alone = False  # whether one arm is in memory at a time (abprof/one_at_a_time.py)
 
     def __init__(self, crew: Crew, device: Device, request: Request) -> None:
         self.crew = crew
@@ -69,15 +71,7 @@ class Sitting:
         """Open, check, take turns, prove, close."""
         began, clock = time.time(), time.monotonic()
         self._open_all()
-        opened = time.monotonic()
-        if self.request.check:
-            self._check_all()
-        if self.request.phases:
-            self._phases_all()
-        self.once = time.monotonic() - opened
-        self.device.watch(self.crew.pids())
-        self.device.bad_times()
-        before = {id: (self.crew.pid(id), proved) for id, proved in self.crew.prove().items()}
+        before = self._settle()
         begin = time.monotonic()
         pace, rounds = self._take_turns()
         self.more = (time.monotonic() - begin) * max(0, len(rounds) - turns.FEWEST) / max(1, len(rounds))
@@ -100,7 +94,13 @@ class Sitting:
             state=self.device.state() if rounds else MachineState(),
             start_order=self.crew.start_order,
             quick=self.request.settings.quick,
+            alone=self.alone,
         )
+
+    @property
+    def crowded(self) -> bool:
+        """Whether memory ran out while other arms held theirs: one at a time, it may not."""
+        return len(self.seats) > 1 and any(seat.outcome.status == "oom" for seat in self.seats)
 
     # ------------------------------------------------------------ asking a worker
 
@@ -133,6 +133,27 @@ class Sitting:
     def _open_all(self) -> None:
         for seat in self.seats:
             self._open(seat)
+        opened = time.monotonic()
+        for seat in self.seats:  # base first: the others' outputs are also compared with its
+            self._examine(seat)
+        self.once = time.monotonic() - opened
+
+    def _examine(self, seat: Seat) -> None:
+        """What is asked of an arm once: its check, its phases."""
+        if self.request.check and seat.takes_turns:
+            self._check(seat)
+        own = not seat.arm.peer and seat.arm.side != "control"
+        if self.request.phases and own and seat.takes_turns:
+            phased = self._ask(seat, wire.Phases(seat.arm.id, PHASE_CALLS))
+            if phased is not None:
+                times = {**phased.phases, "total": phased.total}
+                seat.outcome = msgspec.structs.replace(seat.outcome, phases=times)
+
+    def _settle(self) -> Proofs:
+        """What is loaded before the first turn; the device's clocks are watched from here."""
+        self.device.watch(self.crew.pids())
+        self.device.bad_times()
+        return {id: (self.crew.pid(id), proved) for id, proved in self.crew.prove().items()}
 
     def _open(self, seat: Seat) -> None:
         arm, cell, settings = seat.arm, self.request.cell, self.request.settings
@@ -146,18 +167,14 @@ class Sitting:
         elif opened is not None:
             self._fail(seat, cast("Status", opened.status), opened.reason)
 
-    def _check_all(self) -> None:
-        """Base first: the others' outputs are also compared with its."""
+    def _check(self, seat: Seat) -> None:
         name = hashlib.sha256(self.request.cell.id.encode()).hexdigest()[:24]
-        for seat in self.seats:
-            if not seat.takes_turns:
-                continue
-            sample = f"{name}-{hashlib.sha256(seat.arm.id.encode()).hexdigest()[:8]}.sample"
-            base = f"{name}-{hashlib.sha256(self.seats[0].arm.id.encode()).hexdigest()[:8]}.sample"
-            against = base if seat is not self.seats[0] else ""
-            checked = self._ask(seat, wire.Check(seat.arm.id, f"{name}.expected", sample, against))
-            if checked is not None:
-                self._checked(seat, checked)
+        sample = f"{name}-{hashlib.sha256(seat.arm.id.encode()).hexdigest()[:8]}.sample"
+        base = f"{name}-{hashlib.sha256(self.seats[0].arm.id.encode()).hexdigest()[:8]}.sample"
+        against = base if seat is not self.seats[0] else ""
+        checked = self._ask(seat, wire.Check(seat.arm.id, f"{name}.expected", sample, against))
+        if checked is not None:
+            self._checked(seat, checked)
 
     def _checked(self, seat: Seat, checked: wire.Checked) -> None:
         result = CheckResult(
@@ -174,28 +191,13 @@ class Sitting:
             if not self.request.settings.allow_wrong:
                 seat.opened = None  # a speed is never measured on a wrong answer
 
-    def _phases_all(self) -> None:
-        for seat in self.seats:
-            if seat.takes_turns and not seat.arm.peer and seat.arm.side != "control":
-                phased = self._ask(seat, wire.Phases(seat.arm.id, PHASE_CALLS))
-                if phased is not None:
-                    times = {**phased.phases, "total": phased.total}
-                    seat.outcome = msgspec.structs.replace(seat.outcome, phases=times)
-
     # ------------------------------------------------------------ the turns
 
     def _take_turns(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
         seats = [(i, s) for i, s in enumerate(self.seats) if s.takes_turns]
-        opened = [s.opened for _, s in seats if s.opened is not None]
-        if not opened:
+        if not seats:
             return None, []
-        call_ns, open_ns = [o.call_ns for o in opened], [o.open_ns for o in opened]
-        on_host = self.device.kind == "cuda" and self.request.judge == "wall"
-        pace = turns.pace(self.device.kind, call_ns, open_ns, self.request.settings, self.request.share)
-        if self.request.rounds is not None:
-            pace = turns.allotted(pace, self.request.rounds)
-        if on_host:
-            pace = dataclasses.replace(pace, timer="wall_clock")
+        pace = self._pace()
         rounds: list[list[Turn]] = []
         judged = {i for i, seat in seats if not seat.arm.peer}
         ratios: list[list[float]] = []
@@ -208,6 +210,15 @@ class Sitting:
             if turns.settled(ratios, pace.wanted) or not any(seat.takes_turns for _, seat in seats):
                 break
         return pace, rounds
+
+    def _pace(self) -> turns.Pace:
+        opened = [seat.opened for seat in self.seats if seat.takes_turns and seat.opened is not None]
+        call_ns, open_ns = [o.call_ns for o in opened], [o.open_ns for o in opened]
+        pace = turns.pace(self.device.kind, call_ns, open_ns, self.request.settings, self.request.share)
+        if self.request.rounds is not None:
+            pace = turns.allotted(pace, self.request.rounds)
+        on_host = self.device.kind == "cuda" and self.request.judge == "wall"
+        return dataclasses.replace(pace, timer="wall_clock") if on_host else pace
 
     def _round(self, order: Sequence[tuple[int, Seat]], pace: turns.Pace, fresh: int | None) -> list[Turn]:
         """One turn of every arm that still can. All re-allocate in the same round, or none does."""

@@ -1,0 +1,114 @@
+"""Arms that do not fit into memory together: each alone, base, target, target, base, and it is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from abprof.model import Block
+from abprof.runfolder import read
+from tests.gitrepo import GitRepo
+from tests.simulated.planted import NewLab, new_lab
+from tests.simulated.scenario import Fault, Scenario, Time, Workload
+from tests.tinyrepo import PACKAGE, Done, abprof, source, tiny_repo
+
+__all__ = ["new_lab"]
+
+CROWDED = Fault("oom", "open", side="target", cell="w/case=big", epoch=1, times=1, text="out of memory")
+
+
+def scenario(*faults: Fault) -> Scenario:
+    load = Workload(kernel="k", presets={"default": {"case": ["big", "small"]}})
+    times = [Time(ns=1e6), Time(factor=1.1, side="target", cell="w/case=big")]
+    return Scenario(workloads={"w": load}, times=times, faults=list(faults))
+
+
+def visits(block: Block) -> list[str]:
+    """Arms in the order of their turns, repetitions left out."""
+    turns = sorted((turn for row in block.rounds for turn in row), key=lambda turn: turn.start)
+    order = [block.arms[turn.arm] for turn in turns]
+    return [arm for i, arm in enumerate(order) if not i or arm != order[i - 1]]
+
+
+def test_the_verdict_is_found_with_one_side_in_memory_at_a_time(new_lab: NewLab) -> None:
+    result = new_lab(scenario(CROWDED)).abprof()
+    assert result.table() == {"w/case=big": "slower", "w/case=small": "same"}
+    assert result.status("w/case=big", "target") == ("ok", "")
+    assert result.folder is not None
+    _, blocks, _ = read(result.folder)
+    big = [block for block in blocks if block.cell == "w/case=big"]
+    assert len(big) >= 4
+    assert all(block.alone for block in big), "what did not fit once is not tried again"
+    arms = list(big[0].arms)
+    assert visits(big[0]) == [*arms, *arms[::-1][1:]], "the last arm's two visits meet"
+    assert all(block.rule.startswith("one side in memory at a time") for block in big)
+    assert not any(block.alone for block in blocks if block.cell == "w/case=small")
+    (said,) = (advice for advice in result.run.warnings if advice.kind == "one_at_a_time")
+    assert said.cells == ("w/case=big",)
+
+
+def test_what_does_not_fit_alone_either_is_that_arms_outcome(new_lab: NewLab) -> None:
+    result = new_lab(scenario(Fault("oom", "open", side="target", cell="w/case=big", text="out of memory"))).abprof()
+    assert result.verdict("w/case=big") == "broken"
+    assert result.status("w/case=big", "target")[0] == "oom"
+    assert result.verdict("w/case=small") == "same"
+
+
+# What a device's memory is to its processes: one takes it all, and gives it back when its tensors are gone.
+GREEDY = '''
+"""Doubling, with inputs that take the whole of a memory that both sides share."""
+import fcntl, os, torch
+from abprof.kit import Op, compare
+
+API = 1
+KERNEL = "tiny"
+SUITE = "tiny"
+PRESETS = {"default": {"n": [4096]}}
+
+class Memory:
+    def __init__(self):
+        self.file = os.open(%r, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self.file)
+            self.file = None
+            raise torch.OutOfMemoryError("another process has it all")
+
+    def __del__(self):
+        if self.file is not None:
+            os.close(self.file)
+
+def inputs(case, device, seed):
+    return [Memory(), torch.ones(case["n"])]
+
+def prepare(kernel, variant, case, inputs):
+    return Op(lambda: kernel.double(inputs[1]))
+
+def reference(case, inputs):
+    return torch.full((case["n"],), 2.0)
+
+def check(case, outputs, expected):
+    return compare(outputs, expected, rtol=1e-6, atol=0.0)
+'''
+
+
+@pytest.fixture(scope="module")
+def greedy(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    home = tmp_path_factory.mktemp("greedy")
+    repo: GitRepo = tiny_repo(home / "repo")
+    repo.commit("greedy", {"workloads/tiny.py": GREEDY % str(home / "memory")})
+    repo.branch("slow")
+    repo.commit("slower", {"kernels/tiny/__init__.py": PACKAGE, "kernels/tiny/tiny.c": source(400)})
+    repo.checkout("main")
+    return abprof("main", "slow", "--device", "cpu", "--no-peers", "--quick", "--json", cwd=repo.path, home=home)
+
+
+def test_real_workers_give_the_memory_back_for_the_next(greedy: Done) -> None:
+    assert greedy.statuses("base") == greedy.statuses("target") == {"tiny/n=4096": "ok"}
+    (row,) = (row for row in greedy.run["comparisons"] if row["to"] == "target")
+    assert row["pct"] > 100, "four times the work"
+    folder = Path(greedy.run["run_dir"])
+    assert [json.loads(line)["alone"] for line in (folder / "rounds.jsonl").read_text().splitlines()] == [True]
