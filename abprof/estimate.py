@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abprof import plan, stats, turns
 from abprof.model import Cell, Run, Workload
+from abprof.sequential import PROTOCOLS
 
 _TFLOPS_OF_A_CORE, _GBPS_OF_A_CPU = 0.02, 10.0
 _TFLOPS_OF_A_GPU, _GBPS_OF_A_GPU = 300.0, 2000.0
@@ -18,6 +19,8 @@ def estimate(planned: Run, *, peers: bool) -> str:
     fewest, usual = epoch_seconds(planned, peers=peers)
     settings = planned.settings
     rests_on = f"builds not counted, {_assumption(planned)}"
+    beside = beside_seconds(planned)
+    rests_on += f"; --protocol {settings.protocol} takes about {span(beside)} more" if beside else ""
     if settings.quick:
         return f"about {span(usual)} of measuring in one epoch, {rests_on}"
     first, last = settings.epochs or stats.LOOKS[0], settings.epochs or stats.LOOKS[-1]
@@ -46,6 +49,21 @@ def epoch_seconds(planned: Run, *, peers: bool) -> tuple[float, float]:
         fewest += opening + _turns(planned, call, arms, 0.0)
         usual += opening + _turns(planned, call, arms, 1.0)
     return fewest, usual
+
+
+def beside_seconds(planned: Run) -> float:
+    """What `--protocol` adds after the epochs, whatever the budget: one process a side and package."""
+    protocol = PROTOCOLS.get(planned.settings.protocol)
+    if protocol is None:
+        return 0.0
+    runnable = [cell for cell in planned.cells if not cell.skip and cell.kernel]
+    loads = {load.name: load for load in planned.workloads}
+    starts = len(planned.sides) * len({cell.kernel for cell in runnable}) * turns.epoch_cost(planned.machine.kind, 0)[0]
+    calls = protocol.warm_up + protocol.calls + _CALLS_TO_OPEN
+    return starts + sum(
+        _arms(planned, loads[cell.workload], control=False, peers=False) * calls * call_seconds(planned, cell)
+        for cell in runnable
+    )
 
 
 def call_seconds(planned: Run, cell: Cell) -> float:

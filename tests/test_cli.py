@@ -165,6 +165,14 @@ def test_completion_of_the_main_form(tmp_path: Path, line: str, offered: list[st
     assert complete(line, repo.path) == offered
 
 
+def test_other_shells_ask_in_their_own_way(tmp_path: Path) -> None:
+    asked = {"_ABPROF_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "abprof main slow --bud"}
+    command = [sys.executable, "-m", "abprof"]
+    env = {**os.environ, **asked, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert '"--budget"' in done.stdout
+
+
 def test_completion_outside_a_repository_is_quiet(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     assert complete("abprof main f", tmp_path / "none") == []
