@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from abprof import stats, turns
-from abprof.model import Block
+from abprof.model import Block, Record
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,21 @@ class Pilot:
     epoch_seconds: float  # what the epoch cost beside its rounds, the cell's share of the workers' start included
 
 
-class Allocation:
-    """Learns from the blocks of one invocation."""
+class Scatter(Record, frozen=True, kw_only=True):
+    """What a cell's epochs cost and how they scattered; variances are of log ratios."""
 
-    def __init__(self) -> None:
+    within: float  # of one round, as far as it moves the median
+    between: float  # of epochs, without what their rounds explain
+    round_seconds: float
+    epoch_seconds: float
+    epochs: int
+
+
+class Allocation:
+    """Learns from the blocks of one invocation; until it has, it goes by what earlier runs kept (abprof/noise.py)."""
+
+    def __init__(self, earlier: Mapping[str, Scatter] | None = None) -> None:
+        self._earlier = dict(earlier or {})
         self._pilots: dict[str, list[Pilot]] = {}
 
     def learn(self, block: Block, started: float) -> None:
@@ -44,25 +55,43 @@ class Allocation:
             self._pilots.setdefault(block.cell, []).append(pilot)
 
     def rounds(self, cell: str) -> int | None:
-        """Rounds for the cell's next epoch; None while there are fewer epochs than the first look has, or too little
-        scatter between them to tell from that inside: then the usual rules hold."""
+        """Rounds for the cell's next epoch; None where too little is known, or epochs scatter no more than their rounds
+        explain: then the usual rules hold."""
         pilots = self._pilots.get(cell, [])
-        if len(pilots) < stats.LOOKS[0]:
-            return None
-        found = [best(pilots, arm) for arm in range(min(len(p.values) for p in pilots))]
-        known = [rounds for rounds in found if rounds is not None]
-        return max(known) if found and len(known) == len(found) else None
+        known = scatter(pilots) if len(pilots) >= stats.LOOKS[0] else self._earlier.get(cell)
+        return best(known) if known else None
+
+    def scatters(self) -> dict[str, Scatter]:
+        """Of each cell that had its first look: what is worth keeping."""
+        enough = {cell: scatter(pilots) for cell, pilots in self._pilots.items() if len(pilots) >= stats.LOOKS[0]}
+        return {cell: found for cell, found in enough.items() if found is not None}
 
 
-def best(pilots: Sequence[Pilot], arm: int) -> int | None:
-    """The formula above for one comparison; None where the epochs scatter no more than their rounds explain."""
-    within = statistics.fmean(p.variances[arm] for p in pilots)
-    inside = statistics.fmean(p.variances[arm] / p.rounds for p in pilots)  # S_round^2 / r, rounds may have differed
-    between = statistics.variance([p.values[arm] for p in pilots]) - inside
-    cost = statistics.fmean(p.round_seconds for p in pilots)
-    if between <= 0 or cost <= 0:
+def best(known: Scatter) -> int | None:
+    """The formula above; None where epochs scatter no more than their rounds explain."""
+    if known.between <= 0 or known.round_seconds <= 0:
         return None
-    return max(1, math.ceil(math.sqrt(statistics.median(p.epoch_seconds for p in pilots) / cost * within / between)))
+    return max(1, math.ceil(math.sqrt(known.epoch_seconds / known.round_seconds * known.within / known.between)))
+
+
+def scatter(pilots: Sequence[Pilot]) -> Scatter | None:
+    """Of the comparison that asks for the most rounds, over these epochs; None where not every epoch has the same."""
+    arms = {len(pilot.values) for pilot in pilots}
+    if len(arms) != 1:
+        return None
+    found = [_scatter(pilots, arm) for arm in range(arms.pop())]
+    return max(found, key=lambda each: (best(each) is None, best(each) or 0))
+
+
+def _scatter(pilots: Sequence[Pilot], arm: int) -> Scatter:
+    inside = statistics.fmean(p.variances[arm] / p.rounds for p in pilots)  # S_round^2 / r, rounds may have differed
+    return Scatter(
+        within=statistics.fmean(p.variances[arm] for p in pilots),
+        between=max(0.0, statistics.variance([p.values[arm] for p in pilots]) - inside),
+        round_seconds=statistics.fmean(p.round_seconds for p in pilots),
+        epoch_seconds=statistics.median(p.epoch_seconds for p in pilots),
+        epochs=len(pilots),
+    )
 
 
 def observed(block: Block, started: float) -> Pilot | None:

@@ -53,17 +53,17 @@ class Epoch:
 
 
 def epochs(
-    ground: Ground, wanted: Callable[[], set[str]], *, first: int, done: int, budget: float
+    ground: Ground, wanted: Callable[[], set[str]], allocation: Allocation, *, first: int, done: int, budget: float
 ) -> Iterator[Block | Proof]:
     """Blocks as they end, and what the workers had loaded.
 
-    `wanted` says which cells need one more epoch; `first` is the number of the next, and `done` how many of an earlier
-    invocation count towards the first look. A further epoch begins only if it fits into `budget` seconds.
+    `wanted` says which cells need one more epoch; `allocation` knows what earlier epochs taught, and learns; `first` is
+    the number of the next, and `done` how many of an earlier invocation count towards the first look. A further epoch
+    begins only if it fits into `budget` seconds.
     """
     number, seen, crowded, quick = first, set[str](), set[str](), ground.run.settings.quick
     todo = wanted() & ground.arms.keys()  # a rerun has cells that are not measured again
     seats = sum(len(ground.arms[cell]) for cell in todo)
-    allocation = Allocation()
     plan = Budget(budget, done, *turns.epoch_cost(ground.device.kind, seats))
     while todo:
         share = 1.0 if quick else plan.share()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import proc, repo, rerun, runfolder, stats
+from abprof import noise, proc, repo, rerun, runfolder, stats
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.config import Config
 from abprof.errors import AbprofError
@@ -119,8 +119,8 @@ def measure(place: Place, plan: Plan, record: Record, view: View) -> None:
         builds = build_kernels(place, plan, view)
         ground = lay_ground(place, plan, builds, record)
         budget = place.config.budget
-        with view.measuring():
-            for item in epochs(ground, record.wanted, first=record.next_epoch, done=record.done, budget=budget):
+        with view.measuring(), noise.remembered(place.state, place.device.lease, view.warn) as known:
+            for item in epochs(ground, record.wanted, known, first=record.next_epoch, done=record.done, budget=budget):
                 record.add(item)
         for protocol in place.config.beside:
             for block in one_after_the_other(ground, protocol, record.next_epoch):

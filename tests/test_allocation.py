@@ -25,9 +25,16 @@ def pilots(
     return [Pilot((scale * u,), (within,), rounds, c_round, c_epoch) for u in unit]
 
 
+def best(taught: list[Pilot]) -> int | None:
+    known = allocation.scatter(taught)
+    assert known is not None
+    return allocation.best(known)
+
+
 def test_no_other_number_of_rounds_tells_more_for_its_time() -> None:
     between, within, c_round, c_epoch = 1e-6, 4e-4, 0.002, 0.5
-    found = allocation.best(pilots(between=between, within=within, rounds=40, c_round=c_round, c_epoch=c_epoch), 0)
+    found = best(pilots(between=between, within=within, rounds=40, c_round=c_round, c_epoch=c_epoch))
+    assert found is not None
     assert found == math.ceil(math.sqrt(c_epoch / c_round * within / between))
 
     def cost_of_knowing(r: int) -> float:  # variance of the mean over epochs, times the seconds that an epoch takes
@@ -37,7 +44,7 @@ def test_no_other_number_of_rounds_tells_more_for_its_time() -> None:
 
 
 def test_epochs_that_scatter_as_their_rounds_explain_leave_it_to_the_usual_rules() -> None:
-    assert allocation.best(pilots(between=0.0, within=4e-4, rounds=40, c_round=0.002, c_epoch=0.5), 0) is None
+    assert best(pilots(between=0.0, within=4e-4, rounds=40, c_round=0.002, c_epoch=0.5)) is None
 
 
 def noisy(epoch: int, shift: float, *, sd: float, rounds: int = 40) -> Block:

@@ -1,0 +1,62 @@
+"""How a device's cells scattered, kept for the next run of the same cells: it plans rounds, and no verdict reads it.
+
+One file a device in abprof's state folder, replaced whole while the device's lease is held. It may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from abprof.allocation import Allocation, Scatter
+from abprof.model import Record
+
+SCHEMA = 1
+_MOST = 20_000  # cells of one file: the oldest go first
+
+
+class Kept(Record, frozen=True, kw_only=True):
+    """The file."""
+
+    schema: int = SCHEMA
+    cells: dict[str, Scatter] = {}
+
+
+@contextlib.contextmanager
+def remembered(state: Path, device: str, warn: Callable[[str], None]) -> Iterator[Allocation]:
+    """What earlier runs learnt, for this one; what this one learns is kept however the block ends."""
+    path = state / "noise" / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', device)}.json"
+    before = _load(path, warn)
+    allocation = Allocation(before)
+    try:
+        yield allocation
+    finally:
+        learnt = allocation.scatters()
+        if learnt:
+            older = {cell: scatter for cell, scatter in before.items() if cell not in learnt}
+            _store(path, dict(list({**older, **learnt}.items())[-_MOST:]), warn)
+
+
+def _load(path: Path, warn: Callable[[str], None]) -> dict[str, Scatter]:
+    try:
+        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError) as error:
+        warn(f"{path} cannot be read, and is begun anew: {error}")
+        return {}
+    return kept.cells if kept.schema == SCHEMA else {}
+
+
+def _store(path: Path, cells: dict[str, Scatter], warn: Callable[[str], None]) -> None:
+    part = path.with_suffix(".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(msgspec.json.encode(Kept(cells=cells)))
+        part.replace(path)
+    except OSError as error:  # the run is whole without it
+        warn(f"{path} cannot be written: {error.strerror}")

@@ -1,0 +1,81 @@
+"""What earlier runs learnt of a cell's noise plans the rounds of the next, and changes no verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from abprof import allocation, turns
+from abprof.allocation import Scatter
+from abprof.noise import Kept, remembered
+from abprof.runfolder import read
+from tests.simulated.lab import Lab
+from tests.simulated.planted import NewLab, load, new_lab, times
+from tests.simulated.scenario import Noise, Scenario
+
+__all__ = ["new_lab"]
+
+ONE = Scatter(within=1e-4, between=1e-6, round_seconds=0.002, epoch_seconds=0.5, epochs=4)
+UNSETTLED = Scenario(workloads={"w": load(["a"])}, times=times(), noise=[Noise(turn=0.02, epoch=0.004)])
+
+
+def rounds(lab: Lab) -> list[int]:
+    """Rounds of the newest run's epochs."""
+    folder = max(path for path in lab.runs.iterdir() if path.is_dir())
+    return [len(block.rounds) for block in read(folder)[1]]
+
+
+def kept(lab: Lab) -> Path:
+    (file,) = (lab.state / "noise").glob("*.json")
+    return file
+
+
+def test_what_is_learnt_is_kept_and_plans_the_next_runs_first_epochs(new_lab: NewLab) -> None:
+    lab = new_lab(UNSETTLED)
+    lab.abprof()
+    first = rounds(lab)
+    stored = msgspec.json.decode(kept(lab).read_bytes(), type=Kept)
+    known = stored.cells["w/case=a"]
+    assert known.epochs == len(first)
+    wanted = allocation.best(known)
+    assert wanted is not None
+    lab.abprof()
+    planned = max(turns.FEWEST, wanted + wanted % 2)
+    assert set(rounds(lab)[:4]) == {planned}
+    assert planned not in first[:4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("within", [0.0, 1.0])
+def test_no_verdict_rests_on_it(new_lab: NewLab, within: float) -> None:
+    """Whether the file asks for the fewest rounds or for very many, a change is found and no change is not."""
+    slow = new_lab(Scenario(workloads={"w": load(["a", "b"])}, times=times(), noise=[Noise(turn=0.002, epoch=0.0005)]))
+    cells = dict.fromkeys(("w/case=a", "w/case=b"), msgspec.structs.replace(ONE, within=within))
+    (slow.state / "noise").mkdir(parents=True)
+    (slow.state / "noise" / "simulated.json").write_bytes(msgspec.json.encode(Kept(cells=cells)))
+    result = slow.abprof()
+    assert [path.name for path in (slow.state / "noise").iterdir()] == ["simulated.json"], "the name this test wrote to"
+    assert result.table() == {"w/case=a": "same", "w/case=b": "same"}
+
+
+def test_a_file_that_cannot_be_read_is_begun_anew_and_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    (tmp_path / "noise").mkdir()
+    file = tmp_path / "noise" / "GPU-1.json"
+    file.write_text('{"cells": {"w/a": {"within": "no')
+    with remembered(tmp_path, "GPU-1", said.append) as known:
+        assert known.rounds("w/a") is None
+    assert len(said) == 1
+    assert str(file) in said[0]
+    assert file.read_text().startswith('{"cells"'), "nothing was learnt, so nothing is written"
+
+
+def test_a_newer_file_is_left_alone_and_not_used(tmp_path: Path) -> None:
+    (tmp_path / "noise").mkdir()
+    (tmp_path / "noise" / "cpu.json").write_bytes(msgspec.json.encode(Kept(schema=2, cells={"w/a": ONE})))
+    with remembered(tmp_path, "cpu", pytest.fail) as known:
+        assert known.rounds("w/a") is None
+    assert json.loads((tmp_path / "noise" / "cpu.json").read_text())["schema"] == 2
