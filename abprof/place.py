@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,6 +82,10 @@ def _known_sides(config: Config, sides: Sequence[Side]) -> None:
     for name in config.python:
         if name and name not in ids:
             raise AbprofError(f"no side {name!r}", where="--python", advice=f"there is {', '.join(ids)}")
+    name = config.workloads_from
+    if re.fullmatch(r"target\d*", name) and name not in ids:
+        advice = f"there is {', '.join(ids)}; a folder of that name is ./{name}"
+        raise AbprofError(f"there is no {name}", where="--workloads-from", advice=advice)
 
 
 def _file(repository: repo.Repository, config: Config) -> File:

@@ -67,6 +67,8 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --preset empty", "--preset: the matrix is empty: no cell is left"),
         ("main fast --workloads nope", "--workloads: no workload 'nope'"),
         ("main fast --kernels nope", "--kernels: no workload is for nope (there are k)"),
+        ("main --workloads-from target", "--workloads-from: there is no target (there is base; a folder of that name is"),
+        ("main nosuch", "unknown ref 'nosuch' (there are fast, main)"),
         ("main fast --workloads-from nowhere", "nowhere: no workloads: there is no such folder"),
         ("main fast --threshold much", "--threshold: 'much' is not a positive percentage (write 1.5 or 1.5%)"),
         ("main fast --threshold -1", "--threshold: '-1' is not a positive percentage"),

@@ -76,6 +76,14 @@ def shown(run: Run) -> list[str]:
     return out.getvalue().splitlines()
 
 
+def test_sides_of_one_label_are_told_apart() -> None:
+    """`abprof main main`, and neither builds."""
+    of = failed_builds()
+    twice = runs.changed(of, sides=(of.sides[0], runs.changed(of.sides[1], label=of.sides[0].label)))
+    lines = [failed.line() for failed in all_failures(twice, groups(twice))]
+    assert [line.split(",")[0] for line in lines] == ["main (base)", "main (target)"]
+
+
 def test_a_failed_build_is_told_once_per_side_and_package():
     run = failed_builds()
     cells = len(run.cells)

@@ -7,11 +7,12 @@ import unicodedata
 
 from abprof.errors import AbprofError
 from abprof.repo.command import Git
-from abprof.repo.history import nearest_names
+from abprof.repo.history import nearest_names, ref_names
 from abprof.repo.locate import Repository
 
 HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 HEX = re.compile(r"[0-9a-fA-F]{4,64}")
+MOST_NAMED = 6
 LONGEST = 4096  # characters; no file system holds a longer ref
 PREFIXES = ("refs/heads/", "refs/tags/", "refs/remotes/", "refs/")
 
@@ -79,12 +80,19 @@ def unknown(repository: Repository, spec: str) -> AbprofError:
     if HEX.fullmatch(spec) and len(git.text("rev-parse", f"--disambiguate={spec}").split()) > 1:
         return AbprofError(f"several objects begin with {spec!r}", advice="give more digits")
     near = nearest_names(repository, spec)
-    hints = [f"nearest: {', '.join(near)}"] if near else []
+    hints = [f"nearest: {', '.join(near)}"] if near else _some(repository)
     if ".." in spec:
         hints = ["give base and target as two words, or base...target for the merge base"]
     elif repository.shallow:
         return AbprofError(f"{spec!r} is not in this shallow clone", advice="; ".join([*hints, _deepen(spec)]))
     return AbprofError(f"unknown ref {spec!r}", advice="; ".join(hints))
+
+
+def _some(repository: Repository) -> list[str]:
+    """What there is, for somebody who typed nothing like it; branches come first."""
+    names = ref_names(repository)
+    more = ", ..." if len(names) > MOST_NAMED else ""
+    return [f"there are {', '.join(names[:MOST_NAMED])}{more}"] if names else []
 
 
 def _deepen(spec: str) -> str:

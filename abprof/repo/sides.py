@@ -80,7 +80,8 @@ def resolve(
     found += [names.side(spec) for spec in words]
     sides = tuple(msgspec.structs.replace(side, id=_id(place)) for place, (side, _) in enumerate(found))
     notes = [line for _, lines in found for line in lines]
-    notes += [line for side in sides[1:] for line in _same(sides[0], side)]
+    alike = [line for side in sides[1:] for line in _same(sides[0], side)]
+    notes += [f"{line}: this is an A/A run" for line in alike] if len(alike) == len(sides) - 1 else alike
     if fork is None:
         notes += [line for side in sides[1:] for line in _moved_on(repository, sides[0], side, kernel_paths)]
     else:
@@ -135,7 +136,7 @@ def _same(base: Side, side: Side) -> list[str]:
         what = f"are the same commit {base.commit[:10]}" if base.kind == "commit" else "are the same working tree"
     else:
         what = "hold the same files"
-    return [f"{base.id} ({base.label}) and {side.id} ({side.label}) {what}: this is an A/A run"]
+    return [f"{base.id} ({base.label}) and {side.id} ({side.label}) {what}"]
 
 
 def _moved_on(repository: Repository, base: Side, side: Side, kernel_paths: Sequence[str]) -> list[str]:

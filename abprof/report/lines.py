@@ -139,12 +139,16 @@ def other_lines(run: Run, group: Group) -> list[tuple[str, str, str, str, str]]:
 
 
 def arm_name(run: Run, id: str) -> str:
-    """An arm as a person names it: the branch's label, with the variant; a peer by its own name."""
+    """An arm as a person names it: the branch's label (with the side where two have the same), with the variant; a peer
+    by its own name."""
     one = arm(run, id)
     if one.peer:
         return f"peer {words.clean(one.peer)}"
     side = next((side for side in run.sides if side.id == one.side), None)
-    return words.clean(side.label if side else one.side, 60) + (f" {words.clean(one.variant)}" if one.variant else "")
+    name = words.clean(side.label if side else one.side, 60)
+    if side and sum(other.label == side.label for other in run.sides) > 1:
+        name += f" ({side.id})"
+    return name + (f" {words.clean(one.variant)}" if one.variant else "")
 
 
 def time_text(seen: Observation | None, metric: str) -> str:

@@ -84,7 +84,7 @@ def test_odd_branch_names(repo: GitRepo, opened: Opened, name: str) -> None:
         ("^main", "'^main' is no ref"),
         ("ma\nin", r"'ma\nin' is no ref"),
         ("ma\0in", r"'ma\x00in' is no ref"),
-        ("two words", "unknown ref 'two words'"),
+        ("two words", "unknown ref 'two words' (there are main, optimize_ffa)"),
         ("main..optimize_ffa", "unknown ref 'main..optimize_ffa' (give base and target as two words, "),
         ("main:kernels", "'main:kernels' is a tree, not a commit"),
         ("main~9", "unknown ref 'main~9'"),
@@ -148,6 +148,23 @@ def test_same_commit_twice_is_an_aa_run(repo: GitRepo, opened: Opened) -> None:
     sides, notes = resolve(opened(repo), ["main", commit])
     assert len(sides) == 2
     assert notes == (f"base (main) and target ({commit[:10]}) are the same commit {commit[:10]}: this is an A/A run",)
+
+
+def test_one_target_that_is_base_again_makes_no_aa_run(repo: GitRepo, opened: Opened) -> None:
+    forked(repo)
+    commit = repo.git("rev-parse", "main")[:10]
+    _, notes = resolve(opened(repo), ["main", "optimize_ffa", "main"])
+    assert notes[0] == f"base (main) and target2 (main) are the same commit {commit}"
+    _, notes = resolve(opened(repo), ["main", "main", "main"])
+    assert [note.endswith("this is an A/A run") for note in notes] == [True, True]
+
+
+def test_of_many_refs_some_are_named(repo: GitRepo, opened: Opened) -> None:
+    for number in range(6):
+        repo.git("branch", f"topic{number}")
+    with pytest.raises(AbprofError) as caught:
+        resolve(opened(repo), ["main", "zzz"])
+    assert caught.value.line == "unknown ref 'zzz' (there are main, topic0, topic1, topic2, topic3, topic4, ...)"
 
 
 def test_same_files_in_two_commits_are_an_aa_run(repo: GitRepo, opened: Opened) -> None:
