@@ -19,11 +19,11 @@ from abprof.model import Package
 # Everything else that a builder receives counts: a build made needlessly costs minutes, a stale one is measured.
 _NOISE = re.compile(
     r"^(_|_CE_.*|_ModuleTable.*|PWD|OLDPWD|SHLVL|PS\d|PROMPT.*|HIST.*|LESS.*|LS_COLORS|PAGER|EDITOR|VISUAL|MAIL|"
-    r"TERM.*|COLORTERM|LC_TERMINAL.*|COLUMNS|LINES|VTE_VERSION|(KONSOLE|KITTY|WEZTERM|ITERM|ALACRITTY|GNOME|VSCODE)_.*|"
-    r"TMUX.*|STY|WINDOW|WINDOWID|SSH_.*|GPG_.*|DBUS_.*|DISPLAY|WAYLAND_DISPLAY|XAUTHORITY|SESSION_MANAGER|DESKTOP_.*|"
+    r"TERM.*|COLORTERM|LC_TERMINAL.*|COLUMNS|LINES|VTE_VERSION|(KONSOLE|KITTY|WEZTERM|ITERM|ALACRITTY|GHOSTTY|GNOME|VSCODE|WT)_.*|"
+    r"TMUX.*|ZELLIJ.*|STY|WINDOW|WINDOWID|.*_SESSION(_ID|_KEY|_NAME)?|DIRENV_.*|SUDO_.*|JPY_.*|KRB5CCNAME|SSH_.*|GPG_.*|DBUS_.*|DISPLAY|WAYLAND_DISPLAY|XAUTHORITY|SESSION_MANAGER|DESKTOP_.*|"
     r"XDG_(SESSION|SEAT|VTNR|RUNTIME_DIR|CURRENT_DESKTOP|MENU_PREFIX|GREETER).*|HOSTNAME|TMPDIR|TMP|TEMP|"
     r"INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_.*|MEMORY_PRESSURE_.*|NOTIFY_SOCKET|(SLURM|SLURMD|PBS|LSB)_.*|"
-    r"VIRTUAL_ENV_PROMPT|CONDA_PROMPT_MODIFIER|CONDA_SHLVL|PYTEST_CURRENT_TEST|ABPROF_.*|CUDA_VISIBLE_DEVICES)$"
+    r"VIRTUAL_ENV_PROMPT|CONDA_(?!PREFIX$|BUILD).*|PYTEST_CURRENT_TEST|ABPROF_.*|CUDA_VISIBLE_DEVICES)$"
 )
 
 
@@ -80,8 +80,9 @@ def counted(env: Mapping[str, str], named: Container[str], prefix: str) -> dict[
     """
     kept = {name: value for name, value in env.items() if name in named or not _NOISE.match(name)}
     if "PATH" in kept:  # a folder that comes again, by whatever name, is never looked into
-        folders = (os.path.realpath(folder) for folder in kept["PATH"].split(os.pathsep))
-        kept["PATH"] = os.pathsep.join(dict.fromkeys(folders))
+        folders = kept["PATH"].split(os.pathsep)  # `.` and the like mean the builder's own folder
+        real = (os.path.realpath(folder) if folder.startswith("/") else folder for folder in folders)
+        kept["PATH"] = os.pathsep.join(dict.fromkeys(real))
     for name in {"VIRTUAL_ENV", "CONDA_PREFIX"} & kept.keys():
         if name not in named and os.path.realpath(kept[name]) == prefix:
             del kept[name]

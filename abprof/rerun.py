@@ -78,7 +78,8 @@ def same_builds(run: Run, builds: Sequence[Build], folder: Path) -> tuple[Build,
             differing = ", ".join(keys.differences(folder / old.key, folder / build.key))
             why = f"other than then: {differing}" if differing else "sources, toolchain or environment differ"
             what = f"the build of {build.kernel} is not the run's ({why})"
-            raise AbprofError(what, where=f"side {build.side}", advice="start a new run")
+            advice = "make it as it was, or start a new run" if differing else "start a new run"
+            raise AbprofError(what, where=f"side {build.side}", advice=advice)
     return tuple((before | {(build.side, build.kernel): build for build in builds}).values())
 
 

@@ -247,6 +247,35 @@ def test_a_variable_that_build_reads_makes_another_build(shop: Shop) -> None:
     assert made(RMS_UNROLL="4", TERM="vt100").key != made(RMS_UNROLL="4", TERM="xterm").key
 
 
+def test_what_differs_between_terminals_and_nothing_else_is_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = {
+        "STARSHIP_SESSION_KEY",
+        "KRB5CCNAME",
+        "CONDA_SHLVL",
+        "CONDA_PREFIX_1",
+        "WT_SESSION",
+        "XDG_RUNTIME_DIR",
+        "SLURM_JOB_ID",
+    }
+    counts = {
+        "HOME",
+        "CC",
+        "LD_LIBRARY_PATH",
+        "CONDA_BUILD_SYSROOT",
+        "CONDA_PREFIX",
+        "XDG_CONFIG_HOME",
+        "TRITON_DEBUG",
+        "X",
+    }
+    assert set(keys.counted(dict.fromkeys(noise | counts, "1"), (), "")) == counts
+    (tmp_path / "link").symlink_to("/usr/bin")
+    monkeypatch.chdir(tmp_path)
+    path = f"/usr/bin:.::{tmp_path / 'link'}"
+    assert keys.counted({"PATH": path}, (), "")["PATH"] == f"{os.path.realpath('/usr/bin')}:.:"
+
+
 def test_abprofs_own_folders_are_no_part_of_the_key(tmp_path: Path) -> None:
     built = []
     for name in ("one", "two"):

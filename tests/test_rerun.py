@@ -93,7 +93,8 @@ def test_a_rerun_whose_builds_are_others_says_in_what(tmp_path: Path, monkeypatc
     said = lab.command(*again)
     assert said.code == 2
     assert said.err.splitlines()[-1] == (
-        "abprof: side base: the build of k is not the run's (other than then: variable RMS_UNROLL) (start a new run)"
+        "abprof: side base: the build of k is not the run's (other than then: variable RMS_UNROLL) "
+        "(make it as it was, or start a new run)"
     )
     run, _, _ = runfolder.read(folder)
     for build in run.builds:
