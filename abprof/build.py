@@ -61,7 +61,7 @@ def build(shop: Workshop, job: Job, *, rebuild: bool, say: Say, site: Site | Non
     with _alone(home, job, say):
         keys.remember(home, parts)
         known = published(home)
-        if known and not rebuild and _untouched(home / known.generation, known, names, content):
+        if known and not rebuild and _untouched(shop.cache, home / known.generation, known, names, content):
             _keep_log(home / known.generation / "build.log", log, cached=True)
             say(job.name, f"cached, {known.seconds:.1f} s when it was built")
             return _record(job, key, home / known.generation, known, log, cached=True)
@@ -105,13 +105,14 @@ def published(home: Path) -> Published | None:
     return known if (home / known.generation).is_dir() else None
 
 
-def _untouched(place: Path, known: Published, names: Sequence[str], content: str) -> bool:
-    """Whether a cached build still is what was published: its copy of the inputs, and every file it loads."""
+def _untouched(cache: Path, place: Path, known: Published, names: Sequence[str], content: str) -> bool:
+    """Whether a cached build still is what was published: its copy of the inputs, and every file it loads, also those
+    of its environment (PYTHONPATH); but not those of a run's worktrees, which are gone by now."""
     try:
         return keys.content(place / "src", names) == content and all(
             hashlib.sha256(Path(a.path).read_bytes()).hexdigest() == a.sha256
             for a in known.artefacts
-            if a.path.startswith(f"{place}/")
+            if a.path and not a.path.startswith(f"{cache / 'worktrees'}/")
         )
     except OSError:
         return False
@@ -172,6 +173,7 @@ def _record(job: Job, key: str, place: Path, known: Published, log: Path, *, cac
         variants=known.variants,
         artefacts=known.artefacts,
         facts=known.facts,
+        unproved=known.unproved,
     )
 
 
@@ -179,10 +181,11 @@ def _record(job: Job, key: str, place: Path, known: Published, log: Path, *, cac
 
 
 def identical(builds: Sequence[Build], package: Package) -> bool:
-    """Whether all sides load the same bytes for this package, under the same settings. What a case imports or reads
-    lazily may not have been loaded by the builder, so the sources that the package can reach must agree too."""
+    """Whether all sides load the same bytes for this package, under the same settings, and nothing that they may not.
+    What a case imports or reads lazily may not have been loaded by the builder, so the sources that the package can
+    reach must agree too."""
     mine = [b for b in builds if b.kernel == package.name]
-    if len(mine) < 2 or any(b.failure for b in mine):
+    if len(mine) < 2 or any(b.failure or b.unproved for b in mine):
         return False
     if any(keys.of_side(package, b.side) != keys.of_side(package, mine[0].side) for b in mine):
         return False

@@ -32,6 +32,7 @@ class Published(Record, frozen=True):
     variants: tuple[str, ...]
     artefacts: tuple[Artefact, ...]
     facts: dict[str, str]
+    unproved: str  # why a file that the builder had loaded may not be there; "" when all may
 
 
 @dataclass(frozen=True)
@@ -112,9 +113,13 @@ class Builder:
                 if not self._call(worker, todo.pop(0)):
                     return None, todo
             proved: wire.Proved = worker.call(wire.Prove(), self.shop.timeout)
-            artefacts = tuple(msgspec.convert(a, Artefact) for a in proved.artefacts)
             return Published(
-                generation="", seconds=0.0, variants=tuple(built.variants), artefacts=artefacts, facts=proved.facts
+                generation="",
+                seconds=0.0,
+                variants=tuple(built.variants),
+                artefacts=tuple(msgspec.convert(a, Artefact) for a in proved.artefacts),
+                facts=proved.facts,
+                unproved=proved.reason,
             ), []
         except WorkerFault as fault:
             if fault.status == "missing":

@@ -144,6 +144,7 @@ class Build(Record, frozen=True, kw_only=True):
     variants: tuple[str, ...] = ()
     artefacts: tuple[Artefact, ...] = ()  # what a worker of this build loads
     facts: dict[str, str] = {}  # compiler, flags, kernel resources
+    unproved: str = ""  # why a file that its builder had loaded may not be there; "" when all may
 
 
 # ---------------------------------------------------------------- measure

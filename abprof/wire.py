@@ -198,7 +198,8 @@ class Closed:
 
 @dataclass(frozen=True)
 class Prove:
-    """List what is loaded. Raised by nothing: what comes from outside `Mount.allowed` is in `reason`."""
+    """List what is loaded. Raised by nothing: `reason` names the first that is neither from `Mount.allowed` nor of the
+    environment that the worker had when it started (abprof/worker/proof.py)."""
 
 
 @dataclass(frozen=True)

@@ -448,3 +448,20 @@ def test_a_cached_build_that_was_changed_is_made_again(shop: Shop, what: str) ->
     again = shop.build(shop.tree("base", TINY))
     assert not again.cached
     assert again.path != made.path
+
+
+def test_what_comes_from_elsewhere_is_never_identical_code_and_decides_a_rebuild(shop: Shop) -> None:
+    """The same sources on both sides, and a module from a folder that they put on the path."""
+    away = shop.folder / "away"
+    away.mkdir()
+    (away / "leakmod.py").write_text("N = 1\n")
+    leaks = {
+        **TINY,
+        "kernels/tiny/__init__.py": f"{PACKAGE}\nimport sys; sys.path.insert(0, {str(away)!r}); import leakmod\n",
+    }
+    base, target = shop.build(shop.tree("base", leaks)), shop.build(shop.tree("target", leaks))
+    assert target.cached
+    assert f"module leakmod was loaded from {away / 'leakmod.py'}" in target.unproved
+    assert not build.identical([base, target], Package(name="tiny"))
+    (away / "leakmod.py").write_text("N = 2\n")
+    assert not shop.build(shop.tree("base", leaks)).cached

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sysconfig
 import venv
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,41 +42,62 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+@dataclass(frozen=True)
+class Ordinary:
+    """A run of two branches that differ, where nothing is wrong: many a test looks at this one."""
+
+    repo: GitRepo
+    home: Path
+    done: Done
+
+
+@pytest.fixture(scope="module")
+def ordinary(tmp_path_factory: pytest.TempPathFactory) -> Ordinary:
+    """Both branches also hold an abprof/ folder that raises, and the workload imports a helper that raises on fast."""
+    home = tmp_path_factory.mktemp("ordinary")
+    repo = tiny_repo(home / "repo")
+    bomb = "raise RuntimeError('the abprof folder of the branch was imported')"
+    judge = WORKLOAD.replace("API = 1", "from ._shared import N\nAPI = 1").replace("[4096]", "[N]")
+    abprofs = {
+        f"{folder}abprof/{name}": bomb for folder in ("", "kernels/") for name in ("__init__.py", "kit.py", "wire.py")
+    }
+    repo.commit("more", {**abprofs, "workloads/_shared.py": "N = 4096\n", "workloads/tiny.py": judge})
+    says = PACKAGE + "\nimport sys; print('KIT', sys.modules['abprof.kit'].__file__, flush=True)\n"
+    fast = {"kernels/tiny/__init__.py": says, "kernels/tiny/tiny.c": source(110)}
+    branch(repo, {**fast, "workloads/_shared.py": "raise RuntimeError('not the judge')\n"})
+    done = abprof("main", "fast", *QUICK, cwd=repo.path, home=home)
+    assert done.statuses("base") == done.statuses("target") == {CELL: "ok"}
+    return Ordinary(repo, home, done)
+
+
 # ---------------------------------------------------------------- what is recorded
 
 
-def test_each_side_proves_its_own_commits_code(tmp_path: Path) -> None:
+def test_each_side_proves_its_own_commits_code(ordinary: Ordinary) -> None:
     """The script that abprof replaces measured the base twice; here both sides' hashes are those of their commits."""
-    repo = tiny_repo(tmp_path / "repo")
-    branch(repo, {"kernels/tiny/__init__.py": PACKAGE + "\nWHO = 'fast'\n", "kernels/tiny/tiny.c": source(110)})
-    done = abprof("main", "fast", *QUICK, cwd=repo.path, home=tmp_path)
-    assert done.statuses("base") == done.statuses("target") == {CELL: "ok"}
+    repo, done = ordinary.repo, ordinary.done
     objects = {}
     for side, ref in (("base", "main"), ("target", "fast")):
         module = artefacts(done, side, "module")["abprof_side.tiny"]
         assert module["sha256"] == sha256(repo.git("show", f"{ref}:kernels/tiny/__init__.py").encode() + b"\n")
         objects[side] = artefacts(done, side, "object")["tiny.so"]
         assert objects[side]["sha256"] == sha256(Path(objects[side]["path"]).read_bytes())
-        assert objects[side]["path"].startswith(str(tmp_path / "cache" / "builds"))
+        assert objects[side]["path"].startswith(str(ordinary.home / "cache" / "builds"))
+        assert len(artefacts(done, side, "module")) == len(artefacts(done, side, "object")) == 1, "and nothing else"
     assert objects["base"]["sha256"] != objects["target"]["sha256"]
     sides = {side["id"]: side["commit"] for side in done.run["sides"]}
     assert sides == {"base": repo.git("rev-parse", "main"), "target": repo.git("rev-parse", "fast")}
     assert all(proof["ok"] for proof in done.run["proofs"])
-    assert {proof["looks"] for proof in done.run["proofs"]} == {2}, "before and after timing"
-    workers = len(done.run["proofs"])
-    report = Path(done.run["run_dir"], "report.md").read_text()
-    assert f"before and after timing ({2 * workers} looks at {workers} workers, epoch by epoch)" in report
     assert not repo.git("status", "--porcelain")
 
 
-def test_a_verbose_build_is_the_same_build(tmp_path: Path) -> None:
+def test_a_verbose_build_is_the_same_build(ordinary: Ordinary) -> None:
     """The original's verbose mode changed ptxas flags; -v shows more here and changes no byte."""
-    repo = tiny_repo(tmp_path / "repo")
-    plain = abprof("run", "main", *QUICK, cwd=repo.path, home=tmp_path)
-    again = abprof("run", "main", *QUICK, "-v", "--rebuild", cwd=repo.path, home=tmp_path)
-    (before,), (after,) = plain.run["builds"], again.run["builds"]
+    again = abprof("run", "main", *QUICK, "-v", "--rebuild", cwd=ordinary.repo.path, home=ordinary.home)
+    before = next(build for build in ordinary.done.run["builds"] if build["side"] == "base")
+    (after,) = again.run["builds"]
     assert (after["cached"], after["key"]) == (False, before["key"]), "the key does not know how much is shown"
-    hashes = [artefacts(done, "base", "object")["tiny.so"]["sha256"] for done in (plain, again)]
+    hashes = [artefacts(done, "base", "object")["tiny.so"]["sha256"] for done in (ordinary.done, again)]
     assert hashes[0] == hashes[1]
 
 
@@ -104,25 +126,18 @@ def test_a_binary_is_never_stale(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- code that comes from elsewhere
 
 
-def test_branches_that_also_hold_an_abprof_folder(tmp_path: Path) -> None:
+def test_branches_that_also_hold_an_abprof_folder(ordinary: Ordinary) -> None:
     """abprof is installed here (editable, in a checkout), and each branch has one that raises: neither mixes in."""
-    repo = tiny_repo(tmp_path / "repo")
-    bomb = "raise RuntimeError('the abprof folder of the branch was imported')"
-    repo.commit(
-        "an abprof of its own",
-        {
-            f"{folder}abprof/{name}": bomb
-            for folder in ("", "kernels/")
-            for name in ("__init__.py", "kit.py", "wire.py")
-        },
-    )
-    says = PACKAGE + "\nimport sys; print('KIT', sys.modules['abprof.kit'].__file__, flush=True)\n"
-    branch(repo, {"kernels/tiny/__init__.py": says})
-    done = abprof("main", "fast", *QUICK, cwd=repo.path, home=tmp_path)
-    assert done.statuses("base") == done.statuses("target") == {CELL: "ok"}
-    log = (Path(done.run["run_dir"]) / "logs" / "worker-target-tiny.log").read_text()
+    log = (Path(ordinary.done.run["run_dir"]) / "logs" / "worker-target-tiny.log").read_text()
     kit = next(line for line in log.splitlines() if line.startswith("KIT ")).removeprefix("KIT ")
-    assert kit.startswith(str(tmp_path / "cache" / "harness"))
+    assert kit.startswith(str(ordinary.home / "cache" / "harness"))
+
+
+def test_what_a_workload_imports_from_its_own_folder_is_the_judges(ordinary: Ordinary) -> None:
+    """Workloads come from one place for all sides: their helpers are no leak, although the user's checkout has them."""
+    assert "from ._shared import N" in ordinary.repo.git("show", "main:workloads/tiny.py")
+    assert ordinary.done.statuses("base") == ordinary.done.statuses("target") == {CELL: "ok"}
+    assert all(proof["ok"] for proof in ordinary.done.run["proofs"])
 
 
 FINDER = '''
@@ -170,14 +185,21 @@ def test_an_editable_install_that_points_elsewhere(tmp_path: Path, how: str) -> 
     repo.git("rm", "-rq", "kernels")
     repo.commit("a package of its own name", {**package, "abprof.toml": settings})
     branch(repo, {"src/mypkg/tiny.c": source(120)})
+    repo.branch("borrows")
+    repo.commit("what this side does not have", {"src/mypkg/__init__.py": init + "from mypkg import more\n"})
+    repo.checkout("main")
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "mypkg").mkdir(parents=True)
     wrong = "from pathlib import Path\nPath(__file__).with_name('used').touch()\ndef double(x): return x * 3\n"
     (elsewhere / "mypkg" / "__init__.py").write_text(wrong)
     (elsewhere / "mypkg" / "names.py").write_text("FACTOR = 3\n")
+    (elsewhere / "mypkg" / "more.py").write_text("")
     python = python_with_an_editable_mypkg(tmp_path / "venv", elsewhere, how)
-    done = abprof("main", "fast", *QUICK, "--python", str(python), cwd=repo.path, home=tmp_path)
+    done = abprof("main", "fast", "borrows", *QUICK, "--python", str(python), cwd=repo.path, home=tmp_path)
     assert done.statuses("base") == done.statuses("target") == {CELL: "ok"}
+    more = elsewhere / "mypkg" / "more.py"  # which that finder brings in, and a path does not
+    says = f"module mypkg.more was loaded from {more}, outside" if how == "finder" else "cannot import name 'more'"
+    assert says in reasons(done, "target2")
     for side in ("base", "target"):
         paths = {name: item["path"] for name, item in artefacts(done, side, "module").items()}
         assert set(paths) == {"mypkg", "mypkg.names"}
@@ -219,32 +241,60 @@ LEAKS: dict[str, tuple[str, str]] = {
         ).replace('Path(os.environ["ABPROF_BUILD_DIR"]) / "tiny.so"', 'Path.home() / ".cache" / "tiny" / "tiny.so"'),
         "shared object {home}/.cache/tiny/tiny.so was loaded from outside this side's tree",
     ),
+    "a module from a folder of nobody's": (
+        PACKAGE + "\nimport sys; sys.path.insert(0, {away!r}); import leakmod\n",
+        "module leakmod was loaded from {away}/leakmod.py, outside this side's tree",
+    ),
+    "a library from there": (
+        PACKAGE + "\nctypes.CDLL({away!r} + '/leak.so')\n",
+        "shared object {away}/leak.so was loaded from outside this side's tree",
+    ),
 }  # fmt: skip
+SHARES = PACKAGE + "\nimport helpful; ctypes.CDLL({shared!r} + '/libhelpful.so')\n"
 
 
 def test_code_from_elsewhere_is_broken_and_never_a_number(tmp_path: Path) -> None:
-    """Every leak is a branch, and a target of one run; main leaks nothing."""
+    """Every leak is a branch, and a target of one run; main leaks nothing. The last one uses what abprof.toml's
+    PYTHONPATH gives to all sides: that may be, and is on record."""
     repo, home = tiny_repo(tmp_path / "repo"), tmp_path / "home"
-    (home / ".cache").mkdir(parents=True)
+    away, shared = tmp_path / "away", tmp_path / "shared"
+    for folder in (away, shared, home / ".cache"):
+        folder.mkdir(parents=True)
     places = {"repo": str(repo.path), "cache": str(tmp_path / "cache" / "builds"), "home": str(home)}
-    repo.commit("tools", {"tools/helper.py": "WHO = 'the checkout'\n"})
-    for number, (package, _) in enumerate(LEAKS.values()):
+    places |= {"away": str(away), "shared": str(shared)}
+    (away / "leakmod.py").write_text("")
+    (shared / "helpful.py").write_text("")
+    for library in (away / "leak.so", shared / "libhelpful.so"):
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, repo.path / "kernels/tiny/tiny.c"], check=True)
+    settings = f'[environment.set]\nPYTHONPATH = "{shared}"\n'
+    repo.commit("tools", {"tools/helper.py": "WHO = 'the checkout'\n", "abprof.toml": settings})
+    packages = [*(package for package, _ in LEAKS.values()), SHARES]
+    for number, package in enumerate(packages):
         for name, value in places.items():
             package = package.replace(f"{{{name}!r}}", repr(value))  # noqa: PLW2901
         repo.branch(f"leak{number}")
         repo.commit("leak", {"kernels/tiny/__init__.py": package})
         repo.checkout("main")
-    branches = [f"leak{number}" for number in range(len(LEAKS))]
+    branches = [f"leak{number}" for number in range(len(packages))]
     done = abprof("main", *branches, *QUICK, cwd=repo.path, home=tmp_path, HOME=str(home))
-    assert done.statuses("base") == {CELL: "ok"}
+    arms = ["target", *(f"target{number}" for number in range(2, len(packages) + 1))]
+    *leaking, sharing = arms
+    assert done.statuses("base") == done.statuses(sharing) == {CELL: "ok"}
     assert done.code == 1
-    assert {row["verdict"] for row in done.run["comparisons"]} == {"broken"}
-    for number, (leak, (_, says)) in enumerate(LEAKS.items()):
-        arm = f"target{number + 1}" if number else "target"
+    assert [row["verdict"] == "broken" for row in done.run["comparisons"]] == [*(True for _ in leaking), False]
+    for arm, (leak, (_, says)) in zip(leaking, LEAKS.items(), strict=True):
         assert says.format(**places) in reasons(done, arm), leak
         observed: list[dict[str, Any]] = [row for row in done.run["observations"] if row["arm"] == arm]
         assert observed[0]["metrics"] == {}, "never a number"
         assert [proof["ok"] for proof in done.run["proofs"] if proof["side"] == arm][-1] is False
+    for arm, kind, file in (
+        (leaking[-2], "module", away / "leakmod.py"),
+        (leaking[-1], "object", away / "leak.so"),
+        (sharing, "module", shared / "helpful.py"),
+        (sharing, "object", shared / "libhelpful.so"),
+    ):
+        on_record = {item["path"]: item["sha256"] for item in artefacts(done, arm, kind).values()}
+        assert on_record[str(file)] == sha256(file.read_bytes()), arm
 
 
 def installed_from(site: Path, origin: Path, name: str, *files: str) -> None:
@@ -285,13 +335,3 @@ def test_an_install_that_was_built_from_the_repository_is_no_sides_own(tmp_path:
         done, "target3"
     )
     assert f"lib_c.so is of lib_c, which was installed from {repo.path}, outside" in reasons(done, "target4")
-
-
-def test_what_a_workload_imports_from_its_own_folder_is_the_judges(tmp_path: Path) -> None:
-    """Workloads come from one place for all sides: their helpers are no leak, although the user's checkout has them."""
-    repo = tiny_repo(tmp_path / "repo")
-    judge = WORKLOAD.replace("API = 1", "from ._shared import N\nAPI = 1").replace("[4096]", "[N]")
-    repo.commit("helper", {"workloads/_shared.py": "N = 4096\n", "workloads/tiny.py": judge})
-    branch(repo, {"kernels/tiny/tiny.c": source(120), "workloads/_shared.py": "raise RuntimeError('not the judge')\n"})
-    done = abprof("main", "fast", *QUICK, cwd=repo.path, home=tmp_path)
-    assert done.statuses("base") == done.statuses("target") == {CELL: "ok"}

@@ -174,7 +174,8 @@ def _proofs(run: Run) -> str:
         looks = words.plural(sum(proof.looks for proof in run.proofs), "look")
         workers = words.plural(len(run.proofs), "worker")
         return (
-            f"every worker loaded its own side's files, before and after timing ({looks} at {workers}, epoch by epoch)"
+            "every worker had loaded its own side's files and its environment's, and no others, before and after timing "
+            f"({looks} at {workers}, epoch by epoch)"
         )
     first = f"{bad[0].side} {words.clean(bad[0].kernel)}: {words.clean(bad[0].reason)}"
     return f"{len(bad)} of {len(run.proofs)} failed; first: {first}"

@@ -22,7 +22,7 @@ import torch
 
 from abprof import wire
 from abprof.kit import Op, Work
-from abprof.worker import compiles, mount, outputs, profile, proof
+from abprof.worker import compiles, given, mount, outputs, profile, proof
 from abprof.worker.clocks import clock
 from abprof.worker.faults import MissingPackage
 
@@ -50,6 +50,8 @@ class Bench:
         self.mounted: types.ModuleType | None = None
         self.arms: dict[str, OpenArm] = {}
         self.compiles = compiles.Watch()
+        self.versions = _versions()
+        self.given = given.take()  # torch, Triton and the driver are loaded, and nothing of a side's or a workload's
 
     def ready(self) -> wire.Ready:
         """Who this worker is. The package is imported by the first request that needs it, so that its faults are typed."""
@@ -61,7 +63,7 @@ class Bench:
             name,
             uuid,
             memory,
-            _versions(),
+            self.versions,
             facts | {"host": platform.node()} | _interpreter(),
         )
 
@@ -139,7 +141,7 @@ class Bench:
         """What is loaded now."""
         del request
         assert self.start.mount is not None
-        reason, artefacts = proof.prove(self.start.mount, self.compiles.kernels())
+        reason, artefacts = proof.prove(self.start.mount, self.given, self.compiles.kernels())
         return wire.Proved(not reason, reason, artefacts, self.compiles.count, self.compiles.facts())
 
     # ------------------------------------------------------------ one cell

@@ -6,88 +6,118 @@ import hashlib
 import os
 import sys
 from collections.abc import Container
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from abprof import wire
+from abprof.worker.given import HARNESS, INTERPRETER, SYSTEM, Given, folder, mapped_objects
 from abprof.worker.installed import installed_from
 
-# Where the interpreter's own libraries and installed packages lie. Not the whole prefix: that of a system's Python is
-# /usr, and a checkout may lie below it.
-_PREFIXES = tuple(
-    os.path.join(os.path.realpath(prefix), folder, "")  # noqa: PTH118
-    for prefix in (sys.prefix, sys.base_prefix)
-    for folder in ("lib", "lib64")
-)
 
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where files may come from, by a mount and what the worker was given. Each folder ends with a slash.
 
-def prove(mount: wire.Mount, kernels: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
-    """Every module and shared object of the package with its SHA-256, and why one of them may not be there ("" if all may).
-
-    Nothing but the allowed may come from `mount.forbidden`: the user's checkout, other sides' trees and builds, the
-    caches under the home folder that all branches share; nor be of a distribution that was installed from one of
-    `mount.sources`. `kernels` are compiled kernels: name -> sha256.
+    What was found of a module's file is kept: a worker proves itself around every cell, and torch alone has two
+    thousand modules.
     """
-    found: list[dict[str, str]] = []
-    reason = ""
-    own, others = _prefixes(tuple(mount.allowed)), _prefixes(tuple(mount.forbidden))
+
+    own: tuple[str, ...]
+    forbidden: tuple[str, ...]
+    given: Given
+    _known: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def of_module(self, file: str) -> tuple[str, str]:
+        """The real path of a module's file, and how it stands."""
+        if file not in self._known:
+            path = os.path.realpath(file)
+            self._known[file] = path, self.standing(file, path)
+        return self._known[file]
+
+    def standing(self, file: str, path: str, *, library: bool = False) -> str:
+        """How a loaded file stands, by the name it was loaded by and its real path: "own"; "environment", which is the
+        interpreter's, the system's, or was there at the start; "given", which is of a folder that was; or "outside"."""
+        given = self.given
+        if path.startswith(self.own):
+            return "own"
+        if path.startswith((*INTERPRETER, HARNESS)):  # also where these lie below a forbidden folder
+            return "environment"
+        if path.startswith(self.forbidden):
+            return "outside"
+        if file in given.loaded or path.startswith(given.installed):
+            return "environment"
+        # The name may be a link in one of these, to where a package manager or an editable install keeps the file.
+        if path.startswith(given.importable) or file.startswith((*given.importable, *given.installed, *INTERPRETER)):
+            return "given"
+        if library and path.startswith(SYSTEM):
+            return "environment"
+        return "given" if library and path.startswith(given.linkable) else "outside"
+
+
+def prove(mount: wire.Mount, given: Given, kernels: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
+    """Every module and shared object that is not the interpreter's or the system's, with its SHA-256, and why one of
+    them may not be there ("" if all may).
+
+    A side's own are from `mount.allowed`. Of its environment are those of the interpreter, of the system's libraries
+    (for shared objects), and what is in `given`, unless they lie in `mount.forbidden` (the user's checkout, other
+    sides' trees and builds, the caches under the home folder that all branches share), bear the package's name, or are
+    of a distribution that was installed from one of `mount.sources`. `kernels` are compiled kernels: name -> sha256.
+    """
+    own = _folders(tuple(mount.allowed))
+    places = _places(own, _folders(tuple(mount.forbidden)), given)
     top = mount.module if mount.module.startswith("abprof_side.") else mount.module.split(".")[0]
-    installed = installed_from(_prefixes(tuple(mount.sources)), own, tuple(sys.path))
-    for name, path in _modules():
-        mine = name == top or name.startswith(top + ".")
-        allowed = path.startswith(own)
-        if not allowed and (mine or (path.startswith(others) and not path.startswith(_PREFIXES))):
-            reason = reason or f"module {name} was loaded from {path}, outside this side's tree"
+    installed = installed_from(_folders(tuple(mount.sources)), own, tuple(sys.path))
+    found: list[dict[str, str]] = []
+    reasons: list[str] = []
+    for name, path, standing in _modules(places, top, installed):
+        found.append(_artefact("module", name, path))
         if path in installed:
-            reason = reason or f"module {name} is of {installed[path]}, outside this side's tree"
-        if mine or allowed or path in installed:
-            found.append(_artefact("module", name, path))
-    for path in _mapped_objects(installed):
-        allowed, elsewhere = path.startswith(own), path.startswith(others)
-        if not allowed and elsewhere:
-            reason = reason or f"shared object {path} was loaded from outside this side's tree"
+            reasons.append(f"module {name} is of {installed[path]}, outside this side's tree")
+        elif standing != "own" and (standing == "outside" or _is_of(top, name)):
+            reasons.append(f"module {name} was loaded from {path}, outside this side's tree")
+    for path in mapped_objects():
+        standing = places.standing(path, path, library=True)
         if path in installed:
-            reason = reason or f"shared object {path} is of {installed[path]}, outside this side's tree"
-        if allowed or elsewhere or path in installed:
+            reasons.append(f"shared object {path} is of {installed[path]}, outside this side's tree")
+        elif standing == "outside":
+            reasons.append(f"shared object {path} was loaded from outside this side's tree")
+        if standing != "environment" or path in installed:
             found.append(_artefact("object", os.path.basename(path), path))  # noqa: PTH119
     found += [{"kind": "kernel", "name": n, "path": "", "sha256": h} for n, h in sorted(kernels.items())]
-    return reason, found
+    return next(iter(reasons), ""), found
 
 
-def _modules() -> list[tuple[str, str]]:
-    """(name, file) of every imported module that has a file, except abprof's own part and the workloads."""
+def _modules(places: Places, top: str, installed: Container[str]) -> list[tuple[str, str, str]]:
+    """(name, real path of its file, how it stands) of every imported module, but those of the environment that neither
+    bear the package's name `top` nor are `installed`."""
     rows = []
-    for name, module in sorted(sys.modules.items()):
+    for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        # A relative file is a made-up one: torch.ops says "_ops.py".
-        if file and os.path.isabs(file) and not _ours(name):  # noqa: PTH117
-            rows.append((name, _real(file)))
-    return rows
+        if not file or not file.startswith("/"):  # a relative one is made up: torch.ops says "_ops.py"
+            continue
+        path, standing = places.of_module(file)
+        if (standing != "environment" or path in installed or _is_of(top, name)) and not _judges(name):
+            rows.append((name, path, standing))
+    return sorted(rows)
 
 
-def _ours(name: str) -> bool:
-    # multiprocessing, which torch imports, knows the main module by a second name.
-    return name in {"abprof", "__main__", "__mp_main__"} or name.startswith(("abprof.", "abprof_workloads."))
+def _is_of(top: str, name: str) -> bool:
+    return name == top or name.startswith(top + ".")
 
 
-def _mapped_objects(installed: Container[str]) -> list[str]:
-    """Those mapped into this process, without the environment's own; with those of `installed` all the same."""
-    paths = set()
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            path = line.split(maxsplit=5)[-1].strip()
-            if path.startswith("/") and ".so" in path:
-                paths.add(path.removesuffix(" (deleted)"))
-    return sorted(path for path in paths if path in installed or not path.startswith(_PREFIXES))
+def _judges(name: str) -> bool:
+    # The script that started the worker, which multiprocessing (torch imports it) knows by a second name; the workloads.
+    return name in {"__main__", "__mp_main__"} or name.startswith("abprof_workloads.")
 
 
 @lru_cache(maxsize=64)
-def _prefixes(folders: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(os.path.join(os.path.realpath(folder), "") for folder in folders)  # noqa: PTH118
+def _folders(places: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(folder(place) for place in places)
 
 
-@lru_cache(maxsize=1 << 16)  # a worker proves itself around every cell, and torch alone has two thousand modules
-def _real(file: str) -> str:
-    return os.path.realpath(file)
+@lru_cache(maxsize=8)
+def _places(own: tuple[str, ...], forbidden: tuple[str, ...], given: Given) -> Places:
+    return Places(own, forbidden, given)
 
 
 def _artefact(kind: str, name: str, path: str) -> dict[str, str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import _ctypes
+import contextlib
 import ctypes
 import dataclasses
 import hashlib
 import json
+import mmap
 import os
 import shutil
 import sys
@@ -17,7 +19,31 @@ from types import ModuleType
 import pytest
 
 from abprof import wire
-from abprof.worker.proof import prove
+from abprof.worker.given import Given, take
+from abprof.worker.proof import Places, prove
+
+
+class Prover:
+    """Proves with what was given when the test began: its own process, with other tests' modules and libraries."""
+
+    def __init__(self) -> None:
+        self.given = take()
+        self._before = self.given.loaded
+
+    def __call__(self, mount: wire.Mount, kernels: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
+        """The reason, and the artefacts that the test brought in."""
+        reason, found = prove(mount, self.given, kernels)
+        return reason, [item for item in found if item["path"] not in self._before]
+
+    def begin(self) -> None:
+        """The worker begins now: what is on its paths is given."""
+        self.given = take()
+
+
+@pytest.fixture
+def proved() -> Prover:
+    """To be asked for first: it begins here."""
+    return Prover()
 
 
 @pytest.fixture
@@ -69,11 +95,13 @@ def named(artefacts: list[dict[str, str]]) -> dict[str, str]:
     return {item["name"]: item["sha256"] for item in artefacts}
 
 
-def test_what_comes_from_the_side_is_listed_with_its_hash(tmp_path: Path, modules: dict[str, Path]) -> None:
+def test_what_comes_from_the_side_is_listed_with_its_hash(
+    proved: Prover, tmp_path: Path, modules: dict[str, Path]
+) -> None:
     load(modules, "abprof_side.tiny", tmp_path / "side" / "tiny.py", "WHO = 1\n")
     load(modules, "a_helper", tmp_path / "build" / "made.py", "N = 2\n")
     library = shared_object(tmp_path / "build" / "out" / "own.so")
-    reason, found = prove(mount(tmp_path), {"kernel[abcd]": "0" * 64})
+    reason, found = proved(mount(tmp_path), {"kernel[abcd]": "0" * 64})
     assert reason == ""
     assert named(found) == {
         "abprof_side.tiny": hashlib.sha256(b"WHO = 1\n").hexdigest(),
@@ -85,73 +113,247 @@ def test_what_comes_from_the_side_is_listed_with_its_hash(tmp_path: Path, module
 
 
 @pytest.mark.parametrize("place", ["checkout/tools/helper.py", "other/tiny.py"])
-def test_a_module_from_where_nothing_may_come(tmp_path: Path, modules: dict[str, Path], place: str) -> None:
+def test_a_module_from_where_nothing_may_come(
+    proved: Prover, tmp_path: Path, modules: dict[str, Path], place: str
+) -> None:
     load(modules, "a_helper", tmp_path / place)
-    reason, _ = prove(mount(tmp_path), {})
+    reason, _ = proved(mount(tmp_path), {})
     assert reason == f"module a_helper was loaded from {tmp_path / place}, outside this side's tree"
 
 
 @pytest.mark.parametrize("name", ["mypkg", "mypkg.deep"])
 def test_a_module_of_the_packages_own_name_from_anywhere_else(
-    tmp_path: Path, modules: dict[str, Path], name: str
+    proved: Prover, tmp_path: Path, modules: dict[str, Path], name: str
 ) -> None:
     """Also from a place that is not forbidden in general: an installed copy."""
     load(modules, name, tmp_path / "installed" / "mypkg.py")
-    reason, found = prove(mount(tmp_path, "mypkg"), {})
+    reason, found = proved(mount(tmp_path, "mypkg"), {})
     assert reason == f"module {name} was loaded from {tmp_path / 'installed' / 'mypkg.py'}, outside this side's tree"
     assert name in named(found), "and it is on record"
 
 
-def test_a_shared_object_from_where_nothing_may_come(tmp_path: Path) -> None:
+def test_a_shared_object_from_where_nothing_may_come(proved: Prover, tmp_path: Path) -> None:
     library = shared_object(tmp_path / "other" / "with a blank" / "cached.so.1")
-    reason, found = prove(mount(tmp_path), {})
+    reason, found = proved(mount(tmp_path), {})
     assert reason == f"shared object {library} was loaded from outside this side's tree"
     assert named(found) == {"cached.so.1": hashlib.sha256(library.read_bytes()).hexdigest()}
 
 
-def test_a_library_that_was_replaced_or_removed_since_it_was_loaded_is_no_proof(tmp_path: Path) -> None:
+def test_a_folder_that_is_put_on_the_path_later_is_no_ones(
+    proved: Prover, tmp_path: Path, modules: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the side's nor forbidden: the folder that a kernel package puts in front of everything."""
+    monkeypatch.syspath_prepend(str(tmp_path / "later"))
+    load(modules, "leakmod", tmp_path / "later" / "leakmod.py")
+    reason, found = proved(mount(tmp_path), {})
+    assert reason == f"module leakmod was loaded from {tmp_path / 'later' / 'leakmod.py'}, outside this side's tree"
+    assert "leakmod" in named(found), "and it is on record"
+
+
+@pytest.mark.parametrize("name", ["leak.so", "leak.so.1", "leak.bin"])
+def test_a_library_from_anywhere_else(proved: Prover, tmp_path: Path, name: str) -> None:
+    library = shared_object(tmp_path / "later" / name)
+    reason, found = proved(mount(tmp_path), {})
+    assert reason == f"shared object {library} was loaded from outside this side's tree"
+    assert named(found) == {name: hashlib.sha256(library.read_bytes()).hexdigest()}
+
+
+def test_a_library_that_is_deleted_as_soon_as_it_is_loaded(proved: Prover, tmp_path: Path) -> None:
+    library = shared_object(tmp_path / "later" / "leak.so")
+    library.unlink()
+    reason, found = proved(mount(tmp_path), {})
+    assert (reason, named(found)) == (
+        f"shared object {library} was loaded from outside this side's tree",
+        {"leak.so": ""},
+    )
+
+
+def test_what_was_on_the_path_when_the_worker_began_is_allowed_and_listed(
+    proved: Prover, tmp_path: Path, modules: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PYTHONPATH, a .pth file: modules and their libraries; but for what is forbidden and what bears the package's name."""
+    for folder in ("shared", "checkout"):
+        monkeypatch.syspath_prepend(str(tmp_path / folder))
+    proved.begin()
+    load(modules, "a_helper", tmp_path / "shared" / "a_helper.py", "N = 1\n")
+    library = shared_object(tmp_path / "shared" / "libs" / "a_helper.so")
+    reason, found = proved(mount(tmp_path), {})
+    assert (reason, named(found)) == (
+        "",
+        {
+            "a_helper": hashlib.sha256(b"N = 1\n").hexdigest(),
+            "a_helper.so": hashlib.sha256(library.read_bytes()).hexdigest(),
+        },
+    )
+    assert "a_helper.py, outside" in proved(mount(tmp_path, "a_helper"), {})[0]
+    load(modules, "b_helper", tmp_path / "checkout" / "b_helper.py")
+    assert "b_helper.py, outside" in proved(mount(tmp_path), {})[0]
+
+
+def test_a_helper_from_pythonpath_is_listed_even_when_site_loaded_it_at_the_start(
+    proved: Prover, tmp_path: Path, modules: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And under a folder that is called as those of installed packages are, whose files are not listed."""
+    site = tmp_path / "site-packages"
+    monkeypatch.syspath_prepend(str(site))
+    load(modules, "sitecustomize_too", site / "sitecustomize_too.py")
+    proved.begin()
+    load(modules, "a_helper", site / "a_helper.py")
+    assert proved(mount(tmp_path), {}) == ("", [])
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    proved.begin()
+    reason, found = proved(mount(tmp_path), {})
+    assert (reason, set(named(found))) == ("", {"a_helper", "sitecustomize_too"})
+
+
+def test_a_package_that_torch_brought_in_may_load_more_of_itself(
+    proved: Prover, tmp_path: Path, modules: dict[str, Path]
+) -> None:
+    """A Triton that is installed editable by a finder: its folder is on no path."""
+    load(modules, "a_triton", tmp_path / "built" / "a_triton" / "__init__.py")
+    sys.modules["a_triton"].__path__ = [str(tmp_path / "built" / "a_triton")]
+    proved.begin()
+    load(modules, "a_triton.tools", tmp_path / "built" / "a_triton" / "tools.py")
+    reason, found = proved(mount(tmp_path), {})
+    assert (reason, set(named(found))) == ("", {"a_triton.tools"})
+    load(modules, "beside", tmp_path / "built" / "beside.py")
+    assert "beside.py, outside" in proved(mount(tmp_path), {})[0]
+
+
+def test_a_link_in_a_folder_of_the_path_may_lead_to_a_store_but_not_to_the_checkout(
+    proved: Prover, tmp_path: Path, modules: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Package managers and editable installs link to where they keep files."""
+    site = tmp_path / "site-packages"
+    monkeypatch.syspath_prepend(str(site))
+    proved.begin()
+    for kept in ("store", "checkout"):
+        (tmp_path / kept).mkdir(exist_ok=True)
+        (tmp_path / kept / f"in_{kept}.py").write_text("")
+        site.mkdir(exist_ok=True)
+        (site / f"in_{kept}.py").symlink_to(tmp_path / kept / f"in_{kept}.py")
+        load(modules, f"in_{kept}", site / f"in_{kept}.py")
+        reason, found = proved(mount(tmp_path), {})
+        assert f"in_{kept}" in named(found)
+        assert bool(reason) is (kept == "checkout")
+
+
+def test_libraries_may_come_from_where_the_environment_says_at_the_start(
+    proved: Prover, tmp_path: Path, modules: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LD_LIBRARY_PATH and CUDA_HOME; modules may not, nor libraries from where a kernel package sets them to."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path / 'given'}::relative")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+    proved.begin()
+    shared_object(tmp_path / "given" / "libone.so")
+    shared_object(tmp_path / "toolkit" / "lib64" / "libtwo.so.12")
+    reason, found = proved(mount(tmp_path), {})
+    assert (reason, set(named(found))) == ("", {"libone.so", "libtwo.so.12"})
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "set"))
+    library = shared_object(tmp_path / "set" / "libthree.so")
+    assert proved(mount(tmp_path), {})[0] == f"shared object {library} was loaded from outside this side's tree"
+    load(modules, "a_helper", tmp_path / "given" / "a_helper.py")
+    assert "module a_helper was loaded from" in proved(mount(tmp_path), {})[0]
+
+
+def test_a_driver_brings_its_parts_from_where_it_lies_itself(proved: Prover, tmp_path: Path) -> None:
+    shared_object(tmp_path / "odd" / "libcuda.so.580.1")
+    proved.begin()
+    shared_object(tmp_path / "odd" / "libnvidia-ptxjitcompiler.so.580.1")
+    assert proved(mount(tmp_path), {})[0] == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "library", "module"),
+    [
+        ("/usr/lib/x86_64-linux-gnu/libcuda.so.580.1", "environment", "outside"),
+        ("/usr/local/nvidia/lib64/libcuda.so.580.1", "environment", "outside"),
+        ("/lib64/libc.so.6", "environment", "outside"),
+        ("/opt/tools/thing.so", "environment", "outside"),
+        ("/nix/store/abc-gcc/lib/libstdc++.so.6", "environment", "outside"),
+        ("/usr/src/checkout/kernels/leak.so", "outside", "outside"),
+        ("/usr/src/checkout/builds/a/caches/triton/AB/launcher.so", "own", "own"),
+        ("/home/someone/leak.so", "outside", "outside"),
+        ("/tmp/leak.so", "outside", "outside"),
+        ("/dev/shm/leak.so", "outside", "outside"),
+        ("/lib64-of-mine/leak.so", "outside", "outside"),
+        (f"{sys.base_prefix}/share/thing.so", "environment", "outside"),
+        (os.__file__, "environment", "environment"),
+    ],
+)
+def test_the_systems_folders_are_for_libraries_alone(path: str, library: str, module: str) -> None:
+    places = Places(("/usr/src/checkout/builds/a/",), ("/usr/src/checkout/",), Given((), (), (), frozenset()))
+    assert places.standing(path, path, library=True) == library
+    assert places.standing(path, path) == module
+
+
+def test_memory_that_a_compiler_writes_code_to_is_no_library(proved: Prover, tmp_path: Path) -> None:
+    """memfd, a file without a name (libffi's, on some systems), shared memory; and a file that is only read."""
+    with contextlib.ExitStack() as stack:
+        for number in range(3):
+            fd = os.memfd_create("jit") if number == 0 else os.open(tmp_path / f"f{number}", os.O_RDWR | os.O_CREAT)
+            stack.callback(os.close, fd)
+            os.truncate(fd, 4096)
+            prot = mmap.PROT_READ | (mmap.PROT_EXEC if number < 2 else 0)
+            stack.enter_context(mmap.mmap(fd, 4096, mmap.MAP_PRIVATE, prot))
+        assert "f1" in named(proved(mount(tmp_path), {})[1]), "a file that is there and can be run is one"
+        (tmp_path / "f1").unlink()
+        assert proved(mount(tmp_path), {}) == ("", [])
+
+
+def test_a_library_that_was_replaced_or_removed_since_it_was_loaded_is_no_proof(proved: Prover, tmp_path: Path) -> None:
     library = shared_object(tmp_path / "build" / "gone.so")
     library.unlink()
-    reason, found = prove(mount(tmp_path), {})
+    reason, found = proved(mount(tmp_path), {})
     assert (reason, named(found)) == ("", {"gone.so": ""}), "an empty hash equals no other"
 
 
-def test_a_file_that_changes_has_another_hash_the_next_time(tmp_path: Path, modules: dict[str, Path]) -> None:
+def test_a_file_that_changes_has_another_hash_the_next_time(
+    proved: Prover, tmp_path: Path, modules: dict[str, Path]
+) -> None:
     file = tmp_path / "side" / "tiny.py"
     load(modules, "abprof_side.tiny", file, "A = 1\n")
-    before = named(prove(mount(tmp_path), {})[1])
+    before = named(proved(mount(tmp_path), {})[1])
     file.write_text("A = 2\n")
     os.utime(file, ns=(1, 1))
-    assert named(prove(mount(tmp_path), {})[1]) != before
+    assert named(proved(mount(tmp_path), {})[1]) != before
 
 
-def test_a_link_does_not_hide_where_code_lies(tmp_path: Path, modules: dict[str, Path]) -> None:
+def test_a_link_does_not_hide_where_code_lies(proved: Prover, tmp_path: Path, modules: dict[str, Path]) -> None:
     (tmp_path / "checkout").mkdir()
     (tmp_path / "checkout" / "real.py").write_text("")
     (tmp_path / "side").mkdir()
     (tmp_path / "side" / "link.py").symlink_to(tmp_path / "checkout" / "real.py")
     load(modules, "abprof_side.tiny", tmp_path / "side" / "link.py")
-    assert "real.py, outside this side's tree" in prove(mount(tmp_path), {})[0]
+    assert "real.py, outside this side's tree" in proved(mount(tmp_path), {})[0]
 
 
-def test_a_folder_whose_name_only_begins_alike_is_another(tmp_path: Path, modules: dict[str, Path]) -> None:
+def test_a_folder_whose_name_only_begins_alike_is_another(
+    proved: Prover, tmp_path: Path, modules: dict[str, Path]
+) -> None:
     load(modules, "a_helper", tmp_path / "checkout-2" / "helper.py")
-    assert prove(mount(tmp_path), {}) == ("", [])
+    proved.given = dataclasses.replace(proved.given, importable=(f"{tmp_path}/checkout-2/",))
+    reason, found = proved(mount(tmp_path), {})
+    assert (reason, [item["name"] for item in found]) == ("", ["a_helper"])
+    proved.given = dataclasses.replace(proved.given, importable=(f"{tmp_path}/checkout/",))
+    assert proved(mount(tmp_path), {})[0]
     load(modules, "abprof_side.tiny", tmp_path / "side-2" / "tiny.py")
-    assert prove(mount(tmp_path), {})[0]
+    assert proved(mount(tmp_path), {})[0]
 
 
-def test_the_interpreters_own_packages_may_lie_in_the_checkout(tmp_path: Path) -> None:
+def test_the_interpreters_own_packages_may_lie_in_the_checkout(proved: Prover, tmp_path: Path) -> None:
     """A .venv in the repository under test: what is installed there is the environment, not the code under test."""
     given = mount(tmp_path)
     own = wire.Mount(given.name, given.root, given.module, "", given.allowed, [str(Path(sys.prefix) / "lib")])
     assert pytest.__file__.startswith(own.forbidden[0]) or sys.prefix == sys.base_prefix
-    assert prove(own, {}) == ("", [])
+    assert proved(own, {}) == ("", [])
 
 
-def test_abprofs_own_part_and_the_judge_are_not_the_packages(tmp_path: Path, modules: dict[str, Path]) -> None:
+def test_abprofs_own_part_and_the_judge_are_not_the_packages(
+    proved: Prover, tmp_path: Path, modules: dict[str, Path]
+) -> None:
     load(modules, "abprof_workloads.dense", tmp_path / "checkout" / "workloads" / "dense.py")
-    assert prove(mount(tmp_path), {}) == ("", [])
+    assert proved(mount(tmp_path), {}) == ("", [])
 
 
 @pytest.mark.parametrize(
@@ -167,34 +369,36 @@ def test_abprofs_own_part_and_the_judge_are_not_the_packages(tmp_path: Path, mod
     ],
 )
 def test_what_was_installed_from_the_repository_is_another_trees(
-    tmp_path: Path, modules: dict[str, Path], monkeypatch: pytest.MonkeyPatch, url: str, says: str
+    proved: Prover, tmp_path: Path, modules: dict[str, Path], monkeypatch: pytest.MonkeyPatch, url: str, says: str
 ) -> None:
     """A module of any name, and a library that it loads, where installed packages lie."""
     site = tmp_path / "site"
     monkeypatch.syspath_prepend(str(site))
+    proved.begin()
     distribution(site, "mine", url.format(tmp=tmp_path), "_mine_c.py", "mine.libs/mine.so")
     load(modules, "_mine_c", site / "_mine_c.py", "N = 1\n")
     library = shared_object(site / "mine.libs" / "mine.so")
     given = mount(tmp_path)
     given = dataclasses.replace(given, sources=[str(tmp_path / name) for name in ("checkout", "worktree", "side")])
-    reason, found = prove(given, {})
+    reason, found = proved(given, {})
     if not says:
-        assert (reason, found) == ("", [])
+        assert (reason, set(named(found))) == ("", {"_mine_c", "mine.so"})
         return
     what = f"mine, which was installed from {says.format(tmp=tmp_path)}, outside this side's tree"
     assert reason == f"module _mine_c is of {what}"
     assert set(named(found)) == {"_mine_c", "mine.so"}, "and it is on record"
     sys.modules.pop("_mine_c")
-    assert prove(given, {})[0] == f"shared object {library} is of {what}"
+    assert proved(given, {})[0] == f"shared object {library} is of {what}"
 
 
 def test_a_build_in_place_that_is_installed_where_it_was_built_is_named(
-    tmp_path: Path, modules: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    proved: Prover, tmp_path: Path, modules: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An editable install whose compiled part lies beside torch."""
     site = tmp_path / "site"
     monkeypatch.syspath_prepend(str(site))
+    proved.begin()
     distribution(site, "my_editable", f"file://{tmp_path}/checkout", "my_ext.so", "__editable__.pth")
     load(modules, "my_ext", site / "my_ext.so")
     given = dataclasses.replace(mount(tmp_path), sources=[str(tmp_path / "checkout")])
-    assert prove(given, {})[0].startswith("module my_ext is of my_editable, which was installed from")
+    assert proved(given, {})[0].startswith("module my_ext is of my_editable, which was installed from")
