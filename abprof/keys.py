@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import os
@@ -117,7 +118,8 @@ _PARTS = "made_of.json"
 
 def remember(home: Path, parts: Mapping[str, str]) -> None:
     """Write down what the builds in this folder, CACHE/builds/KEY, are made of."""
-    (home / _PARTS).write_bytes(msgspec.json.encode(parts))
+    with contextlib.suppress(OSError):  # a full disk: then it cannot be told in what they differ from others
+        (home / _PARTS).write_bytes(msgspec.json.encode(parts))
 
 
 def differences(before: Path, now: Path) -> list[str]:
