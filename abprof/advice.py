@@ -123,7 +123,7 @@ def _rows(evidence: Mapping[str, Evidence], kind: str, rows: Sequence[Comparison
 
 
 def _mend(state: ArmState) -> str:
-    """Where to look, for an arm that does not run: its log where there is one. Otherwise its reason says it all."""
+    """Where to look, for an arm that does not run: its own log where there is one."""
     if state.log:
         return f"read logs/{state.log.removeprefix('logs/')} in the run folder"
     if state.status == "wrong":
@@ -132,7 +132,9 @@ def _mend(state: ArmState) -> str:
         return (
             "add it on that side, or compare refs that both have it; abprof.toml may say where it lies (docs/CONFIG.md)"
         )
-    return ""
+    if state.status == "unsupported":
+        return "the kernel says so itself: leave the case out by the workload's skip(), or support it"
+    return "the workers' logs are in logs/ of the run folder"
 
 
 def _states(

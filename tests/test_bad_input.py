@@ -174,6 +174,7 @@ def test_no_workloads_and_no_kernels(lab: Lab, tmp_path: Path) -> None:
     assert repo.git("status", "--porcelain", "--ignored") == ""
 
 
+@pytest.mark.slow
 def test_a_kernel_that_one_side_lacks_is_an_outcome_and_no_refusal(tmp_path: Path) -> None:
     """The scenario's other workload goes on; a kernel that no side has is `missing` on both and counted apart."""
     loads = {name: Workload(kernel=name, presets={"default": {"case": ["a"]}}) for name in ("k", "new", "never")}
@@ -282,6 +283,7 @@ ODD = [
 ]
 
 
+@pytest.mark.slow
 def test_odd_branch_names_in_a_whole_run(tmp_path: Path) -> None:
     """Every one a target of one run: its files are told apart, lie in the run's folder, and hold no markup."""
     load = Workload(

@@ -58,6 +58,7 @@ def rounds(result: Result) -> dict[int, list[int]]:
     return found
 
 
+@pytest.mark.slow
 def test_epochs_that_are_too_long_get_fewer_rounds_and_the_first_look_is_reached(new_lab: NewLab) -> None:
     """Whole epochs take 7 s or more here, of which two would fit in."""
     result = new_lab(SLOW).abprof("main", "fast", "--budget", "20s")

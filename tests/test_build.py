@@ -220,6 +220,7 @@ def test_content_toolchain_and_variables_are_part_of_the_key() -> None:
 UNROLLED = PACKAGE.replace('print("$"', 'print("unrolled", os.environ.get("RMS_UNROLL")); print("$"')
 
 
+@pytest.mark.slow
 def test_a_variable_that_build_reads_makes_another_build(shop: Shop) -> None:
     """Whatever it is called: nobody but the package knows what its build() reads."""
     tree = shop.tree("base", {**TINY, "kernels/tiny/__init__.py": UNROLLED})
@@ -303,6 +304,7 @@ def test_another_compiler_is_another_toolchain(tmp_path: Path, variable: str, to
     assert chain(**{variable: f"{tmp_path / 'new' / tool} -m64"}) == f"{tool} 2.0 -m64"
 
 
+@pytest.mark.slow
 def test_an_interpreter_by_another_name_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`.venv/bin/python`, the same through a link to the folder, and `python3` with the venv activated."""
     prefix, name = Path(sys.prefix), Path(sys.executable).name
@@ -334,6 +336,7 @@ FOR_ALL = Package(
 )
 
 
+@pytest.mark.slow
 def test_what_a_setting_is_on_each_side_is_part_of_the_key(shop: Shop) -> None:
     """Equal sources: a build of one side must not be taken for the other's, nor its cells for identical code."""
     trees = [shop.tree("base", TINY), shop.tree("target", TINY)]

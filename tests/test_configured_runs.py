@@ -164,6 +164,7 @@ def test_list_shows_the_preset_that_a_run_would_take(lab: Lab) -> None:
     assert "1 cell in preset small" in listed.out
 
 
+@pytest.mark.slow
 def test_in_ci_the_workloads_are_those_of_base(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.repo.write({"workloads/_tolerance.py": "RTOL = 1.0\n"})
     root = str(lab.repo.path)
@@ -180,6 +181,7 @@ def test_in_ci_the_workloads_are_those_of_base(lab: Lab, monkeypatch: pytest.Mon
     assert again.row("w/case=a").epochs > epochs, "the judge was found in base's worktree"
 
 
+@pytest.mark.slow
 def test_a_variable_of_the_file_or_the_shell_makes_other_builds(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     def cached() -> set[bool]:
         return {made.cached for made in lab.abprof("main", "fast", "--quick").run.builds}

@@ -72,6 +72,7 @@ def named(planted: tuple[str, str]) -> str:
     return "-".join(planted).replace(":", "")
 
 
+@pytest.mark.slow
 def test_every_ending_is_its_own_cells_outcome(tmp_path: Path) -> None:
     """A cell for every way to fail, between cells that are fine, in one run: none spoils another."""
     cases = [case for planted in ENDINGS for case in (named(planted), f"fine-{named(planted)}")]
@@ -109,6 +110,7 @@ def test_failures_on_the_base_are_not_the_targets_fault(tmp_path: Path) -> None:
     assert result.code == 0
 
 
+@pytest.mark.slow
 def test_a_crashing_peer_or_variant_does_not_take_the_others_with_it(tmp_path: Path) -> None:
     """All run in the base's worker: it dies with the peer, and the others are opened again without it."""
     planted = scenario(

@@ -166,6 +166,7 @@ def test_killed_and_tidied_up_by_clean(tmp_path: Path) -> None:
     assert lab.left_behind() == []
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_take_turns(tmp_path: Path) -> None:
     """Started in the same second, on the same refs of the same repository: both end well, each in its own folder."""
     lab = Lab(tmp_path, Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], faults=[Fault("slow:0.002", "turn")]))
@@ -195,6 +196,7 @@ def test_a_busy_device_is_not_waited_for_when_told_so(tmp_path: Path) -> None:
     assert lab.left_behind() == []
 
 
+@pytest.mark.slow
 def test_a_run_under_nohup_outlives_its_terminal_and_keeps_its_builds(tmp_path: Path) -> None:
     lab = Lab(tmp_path, LONG)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does: the child inherits it
@@ -292,6 +294,7 @@ def test_a_living_runs_folder_stays_although_a_killed_one_wanted_the_same_name(t
     assert f"removed {folder}" in lab.command("clean").out
 
 
+@pytest.mark.slow
 def test_superseded_builds_go_once_no_run_uses_them(tmp_path: Path) -> None:
     """The run that is measuring began with the builds that the rebuild then superseded."""
     lab = Lab(tmp_path, LONG)
@@ -301,7 +304,8 @@ def test_superseded_builds_go_once_no_run_uses_them(tmp_path: Path) -> None:
     for home in homes:
         shutil.copytree(home / "0", home / "1")
         text = (home / "published.json").read_text()
-        (home / "published.json").write_text(text.replace('"generation":"0"', '"generation":"1"'))
+        text = text.replace('"generation":"0"', '"generation":"1"').replace(f"{home}/0/", f"{home}/1/")
+        (home / "published.json").write_text(text)
     assert lab.command("clean").out == "nothing to clean\n"
     assert (first / "0").is_dir()
     process.send_signal(signal.SIGINT)

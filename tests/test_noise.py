@@ -33,6 +33,7 @@ def kept(lab: Lab) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_what_is_learnt_is_kept_and_plans_the_next_runs_first_epochs(new_lab: NewLab) -> None:
     lab = new_lab(UNSETTLED)
     lab.abprof()

@@ -106,6 +106,7 @@ def greedy(tmp_path_factory: pytest.TempPathFactory) -> Done:
     return abprof("main", "slow", "--device", "cpu", "--no-peers", "--quick", "--json", cwd=repo.path, home=home)
 
 
+@pytest.mark.slow
 def test_real_workers_give_the_memory_back_for_the_next(greedy: Done) -> None:
     assert greedy.statuses("base") == greedy.statuses("target") == {"tiny/n=4096": "ok"}
     (row,) = (row for row in greedy.run["comparisons"] if row["to"] == "target")

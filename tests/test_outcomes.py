@@ -35,7 +35,7 @@ def statuses(judged: Judgement) -> dict[str, str]:
             "add it on that side, or compare refs that both have it; abprof.toml may say where it lies (docs/CONFIG.md)",
         ),
         ("wrong", "the workload's own check() compares with its reference; a speed of a wrong answer says nothing"),
-        ("unsupported", ""),
+        ("unsupported", "the kernel says so itself: leave the case out by the workload's skip(), or support it"),
     ],
 )
 def test_advice_names_no_log_where_there_is_none(status: Status, advice: str) -> None:

@@ -127,6 +127,7 @@ def test_variants_are_found_at_build_time_when_the_workload_names_none(new_lab: 
     assert {row.verdict for row in result.run.comparisons} == {"same"}
 
 
+@pytest.mark.slow
 def test_peers(new_lab: NewLab) -> None:
     """A peer twice as slow as both sides; it never decides the exit code."""
     scenario = Scenario(workloads={"w": load(["a"], peers=["lib"])}, times=times(Time(factor=2.0, arm="peer:lib")))
@@ -223,6 +224,7 @@ def test_a_rerun_of_a_quick_run_gives_verdicts_and_ends_with_the_planned_epochs(
     assert (first.folder / "rounds.jsonl").read_bytes() == rounds
 
 
+@pytest.mark.slow
 def test_a_rerun_with_another_build_is_refused(new_lab: NewLab) -> None:
     lab = new_lab(Scenario(workloads={"w": load(["slower"])}, times=times()))
     folder = lab.abprof().folder

@@ -91,6 +91,7 @@ def test_each_side_proves_its_own_commits_code(ordinary: Ordinary) -> None:
     assert not repo.git("status", "--porcelain")
 
 
+@pytest.mark.slow
 def test_a_verbose_build_is_the_same_build(ordinary: Ordinary) -> None:
     """The original's verbose mode changed ptxas flags; -v shows more here and changes no byte."""
     again = abprof("run", "main", *QUICK, "-v", "--rebuild", cwd=ordinary.repo.path, home=ordinary.home)
@@ -101,6 +102,7 @@ def test_a_verbose_build_is_the_same_build(ordinary: Ordinary) -> None:
     assert hashes[0] == hashes[1]
 
 
+@pytest.mark.slow
 def test_a_binary_is_never_stale(tmp_path: Path) -> None:
     """A header's content changes and its time goes back: what decides is the content, so the wrong factor is found."""
     repo = tiny_repo(tmp_path / "repo")
@@ -175,6 +177,7 @@ def python_with_an_editable_mypkg(folder: Path, elsewhere: Path, how: str) -> Pa
     return folder / "bin" / "python"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["finder", "path"])
 def test_an_editable_install_that_points_elsewhere(tmp_path: Path, how: str) -> None:
     """The interpreter's own mypkg triples and lies in another checkout; each side's is measured all the same."""
@@ -207,6 +210,7 @@ def test_an_editable_install_that_points_elsewhere(tmp_path: Path, how: str) -> 
     assert not (elsewhere / "mypkg" / "used").exists()
 
 
+@pytest.mark.slow
 def test_that_editable_install_would_have_been_used(tmp_path: Path) -> None:
     """What the test above guards against is real: in that interpreter a plain import takes the wrong package."""
     elsewhere = tmp_path / "elsewhere"
@@ -306,6 +310,7 @@ def installed_from(site: Path, origin: Path, name: str, *files: str) -> None:
     (info / "direct_url.json").write_text(json.dumps({"url": origin.as_uri(), "dir_info": {}}))
 
 
+@pytest.mark.slow
 def test_an_install_that_was_built_from_the_repository_is_no_sides_own(tmp_path: Path) -> None:
     """Under names that abprof does not mount, beside torch; one from another place is part of the environment."""
     repo = tiny_repo(tmp_path / "repo")

@@ -27,6 +27,7 @@ def found(done: Done) -> dict[str, Any]:
     return seen
 
 
+@pytest.mark.slow
 def test_folders_with_blanks_quotes_and_letters_of_any_kind(tmp_path: Path) -> None:
     """The repository, the caches and the runs folder: compilers, ninja files and URIs all see such paths."""
     home = tmp_path / 'it\'s "mine" ünï 1%2 #3 {x}'
@@ -41,6 +42,7 @@ def test_folders_with_blanks_quotes_and_letters_of_any_kind(tmp_path: Path) -> N
     assert repo.git("status", "--porcelain", "--ignored") == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ci", [False, True])
 def test_secrets_and_other_trees_are_kept_from_kernels(
     tmp_path: Path, ci: bool, monkeypatch: pytest.MonkeyPatch

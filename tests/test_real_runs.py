@@ -103,6 +103,7 @@ def test_a_report_made_again_says_the_same(slip: Slip) -> None:
     assert (slip.folder / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_rerun_adds_fresh_epochs_and_replaces_nothing(slip: Slip) -> None:
     """Last in this file to use the fixture's run, which it makes longer."""
     rounds = slip.folder / "rounds.jsonl"
@@ -136,6 +137,7 @@ def test_a_rerun_of_other_code_is_refused(slip: Slip) -> None:
 # ---------------------------------------------------------------- nothing changed; one branch alone
 
 
+@pytest.mark.slow
 def test_the_same_code_twice_is_neither_slower_nor_faster(tmp_path: Path) -> None:
     repo = tiny_repo(tmp_path / "repo")
     done = abprof("main", "main", *CPU, cwd=repo.path, home=tmp_path)
@@ -231,6 +233,7 @@ BAD_WORKLOADS = {
 }
 
 
+@pytest.mark.slow
 def test_each_misdeed_is_its_own_cells_outcome_and_the_run_goes_on(tmp_path: Path) -> None:
     repo = tiny_repo(tmp_path / "repo")
     judge = DEEDS_WORKLOAD.replace("API = 1", f"API = 1\nDEEDS = {list(OUTCOMES)}")

@@ -30,6 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_rerun_is_set_up_as_the_run_was(tmp_path: Path) -> None:
     """Without --autotune the rerun's builds would have other keys; without --workloads-from another judge."""
     lab = Lab(tmp_path, TWO)

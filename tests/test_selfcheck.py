@@ -179,6 +179,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path
     return done.run, home
 
 
+@pytest.mark.slow
 def test_a_real_selfcheck_finds_the_injected_work_and_nothing_else(real: tuple[dict[str, Any], Path]) -> None:
     run, _ = real
     assert run["false_alarms"] == 0
@@ -190,6 +191,7 @@ def test_a_real_selfcheck_finds_the_injected_work_and_nothing_else(real: tuple[d
     assert 0 < run["busy_share"] < 1
 
 
+@pytest.mark.slow
 def test_the_result_stands_in_the_run_folder_and_nothing_else_is_left(real: tuple[dict[str, Any], Path]) -> None:
     run, home = real
     folder = Path(run["run_dir"])

@@ -132,6 +132,7 @@ def test_the_same_code_twice_that_differs_is_untrusted(new_lab: NewLab) -> None:
     assert not result.run.header.trusted
 
 
+@pytest.mark.slow
 def test_identical_code_is_not_measured_again(new_lab: NewLab) -> None:
     """Package `twin` is the same on both branches: `same (identical code)`, but for a handful kept as controls."""
     values = [f"c{i}" for i in range(12)]

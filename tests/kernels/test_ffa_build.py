@@ -99,6 +99,7 @@ def test_build_once_load_by_path_and_rebuild_on_change(copy):
     assert len(copy.libraries()) == 2
 
 
+@pytest.mark.slow
 def test_same_content_same_bytes_from_any_folder_verbose_or_not(tmp_path):
     one = Copy(tmp_path / "one", tmp_path / "build", quick=False)
     assert one.python(BUILD).returncode == 0

@@ -68,6 +68,7 @@ def test_nothing_of_the_users_changes(dirty: GitRepo, opened: Opened) -> None:
     assert sides[1].tree != sides[0].tree
 
 
+@pytest.mark.slow
 def test_same_content_is_the_same_tree(dirty: GitRepo, opened: Opened) -> None:
     (first,), _ = resolve(opened(dirty), ["."])
     (again,), _ = resolve(opened(dirty), ["."])
