@@ -254,11 +254,14 @@ def test_directional_derivative():
     inputs, grad = tensors(20, 24, 2, 1, 64, FP32)
     mask = slices_mask([(0, 20)], [(0, 24)], [1], 20, 24)
     grads = run_slices(inputs, grad, [(0, 20)], [(0, 24)], [1])[2:]
-    step = tuple(torch.randn_like(x, dtype=torch.float64) for x in inputs)
+    generator = torch.Generator().manual_seed(7)
+    step = tuple(torch.randn(x.shape, dtype=torch.float64, generator=generator) for x in inputs)
 
     def loss(t: float) -> torch.Tensor:
         moved = (x.double() + t * d for x, d in zip(inputs, step, strict=True))
         return (attention(*moved, mask, 0.125)[0] * grad).sum()
 
     slope = (loss(1e-5) - loss(-1e-5)) / 2e-5
-    assert torch.isclose(slope, sum((g * d).sum() for g, d in zip(grads, step, strict=True)), rtol=1e-5)
+    terms = torch.cat([(g * d).flatten() for g, d in zip(grads, step, strict=True)])
+    # The terms cancel: float32 rounding is relative to their sizes, not to what is left of them.
+    assert abs(slope - terms.sum()) < 1e-7 * terms.abs().sum()
