@@ -11,10 +11,15 @@ from typer.core import TyperGroup
 
 from abprof.cli import inspect, reports, run
 from abprof.cli.guard import guarded
+from abprof.errors import Exit
 
 
 class Verbs(TyperGroup):
     """The verbs, of which `run` need not be said: neither when a command line is read nor when it is completed."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.rich_markup_mode = None  # the list of verbs is plain: rich's help takes longer to import than to read
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """The context of this command line, with its verb."""
@@ -34,7 +39,6 @@ app = typer.Typer(
     help="Did this branch change the speed of these GPU kernels, by how much, and why?\n\n"
     "`abprof BASE TARGET` compares two refs of the git repository you stand in; either may be `.`, the working tree as "
     "it is. It is short for `abprof run BASE TARGET`.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -60,8 +64,9 @@ def _top(
 
 
 def run_command_line(argv: Sequence[str]) -> int:
-    """Run one command line and return its exit code. Never raises."""
-    return guarded(lambda: app(args=list(argv), prog_name="abprof", standalone_mode=False), argv)
+    """Run one command line and return its exit code: an empty one shows the help, and could not run. Never raises."""
+    shown = guarded(lambda: app(args=list(argv) or ["--help"], prog_name="abprof", standalone_mode=False), argv)
+    return shown if argv else Exit.CANNOT_RUN
 
 
 def with_verb(argv: Sequence[str]) -> list[str]:

@@ -13,11 +13,11 @@ Many = list[str]
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
-    app.command("demo", help=demo.__doc__)(demo)
-    app.command("selfcheck", help=selfcheck.__doc__)(selfcheck)
-    app.command("list", help=list_.__doc__)(list_)
-    app.command("doctor", help=doctor.__doc__)(doctor)
-    app.command("clean", help=clean.__doc__)(clean)
+    app.command("demo", help=demo.__doc__, short_help="Run the main job on a repository made for it.")(demo)
+    app.command("selfcheck", help=selfcheck.__doc__, short_help="Measure abprof itself on this machine.")(selfcheck)
+    app.command("list", help=list_.__doc__, short_help="List kernel packages, workloads and cells.")(list_)
+    app.command("doctor", help=doctor.__doc__, short_help="Say what this machine can measure.")(doctor)
+    app.command("clean", help=clean.__doc__, short_help="Remove what killed runs left behind.")(clean)
 
 
 def demo(

@@ -15,9 +15,9 @@ Many = list[str]
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
-    app.command("report", help=report.__doc__)(report)
-    app.command("rerun", help=rerun.__doc__)(rerun)
-    app.command("compare-csv", help=compare_csv.__doc__)(compare_csv)
+    app.command("report", help=report.__doc__, short_help="Judge a run again; write its reports anew.")(report)
+    app.command("rerun", help=rerun.__doc__, short_help="Measure cells again; results are added.")(rerun)
+    app.command("compare-csv", help=compare_csv.__doc__, short_help="Compare two profile CSVs that exist.")(compare_csv)
 
 
 def report(
