@@ -8,6 +8,7 @@ is even cancels. The intervals tell how much worse that is.
 from __future__ import annotations
 
 import dataclasses
+import time
 
 from abprof import turns, wire
 from abprof.model import Status, Turn
@@ -29,7 +30,9 @@ class OneAtATime(Sitting):
     def _open_all(self) -> None:
         for seat in self.seats:
             self._open(seat)
+            opened = time.monotonic()
             self._examine(seat)
+            self.once += time.monotonic() - opened
             self.crew.close()
 
     def _take_turns(self) -> tuple[turns.Pace | None, list[list[Turn]]]:

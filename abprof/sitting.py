@@ -216,7 +216,7 @@ class Sitting:
         call_ns, open_ns = [o.call_ns for o in opened], [o.open_ns for o in opened]
         pace = turns.pace(self.device.kind, call_ns, open_ns, self.request.settings, self.request.share)
         if self.request.rounds is not None:
-            pace = turns.allotted(pace, self.request.rounds)
+            pace = turns.allotted(pace, self.request.rounds, self.request.share)
         on_host = self.device.kind == "cuda" and self.request.judge == "wall"
         return dataclasses.replace(pace, timer="wall_clock") if on_host else pace
 

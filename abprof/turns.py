@@ -62,10 +62,11 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings
     return Pace(TIMER[kind], calls, rounds, fresh_every, wanted, rule)
 
 
-def allotted(pace: Pace, rounds: int) -> Pace:
-    """The pace with so many rounds (abprof/allocation.py): even, no fewer than ever, at most four times the usual."""
-    even = rounds + rounds % 2
-    return dataclasses.replace(pace, rounds=max(FEWEST, min(even, 4 * pace.rounds)), wanted=0.0)
+def allotted(pace: Pace, rounds: int, share: float = 1.0) -> Pace:
+    """The pace with so many rounds (abprof/allocation.py): even, no fewer than ever, at most four times the usual; where
+    the budget affords a `share` only (abprof/budget.py), at most what that leaves."""
+    most = 4 * pace.rounds if share >= 1.0 else pace.rounds
+    return dataclasses.replace(pace, rounds=max(FEWEST, min(rounds + rounds % 2, most)), wanted=0.0)
 
 
 def settled(rounds: Sequence[Sequence[float]], wanted: float) -> bool:

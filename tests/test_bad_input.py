@@ -54,6 +54,7 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main -- -x", "'-x' is no ref: it starts with '-'"),
         ("main -x", "No such option: -x"),
         ("main..fast", "give base and target as two words, or base...target for the merge base"),
+        ("main --quick --epochs 8", "--epochs: --quick is one epoch (leave one of them out)"),
         ("--quick", "which refs? (abprof BASE TARGET, or abprof run REF for one branch alone)"),
         ("main fast --only cse=a", "--only: no cell has an axis 'cse' (did you mean case)"),
         ("main fast --only case=z", "--only: case has no value 'z' (it has a, b)"),

@@ -51,10 +51,11 @@ def selfcheck(
 
     from abprof import selfcheck as check
     from abprof.cli.guard import while_read
-    from abprof.config import seconds
+    from abprof.config import Config, seconds
     from abprof.view import View
 
-    asked = check.Asked(
+    config = Config(
+        specs=(),
         preset=preset or ("quick" if quick else "default"),
         epochs=epochs or (4 if quick else 8),
         budget=seconds(budget, "--budget"),
@@ -62,9 +63,10 @@ def selfcheck(
         against=tuple(against),
         device=tuple(device),
         runs_dir=runs_dir,
+        no_peers=True,
         arguments=tuple(sys.argv[1:]),
     )
-    found, folder = check.run(asked, View(quiet=quiet))
+    found, folder = check.run(config, View(quiet=quiet))
     with while_read():
         print(check.as_json(found, folder) if json else check.as_markdown(found, folder))
     return Exit.OK

@@ -17,6 +17,8 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
     repo = options["repo"]
     if not Path(repo).exists():
         raise AbprofError("no such folder", where=f"--repo {repo}")
+    if options["quick"] and options["epochs"] is not None:
+        raise AbprofError("--quick is one epoch", where="--epochs", advice="leave one of them out")
     budget = options["budget"]
     return Config(
         specs=tuple(options["refs"]),

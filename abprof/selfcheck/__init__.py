@@ -16,7 +16,6 @@ import msgspec
 from abprof import devices, runfolder, session
 from abprof.config import Config
 from abprof.errors import AbprofError
-from abprof.model import Record
 from abprof.repo.create import NewRepository
 from abprof.selfcheck.examine import examine
 from abprof.selfcheck.result import Selfcheck
@@ -28,39 +27,16 @@ SHARE = "kernels/meter/share.py"
 RESULT = "selfcheck.json"
 
 
-class Asked(Record, frozen=True, kw_only=True):
-    """What a selfcheck is asked to do."""
-
-    preset: str
-    epochs: int  # of every cell; fewer if the budget ends before
-    budget: float  # seconds of measuring
-    only: tuple[str, ...] = ()
-    against: tuple[str, ...] = ()  # () means: all that this device can be timed by
-    device: tuple[str, ...] = ()
-    runs_dir: str = ""
-    arguments: tuple[str, ...] = ()
-
-
-def run(asked: Asked, view: View) -> tuple[Selfcheck, Path]:
-    """Measure, examine, write. Returns the result and the run's folder. Raises AbprofError."""
-    kind = devices.choose(asked.device).kind
-    against = _against(asked.against, kind)
+def run(config: Config, view: View) -> tuple[Selfcheck, Path]:
+    """Measure, examine, write. `config` without refs and repository; no `against` means all that the device can be timed
+    by. Returns the result and the run's folder. Raises AbprofError."""
+    against = _against(config.against, devices.choose(config.device).kind)
+    runs_dir = str(Path(config.runs_dir or "runs").absolute())
     with tempfile.TemporaryDirectory(prefix="abprof-selfcheck-") as place:
-        make(Path(place) / "repository")
-        config = Config(
-            specs=("main", "injected"),
-            repo=str(Path(place) / "repository"),
-            preset=asked.preset,
-            epochs=asked.epochs,
-            budget=asked.budget,
-            only=asked.only,
-            against=against,
-            device=asked.device,
-            runs_dir=str(Path(asked.runs_dir or "runs").absolute()),
-            no_peers=True,
-            arguments=asked.arguments,
-        )
-        _, folder = session.run(config, view)
+        repo = Path(place) / "repository"
+        make(repo)
+        asked = {"specs": ("main", "injected"), "repo": str(repo), "against": against, "runs_dir": runs_dir}
+        _, folder = session.run(msgspec.structs.replace(config, **asked), view)
     return read(folder), folder
 
 
