@@ -247,12 +247,12 @@ def pack(record: Any) -> dict[str, Any]:
 
 def dump(message: dict[str, Any]) -> bytes:
     """One line of the wire. Raises ValueError on NaN or infinity: a worker must send None."""
-    return json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    return _ENCODER.encode(message).encode() + b"\n"
 
 
 def load(line: bytes) -> dict[str, Any]:
     """One line of the wire. Raises ValueError for anything but a JSON object (NaN and infinity included)."""
-    message = json.loads(line, parse_constant=_refuse)
+    message = _DECODER.decode(line.decode())
     if not isinstance(message, dict):
         raise ValueError("not a JSON object")
     return message
@@ -260,6 +260,11 @@ def load(line: bytes) -> dict[str, Any]:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
+
+
+# Made once: json.dumps and json.loads make one a call, which costs more than the message.
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def unpack(kind: type, loose: Any) -> Any:
