@@ -74,14 +74,19 @@ def _show(value: Value) -> str:
 def set_axes(matrices: dict[str, Axes], settings: Sequence[str]) -> dict[str, Axes]:
     """`--set AXIS=V1,V2`: replace an axis's values wherever a workload has it. Zipped axes are set together.
 
-    Raises AbprofError for an axis that no workload has, and for a value that is given twice.
+    Raises AbprofError for an axis that no workload has, and for an axis or a value that is given twice.
     """
-    wanted: dict[str, list[str]] = {}
+    given: dict[str, list[str]] = {}
     for setting in settings:
         axis, equals, values = setting.partition("=")
         if not equals or not axis or not values:
             raise AbprofError(f"{setting!r} is not AXIS=V1,V2", where="--set")
-        wanted[axis] = values.split(",")
+        given.setdefault(axis, []).append(values)
+    for axis, texts in given.items():
+        if len(texts) > 1:  # one would win over the other, and nobody would see it
+            all_of_them = f"write {axis}={','.join(dict.fromkeys(texts))}"
+            raise AbprofError(f"{axis} is given more than once", where="--set", advice=all_of_them)
+    wanted = {axis: texts[0].split(",") for axis, texts in given.items()}
     known = {axis for axes in matrices.values() for names, _ in axes for axis in names}
     for axis in wanted:
         if axis not in known:

@@ -63,6 +63,7 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --set n=many", "--set: n=many: expected int, like 1"),
         ("main fast --set n", "--set: 'n' is not AXIS=V1,V2"),
         ("main fast --set n=2,512,0512", "--set: n has 512 twice"),
+        ("main fast --set n=1 --set n=2", "--set: n is given more than once (write n=1,2)"),
         ("main fast --preset twice", "workload w, preset twice: case has b twice"),
         ("main fast --preset nope", "--preset: workload w has no preset 'nope' (it has default, empty, twice)"),
         ("main fast --preset empty", "--preset: the matrix is empty: no cell is left"),

@@ -96,6 +96,7 @@ def test_options_from_the_environment(lab: Lab, monkeypatch: pytest.MonkeyPatch)
         ("ABPROF_THRESHOLD", "abc", "ABPROF_THRESHOLD: 'abc' is not a positive percentage (write 1.5 or 1.5%)"),
         ("ABPROF_TIMEOUT", "foo", "ABPROF_TIMEOUT: 'foo' is not a duration (write 90s, 10m or 1.5h)"),
         ("ABPROF_SEED", "x", "ABPROF_SEED: "),
+        ("ABPROF_SET", "n=1 n=2", "ABPROF_SET: n is given more than once (write n=1,2)"),
         ("ABPROF_PRESET", "nope", "ABPROF_PRESET: workload w has no preset 'nope' (it has default, small)"),
         ("ABPROF_REPO", "/no/where", "ABPROF_REPO /no/where: no such folder"),
         ("ABPROF_DEVICE", "tpu", "ABPROF_DEVICE: unknown device 'tpu'"),

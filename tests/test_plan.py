@@ -70,6 +70,20 @@ def test_a_setting_that_cannot_be_is_one_clear_line(setting: str, says: str) -> 
     assert error.value.line == f"--set: {says}"
 
 
+@pytest.mark.parametrize(
+    ("settings", "write"),
+    [
+        (["seqlen=512", "causal=true", "seqlen=1024"], "seqlen=512,1024"),
+        (["seqlen=512", "seqlen=512"], "seqlen=512"),
+        (["q=64,64", "k=64,128", "q=128", "q=256"], "q=64,64,128,256"),
+    ],
+)
+def test_an_axis_that_is_set_more_than_once_is_refused(settings: list[str], write: str) -> None:
+    with pytest.raises(AbprofError) as error:
+        plan.set_axes({"w": AXES}, settings)
+    assert error.value.line == f"--set: {write.partition('=')[0]} is given more than once (write {write})"
+
+
 def test_set_touches_only_workloads_that_have_the_axis() -> None:
     found = plan.set_axes({"w": AXES, "v": [(["n"], [[1]])]}, ["n=7"])
     assert found["w"] == AXES
