@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -180,14 +180,16 @@ def _record(job: Job, key: str, place: Path, known: Published, log: Path, *, cac
 # ---------------------------------------------------------------- identical code
 
 
-def identical(builds: Sequence[Build], package: Package) -> bool:
-    """Whether all sides load the same bytes for this package, under the same settings, and nothing that they may not.
-    What a case imports or reads lazily may not have been loaded by the builder, so the sources that the package can
-    reach must agree too."""
+def identical(builds: Sequence[Build], package: Package, toolchain: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether all sides load the same bytes for this package, under the same settings and by the same `toolchain` (of
+    each side, by its id), and nothing that they may not. What a case imports or reads lazily may not have been loaded
+    by the builder, so the sources that the package can reach must agree too."""
     mine = [b for b in builds if b.kernel == package.name]
     if len(mine) < 2 or any(b.failure or b.unproved for b in mine):
         return False
     if any(keys.of_side(package, b.side) != keys.of_side(package, mine[0].side) for b in mine):
+        return False
+    if any(toolchain[b.side] != toolchain[mine[0].side] for b in mine):  # another torch runs the same sources
         return False
     return len({_loaded(b) for b in mine}) == 1 and len({package_content(b, package) for b in mine}) == 1
 

@@ -249,8 +249,9 @@ def lay_ground(place: Place, ready: Plan, builds: tuple[Build, ...], record: Rec
 
 
 def _identical_cells(ready: Plan, builds: Sequence[Build]) -> set[str]:
-    """Cells whose kernels load the same bytes on every side."""
-    same = {name for name, package in ready.packages.items() if build.identical(builds, package)}
+    """Cells whose kernels load the same bytes on every side, by the same toolchain."""
+    chains = ready.shop.toolchain
+    same = {name for name, package in ready.packages.items() if build.identical(builds, package, chains)}
     return {cell.id for cell in ready.survey.cells if cell.kernel in same}
 
 

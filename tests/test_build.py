@@ -76,6 +76,9 @@ class Shop:
             self.shop, job, rebuild=rebuild, say=lambda name, line: self.lines.append(f"[{name}] {line}")
         )
 
+    def identical(self, builds: list[Build], package: Package) -> bool:
+        return build.identical(builds, package, self.shop.toolchain)
+
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
@@ -91,7 +94,7 @@ def test_a_build_is_made_once_for_the_same_content_wherever_it_lies(shop: Shop) 
     assert (again.key, again.path) == (first.key, first.path)
     assert sum("$ cc" in line for line in shop.lines) == 1
     assert {a.kind for a in first.artefacts} == {"module", "object"}
-    assert build.identical([first, dataclasses_replace(again, side="target")], Package(name="tiny"))
+    assert shop.identical([first, dataclasses_replace(again, side="target")], Package(name="tiny"))
     rebuilt = shop.build(shop.tree("base", TINY), rebuild=True)
     assert not rebuilt.cached
     assert rebuilt.path != first.path  # whoever still uses the first keeps it
@@ -110,8 +113,8 @@ def test_content_decides_and_prose_does_not_make_code_differ(shop: Shop) -> None
     prose = shop.build(shop.tree("target-b", {**TINY, "kernels/tiny/README.md": "About."}))
     assert len({base.key, slower.key, prose.key}) == 3
     package = Package(name="tiny")
-    assert not build.identical([base, slower], package)
-    assert build.identical([base, prose], package)
+    assert not shop.identical([base, slower], package)
+    assert shop.identical([base, prose], package)
 
 
 def test_output_is_streamed_with_its_name_and_kept_whole(shop: Shop) -> None:
@@ -349,12 +352,12 @@ def test_what_a_setting_is_on_each_side_is_part_of_the_key(shop: Shop) -> None:
         base, target = made(package)
         assert base.key != target.key
         assert not target.cached
-        assert not build.identical([base, target], package)
+        assert not shop.identical([base, target], package)
     who = [(Path(side.path) / "out" / "who").read_text() for side in made(BY_SIDE["build"])]
     assert who == ["base\n", "target\n"]
     base, target = made(FOR_ALL)
     assert base.key == target.key
-    assert build.identical([base, target], FOR_ALL)
+    assert shop.identical([base, target], FOR_ALL)
 
 
 def test_a_setting_with_an_unknown_name_in_braces_is_one_clear_line(shop: Shop) -> None:
@@ -437,7 +440,18 @@ def test_identical_code_is_all_that_the_package_can_reach(shop: Shop, path: str,
     base = shop.build(shop.tree("base", SIBLING), cells=())
     target = shop.build(shop.tree("target", {**SIBLING, path: text}), cells=())
     assert base.key != target.key
-    assert build.identical([base, target], Package(name="tiny")) is same
+    assert shop.identical([base, target], Package(name="tiny")) is same
+
+
+@pytest.mark.parametrize("part", ["torch", "cc"])
+def test_the_same_sources_by_another_toolchain_are_not_identical_code(shop: Shop, part: str) -> None:
+    """Equal files, equal objects, and another torch on one side that runs them."""
+    shop.shop = dataclasses.replace(shop.shop, toolchain={"base": {part: "1"}, "target": {part: "2"}})
+    base, target = shop.build(shop.tree("base", TINY)), shop.build(shop.tree("target", TINY))
+    assert base.failure is None
+    assert {(a.name, a.sha256) for a in base.artefacts} == {(a.name, a.sha256) for a in target.artefacts}
+    assert not shop.identical([base, target], Package(name="tiny"))
+    assert build.identical([base, target], Package(name="tiny"), {"base": {}, "target": {}}), "in all else they agree"
 
 
 @pytest.mark.parametrize("what", ["object", "source"])
@@ -465,6 +479,6 @@ def test_what_comes_from_elsewhere_is_never_identical_code_and_decides_a_rebuild
     base, target = shop.build(shop.tree("base", leaks)), shop.build(shop.tree("target", leaks))
     assert target.cached
     assert f"module leakmod was loaded from {away / 'leakmod.py'}" in target.unproved
-    assert not build.identical([base, target], Package(name="tiny"))
+    assert not shop.identical([base, target], Package(name="tiny"))
     (away / "leakmod.py").write_text("N = 2\n")
     assert not shop.build(shop.tree("base", leaks)).cached
