@@ -57,10 +57,15 @@ def require(name: str, kind: str, where: str) -> None:
         raise AbprofError(f"{name} does not time a {kind} device", where=where, advice=f"there it is abprof or {known}")
 
 
-def one_after_the_other(ground: Ground, name: str, epoch: int) -> Iterator[Block]:
-    """One block per cell, with a single round of one turn per side. Sides run one after the other, whole."""
+def one_after_the_other(ground: Ground, name: str, epoch: int, before: Sequence[Block]) -> Iterator[Block]:
+    """One block per cell, with a single round of one turn per side. Sides run one after the other, whole.
+
+    A cell is read once in a run: those that have such a block `before` keep it.
+    """
     protocol = PROTOCOLS[name]
-    todo = [cell for cell in ground.run.cells if cell.id in ground.arms and cell.kernel and not cell.skip]
+    read = {block.cell for block in before if block.metric == protocol.metric}
+    there = [cell for cell in ground.run.cells if cell.id in ground.arms and cell.id not in read]
+    todo = [cell for cell in there if cell.kernel and not cell.skip]
     for kernel in dict.fromkeys(cell.kernel for cell in todo):
         cells = [cell for cell in todo if cell.kernel == kernel]
         found: dict[tuple[str, str], wire.Turned] = {}

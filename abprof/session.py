@@ -123,7 +123,7 @@ def measure(place: Place, plan: Plan, record: Record, view: View) -> None:
             for item in epochs(ground, record.wanted, known, first=record.next_epoch, done=record.done, budget=budget):
                 record.add(item)
         for protocol in place.config.beside:
-            for block in one_after_the_other(ground, protocol, record.next_epoch):
+            for block in one_after_the_other(ground, protocol, record.next_epoch, record.blocks):
                 record.add(block)
 
 

@@ -54,6 +54,30 @@ def test_a_rerun_is_set_up_as_the_run_was(tmp_path: Path) -> None:
     assert again.run.setup == setup
 
 
+def test_a_rerun_leaves_what_was_timed_as_others_do(tmp_path: Path) -> None:
+    """It adds epochs; only where the run has no reading, as when it was interrupted before, one is made."""
+    lab = Lab(tmp_path, TWO)
+    first = lab.abprof("main", "fast", "--quick", "--protocol", "seed")
+    assert first.folder
+    rounds = first.folder / "rounds.jsonl"
+    lines = rounds.read_bytes().splitlines(keepends=True)
+    [lost] = [line for line in lines if SEED_METRIC.encode() in line and b"w/case=same" in line]
+    rounds.write_bytes(b"".join(line for line in lines if line != lost))
+    before, _ = runfolder.read_blocks(first.folder)
+    [kept] = [block for block in before if block.metric == SEED_METRIC]
+    again = lab.command("rerun", str(first.folder), "--repo", str(lab.repo.path))
+    assert again.code == 1, again.err
+    added = runfolder.read_blocks(first.folder)[0][len(before) :]
+    assert {block.cell for block in added if block.metric != SEED_METRIC} == {"w/case=slower", "w/case=same"}
+    assert [block.cell for block in added if block.metric == SEED_METRIC] == ["w/case=same"]
+    run, _, _ = runfolder.read(first.folder)
+    shown = {seen.arm: seen.metrics for seen in run.observations if seen.cell == kept.cell}
+    assert {arm: shown[arm][SEED_METRIC].value for arm in kept.arms} == {
+        kept.arms[turn.arm]: turn.value for turn in kept.rounds[0]
+    }
+    assert "Timed as others do" in (first.folder / "report.md").read_text()
+
+
 def test_the_interpreters_and_the_protocol_are_those_of_the_run(here: Path) -> None:
     lab = Lab(here, TWO)
     folder = lab.abprof("main", "fast", "--quick").folder
