@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from abprof import stats
 from abprof.model import (
     SEQUENTIAL_METRICS,
+    UNJUDGED_METRICS,
     Block,
     Build,
     Cell,
@@ -137,7 +138,7 @@ def gather(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> d
 
 def _evidence(run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof], *, checked: bool) -> Evidence:
     sequential = tuple(block for block in blocks if block.metric in SEQUENTIAL_METRICS)
-    blocks = [block for block in blocks if block.metric not in SEQUENTIAL_METRICS]
+    blocks = [block for block in blocks if block.metric not in UNJUDGED_METRICS]
     # A quick epoch picked the cells that were measured again, so it would bias what follows: fresh epochs alone count.
     # A block without a metric says what was known without measuring, and gives way to any that was measured.
     tried = [block for block in blocks if block.metric]

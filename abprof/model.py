@@ -16,6 +16,9 @@ SCHEMA = 1
 # Timed as others do (abprof/sequential.py): shown, never judged.
 SEED_METRIC, DO_BENCH_METRIC = "seed_latency", "do_bench_latency"
 SEQUENTIAL_METRICS = (SEED_METRIC, DO_BENCH_METRIC)
+# Of the instrument itself (abprof/selfcheck/studies.py): turns of several lengths, a worker alone, one beside an idle one.
+TURN_LENGTH, ALONE, IDLE_SECOND = "turn_length", "one_worker", "idle_second_worker"
+UNJUDGED_METRICS = (*SEQUENTIAL_METRICS, TURN_LENGTH, ALONE, IDLE_SECOND)
 
 Status = Literal["ok", "wrong", "unsupported", "missing", "build_failed", "oom", "timeout", "crash", "identical"]
 Verdict = Literal["faster", "slower", "slight", "same", "unclear", "broken"]

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from abprof import names, paths, runfolder, verdict
-from abprof.model import Block, Build, Proof, Run
+from abprof.model import UNJUDGED_METRICS, Block, Build, Proof, Run
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
 from abprof.view import View
@@ -89,6 +89,8 @@ class Record:
         for arm, outcome in block.outcomes.items():
             if outcome.status not in {"ok", "identical"}:
                 self.view.say(f"  {label}  {arm}: {outcome.status}, {outcome.reason}")
+        if block.metric in UNJUDGED_METRICS:
+            return
         # Asked of this cell alone: what all of them say takes long when there are a thousand.
         head = msgspec.structs.replace(self.head, cells=tuple(c for c in self.head.cells if c.id == block.cell))
         for row in verdict.provisional(head, [b for b in self.blocks if b.cell == block.cell]):

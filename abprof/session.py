@@ -6,7 +6,7 @@ import contextlib
 import signal
 import tempfile
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,8 +16,8 @@ from abprof.cleaning import BUILDS_IN_USE
 from abprof.config import Config
 from abprof.errors import AbprofError
 from abprof.lease import lease
-from abprof.measure import epochs
-from abprof.model import Checkout, Run
+from abprof.measure import Ground, epochs
+from abprof.model import Block, Checkout, Run
 from abprof.place import Place, look_around
 from abprof.prepare import Again, Plan, broken_workloads, build_kernels, lay_ground, make_plan
 from abprof.record import Record, new_folder
@@ -26,10 +26,13 @@ from abprof.runfolder import RunFolder
 from abprof.sequential import one_after_the_other
 from abprof.view import View
 
+Study = Callable[[Ground, int], Iterator[Block]]
 
-def run(config: Config, view: View) -> tuple[Run, Path]:
+
+def run(config: Config, view: View, also: Study | None = None) -> tuple[Run, Path]:
     """Compare two refs or more, or profile one. Returns the run as run.json has it, and its folder.
 
+    `also`: blocks to record after all others, which no verdict reads, from the same ground and the number of an epoch.
     Raises AbprofError for what the user can mend; ^C ends measuring, and the report is written all the same.
     """
     place = look_around(config, view)
@@ -42,7 +45,7 @@ def run(config: Config, view: View) -> tuple[Run, Path]:
     ):
         plan = make_plan(place, trees, folder.logs, view)
         record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id), [], view)
-        measure(place, plan, record, view)
+        measure(place, plan, record, view, also)
         return record.finish(), folder.path
 
 
@@ -113,7 +116,7 @@ def report(path: Path) -> tuple[Run, Path]:
     return record.finish(status=head.status), folder
 
 
-def measure(place: Place, plan: Plan, record: Record, view: View) -> None:
+def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | None = None) -> None:
     """Build, then add epochs to the record until all is decided, the budget is spent, or ^C."""
     with interruptible(record), leases.shared(place.cache / BUILDS_IN_USE):
         builds = build_kernels(place, plan, view)
@@ -125,6 +128,8 @@ def measure(place: Place, plan: Plan, record: Record, view: View) -> None:
         for protocol in place.config.beside:
             for block in one_after_the_other(ground, protocol, record.next_epoch, record.blocks):
                 record.add(block)
+        for block in also(ground, record.next_epoch) if also else ():
+            record.add(block)
 
 
 @contextlib.contextmanager

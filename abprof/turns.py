@@ -43,9 +43,8 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings
     """
     narrowest = min(settings.margin, settings.precision or settings.margin)
     scale = max(1.0, min(4.0, settings.margin / narrowest))
-    fastest, together = max(min(call_ns), 1.0), sum(call_ns)
-    shortest = _SHORTEST_TURN[kind]
-    calls = max(1, min(1000, math.ceil(shortest / fastest)))
+    together, shortest = sum(call_ns), _SHORTEST_TURN[kind]
+    calls = calls_of_a_turn(kind, min(call_ns))
     budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (0.5 if settings.quick else 1.0)
     usual = max(FEWEST, min(int(_MOST * scale), round(budget / (together * calls))))
     rounds = FEWEST + round(share * (usual - FEWEST))
@@ -60,6 +59,11 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings
     )
     wanted = narrowest / 100 / _MARGIN_OVER_ERROR
     return Pace(TIMER[kind], calls, rounds, fresh_every, wanted, rule)
+
+
+def calls_of_a_turn(kind: str, call_ns: float) -> int:
+    """As few as make a turn of the shortest length, for a call of the fastest arm."""
+    return max(1, min(1000, math.ceil(_SHORTEST_TURN[kind] / max(call_ns, 1.0))))
 
 
 def allotted(pace: Pace, rounds: int, share: float = 1.0) -> Pace:

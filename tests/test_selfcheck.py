@@ -16,7 +16,18 @@ import msgspec
 import pytest
 
 from abprof import schemas, selfcheck
-from abprof.model import DO_BENCH_METRIC, SEED_METRIC, Block, Cell, Machine, Run
+from abprof.model import (
+    ALONE,
+    DO_BENCH_METRIC,
+    IDLE_SECOND,
+    SEED_METRIC,
+    TURN_LENGTH,
+    Block,
+    Cell,
+    Machine,
+    Run,
+    Turn,
+)
 from abprof.observe import busy_share
 from abprof.report import selfcheck as pages
 from abprof.selfcheck.examine import examine, stopped
@@ -138,6 +149,66 @@ def test_the_busy_share_counts_starts_of_workers_and_not_the_pause_before_a_reru
     assert busy_share([]) is None
 
 
+# ---------------------------------------------------------------- the instrument's own tables
+
+
+def study(metric: str, cell: Cell, values: list[dict[str, float]], calls: int = 1) -> Block:
+    """A study's block with these ns a call, a round each; turns of 1 ms, 100 us between them."""
+    arms = tuple(values[0])
+    made = blocks.block(9, dict.fromkeys(arms, 1.0), cell=cell.id, rounds=len(values), metric=metric)
+    rows = tuple(
+        tuple(Turn(i, i * 1_100_000, i * 1_100_000 + 1_000_000, row[arm], row[arm]) for i, arm in enumerate(arms))
+        for row in values
+    )
+    return msgspec.structs.replace(made, rounds=rows, calls=calls)
+
+
+def test_turn_lengths_are_compared_by_what_a_second_of_them_tells() -> None:
+    quiet = msgspec.structs.replace(
+        cell("quiet", 0.0), params={"op": "chain", "steps": 400, "inject": 0.0, "how": "work"}
+    )
+    pairs = [{"base": 1000.0, "target": 1000.0 * math.exp(off / 100)} for off in (-2, -1, 0, 1, 2)]
+    found = examine(made(quiet), [*measured(quiet, QUIET), study(TURN_LENGTH, quiet, pairs, calls=3)])
+    (length,) = found.turn_lengths
+    assert (length.kernel, length.call_ns, length.calls, length.pairs) == ("chain 400", 1000.0, 3, 5)
+    assert length.scatter_pct == pytest.approx(100 * math.expm1(1.4826 * 0.01))
+    # A pair takes 2 ms: in a second there are 500 of them.
+    assert length.error_pct == pytest.approx(100 * math.expm1(math.sqrt(math.pi / 2) * 1.4826 * 0.01 / math.sqrt(500)))
+    assert found.alarms == examine(made(quiet), measured(quiet, QUIET)).alarms, "no verdict reads a study"
+
+
+def test_a_worker_alone_and_beside_an_idle_one() -> None:
+    quiet, half = cell("quiet", 0.0), cell("half", 0.0)
+    visits = ((ALONE, 1000.0), (IDLE_SECOND, 1100.0), (IDLE_SECOND, 1122.0), (ALONE, 1010.0))
+    found = examine(
+        made(quiet, half),
+        [study(metric, quiet, [{"base": ns}] * 3) for metric, ns in visits]
+        + [study(metric, half, [{"base": ns}]) for metric, ns in visits[:3]],
+    )
+    (row_,) = found.idle_worker
+    assert (row_.alone_ns, row_.beside_ns) == (1005.0, 1111.0), "a kernel without all four visits has no row"
+    assert (row_.alone_pct, row_.beside_pct) == (pytest.approx(1.0), pytest.approx(2.0))
+
+
+def test_what_lies_between_turns_is_told_from_the_judged_rounds() -> None:
+    quiet = cell("quiet", 0.0)
+    pairs = [{"base": 1000.0, "target": 1000.0}] * 4
+    judged = msgspec.structs.replace(study("gpu_span", quiet, pairs), epoch=1)
+    late = study(TURN_LENGTH, quiet, pairs)
+    assert examine(made(quiet), [judged, late]).between_turns_us == 100.0
+    assert examine(made(quiet), [late]).between_turns_us is None
+
+
+def test_the_page_shows_the_instruments_tables_only_where_they_were_made() -> None:
+    quiet = cell("quiet", 0.0)
+    pairs = [{"base": 2e6, "target": 2e6}] * 4
+    bare = examine(made(quiet), measured(quiet, QUIET))
+    whole = examine(made(quiet), [*measured(quiet, QUIET), study(TURN_LENGTH, quiet, pairs, calls=10)])
+    assert "## Turn length" not in pages.markdown(bare, Path("runs/x"))
+    assert "| 2.000 ms | 10 | 4 | 0.000 % | 0.000 % |" in pages.markdown(whole, Path("runs/x"))
+    assert "## A worker alone" not in pages.markdown(whole, Path("runs/x"))
+
+
 # ---------------------------------------------------------------- the repository, and a real run
 
 
@@ -200,6 +271,25 @@ def test_the_result_stands_in_the_run_folder_and_nothing_else_is_left(real: tupl
     assert msgspec.convert(stored, Selfcheck) == selfcheck.read(folder), "the rounds alone say the same"
     assert (folder / "selfcheck.md").read_text().startswith("# What abprof says")
     assert {path.name for path in home.iterdir()} <= {"runs", "cache", "state"}
+
+
+@pytest.mark.slow
+def test_real_studies_of_the_instrument(tmp_path: Path) -> None:
+    cell = "meter/op=chain,steps=400000,inject=0.0,how=work,copy=0"
+    asked = ("selfcheck", "--epochs", "4", "--device", "cpu", "--json", "--only", cell)
+    done = abprof(*asked, "--runs-dir", str(tmp_path / "runs"), cwd=tmp_path, home=tmp_path)
+    assert done.code == 0, done.err
+    calls = [row["calls"] for row in done.run["turn_lengths"]]
+    assert calls[0] == 1
+    assert calls == sorted(set(calls)), "each length once, from short to long"
+    assert {row["kernel"] for row in done.run["turn_lengths"]} == {"chain 400000"}
+    (idle,) = done.run["idle_worker"]
+    assert 0.2 < idle["beside_ns"] / idle["alone_ns"] < 5, "the same call: far from it only if one was not measured"
+    assert done.run["between_turns_us"] > 0
+    folder = Path(done.run["run_dir"])
+    assert (folder / "selfcheck.md").read_text().count("\n## ") == 7
+    run = json.loads((folder / "run.json").read_text())
+    assert [row["epochs"] for row in run["comparisons"]] == [4], "studies are no epochs"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from abprof.model import SEQUENTIAL_METRICS, Block, Comparison, Machine, Run
+from abprof.model import UNJUDGED_METRICS, Block, Comparison, Machine, Run
 from abprof.observe import busy_share
 from abprof.sentence import inside_margin, outside_margin
 
@@ -220,7 +220,7 @@ def _state(blocks: Sequence[Block]) -> Facts:
 def _judged(blocks: Iterable[Block]) -> list[Block]:
     """Blocks that verdicts rest on. An arm that could not run leaves one without rounds, and others' ways of timing
     are shown, never judged."""
-    return [block for block in blocks if block.rounds and block.metric not in SEQUENTIAL_METRICS]
+    return [block for block in blocks if block.rounds and block.metric not in UNJUDGED_METRICS]
 
 
 def _judged_by(measured: Iterable[Block]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from abprof import stats
-from abprof.report import pages
+from abprof.report import pages, words
 from abprof.report.markdown import code, escape
 from abprof.selfcheck.result import Detection, Selfcheck
 
@@ -23,6 +23,8 @@ def markdown(found: Selfcheck, folder: Path) -> str:
             folder=code(folder),
             heads=[f"{protocol} {threshold:g} %" if threshold else protocol for protocol, threshold in columns],
             detected=list(_detected(found.detection, columns)),
+            thresholds=sorted({row.threshold for row in found.alarms if row.protocol == "abprof"}, reverse=True),
+            duration=words.duration,
             rate=rate,
             bound=stats.false_alarm_bound,
         )

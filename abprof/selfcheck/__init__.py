@@ -19,6 +19,7 @@ from abprof.errors import AbprofError
 from abprof.repo.create import NewRepository
 from abprof.selfcheck.examine import examine
 from abprof.selfcheck.result import Selfcheck
+from abprof.selfcheck.studies import studies
 from abprof.sequential import PROTOCOLS
 from abprof.view import View
 
@@ -36,7 +37,8 @@ def run(config: Config, view: View) -> tuple[Selfcheck, Path]:
         repo = Path(place) / "repository"
         make(repo)
         asked = {"specs": ("main", "injected"), "repo": str(repo), "against": against, "runs_dir": runs_dir}
-        _, folder = session.run(msgspec.structs.replace(config, **asked), view)
+        also = None if config.preset == "quick" else studies
+        _, folder = session.run(msgspec.structs.replace(config, **asked), view, also)
     return read(folder), folder
 
 

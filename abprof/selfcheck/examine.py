@@ -12,6 +12,7 @@ from abprof.comparison import decide
 from abprof.evidence import Evidence, gather
 from abprof.model import DO_BENCH_METRIC, SEED_METRIC, Block, Run
 from abprof.observe import busy_share
+from abprof.selfcheck import instrument
 from abprof.selfcheck.result import CLASSES, Alarms, Coverage, Detection, Resolution, Selfcheck
 
 THRESHOLDS = {"cuda": ((1.5, 0.5), (0.5, 0.5), (0.25, 0.25)), "cpu": ((5.0, 5.0), (2.0, 2.0), (1.0, 1.0))}
@@ -54,6 +55,9 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
         detection=tuple(_detection(cells, plans)),
         coverage=tuple(_coverage(cells)),
         resolution=tuple(_resolution(cells)),
+        turn_lengths=tuple(instrument.turn_lengths(run, blocks)),
+        idle_worker=tuple(instrument.idle_worker(run, blocks)),
+        between_turns_us=instrument.between_turns_us(blocks),
     )
 
 

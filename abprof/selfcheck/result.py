@@ -60,6 +60,27 @@ class Resolution(Record, frozen=True, kw_only=True):
     last_look: float  # at the last look this selfcheck reached
 
 
+class TurnLength(Record, frozen=True, kw_only=True):
+    """How pairs of turns of one length scatter, base beside target on unchanged code in one pair of processes."""
+
+    kernel: str  # op and steps
+    call_ns: float
+    calls: int  # per turn
+    pairs: int
+    scatter_pct: float  # of a pair's log ratio: 1.4826 times the median absolute deviation
+    error_pct: float  # standard error of the pairs' median, had they been repeated for one second of turns
+
+
+class IdleWorker(Record, frozen=True, kw_only=True):
+    """A call with no other worker alive, and beside one that has the same cell open and does nothing."""
+
+    kernel: str  # op and steps
+    alone_ns: float  # median over both visits
+    beside_ns: float
+    alone_pct: float  # second visit over the first: what the machine's drift and fresh processes do by themselves
+    beside_pct: float
+
+
 class Selfcheck(Record, frozen=True, kw_only=True):
     """The whole result."""
 
@@ -78,3 +99,6 @@ class Selfcheck(Record, frozen=True, kw_only=True):
     detection: tuple[Detection, ...]
     coverage: tuple[Coverage, ...]
     resolution: tuple[Resolution, ...]
+    turn_lengths: tuple[TurnLength, ...] = ()  # () with --quick
+    idle_worker: tuple[IdleWorker, ...] = ()
+    between_turns_us: float | None = None  # median, from the end of a turn to the start of the next in its round
