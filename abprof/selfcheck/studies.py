@@ -22,8 +22,9 @@ SECONDS = 0.5  # of turns, for each length and each visit
 
 def studies(ground: Ground, epoch: int) -> Iterator[Block]:
     """All blocks: pairs of turns of each length, then base's turns alone and beside an idle worker, in four visits."""
-    chosen = [cell for cell in ground.run.cells if cell.params["inject"] == 0 and cell.params["copy"] == 0]
-    cells = [cell for cell in chosen if cell.id in ground.arms]
+    # A workload that could not say what it is has a cell without parameters.
+    known = [cell for cell in ground.run.cells if cell.id in ground.arms and cell.kernel and cell.params]
+    cells = [cell for cell in known if cell.params["inject"] == 0 and cell.params["copy"] == 0]
     if not cells:
         return
     with _crew(ground, cells, ["base", "target"], epoch) as crew:

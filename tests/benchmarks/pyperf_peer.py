@@ -1,7 +1,7 @@
 """What pyperf says of selfcheck's CPU kernels: base first, then target, `pyperf compare_to`.
 
-    pip install pyperf
-    python -m tests.benchmarks.pyperf_peer [--copies 4] [--processes 10]
+    python -m venv /tmp/peers && /tmp/peers/bin/pip install pyperf        (nothing else is needed, torch and abprof neither)
+    /tmp/peers/bin/python -m tests.benchmarks.pyperf_peer [--copies 4] [--processes 10]
 
 Each cell's base is run to its end by pyperf (fresh processes, three values each, calibrated loops), then its target; then
 `pyperf compare_to` judges. Unchanged cells count false alarms, the others how often injected work is called slower.
@@ -18,26 +18,20 @@ import tempfile
 import time
 from pathlib import Path
 
-from abprof.selfcheck import TREE
-
-KERNELS = (("chain", 40_000), ("copy", 2_000_000), ("chain", 400_000))
-INJECTED = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
+from tests.benchmarks.meter import COMPILE, SOURCE, Cell, cells, row
 
 
 def library(folder: Path) -> Path:
     """selfcheck's C kernels, compiled as selfcheck compiles them."""
-    scope: dict[str, str] = {}
-    source = (TREE / "kernels" / "meter" / "cpu.py").read_text()
-    exec(source[source.index('SOURCE = """') : source.index("def build")], scope)
-    (folder / "meter.c").write_text(scope["SOURCE"])
+    (folder / "meter.c").write_text(SOURCE)
     made = folder / "meter.so"
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(made), str(folder / "meter.c")], check=True)
+    subprocess.run([*COMPILE, str(made), str(folder / "meter.c")], check=True)
     return made
 
 
 def benchmark(path: str, op: str, steps: int) -> None:
     """One of pyperf's processes."""
-    import pyperf
+    import pyperf  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
     kernels = ctypes.CDLL(path)
     kernels.chain.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long]
@@ -51,12 +45,12 @@ def benchmark(path: str, op: str, steps: int) -> None:
         runner.bench_func("meter", kernels.copy, ctypes.addressof(source), ctypes.addressof(out), steps)
 
 
-def verdict(folder: Path, op: str, steps: tuple[int, int], made: Path, processes: int) -> str:
+def verdict(folder: Path, cell: Cell, made: Path, processes: int) -> str:
     """`slower`, `faster` or `no change`, as compare_to says."""
     files = [folder / "base.json", folder / "target.json"]
-    for file, count in zip(files, steps, strict=True):
+    for file, count in zip(files, (cell.steps, cell.injected), strict=True):
         file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "tests.benchmarks.pyperf_peer", "--one", str(made), op, str(count)]
+        command = [sys.executable, "-m", "tests.benchmarks.pyperf_peer", "--one", str(made), cell.op, str(count)]
         subprocess.run([*command, "-q", "-p", str(processes), "-o", str(file)], check=True, stdout=subprocess.DEVNULL)
     said = subprocess.run(
         [sys.executable, "-m", "pyperf", "compare_to", *map(str, files)], capture_output=True, text=True, check=True
@@ -72,16 +66,14 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=10)
     options = parser.parse_args()
     began = time.monotonic()
+    matrix = cells(options.copies)
     with tempfile.TemporaryDirectory() as name:
         made = library(Path(name))
         print("| injected | cells | called slower | called faster |\n|---|---:|---:|---:|")
-        for percent in INJECTED:
-            found = [
-                verdict(Path(name), op, (n, n + round(n * percent / 100)), made, options.processes)
-                for op, n in (KERNELS if not percent else KERNELS[1:])
-                for _ in range(options.copies if not percent else max(1, options.copies // 2))
-            ]
-            print(f"| +{percent:g} % | {len(found)} | {found.count('slower')} | {found.count('faster')} |", flush=True)
+        for percent in dict.fromkeys(cell.percent for cell in matrix):
+            asked = [cell for cell in matrix if cell.percent == percent]
+            said = [verdict(Path(name), cell, made, options.processes) for cell in asked]
+            print(row(percent, said), flush=True)
     print(f"\n{time.monotonic() - began:.0f} s")
 
 
