@@ -7,7 +7,8 @@ A repository is made for it: an installable project, whose branch `injected` doe
 commit into a virtual environment of its own (from pip's index; the C is compiled then) and times every copy of a cell in two
 rounds, base, injected, injected, base, in a process each. It calls a cell changed when the medians differ by more than the
 factor (1.1 unless it is told another) and its statistics say that they differ at all. The first factor is given to
-`asv continuous`; by the others `asv compare` judges the same readings again. Prints a Markdown table; asv's own go to standard error.
+`asv continuous`; by the others `asv compare` judges the same readings again. Prints a Markdown table, and asv's own to standard
+error.
 """
 
 from __future__ import annotations
@@ -144,9 +145,9 @@ def main() -> None:
         folder = Path(place)
         repository(folder, matrix)
         asv(folder, "machine", "--yes")
-        for verb, factor in zip(["continuous", *["compare"] * len(options.factor)], options.factor, strict=False):
-            everything = ["--no-only-changed"] if verb == "continuous" else []
-            printed = asv(folder, verb, "--factor", str(factor), *everything, "main", "injected")
+        for i, factor in enumerate(options.factor):
+            verb = ["compare"] if i else ["continuous", "--no-only-changed"]
+            printed = asv(folder, *verb, "--factor", str(factor), "main", "injected")
             sys.stderr.writelines(f"{line}\n" for line in printed.splitlines() if line.startswith("|"))
             said = verdicts(printed, matrix)
             for percent in dict.fromkeys(cell.percent for cell in matrix):
