@@ -217,6 +217,7 @@ class Block(Record, frozen=True, kw_only=True):
     start_order: tuple[str, ...] = ()  # order in which the epoch's workers were started
     quick: bool = False
     alone: bool = False  # one arm in memory at a time, because all together do not fit
+    check_seconds: float = 0.0  # of `seconds`: checks of the outputs, the reference among them
 
 
 # ---------------------------------------------------------------- verdict

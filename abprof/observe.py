@@ -19,13 +19,25 @@ def observe(evidence: Mapping[str, Evidence]) -> tuple[Observation, ...]:
 
 def busy_share(blocks: Sequence[Block]) -> float | None:
     """Time inside turns over the time from the first block to the last, starts of workers included (0 to 1)."""
+    inside = sum(turn.end - turn.start for block in blocks for row in block.rounds for turn in row) / 1e9
+    wall = _wall(blocks)
+    return inside / wall if wall else None
+
+
+def check_share(blocks: Sequence[Block]) -> float | None:
+    """Time spent on checking outputs, references included, over the same (0 to 1)."""
+    wall = _wall(blocks)
+    return sum(block.check_seconds for block in blocks if block.rounds) / wall if wall else None
+
+
+def _wall(blocks: Sequence[Block]) -> float:
+    """Seconds from the first block with rounds to the last, without the pause before a later invocation."""
     ordered = sorted((block for block in blocks if block.rounds), key=lambda block: block.began)
     wall = sum(block.seconds for block in ordered)
     for before, after in pairwise(ordered):
         gap = after.began - before.began - before.seconds
         wall += gap if 0 < gap < _PAUSE else 0.0
-    inside = sum(turn.end - turn.start for block in ordered for row in block.rounds for turn in row) / 1e9
-    return inside / wall if wall else None
+    return wall
 
 
 def _observation(item: Evidence, arm: str) -> Observation:

@@ -66,6 +66,7 @@ class Sitting:
         self.origin = time.monotonic_ns()  # the workers' clock too: one host
         self.seed = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big")
         self.once = self.more = 0.0  # seconds spent on checks and phases, and on rounds beyond the fewest
+        self.checking = 0.0  # seconds spent on checks
 
     def run(self) -> Block:
         """Open, check, take turns, prove, close."""
@@ -95,6 +96,7 @@ class Sitting:
             start_order=self.crew.start_order,
             quick=self.request.settings.quick,
             alone=self.alone,
+            check_seconds=self.checking,
         )
 
     @property
@@ -141,7 +143,9 @@ class Sitting:
     def _examine(self, seat: Seat) -> None:
         """What is asked of an arm once: its check, its phases."""
         if self.request.check and seat.takes_turns:
+            begin = time.monotonic()
             self._check(seat)
+            self.checking += time.monotonic() - begin
         own = not seat.arm.peer and seat.arm.side != "control"
         if self.request.phases and own and seat.takes_turns:
             phased = self._ask(seat, wire.Phases(seat.arm.id, PHASE_CALLS))

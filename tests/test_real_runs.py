@@ -95,6 +95,13 @@ def test_rates_follow_from_the_measured_time(slip: Slip) -> None:
         assert (metrics["tflops"]["better"], metrics["wall"]["better"]) == ("higher", "lower")
 
 
+def test_outputs_are_checked_once_and_what_that_cost_is_told(slip: Slip) -> None:
+    blocks = [json.loads(line) for line in (slip.folder / "rounds.jsonl").read_bytes().splitlines()]
+    assert 0 < blocks[0]["check_seconds"] < blocks[0]["seconds"]
+    assert [block["check_seconds"] for block in blocks[1:]] == [0.0] * (len(blocks) - 1)
+    assert "% of it on checking outputs" in (slip.folder / "report.html").read_text()
+
+
 def test_a_report_made_again_says_the_same(slip: Slip) -> None:
     (slip.folder / "report.html").unlink()
     again = abprof("report", str(slip.folder), "--json", cwd=slip.home, home=slip.home)

@@ -28,7 +28,7 @@ from abprof.model import (
     Run,
     Turn,
 )
-from abprof.observe import busy_share
+from abprof.observe import busy_share, check_share
 from abprof.report import selfcheck as pages
 from abprof.selfcheck.examine import examine, stopped
 from abprof.selfcheck.result import Selfcheck
@@ -147,6 +147,9 @@ def test_the_busy_share_counts_starts_of_workers_and_not_the_pause_before_a_reru
 
     assert busy_share([at(0.0, 2), at(2.0, 2), at(5000.0, 2)]) == pytest.approx(1.5 / 4)
     assert busy_share([]) is None
+    checked = msgspec.structs.replace(at(0.0, 2), check_seconds=0.5)
+    assert check_share([checked, at(2.0, 2)]) == pytest.approx(0.5 / 3)
+    assert check_share([]) is None
 
 
 # ---------------------------------------------------------------- the instrument's own tables

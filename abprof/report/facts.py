@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from abprof.model import UNJUDGED_METRICS, Block, Comparison, Machine, Run
-from abprof.observe import busy_share
+from abprof.observe import busy_share, check_share
 from abprof.sentence import inside_margin, outside_margin
 
 from . import words
@@ -191,9 +191,10 @@ def _epochs(every: Sequence[Block]) -> Facts:
     why = "; ".join(dict.fromkeys(words.clean(b.rejected_why) for b in blocks if b.rejected_why))
     dropped = f"{rejected} dropped by a rule fixed beforehand ({why})" if rejected else "none dropped"
     span = f"{low}" if low == high else f"{low} to {high}"
-    busy = busy_share(blocks)
+    busy, checking = busy_share(blocks), check_share(blocks)
     found = [("epochs", f"{span} per cell"), ("rounds", f"{rounds} in all, {dropped}")]
-    return found + ([("busy", f"{100 * busy:.0f} % of the measuring was spent inside turns")] if busy else [])
+    found += [("busy", f"{100 * busy:.0f} % of the measuring was spent inside turns")] if busy else []
+    return found + ([("checks", f"{100 * checking:.2g} % of it on checking outputs")] if busy and checking else [])
 
 
 def _state(blocks: Sequence[Block]) -> Facts:
