@@ -35,7 +35,7 @@ def demo(
 
 
 def selfcheck(
-    budget: Annotated[str, typer.Option(metavar="TIME", help="Time for measuring.")] = "5m",
+    budget: Annotated[str, typer.Option(metavar="TIME", help="For the run; studies come on top.")] = "5m",
     preset: Annotated[str, typer.Option(metavar="NAME", help="How many cells: quick, default, full.")] = "",
     epochs: Annotated[int | None, typer.Option(metavar="N", min=4, help="Epochs of every cell.")] = None,
     only: Annotated[Many, typer.Option(metavar="AXIS=VALUE|GLOB", help="Only these cells.")] = [],  # noqa: B006
