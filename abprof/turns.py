@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from abprof import wire
 from abprof.model import Settings
 
 
@@ -39,25 +40,30 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings
     """The pace for arms whose warm calls take `call_ns` and whose inputs take `open_ns` to make again.
 
     A wanted precision asks for more time, a short budget for less: `share` of the rounds beyond the fewest
-    (abprof/budget.py). `rounds` is the most; an epoch ends before when `settled`.
+    (abprof/budget.py). `rounds` is the most; an epoch ends before when `settled`. A `call_ns` of 0 is not known.
     """
     narrowest = min(settings.margin, settings.precision or settings.margin)
     scale = max(1.0, min(4.0, settings.margin / narrowest))
-    together, shortest = sum(call_ns), _SHORTEST_TURN[kind]
-    calls = calls_of_a_turn(kind, min(call_ns))
+    wanted = narrowest / 100 / _MARGIN_OVER_ERROR
+    known = [ns for ns in call_ns if ns > 0]  # a clock that reads zero or less does not say how long a call is
+    if not known:
+        return Pace(TIMER[kind], 1, FEWEST, FEWEST, wanted, "one call a turn: the timer read zero or less")
+    together, shortest = sum(known) * len(call_ns) / len(known), _SHORTEST_TURN[kind]
+    calls = calls_of_a_turn(kind, min(known))
     budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (0.5 if settings.quick else 1.0)
     usual = max(FEWEST, min(int(_MOST * scale), round(budget / (together * calls))))
     rounds = FEWEST + round(share * (usual - FEWEST))
     rounds += rounds % 2  # rounds come in mirrored pairs
-    # Re-allocating may cost a fifth of the turns' time; at least the placement at the opening is random.
-    affordable = 0.2 * rounds * together * calls / max(sum(open_ns), 1.0)
+    # Re-allocating may cost a fifth of the turns' time, with the untimed call after it where calls are long; at least
+    # the placement at the opening is random.
+    again = sum(open_ns) + (together if min(known) >= wire.LONG_CALL else 0.0)
+    affordable = 0.2 * rounds * together * calls / max(again, 1.0)
     fresh_every = max(2, math.ceil(rounds / max(affordable, 1.0)))
     rule = (
         f"one call a turn: a call takes at least {shortest / 1e6:g} ms"
         if calls == 1
         else f"{calls} calls a turn, so that it takes {shortest / 1e6:g} ms"
     )
-    wanted = narrowest / 100 / _MARGIN_OVER_ERROR
     return Pace(TIMER[kind], calls, rounds, fresh_every, wanted, rule)
 
 

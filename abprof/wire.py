@@ -16,6 +16,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 PROTOCOL = 1
+LONG_CALL = 1e9  # ns: a call that takes so long is made no oftener than it must, and needs little to be warm
 Value = str | int | float | bool
 
 

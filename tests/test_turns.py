@@ -51,6 +51,20 @@ def test_inputs_that_are_dear_to_make_are_made_again_less_often() -> None:
     assert dear.fresh_every >= dear.rounds  # never again within the epoch
 
 
+def test_a_call_of_seconds_is_not_repeated_for_fresh_inputs_more_than_a_fifth_of_the_time() -> None:
+    """The call after it, which no timer reads, is as dear as a turn."""
+    long = turns.pace("cuda", [3e9] * 2, [1e6] * 2, SETTINGS)
+    assert (long.calls, long.rounds, long.fresh_every) == (1, turns.FEWEST, 6)
+
+
+def test_a_clock_that_reads_nothing_at_the_opening_does_not_make_turns_of_a_thousand_calls() -> None:
+    """The other arms' calls say how many; with none known, as little as there may be."""
+    assert turns.pace("cpu", [0.0, 4e8], [1e6] * 2, SETTINGS) == turns.pace("cpu", [4e8] * 2, [1e6] * 2, SETTINGS)
+    nothing = turns.pace("cpu", [0.0, -5.0], [1e6] * 2, SETTINGS)
+    assert (nothing.calls, nothing.rounds) == (1, turns.FEWEST)
+    assert nothing.rule == "one call a turn: the timer read zero or less"
+
+
 def test_every_arm_is_as_often_early_as_late() -> None:
     found = turns.orders(3, 400, seed=7)
     assert all(sorted(order) == [0, 1, 2] for order in found)

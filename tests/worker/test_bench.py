@@ -17,7 +17,24 @@ from tests.workloads.worker import Side, side
 PACKAGE = """
 import torch
 VARIANTS = ("plain", "other")
+import time
 def double(x): return x * 2
+def count(what):
+    count.calls[what] = count.calls.get(what, 0) + 1
+    print("CALL", what, count.calls[what], flush=True)
+count.calls = {}
+def sleep(x, seconds):
+    count(seconds)
+    time.sleep(seconds)
+    return x * 2
+def step(x, size, every, real=time.perf_counter_ns):
+    # the clock steps back by `size` ns in one of `every` calls
+    step.calls += 1
+    if step.calls % every == 0:
+        step.behind += size
+        time.perf_counter_ns = lambda behind=step.behind: real() - behind
+    return x * 2
+step.calls = step.behind = 0
 def grow(x): return x.add_(1)
 """
 GOOD = '''
@@ -52,6 +69,10 @@ def prepare(kernel, variant, case, x):
     if case.get("how") == "grow":
         start = x.clone()
         return Op(lambda: kernel.grow(x), reset=lambda: x.copy_(start))
+    if case.get("how") == "sleep":
+        return Op(lambda: kernel.sleep(x, case["seconds"]))
+    if case.get("how") == "step":
+        return Op(lambda: kernel.step(x, case["size"], case["every"]))
     if case.get("how") == "absent":
         kernel.no_such_function
     if case.get("how") == "write":
@@ -193,6 +214,33 @@ def test_a_new_placement_re_makes_the_inputs_with_the_same_values(worker: Side) 
     assert worker.log_has(f"INPUTS {made + 3}\n")
     assert not worker.log_has(f"INPUTS {made + 4}\n", within=0.3), "a turn without a placement keeps them"
     assert worker.check("base", "placed").digest == first
+    worker.ask(wire.Close())
+
+
+@pytest.mark.parametrize(("seconds", "opening", "checked"), [(1.05, 2, 3), (0.01, 5, 7)])
+def test_a_call_of_more_than_a_second_is_made_no_oftener_than_it_must(
+    worker: Side, seconds: float, opening: int, checked: int
+) -> None:
+    """Once to compile and once to be timed; short ones a few times more, and once more after the check."""
+    told = opened(worker, case={"how": "sleep", "seconds": seconds})
+    assert told.call_ns >= seconds * 1e9
+    assert worker.log_has(f"CALL {seconds} {opening}\n")
+    assert worker.check("base", "slept").ok
+    assert worker.log_has(f"CALL {seconds} {checked}\n")
+    assert not worker.log_has(f"CALL {seconds} {checked + 1}\n", within=0.3)
+    worker.ask(wire.Close())
+
+
+def test_a_clock_that_steps_back_within_a_turn_of_many_calls_voids_it(worker: Side) -> None:
+    """The other calls take longer than the step: their mean would be a time, and a wrong one."""
+    opened(worker, case={"how": "step", "size": 50_000, "every": 500})
+    assert worker.ask(wire.Turn("base", 3000, "cpu_clock")).value < 0
+    worker.ask(wire.Close())
+
+
+def test_a_clock_that_steps_back_at_the_opening_is_not_believed(worker: Side) -> None:
+    assert opened(worker, case={"how": "step", "size": 1_000_000_000, "every": 2}).call_ns > 0, "one reading of two"
+    assert opened(worker, case={"how": "step", "size": 1_000_000_000, "every": 1}).call_ns == 0
     worker.ask(wire.Close())
 
 

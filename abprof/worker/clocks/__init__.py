@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from abprof.kit import Op
@@ -39,6 +40,18 @@ class Clock(Protocol):
 
     def identity(self) -> tuple[str, str, int, dict[str, str]]:
         """(name, uuid, bytes of memory, further facts)."""
+
+
+def mean(readings: Sequence[float]) -> float:
+    """Of a turn's calls. Where the clock read zero or less at one of them, that reading: it says nothing of the others
+    either, and the parent drops the round."""
+    least = min(readings)
+    return sum(readings) / len(readings) if least > 0 else float(least)
+
+
+def shortest(readings: Sequence[float]) -> float:
+    """The shortest of those that may be a time, or 0 where none may."""
+    return float(min((reading for reading in readings if reading > 0), default=0.0))
 
 
 def clock(device: str) -> Clock:

@@ -11,6 +11,7 @@ import time
 import torch
 
 from abprof.kit import Op, Unsupported
+from abprof.worker.clocks import mean
 
 
 class CpuClock:
@@ -28,14 +29,14 @@ class CpuClock:
     def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
         """Mean over calls. `cold` is ignored: caches are warm on a CPU (docs/DESIGN.md, Measurement, 0)."""
         del cold, arm
-        total = 0
+        readings = []
         for _ in range(calls):
             if op.reset:
                 op.reset()
             start = time.perf_counter_ns()
             op.call()
-            total += time.perf_counter_ns() - start
-        return total / calls
+            readings.append(time.perf_counter_ns() - start)
+        return mean(readings)
 
     def wall(self, op: Op) -> float:
         """The same clock."""

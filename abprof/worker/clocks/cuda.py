@@ -8,6 +8,7 @@ import time
 import torch
 
 from abprof.kit import Op
+from abprof.worker.clocks import mean
 
 _LONGEST_SPIN = 5_000_000.0  # ns
 
@@ -44,7 +45,7 @@ class CudaClock:
         """
         pairs = [self._one(op, arm, cold=cold) for _ in range(calls)]
         self.sync()
-        return 1e6 * sum(first.elapsed_time(last) for first, last in pairs) / calls
+        return 1e6 * mean([first.elapsed_time(last) for first, last in pairs])
 
     def _one(self, op: Op, arm: str, *, cold: bool) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         spin = self._spins.get(arm, 100_000.0)
