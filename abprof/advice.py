@@ -85,7 +85,9 @@ def _undecided(run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Compar
     if not out:
         return None
     kind, text = "undecided", "undecided when the run ended"
-    advice = f"more epochs may: --budget above {run.settings.budget:g}s"
+    asked = run.settings.epochs
+    more = f"--budget above {run.settings.budget:g}s" if asked is None else f"--epochs above {asked}"
+    advice = f"more epochs may: {more}"
     margins = sorted(row.certifiable_pct for row in out if row.certifiable_pct is not None)
     if all("quick_worth_confirming" in row.reasons for row in out):
         kind, text, advice = "worth_confirming", "look changed in one quick epoch", "run them without --quick"

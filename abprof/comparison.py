@@ -135,7 +135,8 @@ def _by_interval(run: Run, item: Evidence, values: list[float], threshold: float
     verdict = decide(values, threshold, run.settings.margin)
     if verdict is not None:
         return verdict, () if precise(values, run.settings) else ("precision",)
-    if len(values) >= stats.LOOKS[-1]:
+    asked = run.settings.epochs
+    if len(values) >= stats.LOOKS[-1] or (asked is not None and item.attempts >= asked):
         return "unclear", ("epochs",)
     return "unclear", ("interrupted" if run.status == "interrupted" else "budget",)
 

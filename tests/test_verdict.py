@@ -49,6 +49,15 @@ def test_verdicts(ratios: list[float], verdict: str) -> None:
     assert row.reasons == (("budget",) if verdict == "unclear" else ())
 
 
+def test_unclear_after_the_epochs_that_were_asked_for_is_not_the_budgets_doing() -> None:
+    asked = head(settings={"epochs": 4})
+    judged = judge(asked, epochs([1.0, 1.05, 0.95, 1.0]))
+    assert (only(judged).verdict, only(judged).reasons) == ("unclear", ("epochs",))
+    (advice,) = (warning for warning in judged.warnings if warning.kind == "undecided")
+    assert advice.advice == "more epochs may: --epochs above 4"
+    assert only(judge(asked, epochs([1.0, 1.05, 0.95]))).reasons == ("budget",), "one of them did not fit in"
+
+
 def test_numbers_of_a_row() -> None:
     row = only(judge(head(), epochs(times(1.03))))
     interval = stats.repeated_interval([math.log(ratio) for ratio in times(1.03)])
