@@ -17,9 +17,6 @@ from abprof.model import Arm, Block, Cell, CheckResult, MachineState, Outcome, S
 from abprof.proc import WorkerDied, WorkerFault, WorkerHung
 from abprof.protocols import Device
 
-PHASE_CALLS = 10
-
-
 Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process, and what it had loaded
 
 
@@ -147,8 +144,8 @@ class Sitting:
             self._check(seat)
             self.checking += time.monotonic() - begin
         own = not seat.arm.peer and seat.arm.side != "control"
-        if self.request.phases and own and seat.takes_turns:
-            phased = self._ask(seat, wire.Phases(seat.arm.id, PHASE_CALLS))
+        if self.request.phases and own and seat.takes_turns and seat.opened is not None:
+            phased = self._ask(seat, wire.Phases(seat.arm.id, turns.phase_calls(seat.opened.call_ns)))
             if phased is not None:
                 times = {**phased.phases, "total": phased.total}
                 seat.outcome = msgspec.structs.replace(seat.outcome, phases=times)

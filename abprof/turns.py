@@ -72,6 +72,11 @@ def calls_of_a_turn(kind: str, call_ns: float) -> int:
     return max(1, min(1000, math.ceil(_SHORTEST_TURN[kind] / max(call_ns, 1.0))))
 
 
+def phase_calls(call_ns: float) -> int:
+    """Calls in the pass that reads phases: one where it takes a second, so that its answer does not take minutes."""
+    return 10 if call_ns < wire.LONG_CALL else 1
+
+
 def allotted(pace: Pace, rounds: int, share: float = 1.0) -> Pace:
     """The pace with so many rounds (abprof/allocation.py): even, no fewer than ever, at most four times the usual; where
     the budget affords a `share` only (abprof/budget.py), at most what that leaves."""

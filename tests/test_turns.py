@@ -57,6 +57,10 @@ def test_a_call_of_seconds_is_not_repeated_for_fresh_inputs_more_than_a_fifth_of
     assert (long.calls, long.rounds, long.fresh_every) == (1, turns.FEWEST, 6)
 
 
+def test_phases_of_a_call_of_seconds_are_read_from_one() -> None:
+    assert (turns.phase_calls(1e6), turns.phase_calls(3e9)) == (10, 1)
+
+
 def test_a_clock_that_reads_nothing_at_the_opening_does_not_make_turns_of_a_thousand_calls() -> None:
     """The other arms' calls say how many; with none known, as little as there may be."""
     assert turns.pace("cpu", [0.0, 4e8], [1e6] * 2, SETTINGS) == turns.pace("cpu", [4e8] * 2, [1e6] * 2, SETTINGS)
