@@ -25,7 +25,8 @@ from abprof.model import Block, Comparison, Run
 from abprof.runfolder import read
 from tests.tinyrepo import PACKAGE, Done, abprof, tiny_repo
 
-pytestmark = pytest.mark.slow
+# A week takes two to three minutes, all of them in the set-up of its first test.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 CPU = ("--device", "cpu", "--no-peers", "--json")
 DAYS = [("drop", 1), ("drop", 2), ("spin", 1), ("stop", 1), ("stop", 2)]
