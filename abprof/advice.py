@@ -85,9 +85,7 @@ def _undecided(run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Compar
     if not out:
         return None
     kind, text = "undecided", "undecided when the run ended"
-    asked = run.settings.epochs
-    more = f"--budget above {run.settings.budget:g}s" if asked is None else f"--epochs above {asked}"
-    advice = f"more epochs may: {more}"
+    advice = _what_may_decide(run, out)
     margins = sorted(row.certifiable_pct for row in out if row.certifiable_pct is not None)
     if all("quick_worth_confirming" in row.reasons for row in out):
         kind, text, advice = "worth_confirming", "look changed in one quick epoch", "run them without --quick"
@@ -98,6 +96,16 @@ def _undecided(run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Compar
         text += f"; a margin of {margins[-1]:.2g} % would have been enough"
     cells = _unique(row.cell for row in out)
     return Advice(kind=kind, text=f"{len(out)} of {len(rows)} rows {text}", advice=advice, cells=cells)
+
+
+def _what_may_decide(run: Run, out: Sequence[Comparison]) -> str:
+    if not all("epochs" in row.reasons for row in out):
+        return f"more epochs may: --budget above {run.settings.budget:g}s"
+    asked = run.settings.epochs
+    later = next((look for look in stats.LOOKS if asked is not None and look > asked), None)
+    if later is None:
+        return f"all {stats.LOOKS[-1]} planned epochs are there: a quieter machine, or a wider --margin"
+    return f"more epochs may: --epochs {later}"
 
 
 def _enough(run: Run, evidence: Mapping[str, Evidence]) -> int:

@@ -100,8 +100,8 @@ def _rate(work: float, unit: str, time: stats.OwnTime, convention: str) -> Metri
 def phases(item: Evidence, arm: str) -> dict[str, float | None] | None:
     """Each phase, median ns per call, and `residual` = total minus the phases that were recorded.
 
-    All from the profiled pass, so that residual compares like with like. A run profiles one epoch, its first; where
-    several recorded phases, it is the mean of them. None: no epoch recorded phases.
+    All from the profiled pass, so that residual compares like with like. A run profiles one epoch, its second, with
+    --quick its only one; where several recorded phases, it is the mean of them. None: no epoch recorded phases.
     """
     recorded = [o.phases for o in _outcomes(item, arm) if o.phases]
     if not recorded:

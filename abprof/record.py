@@ -47,7 +47,8 @@ class Record:
     @property
     def done(self) -> int:
         """Epochs that count towards this invocation's first look: those of an interrupted run that is resumed."""
-        return len({block.epoch for block in self.blocks[self.older :] if block.metric and not block.quick})
+        ours = [block for block in self.blocks[self.older :] if block.metric and block.metric not in UNJUDGED_METRICS]
+        return len({block.epoch for block in ours if not block.quick})
 
     def start(self, builds: tuple[Build, ...], **more: object) -> None:
         """The builds are known: write the head."""

@@ -31,7 +31,7 @@ _SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
 TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
 # Seconds of turns per arm, cell and epoch. Enough for the median of a round's ratios to be quieter than the epoch.
 _SECONDS = {"cuda": 0.35, "cpu": 0.30, "simulated": 0.35}
-FEWEST, _MOST = 8, 400
+FEWEST, MOST = 8, 400  # rounds of an epoch
 # An epoch needs to know its median this much better than the margin; what is left between epochs, only epochs can tell.
 _MARGIN_OVER_ERROR = 8.0
 
@@ -51,7 +51,7 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings
     together, shortest = sum(known) * len(call_ns) / len(known), _SHORTEST_TURN[kind]
     calls = calls_of_a_turn(kind, min(known))
     budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (0.5 if settings.quick else 1.0)
-    usual = max(FEWEST, min(int(_MOST * scale), round(budget / (together * calls))))
+    usual = max(FEWEST, min(int(MOST * scale), round(budget / (together * calls))))
     rounds = FEWEST + round(share * (usual - FEWEST))
     rounds += rounds % 2  # rounds come in mirrored pairs
     # Re-allocating may cost a fifth of the turns' time, with the untimed call after it where calls are long; at least

@@ -2,7 +2,8 @@
 
 Each cell of one run has a bad day of its own. Beside the days on which both sides are alike stand some on which the target
 does everything twice (`planted=2`). The kernel tells the epoch by how many processes of its side were there before, and
-that turns are being taken by how often it was called. Calls take a millisecond, so that a crowded machine interrupts few.
+that turns are being taken by how often it was called. Calls take a millisecond or two: a crowded machine interrupts few,
+and a fast one does not put many into a turn.
 Memory that does not fit has its own file, tests/test_one_at_a_time.py.
 """
 
@@ -26,7 +27,7 @@ from abprof.runfolder import read
 from tests.tinyrepo import PACKAGE, Done, abprof, tiny_repo
 
 # A week takes two to three minutes, all of them in the set-up of its first test.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CPU = ("--device", "cpu", "--no-peers", "--json")
 DAYS = [("drop", 1), ("drop", 2), ("spin", 1), ("stop", 1), ("stop", 2)]
@@ -49,7 +50,7 @@ SIDE, PLACE = %r, Path(%r)
 MIDDLE = 12  # called oftener than an opening does, and not as often as by an epoch with the fewest rounds
 # What a process draws: its slow mode, or not. The base's stand between those of the control, where there is one.
 MODES = {"base": [0, 1, 0, 0, 1, 0, 0, 1, 0, 1, 1, 0], "target": [1, 1, 1, 0, 1, 0]}
-called, process, past = {}, {}, set()
+called, process, past, timed = {}, {}, set(), 0
 real, behind, stands = time.perf_counter_ns, 0, None
 
 def clock():
@@ -67,7 +68,7 @@ def tell(word, text=""):
     (PLACE / f"{word}.part").rename(PLACE / word)
 
 def act(day, planted, x, again):
-    global behind, past, stands
+    global behind, past, stands, timed
     stands = (stands or clock()) if day == "stands" and SIDE == "target" else None
     times = planted if SIDE == "target" else 1
     if day == "long":
@@ -99,9 +100,10 @@ def act(day, planted, x, again):
         slower = SIDE == "target" and nth == 0
     if day == "modes":
         slower = MODES[SIDE][nth]
-    y = double(x, 350 * times * (3 if slower else 2) // 2)
-    if day == "back" and called[key] %% 7 == 0:
-        behind += 1_000_000_000
+    y = double(x, 350 * times * (3 if slower else 2))
+    if day == "back":
+        timed += again > 0
+        behind += 1_000_000_000 if again and timed %% 7 == 0 else 0
     if day in ("back", "stands"):
         time.perf_counter_ns = clock
     return y
@@ -164,7 +166,8 @@ class Watcher:
                 if told.suffix == ".spin":
                     self._spin(told)
                 elif told.suffix == ".stop":
-                    self._stop(int(told.read_text()), itself=told.stem.endswith(".1"))
+                    with contextlib.suppress(psutil.NoSuchProcess):  # then one is missing in `stopped`
+                        self._stop(int(told.read_text()), itself=told.stem.endswith(".1"))
 
     def _spin(self, told: Path) -> None:
         """As many foreign processes as there are cores, for three seconds."""
@@ -253,7 +256,7 @@ def measured(home: Path, *options: str) -> Week:
 @pytest.fixture(scope="module")
 def week(home: Path) -> Week:
     """By a threshold that demo and tests have on a CPU: 15 %. Rounds end by it, so the week is not too long."""
-    return measured(home, "--epochs", "6", "--threshold", "15", "--margin", "15")
+    return measured(home, "--epochs", "6", "--threshold", "15", "--margin", "15", "--budget", "1h")
 
 
 @pytest.fixture(scope="module")
@@ -329,7 +332,7 @@ def test_a_process_is_in_its_slow_mode_by_chance(week: Week) -> None:
 
 def test_a_kernel_of_microseconds(week: Week) -> None:
     alike(week.row("short"))
-    assert all(block.calls > 50 for block in week.blocks_of("short")), "so many share a turn"
+    assert all(block.calls > 1 for block in week.blocks_of("short")), "some share a turn"
 
 
 def test_the_clock_steps_back_now_and_then(week: Week) -> None:

@@ -193,13 +193,14 @@ def test_a_worker_alone_and_beside_an_idle_one() -> None:
     assert (row_.alone_pct, row_.beside_pct) == (pytest.approx(1.0), pytest.approx(2.0))
 
 
-def test_what_lies_between_turns_is_told_from_the_judged_rounds() -> None:
+def test_what_lies_between_turns_is_told_from_rounds_that_never_re_allocate() -> None:
     quiet = cell("quiet", 0.0)
     pairs = [{"base": 1000.0, "target": 1000.0}] * 4
     judged = msgspec.structs.replace(study("gpu_span", quiet, pairs), epoch=1)
-    late = study(TURN_LENGTH, quiet, pairs)
-    assert examine(made(quiet), [judged, late]).between_turns_us == 100.0
-    assert examine(made(quiet), [late]).between_turns_us is None
+    apart = [tuple(msgspec.structs.replace(turn, start=2 * turn.start) for turn in row) for row in judged.rounds]
+    again = msgspec.structs.replace(judged, rounds=tuple(apart))
+    assert examine(made(quiet), [again, study(TURN_LENGTH, quiet, pairs)]).between_turns_us == 100.0
+    assert examine(made(quiet), [again]).between_turns_us is None, "judged rounds re-allocate between turns"
 
 
 def test_the_page_shows_the_instruments_tables_only_where_they_were_made() -> None:
@@ -274,6 +275,26 @@ def test_the_result_stands_in_the_run_folder_and_nothing_else_is_left(real: tupl
     assert msgspec.convert(stored, Selfcheck) == selfcheck.read(folder), "the rounds alone say the same"
     assert (folder / "selfcheck.md").read_text().startswith("# What abprof says")
     assert {path.name for path in home.iterdir()} <= {"runs", "cache", "state"}
+
+
+def test_studies_do_not_count_as_measuring() -> None:
+    quiet = cell("quiet", 0.0)
+    late = msgspec.structs.replace(study(ALONE, quiet, [{"base": 1000.0}] * 3), began=1e6, seconds=50.0)
+    bare, whole = examine(made(quiet), measured(quiet, QUIET)), examine(made(quiet), [*measured(quiet, QUIET), late])
+    assert (whole.seconds, whole.busy_share) == (bare.seconds, bare.busy_share)
+
+
+@pytest.mark.slow
+def test_where_nothing_was_built_there_is_a_report_and_no_study(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "cc").write_text("#!/bin/sh\necho no compiler today >&2\nexit 1\n")
+    (tmp_path / "bin" / "cc").chmod(0o755)
+    asked = ("selfcheck", "--epochs", "4", "--device", "cpu", "--json", "--runs-dir", str(tmp_path / "runs"))
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    done = abprof(*asked, "--only", "*copy=0", cwd=tmp_path, home=tmp_path, PATH=path)
+    assert "Traceback" not in done.err
+    assert done.code == 0, done.err
+    assert (done.run["cells"], done.run["turn_lengths"]) == (0, [])
 
 
 @pytest.mark.slow

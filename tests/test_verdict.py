@@ -53,9 +53,22 @@ def test_unclear_after_the_epochs_that_were_asked_for_is_not_the_budgets_doing()
     asked = head(settings={"epochs": 4})
     judged = judge(asked, epochs([1.0, 1.05, 0.95, 1.0]))
     assert (only(judged).verdict, only(judged).reasons) == ("unclear", ("epochs",))
-    (advice,) = (warning for warning in judged.warnings if warning.kind == "undecided")
-    assert advice.advice == "more epochs may: --epochs above 4"
+    assert advised(judged) == "more epochs may: --epochs 6"
+    last = judge(head(settings={"epochs": 32}), epochs([1.0, 1.05, 0.95, 1.0] * 8))
+    assert only(last).verdict == "unclear"
+    assert advised(last) == "all 32 planned epochs are there: a quieter machine, or a wider --margin"
     assert only(judge(asked, epochs([1.0, 1.05, 0.95]))).reasons == ("budget",), "one of them did not fit in"
+
+
+def test_epochs_that_the_budget_ended_ask_for_a_larger_budget() -> None:
+    judged = judge(head(settings={"epochs": 8}), epochs([1.0, 1.05, 0.95, 1.0]))
+    assert only(judged).reasons == ("budget",)
+    assert advised(judged) == "more epochs may: --budget above 600s"
+
+
+def advised(judged: Judgement) -> str:
+    (advice,) = (warning for warning in judged.warnings if warning.kind == "undecided")
+    return advice.advice
 
 
 def test_numbers_of_a_row() -> None:

@@ -66,7 +66,7 @@ def selfcheck(
         no_peers=True,
         arguments=tuple(sys.argv[1:]),
     )
-    found, folder = check.run(config, View(quiet=quiet))
+    found, folder = check.run(config, View(quiet=quiet), quick=quick)
     with while_read():
         print(check.as_json(found, folder) if json else check.as_markdown(found, folder))
     return Exit.OK

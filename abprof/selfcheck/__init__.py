@@ -28,17 +28,16 @@ SHARE = "kernels/meter/share.py"
 RESULT = "selfcheck.json"
 
 
-def run(config: Config, view: View) -> tuple[Selfcheck, Path]:
+def run(config: Config, view: View, *, quick: bool) -> tuple[Selfcheck, Path]:
     """Measure, examine, write. `config` without refs and repository; no `against` means all that the device can be timed
-    by. Returns the result and the run's folder. Raises AbprofError."""
+    by; `quick` leaves the studies out. Returns the result and the run's folder. Raises AbprofError."""
     against = _against(config.against, devices.choose(config.device).kind)
     runs_dir = str(Path(config.runs_dir or "runs").absolute())
     with tempfile.TemporaryDirectory(prefix="abprof-selfcheck-") as place:
         repo = Path(place) / "repository"
         make(repo)
         asked = {"specs": ("main", "injected"), "repo": str(repo), "against": against, "runs_dir": runs_dir}
-        also = None if config.preset == "quick" else studies
-        _, folder = session.run(msgspec.structs.replace(config, **asked), view, also)
+        _, folder = session.run(msgspec.structs.replace(config, **asked), view, None if quick else studies)
     return read(folder), folder
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from abprof import stats
 from abprof.comparison import decide
 from abprof.evidence import Evidence, gather
-from abprof.model import DO_BENCH_METRIC, SEED_METRIC, Block, Run
+from abprof.model import DO_BENCH_METRIC, SEED_METRIC, UNJUDGED_METRICS, Block, Run
 from abprof.observe import busy_share
 from abprof.selfcheck import instrument
 from abprof.selfcheck.result import CLASSES, Alarms, Coverage, Detection, Resolution, Selfcheck
@@ -36,6 +36,7 @@ Says = Callable[[Measured, float, float], str | None]  # a verdict, or None wher
 
 def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
     """The result of a finished selfcheck. Cells that were not measured on both sides are left out, and counted in none."""
+    judged = [block for block in blocks if block.metric not in UNJUDGED_METRICS]
     cells = [m for item in gather(run, blocks).values() if (m := _measured(item)) is not None]
     plans = THRESHOLDS.get(run.machine.kind, THRESHOLDS["cpu"])
     alarms = tuple(_alarms(cells, plans))
@@ -48,8 +49,8 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
         versions=run.versions,
         cells=len(cells),
         epochs=max((len(cell.values) for cell in cells), default=0),
-        seconds=max((b.began + b.seconds for b in blocks), default=0.0) - min((b.began for b in blocks), default=0.0),
-        busy_share=busy_share(blocks) or 0.0,
+        seconds=max((b.began + b.seconds for b in judged), default=0.0) - min((b.began for b in judged), default=0.0),
+        busy_share=busy_share(judged) or 0.0,
         false_alarms=sum(row.slower + row.faster for row in own),
         alarms=alarms,
         detection=tuple(_detection(cells, plans)),

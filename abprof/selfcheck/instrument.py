@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from abprof import stats, turns
-from abprof.model import ALONE, IDLE_SECOND, TURN_LENGTH, UNJUDGED_METRICS, Block, Run
+from abprof.model import ALONE, IDLE_SECOND, TURN_LENGTH, Block, Run
 from abprof.selfcheck.result import IdleWorker, TurnLength
 
 
@@ -55,11 +55,11 @@ def idle_worker(run: Run, blocks: Sequence[Block]) -> Iterable[IdleWorker]:
 
 
 def between_turns_us(blocks: Sequence[Block]) -> float | None:
-    """Median over all neighbours inside a round; None where no round has two turns."""
+    """Median over neighbours inside the rounds of the turn lengths, which never re-allocate; None where there are none."""
     gaps = [
         (after.start - before.end) / 1000
         for block in blocks
-        if block.metric not in UNJUDGED_METRICS
+        if block.metric == TURN_LENGTH
         for row in block.rounds
         for before, after in pairwise(row)
     ]

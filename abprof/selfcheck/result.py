@@ -92,7 +92,7 @@ class Selfcheck(Record, frozen=True, kw_only=True):
     versions: dict[str, str]
     cells: int
     epochs: int  # the most that a cell has
-    seconds: float  # from the first block to the last
+    seconds: float  # from the first block that a verdict reads to the last
     busy_share: float  # time inside turns over that time, starts of workers included
     false_alarms: int  # of abprof's own at its default threshold
     alarms: tuple[Alarms, ...]
@@ -101,4 +101,4 @@ class Selfcheck(Record, frozen=True, kw_only=True):
     resolution: tuple[Resolution, ...]
     turn_lengths: tuple[TurnLength, ...] = ()  # () with --quick
     idle_worker: tuple[IdleWorker, ...] = ()
-    between_turns_us: float | None = None  # median, from the end of a turn to the start of the next in its round
+    between_turns_us: float | None = None  # median, from a turn's end to the next one's start; None with --quick

@@ -35,6 +35,12 @@ def step(x, size, every, real=time.perf_counter_ns):
         time.perf_counter_ns = lambda behind=step.behind: real() - behind
     return x * 2
 step.calls = step.behind = 0
+def hiccup(x):
+    # something holds up the second call of all, and no other
+    hiccup.calls += 1
+    time.sleep(1.1 if hiccup.calls == 2 else 0.001)
+    return x * 2
+hiccup.calls = 0
 def grow(x): return x.add_(1)
 """
 GOOD = '''
@@ -73,6 +79,8 @@ def prepare(kernel, variant, case, x):
         return Op(lambda: kernel.sleep(x, case["seconds"]))
     if case.get("how") == "step":
         return Op(lambda: kernel.step(x, case["size"], case["every"]))
+    if case.get("how") == "hiccup":
+        return Op(lambda: kernel.hiccup(x))
     if case.get("how") == "absent":
         kernel.no_such_function
     if case.get("how") == "write":
@@ -228,6 +236,11 @@ def test_a_call_of_more_than_a_second_is_made_no_oftener_than_it_must(
     assert worker.check("base", "slept").ok
     assert worker.log_has(f"CALL {seconds} {checked}\n")
     assert not worker.log_has(f"CALL {seconds} {checked + 1}\n", within=0.3)
+    worker.ask(wire.Close())
+
+
+def test_one_call_that_is_held_up_does_not_make_a_short_kernel_a_long_one(worker: Side) -> None:
+    assert 1e6 < opened(worker, case={"how": "hiccup"}).call_ns < 5e8
     worker.ask(wire.Close())
 
 
