@@ -69,7 +69,7 @@ def selfcheck(
     found, folder = check.run(config, View(quiet=quiet), quick=quick)
     with while_read():
         print(check.as_json(found, folder) if json else check.as_markdown(found, folder))
-    return Exit.OK
+    return Exit.OK if found.cells else Exit.CANNOT_RUN
 
 
 def list_(
