@@ -272,6 +272,15 @@ def alike(row: Comparison) -> None:
     assert row.reasons == (("epochs",) if row.verdict == "unclear" else ()), row
 
 
+def torn(row: Comparison, why: str) -> None:
+    """Its epochs disagree so that neither no change nor one beyond the threshold can be ruled out."""
+    alike(row)
+    assert row.verdict == "unclear", why
+    assert row.low_pct is not None
+    assert row.high_pct is not None
+    assert row.low_pct < 0 < 15 < row.high_pct
+
+
 def twice_as_slow(row: Comparison) -> None:
     assert row.verdict == "slower", row
     assert row.pct is not None
@@ -313,21 +322,11 @@ def test_a_worker_is_stopped_for_seconds(week: Week) -> None:
 
 
 def test_the_first_epoch_is_an_outlier(week: Week) -> None:
-    row = week.row("first")
-    alike(row)
-    assert row.verdict == "unclear", "one epoch in six read 50 % more"
-    assert row.low_pct is not None
-    assert row.high_pct is not None
-    assert row.low_pct < 0 < 15 < row.high_pct
+    torn(week.row("first"), "one epoch in six read 50 % more")
 
 
 def test_a_process_is_in_its_slow_mode_by_chance(week: Week) -> None:
-    row = week.row("modes")
-    alike(row)
-    assert row.verdict == "unclear", "three epochs in six read 40 % more, and one less"
-    assert row.low_pct is not None
-    assert row.high_pct is not None
-    assert row.low_pct < 0 < 15 < row.high_pct
+    torn(week.row("modes"), "three epochs in six read 40 % more, and one less")
 
 
 def test_a_kernel_of_microseconds(week: Week) -> None:

@@ -1,6 +1,6 @@
 """selfcheck's CPU kernels for what has neither torch nor abprof's dependencies: a peer in a venv of its own.
 
-Source and numbers are read from selfcheck's own tree which is not imported: a peer is asked about the same cells.
+Source and numbers are read from selfcheck's own tree, which is not imported: a peer is asked about the same cells.
 """
 
 from __future__ import annotations
