@@ -5,7 +5,7 @@ from abprof.kit import Check, Op, Unsupported, Work, compare
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ class Op:
 
     call: Callable[[], Any]
     reset: Callable[[], None] | None = None
+    facts: Callable[[], Mapping[str, Any]] | None = None  # of this arm, asked once after a call, untimed
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,29 @@ class Work:
     flops: float | None = None
     bytes: float | None = None
     convention: str = ""
+
+
+@dataclass(frozen=True)
+class Band:
+    """The speed-up that is expected where the density lies between two values (0 to 1, both ends included)."""
+
+    density: tuple[float, float]
+    speedup: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A workload's SWEEP: cases that differ in density alone.
+
+    `axes`: what the density comes of (the mask's pattern and ratio, say); cases that agree in all other axes are one
+    curve. `density`: the fact, or the axis, that is the density. `against`: the variant that speed-up is counted from,
+    in the same case; "" is the densest case of the same arm.
+    """
+
+    axes: Sequence[str]
+    bands: Sequence[Band] = ()
+    density: str = "density"
+    against: str = ""
 
 
 def compare(outputs: Any, expected: Any, *, rtol: float, atol: float) -> Check:

@@ -74,6 +74,22 @@ class Phase(Record, frozen=True, kw_only=True):
     text: str
 
 
+class Band(Record, frozen=True, kw_only=True):
+    """The speed-up that is expected where the density lies between two values (0 to 1, both ends included)."""
+
+    density: tuple[float, float]
+    speedup: tuple[float, float]
+
+
+class Sweep(Record, frozen=True, kw_only=True):
+    """Cases that differ in density alone, and what they should gain by it."""
+
+    axes: tuple[str, ...]  # what the density comes of: cases that agree in all other axes are one curve
+    density: str = "density"  # the fact, or the axis, that is the density
+    against: str = ""  # speed-up over this variant in the same case; "": over the densest case of the same arm
+    bands: tuple[Band, ...] = ()
+
+
 class Workload(Record, frozen=True, kw_only=True):
     """What a workload module says of itself (the worker's `describe`)."""
 
@@ -86,6 +102,9 @@ class Workload(Record, frozen=True, kw_only=True):
     peers: tuple[str, ...] = ()
     phases: tuple[Phase, ...] = ()
     seed_columns: tuple[str, ...] = ()  # axes that are columns of profile_SUITE_BRANCH.csv, in order; () for no file
+    scaled: str = ""  # the axis along which reports show how time grows
+    ladder: tuple[str, ...] = ()  # variants that are steps of one optimisation, in order; the first is the baseline
+    sweep: Sweep | None = None
     sha256: str = ""
     text: str = ""
 
@@ -182,6 +201,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     check: CheckResult | None = None
     peak_mem_bytes: int | None = None
     phases: dict[str, float | None] | None = None  # ns per call by phase name, with "total"; None: not recorded
+    facts: dict[str, Value] = {}  # what the workload says of this case and arm; told with the check
     log: str = ""
 
 
@@ -244,6 +264,7 @@ class Observation(Record, frozen=True, kw_only=True):
     metrics: dict[str, Metric] = {}
     phases: dict[str, float | None] | None = None  # ns per call; "total" is the profile pass's, "residual" the rest
     check: CheckResult | None = None
+    facts: dict[str, Value] = {}  # measured density, autotuned configuration, ... (docs/WRITING.md)
     epochs: int = 0
     log: str = ""
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from abprof import stats
 from abprof.evidence import Evidence
-from abprof.model import Block, Metric, Observation, Outcome
+from abprof.model import Block, Metric, Observation, Outcome, Value
 
 _PAUSE = 120.0  # seconds between two blocks: longer, and the second is of a later invocation (rerun, --resume)
 
@@ -51,6 +51,7 @@ def _observation(item: Evidence, arm: str) -> Observation:
         metrics=_metrics(item, arm, medians) if item.numbers(arm) else {},
         phases=phases(item, arm) if item.numbers(arm) else None,
         check=state.check,
+        facts=facts(item, arm),
         epochs=len(medians),
         log=state.log,
     )
@@ -115,6 +116,14 @@ def phases(item: Evidence, arm: str) -> dict[str, float | None] | None:
     if total is not None:
         means["residual"] = total - sum(v for name, v in means.items() if name not in {"total", "residual"} and v)
     return means
+
+
+def facts(item: Evidence, arm: str) -> dict[str, Value]:
+    """What the workload says of this case and arm; of several sittings that were told, the last."""
+    told: dict[str, Value] = {}
+    for outcome in _outcomes(item, arm):
+        told |= outcome.facts
+    return told
 
 
 def _outcomes(item: Evidence, arm: str) -> list[Outcome]:

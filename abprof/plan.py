@@ -10,7 +10,7 @@ from typing import Any
 
 from abprof import wire
 from abprof.errors import AbprofError
-from abprof.model import Arm, Build, Cell, Phase, Side, Value, Workload
+from abprof.model import Arm, Band, Build, Cell, Phase, Side, Sweep, Value, Workload
 
 Axes = list[tuple[list[str], list[Any]]]  # (axis or zipped axes, rows of values), in file order
 
@@ -29,9 +29,19 @@ def workload(name: str, described: wire.Described, sha256: str, kind: str) -> Wo
         peers=tuple(described.peers),
         phases=tuple(Phase(name=n, range=r, text=t) for n, r, t in described.phases),
         seed_columns=tuple(described.seed_columns),
+        scaled=described.scaled,
+        ladder=tuple(described.ladder),
+        sweep=_sweep(described.sweep),
         sha256=sha256,
         text=described.text,
     )
+
+
+def _sweep(declared: wire.Sweep | None) -> Sweep | None:
+    if declared is None:
+        return None
+    bands = tuple(Band(density=(low, high), speedup=(slow, fast)) for low, high, slow, fast in declared.bands)
+    return Sweep(axes=tuple(declared.axes), density=declared.density, against=declared.against, bands=bands)
 
 
 def preset(name: str, described: wire.Described, wanted: str) -> Axes:

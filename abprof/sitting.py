@@ -186,7 +186,7 @@ class Sitting:
             digest=checked.digest,
             base_max_abs=checked.base_max_abs,
         )
-        seat.outcome = msgspec.structs.replace(seat.outcome, check=result)
+        seat.outcome = msgspec.structs.replace(seat.outcome, check=result, facts=checked.facts)
         if not checked.ok:
             self._fail(seat, "wrong", checked.reason or "the workload's check says no")
             if not self.request.settings.allow_wrong:

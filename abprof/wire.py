@@ -63,6 +63,16 @@ class Describe:
 
 
 @dataclass(frozen=True)
+class Sweep:
+    """A workload's SWEEP; a band is (density from, to, speed-up from, to)."""
+
+    axes: list[str]
+    density: str
+    against: str
+    bands: list[tuple[float, float, float, float]]
+
+
+@dataclass(frozen=True)
 class Described:
     """A workload module's declarations. `presets[NAME]` is a list of (axis or zipped axes, values) in file order."""
 
@@ -76,6 +86,9 @@ class Described:
     peers: list[str]
     phases: list[tuple[str, str, str]]
     seed_columns: list[str]
+    scaled: str = ""
+    ladder: list[str] = field(default_factory=list)
+    sweep: Sweep | None = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +165,7 @@ class Checked:
     max_rel: float | None = None
     digest: str = ""
     base_max_abs: float | None = None
+    facts: dict[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

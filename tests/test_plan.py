@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from abprof import plan, wire
 from abprof.errors import AbprofError
-from abprof.model import Build, Cell, Side, Workload
+from abprof.model import Band, Build, Cell, Side, Sweep, Workload
 from abprof.plan import Axes
 
 AXES: Axes = [(["seqlen"], [[512], [1024]]), (["q", "k"], [[64, 64], [128, 128]]), (["causal"], [[False], [True]])]
@@ -20,6 +22,17 @@ def cells() -> list[Cell]:
     return [
         Cell(id=plan.cell_id("w", case), workload="w", kernel="k", suite="w", params=case) for case in plan.cases(AXES)
     ]
+
+
+def test_declarations_become_the_record_that_travels() -> None:
+    told = wire.Described(1, "k", "s", "", "", {"default": []}, [], [], [], [])
+    plain = plan.workload("w", told, "", "cpu")
+    assert (plain.scaled, plain.ladder, plain.sweep) == ("", (), None)
+    sweep = wire.Sweep(["ratio"], "density", "base", [(0.0, 0.2, 2.0, 4.0)])
+    rich = plan.workload("w", replace(told, scaled="n", ladder=["a", "b"], sweep=sweep), "", "cpu")
+    assert (rich.scaled, rich.ladder) == ("n", ("a", "b"))
+    band = Band(density=(0.0, 0.2), speedup=(2.0, 4.0))
+    assert rich.sweep == Sweep(axes=("ratio",), density="density", against="base", bands=(band,))
 
 
 def test_zipped_axes_go_in_step() -> None:

@@ -95,6 +95,13 @@ def test_rates_follow_from_the_measured_time(slip: Slip) -> None:
         assert (metrics["tflops"]["better"], metrics["wall"]["better"]) == ("higher", "lower")
 
 
+def test_what_the_workload_declares_and_says_of_its_cases_is_kept(slip: Slip) -> None:
+    (load,) = slip.done.run["workloads"]
+    assert (load["scaled"], load["ladder"], load["sweep"]) == ("n", [], None)
+    told = {"elements": 4096, "minimum_dram_bytes": 32768.0, "autotuned": "none"}
+    assert [row["facts"] for row in slip.done.run["observations"]] == [told] * len(slip.done.run["observations"])
+
+
 def test_outputs_are_checked_once_and_what_that_cost_is_told(slip: Slip) -> None:
     blocks = [json.loads(line) for line in (slip.folder / "rounds.jsonl").read_bytes().splitlines()]
     assert 0 < blocks[0]["check_seconds"] < blocks[0]["seconds"]

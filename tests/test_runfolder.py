@@ -44,6 +44,8 @@ def test_an_old_run_folder_stays_readable():
     run, blocks, notes = runfolder.read(OLD)
     assert run.schema == 1
     assert run.setup == Setup(), "older than the record of how its workers were set up"
+    assert {(w.scaled, w.ladder, w.sweep) for w in run.workloads} == {("", (), None)}, "older than what drives sections"
+    assert all(not o.facts for o in run.observations)
     assert run.header is not None
     assert run.header.counts["slower"] == 1
     assert [c.verdict for c in run.comparisons].count("broken") == 7

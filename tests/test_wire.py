@@ -27,7 +27,7 @@ EXAMPLES: list[Any] = [
     wire.Opened("ok", "", 1e6, 2e6, 1 << 30),
     wire.Check("a", "expected", "sample", "base"),
     wire.Checked(True),
-    wire.Checked(False, "NaN", 1.0, None, "ab", 0.5),
+    wire.Checked(False, "NaN", 1.0, None, "ab", 0.5, {"density": 0.5, "autotuned": "128x64", "tiles": 3, "packed": True}),
     wire.Turn("a", 3, "cuda_event", False, 9),
     wire.Turn("a", 1, "cpu_clock"),
     wire.Turned(1.5, 2.5, 10**18, 10**18 + 1),
@@ -60,8 +60,12 @@ def test_described_round_trip() -> None:
     """Its tuples arrive as lists, and no other way."""
     phases = [("run", "k.run", "the kernel")]
     presets: dict[str, Any] = {"full": [(["n"], [[1], [2]]), (["a", "b"], [[64, 64]])]}
-    record = wire.Described(1, "k", "dense", "Text.", "gpu", presets, ["v"], ["p"], phases, ["n"])
+    sweep = wire.Sweep(["a"], "density", "", [(0.0, 0.5, 1.5, 2.0)])
+    record = wire.Described(
+        1, "k", "dense", "Text.", "gpu", presets, ["v"], ["p"], phases, ["n"], "n", ["v", "w"], sweep
+    )
     back = sent(record)
+    assert (back.scaled, back.ladder, back.sweep.bands) == ("n", ["v", "w"], [[0.0, 0.5, 1.5, 2.0]])
     assert back.presets == {"full": [[["n"], [[1], [2]]], [["a", "b"], [[64, 64]]]]}
     assert back.phases == [["run", "k.run", "the kernel"]]
 

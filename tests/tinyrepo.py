@@ -58,12 +58,16 @@ API = 1
 KERNEL = "tiny"
 SUITE = "tiny"
 PRESETS = {"default": {"n": [4096]}, "two": {"n": [4096, 8192]}}
+SCALED = "n"
 
 def inputs(case, device, seed):
     return torch.randn(case["n"], generator=torch.Generator().manual_seed(seed))
 
 def prepare(kernel, variant, case, inputs):
-    return Op(lambda: kernel.double(inputs))
+    return Op(lambda: kernel.double(inputs), facts=lambda: {"autotuned": "none"})
+
+def facts(case, inputs):
+    return {"elements": inputs.numel(), "minimum_dram_bytes": 8.0 * inputs.numel()}
 
 def reference(case, inputs):
     return inputs.double() * 2

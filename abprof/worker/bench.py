@@ -22,7 +22,7 @@ import torch
 
 from abprof import wire
 from abprof.kit import Op, Work
-from abprof.worker import compiles, given, mount, outputs, profile, proof
+from abprof.worker import compiles, declared, given, mount, outputs, profile, proof
 from abprof.worker.clocks import clock, mean, shortest
 from abprof.worker.faults import MissingPackage
 
@@ -84,7 +84,7 @@ class Bench:
         if api != 1:
             raise ValueError(f"API is {api!r}; this abprof reads API = 1")
         kernel = module.KERNEL
-        presets = {name: _preset(axes, self.clock.kind) for name, axes in module.PRESETS.items()}
+        presets = {name: declared.preset(axes, self.clock.kind) for name, axes in module.PRESETS.items()}
         variants = getattr(module, "VARIANTS", None)
         return wire.Described(
             api=api,
@@ -97,6 +97,9 @@ class Bench:
             peers=list(getattr(module, "PEERS", {})),
             phases=[(name, *spec) for name, spec in getattr(module, "PHASES", {}).items()],
             seed_columns=list(getattr(module, "SEED_COLUMNS", ())),
+            scaled=declared.scaled(module, presets),
+            ladder=declared.ladder(module),
+            sweep=declared.sweep(module, presets),
         )
 
     def screen(self, request: wire.Screen) -> wire.Screened:
@@ -227,6 +230,7 @@ class Bench:
             outputs.finite(verdict.max_rel),
             digest,
             base_max_abs,
+            declared.facts(module, case, arm.inputs, arm.op),
         )
 
     def turn(self, request: wire.Turn) -> wire.Turned:
@@ -270,20 +274,6 @@ class Bench:
         gc.freeze()  # what outlives a cell stays for good: walking torch's objects at every cell took 70 ms each time
         self.clock.reset_peak()
         return wire.Closed(peak)
-
-
-def _preset(axes: Any, kind: str) -> list[tuple[list[str], list[Any]]]:
-    """Axes in file order; a tuple key zips axes; a callable preset is asked with the device's kind."""
-    if callable(axes):
-        axes = axes(kind)
-    rows: list[tuple[list[str], list[Any]]] = []
-    for key, values in axes.items():
-        names = [key] if isinstance(key, str) else list(key)
-        rows.append((names, [[value] if isinstance(key, str) else list(value) for value in values]))
-        for value in rows[-1][1]:
-            if len(value) != len(names):
-                raise ValueError(f"PRESETS: {names} zips {len(names)} axes, but has the entry {value}")
-    return rows
 
 
 def _interpreter() -> dict[str, str]:

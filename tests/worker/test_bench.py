@@ -48,7 +48,7 @@ GOOD = '''
 
 More words."""
 import torch
-from abprof.kit import Check, Op, Work, compare
+from abprof.kit import Band, Check, Op, Sweep, Work, compare
 
 API = 1
 KERNEL = "tiny"
@@ -60,6 +60,9 @@ PRESETS = {
 PHASES = {"run": ("tiny.run", "the kernel")}
 PEERS = {"torch": lambda case, x: Op(lambda: x + x)}
 SEED_COLUMNS = ("n",)
+VARIANTS = LADDER = ("plain", "other")
+SCALED = "n"
+SWEEP = Sweep(axes=("a", "b"), bands=(Band((0, 0.5), (1.5, 2)),), against="plain")
 log = []
 
 def skip(case, device):
@@ -85,7 +88,11 @@ def prepare(kernel, variant, case, x):
         kernel.no_such_function
     if case.get("how") == "write":
         case["n"] = 3
-    return Op(lambda: kernel.double(x) if variant != "other" else x + x + 1)
+    told = {"autotuned": f"of {variant}", "sum": case.get("sum", 0)}
+    return Op(lambda: kernel.double(x) if variant != "other" else x + x + 1, facts=lambda: told)
+
+def facts(case, x):
+    return {"density": [0.5] if case.get("how") == "list" else 0.5, "sum": 1}
 
 def reference(case, x):
     return x.double() + 1 if case.get("how") == "grow" else x.double() * 2
@@ -102,6 +109,11 @@ OTHERS = {
     "zip": "API = 1\nKERNEL = 'tiny'\nPRESETS = {'default': {('a', 'b'): [(1, 2), (3,)]}}\n",
     "nameless": "API = 1\nPRESETS = {}\n",
     "future": "API = 2\n",
+    "scaled": "API = 1\nKERNEL = 'tiny'\nSCALED = 'm'\nPRESETS = {'default': {'n': [1]}}\n",
+    "ladder": "API = 1\nKERNEL = 'tiny'\nLADDER = ('a', 'a')\nPRESETS = {'default': {'n': [1]}}\n",
+    "rung": "API = 1\nKERNEL = 'tiny'\nVARIANTS = ('a',)\nLADDER = ('a', 'b')\nPRESETS = {'default': {'n': [1]}}\n",
+    "band": "from abprof.kit import Band, Sweep\nAPI = 1\nKERNEL = 'tiny'\nPRESETS = {'default': {'n': [1]}}\n"
+    "SWEEP = Sweep(axes=['n'], bands=[Band((0, 2), (1, 2))])\n",
 }
 FOUR = {"n": 4, "a": 1, "b": True}
 
@@ -140,7 +152,10 @@ def test_a_workload_describes_itself(worker: Side) -> None:
         "asked": [[["n"], [[1]]]],
     }
     assert (told.phases, told.peers, told.seed_columns) == ([["run", "tiny.run", "the kernel"]], ["torch"], ["n"])
+    assert (told.scaled, told.ladder) == ("n", ["plain", "other"])
+    assert told.sweep == wire.Sweep(["a", "b"], "density", "plain", [[0.0, 0.5, 1.5, 2.0]])
     bare = worker.ask(wire.Describe("bare"))
+    assert (bare.scaled, bare.ladder, bare.sweep) == ("", [], None)
     assert (bare.suite, bare.text, bare.judge, bare.phases, bare.peers) == ("bare", "", "", [], [])
 
 
@@ -149,6 +164,10 @@ def test_a_workload_describes_itself(worker: Side) -> None:
     [
         ("zip", "ValueError: PRESETS: ['a', 'b'] zips 2 axes, but has the entry [3]"),
         ("future", "ValueError: API is 2; this abprof reads API = 1"),
+        ("scaled", "ValueError: SCALED: no preset has an axis 'm'"),
+        ("ladder", "ValueError: LADDER: ['a', 'a'] must be two different variants or more"),
+        ("rung", "ValueError: LADDER: 'b' is not in VARIANTS"),
+        ("band", "ValueError: SWEEP: density 0.0 to 2.0 with a speed-up of 1.0 to 2.0 is no band"),
         ("nameless", "AttributeError: module 'abprof_workloads.nameless' has no attribute 'KERNEL'"),
     ],
 )
@@ -164,6 +183,19 @@ def test_cases_are_screened(worker: Side) -> None:
     assert (bare.skips, bare.flops, bare.conventions) == ([""], [None], [""])
     ranks = worker.ask(wire.Screen("ranks", [{"n": 1}]))
     assert ranks.skips == ["needs 4 ranks, and abprof starts one process a side"]
+
+
+def test_facts_of_the_case_and_of_the_arm_are_told_with_the_check(worker: Side) -> None:
+    opened(worker, "base:other", variant="other", case={"sum": 2})
+    checked = worker.check("base:other")
+    assert not checked.ok
+    assert checked.facts == {"density": 0.5, "sum": 2, "autotuned": "of other"}
+    worker.ask(wire.Close())
+    opened(worker, case={"how": "list"})
+    asked = wire.Check("base", "listed.expected", "listed.sample")
+    said = "ValueError: facts: density is [0.5], and must be a str, an int, a finite float or a bool"
+    assert refused(worker, asked) == ("crash", said)
+    worker.ask(wire.Close())
 
 
 def test_an_arm_is_opened_checked_timed_and_closed(worker: Side) -> None:

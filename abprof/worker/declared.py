@@ -1,0 +1,75 @@
+"""What a workload module declares beyond its functions, read and checked: presets, ladder, sweep, facts."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from abprof import wire
+from abprof.kit import Op
+
+Presets = Mapping[str, list[tuple[list[str], list[Any]]]]
+
+
+def preset(axes: Any, kind: str) -> list[tuple[list[str], list[Any]]]:
+    """Axes in file order; a tuple key zips axes; a callable preset is asked with the device's kind."""
+    if callable(axes):
+        axes = axes(kind)
+    rows: list[tuple[list[str], list[Any]]] = []
+    for key, values in axes.items():
+        names = [key] if isinstance(key, str) else list(key)
+        rows.append((names, [[value] if isinstance(key, str) else list(value) for value in values]))
+        for value in rows[-1][1]:
+            if len(value) != len(names):
+                raise ValueError(f"PRESETS: {names} zips {len(names)} axes, but has the entry {value}")
+    return rows
+
+
+def scaled(module: types.ModuleType, presets: Presets) -> str:
+    """SCALED, "" without one. Raises ValueError for an axis that no preset has."""
+    axis = getattr(module, "SCALED", "")
+    _known("SCALED", [axis] if axis else [], presets)
+    return str(axis)
+
+
+def ladder(module: types.ModuleType) -> list[str]:
+    """LADDER. Raises ValueError for one step, for a step that stands twice, and for one that VARIANTS leaves out."""
+    steps = list(getattr(module, "LADDER", ()))
+    if steps and (len(steps) < 2 or len(set(steps)) < len(steps)):
+        raise ValueError(f"LADDER: {steps} must be two different variants or more")
+    if lacking := [step for step in steps if step not in getattr(module, "VARIANTS", steps)]:
+        raise ValueError(f"LADDER: {lacking[0]!r} is not in VARIANTS")
+    return steps
+
+
+def sweep(module: types.ModuleType, presets: Presets) -> wire.Sweep | None:
+    """SWEEP, None without one. Raises ValueError for an unknown axis and for a band that ends before it begins."""
+    told = getattr(module, "SWEEP", None)
+    if told is None:
+        return None
+    _known("SWEEP", told.axes, presets)
+    bands = []
+    for band in told.bands:
+        (low, high), (slow, fast) = map(float, band.density), map(float, band.speedup)
+        if not (0 <= low <= high <= 1 and 0 < slow <= fast < math.inf):
+            raise ValueError(f"SWEEP: density {low} to {high} with a speed-up of {slow} to {fast} is no band")
+        bands.append((low, high, slow, fast))
+    return wire.Sweep(list(told.axes), told.density, told.against, bands)
+
+
+def facts(module: types.ModuleType, case: Mapping[str, Any], inputs: Any, op: Op) -> dict[str, wire.Value]:
+    """What the workload says of the case, and its operation of this arm. Raises ValueError for what is no plain value."""
+    told = dict(module.facts(case, inputs)) if hasattr(module, "facts") else {}
+    told |= dict(op.facts()) if op.facts else {}
+    for name, value in told.items():
+        if not isinstance(value, str | int | float | bool) or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError(f"facts: {name} is {value!r}, and must be a str, an int, a finite float or a bool")
+    return told
+
+
+def _known(what: str, axes: Any, presets: Presets) -> None:
+    known = {axis for rows in presets.values() for names, _ in rows for axis in names}
+    if unknown := [axis for axis in axes if axis not in known]:
+        raise ValueError(f"{what}: no preset has an axis {unknown[0]!r}")
