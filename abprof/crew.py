@@ -40,6 +40,16 @@ class Crew:
         self.start_order = tuple(self._posts) if epoch % 2 else tuple(reversed(self._posts))
         self._failed_starts: dict[str, list[WorkerDied]] = {id: [] for id in self._posts}  # since the last good one
 
+    def is_for(self, posts: Sequence[Post], epoch: int) -> bool:
+        """Whether this crew is the one that these posts of this epoch need."""
+        return (list(self._posts.values()), self._epoch) == (list(posts), epoch)
+
+    def summon(self) -> None:
+        """Start the processes, which import torch and wait: they touch no device before `__enter__` tells them which."""
+        for id in self.start_order:
+            with contextlib.suppress(WorkerDied):  # it is tried again, and typed, when it is needed
+                self._spawn(self._posts[id])
+
     def __enter__(self) -> Crew:
         try:
             starting = [id for id in self.start_order if self._begin(id)]
@@ -51,6 +61,10 @@ class Crew:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """End every worker."""
         for worker in self._workers.values():  # all at once: taking down a CUDA context takes its time
             worker.end()
         for worker in self._workers.values():
@@ -73,9 +87,11 @@ class Crew:
         return wire.Start(self._shop.device, post.id, seen, dict(self._shop.workloads), scratch, self._epoch)
 
     def _begin(self, id: str) -> bool:
-        """Start the worker at this post, without waiting for it."""
+        """Start the worker at this post, or the one that was summoned, without waiting for it."""
+        summoned = self._workers.get(id)
         try:
-            self._spawn(self._posts[id]).send(self._start(self._posts[id]))
+            worker = summoned if summoned is not None and summoned.alive else self._spawn(self._posts[id])
+            worker.send(self._start(self._posts[id]))
         except WorkerDied as died:
             self._failed_starts[id].append(died)
             return False

@@ -12,10 +12,11 @@ import msgspec
 from abprof import turns, wire
 from abprof.allocation import Allocation
 from abprof.budget import Budget
-from abprof.crew import Crew, posts
+from abprof.crew import Crew, Post, posts
 from abprof.model import Arm, Block, Build, Cell, Checkout, Outcome, Package, Proof, Run
 from abprof.one_at_a_time import OneAtATime
 from abprof.protocols import Device
+from abprof.relay import Relay
 from abprof.sitting import Request, Sitting
 from abprof.workshop import Workshop
 
@@ -47,9 +48,19 @@ class Epoch:
     seen: set[str]  # cells whose outputs were checked already
     crowded: set[str]  # cells whose arms do not fit into memory together
     allocation: Allocation  # of rounds, from earlier epochs
+    relay: Relay
     phases: bool  # the second, so that a profiler that takes seconds to start does not hold up the first rows
     once: float = 0.0  # seconds spent on what no other epoch repeats
     more: float = 0.0  # seconds spent on rounds beyond the fewest
+
+
+@dataclass(frozen=True)
+class Shift:
+    """One package's part of an epoch."""
+
+    number: int  # the epoch's
+    cells: list[Cell]
+    posts: list[Post]
 
 
 def epochs(
@@ -65,44 +76,57 @@ def epochs(
     todo = wanted() & ground.arms.keys()  # a rerun has cells that are not measured again
     seats = sum(len(ground.arms[cell]) for cell in todo)
     plan = Budget(budget, done, *turns.epoch_cost(ground.device.kind, seats))
-    while todo:
-        share = 1.0 if quick else plan.share()
-        if number > first and (quick or not plan.affords(share)):
-            return
-        start = time.monotonic()
-        epoch = Epoch(number, share, seen, crowded, allocation, phases=quick or number == first + 1)
-        for item in _epoch(ground, epoch, todo):
-            if isinstance(item, Block) and _checked(item):
-                seen.add(item.cell)
-            yield item
-        plan.charge(time.monotonic() - start, epoch.once, epoch.more, share)
-        number += 1
-        todo = wanted() & ground.arms.keys()
+    with Relay(ground.shop, ground.device) as relay:
+        while todo:
+            share = 1.0 if quick else plan.share()
+            if number > first and (quick or not plan.affords(share)):
+                return
+            start = time.monotonic()
+            epoch = Epoch(number, share, seen, crowded, allocation, relay, phases=quick or number == first + 1)
+            for item in _epoch(ground, epoch, todo):
+                if isinstance(item, Block) and _checked(item):
+                    seen.add(item.cell)
+                yield item
+            plan.charge(time.monotonic() - start, epoch.once, epoch.more, share)
+            number += 1
+            todo = wanted() & ground.arms.keys()
 
 
 def _epoch(ground: Ground, epoch: Epoch, todo: set[str]) -> Iterator[Block | Proof]:
     """One epoch of all undecided cells, package by package."""
-    rng = random.Random(f"{ground.run.settings.seed}/{epoch.number}")
+    shifts = _shifts(ground, epoch.number, todo)
+    following = [*shifts[1:], *([] if ground.run.settings.quick else _shifts(ground, epoch.number + 1, todo))]
+    for i, shift in enumerate(shifts):
+        yield from _package(ground, epoch, shift, following[i] if i < len(following) else None)
+
+
+def _shifts(ground: Ground, number: int, todo: set[str]) -> list[Shift]:
+    """The packages of an epoch, and their cells, each in random order."""
+    rng = random.Random(f"{ground.run.settings.seed}/{number}")
     kernels = sorted({cell.kernel for cell in ground.run.cells if cell.id in todo})
     rng.shuffle(kernels)
+    shifts = []
     for kernel in kernels:
         cells = [c for c in ground.run.cells if c.id in todo and c.kernel == kernel]
         # The first epoch goes from little work to much, so that the first rows come at once; later ones in any order.
-        if epoch.number == 1:
+        if number == 1:
             cells.sort(key=lambda c: c.flops or 0.0)
         else:
             rng.shuffle(cells)
-        yield from _package(ground, epoch, kernel, cells)
+        sides = list(dict.fromkeys(arm.side for cell in cells for arm in ground.arms[cell.id]))
+        stand = posts(ground.checkouts, ground.packages[kernel], ground.build, sides)
+        shifts.append(Shift(number, cells, stand))
+    return shifts
 
 
-def _package(ground: Ground, epoch: Epoch, kernel: str, cells: list[Cell]) -> Iterator[Block | Proof]:
-    ids = list(dict.fromkeys(arm.side for cell in cells for arm in ground.arms[cell.id]))
-    stand = posts(ground.checkouts, ground.packages[kernel], ground.build, ids)
-    present = {post.id for post in stand}
+def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) -> Iterator[Block | Proof]:
+    cells, present = shift.cells, {post.id for post in shift.posts}
     began = time.monotonic()
-    with Crew(ground.shop, stand, epoch.number) as crew:
+    with epoch.relay.crew(shift.posts, epoch.number) as crew:
         yield from crew.proofs()
         started = (time.monotonic() - began) / len(cells)
+        if later is not None:
+            epoch.relay.ahead(later.posts, later.number)
         warm = set[tuple[str, str, str]]()
         for cell in cells:
             if ground.device.kind == "cuda" and not _novelties(cell) <= warm:

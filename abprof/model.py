@@ -173,13 +173,17 @@ class Build(Record, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, array_like=True):
-    """One turn of one arm: when it ran and what it read. Stored as [arm, start, end, value, wall]."""
+    """One turn of one arm: when it ran and what it read. Stored as [arm, start, end, value, wall, empty].
+
+    Where `empty` is given, `value` is levelled: what was read, minus `empty`, plus the round's mean of it (abprof/turns.py).
+    """
 
     arm: int  # index into Block.arms
     start: int  # ns since the block's `began`
     end: int
     value: float  # ns per call by the judged metric
     wall: float  # ns per call by the wall clock
+    empty: float = 0.0  # ns of an empty launch by the judged metric's timer, in this turn; 0: not timed
 
 
 class CheckResult(Record, frozen=True, kw_only=True):

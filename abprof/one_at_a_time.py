@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from abprof import turns, wire
+from abprof import turns
 from abprof.model import Status, Turn
 from abprof.sitting import Seat, Sitting
 
@@ -45,7 +45,7 @@ class OneAtATime(Sitting):
             for i, seat in visit:
                 columns[i] += self._visit(i, seat, pace)
         count = max(map(len, columns.values()))
-        rounds = [[column[n] for column in columns.values() if n < len(column)] for n in range(count)]
+        rounds = [turns.levelled([column[n] for column in columns.values() if n < len(column)]) for n in range(count)]
         return dataclasses.replace(pace, rule=f"{RULE}; {pace.rule}"), rounds
 
     def _visit(self, index: int, seat: Seat, pace: turns.Pace) -> list[Turn]:
@@ -53,9 +53,9 @@ class OneAtATime(Sitting):
         taken: list[Turn] = []
         self._open(seat)
         while seat.takes_turns and len(taken) < pace.rounds // 2:
-            turn = self._ask(seat, wire.Turn(seat.arm.id, pace.calls, pace.timer))
+            turn = self._turn(index, seat, pace)
             if turn is None:
                 break
-            taken.append(Turn(index, turn.start - self.origin, turn.end - self.origin, turn.value, turn.wall))
+            taken.append(turn)
         self.crew.close()
         return taken

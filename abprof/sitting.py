@@ -203,7 +203,7 @@ class Sitting:
         judged = {i for i, seat in seats if not seat.arm.peer}
         ratios: list[list[float]] = []
         for number, order in enumerate(turns.orders(len(seats), pace.rounds, self.seed)):
-            fresh = self.seed + 1000 + number if number and number % pace.fresh_every == 0 else None
+            fresh = self.seed + 1000 + number if pace.moves(number) else None
             rounds.append(self._round([seats[i] for i in order if seats[i][1].takes_turns], pace, fresh))
             times = {turn.arm: turn.value for turn in rounds[-1] if turn.arm in judged}
             if len(times) == len(judged) and min(times.values()) > 0:
@@ -225,10 +225,18 @@ class Sitting:
         """One turn of every arm that still can. All re-allocate in the same round, or none does."""
         row = []
         for index, seat in order:
-            turn = self._ask(seat, wire.Turn(seat.arm.id, pace.calls, pace.timer, placement=fresh))
-            if turn is not None:
-                row.append(Turn(index, turn.start - self.origin, turn.end - self.origin, turn.value, turn.wall))
-        return row
+            turned = self._turn(index, seat, pace, fresh)
+            if turned is not None:
+                row.append(turned)
+        return turns.levelled(row)
+
+    def _turn(self, index: int, seat: Seat, pace: turns.Pace, fresh: int | None = None) -> Turn | None:
+        """One turn of one arm, as it was read; None when it became the seat's outcome."""
+        asked = wire.Turn(seat.arm.id, pace.calls, pace.timer, placement=fresh, empties=pace.empties)
+        turn = self._ask(seat, asked)
+        if turn is None:
+            return None
+        return Turn(index, turn.start - self.origin, turn.end - self.origin, turn.value, turn.wall, turn.empty)
 
     def _judge_rounds(self, rounds: list[list[Turn]], before: Proofs) -> tuple[list[int], str]:
         """Apply the rules that were fixed beforehand: whole rounds are dropped, never one side of one."""

@@ -9,8 +9,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from abprof import wire
-from abprof.model import Settings
+from abprof.model import Settings, Turn
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,13 @@ class Pace:
     fresh_every: int  # rounds between re-allocations of the inputs
     wanted: float  # standard error of a pair's median log ratio at which the epoch has enough rounds
     rule: str
+    early: bool = False  # re-allocate in the fewest rounds too, whatever it costs
+    empties: int = 0  # empty launches timed in each turn (see `levelled`)
+
+    def moves(self, number: int) -> bool:
+        """Whether all arms' inputs are re-allocated before this round (0 is the first: they were just made)."""
+        early = self.early and number < FEWEST and number % _EARLY == 0
+        return number > 0 and (early or number % self.fresh_every == 0)
 
 
 # ns: a turn is a single call from here up; shorter calls share one. A GPU's event pair resolves about 0.5 us, and on a
@@ -32,6 +41,9 @@ TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
 # Seconds of turns per arm, cell and epoch. Enough for the median of a round's ratios to be quieter than the epoch.
 _SECONDS = {"cuda": 0.35, "cpu": 0.30, "simulated": 0.35}
 FEWEST, MOST = 8, 400  # rounds of an epoch
+_EARLY = 2  # rounds between re-allocations in the fewest: an epoch that is settled by then has seen four placements
+_LONG_OPEN = 1e9  # ns: inputs that take so long to make are not made again for that
+_EMPTIES = 8  # at most; their median is known to some 30 ns where single ones scatter by 100
 # An epoch needs to know its median this much better than the margin; what is left between epochs, only epochs can tell.
 _MARGIN_OVER_ERROR = 8.0
 
@@ -64,7 +76,22 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings
         if calls == 1
         else f"{calls} calls a turn, so that it takes {shortest / 1e6:g} ms"
     )
-    return Pace(TIMER[kind], calls, rounds, fresh_every, wanted, rule)
+    empties = min(calls, _EMPTIES) if kind == "cuda" and calls > 1 else 0
+    return Pace(TIMER[kind], calls, rounds, fresh_every, wanted, rule, again < _LONG_OPEN, empties)
+
+
+def levelled(row: Sequence[Turn]) -> list[Turn]:
+    """A round whose turns all read what they would in a process of mean launch cost.
+
+    What a pair of events and a launch cost by themselves is of the process, not of the code: 3.1 to 3.4 us on an H200,
+    some 0.1 us apart from process to process (docs/MEASUREMENT.md), which is 1 % of a 10 us kernel. So each turn also
+    times empty launches; that is taken off its value, and the mean over the round's turns put back: the ratio loses what
+    the processes differ in, the value stays a span from event to event. Without an empty reading of each turn: as it is.
+    """
+    if not all(turn.empty > 0 for turn in row):
+        return list(row)
+    usual = statistics.fmean(turn.empty for turn in row) if row else 0.0
+    return [msgspec.structs.replace(turn, value=turn.value - turn.empty + usual) for turn in row]
 
 
 def calls_of_a_turn(kind: str, call_ns: float) -> int:

@@ -175,16 +175,21 @@ class Turn:
     timer: str  # cpu_clock, cuda_event, wall_clock, do_bench
     cold: bool = True  # flush the cache before each call
     placement: int | None = None  # re-allocate the inputs first, untimed
+    empties: int = 0  # empty launches to time after the calls
 
 
 @dataclass(frozen=True)
 class Turned:
-    """ns per call: `value` by the turn's timer, `wall` by the host's clock. `start`/`end`: time.monotonic_ns()."""
+    """ns per call: `value` by the turn's timer, `wall` by the host's clock. `start`/`end`: time.monotonic_ns().
+
+    `empty`: what the same timer reads of a launch that does nothing; 0 where that was not timed (abprof/turns.py).
+    """
 
     value: float
     wall: float
     start: int
     end: int
+    empty: float = 0.0
 
 
 @dataclass(frozen=True)

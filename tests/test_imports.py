@@ -36,6 +36,7 @@ STAGE_OF = {
     "measure.py": "measure",
     "sitting.py": "measure",
     "crew.py": "measure",
+    "relay.py": "measure",
     "verdict.py": "verdict",
     "comparison.py": "verdict",
     "evidence.py": "verdict",

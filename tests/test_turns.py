@@ -9,7 +9,7 @@ from collections import Counter
 import msgspec
 
 from abprof import turns
-from abprof.model import Settings
+from abprof.model import Settings, Turn
 
 SETTINGS = Settings(threshold=1.5, margin=0.5)
 QUICK = Settings(threshold=1.5, margin=0.5, quick=True)
@@ -104,3 +104,38 @@ def test_a_change_however_large_does_not_end_an_epoch_sooner() -> None:
     for factor in (0.5, 1.0, 2.0):
         assert turns.settled([[a, b * factor] for a, b in quiet], 0.001)
         assert not turns.settled([[a, b * factor] for a, b in noisy], 0.001)
+
+
+def test_what_a_launch_costs_in_its_process_is_taken_out_of_a_round() -> None:
+    """A kernel of 10 us on both sides, read by a process whose launches cost 3.1 us and one whose launches cost 3.4."""
+    row = [Turn(0, 0, 1, 13_100.0, 20_000.0, 3_100.0), Turn(1, 2, 3, 13_400.0, 20_000.0, 3_400.0)]
+    assert [(turn.arm, turn.value, turn.empty) for turn in turns.levelled(row)] == [
+        (0, 13_250.0, 3_100.0),
+        (1, 13_250.0, 3_400.0),
+    ]
+
+
+def test_a_round_is_levelled_whole_or_not_at_all() -> None:
+    read, unread = Turn(0, 0, 1, 13_100.0, 20_000.0, 3_100.0), Turn(1, 2, 3, 13_400.0, 20_000.0)
+    assert turns.levelled([read, unread]) == [read, unread]
+    assert turns.levelled([]) == []
+
+
+def test_empty_launches_are_timed_where_calls_share_a_turn() -> None:
+    assert turns.pace("cuda", [100_000.0] * 2, [1e6] * 2, SETTINGS).empties == 3
+    assert turns.pace("cuda", [5_000.0] * 2, [1e6] * 2, SETTINGS).empties == 8
+    assert turns.pace("cuda", [3.6e6] * 2, [1e6] * 2, SETTINGS).empties == 0
+    assert turns.pace("cpu", [5_000.0] * 2, [1e6] * 2, SETTINGS).empties == 0
+
+
+def test_the_fewest_rounds_see_four_placements_however_dear_one_is() -> None:
+    dear = turns.pace("cuda", [10_000.0] * 2, [5e7] * 2, SETTINGS)
+    assert [number for number in range(turns.FEWEST) if dear.moves(number)] == [2, 4, 6]
+    seconds = turns.pace("cuda", [10_000.0] * 2, [2e9] * 2, SETTINGS)
+    assert not any(seconds.moves(number) for number in range(turns.FEWEST))
+
+
+def test_later_rounds_see_as_many_as_the_turns_pay_for() -> None:
+    pace = turns.pace("cuda", [1e6] * 2, [1e6] * 2, SETTINGS)
+    later = [number for number in range(turns.FEWEST, pace.rounds) if pace.moves(number)]
+    assert later == [number for number in range(turns.FEWEST, pace.rounds) if number % pace.fresh_every == 0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import inspect
 import os
@@ -50,7 +51,7 @@ class Bench:
         self.mounted: types.ModuleType | None = None
         self.arms: dict[str, OpenArm] = {}
         self.compiles = compiles.Watch()
-        self.versions = _versions()
+        self.versions = versions()
         self.given = given.take()  # torch, Triton and the driver are loaded, and nothing of a side's or a workload's
 
     def ready(self) -> wire.Ready:
@@ -247,7 +248,8 @@ class Bench:
             value = self.clock.turn(arm.op, request.calls, cold=request.cold, arm=request.arm)
         end = time.monotonic_ns()
         host = self.clock.kind == "cpu" or request.timer == "wall_clock"
-        return wire.Turned(value, value if host else arm.wall, start, end)
+        empty = self.clock.empty(request.empties) if request.empties else 0.0
+        return wire.Turned(value, value if host else arm.wall, start, end, empty)
 
     def _replace(self, arm: OpenArm, placement: int) -> None:
         """Fresh inputs of the same values at other addresses, and one untimed call, whose wall time is kept."""
@@ -285,20 +287,22 @@ def _interpreter() -> dict[str, str]:
     }
 
 
-def _versions() -> dict[str, str]:
-    versions = {
+@functools.cache
+def versions() -> dict[str, str]:
+    """Of the interpreter and what decides a build. Imports Triton, and touches no device."""
+    found = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "implementation": sys.implementation.name,
     }
     if torch.version.cuda:
-        versions["cuda"] = torch.version.cuda
+        found["cuda"] = torch.version.cuda
     if getattr(torch.version, "hip", None):
-        versions["hip"] = torch.version.hip
+        found["hip"] = torch.version.hip
     with contextlib.suppress(ImportError):
         import triton
 
-        versions["triton"] = triton.__version__
+        found["triton"] = triton.__version__
     with contextlib.suppress(Exception):
-        versions["cudnn"] = str(torch.backends.cudnn.version() or "")
-    return {name: value for name, value in versions.items() if value}
+        found["cudnn"] = str(torch.backends.cudnn.version() or "")
+    return {name: value for name, value in found.items() if value}

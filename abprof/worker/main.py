@@ -12,7 +12,7 @@ import traceback
 from typing import Any, BinaryIO
 
 from abprof import wire
-from abprof.worker.bench import Bench
+from abprof.worker.bench import Bench, versions
 from abprof.worker.faults import classify
 
 _PR_SET_PDEATHSIG = 1
@@ -28,6 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     _die_with_parent()
     for fd in (options.source, options.sink):
         os.set_inheritable(fd, False)  # what a kernel forks must not hold the parent's pipe open
+    versions()  # whatever takes time and no device, while nobody waits for this worker yet (abprof/relay.py)
     with open(options.source, "rb") as requests, open(options.sink, "wb", buffering=0) as replies:
         code = serve(requests, replies)
     if code:

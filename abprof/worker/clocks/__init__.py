@@ -23,6 +23,9 @@ class Clock(Protocol):
         What is learnt of an operation (how long the host needs for it) is kept under `arm` until `reset_peak`.
         """
 
+    def empty(self, times: int) -> float:
+        """What `turn` reads of an operation that does nothing, median of so many; 0 where there is no such thing."""
+
     def wall(self, op: Op) -> float:
         """One call by the host's clock, from an idle device to an idle device."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 import time
 
 import torch
@@ -11,6 +12,7 @@ from abprof.kit import Op
 from abprof.worker.clocks import mean
 
 _LONGEST_SPIN = 5_000_000.0  # ns
+_NOTHING = Op(lambda: torch.cuda._sleep(0))
 
 
 class CudaClock:
@@ -67,6 +69,12 @@ class CudaClock:
             if hidden or spin > _LONGEST_SPIN:  # an operation that waits for the device cannot be hidden
                 return first, last
             spin = self._spins[arm]
+
+    def empty(self, times: int) -> float:
+        """Median event pair around a kernel that ends at once."""
+        pairs = [self._one(_NOTHING, "an empty launch", cold=False) for _ in range(times)]
+        self.sync()
+        return 1e6 * statistics.median(first.elapsed_time(last) for first, last in pairs)
 
     def wall(self, op: Op) -> float:
         """Host time from an idle device to an idle device."""

@@ -49,15 +49,16 @@ PRESETS = {
 
 
 def inputs(case, device, seed):
-    generator = torch.Generator().manual_seed(seed)
+    # Drawn on the device: inputs are made again every other round, at another address.
+    how = {"generator": torch.Generator(device).manual_seed(seed), "device": device}
     n = case["steps"]
     if case["op"] == "chain":
-        return (torch.rand(132 * 1024 if device.type == "cuda" else 1, generator=generator).to(device),)
+        return (torch.rand(132 * 1024 if device.type == "cuda" else 1, **how),)
     if case["op"] == "copy":
         room = int(1.3 * n)
         # Drawn once and repeated: a gigabyte of random numbers would take longer than everything measured on it.
-        return (torch.rand(1 << 16, generator=generator).to(device).repeat(room // (1 << 16) + 1)[:room],)
-    a, b = (torch.randn(2048, 128, generator=generator).bfloat16().to(device) for _ in range(2))
+        return (torch.rand(1 << 16, **how).repeat(room // (1 << 16) + 1)[:room],)
+    a, b = (torch.randn(2048, 128, **how).bfloat16() for _ in range(2))
     return a.repeat(1, 16), b.t().contiguous().repeat(16, 1)
 
 

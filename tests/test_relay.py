@@ -1,0 +1,122 @@
+"""The next crew's processes, started while this one measures (abprof/relay.py)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from abprof import relay
+from abprof.crew import Post
+from abprof.devices.cpu import CpuDevice
+from abprof.devices.simulated import SimulatedDevice
+from abprof.model import Build, Checkout, Package, Side
+from abprof.relay import Relay
+from abprof.workshop import Workshop
+from tests.simulated.client import LOAD, WORKER
+from tests.simulated.processes import alive
+from tests.simulated.scenario import Scenario
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Workshop:
+    scenario = tmp_path / "scenario.json"
+    Scenario(workloads={"w": LOAD}).write(scenario)
+    (tmp_path / "build" / "src").mkdir(parents=True)
+    argv = [sys.executable, "-P", str(WORKER)]
+    return Workshop(
+        cache=tmp_path,
+        logs=tmp_path,
+        scratch=tmp_path,
+        workers={"base": argv, "target": argv},
+        env={
+            "ABPROF_SIMULATED": str(scenario),
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+        },
+        device="simulated",
+        forbidden=(),
+        workloads={},
+        toolchain={},
+        timeout=60.0,
+        build_timeout=60.0,
+    )
+
+
+@pytest.fixture
+def posts(tmp_path: Path) -> list[Post]:
+    made = []
+    for id in ("base", "target"):
+        side = Side(id=id, spec=id, kind="commit", commit="0" * 40, tree="0" * 40, label=id)
+        build = Build(side=id, kernel="k", key="k", path=str(tmp_path / "build"))
+        made.append(Post(id, Checkout(side=side, path=str(tmp_path)), Package(name="k"), build))
+    return made
+
+
+@pytest.fixture
+def hand(shop: Workshop) -> Iterator[Relay]:
+    with Relay(shop, SimulatedDevice()) as found:
+        yield found
+
+
+def waiting(hand: Relay) -> list[int]:
+    return hand._waiting.pids() if hand._waiting is not None else []
+
+
+def test_the_crew_that_was_awaited_works_with_the_processes_that_waited(hand: Relay, posts: list[Post]) -> None:
+    hand.ahead(posts, 2)
+    early = waiting(hand)
+    assert len(early) == 2
+    with hand.crew(posts, 2) as crew:
+        assert sorted(crew.pids()) == sorted(early)
+        assert all(proved.ok for proved in crew.prove().values())
+        assert crew.start_order == ("target", "base")
+    assert not any(alive(pid, wait=5) for pid in early)
+
+
+@pytest.mark.parametrize(("epoch", "which"), [(3, slice(None)), (2, slice(1))])
+def test_one_that_was_not_is_ended(hand: Relay, posts: list[Post], epoch: int, which: slice) -> None:
+    hand.ahead(posts, 2)
+    early = waiting(hand)
+    with hand.crew(posts[which], epoch) as crew:
+        assert not set(crew.pids()) & set(early)
+        assert not any(alive(pid, wait=5) for pid in early)
+
+
+def test_a_process_that_died_waiting_is_started_again(hand: Relay, posts: list[Post]) -> None:
+    hand.ahead(posts, 2)
+    early = waiting(hand)
+    os.kill(early[0], 9)
+    assert not alive(early[0], wait=5)
+    with hand.crew(posts, 2) as crew:
+        assert len(crew.pids()) == 2
+        assert len(set(crew.pids()) & set(early)) == 1
+
+
+def test_nobody_waits_on_after_the_run(shop: Workshop, posts: list[Post]) -> None:
+    with Relay(shop, SimulatedDevice()) as hand:
+        hand.ahead(posts, 2)
+        early = waiting(hand)
+    assert early
+    assert not any(alive(pid, wait=5) for pid in early)
+
+
+def test_nobody_waits_where_they_would_take_what_is_measured(
+    shop: Workshop, posts: list[Post], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = Relay(shop, CpuDevice())
+    cpu.ahead(posts, 2)
+    assert not waiting(cpu)
+    gpu = SimulatedDevice()
+    gpu.kind = "cuda"  # type: ignore[assignment]
+    monkeypatch.setattr(relay.os, "cpu_count", lambda: 4)
+    few = Relay(shop, gpu)
+    few.ahead(posts, 2)
+    assert not waiting(few)
+    monkeypatch.setattr(relay.os, "cpu_count", lambda: 16)
+    with few:
+        few.ahead(posts, 2)
+        assert len(waiting(few)) == 2
