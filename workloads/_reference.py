@@ -63,9 +63,10 @@ class KeptBlocks:
         return self.kept[head, rows // self.q_block].repeat_interleave(self.k_block, dim=1)[:, : self.keys]
 
 
-def reference(case: Case, inputs: Tensors, mask: Mask) -> dict[str, Tensors]:
+def reference(case: Case, inputs: Tensors, mask: Mask, scale: float | None = None) -> dict[str, Tensors]:
     """Expected values by output name: heads [m], rows [m, n], values [m, n, hd], scale [m, n].
 
+    `scale` multiplies the scores, 1/sqrt(hd) if None; another one is for forward cases only.
     float64 for float32 inputs and on a CPU, else float32 from the upcast inputs (which TF32 represents exactly, so a
     kernel package that turns TF32 on cannot spoil it).
     """
@@ -73,7 +74,8 @@ def reference(case: Case, inputs: Tensors, mask: Mask) -> dict[str, Tensors]:
     draw = torch.Generator().manual_seed(_fingerprint(inputs["q"]))
     rows = _sample(case["nhq"], case["seqlen"], draw).to(inputs["q"].device)
     if case["direction"] == "fwd":
-        return {"out": _query_side(inputs, mask, rows, work)["out"]}
+        sharpness = 1.0 if scale is None else scale * math.sqrt(case["hd"])
+        return {"out": _query_side(inputs, mask, rows, work, sharpness)["out"]}
     heads = _sample_heads(case, inputs["q"].device.type, draw).to(inputs["q"].device)
     keys = _sample(len(heads), case["seqlen"], draw).to(inputs["q"].device)
     return {"dq": _query_side(inputs, mask, rows, work)["dq"], **_key_side(inputs, mask, heads, keys, work)}
@@ -120,15 +122,18 @@ def _where(share: torch.Tensor, want: Tensors, case: Case) -> str:
     return f"{wrong} of {share.numel()} sampled rows are wrong; {worst}"
 
 
-def _query_side(inputs: Tensors, mask: Mask, rows: torch.Tensor, work: torch.dtype) -> dict[str, Tensors]:
-    """`out`, and `dq` where there is a dout, at rows [nhq, n] of every query head."""
+def _query_side(
+    inputs: Tensors, mask: Mask, rows: torch.Tensor, work: torch.dtype, sharpness: float = 1.0
+) -> dict[str, Tensors]:
+    """`out`, and `dq` where there is a dout, at rows [nhq, n] of every query head. `sharpness` multiplies the usual
+    scale, for `out` alone."""
     group = inputs["q"].shape[1] // inputs["k"].shape[1]
     found = []
     for head, at in enumerate(rows):
         k, v = (inputs[name][:, head // group].to(work) for name in ("k", "v"))
         parts = []
         for some in at.split(_slab(k)):
-            q = inputs["q"][some, head].to(work)
+            q = inputs["q"][some, head].to(work) * sharpness
             dout = inputs["dout"][some, head].to(work) if "dout" in inputs else None
             parts.append(_query_terms(q, dout, k, v, mask.allowed(head // group, some)))
         found.append([torch.cat(terms) for terms in zip(*parts, strict=True)])

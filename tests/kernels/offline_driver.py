@@ -3,7 +3,8 @@
     python -m tests.kernels.offline_driver [label ...]
 
 A process of its own, because it makes `OfflineDriver` Triton's driver: nothing can be launched in it. Prints one JSON
-object per kernel of warmup.catalogue, all of them or those whose label is given.
+object per kernel of warmup.catalogue, all of them or those whose label is given. `report` does the same for the kernels
+of other packages.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,18 +106,24 @@ def overlaps(sass: str) -> list[int]:
     return found
 
 
+def report(catalogue: Callable[[torch.device], Iterable[tuple[str, Any]]], labels: list[str]) -> None:
+    """Compile (label, launch) of the catalogue, all or those named, and print a line of JSON for each."""
+    for label, job in catalogue(torch.device("cpu")):
+        if labels and label not in labels:
+            continue
+        grid = job.grid if hasattr(job, "grid") else (job.programs,)
+        code = machine_code(job.kernel.warmup(*job.args, grid=grid, **job.options))
+        opcodes = ("HGMMA", "WARPGROUP.DEPBAR", "UTMALDG", "UTMASTG", "UTMAREDG", "STL", "LDL", "LDGSTS", "MUFU.RCP")
+        counts = {opcode: code.count(opcode) for opcode in opcodes}
+        facts = {"label": label, "registers": code.registers, "stack": code.stack, "shared": code.shared}
+        print(json.dumps(facts | counts | {"overlaps": overlaps(code.sass)}), flush=True)
+
+
 def main(labels: list[str]) -> None:
     driver.set_active(OfflineDriver())
     from kernels.ffa.cuda import warmup
 
-    for label, job in warmup.catalogue(torch.device("cpu")):
-        if labels and label not in labels:
-            continue
-        code = machine_code(job.kernel.warmup(*job.args, grid=(job.programs,), **job.options))
-        opcodes = ("HGMMA", "WARPGROUP.DEPBAR", "UTMALDG", "UTMASTG", "UTMAREDG", "STL", "LDL", "LDGSTS")
-        counts = {opcode: code.count(opcode) for opcode in opcodes}
-        facts = {"label": label, "registers": code.registers, "stack": code.stack, "shared": code.shared}
-        print(json.dumps(facts | counts | {"overlaps": overlaps(code.sass)}), flush=True)
+    report(warmup.catalogue, labels)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,18 @@
+"""Fused multi-head attention as a ladder of optimisations, each rung one change more than the one before.
+
+| rung | what it adds |
+|---|---|
+| `basic` | one fused kernel: online softmax with the natural exponential, loads by pointers, a shallow pipeline |
+| `exp2` | base-2 exponential, the scale of the scores folded into its argument |
+| `memory` | loads by the tensor memory accelerator where the GPU has one, a deeper pipeline, long causal rows first |
+| `full` | two thread blocks per multiprocessor, and an approximate reciprocal instead of divisions |
+
+Tiles, warps and stages of each rung on each kind of GPU are a table, `TABLE` in platforms.py.
+"""
+
+from .api import UnsupportedOption, configuration, fmha
+from .platforms import RUNGS, TABLE, Config
+
+VARIANTS = RUNGS
+
+__all__ = ["RUNGS", "TABLE", "VARIANTS", "Config", "UnsupportedOption", "configuration", "fmha"]

@@ -1,0 +1,85 @@
+"""Runs the ladder's rungs in Triton's interpreter: TRITON_INTERPRET=1 python -m tests.kernels.ladder_interpret [N ...].
+
+A process of its own, because the variable is read when Triton is imported. Prints one line per case, all or those
+of the given lengths, and exits with 1 if one is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from kernels import ladder
+from tests.kernels.ffa_cuda_cases import judge, poisoned
+
+
+@dataclass(frozen=True)
+class Case:
+    """Shapes of a call of every rung. Lengths that no tile divides, and less than one tile, are among them."""
+
+    length: int
+    dim: int
+    causal: bool
+    dtype: torch.dtype
+
+
+def every_case() -> Iterator[Case]:
+    yield Case(128, 128, True, torch.float16)
+    yield Case(200, 64, True, torch.float16)
+    yield Case(200, 64, False, torch.bfloat16)
+    yield Case(257, 128, True, torch.bfloat16)
+    yield Case(33, 128, False, torch.bfloat16)
+    yield Case(33, 64, True, torch.float16)
+    yield Case(1, 64, True, torch.float16)
+
+
+def naive(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool, dtype: torch.dtype
+) -> torch.Tensor:
+    """Attention by definition, in `dtype` throughout."""
+    q, k, v = (x.to(dtype) for x in (q, k, v))
+    score = q @ k.transpose(-1, -2) * scale
+    if causal:
+        score = score.masked_fill(~torch.ones_like(score, dtype=torch.bool).tril(), -torch.inf)
+    return score.softmax(-1) @ v
+
+
+def wrong(case: Case, rung: str, device: torch.device | str = "cpu", scale: float = 0.11) -> str:
+    """What is wrong with a rung on two heads of which the second is all NaN: the first must not notice it."""
+    generator = torch.Generator(device).manual_seed(case.length)
+    size = (1, 2, case.length, case.dim)
+    q, k, v = (torch.randn(size, generator=generator, device=device).to(case.dtype) for _ in range(3))
+    for tensor in (q, k, v):
+        tensor[:, 1] = torch.nan
+    with poisoned():
+        got = ladder.fmha(q, k, v, scale=scale, causal=case.causal, rung=rung)
+    if got.dtype != case.dtype:
+        return f"{got.dtype}, expected {case.dtype}"
+    one = [x[:, :1] for x in (q, k, v)]
+    exact, rough = (naive(*one, scale, case.causal, dtype) for dtype in (torch.float64, case.dtype))
+    return judge("out", got[:, :1], exact, rough)
+
+
+def main(lengths: list[str]) -> int:
+    if not triton.knobs.runtime.interpret:
+        raise SystemExit("TRITON_INTERPRET=1 is not set")
+    if any(name.split(".")[0] == "abprof" for name in sys.modules):
+        raise SystemExit("the package imports abprof")
+    torch.set_num_threads(1)
+    failed = 0
+    for case in every_case():
+        if lengths and str(case.length) not in lengths:
+            continue
+        for rung in ladder.RUNGS:
+            problem = wrong(case, rung)
+            failed += bool(problem)
+            print(f"{case} {rung}: {problem or 'right'}", flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,29 @@
+"""Compile the ladder's rungs for sm_90a without a GPU: python -m tests.kernels.ladder_offline [label ...]."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import torch
+from triton.runtime import driver
+
+from kernels import ladder
+from kernels.ladder.launch import Launch, prepare
+from tests.kernels.offline_driver import OfflineDriver, report
+
+
+def catalogue(device: torch.device) -> Iterator[tuple[str, Launch]]:
+    """Every rung with its row of the platform table, as fmha_scaling calls it; the last rung without a mask too."""
+    q, k, v, out = (torch.empty(1, 2, 256, 128, dtype=torch.float16, device=device) for _ in range(4))
+    for rung in ladder.RUNGS:
+        for causal in (True, False) if rung == ladder.RUNGS[-1] else (True,):
+            config = ladder.TABLE["sm90"][rung]
+            made = prepare(q, k, v, out, scale=0.1, causal=causal, rung=rung, config=config)
+            assert made is not None
+            yield f"{rung} {'causal' if causal else 'full'}", made
+
+
+if __name__ == "__main__":
+    driver.set_active(OfflineDriver())
+    report(catalogue, sys.argv[1:])

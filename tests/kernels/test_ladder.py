@@ -1,0 +1,132 @@
+"""The ladder without a GPU: arguments, the platform table, every rung in Triton's interpreter, its machine code."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernels import ladder
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(module: str, *args: str, **env: str) -> list[str]:
+    """Lines that `python -m tests.kernels.MODULE` prints; it must exit with 0."""
+    variables = os.environ | {"OMP_NUM_THREADS": "1"} | env
+    command = [sys.executable, "-m", f"tests.kernels.{module}", *args]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_every_rung_in_the_interpreter() -> None:
+    lines = run("ladder_interpret", "33", "128", TRITON_INTERPRET="1")
+    assert len(lines) == 3 * len(ladder.RUNGS)
+    assert all(line.endswith(": right") for line in lines)
+
+
+@pytest.mark.slow
+def test_every_rung_in_the_interpreter_on_every_shape() -> None:
+    lines = run("ladder_interpret", TRITON_INTERPRET="1")
+    assert len(lines) == 7 * len(ladder.RUNGS)
+    assert all(line.endswith(": right") for line in lines)
+
+
+def gates(facts: dict[str, Any]) -> list[str]:
+    """What is wrong with a rung's machine code."""
+    rung, found = facts["label"].split()[0], []
+    if facts["STL"] or facts["LDL"] or facts["stack"]:
+        found.append(f"{facts['STL'] + facts['LDL']} spill instructions, {facts['stack']} bytes of stack")
+    if not facts["HGMMA"] or facts["WARPGROUP.DEPBAR"] * 2 > facts["HGMMA"]:
+        found.append(f"{facts['HGMMA']} wgmma, {facts['WARPGROUP.DEPBAR']} waits: serialised")
+    by_tma = rung in ("memory", "full")
+    if bool(facts["UTMALDG"]) != by_tma or bool(facts["LDGSTS"]) == by_tma:
+        found.append(f"loads: {facts['UTMALDG']} by TMA, {facts['LDGSTS']} by cp.async")
+    config = ladder.TABLE["sm90"][rung]
+    if config.per_sm * facts["registers"] * 32 * config.num_warps > 65536:
+        found.append(f"{facts['registers']} registers do not leave room for {config.per_sm} blocks")
+    if config.per_sm * (facts["shared"] + 1024) > 233472:
+        found.append(f"{facts['shared']} bytes shared do not leave room for {config.per_sm} blocks")
+    return found
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ("exp2 causal", "full causal"),
+        pytest.param(("basic causal", "memory causal", "full full"), marks=pytest.mark.slow),
+    ],
+)
+def test_machine_code(labels: tuple[str, ...]) -> None:
+    kernels = [json.loads(line) for line in run("ladder_offline", *labels)]
+    assert tuple(facts["label"] for facts in kernels) == labels
+    assert {facts["label"]: gates(facts) for facts in kernels if gates(facts)} == {}
+
+
+def test_the_table_has_every_rung_for_every_family() -> None:
+    from kernels.ladder.platforms import FAMILIES
+
+    assert set(FAMILIES.values()) == set(ladder.TABLE)
+    assert all(tuple(row) == ladder.RUNGS == ladder.VARIANTS for row in ladder.TABLE.values())
+    assert not any(config.tma for config in ladder.TABLE["sm80"].values()), "no such loads before 9.0"
+    for row in ladder.TABLE.values():
+        assert row["basic"] == row["exp2"], "one change a rung"
+
+
+@pytest.mark.parametrize(
+    ("config", "registers"),
+    [
+        (ladder.Config(64, 64, 4, 2), None),
+        (ladder.Config(64, 64, 4, 2, per_sm=2), None),
+        (ladder.Config(64, 64, 4, 2, per_sm=3), 168),
+        (ladder.Config(128, 64, 8, 2, per_sm=2), 128),
+    ],
+)
+def test_register_bound(config: ladder.Config, registers: int | None) -> None:
+    assert config.registers == registers
+
+
+def tensors(dtype: torch.dtype = torch.float16, dim: int = 64) -> list[torch.Tensor]:
+    return [torch.zeros(1, 1, 16, dim, dtype=dtype) for _ in range(3)]
+
+
+def test_on_a_cpu_it_says_what_it_needs() -> None:
+    with pytest.raises(ladder.UnsupportedOption, match=r"needs an NVIDIA GPU, and this is cpu"):
+        ladder.fmha(*tensors())
+    with pytest.raises(ladder.UnsupportedOption, match="NVIDIA GPU"):
+        ladder.configuration("full", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"rung": "top"}, ValueError, "basic, exp2, memory, full, not 'top'"),
+        ({"scale": 0.0}, ValueError, "positive"),
+        ({"scale": float("nan")}, ValueError, "finite"),
+    ],
+)
+def test_bad_options(changes: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        ladder.fmha(*tensors(), **changes)
+
+
+def test_bad_tensors() -> None:
+    q, k, v = tensors()
+    for bad, error, said in [
+        ((q[0], k, v), ValueError, r"q must be \[B, H, N, D\]"),
+        ((q, k[:, :, :8], v), ValueError, "q and k must have equal shapes"),
+        ((q, k, v.bfloat16()), ValueError, "v is torch.bfloat16"),
+        (tensors(torch.float32), ladder.UnsupportedOption, "dtype float32"),
+        (tensors(dim=96), ladder.UnsupportedOption, "head dimension 96"),
+    ]:
+        with pytest.raises(error, match=said):
+            ladder.fmha(*bad)

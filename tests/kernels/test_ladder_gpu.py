@@ -1,0 +1,61 @@
+"""The ladder on a GPU: every rung against float64, exact repeats, gradients, tensors beyond 32-bit offsets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels import ladder
+from tests.kernels.ladder_interpret import Case, every_case, naive, wrong
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+RUNGS = pytest.mark.parametrize("rung", ladder.RUNGS)
+LONG = [
+    Case(2048, 128, True, torch.float16),
+    Case(1999, 128, False, torch.bfloat16),
+    Case(1025, 64, True, torch.bfloat16),
+]
+
+
+@RUNGS
+@pytest.mark.parametrize("case", [*every_case(), *LONG], ids=str)
+def test_right(case: Case, rung: str) -> None:
+    assert wrong(case, rung, "cuda") == ""
+
+
+@RUNGS
+def test_repeats_bit_for_bit(rung: str) -> None:
+    q, k, v = (torch.randn(2, 4, 1500, 128, device="cuda", dtype=torch.float16) for _ in range(3))
+    first = ladder.fmha(q, k, v, rung=rung)
+    assert all(torch.equal(first, ladder.fmha(q, k, v, rung=rung)) for _ in range(20))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_gradients(causal: bool) -> None:
+    leaves = [torch.randn(1, 2, 300, 64, device="cuda", dtype=torch.float16, requires_grad=True) for _ in range(3)]
+    dout = torch.randn(1, 2, 300, 64, device="cuda", dtype=torch.float16)
+    got = torch.autograd.grad(ladder.fmha(*leaves, causal=causal), leaves, dout)
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    exact = torch.autograd.grad(naive(*wide, 64**-0.5, causal, torch.float64), wide, dout.double())
+    for a, b in zip(got, exact, strict=True):
+        assert float((a.double() - b).norm() / b.norm()) < 5e-3
+
+
+@RUNGS
+def test_offsets_beyond_32_bits(rung: str) -> None:
+    """2.4 G elements each: the last head against float64."""
+    heads, length = 9200, 2048
+    q, k, v = (torch.randn(1, heads, length, 128, device="cuda", dtype=torch.float16) for _ in range(3))
+    out = ladder.fmha(q, k, v, rung=rung)
+    last = [x[:, -1:] for x in (q, k, v)]
+    exact = naive(*last, 128**-0.5, True, torch.float64)
+    assert float((out[:, -1:].double() - exact).norm() / exact.norm()) < 2e-3
+
+
+def test_unusual_layouts_are_made_contiguous() -> None:
+    q, k, v = (torch.randn(1, 300, 4, 64, device="cuda", dtype=torch.float16).transpose(1, 2) for _ in range(3))
+    assert torch.equal(ladder.fmha(q, k, v), ladder.fmha(q.contiguous(), k.contiguous(), v.contiguous()))

@@ -1,0 +1,200 @@
+"""fmha_scaling on a stand-in package: matrices, formulas, right answers pass, planted slips are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from abprof.kit import Check, Unsupported
+from tests.workloads.conftest import cases, load
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the tests need to know of a workload: its axes' names for a small case, and how its kernel is called."""
+
+    name: str
+    length: str
+    small: dict[str, Any]
+    function: str
+
+
+KNOWN = [
+    Known(
+        "fmha_scaling", "seq_len", {"seq_len": 300, "batch": 2, "n_heads": 3, "head_dim": 64, "causal": True}, "fmha"
+    ),
+]
+
+
+@pytest.fixture(params=KNOWN, ids=lambda known: known.name)
+def known(request: pytest.FixtureRequest) -> Known:
+    return request.param
+
+
+@pytest.fixture
+def module(known: Known) -> ModuleType:
+    return load(known.name)
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+    """Float32 inside, the probabilities in q's dtype."""
+    score = q.float() @ k.float().transpose(-1, -2) * scale
+    if causal:
+        score = score.masked_fill(~torch.ones_like(score, dtype=torch.bool).tril(), -torch.inf)
+    return (score.softmax(-1).to(q.dtype).float() @ v.float()).to(q.dtype)
+
+
+def package(module: ModuleType, known: Known, one: dict[str, Any], spoil: Callable[..., Any] = attend) -> ModuleType:
+    """A kernel package whose function computes `spoil(q, k, v, scale, causal)`, in every variant."""
+    made, shape = ModuleType("package"), module.shape(one)
+    setattr(made, known.function, lambda q, k, v, *rest, **options: spoil(q, k, v, shape.scale, shape.causal))
+    return made
+
+
+def judged(module: ModuleType, known: Known, one: dict[str, Any], spoil: Callable[..., Any] = attend) -> Check:
+    inputs = module.inputs(one, "cpu", 7)
+    op = module.prepare(package(module, known, one, spoil), module.VARIANTS[0], one, inputs)
+    return module.check(one, op.call(), module.reference(one, inputs))
+
+
+def small(module: ModuleType, known: Known, **changes: Any) -> dict[str, Any]:
+    return {**cases(module, "smoke")[0], **known.small, **changes}
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_right_answers_pass_with_room(module: ModuleType, known: Known, dtype: str) -> None:
+    tolerance = module._batched._reference.TOLERANCE
+    before = tolerance[dtype]
+    tolerance[dtype] = before / 2
+    try:
+        found = judged(module, known, small(module, known, dtype=dtype))
+    finally:
+        tolerance[dtype] = before
+    assert found.ok, found.reason
+    assert found.max_abs is not None
+    assert 0 < found.max_abs < 0.02
+
+
+def without_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+    """The last rows do not see the tile of keys 64..128."""
+    kept = torch.cat([torch.arange(64), torch.arange(128, k.shape[2])])
+    score = q.float() @ k.float()[:, :, kept].transpose(-1, -2) * scale
+    out = attend(q, k, v, scale, causal)
+    if causal:
+        score = score.masked_fill(kept > torch.arange(q.shape[2])[:, None], -torch.inf)
+    out[:, :, 200:] = (score.softmax(-1) @ v.float()[:, :, kept])[:, :, 200:].to(out.dtype)
+    return out
+
+
+def one_nan(*args: Any) -> torch.Tensor:
+    out = attend(*args)
+    out[1, 2, 33, 5] = torch.nan
+    return out
+
+
+SLIPS: list[tuple[str, Callable[..., Any], str]] = [
+    ("scale", lambda q, k, v, s, c: attend(q, k, v, s * 1.05, c), "rows are wrong"),
+    ("no mask or another", lambda q, k, v, s, c: attend(q, k, v, s, not c), "rows are wrong"),
+    ("a tile of keys left out", without_keys, "rows are wrong"),
+    ("heads swapped", lambda *a: attend(*a).flip(1), "rows are wrong"),
+    ("batches swapped", lambda *a: attend(*a).flip(0), "rows are wrong"),
+    ("one NaN", one_nan, "1 of"),
+    ("float32", lambda *a: attend(*a).float(), "torch.float32"),
+    ("another layout", lambda *a: attend(*a).transpose(1, 2), "shape"),
+    ("two outputs", lambda *a: (attend(*a), None), "one tensor"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "said"), [pytest.param(s, r, id=name) for name, s, r in SLIPS])
+def test_slips_are_found(module: ModuleType, known: Known, spoil: Callable[..., Any], said: str) -> None:
+    found = judged(module, known, small(module, known), spoil)
+    assert not found.ok
+    assert said in found.reason
+
+
+def test_same_seed_same_bytes(module: ModuleType, known: Known) -> None:
+    one = small(module, known)
+    first, again, other = (module.inputs(one, "cpu", seed) for seed in (3, 3, 4))
+    assert all(torch.equal(first[name], again[name]) for name in ("q", "k", "v"))
+    assert not torch.equal(first["q"], other["q"])
+    assert all(0.95 < float(tensor.float().std()) < 1.05 for tensor in first.values())
+
+
+def test_a_missing_option_is_unsupported_and_a_missing_function_an_attribute_error(
+    module: ModuleType, known: Known
+) -> None:
+    one = small(module, known)
+
+    def refuse(*args: Any) -> torch.Tensor:
+        raise NotImplementedError("no such thing")
+
+    op = module.prepare(package(module, known, one, refuse), module.VARIANTS[0], one, module.inputs(one, "cpu", 1))
+    with pytest.raises(Unsupported, match="no such thing"):
+        op.call()
+    with pytest.raises(AttributeError, match=known.function):
+        module.prepare(ModuleType("empty"), None, one, module.inputs(one, "cpu", 1))
+
+
+@pytest.mark.parametrize("preset", ["smoke", "default", "full", "product"])
+def test_on_a_cpu_every_case_says_what_it_needs(module: ModuleType, preset: str) -> None:
+    """So that a run of this repository on a laptop takes no time for them."""
+    for device in ("cpu", "cuda"):
+        made = cases(module, preset, device)
+        assert len({tuple(one.items()) for one in made}) == len(made) > 0
+        assert all("needs an NVIDIA GPU" in module.skip(one, torch.device("cpu")) for one in made)
+
+
+def test_a_dtype_that_is_none_is_skipped_and_unsupported(module: ModuleType, known: Known) -> None:
+    one = small(module, known, dtype="fp4")
+    assert "fp4" in module.skip(one, "cpu")
+    with pytest.raises(Unsupported, match="fp4"):
+        module.inputs(one, "cpu", 1)
+
+
+def test_sdpa_passes_the_same_check(module: ModuleType, known: Known) -> None:
+    one = small(module, known)
+    inputs = module.inputs(one, "cpu", 7)
+    found = module.check(one, module.PEERS["sdpa"](one, inputs).call(), module.reference(one, inputs))
+    assert found.ok, found.reason
+
+
+def test_phases_name_their_ranges(module: ModuleType) -> None:
+    assert set(module.PHASES) == {"prepare", "run"}
+    assert all(label.endswith(name) and text for name, (label, text) in module.PHASES.items())
+
+
+# ---------------------------------------------------------------- the originals' matrices and formulas
+
+
+def test_the_scaling_analysis_matrix() -> None:
+    module = load("fmha_scaling")
+    full = cases(module, "full")
+    assert [one["seq_len"] for one in full] == [1024, 2048, 4096, 8192, 16384]
+    assert {(o["batch"], o["n_heads"], o["head_dim"], o["dtype"], o["causal"]) for o in full} == {
+        (4, 32, 128, "fp16", True)
+    }
+    assert module.VARIANTS == ("basic", "exp2", "memory", "full")
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "ms", "tflops"),
+    [(2048, 0.178, 772.1), (8192, 1.897, 1159.2), (16384, 7.014, 1254.1)],
+)
+def test_tflops_of_the_published_times(seq_len: int, ms: float, tflops: float) -> None:
+    """The original's own rows on a B300: 2 B H N^2 D in so many milliseconds."""
+    module = load("fmha_scaling")
+    work = module.work({**cases(module, "full")[0], "seq_len": seq_len})
+    assert round(work.flops / (ms * 1e-3) / 1e12, 1) == tflops
+    assert work.convention == "fwd-causal-half"
+    assert work.bytes == 4 * 4 * 32 * seq_len * 128 * 2
+
+
+def test_full_attention_counts_every_pair() -> None:
+    module = load("fmha_scaling")
+    work = module.work({**cases(module, "full")[0], "causal": False})
+    assert (work.flops, work.convention) == (4 * 4 * 32 * 1024**2 * 128, "fwd-dense")
