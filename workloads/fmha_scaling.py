@@ -38,9 +38,13 @@ def _preset(lengths: list[int], batch: int, heads: int) -> dict[str, list[Any]]:
     }
 
 
+def _default(device: str) -> dict[str, list[Any]]:
+    return _preset([1024, 4096], 4, 32) if device == "cuda" else _preset([1024], 4, 32)
+
+
 PRESETS = {
     "smoke": _preset([512], 1, 4),
-    "default": _preset([1024, 4096], 4, 32),
+    "default": _default,
     "full": _preset([1024, 2048, 4096, 8192, 16384], 4, 32),
     "product": _preset([1024, 2048, 4096, 8192, 16384], 4, 32),
 }
