@@ -1,0 +1,96 @@
+"""The pre-pass of kernels/dmask by brute force, and that the lists are used just when they should be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+
+import torch
+
+from kernels.dmask import prepass
+from tests.kernels import dmask_cases as cases
+
+
+def mixed(device: str) -> torch.Tensor:
+    """[2, 2, 300, 500]: empty, full, partial tiles and tails; one plane without anything, one with everything."""
+    generator = torch.Generator().manual_seed(3)
+    coarse = torch.randint(0, 3, (2, 2, 5, 8), generator=generator)
+    fine = coarse.repeat_interleave(64, 2).repeat_interleave(64, 3)[..., :300, :500]
+    mask = (fine == 2) | ((fine == 1) & (torch.rand(fine.shape, generator=generator) < 0.001))
+    mask[0, 1], mask[1, 1] = False, True
+    return mask.to(device)
+
+
+def expected_classes(mask: torch.Tensor) -> torch.Tensor:
+    planes = torch.nn.functional.pad(mask.flatten(0, 1), (0, 12, 0, 20)).unflatten(2, (8, 64)).unflatten(1, (5, 64))
+    kept = planes.sum((2, 4))
+    return (kept > 0).to(torch.uint8) + (kept == 4096).to(torch.uint8)
+
+
+def classes(device: str) -> bool:
+    mask = mixed(device)
+    found = prepass.classify(mask)
+    visited = found.tiles.bool().flatten(1).sum(1)
+    return (
+        torch.equal(found.tiles, expected_classes(mask))
+        and torch.equal(found.counts[:, 1], mask.flatten(0, 1).flatten(1).sum(1))
+        and torch.equal(found.counts[:, 0], visited)
+        and len(found.tiles.unique()) == 3
+    )
+
+
+def lists(device: str) -> bool:
+    found = prepass.classify(mixed(device))
+    for made, tiles in ((prepass.row_lists(found), found.tiles), (prepass.column_lists(found), found.tiles.mT)):
+        for plane, i in torch.cartesian_prod(*map(torch.arange, tiles.shape[:2])).tolist():
+            line = tiles[plane, i].tolist()
+            full, part = ([t for t, c in enumerate(line) if c == want] for want in (2, 1))
+            if made.num[plane, i].tolist() != [len(full), len(full + part)]:
+                return False
+            if made.index[plane, i, : len(full + part)].tolist() != full + part:
+                return False
+    return True
+
+
+def choice(device: str) -> bool:
+    """With lists that lie, a density of exactly 0.85 goes wrong and one above it does not, both ways."""
+    return all(_with_lies(name, device) == right for name, right in (("exactly", False), ("above", True)))
+
+
+def _with_lies(name: str, device: str) -> bool:
+    case = next(cases.named(f"tiles_{name}_0.85"))
+    data = cases.draw(case, torch.float16, device, seed=4)
+    make = prepass._lists
+
+    def lie(*args: object) -> prepass.Lists:
+        made = make(*args)  # type: ignore[arg-type]
+        return replace(made, num=torch.zeros_like(made.num))
+
+    with mock.patch.object(prepass, "_lists", lie):
+        got = cases.attend(data, None)
+    wrong = [bool(got[name].any()) for name in cases.NAMES]
+    if any(wrong) != all(wrong):
+        return False
+    return not cases.wrong(got, data, None)
+
+
+def unvisited(device: str) -> bool:
+    """What no list names is not read: NaN there stays there."""
+    case = next(cases.named("strips"))
+    data = cases.draw(case, torch.float16, device, seed=5)
+    mask = torch.zeros_like(data["mask"])
+    mask[..., :64, :128] = True
+    mask[..., 128:, 128:192] = True  # rows 64 to 128 see nothing, keys from 192 on are seen by nobody
+    clean = cases.attend(data | {"mask": mask}, None)
+    data["q"][:, 64:128], data["dout"][:, 64:128] = torch.nan, torch.nan
+    data["k"][:, 192:], data["v"][:, 192:] = torch.nan, torch.nan
+    spoilt = cases.attend(data | {"mask": mask}, None)
+    return all(torch.equal(spoilt[name], clean[name]) for name in cases.NAMES)
+
+
+def ask(device: str) -> int:
+    """Print a line per question; how many answers are wrong."""
+    answers = {question.__name__: question(device) for question in (classes, lists, choice, unvisited)}
+    for name, right in answers.items():
+        print(f"{name}: {'right' if right else 'wrong'}", flush=True)
+    return list(answers.values()).count(False)

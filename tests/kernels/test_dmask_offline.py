@@ -1,0 +1,152 @@
+"""kernels/dmask without a GPU: Triton's interpreter against float64, the pre-pass, machine code for sm_90a, arguments."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.dmask import masked_attention
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = ("random_sparse", "strips_tails", "one_query", "tiny", "none")
+
+
+def run(module: str, *args: str, **env: str) -> str:
+    """What `python -m module` prints; it must exit with 0."""
+    command = [sys.executable, "-m", f"tests.kernels.{module}", *args]
+    variables = os.environ | {"OMP_NUM_THREADS": "1"} | env
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# ---------------------------------------------------------------- the kernels' logic
+
+
+@needs_triton
+def test_prepass_attention_and_gradients_in_the_interpreter() -> None:
+    printed = run("dmask_interpret", *QUICK, TRITON_INTERPRET="1")
+    assert printed.splitlines()[:4] == ["classes: right", "lists: right", "choice: right", "unvisited: right"]
+    assert printed.count(": right") == 4 + len(QUICK)
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_case_in_the_interpreter() -> None:
+    from tests.kernels import dmask_cases
+
+    assert run("dmask_interpret", TRITON_INTERPRET="1").count(": right") == 4 + len(dmask_cases.CASES)
+
+
+# ---------------------------------------------------------------- machine code
+
+SPILLS = {"dkdv 128": 24, "dq 128": 4}  # spill instructions that are there today
+
+
+def gates(facts: dict[str, Any]) -> list[str]:
+    """What is wrong with a kernel's machine code."""
+    label, found = facts["label"], []
+    spilled = facts["STL"] + facts["LDL"]
+    if spilled > SPILLS.get(label, 0):
+        found.append(f"{spilled} spill instructions, {facts['stack']} bytes of stack")
+    if label.split()[0] in ("forward", "dkdv", "dq"):
+        if not facts["HGMMA"]:
+            found.append("no wgmma")
+        if facts["WARPGROUP.DEPBAR"] * 2 > facts["HGMMA"]:
+            found.append("ptxas serialised the wgmma instructions")
+        if not facts["LDGSTS"]:
+            found.append("loads are not pipelined")
+    return found
+
+
+def compiled(*labels: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run("dmask_compile", *labels).splitlines()]
+
+
+@needs_triton
+def test_machine_code() -> None:
+    kernels = compiled("forward 64")
+    assert {facts["label"]: gates(facts) for facts in kernels} == {"forward 64": []}
+
+
+@needs_triton
+@pytest.mark.slow
+def test_machine_code_of_every_kernel() -> None:
+    kernels = compiled()
+    assert len(kernels) == 10
+    assert {facts["label"]: gates(facts) for facts in kernels if gates(facts)} == {}
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def tensors(**changes: Any) -> dict[str, torch.Tensor]:
+    made = {
+        "q": torch.zeros(2, 10, 4, 64, dtype=torch.bfloat16),
+        "k": torch.zeros(2, 12, 2, 64, dtype=torch.bfloat16),
+        "v": torch.zeros(2, 12, 2, 64, dtype=torch.bfloat16),
+        "mask": torch.ones(2, 4, 10, 12, dtype=torch.bool),
+    }
+    return made | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"q": torch.zeros(10, 4, 64, dtype=torch.bfloat16)}, r"q must be \[batch, tokens, heads, head dim\]"),
+        ({"k": torch.zeros(2, 12, 2, 64)}, "share dtype and device: k is float32 on cpu, q bfloat16"),
+        ({"v": torch.zeros(2, 11, 2, 64, dtype=torch.bfloat16)}, "k and v must have equal shapes"),
+        ({"q": torch.zeros(1, 10, 4, 64, dtype=torch.bfloat16)}, "equal batch and head dimension"),
+        ({"q": torch.zeros(2, 10, 3, 64, dtype=torch.bfloat16)}, "multiple of key heads, not 3 and 2"),
+        ({"mask": torch.ones(2, 4, 10, 12)}, "mask must be bool on cpu, not float32"),
+        ({"mask": torch.ones(2, 2, 10, 12, dtype=torch.bool)}, r"\[2 or 1, 4 or 1, 10, 12\], not \[2, 2, 10, 12\]"),
+        ({"mask": torch.ones(10, 12, dtype=torch.bool)}, r"not \[10, 12\]"),
+    ],
+)
+def test_bad_arguments_are_told_in_one_line(changes: dict[str, torch.Tensor], said: str) -> None:
+    with pytest.raises(ValueError, match=said) as told:
+        masked_attention(**tensors(**changes))
+    assert "\n" not in str(told.value)
+
+
+def test_what_is_not_there_is_not_implemented() -> None:
+    with pytest.raises(NotImplementedError, match="NVIDIA GPU: its tensors are on cpu"):
+        masked_attention(**tensors())
+    wide = {name: t.float() if t.is_floating_point() else t for name, t in tensors().items()}
+    with pytest.raises(NotImplementedError, match="not in float32"):
+        masked_attention(**wide)
+    short = {name: t[..., :32] if name != "mask" else t for name, t in tensors().items()}
+    with pytest.raises(NotImplementedError, match="64 and 128, not 32"):
+        masked_attention(**short)
+
+
+def test_an_infinite_scale_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernels.dmask import api
+
+    monkeypatch.setattr(api, "_check_supported", lambda q: None)
+    with pytest.raises(ValueError, match="scale = inf is not finite"):
+        masked_attention(**tensors(), scale=float("inf"))
+
+
+def test_what_is_expanded_is_one_plane() -> None:
+    from kernels.dmask import api
+
+    mask = torch.ones(1, 1, 10, 12, dtype=torch.bool)
+    assert api._planes(mask.expand(2, 4, -1, -1)).shape == (1, 1, 10, 12)
+    assert api._planes(torch.ones(2, 1, 10, 12, dtype=torch.bool).expand(-1, 4, -1, -1)).shape == (2, 1, 10, 12)
+    assert api._planes(torch.ones(2, 4, 10, 24, dtype=torch.bool)[..., :12]).is_contiguous()
+
+
+def test_the_package_imports_without_abprof_and_triton() -> None:
+    code = "import sys, kernels.dmask; assert not {m.split('.')[0] for m in sys.modules} & {'abprof', 'triton'}, sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
