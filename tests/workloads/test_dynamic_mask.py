@@ -1,0 +1,295 @@
+"""workloads/dynamic_mask.py without its kernel: the patterns' densities, inputs, facts, bands, and what its check finds."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from abprof.worker import declared
+from tests.workloads.conftest import FOLDER, cases, load
+
+ROOT = FOLDER.parent
+
+
+@pytest.fixture
+def masks() -> ModuleType:
+    return load("dynamic_mask")
+
+
+def patterns() -> ModuleType:
+    load("dynamic_mask")
+    return importlib.import_module("abprof_workloads._patterns")
+
+
+def small(module: ModuleType, **changes: Any) -> dict[str, Any]:
+    one = cases(module, "smoke", "cuda")[0]
+    return {**one, "seqlen": 256, "nhq": 2, "nhk": 2, "mask_heads": 2, **changes}
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    """A kernel package's function in plain torch, with the probabilities in q's dtype."""
+    group = q.shape[2] // k.shape[2]
+    wide = [x.float().transpose(1, 2).repeat_interleave(g, 1) for x, g in ((q, 1), (k, group), (v, group))]
+    score = wide[0] @ wide[1].transpose(2, 3) * (scale / q.shape[3] ** 0.5)
+    p = score.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num(0) * mask.any(-1, keepdim=True)
+    return (p.to(q.dtype).float() @ wide[2]).transpose(1, 2).to(q.dtype)
+
+
+def judged(module: ModuleType, one: dict[str, Any], attention: Callable[..., Any] = attend) -> Any:
+    inputs = module.inputs(one, "cpu", 7)
+    outputs = module.prepare(SimpleNamespace(masked_attention=attention), None, one, inputs).call()
+    return module.check(one, outputs, module.reference(one, inputs))
+
+
+# ---------------------------------------------------------------- patterns
+
+GOLDEN = {  # at 512 tokens, recomputed from the original's script
+    "block": (0.25, 0.23, 0.25, 0.23, 0.20),
+    "diagonal": (0.70, 0.58, 0.44, 0.28, 0.10),
+    "structured": (0.66, 0.55, 0.43, 0.28, 0.10),
+    "random": (0.90, 0.70, 0.50, 0.30, 0.10),
+}
+
+
+@pytest.mark.parametrize("pattern", GOLDEN)
+def test_densities_at_512_are_the_originals(pattern: str) -> None:
+    draw = torch.Generator().manual_seed(1)
+    made = [patterns().make(pattern, s, 512, 2, "cpu", draw) for s in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    assert [round(float(m.float().mean()), 2) for m in made] == pytest.approx(GOLDEN[pattern], abs=0.011)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "size"),
+    [*product(["random", "block", "diagonal", "structured", "dense"], [130, 512]), ("tiles", 512), ("tiles", 1024)],
+)
+def test_expected_pairs_are_those_that_are_kept(pattern: str, size: int) -> None:
+    for s in (0.1, 0.5, 0.9):
+        made = patterns().make(pattern, s, size, 8, "cpu", torch.Generator().manual_seed(2))
+        found, expected = float(made.sum()) / 8, patterns().expected_pairs(pattern, s, size)
+        if pattern in ("random", "structured"):
+            assert found == pytest.approx(expected, rel=0.03)
+        else:
+            assert found == expected
+
+
+def test_block_masks_whole_rows_and_tiles_whole_squares() -> None:
+    draw = torch.Generator().manual_seed(3)
+    block = patterns().measured(patterns().make("block", 0.5, 512, 2, "cpu", draw))
+    assert block == {"density": 0.25, "tiles": 128, "masked_tiles": 96, "full_tiles": 32, "masked_rows": 512}
+    tiles = patterns().measured(patterns().make("tiles", 0.5, 512, 1, "cpu", draw))
+    assert (tiles["density"], tiles["masked_tiles"], tiles["full_tiles"]) == (0.5, 32, 32)
+
+
+def test_tiles_at_the_edge_count_what_is_inside() -> None:
+    mask = torch.zeros(1, 100, 130, dtype=torch.bool)
+    mask[0, 99, 129] = mask[0, 3, 5] = True
+    assert patterns().measured(mask) == {
+        "density": 2 / 13000,
+        "tiles": 6,
+        "masked_tiles": 4,
+        "full_tiles": 0,
+        "masked_rows": 98,
+    }
+
+
+# ---------------------------------------------------------------- matrices and declarations
+
+
+def test_presets(masks: ModuleType) -> None:
+    counts = {name: len(cases(masks, name, "cuda")) for name in masks.PRESETS}
+    assert counts == {"smoke": 6, "default": 32, "original": 42, "full": 364}
+    assert {name: len(cases(masks, name, "cpu")) for name in masks.PRESETS} == dict.fromkeys(counts, 1)
+    full = cases(masks, "full", "cuda")
+    assert sorted({c["seqlen"] for c in full}) == [512, 1024, 2048, 4096, 8192, 16384, 32768]
+    assert {c["pattern"] for c in full} == set(patterns().PATTERNS)
+    for one in full:
+        assert one["mask_heads"] * one["batch"] * one["seqlen"] ** 2 <= 2**31, "a mask of at most 2 GiB"
+        assert masks.unfit(one) is None
+        assert masks.work(one).flops > 0
+    one = cases(masks, "original", "cuda")[0]
+    assert (one["batch"], one["nhq"], one["seqlen"], one["hd"], one["dtype"]) == (2, 8, 512, 64, "fp16")
+
+
+def test_declarations_are_read_as_a_worker_reads_them(masks: ModuleType) -> None:
+    presets = {name: declared.preset(axes, "cuda") for name, axes in masks.PRESETS.items()}
+    assert declared.scaled(masks, presets) == "seqlen"
+    sweep = declared.sweep(masks, presets)
+    assert sweep is not None
+    assert [tuple(band) for band in sweep.bands] == [
+        (0.0, 0.2, 2.0, 4.0),
+        (0.2, 0.4, 1.5, 3.0),
+        (0.4, 0.6, 1.2, 2.0),
+        (0.6, 0.85, 1.1, 1.5),
+        (0.85, 1.0, 0.97, 1.03),
+    ]
+    assert set(masks.SEED_COLUMNS) <= set(cases(masks, "full", "cuda")[0])
+
+
+def test_phases_are_the_packages_ranges(masks: ModuleType) -> None:
+    text = Path(ROOT / "kernels" / "dmask" / "autograd.py").read_text()
+    assert re.findall(r'record_function\("(\w+)"\)', text) == [label for label, _ in masks.PHASES.values()]
+
+
+@pytest.mark.parametrize(
+    ("density", "tier"), [(0.1, "High"), (0.30, "High"), (0.6, "Medium"), (0.85, "Low"), (1.0, "None (adaptive)")]
+)
+def test_tiers_are_the_guides(masks: ModuleType, density: float, tier: str) -> None:
+    assert masks.tier(density) == tier
+
+
+def test_a_cpu_is_unsupported_with_the_reason(masks: ModuleType) -> None:
+    assert "need an NVIDIA GPU" in masks.skip(small(masks), torch.device("cpu"))
+    assert masks.skip(small(masks), "cuda") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"pattern": "banded"}, "banded"),
+        ({"sparsity": 1.0}, "sparsity=1.0"),
+        ({"pattern": "dense", "sparsity": 0.5}, "not 0 for pattern=dense"),
+        ({"nhq": 4}, "mask_heads=2 is neither 1"),
+        ({"seqlen": 64}, "no more than a tile"),
+        ({"nhq": 3, "mask_heads": 1}, "no multiple"),
+    ],
+)
+def test_impossible_cases_have_a_reason(masks: ModuleType, changes: dict[str, Any], said: str) -> None:
+    assert said in masks.skip(small(masks, **changes), "cuda")
+
+
+def test_work_is_of_the_kept_pairs(masks: ModuleType) -> None:
+    one = small(masks, pattern="block", sparsity=0.5, seqlen=512, nhq=8, nhk=8, mask_heads=8)
+    forward, backward = masks.work(one), masks.work({**one, "direction": "bwd"})
+    assert forward.flops == 4 * 2 * 8 * 64 * (256 * 256)
+    assert forward.bytes == 4 * 2 * 8 * 512 * 64 * 2 + 16 * 512 * 512
+    assert backward.flops == 2.5 * forward.flops
+    assert (forward.convention, backward.convention) == ("fwd-kept-pairs", "bwd-2.5x-kept-pairs")
+
+
+# ---------------------------------------------------------------- inputs and facts
+
+
+@pytest.mark.parametrize("pattern", ["random", "structured", "tiles"])
+def test_same_seed_same_bytes(masks: ModuleType, pattern: str) -> None:
+    one = small(masks, pattern=pattern, sparsity=0.5, direction="bwd")
+    first, again, other = (masks.inputs(one, "cpu", seed) for seed in (3, 3, 4))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["q"], other["q"])
+    assert not torch.equal(first["mask"], other["mask"])
+    assert not torch.equal(first["mask"][0, 0], first["mask"][1, 1])
+    assert first["q"].shape == first["dout"].shape == (2, 256, 2, 64)
+    assert first["mask"].shape == (2, 2, 256, 256)
+
+
+def test_one_mask_for_all_heads_is_one_for_the_batch(masks: ModuleType) -> None:
+    made = masks.inputs(small(masks, pattern="random", sparsity=0.5, nhq=4, mask_heads=1), "cpu", 1)
+    assert made["mask"].shape == (1, 1, 256, 256)
+    assert made["k"].shape == (2, 256, 2, 64)
+
+
+def test_facts_are_measured(masks: ModuleType) -> None:
+    one = small(masks, pattern="tiles", sparsity=0.9, seqlen=512)
+    told = masks.facts(one, masks.inputs(one, "cpu", 1))
+    assert told == {
+        "density": 0.125,
+        "tiles": 256,
+        "masked_tiles": 224,
+        "full_tiles": 32,
+        "masked_rows": told["masked_rows"],
+        "tier": "High",
+    }
+    assert told["masked_rows"] >= 4 * 256, "two squares reach half of the rows at most"
+
+
+# ---------------------------------------------------------------- the check
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+@pytest.mark.parametrize("pattern", ["random", "block", "diagonal", "structured", "tiles", "dense"])
+def test_right_outputs_pass(masks: ModuleType, pattern: str, direction: str) -> None:
+    sparsity = 0.0 if pattern == "dense" else 0.7
+    for dtype in ("fp16", "bf16"):
+        found = judged(masks, small(masks, pattern=pattern, sparsity=sparsity, direction=direction, dtype=dtype))
+        assert found.ok, found.reason
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_right_outputs_pass_with_grouped_heads(masks: ModuleType, direction: str) -> None:
+    one = small(masks, pattern="random", sparsity=0.5, nhq=4, mask_heads=1, direction=direction)
+    assert judged(masks, one).ok
+
+
+def one_tile(mask: torch.Tensor) -> torch.Tensor:
+    """Head 1 of the last batch entry loses one 64 x 64 tile."""
+    mask = mask.clone()
+    mask[-1, -1, 64:128, 128:192] = False
+    return mask
+
+
+def one_row_more(mask: torch.Tensor) -> torch.Tensor:
+    """A row of head 0 that should see nothing sees all."""
+    mask = mask.clone()
+    mask[0, 0, int((~mask[0, 0].any(1)).nonzero()[0])] = True
+    return mask
+
+
+SLIPS: dict[str, tuple[str, Callable[..., torch.Tensor]]] = {
+    "a tile is left out": ("dense", lambda q, k, v, m: attend(q, k, v, one_tile(m))),
+    "the mask is off by a row": ("random", lambda q, k, v, m: attend(q, k, v, m.roll(1, 2))),
+    "the mask is transposed": ("random", lambda q, k, v, m: attend(q, k, v, m.mT)),
+    "the mask is the other way round": ("random", lambda q, k, v, m: attend(q, k, v, ~m)),
+    "another head's mask": ("random", lambda q, k, v, m: attend(q, k, v, m.flip(1))),
+    "another batch entry's mask": ("random", lambda q, k, v, m: attend(q, k, v, m.flip(0))),
+    "no mask": ("tiles", lambda q, k, v, m: attend(q, k, v, torch.ones_like(m))),
+    "no scale": ("block", lambda q, k, v, m: attend(q, k, v, m, 8.0)),
+    "a masked row that is not zero": ("block", lambda q, k, v, m: attend(q, k, v, one_row_more(m))),
+}
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+@pytest.mark.parametrize("slip", SLIPS)
+def test_slips_are_found(masks: ModuleType, slip: str, direction: str) -> None:
+    pattern, attention = SLIPS[slip]
+    one = small(masks, pattern=pattern, sparsity=0.0 if pattern == "dense" else 0.5, direction=direction)
+    assert "rows are wrong" in judged(masks, one, attention).reason
+
+
+def test_spoilt_outputs_are_found(masks: ModuleType) -> None:
+    one = small(masks, pattern="block", sparsity=0.5)
+    assert "NaN" in judged(masks, one, lambda *a: attend(*a).where(torch.rand(2, 256, 2, 64) < 0.9, torch.nan)).reason
+    assert "shape (2, 2, 256, 64)" in judged(masks, one, lambda *a: attend(*a).transpose(1, 2)).reason
+    assert "float32" in judged(masks, one, lambda *a: attend(*a).float()).reason
+    assert not judged(masks, one, lambda *a: torch.zeros_like(a[0])).ok
+
+
+def test_reference_is_what_autograd_gives_in_float64(masks: ModuleType) -> None:
+    one = small(masks, pattern="block", sparsity=0.5, direction="bwd", dtype="fp32")
+    inputs = masks.inputs(one, "cpu", 5)
+    leaves = [inputs[name].double().requires_grad_() for name in ("q", "k", "v")]
+    grads = torch.autograd.grad(attend_wide(*leaves, inputs["mask"]), leaves, inputs["dout"].double())
+    for (name, want), exact in zip(masks.reference(one, inputs).items(), grads, strict=True):
+        got = exact.transpose(0, 1).flatten(1, 2)[want["rows"], want["heads"][:, None]]
+        torch.testing.assert_close(got, want["values"], rtol=1e-9, atol=1e-11, msg=name)
+
+
+def attend_wide(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    score = (q @ k.transpose(2, 3) / q.shape[3] ** 0.5).masked_fill(~mask, -torch.inf)
+    seen = mask.any(-1, keepdim=True)
+    return ((score.masked_fill(~seen, 0.0).softmax(-1) * seen) @ v).transpose(1, 2)
+
+
+def test_the_peer_is_right_where_every_row_sees_something(masks: ModuleType) -> None:
+    for direction in ("fwd", "bwd"):
+        one = small(masks, pattern="diagonal", sparsity=0.5, direction=direction, dtype="bf16")
+        inputs = masks.inputs(one, "cpu", 7)
+        found = masks.check(one, masks.PEERS["sdpa"](one, inputs).call(), masks.reference(one, inputs))
+        assert found.ok, found.reason
