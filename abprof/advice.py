@@ -22,6 +22,7 @@ def advise(
         _rows(evidence, "base_not_ok", [row for row in rows if base_not_ok(row)], BASE),
         _states(evidence, "wrong_shown", _wrong_shown, WRONG),
         _suspects(rows),
+        _clock(rows),
         _undecided(run, evidence, rows),
         _states(evidence, "flaky", lambda item, arm: item.state(arm).flaky, FLAKY),
         _lost(evidence),
@@ -76,6 +77,19 @@ def _suspects(rows: Sequence[Comparison]) -> Advice | None:
         kind="suspect",
         text=f"{len(out)} of the changed rows may be chance among so many cells (false-discovery control at 5 %)",
         advice="their intervals stand; `abprof rerun RUN` gives them fresh epochs",
+        cells=_unique(row.cell for row in out),
+    )
+
+
+def _clock(rows: Sequence[Comparison]) -> Advice | None:
+    out = [row for row in rows if "clock" in row.reasons and row.clock_pct is not None]
+    if not out:
+        return None
+    worst = max((row.clock_pct for row in out if row.clock_pct is not None), key=abs)
+    return Advice(
+        kind="clock",
+        text=f"the device's clock differed between the sides by up to {abs(worst):.2g} %, and in cycles nothing is certain",
+        advice="`abprof rerun RUN` gives fresh epochs; locked clocks (nvidia-smi --lock-gpu-clocks) answer for sure",
         cells=_unique(row.cell for row in out),
     )
 

@@ -7,14 +7,17 @@ which is two one-sided tests at 5 %):
     same       the 90 % interval lies inside the margin (the margin is never wider than the cell's threshold)
     slight     the 95 % interval excludes zero and lies inside the threshold
     otherwise more epochs; at the end `unclear`, with the smallest margin that could have been certified.
-The first that holds is the verdict. Every interval covers at every planned look together, so stopping at the first
-look that decides costs nothing.
+The first that holds is the verdict. A change whose sign is certain is then looked at in cycles, where turns read the
+device's clock and it was another on one side by more than a quarter of the margin: if the same interval of time x clock
+does not have that sign, the clock may be all that changed, and the verdict is `unclear (clock)`.
+Every interval covers at every planned look together, so stopping at the first look that decides costs nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 import msgspec
@@ -23,6 +26,7 @@ from abprof import stats
 from abprof.evidence import ArmState, Evidence, arm_id, same_code
 from abprof.model import Comparison, Run, Settings, Verdict
 
+CHANGED: frozenset[Verdict] = frozenset({"slower", "faster", "slight"})
 Role = Literal["target", "peer", "control"]
 
 
@@ -77,6 +81,8 @@ def compare(run: Run, item: Evidence, pair: Pair) -> Comparison:
     if identical and (not values or not same_code(run)):
         return _with(row, "same", ("identical_code",), p=None)
     verdict, reasons = _by_interval(run, item, values, run.settings.threshold_of(item.cell.id))
+    if verdict in CHANGED and not _in_cycles_too(run, item, pair, values):
+        verdict, reasons = "unclear", ("clock",)
     if identical:
         reasons = ("identical_code", *reasons)
     certifiable = None
@@ -102,6 +108,18 @@ def _not_ok(before: ArmState, after: ArmState, role: Role) -> tuple[Verdict, tup
     if not before.runs:
         return "unclear", (f"{first}{before.status}",)
     return ("unclear" if role == "control" else "broken"), (f"{second}{after.status}",)
+
+
+def _in_cycles_too(run: Run, item: Evidence, pair: Pair, values: Sequence[float]) -> bool:
+    """Whether a change of time is one of cycles, too, or the clock was the same on both sides, or is not known."""
+    clocks, cycles = item.epoch_clocks(pair.before, pair.after), item.epoch_cycles(pair.before, pair.after)
+    interval = stats.repeated_interval(cycles)
+    if interval is None or len(cycles) < len(values):
+        return True
+    moved = stats.band(min(run.settings.margin, run.settings.threshold_of(item.cell.id)) / 4)
+    if moved[0] <= fmean(clocks) <= moved[1]:
+        return True
+    return interval.low > 0 if fmean(values) > 0 else interval.high < 0
 
 
 def decide(values: Sequence[float], threshold: float, margin: float) -> Verdict | None:
@@ -151,6 +169,7 @@ def _numbers(run: Run, item: Evidence, pair: Pair, values: list[float]) -> Compa
     interval = stats.repeated_interval(values)
     used = values[: interval.epochs] if interval else values
     look = stats.LOOKS.index(interval.epochs) + 1 if interval else 0
+    clocks, cycles = item.epoch_clocks(pair.before, pair.after), item.epoch_cycles(pair.before, pair.after)
     return Comparison(
         cell=item.cell.id,
         from_=pair.before,
@@ -163,6 +182,8 @@ def _numbers(run: Run, item: Evidence, pair: Pair, values: list[float]) -> Compa
         epochs=len(used),
         look=look,
         p=stats.p_beyond(values, *stats.band(run.settings.threshold_of(item.cell.id))),
+        clock_pct=stats.percent(fmean(clocks)) if clocks else None,
+        cycles_pct=stats.percent(fmean(cycles)) if cycles else None,
     )
 
 

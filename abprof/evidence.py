@@ -5,7 +5,7 @@ The verdict stage's first half. Reads records, decides nothing about speed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,6 +62,7 @@ class Digest:
     outcomes: dict[str, Outcome]
     values: dict[str, Column]
     walls: dict[str, Column]
+    clocks: dict[str, Column]  # MHz, NaN where it is not known
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,22 @@ class Evidence:
 
     def epoch_values(self, before: str, after: str) -> list[float]:
         """D of each epoch in which both arms ran through, in the order of epochs (log ratios after/before)."""
+        return self._epoch_ratios(before, after, lambda digest, arm: digest.values[arm])
+
+    def epoch_cycles(self, before: str, after: str) -> list[float]:
+        """The same of time x the device's clock; no epoch in which turns did not read it."""
+        return self._epoch_ratios(before, after, lambda digest, arm: digest.values[arm] * digest.clocks[arm])
+
+    def epoch_clocks(self, before: str, after: str) -> list[float]:
+        """The same of the clock alone."""
+        return self._epoch_ratios(before, after, lambda digest, arm: digest.clocks[arm])
+
+    def _epoch_ratios(self, before: str, after: str, column: Callable[[Digest, str], Column]) -> list[float]:
         if not (self.numbers(before) and self.numbers(after)):
             return []
         values = []
         for _, digests in self._by_epoch(before, after):
-            pairs = [(d.values[before], d.values[after]) for d in digests]
+            pairs = [(column(d, before), column(d, after)) for d in digests]
             first, second = (np.concatenate(side) for side in zip(*pairs, strict=True))
             both = ~(np.isnan(first) | np.isnan(second))
             if both.any():
@@ -170,9 +182,10 @@ def digest(block: Block) -> Digest:
     rejected = set(block.rejected)
     kept = [turns for i, turns in enumerate(block.rounds) if i not in rejected]
     values = np.full((len(block.arms), len(kept)), np.nan)
-    walls = values.copy()
+    walls, clocks = values.copy(), values.copy()
     for i, turns in enumerate(kept):
         for turn in turns:
+            clocks[turn.arm, i] = turn.mhz if turn.mhz > 0 else np.nan
             values[turn.arm, i] = turn.value if turn.value > 0 and turn.value != np.inf else -1.0
             walls[turn.arm, i] = turn.wall
     if (values < 0).any():
@@ -186,6 +199,7 @@ def digest(block: Block) -> Digest:
         outcomes=block.outcomes,
         values={arm: values[i] for i, arm in present},
         walls={arm: walls[i] for i, arm in present},
+        clocks={arm: clocks[i] for i, arm in present},
     )
 
 

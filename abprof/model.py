@@ -173,7 +173,7 @@ class Build(Record, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, array_like=True):
-    """One turn of one arm: when it ran and what it read. Stored as [arm, start, end, value, wall, empty].
+    """One turn of one arm: when it ran and what it read. Stored as [arm, start, end, value, wall, empty, mhz].
 
     Where `empty` is given, `value` is levelled: what was read, minus `empty`, plus the round's mean of it (abprof/turns.py).
     """
@@ -184,6 +184,7 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
     value: float  # ns per call by the judged metric
     wall: float  # ns per call by the wall clock
     empty: float = 0.0  # ns of an empty launch by the judged metric's timer, in this turn; 0: not timed
+    mhz: float = 0.0  # the device's mean clock over the turn's calls; 0: not known
 
 
 class CheckResult(Record, frozen=True, kw_only=True):
@@ -285,6 +286,8 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
     low_pct: float | None = None  # repeated confidence interval, 95 % over all planned looks
     high_pct: float | None = None
     reasons: tuple[str, ...] = ()  # identical_code, base_STATUS, both, power, quick_..., budget, ...
+    clock_pct: float | None = None  # change of the device's clock, where turns read it: positive is a faster clock
+    cycles_pct: float | None = None  # change of time x clock
     certifiable_pct: float | None = None  # with `unclear`: the smallest margin that could have been certified
     epochs: int = 0
     look: int = 0

@@ -11,7 +11,9 @@ from abprof.evidence import Evidence, same_code
 from abprof.model import Comparison, Header, Run
 
 MOST_UNDECIDED = 0.10  # share of the judged rows above which a run gives no answer (exit 4)
-OPEN = frozenset({"budget", "epochs", "interrupted", "not_measured", "precision", "quick_worth_confirming"})
+OPEN = frozenset(
+    {"budget", "epochs", "interrupted", "not_measured", "precision", "quick_worth_confirming", "clock", "power"}
+)
 
 
 def summarise(

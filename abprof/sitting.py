@@ -236,7 +236,8 @@ class Sitting:
         turn = self._ask(seat, asked)
         if turn is None:
             return None
-        return Turn(index, turn.start - self.origin, turn.end - self.origin, turn.value, turn.wall, turn.empty)
+        start, end = turn.start - self.origin, turn.end - self.origin
+        return Turn(index, start, end, turn.value, turn.wall, turn.empty, turn.mhz)
 
     def _judge_rounds(self, rounds: list[list[Turn]], before: Proofs) -> tuple[list[int], str]:
         """Apply the rules that were fixed beforehand: whole rounds are dropped, never one side of one."""

@@ -183,6 +183,7 @@ class Turned:
     """ns per call: `value` by the turn's timer, `wall` by the host's clock. `start`/`end`: time.monotonic_ns().
 
     `empty`: what the same timer reads of a launch that does nothing; 0 where that was not timed (abprof/turns.py).
+    `mhz`: the device's mean clock over the calls; 0 where it is not known.
     """
 
     value: float
@@ -190,6 +191,7 @@ class Turned:
     start: int
     end: int
     empty: float = 0.0
+    mhz: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -70,17 +70,19 @@ def block(
     noise: float = 0.0,
     seed: int = 0,
     base_ns: float = BASE_NS,
+    mhz: Mapping[str, float] | None = None,
     **fields: Any,
 ) -> Block:
     """One epoch of one cell. `ratios`: time of each arm that took turns, relative to `base_ns`; `noise`: sd of each
-    turn's log time. `status`: outcomes other than ok (a status, or a whole Outcome)."""
+    turn's log time. `status`: outcomes other than ok (a status, or a whole Outcome). `mhz`: the clock of each arm's turns."""
     chance = random.Random(f"{seed}/{cell}/{epoch}")
     arms = tuple(ratios)
     turns = []
     for i in range(rounds):
         order = chance.sample(range(len(arms)), len(arms))
         values = {arm: base_ns * ratios[arms[arm]] * chance.lognormvariate(0.0, noise) for arm in order}
-        turns.append(tuple(Turn(arm, i, i + 1, values[arm], values[arm] + 5_000) for arm in order))
+        clocks = {arm: (mhz or {}).get(arms[arm], 0.0) for arm in order}
+        turns.append(tuple(Turn(a, i, i + 1, values[a], values[a] + 5_000, 0.0, clocks[a]) for a in order))
     outcomes = {arm: Outcome(status="ok") for arm in arms}
     for arm, given in (status or {}).items():
         outcomes[arm] = given if isinstance(given, Outcome) else Outcome(status=given, reason=f"{arm} went {given}")

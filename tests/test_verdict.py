@@ -49,6 +49,40 @@ def test_verdicts(ratios: list[float], verdict: str) -> None:
     assert row.reasons == (("budget",) if verdict == "unclear" else ())
 
 
+def clocked(ratios: list[float], base: float, target: float) -> Judgement:
+    return judge(head(), epochs(ratios, mhz={"base": base, "target": target}))
+
+
+@pytest.mark.parametrize("factor", [1.02, 0.98, 1.01])
+def test_a_change_that_is_the_clocks_is_none(factor: float) -> None:
+    """The same cycles on both sides; one side's clock was lower, and its time longer by as much."""
+    judged = clocked(times(factor), 1800.0, 1800.0 / factor)
+    row = only(judged)
+    assert (row.verdict, row.reasons) == ("unclear", ("clock",))
+    assert row.clock_pct == pytest.approx(100 / factor - 100)
+    assert row.cycles_pct == pytest.approx(0.0, abs=0.06)
+    assert judged.header.counts["undecided"] == 1
+    assert [advice.kind for advice in judged.warnings if advice.kind == "clock"] == ["clock"]
+
+
+def test_a_change_of_cycles_stands_though_the_clock_moved() -> None:
+    row = only(clocked(times(1.05), 1800.0, 1764.0))
+    assert (row.verdict, row.reasons) == ("slower", ())
+    assert row.cycles_pct == pytest.approx(2.9, abs=0.1)
+
+
+def test_a_clock_that_held_says_nothing_against_a_change() -> None:
+    """A quarter of the margin of 0.5 % is 0.125 %."""
+    assert only(clocked(times(1.02), 1800.0, 1798.5)).verdict == "slower"
+
+
+def test_a_clock_that_only_some_epochs_know_confirms_nothing_and_denies_nothing() -> None:
+    known = epochs(times(1.02)[:2], mhz={"base": 1800.0, "target": 1764.0})
+    unknown = [msgspec.structs.replace(block, epoch=block.epoch + 2) for block in epochs(times(1.02)[2:])]
+    assert only(judge(head(), [*known, *unknown])).verdict == "slower"
+    assert only(judge(head(), epochs(times(1.02)))).clock_pct is None
+
+
 def test_unclear_after_the_epochs_that_were_asked_for_is_not_the_budgets_doing() -> None:
     asked = head(settings={"epochs": 4})
     judged = judge(asked, epochs([1.0, 1.05, 0.95, 1.0]))

@@ -239,17 +239,18 @@ class Bench:
         arm = self.arms[request.arm]
         if request.placement is not None:
             self._replace(arm, request.placement)
-        start = time.monotonic_ns()
+        start, mhz = time.monotonic_ns(), 0.0
         if request.timer == "do_bench":
             value = self.clock.do_bench(arm.op)
         elif request.timer == "wall_clock":
             value = mean([self.clock.wall(arm.op) for _ in range(request.calls)])
         else:
             value = self.clock.turn(arm.op, request.calls, cold=request.cold, arm=request.arm)
+            mhz = self.clock.mhz()
         end = time.monotonic_ns()
         host = self.clock.kind == "cpu" or request.timer == "wall_clock"
         empty = self.clock.empty(request.empties) if request.empties else 0.0
-        return wire.Turned(value, value if host else arm.wall, start, end, empty)
+        return wire.Turned(value, value if host else arm.wall, start, end, empty, mhz)
 
     def _replace(self, arm: OpenArm, placement: int) -> None:
         """Fresh inputs of the same values at other addresses, and one untimed call, whose wall time is kept."""

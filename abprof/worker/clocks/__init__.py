@@ -26,6 +26,9 @@ class Clock(Protocol):
     def empty(self, times: int) -> float:
         """What `turn` reads of an operation that does nothing, median of so many; 0 where there is no such thing."""
 
+    def mhz(self) -> float:
+        """The device's mean clock over the calls of the last `turn`, MHz; 0 where it is not known."""
+
     def wall(self, op: Op) -> float:
         """One call by the host's clock, from an idle device to an idle device."""
 

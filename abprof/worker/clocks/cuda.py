@@ -10,9 +10,20 @@ import torch
 
 from abprof.kit import Op
 from abprof.worker.clocks import mean
+from abprof.worker.clocks.stamps import Stamps
 
 _LONGEST_SPIN = 5_000_000.0  # ns
 _NOTHING = Op(lambda: torch.cuda._sleep(0))
+
+
+def _stamps(device: torch.device) -> Stamps | None:
+    """None where the driver does not take the kernel (MIG, an emulator): then the clock is not known."""
+    torch.cuda.synchronize(device)  # makes the context that the driver's calls need
+    try:
+        return Stamps(device)
+    except (OSError, RuntimeError, AttributeError) as error:
+        print(f"no reading of the device's clocks: {error}", flush=True)
+        return None
 
 
 class CudaClock:
@@ -29,6 +40,7 @@ class CudaClock:
         self._held = 0
         self._spins: dict[str, float] = {}  # ns, by arm: those of one worker need different times
         self._cycles_per_ns = max(self._clock_khz() / 1e6, 0.5)
+        self._stamps = _stamps(self.device)
 
     def _clock_khz(self) -> float:
         return float(getattr(self._properties, "clock_rate", 0) or 2_000_000)
@@ -45,11 +57,17 @@ class CudaClock:
         blocking kernel, with a bounded wait instead of a host flag). If the device has passed the first event before
         the host was done, the call is made again with a longer spin.
         """
-        pairs = [self._one(op, arm, cold=cold) for _ in range(calls)]
+        pairs = [self._one(op, arm, cold=cold, stamp=i == 0) for i in range(calls)]
+        if self._stamps is not None:
+            self._stamps.end()
         self.sync()
         return 1e6 * mean([first.elapsed_time(last) for first, last in pairs])
 
-    def _one(self, op: Op, arm: str, *, cold: bool) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    def mhz(self) -> float:
+        """Mean clock of a multiprocessor over the calls of the last turn: from before the first to after the last."""
+        return self._stamps.mhz() if self._stamps is not None else 0.0
+
+    def _one(self, op: Op, arm: str, *, cold: bool, stamp: bool = False) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         spin = self._spins.get(arm, 100_000.0)
         while True:
             if op.reset:
@@ -58,6 +76,8 @@ class CudaClock:
                 self._flush_l2()
             first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             torch.cuda._sleep(int(min(spin, _LONGEST_SPIN) * self._cycles_per_ns))
+            if stamp and self._stamps is not None:
+                self._stamps.begin()
             began = time.perf_counter_ns()
             first.record()
             op.call()
