@@ -23,6 +23,7 @@ def advise(
         _states(evidence, "wrong_shown", _wrong_shown, WRONG),
         _suspects(rows),
         _clock(rows),
+        _power(rows),
         _undecided(run, evidence, rows),
         _states(evidence, "flaky", lambda item, arm: item.state(arm).flaky, FLAKY),
         _lost(evidence),
@@ -90,6 +91,19 @@ def _clock(rows: Sequence[Comparison]) -> Advice | None:
         kind="clock",
         text=f"the device's clock differed between the sides by up to {abs(worst):.2g} %, and in cycles nothing is certain",
         advice="`abprof rerun RUN` gives fresh epochs; locked clocks (nvidia-smi --lock-gpu-clocks) answer for sure",
+        cells=_unique(row.cell for row in out),
+    )
+
+
+def _power(rows: Sequence[Comparison]) -> Advice | None:
+    out = [row for row in rows if "power" in row.reasons]
+    if not out:
+        return None
+    row = out[0]
+    return Advice(
+        kind="power",
+        text=f"{row.cell}: {row.pct:+.2f} % of time in turns, {row.sustained_pct:+.2f} % without a pause at the power limit",
+        advice="which of them counts depends on how the kernel is used: short bursts, or for seconds on end",
         cells=_unique(row.cell for row in out),
     )
 

@@ -9,7 +9,8 @@ which is two one-sided tests at 5 %):
     otherwise more epochs; at the end `unclear`, with the smallest margin that could have been certified.
 The first that holds is the verdict. A change whose sign is certain is then looked at in cycles, where turns read the
 device's clock and it was another on one side by more than a quarter of the margin: if the same interval of time x clock
-does not have that sign, the clock may be all that changed, and the verdict is `unclear (clock)`.
+does not have that sign, the clock may be all that changed, and the verdict is `unclear (clock)`. Where slices without a
+pause were measured too, and their interval certainly has the other sign, it is `unclear (power)`.
 Every interval covers at every planned look together, so stopping at the first look that decides costs nothing.
 """
 
@@ -83,6 +84,8 @@ def compare(run: Run, item: Evidence, pair: Pair) -> Comparison:
     verdict, reasons = _by_interval(run, item, values, run.settings.threshold_of(item.cell.id))
     if verdict in CHANGED and not _in_cycles_too(run, item, pair, values):
         verdict, reasons = "unclear", ("clock",)
+    if verdict in CHANGED and _reversed_at_the_limit(row):
+        verdict, reasons = "unclear", ("power",)
     if identical:
         reasons = ("identical_code", *reasons)
     certifiable = None
@@ -120,6 +123,13 @@ def _in_cycles_too(run: Run, item: Evidence, pair: Pair, values: Sequence[float]
     if moved[0] <= fmean(clocks) <= moved[1]:
         return True
     return interval.low > 0 if fmean(values) > 0 else interval.high < 0
+
+
+def _reversed_at_the_limit(row: Comparison) -> bool:
+    """Whether the change without a pause, at the power limit, is certainly of the other sign."""
+    if row.pct is None or row.sustained_low_pct is None or row.sustained_high_pct is None:
+        return False
+    return row.sustained_high_pct < 0 if row.pct > 0 else row.sustained_low_pct > 0
 
 
 def decide(values: Sequence[float], threshold: float, margin: float) -> Verdict | None:
@@ -170,6 +180,7 @@ def _numbers(run: Run, item: Evidence, pair: Pair, values: list[float]) -> Compa
     used = values[: interval.epochs] if interval else values
     look = stats.LOOKS.index(interval.epochs) + 1 if interval else 0
     clocks, cycles = item.epoch_clocks(pair.before, pair.after), item.epoch_cycles(pair.before, pair.after)
+    slices = stats.repeated_interval(item.epoch_sustained(pair.before, pair.after))
     return Comparison(
         cell=item.cell.id,
         from_=pair.before,
@@ -184,6 +195,9 @@ def _numbers(run: Run, item: Evidence, pair: Pair, values: list[float]) -> Compa
         p=stats.p_beyond(values, *stats.band(run.settings.threshold_of(item.cell.id))),
         clock_pct=stats.percent(fmean(clocks)) if clocks else None,
         cycles_pct=stats.percent(fmean(cycles)) if cycles else None,
+        sustained_pct=stats.percent(slices.theta) if slices else None,
+        sustained_low_pct=stats.percent(slices.low) if slices else None,
+        sustained_high_pct=stats.percent(slices.high) if slices else None,
     )
 
 

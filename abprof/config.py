@@ -34,6 +34,7 @@ class Config(Record, frozen=True):
     budget: float = 0.0  # 0: the file's, or ten minutes
     quick: bool = False
     protocol: Literal["abprof", "seed", "do_bench"] = "abprof"
+    sustained: Literal["auto", "always", "never"] = "auto"
     against: tuple[str, ...] = ()  # protocols of abprof/sequential.py that time the same cells as well
     epochs: int | None = None
     allow_wrong: bool = False

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from abprof import stats
 from abprof.model import (
     SEQUENTIAL_METRICS,
+    SUSTAINED,
     UNJUDGED_METRICS,
     Block,
     Build,
@@ -78,6 +79,7 @@ class Evidence:
     metric: str  # the judged one: gpu_span or wall
     blocks: tuple[Block, ...] = field(repr=False)
     sequential: tuple[Block, ...] = field(default=(), repr=False)  # timed as others do: one round, a turn a side
+    sustained: tuple[Digest, ...] = field(default=(), repr=False)  # without a pause (abprof/sustained.py)
 
     def state(self, arm: str) -> ArmState:
         return self.states.get(arm, ArmState("missing", f"there is no {arm}", seen=False))
@@ -91,6 +93,10 @@ class Evidence:
         """D of each epoch in which both arms ran through, in the order of epochs (log ratios after/before)."""
         return self._epoch_ratios(before, after, lambda digest, arm: digest.values[arm])
 
+    def epoch_sustained(self, before: str, after: str) -> list[float]:
+        """The same of slices without a pause."""
+        return self._epoch_ratios(before, after, lambda digest, arm: digest.values[arm], self.sustained)
+
     def epoch_cycles(self, before: str, after: str) -> list[float]:
         """The same of time x the device's clock; no epoch in which turns did not read it."""
         return self._epoch_ratios(before, after, lambda digest, arm: digest.values[arm] * digest.clocks[arm])
@@ -99,11 +105,17 @@ class Evidence:
         """The same of the clock alone."""
         return self._epoch_ratios(before, after, lambda digest, arm: digest.clocks[arm])
 
-    def _epoch_ratios(self, before: str, after: str, column: Callable[[Digest, str], Column]) -> list[float]:
+    def _epoch_ratios(
+        self,
+        before: str,
+        after: str,
+        column: Callable[[Digest, str], Column],
+        of: Sequence[Digest] | None = None,
+    ) -> list[float]:
         if not (self.numbers(before) and self.numbers(after)):
             return []
         values = []
-        for _, digests in self._by_epoch(before, after):
+        for _, digests in self._by_epoch(before, after, of=self.digests if of is None else of):
             pairs = [(column(d, before), column(d, after)) for d in digests]
             first, second = (np.concatenate(side) for side in zip(*pairs, strict=True))
             both = ~(np.isnan(first) | np.isnan(second))
@@ -112,22 +124,22 @@ class Evidence:
         return values
 
     def epoch_medians(self, arm: str, clock: str = "value") -> list[float]:
-        """The arm's median time of each epoch, ns per call: `clock` is "value" (the judged metric) or "wall"."""
+        """The arm's median time of each epoch, ns per call: `clock` is "value" (the judged metric), "wall" or "sustained"."""
         if not self.numbers(arm):
             return []
         medians = []
-        for _, digests in self._by_epoch(arm):
-            columns = [(d.values if clock == "value" else d.walls)[arm] for d in digests]
+        for _, digests in self._by_epoch(arm, of=self.sustained if clock == "sustained" else self.digests):
+            columns = [(d.walls if clock == "wall" else d.values)[arm] for d in digests]
             column = np.concatenate(columns)
             column = column[~np.isnan(column)]
             if column.size:
                 medians.append(float(np.median(column)))
         return medians
 
-    def _by_epoch(self, *arms: str) -> list[tuple[int, list[Digest]]]:
+    def _by_epoch(self, *arms: str, of: Sequence[Digest]) -> list[tuple[int, list[Digest]]]:
         """Digests in which all `arms` ran through, grouped by epoch: one epoch is one unit, however many blocks."""
         groups: dict[int, list[Digest]] = {}
-        for digest in self.digests:
+        for digest in of:
             if all(arm in digest.values and self._usable(digest, arm) for arm in arms):
                 groups.setdefault(digest.epoch, []).append(digest)
         return sorted(groups.items())
@@ -150,6 +162,7 @@ def gather(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> d
 
 def _evidence(run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof], *, checked: bool) -> Evidence:
     sequential = tuple(block for block in blocks if block.metric in SEQUENTIAL_METRICS)
+    sustained = tuple(digest(block) for block in blocks if block.metric == SUSTAINED and block.rounds)
     blocks = [block for block in blocks if block.metric not in UNJUDGED_METRICS]
     # A quick epoch picked the cells that were measured again, so it would bias what follows: fresh epochs alone count.
     # A block without a metric says what was known without measuring, and gives way to any that was measured.
@@ -169,6 +182,7 @@ def _evidence(run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof]
         metric=metrics[0] if metrics else _judged(run, cell),
         blocks=kept,
         sequential=sequential,
+        sustained=sustained,
     )
 
 

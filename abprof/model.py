@@ -18,7 +18,11 @@ SEED_METRIC, DO_BENCH_METRIC = "seed_latency", "do_bench_latency"
 SEQUENTIAL_METRICS = (SEED_METRIC, DO_BENCH_METRIC)
 # Of the instrument itself (abprof/selfcheck/studies.py): turns of several lengths, a worker alone, one beside an idle one.
 TURN_LENGTH, ALONE, IDLE_SECOND = "turn_length", "one_worker", "idle_second_worker"
-UNJUDGED_METRICS = (*SEQUENTIAL_METRICS, TURN_LENGTH, ALONE, IDLE_SECOND)
+# Without a pause, at the power limit (abprof/sustained.py): reported apart, and may overrule the sign of a change.
+SUSTAINED = "gpu_sustained"
+UNJUDGED_METRICS = (*SEQUENTIAL_METRICS, TURN_LENGTH, ALONE, IDLE_SECOND, SUSTAINED)
+
+POWER_CAP = "software power cap"  # in MachineState.throttle: the device slowed down to stay within its power limit
 
 Status = Literal["ok", "wrong", "unsupported", "missing", "build_failed", "oom", "timeout", "crash", "identical"]
 Verdict = Literal["faster", "slower", "slight", "same", "unclear", "broken"]
@@ -288,6 +292,9 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
     reasons: tuple[str, ...] = ()  # identical_code, base_STATUS, both, power, quick_..., budget, ...
     clock_pct: float | None = None  # change of the device's clock, where turns read it: positive is a faster clock
     cycles_pct: float | None = None  # change of time x clock
+    sustained_pct: float | None = None  # change of time without a pause, at the power limit, where that was measured
+    sustained_low_pct: float | None = None
+    sustained_high_pct: float | None = None
     certifiable_pct: float | None = None  # with `unclear`: the smallest margin that could have been certified
     epochs: int = 0
     look: int = 0

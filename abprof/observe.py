@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from abprof import stats
 from abprof.evidence import Evidence
-from abprof.model import Block, Metric, Observation, Outcome, Value
+from abprof.model import SUSTAINED, Block, Metric, Observation, Outcome, Value
 
 _PAUSE = 120.0  # seconds between two blocks: longer, and the second is of a later invocation (rerun, --resume)
 
@@ -71,6 +71,9 @@ def _metrics(item: Evidence, arm: str, medians: list[float]) -> dict[str, Metric
             found["tflops"] = _rate(item.cell.flops / 1000, "TFLOP/s", time, item.cell.convention)
         if item.cell.bytes:
             found["bandwidth"] = _rate(item.cell.bytes, "GB/s", time, item.cell.convention)
+    slices = item.epoch_medians(arm, "sustained")
+    if slices:
+        found[SUSTAINED] = _time(stats.own_time(slices), "calls without a pause, the first third of a second not timed")
     for block in item.sequential:
         for turn in (turn for row in block.rounds for turn in row if block.arms[turn.arm] == arm):
             found[block.metric] = Metric(value=turn.value, unit="ns", better="lower", protocol=block.rule)

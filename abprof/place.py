@@ -67,6 +67,9 @@ def look_around(config: Config, view: View) -> Place:
         file = _file_at(repository, sides[0])  # should base have moved since it was asked for its kernels' paths
     _known_sides(config, sides)
     device = devices.usable(config.device)
+    if config.sustained == "always" and device.kind == "cpu":
+        what = "the sustained mode times a GPU at its power limit"
+        raise AbprofError(what, where="--sustained always", advice="leave it out")
     if config.protocol != "abprof":
         require(config.protocol, device.kind, f"--protocol {config.protocol}")
     runs_dir = Path(config.runs_dir).absolute() if config.runs_dir else Path(repository.path) / "runs"

@@ -61,6 +61,10 @@ class Record:
         self.view.progress(f"epoch {self.next_epoch}: {len(todo)} of {len(self.head.cells)} cells undecided")
         return todo
 
+    def power_bound(self) -> tuple[str, ...]:
+        """Cells whose change is worth measuring without a pause."""
+        return verdict.power_bound(self.head, self.blocks, self.proofs)
+
     def add(self, item: Block | Proof) -> None:
         """Keep a block on disk before anything else is done with it."""
         if isinstance(item, Proof):

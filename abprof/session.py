@@ -24,6 +24,7 @@ from abprof.record import Record, new_folder
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
 from abprof.sequential import one_after_the_other
+from abprof.sustained import most_cells, sustained
 from abprof.view import View
 
 Study = Callable[[Ground, int], Iterator[Block]]
@@ -125,11 +126,26 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
         with view.measuring(), noise.remembered(place.state, place.device.lease, view.warn) as known:
             for item in epochs(ground, record.wanted, known, first=record.next_epoch, done=record.done, budget=budget):
                 record.add(item)
+        for block in sustained(ground, slices(place.config, record), record.next_epoch):
+            record.add(block)
         for protocol in place.config.beside:
             for block in one_after_the_other(ground, protocol, record.next_epoch, record.blocks):
                 record.add(block)
         for block in also(ground, record.next_epoch) if also else ():
             record.add(block)
+
+
+def slices(config: Config, record: Record) -> Sequence[str]:
+    """Cells to measure without a pause as well (--sustained), no more than the budget allows."""
+    if config.sustained == "never" or config.quick or len(record.head.sides) < 2:
+        return ()
+    wanted = record.power_bound() if config.sustained == "auto" else tuple(cell.id for cell in record.head.cells)
+    chosen = wanted[: most_cells(config.budget)] if config.sustained == "auto" else wanted
+    if len(chosen) < len(wanted):
+        record.view.say(
+            f"{len(wanted)} changed cells are power-bound: the largest {len(chosen)} changes run without a pause"
+        )
+    return chosen
 
 
 @contextlib.contextmanager

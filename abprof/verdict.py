@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from abprof import stats
 from abprof.advice import advise
-from abprof.comparison import Pair, Role, compare, decide, pairs, precise, with_discoveries
+from abprof.comparison import CHANGED, Pair, Role, compare, decide, pairs, precise, with_discoveries
 from abprof.evidence import Evidence, gather, same_code
-from abprof.model import Advice, Block, Comparison, Header, Observation, Proof, Record, Run
+from abprof.model import POWER_CAP, Advice, Block, Comparison, Header, Observation, Proof, Record, Run
 from abprof.observe import observe
 from abprof.sentence import summarise
 
@@ -73,6 +73,15 @@ def undecided(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = 
     evidence = gather(run_head, blocks, proofs)
     more = {cell for cell, item in evidence.items() if _wants_more(run_head, item)}
     return more if run_head.settings.epochs is not None else more | _suspects(run_head, evidence)
+
+
+def power_bound(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> tuple[str, ...]:
+    """Cells that changed while the device was held back by its power limit, the largest change first: alternating sides
+    share that power, so what they do alone there is another question (abprof/sustained.py)."""
+    capped = {block.cell for block in blocks if POWER_CAP in block.state.throttle}
+    rows = [row for row in judge(run_head, blocks, proofs).comparisons if row.cell in capped and row.verdict in CHANGED]
+    rows = sorted((row for row in rows if not row.from_.startswith("peer:")), key=lambda row: -abs(row.pct or 0.0))
+    return tuple(dict.fromkeys(row.cell for row in rows))
 
 
 def provisional(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> tuple[Provisional, ...]:

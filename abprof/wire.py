@@ -172,7 +172,7 @@ class Checked:
 class Turn:
     arm: str
     calls: int
-    timer: str  # cpu_clock, cuda_event, wall_clock, do_bench
+    timer: str  # cpu_clock, cuda_event, wall_clock, do_bench, sustained
     cold: bool = True  # flush the cache before each call
     placement: int | None = None  # re-allocate the inputs first, untimed
     empties: int = 0  # empty launches to time after the calls

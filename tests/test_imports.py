@@ -37,6 +37,7 @@ STAGE_OF = {
     "sitting.py": "measure",
     "crew.py": "measure",
     "relay.py": "measure",
+    "sustained.py": "measure",
     "verdict.py": "verdict",
     "comparison.py": "verdict",
     "evidence.py": "verdict",

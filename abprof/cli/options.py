@@ -38,6 +38,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         quick=options["quick"],
         epochs=options["epochs"],
         protocol=_choice(options["protocol"], "--protocol", ("abprof", "seed", "do_bench")),
+        sustained=_choice(options["sustained"], "--sustained", ("auto", "always", "never")),
         allow_wrong=options["allow_wrong"],
         all=options["all_"],
         fail_on=_fail_on(options["fail_on"]),

@@ -102,6 +102,14 @@ def run(
             rich_help_panel=MEASURING,
         ),
     ] = "abprof",
+    sustained: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|always|never",
+            help="Without a pause, at the power limit, too: what changed and is power-bound, or all.",
+            rich_help_panel=MEASURING,
+        ),
+    ] = "auto",
     allow_wrong: Annotated[
         bool, typer.Option("--allow-wrong", help="Time wrong answers too, watermarked.", rich_help_panel=MEASURING)
     ] = False,

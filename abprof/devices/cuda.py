@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from abprof.errors import AbprofError
-from abprof.model import Machine, MachineState
+from abprof.model import POWER_CAP, Machine, MachineState
 
 _PERIOD = 0.1  # seconds between samples; one costs about a millisecond of one core
 # nvml.h, nvmlClocksEventReasons: a hardware slowdown voids a round, the power cap is the machine's normal state.
 _REASONS = {
-    0x4: "software power cap",
+    0x4: POWER_CAP,
     0x8: "hardware slowdown",
     0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown",

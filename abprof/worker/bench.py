@@ -242,6 +242,8 @@ class Bench:
         start, mhz = time.monotonic_ns(), 0.0
         if request.timer == "do_bench":
             value = self.clock.do_bench(arm.op)
+        elif request.timer == "sustained":
+            value = self.clock.sustained(arm.op, request.calls)
         elif request.timer == "wall_clock":
             value = mean([self.clock.wall(arm.op) for _ in range(request.calls)])
         else:

@@ -35,6 +35,7 @@ class Time:
     cell: str = "*"  # glob over WORKLOAD/axis=value,...
     side: str = "*"  # glob over the worker's side: base, target, target2, control
     arm: str = "*"  # glob over the variant, "peer:NAME", or "" for the plain arm
+    timer: str = "*"  # glob over the turn's timer
 
 
 @dataclass(frozen=True)
@@ -159,12 +160,20 @@ class Scenario:
         named = (variant for load in self.workloads.values() if load.kernel == kernel for variant in load.variants)
         return list(dict.fromkeys(named))
 
-    def ns(self, side: str, cell: str, arm: str) -> float:
-        """The programmed ns per call, without noise. Raises ValueError when no rule gives one."""
+    def ns(self, side: str, cell: str, arm: str, timer: str = "") -> float:
+        """The programmed ns per call, without noise, by that timer ("" before the first turn).
+
+        Raises ValueError when no rule gives one.
+        """
         base: float | None = None
         factor = 1.0
         for rule in self.times:
-            if _match(rule.cell, cell) and _side(rule.side, side) and _match(rule.arm, arm):
+            if (
+                _match(rule.cell, cell)
+                and _side(rule.side, side)
+                and _match(rule.arm, arm)
+                and _match(rule.timer, timer)
+            ):
                 base = rule.ns if rule.ns is not None else base
                 factor *= rule.factor
         if base is None:

@@ -159,7 +159,7 @@ class Worker:
     def turn(self, args: wire.Turn, faults: list[Fault]) -> wire.Turned:
         arm, workload = self._arm(args.arm)
         begun = self.start_
-        value = arm.ns
+        value = self.scenario.ns(begun.side, self.cell, arm.label, args.timer)
         if arm.noise:
             value = self.scenario.scatter(value, arm.noise, begun.side, begun.epoch, self.cell, arm.label, arm.turns)
         arm.turns += 1

@@ -26,6 +26,9 @@ class Clock(Protocol):
     def empty(self, times: int) -> float:
         """What `turn` reads of an operation that does nothing, median of so many; 0 where there is no such thing."""
 
+    def sustained(self, op: Op, calls: int) -> float:
+        """Mean time of calls without a pause, resets included, after a third of `calls` that is not timed."""
+
     def mhz(self) -> float:
         """The device's mean clock over the calls of the last `turn`, MHz; 0 where it is not known."""
 

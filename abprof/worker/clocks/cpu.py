@@ -43,6 +43,11 @@ class CpuClock:
         del times
         return 0.0
 
+    def sustained(self, op: Op, calls: int) -> float:
+        """Raises Unsupported: nothing pauses between a CPU's calls anyway."""
+        del op, calls
+        raise Unsupported("a sustained mode times a GPU at its power limit")
+
     def mhz(self) -> float:
         """0: no unprivileged reading is fine enough."""
         return 0.0

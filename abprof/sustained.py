@@ -1,0 +1,90 @@
+"""The other question: how fast a kernel runs without a pause, at the device's power limit.
+
+When two sides take turns call by call, neighbours share the clock and the power that is left, so a change that costs
+power slows both. Here each side runs for a second on end, in fresh processes, base, target, target, base; the first third
+of each slice is not timed, for that is how long the clock takes to settle. On an H200 such slices of the same code differ by
+0.5 % between processes (docs/MEASUREMENT.md), so they answer apart from the turns, and overrule only their sign.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+
+from abprof import stats, turns, wire
+from abprof.crew import Crew, posts
+from abprof.measure import Ground
+from abprof.model import SUSTAINED, Arm, Block, Cell, MachineState, Outcome, Turn
+from abprof.proc import WorkerDied, WorkerFault
+
+SLICE = 1e9  # ns of calls without a pause
+_FEWEST = 3  # calls of a slice: one of them is not timed
+_SLICES = 4  # of an epoch: twice each side
+RULE = "slices of 1 s without a pause, the first third not timed; base, target, target, base; fresh processes"
+
+
+def most_cells(budget: float) -> int:
+    """How many cells may be measured so: a quarter of the budget (seconds) goes into their slices, and one always may."""
+    return max(1, int(budget / 4 / (stats.LOOKS[0] * _SLICES * SLICE / 1e9)))
+
+
+def sustained(ground: Ground, wanted: Sequence[str], first: int) -> Iterator[Block]:
+    """A block for each of these cells in each epoch up to the first look; `first` is the number of the first epoch."""
+    cells = [cell for cell in ground.run.cells if cell.id in wanted and cell.id in ground.arms]
+    for epoch in range(first, first + stats.LOOKS[0]):
+        for kernel in dict.fromkeys(cell.kernel for cell in cells):
+            sides = [side.id for side in ground.run.sides]
+            stand = posts(ground.checkouts, ground.packages[kernel], ground.build, sides)
+            with Crew(ground.shop, stand, epoch) as crew:
+                for cell in (cell for cell in cells if cell.kernel == kernel):
+                    yield _block(ground, crew, cell, epoch)
+
+
+def _block(ground: Ground, crew: Crew, cell: Cell, epoch: int) -> Block:
+    arms = [arm for arm in ground.arms[cell.id] if not arm.peer and arm.side != "control"]
+    began, clock = time.time(), time.monotonic()
+    ground.device.watch(crew.pids())
+    ground.device.state()  # forgets what came before
+    calls, rounds = 0, tuple[tuple[Turn, ...], ...]()
+    try:
+        calls, rounds = _slices(ground, crew, cell, arms)
+        outcomes = {arm.id: Outcome(status="ok") for arm in arms}
+    except (WorkerDied, WorkerFault) as failed:
+        outcomes = {arm.id: Outcome(status="crash", reason=failed.reason) for arm in arms}
+    crew.close()
+    return Block(
+        epoch=epoch,
+        cell=cell.id,
+        metric=SUSTAINED,
+        timer=turns.TIMER[ground.device.kind],
+        calls=calls,
+        rule=RULE,
+        arms=tuple(arm.id for arm in arms),
+        began=began,
+        seconds=time.monotonic() - clock,
+        rounds=rounds,
+        outcomes=outcomes,
+        state=ground.device.state() if rounds else MachineState(),
+        start_order=crew.start_order,
+    )
+
+
+def _slices(ground: Ground, crew: Crew, cell: Cell, arms: Sequence[Arm]) -> tuple[int, tuple[tuple[Turn, ...], ...]]:
+    """Calls of a slice, the same for all arms, and two rounds: one from the first arm to the last, one back."""
+    call_ns = 0.0
+    for arm in arms:
+        request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.settings.seed)
+        opened: wire.Opened = crew.worker(arm.side).call(request, ground.timeout)
+        if opened.status != "ok":
+            raise WorkerFault(opened.status, opened.reason)
+        call_ns = max(call_ns, opened.call_ns)
+    calls = max(_FEWEST, math.ceil(SLICE / max(call_ns, 1.0)))
+    origin, order, taken = time.monotonic_ns(), list(enumerate(arms)), []
+    for index, arm in (*order, *reversed(order)):
+        asked = wire.Turn(arm.id, calls, "sustained", cold=False)
+        read: wire.Turned = crew.worker(arm.side).call(asked, ground.timeout)
+        if read.value <= 0:
+            raise WorkerFault("crash", "the timer read zero or less")
+        taken.append(Turn(index, read.start - origin, read.end - origin, read.value, read.wall))
+    return calls, (tuple(taken[: len(arms)]), tuple(taken[len(arms) :]))

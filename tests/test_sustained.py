@@ -1,0 +1,89 @@
+"""Without a pause, at the power limit: what is measured so, and what it may overrule (abprof/sustained.py)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from abprof.model import POWER_CAP, SUSTAINED, Block, MachineState
+from abprof.sustained import most_cells
+from abprof.verdict import power_bound
+from tests.blocks import block, head
+from tests.gitrepo import make_repo
+from tests.simulated.planted import NewLab, broken, load, new_lab, planted, times
+from tests.simulated.scenario import Scenario, Time
+
+__all__ = ["new_lab"]
+
+POWER = Scenario(
+    workloads={"w": load(["agrees", "reversed", "same"])},
+    times=times(
+        planted("agrees", 1.15),
+        planted("reversed", 1.15),
+        Time(factor=0.8, cell="*case=reversed", side="target", timer="sustained"),
+    ),
+)
+
+
+def test_a_change_that_is_reversed_at_the_power_limit_is_no_answer(new_lab: NewLab) -> None:
+    result = new_lab(POWER).abprof("main", "fast", "--sustained", "always")
+    agrees, turned, same = (result.row(f"w/case={name}") for name in ("agrees", "reversed", "same"))
+    assert (agrees.verdict, agrees.sustained_pct) == ("slower", pytest.approx(15.0))
+    assert (turned.verdict, turned.reasons) == ("unclear", ("power",))
+    assert (turned.pct, turned.sustained_pct) == (pytest.approx(15.0), pytest.approx(-8.0))
+    assert (same.verdict, same.sustained_pct) == ("same", pytest.approx(0.0))
+    said = [warning for warning in result.run.warnings if warning.kind == "power"]
+    assert [warning.cells for warning in said] == [("w/case=reversed",)]
+    assert "+15.00 % of time in turns, -8.00 % without a pause" in said[0].text
+    seen = {o.arm: o.metrics.get(SUSTAINED) for o in result.run.observations if o.cell == "w/case=agrees"}
+    base, target = seen["base"], seen["target"]
+    assert base is not None
+    assert target is not None
+    assert target.value / base.value == pytest.approx(1.15)
+
+
+def test_what_is_not_power_bound_is_measured_in_turns_alone(new_lab: NewLab) -> None:
+    result = new_lab(POWER).abprof("main", "fast")
+    assert result.table() == {"w/case=agrees": "slower", "w/case=reversed": "slower", "w/case=same": "same"}
+    assert all(row.sustained_pct is None for row in result.run.comparisons)
+
+
+def test_slices_that_fail_leave_the_verdict_of_the_turns(new_lab: NewLab) -> None:
+    late = [broken("crash_status", "agrees", verb="turn", epoch=epoch) for epoch in (5, 6, 7, 8)]
+    result = new_lab(replace(POWER, faults=late)).abprof("main", "fast", "--sustained", "always")
+    row = result.row("w/case=agrees")
+    assert (row.verdict, row.sustained_pct) == ("slower", None)
+    assert result.row("w/case=reversed").reasons == ("power",)
+
+
+def capped(cell: str, ratio: float, *throttle: str) -> list[Block]:
+    ratios = {"base": 1.0, "target": ratio}
+    return [block(epoch, ratios, cell=cell, state=MachineState(throttle=throttle)) for epoch in range(1, 5)]
+
+
+def test_power_bound_are_the_changed_cells_that_the_limit_held_back() -> None:
+    blocks = [
+        *capped("dense/n=0", 1.02, POWER_CAP),
+        *capped("dense/n=1", 0.9, POWER_CAP, "hardware slowdown"),
+        *capped("dense/n=2", 1.0, POWER_CAP),
+        *capped("dense/n=3", 1.5),
+    ]
+    assert power_bound(head(4), blocks) == ("dense/n=1", "dense/n=0")
+
+
+@pytest.mark.parametrize(("budget", "cells"), [(600.0, 9), (60.0, 1), (1.0, 1)])
+def test_slices_take_no_more_than_a_quarter_of_the_budget(budget: float, cells: int) -> None:
+    assert most_cells(budget) == cells
+
+
+def test_a_cpu_has_no_sustained_mode(tmp_path: Path) -> None:
+    repo = make_repo(tmp_path / "repo")
+    repo.commit("First", {"a": "a"})
+    command = [sys.executable, "-m", "abprof", "run", "HEAD", "--repo", str(repo.path), "--device", "cpu"]
+    done = subprocess.run([*command, "--sustained", "always"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "the sustained mode times a GPU at its power limit" in done.stderr
