@@ -21,6 +21,8 @@ API = 1
 KERNEL = "ladder"
 SUITE = "fmha_scaling"
 VARIANTS = ("basic", "exp2", "memory", "full")
+LADDER = VARIANTS
+SCALED = "seq_len"
 PHASES = {
     "prepare": ("fmha_prepare", "output and launch arguments"),
     "run": ("fmha_run", "the attention kernel itself"),

@@ -10,6 +10,7 @@ raises `Deadlock`. A seed decides everything that is random: the same seed finds
 
 from __future__ import annotations
 
+import math
 import threading
 import types
 from collections.abc import Callable
@@ -56,6 +57,9 @@ class Shared:
     def slice(self, start: int, length: int, dim: int = 0) -> Shared:
         return Shared(self.data.narrow(dim, start, length))
 
+    def reshape(self, shape: list[int]) -> Shared:
+        return Shared(self.data.view(*shape))
+
     def permute(self, order: tuple[int, ...]) -> Shared:
         return Shared(self.data.permute(order))
 
@@ -98,11 +102,11 @@ class Pointer:
 
 
 class Descriptor:
-    """A TMA descriptor: boxes of a 2D tensor, zero outside it on reads, nothing written there."""
+    """A TMA descriptor: boxes of a tensor, zero outside it on reads, nothing written there."""
 
     def __init__(self, host: Any) -> None:
         self.full = host.base.view(*host.shape)
-        nbytes = host.block_shape[0] * host.block_shape[1] * host.base.element_size()
+        nbytes = math.prod(host.block_shape) * host.base.element_size()
         self.block_type = types.SimpleNamespace(shape=list(host.block_shape), nbytes=nbytes)
         self.dtype, self.layout = host.base.dtype, None
 
@@ -192,8 +196,9 @@ class Program:
     def warp_specialize(self, partitions: list[tuple[Any, Any]], warps: list[int], registers: list[int]) -> None:
         def body(function: Any, args: Any) -> Callable[[], None]:
             def run() -> None:
-                function(*args)
-                self.engine.wait_for_stores()
+                with torch.no_grad():  # as the thread that launches, in an autograd function
+                    function(*args)
+                    self.engine.wait_for_stores()
 
             return run
 
@@ -271,7 +276,9 @@ def translate(kernel: JITFunction[Any], language: dict[str, Any]) -> Callable[..
 def emulate(launch: Any, seed: int = 0) -> None:
     """Run every program of a `Launch` of a Gluon kernel on its CPU tensors, one after the other."""
     args = [_argument(arg) for arg in launch.args]
-    options = {name: value for name, value in launch.options.items() if name not in ("num_warps", "maxnreg")}
+    options = {
+        name: value for name, value in launch.options.items() if name not in ("num_warps", "num_stages", "maxnreg")
+    }
     for pid in range(launch.programs):
         program = Program(pid, seed * launch.programs + pid)
         translate(launch.kernel, program.language())(*args, **options)

@@ -1,7 +1,8 @@
-"""fmha_scaling on a stand-in package: matrices, formulas, right answers pass, planted slips are found."""
+"""hopper_ws and fmha_scaling on a stand-in package: matrices, formulas, right answers pass, planted slips are found."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -16,18 +17,16 @@ from tests.workloads.conftest import cases, load
 
 @dataclass(frozen=True)
 class Known:
-    """What the tests need to know of a workload: its axes' names for a small case, and how its kernel is called."""
+    """What the tests need to know of a workload: a small case by its axes' names, and the kernel's function."""
 
     name: str
-    length: str
     small: dict[str, Any]
     function: str
 
 
 KNOWN = [
-    Known(
-        "fmha_scaling", "seq_len", {"seq_len": 300, "batch": 2, "n_heads": 3, "head_dim": 64, "causal": True}, "fmha"
-    ),
+    Known("fmha_scaling", {"seq_len": 300, "batch": 2, "n_heads": 3, "head_dim": 64, "causal": True}, "fmha"),
+    Known("hopper_ws", {"N_CTX": 300, "B": 2, "H": 3, "D": 64, "sm_scale": 0.2}, "ws_attention"),
 ]
 
 
@@ -163,12 +162,49 @@ def test_sdpa_passes_the_same_check(module: ModuleType, known: Known) -> None:
     assert found.ok, found.reason
 
 
+def test_reports_are_told_what_scales_and_what_the_steps_are(module: ModuleType) -> None:
+    assert len({one[module.SCALED] for one in cases(module, "full")}) >= 5
+    assert module.LADDER == module.VARIANTS
+
+
 def test_phases_name_their_ranges(module: ModuleType) -> None:
     assert set(module.PHASES) == {"prepare", "run"}
     assert all(label.endswith(name) and text for name, (label, text) in module.PHASES.items())
 
 
 # ---------------------------------------------------------------- the originals' matrices and formulas
+
+
+def test_the_hopper_analysis_matrices() -> None:
+    module = load("hopper_ws")
+    default = cases(module, "default", "cuda")
+    assert default == [{"N_CTX": n, "B": 1, "H": 32, "D": 128, "dtype": "fp16", "sm_scale": 1.3} for n in (128, 8192)]
+    assert module.VARIANTS == ("ws", "ws_pipelined"), "with the two lengths the comparison of four"
+    full = cases(module, "full")
+    assert sorted({one["N_CTX"] for one in full}) == [128 << i for i in range(8)]
+    assert {(one["B"], one["dtype"]) for one in full} == {(1, "fp16"), (1, "bf16"), (4, "fp16"), (4, "bf16")}
+    assert len(full) == 32
+
+
+def test_tflops_bandwidth_and_memory_of_the_hopper_analysis() -> None:
+    """Its smallest case in 0.234 ms: 1.147 TFLOP/s and 17.92 GB/s, 4.19 MB."""
+    module = load("hopper_ws")
+    work = module.work(cases(module, "default", "cuda")[0])
+    assert work.flops == 4 * 32 * 128**2 * 128 == 2.68435456e8
+    assert round(work.flops / 0.234e-3 / 1e12, 3) == 1.147
+    assert round(work.bytes / 0.234e-3 / 1e9, 2) == 17.92
+    assert round(work.bytes / 1e6, 2) == 4.19
+    assert work.convention == "fwd-dense"
+
+
+def test_the_scale_is_the_cases(known: Known, module: ModuleType) -> None:
+    """The reference goes by the case's scale: the stand-in with another one fails, whatever the workload's default."""
+    one = small(module, known)
+    other = dataclasses.replace(module.shape(one), scale=module.shape(one).scale * 1.5)
+    inputs = module.inputs(one, "cpu", 7)
+    out = attend(*inputs.values(), scale=other.scale, causal=other.causal)
+    assert module._batched.check(other, out, module._batched.reference(other, inputs)).ok
+    assert not module.check(one, out, module.reference(one, inputs)).ok
 
 
 def test_the_scaling_analysis_matrix() -> None:

@@ -1,0 +1,55 @@
+"""hopper_ws and fmha_scaling on a GPU: every cell of `default` and some of `full` is right, and so are the peers."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from abprof.kit import Unsupported
+from tests.workloads.conftest import cases, load
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+
+def cells() -> list[Any]:
+    found = []
+    for name in ("hopper_ws", "fmha_scaling"):
+        module = load(name)
+        wanted = [
+            *cases(module, "default", "cuda"),
+            *cases(module, "full", "cuda")[::3],
+            cases(module, "full", "cuda")[-1],
+        ]
+        unique = {tuple(one.items()): one for one in wanted}.values()
+        found += [pytest.param(module, one, id=f"{name}-" + "-".join(map(str, one.values()))) for one in unique]
+    return found
+
+
+@pytest.mark.parametrize(("module", "one"), cells())
+def test_cell_is_right(module: ModuleType, one: dict[str, Any]) -> None:
+    device = torch.device("cuda")
+    reason = module.skip(one, device)
+    if reason:
+        pytest.skip(reason)
+    inputs = module.inputs(one, device, 3)
+    expected = module.reference(one, inputs)
+    kernel = importlib.import_module(f"kernels.{module.KERNEL}")
+    ops = {variant: module.prepare(kernel, variant, one, inputs) for variant in module.VARIANTS}
+    for name, peer in module.PEERS.items():
+        try:
+            ops[name] = peer(one, inputs)
+            ops[name].call()
+        except Unsupported:
+            ops.pop(name, None)
+    assert "sdpa" in ops
+    for name, op in ops.items():
+        found = module.check(one, op.call(), expected)
+        assert found.ok, f"{name}: {found.reason}"
