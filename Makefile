@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow lint browser clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,10 +22,19 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: $(STAMP) lint
+# The report's pages are tested in a real browser: the system's Chromium. Where there is none and none can be installed,
+# those tests are skipped with that reason, except in CI.
+browser:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	for as in "" "sudo -n"; do \
+	  $$as apt-get update -qq >/dev/null 2>&1 && \
+	  $$as apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1 && exit 0; \
+	done; echo "no Chromium here, and none could be installed: the browser tests are skipped"
+
+test: $(STAMP) lint browser
 	$(BIN)/pytest -n 2 --dist loadfile
 
-test-slow: $(STAMP)
+test-slow: $(STAMP) browser
 	$(BIN)/pytest -n 2 --dist loadfile -m 'slow and not gpu' --ignore=tests/test_demo.py --ignore=tests/test_bad_days.py
 	@# What measures real kernels against the clock of a budget, or takes every core, has the machine for itself.
 	$(BIN)/pytest -m 'slow and not gpu' tests/test_demo.py tests/test_bad_days.py

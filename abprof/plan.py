@@ -168,7 +168,10 @@ def select(cells: Sequence[Cell], filters: Sequence[str]) -> tuple[Cell, ...]:
         _known_values(cells, name, wanted)
         chosen = tuple(c for c in chosen if name in c.params and _show(c.params[name]) in wanted)
     if globs:
-        chosen = tuple(c for c in chosen if any(fnmatch.fnmatchcase(c.id, _anywhere(g)) for g in globs))
+        ids = {cell.id for cell in cells}  # a whole id means that cell, and not those it is the beginning of
+        chosen = tuple(
+            c for c in chosen if any(c.id == g if g in ids else fnmatch.fnmatchcase(c.id, _anywhere(g)) for g in globs)
+        )
     if not chosen:
         raise AbprofError("the matrix is empty: no cell is left", where="--only" if filters else "--preset")
     return chosen

@@ -140,6 +140,13 @@ def load(**more: object) -> Workload:
     return Workload(name="w", kernel="k", suite="w", axes=("n",), judge="wall", **more)  # type: ignore[arg-type]
 
 
+def test_only_with_a_whole_id_is_that_cell_alone() -> None:
+    cells = tuple(cell(f"w/n={n}", n=n) for n in (4, 40, 400))
+    assert [c.id for c in plan.select(cells, ["w/n=4"])] == ["w/n=4"]
+    assert [c.id for c in plan.select(cells, ["w/n=4", "400"])] == ["w/n=4", "w/n=400"]
+    assert len(plan.select(cells, ["w/n"])) == 3
+
+
 def test_arms_are_the_sides_the_control_and_the_peers() -> None:
     rows = plan.arms(load(peers=("sdpa",)), SIDES, (), control=True, peers=True)
     assert [(a.id, a.side) for a in rows] == [

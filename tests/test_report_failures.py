@@ -114,7 +114,7 @@ def test_the_reason_is_told_once_a_side_and_cut_to_a_line():
 
 def test_the_page_has_the_whole_of_it():
     text = html(failed_builds(), ())
-    section = text[text.index("What did not run") : text.index("Can it be trusted")]
+    section = text[text.index("What did not run") : text.index("Machine, builds, proofs")]
     assert section.count("THE-END") == 2
     assert section.count('<a href="logs/build-') == 2
     assert section.count("<summary>15 cells</summary>") == 2

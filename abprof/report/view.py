@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from abprof.model import Arm, Cell, Comparison, Observation, Run, Side, Verdict, Workload
 
@@ -53,7 +54,7 @@ class Group:
     peers: tuple[tuple[Cell, Arm, Observation], ...]  # library implementations measured beside
     others: tuple[Comparison, ...]  # comparisons of other pairs of arms: variants with each other, peers
 
-    @property
+    @cached_property
     def variants(self) -> bool:
         """Whether rows are told apart by a variant too."""
         return any(row.variant for row in self.rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from abprof.model import Comparison, Status, Verdict
+from abprof.model import Comparison, Status, Value, Verdict
 
 NOT_RECORDED = "not recorded"
 NO_INTERVAL = "no interval"
@@ -164,6 +164,13 @@ def size(count: float | None) -> str:
         if abs(count) >= width:
             return f"{count / width:.1f} {unit}"
     return f"{count:.0f} B"
+
+
+def fact(value: Value) -> str:
+    """What a workload said of a case: a number with four significant digits, a text as it is."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else clean(value)
 
 
 def plural(count: int, one: str, many: str = "") -> str:

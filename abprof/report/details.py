@@ -1,0 +1,172 @@
+"""One cell in detail: both sides' turns over time, their distribution, and every number side by side."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+
+from abprof.model import UNJUDGED_METRICS, Block, Cell, Observation, Run
+
+from . import numbers, pictures, words
+from .failures import LONGEST, log_path
+from .lines import Line, own_interval
+from .view import Group, Row
+
+POINTS = 60  # turns drawn a cell, all arms together
+QUANTILES = (5, 25, 50, 75, 95)
+ALL_UP_TO = 300  # rows in a run: above it only rows that need a person have a detail,
+FLAGGED_UP_TO = 300  # and of those the first so many
+
+
+@dataclass(frozen=True)
+class Detail:
+    """What the page says of one row beyond its line in the table."""
+
+    id: str
+    line: Line
+    picture: Markup
+    rows: tuple[tuple[str, ...], ...]  # label, then a text per arm
+    logs: tuple[str, ...]
+    epochs: int
+    command: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which rows have a detail, by (workload, target, index in the group), and what is said of the others."""
+
+    ids: Mapping[tuple[str, str, int], str]
+    left_out: str
+
+    def of(self, group: Group, index: int) -> str | None:
+        """The detail's id on the page; None for a row without one."""
+        return self.ids.get((*key(group), index))
+
+
+def choose(groups: Sequence[Group], every: Mapping[tuple[str, str], Sequence[Line]]) -> Choice:
+    """All rows of a small run; of a large one those that need a person, the groups' first ones first."""
+    found = [(*key(group), i, line) for group in groups for i, line in enumerate(every[key(group)])]
+    kept = found if len(found) <= ALL_UP_TO else [one for one in found if not one[3].folded][:FLAGGED_UP_TO]
+    said = ""
+    if len(kept) < len(found):
+        said = (
+            f"Of {len(found)} rows {len(kept)} have a detail: those that changed, broke or are not decided"
+            f"{f', the first {FLAGGED_UP_TO} of them' if len(kept) == FLAGGED_UP_TO else ''}. "
+            "cells.csv and rounds.jsonl hold the numbers of all."
+        )
+    return Choice({one[:3]: f"c{number}" for number, one in enumerate(kept, 1)}, said)
+
+
+def key(group: Group) -> tuple[str, str]:
+    """What tells a group from the others of its run."""
+    return group.workload.name, group.target.id if group.target else ""
+
+
+def details(
+    run: Run, group: Group, every: Sequence[Line], chosen: Choice, blocks: Mapping[str, Sequence[Block]]
+) -> Iterator[Detail]:
+    """Of each chosen row of the group. `blocks`: those of a cell, in the order they were measured."""
+    for i, line in enumerate(every):
+        id = chosen.of(group, i)
+        if id is None:
+            continue
+        row = line.row
+        arms = _arms(group, row)
+        tracks = _tracks(blocks.get(row.cell.id, ()), arms)
+        sides = [row.base, row.target] if group.target else [row.base]
+        logs = dict.fromkeys(log_path(seen.log) for seen in sides if seen and seen.log)
+        asked = shlex.join(("abprof", "rerun", f"runs/{run.id}", "--only", row.cell.id))
+        epochs = max((seen.epochs for seen in sides if seen), default=0)
+        picture, rows = pictures.turns(tracks), tuple(_rows(row, sides))
+        yield Detail(id, line, picture, rows, tuple(logs), epochs, words.clean(asked, LONGEST))
+
+
+def by_cell(blocks: Sequence[Block]) -> dict[str, list[Block]]:
+    """Cell -> the blocks that verdicts rest on, in the order they were measured."""
+    found: dict[str, list[Block]] = {}
+    for block in sorted(blocks, key=lambda block: (block.epoch, block.began)):
+        if block.rounds and block.metric not in UNJUDGED_METRICS:
+            found.setdefault(block.cell, []).append(block)
+    return found
+
+
+def _arms(group: Group, row: Row) -> dict[str, str]:
+    """How an arm is drawn -> its id in the blocks."""
+    tail = f":{row.variant}" if row.variant else ""
+    return {"base": f"base{tail}"} | ({"target": f"{group.target.id}{tail}"} if group.target else {})
+
+
+def _tracks(blocks: Sequence[Block], arms: Mapping[str, str]) -> list[pictures.Track]:
+    """Rounds that count, in order, as many of them as POINTS allows; the same ones of both arms."""
+    rows = [
+        {block.arms[turn.arm]: turn.value for turn in row}
+        for block in blocks
+        for number, row in enumerate(block.rounds)
+        if number not in block.rejected
+    ]
+    tracks = []
+    for kind, arm in arms.items():
+        values = [row[arm] for row in rows if arm in row]
+        if values:
+            places = np.linspace(0, len(values) - 1, min(len(values), POINTS // len(arms))).round().astype(int)
+            drawn = tuple(values[place] for place in places)
+            tracks.append(pictures.Track(kind, drawn, tuple(map(float, np.percentile(values, QUANTILES)))))
+    return tracks
+
+
+def _rows(row: Row, sides: Sequence[Observation | None]) -> Iterator[tuple[str, ...]]:
+    """Label and a text per side; nothing of what no side has."""
+    cell = row.cell
+    times = [numbers.time_ns(seen, row.metric) for seen in sides]
+    yield from _shown("time", [ns and _timed(seen, row.metric) for seen, ns in zip(sides, times, strict=True)])
+    if row.metric != "wall":
+        walls = [numbers.time_ns(seen, "wall") for seen in sides]
+        yield from _shown("wall clock", [_ns(ns) for ns in walls])
+    yield from _shown(*_rates(cell, times))
+    peaks = [numbers.time_ns(seen, "peak_mem_bytes") for seen in sides]
+    yield from _shown("memory", [peak and words.size(peak) for peak in peaks])
+    parts = [numbers.breakdown(cell, seen) for seen in sides]
+    for name in dict.fromkeys(name for part in parts for name in part.phases):
+        yield from _shown(f"– {words.clean(name, 40)}", [_ns(part.phases.get(name)) for part in parts])
+    yield from _shown("– residual", [_ns(part.residual) for part in parts])
+    yield from _shown("profiled", [_ns(part.total) for part in parts])
+    yield from _shown("error", [_error(seen) for seen in sides])
+    told = [seen.facts if seen else {} for seen in sides]
+    for name in dict.fromkeys(name for facts in told for name in facts):
+        yield from _shown(words.clean(name, 40), [words.fact(facts[name]) if name in facts else None for facts in told])
+
+
+def _rates(cell: Cell, times: Sequence[float | None]) -> tuple[str, list[str]]:
+    """`TFLOP/s, GB/s` as far as the workload counts them, and the numbers of each side."""
+    ways = (("TFLOP/s", numbers.tflops), ("GB/s", numbers.gbps))
+    known = [(unit, rate) for unit, rate in ways if rate(cell, 1.0)]
+    said = [", ".join(words.rate(rate(cell, ns)) for _, rate in known) if ns else "" for ns in times]
+    return ", ".join(unit for unit, _ in known), said
+
+
+def _error(seen: Observation | None) -> str:
+    """The largest error against the reference, and the largest difference from base's output."""
+    check = seen.check if seen else None
+    if check is None or check.max_abs is None:
+        return ""
+    said = f"{check.max_abs:.2g}" + ("" if check.max_rel is None else f" ({check.max_rel:.2g} relative)")
+    return said + ("" if check.base_max_abs is None else f"; {check.base_max_abs:.2g} from base’s output")
+
+
+def _shown(label: str, texts: Sequence[object]) -> Iterator[tuple[str, ...]]:
+    """A row, unless no side has anything; where all sides say the same it is said once."""
+    if any(texts):
+        told = [str(text) if text else words.NOT_RECORDED for text in texts]
+        yield (label, told[0]) if len(set(told)) == 1 else (label, *told)
+
+
+def _timed(seen: Observation | None, metric: str) -> str:
+    return f"{words.duration(numbers.time_ns(seen, metric))} ({own_interval(seen, metric)})"
+
+
+def _ns(ns: float | None) -> str | None:
+    return None if ns is None else words.duration(ns)

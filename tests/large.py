@@ -1,0 +1,51 @@
+"""Runs of many cells, for the size of pages and what a browser does with them. `python -m tests.large CELLS FILE`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from abprof import sentence
+from abprof.model import Block, Cell, Comparison, Observation, Run, Verdict
+from abprof.report.html import html
+
+from . import runs
+
+_SHARES: tuple[tuple[Verdict, float, float], ...] = (
+    ("slower", 4.0, 0.4), ("faster", -6.0, 0.4), ("unclear", 0.9, 1.8), ("slight", 0.7, 0.3),
+)  # fmt: skip
+
+
+def run(cells: int, *, changed: float = 0.1) -> Run:
+    """A run of so many dense cells with phases, of which the share `changed` is slower, faster, unclear or slight."""
+    plain = runs.run(f"20261120T021700Z-{cells}-cells")
+    made: list[Cell] = []
+    seen: list[Observation] = []
+    judged: list[Comparison] = []
+    every = round(1 / changed)
+    for i in range(cells):
+        like = runs.dense_cell(("full", "causal", "varlen_full", "varlen_causal")[i % 4], ("fwd", "bwd")[i // 4 % 2])
+        params = {**like.params, "seqlen": 1024 + 64 * (i // 8)}
+        name = ",".join(f"{k}={v}" for k, v in params.items())
+        cell = runs.changed(like, id=f"dense/{name}", params=params)
+        verdict, pct, half = _SHARES[i // every % 4] if i % every == 0 else ("same", 0.01 * (i % 7), 0.2)
+        made.append(cell)
+        seen += runs.pair(cell, 0.5 + 0.037 * (i % 100), pct + i % 11 / 10)
+        judged.append(runs.compared(cell, verdict, pct + i % 11 / 10, half, discovery=True))
+    few = runs.changed(plain, cells=tuple(made), observations=tuple(seen), comparisons=tuple(judged), warnings=(),
+                       workloads=plain.workloads[:1], builds=plain.builds[:2])  # fmt: skip
+    counts = sentence.count(few, few.comparisons) | {"controls": 6, "controls_inside": 6, "controls_outside": 0}
+    said = sentence.sentence(few, counts, measured=True)
+    return runs.changed(few, header=runs.changed(plain.header, sentence=said, counts=counts))
+
+
+def blocks(of: Run) -> list[Block]:
+    """Two epochs of 20 rounds of each cell."""
+    return runs.blocks(of, epochs=2, rounds=20)
+
+
+if __name__ == "__main__":
+    many = run(int(sys.argv[1]))
+    text = html(many, blocks(many))
+    Path(sys.argv[2]).write_text(text, encoding="utf-8")
+    print(f"{sys.argv[1]} cells: {len(text.encode())} bytes")

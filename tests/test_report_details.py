@@ -1,0 +1,100 @@
+"""A cell in detail: which rows have one, what it holds, and how large a page of many cells becomes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from abprof.report import details, lines, view
+from abprof.report.html import html
+
+from . import large, runs
+
+
+def made(run, blocks):
+    groups = view.groups(run)
+    every = {details.key(group): lines.lines(group) for group in groups}
+    chosen = details.choose(groups, every)
+    measured = details.by_cell(blocks)
+    return [one for group in groups for one in details.details(run, group, every[details.key(group)], chosen, measured)]
+
+
+def test_a_detail_holds_both_sides_numbers():
+    run = runs.run()
+    found = made(run, runs.blocks(run))
+    assert len(found) == 17
+    slower = next(one for one in found if one.line.verdict == "slower")
+    rows = {row[0]: row[1:] for row in slower.rows}
+    assert rows["time"] == ("10.01 ms (10.00 to 10.02 ms)", "10.22 ms (10.21 to 10.23 ms)")
+    assert rows["TFLOP/s, GB/s"] == ("549.2, 53.94", "537.9, 52.84")
+    assert rows["memory"] == ("768.0 MiB",), "said once where both sides say the same"
+    assert rows["– run"] == ("9.560 ms", "9.760 ms")
+    assert rows["– residual"] == ("632.2 µs", "645.8 µs")
+    assert rows["error"] == ("0.0039 (0.0021 relative)",)
+    assert "– range_merge" not in rows, "a phase that was never recorded has no row"
+    assert slower.epochs == 6
+    cell = slower.line.row.cell.id
+    assert slower.command == f"abprof rerun runs/{run.id} --only {cell}"
+
+
+def test_facts_stand_beside_each_other():
+    run = runs.run()
+    seen = tuple(
+        runs.changed(o, facts={"autotuned": f"of {o.arm}", "density": 0.25, "packed": True}) for o in run.observations
+    )
+    rows = {row[0]: row[1:] for row in made(runs.changed(run, observations=seen), [])[0].rows}
+    assert rows["autotuned"] == ("of base", "of target")
+    assert (rows["density"], rows["packed"]) == (("0.25",), ("yes",))
+
+
+def test_a_cell_that_failed_has_its_log_and_no_picture():
+    run = runs.run()
+    crashed = next(one for one in made(run, runs.blocks(run)) if one.line.change == "crash")
+    assert crashed.logs == ("logs/target-ffa.log",)
+    assert "data-base" in crashed.picture
+    assert "data-target" not in crashed.picture
+
+
+def test_rounds_that_a_rule_dropped_are_not_drawn():
+    run = runs.run()
+    (first, *_), cell = runs.blocks(run, epochs=1, rounds=4), run.cells[0].id
+    assert first.cell == cell
+    dropped = runs.changed(first, rejected=(0, 1, 2, 3))
+    assert made(run, [dropped])[0].picture == ""
+
+
+@pytest.mark.parametrize("count", [12, 90])
+def test_turns_are_thinned_to_sixty_points_a_cell(count):
+    run = runs.run()
+    for one in made(run, runs.blocks(run, epochs=2, rounds=count)):
+        drawn = [len(text) - 5 for text in re.findall(r"data-(?:base|target)=([\w-]+)", one.picture)]
+        assert sum(drawn) <= 60
+        assert len(drawn) < 2 or set(drawn) == {min(30, 2 * count - 1)}
+
+
+def test_two_hundred_cells_are_under_300_kb_each_with_its_detail():
+    run = large.run(200)
+    text = html(run, large.blocks(run))
+    assert len(text.encode()) < 300_000
+    assert text.count('<details class="cell ') == 200
+    assert "have a detail" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", [0.01, 0.1])
+def test_ten_thousand_cells_are_under_5_mb_and_the_page_says_what_it_leaves_out(changed):
+    run = large.run(10_000, changed=changed)
+    text = html(run, large.blocks(run))
+    assert len(text.encode()) < 5_000_000
+    flagged = round(10_000 * changed)
+    kept = min(300, flagged)
+    assert text.count('<details class="cell ') == kept
+    assert f"Of 10000 rows {kept} have a detail" in text
+
+
+def test_a_large_run_says_which_rows_have_a_detail():
+    run = large.run(400)
+    text = html(run, large.blocks(run))
+    assert text.count('<details class="cell ') == 40
+    assert "Of 400 rows 40 have a detail: those that changed, broke or are not decided." in text
