@@ -5,6 +5,7 @@ The reference and its tolerance are those of _reference.py, with batch and head 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -78,8 +79,14 @@ def inputs(shape: Shape, device: torch.device | str, seed: int) -> Tensors:
     }
 
 
-def operation(forward: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor], inputs: Tensors) -> Op:
-    """The timed call. NotImplementedError becomes kit.Unsupported."""
+def operation(
+    forward: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
+    inputs: Tensors,
+    configuration: Callable[[], Any] | None = None,
+    name: str = "autotuned",
+) -> Op:
+    """The timed call. NotImplementedError becomes kit.Unsupported. What `configuration()` gives, a dataclass, is told as
+    the fact `name`; a package without one tells nothing."""
 
     def call() -> torch.Tensor:
         try:
@@ -87,7 +94,11 @@ def operation(forward: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torc
         except NotImplementedError as error:
             raise Unsupported(str(error)) from error
 
-    return Op(call)
+    def facts() -> dict[str, str]:
+        fields = dataclasses.asdict(configuration()) if configuration else {}
+        return {name: " ".join(f"{field}={value}" for field, value in fields.items())} if fields else {}
+
+    return Op(call, facts=facts)
 
 
 def reference(shape: Shape, inputs: Tensors) -> dict[str, Tensors]:

@@ -71,9 +71,15 @@ def inputs(case: Mapping[str, Any], device: torch.device | str, seed: int) -> di
 
 
 def prepare(kernel: Any, variant: str | None, case: Mapping[str, Any], inputs: dict[str, torch.Tensor]) -> Op:
-    """`variant` is the rung."""
+    """`variant` is the rung; the fact `configuration` is its row of the package's platform table."""
     fmha, rung = kernel.fmha, variant or VARIANTS[-1]
-    return _batched.operation(lambda q, k, v: fmha(q, k, v, causal=case["causal"], rung=rung), inputs)
+    configuration = getattr(kernel, "configuration", None)
+    return _batched.operation(
+        lambda q, k, v: fmha(q, k, v, causal=case["causal"], rung=rung),
+        inputs,
+        configuration and (lambda: configuration(rung, inputs["q"].device)),
+        "configuration",
+    )
 
 
 def reference(case: Mapping[str, Any], inputs: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:

@@ -61,9 +61,14 @@ def inputs(case: Mapping[str, Any], device: torch.device | str, seed: int) -> di
 
 
 def prepare(kernel: Any, variant: str | None, case: Mapping[str, Any], inputs: dict[str, torch.Tensor]) -> Op:
-    """`out` [B, H, N, D] is what a call returns."""
+    """`out` [B, H, N, D] is what a call returns; the fact `autotuned` is the configuration it ran with."""
     attention, scale, chosen = kernel.ws_attention, case["sm_scale"], variant or VARIANTS[-1]
-    return _batched.operation(lambda q, k, v: attention(q, k, v, scale, variant=chosen), inputs)
+    configuration = getattr(kernel, "configuration", None)
+    return _batched.operation(
+        lambda q, k, v: attention(q, k, v, scale, variant=chosen),
+        inputs,
+        configuration and (lambda: configuration(*inputs.values(), scale=scale, variant=chosen)),
+    )
 
 
 def reference(case: Mapping[str, Any], inputs: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:

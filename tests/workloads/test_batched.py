@@ -167,6 +167,25 @@ def test_reports_are_told_what_scales_and_what_the_steps_are(module: ModuleType)
     assert module.LADDER == module.VARIANTS
 
 
+@dataclass(frozen=True)
+class Chosen:
+    BLOCK_M: int = 128
+    num_warps: int = 4
+
+
+def test_the_configuration_is_told_as_a_fact(module: ModuleType, known: Known) -> None:
+    """With what was asked of the package, and not at all where the package has no such function."""
+    one = small(module, known)
+    inputs, kernel = module.inputs(one, "cpu", 1), package(module, known, one)
+    assert module.prepare(kernel, module.VARIANTS[0], one, inputs).facts() == {}
+    asked: list[Any] = []
+    kernel.configuration = lambda *args, **options: (asked.extend([*args, *options.values()]), Chosen())[1]  # type: ignore[attr-defined]
+    told = module.prepare(kernel, module.VARIANTS[0], one, inputs).facts()
+    assert list(told.values()) == ["BLOCK_M=128 num_warps=4"]
+    assert list(told) == [{"hopper_ws": "autotuned", "fmha_scaling": "configuration"}[known.name]]
+    assert any(value is module.VARIANTS[0] for value in asked)
+
+
 def test_phases_name_their_ranges(module: ModuleType) -> None:
     assert set(module.PHASES) == {"prepare", "run"}
     assert all(label.endswith(name) and text for name, (label, text) in module.PHASES.items())
