@@ -51,6 +51,7 @@ class Config(Record, frozen=True):
     dry_run: bool = False
     no_wait: bool = False
     no_peers: bool = False
+    peer: tuple[str, ...] = ()  # of the workloads' peers only these; "all": every one; (): those they measure unasked
     arguments: tuple[str, ...] = ()
     file: File | None = None
 

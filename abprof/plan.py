@@ -15,8 +15,8 @@ from abprof.model import Arm, Band, Build, Cell, Phase, Side, Sweep, Value, Work
 Axes = list[tuple[list[str], list[Any]]]  # (axis or zipped axes, rows of values), in file order
 
 
-def workload(name: str, described: wire.Described, sha256: str, kind: str) -> Workload:
-    """A workload's declarations as the record that travels."""
+def workload(name: str, described: wire.Described, sha256: str, kind: str, asked_peers: Sequence[str] = ()) -> Workload:
+    """A workload's declarations as the record that travels; of its peers those that this run may measure."""
     axes = tuple(dict.fromkeys(a for rows in described.presets.values() for names, _ in rows for a in names))
     judge = described.judge or ("gpu" if kind == "cuda" else "wall")
     return Workload(
@@ -26,7 +26,7 @@ def workload(name: str, described: wire.Described, sha256: str, kind: str) -> Wo
         axes=axes,
         judge="gpu" if judge == "gpu" and kind != "cpu" else "wall",
         variants=tuple(described.variants),
-        peers=tuple(described.peers),
+        peers=_peers(described, asked_peers),
         phases=tuple(Phase(name=n, range=r, text=t) for n, r, t in described.phases),
         seed_columns=tuple(described.seed_columns),
         scaled=described.scaled,
@@ -35,6 +35,21 @@ def workload(name: str, described: wire.Described, sha256: str, kind: str) -> Wo
         sha256=sha256,
         text=described.text,
     )
+
+
+def _peers(described: wire.Described, asked: Sequence[str]) -> tuple[str, ...]:
+    """Those asked for, or those that are measured without being asked for."""
+    default = described.peers if described.default_peers is None else described.default_peers
+    return tuple(name for name in described.peers if name in (asked or default) or "all" in asked)
+
+
+def known_peers(matrix: Iterable[wire.Described], asked: Sequence[str]) -> None:
+    """Raise AbprofError for a `--peer` that no workload has."""
+    there = {name for described in matrix for name in described.peers}
+    for name in asked:
+        if name not in there and name != "all":
+            known = _nearest(name, there) or "none has any"
+            raise AbprofError(f"no workload has a peer {name!r}", where="--peer", advice=known)
 
 
 def _sweep(declared: wire.Sweep | None) -> Sweep | None:

@@ -75,11 +75,13 @@ def survey(
     wanted = {n: d for n, d in found.items() if not config.kernels or d.kernel in config.kernels}
     if not broken or not wanted:  # which kernel a broken one is for, nobody knows
         _known_kernels(config, found)
+    if wanted or not broken:
+        plan.known_peers(wanted.values(), config.peer)
     matrices = {name: plan.preset(name, described, config.preset) for name, described in wanted.items()}
     if matrices or not broken:
         matrices = plan.set_axes(matrices, config.set)
     loads = tuple(
-        plan.workload(name, described, hashlib.sha256(files[name].read_bytes()).hexdigest(), kind)
+        plan.workload(name, described, hashlib.sha256(files[name].read_bytes()).hexdigest(), kind, config.peer)
         for name, described in wanted.items()
     )
     cells: list[Cell] = []

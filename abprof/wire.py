@@ -89,6 +89,7 @@ class Described:
     scaled: str = ""
     ladder: list[str] = field(default_factory=list)
     sweep: Sweep | None = None
+    default_peers: list[str] | None = None  # those measured without being asked for; None: all
 
 
 @dataclass(frozen=True)

@@ -250,6 +250,20 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(lab: Lab) -> None:
     assert (lab.fingerprint(), list(lab.runs.iterdir())) == (before, folders)
 
 
+def test_peers_that_are_asked_for_take_turns_and_no_others(tmp_path: Path) -> None:
+    load = replace(LOAD, peers=["quick", "slow"], default_peers=["quick"])
+    lab = Lab(tmp_path, Scenario(workloads={"dense": load}, times=[Time(ns=20e6)]))
+
+    def arms(*more: str) -> set[str]:
+        run = loose(lab.command(*at(lab, "main", "fast", "--json", "--quick", "--preset", "small", *more)))
+        return {seen["arm"] for seen in run["observations"] if seen["arm"].startswith("peer:")}
+
+    assert arms() == {"peer:quick"}
+    assert arms("--peer", "slow") == {"peer:slow"}
+    assert arms("--peer", "all") == {"peer:quick", "peer:slow"}
+    assert arms("--no-peers") == set()
+
+
 ODD = Scenario(
     workloads={
         "good": Workload(kernel="k", presets={"default": {"n": [1, 2]}}),

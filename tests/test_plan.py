@@ -35,6 +35,26 @@ def test_declarations_become_the_record_that_travels() -> None:
     assert rich.sweep == Sweep(axes=("ratio",), density="density", against="base", bands=(band,))
 
 
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [((), ("a",)), (("c",), ("c",)), (("c", "b"), ("b", "c")), (("all",), ("a", "b", "c")), (("z",), ())],
+)
+def test_peers_are_those_asked_for_or_the_workloads_default(asked: tuple[str, ...], found: tuple[str, ...]) -> None:
+    told = wire.Described(1, "k", "s", "", "", {"default": []}, [], ["a", "b", "c"], [], [], default_peers=["a"])
+    assert plan.workload("w", told, "", "cpu", asked).peers == found
+    assert plan.workload("w", replace(told, default_peers=None), "", "cpu").peers == ("a", "b", "c")
+    assert plan.workload("w", replace(told, default_peers=[]), "", "cpu").peers == ()
+
+
+def test_a_peer_that_no_workload_has_is_refused() -> None:
+    told = wire.Described(1, "k", "s", "", "", {"default": []}, [], ["sdpa", "flex"], [], [])
+    plan.known_peers([told], ("flex", "all"))
+    with pytest.raises(AbprofError, match=r"--peer: no workload has a peer 'flax' \(did you mean flex"):
+        plan.known_peers([told], ("flax",))
+    with pytest.raises(AbprofError, match="none has any"):
+        plan.known_peers([replace(told, peers=[])], ("flex",))
+
+
 def test_zipped_axes_go_in_step() -> None:
     found = plan.cases(AXES)
     assert len(found) == 8

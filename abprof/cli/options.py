@@ -53,6 +53,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         dry_run=options["dry_run"],
         no_wait=options["no_wait"],
         no_peers=not options["peers"],
+        peer=_asked_peers(options),
         arguments=tuple(argv),
     )
 
@@ -66,6 +67,12 @@ def _names(options: Mapping[str, Any], name: str) -> tuple[str, ...]:
         if not _split([value]):
             raise AbprofError("an empty text is no name", where=f"--{name}")
     return _split(options[name])
+
+
+def _asked_peers(options: Mapping[str, Any]) -> tuple[str, ...]:
+    if options["peer"] and not options["peers"]:
+        raise AbprofError("--no-peers leaves all of them out", where="--peer", advice="give one of the two")
+    return _names(options, "peer")
 
 
 def _percent(options: Mapping[str, Any], name: str) -> float | None:

@@ -71,6 +71,9 @@ def run(
     peers: Annotated[
         bool, typer.Option("--peers/--no-peers", help="Measure library peers too.", rich_help_panel=MATRIX)
     ] = True,
+    peer: Annotated[
+        Many, typer.Option(metavar="NAME|all", help="Only these peers, slow ones too.", rich_help_panel=MATRIX)
+    ] = [],  # noqa: B006
     device: Annotated[Many, typer.Option(help="cpu, cuda, cuda:N or a GPU's UUID.", rich_help_panel=PLACE)] = [],  # noqa: B006
     python: Annotated[
         Many, typer.Option(metavar="[SIDE=]PATH", help="The workers' interpreter.", rich_help_panel=PLACE)

@@ -101,6 +101,7 @@ class Bench:
             scaled=declared.scaled(module, presets),
             ladder=declared.ladder(module),
             sweep=declared.sweep(module, presets),
+            default_peers=declared.default_peers(module),
         )
 
     def screen(self, request: wire.Screen) -> wire.Screened:

@@ -59,6 +59,14 @@ def sweep(module: types.ModuleType, presets: Presets) -> wire.Sweep | None:
     return wire.Sweep(list(told.axes), told.density, told.against, bands)
 
 
+def default_peers(module: types.ModuleType) -> list[str] | None:
+    """DEFAULT_PEERS, None without it. Raises ValueError for one that is not in PEERS."""
+    names = getattr(module, "DEFAULT_PEERS", None)
+    if lacking := [name for name in names or () if name not in getattr(module, "PEERS", {})]:
+        raise ValueError(f"DEFAULT_PEERS: {lacking[0]!r} is not in PEERS")
+    return None if names is None else list(names)
+
+
 def facts(module: types.ModuleType, case: Mapping[str, Any], inputs: Any, op: Op) -> dict[str, wire.Value]:
     """What the workload says of the case, and its operation of this arm. Raises ValueError for what is no plain value."""
     told = dict(module.facts(case, inputs)) if hasattr(module, "facts") else {}

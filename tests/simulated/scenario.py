@@ -106,6 +106,7 @@ class Workload:
     judge: str = ""
     variants: list[str] = field(default_factory=list)
     peers: list[str] = field(default_factory=list)
+    default_peers: list[str] | None = None
     phases: list[tuple[str, str, str, float | None]] = field(default_factory=list)
     seed_columns: list[str] = field(default_factory=list)
     flops: float | None = None

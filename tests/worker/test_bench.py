@@ -59,6 +59,7 @@ PRESETS = {
 }
 PHASES = {"run": ("tiny.run", "the kernel")}
 PEERS = {"torch": lambda case, x: Op(lambda: x + x)}
+DEFAULT_PEERS = ()
 SEED_COLUMNS = ("n",)
 VARIANTS = LADDER = ("plain", "other")
 SCALED = "n"
@@ -112,6 +113,7 @@ OTHERS = {
     "scaled": "API = 1\nKERNEL = 'tiny'\nSCALED = 'm'\nPRESETS = {'default': {'n': [1]}}\n",
     "ladder": "API = 1\nKERNEL = 'tiny'\nLADDER = ('a', 'a')\nPRESETS = {'default': {'n': [1]}}\n",
     "rung": "API = 1\nKERNEL = 'tiny'\nVARIANTS = ('a',)\nLADDER = ('a', 'b')\nPRESETS = {'default': {'n': [1]}}\n",
+    "peer": "API = 1\nKERNEL = 'tiny'\nDEFAULT_PEERS = ('a',)\nPRESETS = {'default': {'n': [1]}}\n",
     "band": "from abprof.kit import Band, Sweep\nAPI = 1\nKERNEL = 'tiny'\nPRESETS = {'default': {'n': [1]}}\n"
     "SWEEP = Sweep(axes=['n'], bands=[Band((0, 2), (1, 2))])\n",
 }
@@ -156,6 +158,7 @@ def test_a_workload_describes_itself(worker: Side) -> None:
     assert told.sweep == wire.Sweep(["a", "b"], "density", "plain", [[0.0, 0.5, 1.5, 2.0]])
     bare = worker.ask(wire.Describe("bare"))
     assert (bare.scaled, bare.ladder, bare.sweep) == ("", [], None)
+    assert (told.default_peers, bare.default_peers) == ([], None)
     assert (bare.suite, bare.text, bare.judge, bare.phases, bare.peers) == ("bare", "", "", [], [])
 
 
@@ -167,6 +170,7 @@ def test_a_workload_describes_itself(worker: Side) -> None:
         ("scaled", "ValueError: SCALED: no preset has an axis 'm'"),
         ("ladder", "ValueError: LADDER: ['a', 'a'] must be two different variants or more"),
         ("rung", "ValueError: LADDER: 'b' is not in VARIANTS"),
+        ("peer", "ValueError: DEFAULT_PEERS: 'a' is not in PEERS"),
         ("band", "ValueError: SWEEP: density 0.0 to 2.0 with a speed-up of 1.0 to 2.0 is no band"),
         ("nameless", "AttributeError: module 'abprof_workloads.nameless' has no attribute 'KERNEL'"),
     ],
