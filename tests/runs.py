@@ -130,7 +130,7 @@ def observed(cell: Cell, arm: str, ms: float | None, status: Status = "ok", **mo
         if cell.flops:
             metrics["tflops"] = Metric(value=cell.flops / ms / MS / 1e3, unit="TFLOP/s", better="higher")
     phases = None
-    if ms is not None and cell.workload != "ladder":
+    if ms is not None and "direction" in cell.params:
         way, total = cell.params["direction"], ms * MS * 1.02
         parts = {"prepare": 0.0153 * MS, "run": ms * MS * 0.955, "cast": 0.0032 * MS}
         phases = {phase.name: None for phase in _PHASES} | {f"{way}_{name}": ns for name, ns in parts.items()}

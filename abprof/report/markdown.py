@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from abprof.model import Block, Run
 
-from . import facts, failures, lines, view, words
+from . import facts, failures, lines, sections, view, words
 from .pages import environment
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
@@ -28,6 +28,7 @@ def markdown(run: Run, blocks: Sequence[Block]) -> str:
         facts=facts,
         failures=failures,
         lines=lines,
+        sections=sections,
         words=words,
         blocks=blocks,
     )

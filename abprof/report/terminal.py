@@ -14,7 +14,7 @@ from rich.text import Text
 
 from abprof.model import Run
 
-from . import closing, facts, failures, lines, view, words
+from . import closing, facts, failures, lines, sections, view, words
 
 NARROW = 120  # columns; below that, what can be read elsewhere goes
 PIPED = 200
@@ -103,6 +103,9 @@ def _alone(group: view.Group, console: Console) -> None:
         never = f"; never recorded: {', '.join(words.clean(name) for name in phases.never)}" if phases.never else ""
         _say(console, f"Phases in ms a call, from a profiled pass of their own{never}", "dim")
         _fitting(phases, console)
+    for part in sections.of(group):
+        _say(console, f"{part.title}: {part.text}", "dim")
+        _fitting(part.table, console)
     if peers.rows:
         _say(console, "Libraries measured beside it", "dim")
         _fitting(peers, console)

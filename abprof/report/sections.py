@@ -1,0 +1,340 @@
+"""What workloads declare, as tables with a chart beside: the ladder, scaling, density sweep, autotuning, memory traffic.
+
+Speed-ups and efficiencies come from two arms' own times, so they have no interval; verdicts never rest on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from markupsafe import Markup
+
+from abprof.model import Observation, Sweep, Value
+
+from . import charts, numbers, words
+from .charts import Series
+from .lines import TextTable, time_text
+from .view import Group, Row, label
+
+ROWS_UP_TO = 300  # of a section's table; cells.csv has all of them
+LINES_UP_TO = 8  # of a chart
+LEVELS = {"minimum_dram_bytes": "DRAM", "minimum_l2_bytes": "L2", "minimum_l1_bytes": "L1"}
+AUTOTUNED = "autotuned"
+Sides = list[tuple[str, Callable[[Row], Observation | None]]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One view of a workload's rows. `chart` is empty where there is nothing to draw, and shows what the table says."""
+
+    title: str
+    text: str
+    table: TextTable
+    chart: Markup = Markup("")  # noqa: RUF009 - a constant
+
+
+def of(group: Group) -> list[Section]:
+    """The sections that the workload of this group declares and that its rows have something to say in."""
+    made = [*ladder(group), *scaling(group), *sweep(group), *autotune(group), *memory(group)]
+    return [_cut(section) for section in made if section.table.rows]
+
+
+def _cut(section: Section) -> Section:
+    rows = section.table.rows
+    if len(rows) <= ROWS_UP_TO:
+        return section
+    table = replace(section.table, rows=rows[:ROWS_UP_TO])
+    return replace(section, table=table, text=f"{section.text} The first {ROWS_UP_TO} of {len(rows)} rows.")
+
+
+# ---------------------------------------------------------------- ladder
+
+
+def ladder(group: Group) -> Iterator[Section]:
+    """Each step's time and rate, against the first step and against the one before."""
+    steps = group.workload.ladder
+    if not steps:
+        return
+    rows: list[tuple[str, ...]] = []
+    lines: list[Series] = []
+    for cell, side, seen in _by_cell(group):
+        times = [(step, numbers.time_ns(seen.get(step), seen.metric)) for step in steps]
+        rows += _climb(group, cell, side, seen, times)
+        gains = _gains(times)
+        lines.append(Series(_named(group, cell, side), side, tuple((float(i), gain) for i, gain in gains)))
+    text = f"Steps in order; the baseline is {words.clean(steps[0])}. Speed-ups are ratios of the times beside them."
+    header = ("case", "side", "step", "time", "TFLOP/s", "of the baseline", "of the step before")
+    drawn = charts.lines(_some(lines), y="speed-up of the baseline", ticks=tuple(map(words.clean, steps)))
+    yield Section("Ladder", text, TextTable(header, tuple(rows), 3), drawn)
+
+
+def _climb(
+    group: Group, cell: Row, side: str, seen: Steps, times: Sequence[tuple[str, float | None]]
+) -> Iterator[tuple[str, ...]]:
+    first, before = times[0][1], None
+    for step, ns in times:
+        rate = words.rate(numbers.tflops(cell.cell, ns))
+        told = time_text(seen.get(step), seen.metric)
+        yield (_case(group, cell), side, words.clean(step), told, rate, _ratio(first, ns), _ratio(before, ns))
+        before = ns
+
+
+def _gains(times: Sequence[tuple[str, float | None]]) -> list[tuple[int, float]]:
+    first = times[0][1]
+    return [(i, first / ns) for i, (_, ns) in enumerate(times) if first and ns]
+
+
+# ---------------------------------------------------------------- scaling
+
+
+def scaling(group: Group) -> Iterator[Section]:
+    """Time along the scaled axis, the best step at each value, and the rate as a share of the series' best."""
+    axis = group.workload.scaled
+    if axis not in group.axes:
+        return
+    names = group.workload.ladder or tuple(dict.fromkeys(row.variant for row in group.rows if row.variant))
+    every = _series(group, axis)
+    rated = any(point.rate for points in every.values() for point in points)
+    rows: list[tuple[str, ...]] = []
+    drawn: list[Series] = []
+    for (case, side), points in every.items():
+        rows += _along(axis, names, points)
+        known = [(_number(point.row.cell.params[axis]), point.rate if rated else point.ms) for point in points]
+        drawn.append(Series(f"{case} {side}", side, tuple((x, y) for x, y in known if x is not None and y)))
+    axis = words.clean(axis)
+    told = "Efficiency is the TFLOP/s at a value as a share of the most in its series." if rated else ""
+    header = ("case", "side", axis, *(names or ("time",)), *(["best"] if names else []), "TFLOP/s", "efficiency")
+    picture = charts.lines(_some(drawn), y="TFLOP/s" if rated else "ms a call", x=axis, log_x=True, log_y=not rated)
+    yield Section(f"Scaling over {axis}", told, TextTable(header, tuple(rows), 3), picture)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One side of one cell on the scaled axis: its arms, and the fastest of them."""
+
+    case: str  # without the axis
+    row: Row
+    side: str
+    seen: Steps
+    best: float | None  # ns
+
+    @property
+    def rate(self) -> float | None:
+        """TFLOP/s of the fastest arm."""
+        return numbers.tflops(self.row.cell, self.best)
+
+    @property
+    def ms(self) -> float | None:
+        """Milliseconds of the fastest arm."""
+        return self.best / 1e6 if self.best else None
+
+
+def _along(axis: str, names: Sequence[str], points: Sequence[Point]) -> Iterator[tuple[str, ...]]:
+    most = max((point.rate for point in points if point.rate), default=None)
+    for point in points:
+        seen, rate = point.seen, point.rate
+        each = [time_text(seen.get(name), seen.metric) for name in names or ("",)]
+        best = [_best(seen, names)] if names else []
+        share = f"{100 * rate / most:.0f} %" if rate and most else words.NOT_RECORDED
+        value = words.clean(point.row.cell.params[axis])
+        yield (point.case, point.side, value, *each, *best, words.rate(rate), share)
+
+
+def _series(group: Group, axis: str) -> dict[tuple[str, str], list[Point]]:
+    """(case without the axis, side) -> its points in the axis's order."""
+    found: dict[tuple[str, str], list[Point]] = {}
+    for row, side, seen in _by_cell(group):
+        known = [ns for one in seen.arms.values() if (ns := numbers.time_ns(one, seen.metric))]
+        case = _case(group, row, without=axis)
+        found.setdefault((case, side), []).append(Point(case, row, side, seen, min(known, default=None)))
+    for points in found.values():
+        points.sort(key=lambda point: _order(point.row.cell.params[axis]))
+    return found
+
+
+def _best(seen: Steps, names: Sequence[str]) -> str:
+    timed = [(ns, name) for name in names if (ns := numbers.time_ns(seen.get(name), seen.metric))]
+    return words.clean(min(timed)[1]) if timed else words.NOT_RECORDED
+
+
+# ---------------------------------------------------------------- density
+
+
+def sweep(group: Group) -> Iterator[Section]:
+    """Speed-up against measured density, with what is expected there."""
+    declared = group.workload.sweep
+    if declared is None:
+        return
+    rows, lines = [], []
+    for side, arm in _sides(group):
+        points: list[tuple[float, float]] = []
+        for row, density, gain in _densities(group, declared, arm):
+            times = time_text(arm(row), row.metric)
+            band = _band(declared, density)
+            told = f"{band[0]:g} to {band[1]:g} ×" if band else "-"
+            verdict = "-" if band is None or gain is None else _placed(gain, band)
+            shown = words.NOT_RECORDED if gain is None else f"{gain:.2f} ×"
+            rows.append((group.name(row), side, f"{density:.3f}", times, shown, told, verdict))
+            points += [(density, gain)] if gain is not None else []
+        lines.append(Series(side, side, tuple(sorted(points)), joined=False))
+    against = words.clean(declared.against)
+    what = f"the variant {against} of the same case" if against else "the densest case that agrees in all other axes"
+    header = ("case", "side", "density", "time", "speed-up", "expected", "it is")
+    text = f"Speed-up against {what}, from the times of the same side; bands are what the workload expects."
+    bands = [(*band.density, *band.speedup) for band in declared.bands]
+    drawn = charts.lines(lines, y="speed-up", x=words.clean(declared.density), bands=bands)
+    yield Section("Density sweep", text, TextTable(header, tuple(rows), 2), drawn)
+
+
+def _densities(
+    group: Group, declared: Sweep, arm: Callable[[Row], Observation | None]
+) -> list[tuple[Row, float, float | None]]:
+    """Rows in the order of their density, each with its speed-up over what the sweep counts from."""
+    dense = {id(row): value for row in group.rows if (value := _density(declared, row, arm(row))) is not None}
+    rows = sorted(
+        (row for row in group.rows if id(row) in dense), key=lambda row: (_curve(declared, row), dense[id(row)])
+    )
+    start: dict[tuple[str, ...], Row] = {}
+    for row in rows:
+        if declared.against:
+            if row.variant == declared.against:
+                start[(row.cell.id,)] = row
+        elif numbers.time_ns(arm(row), row.metric):
+            start[_curve(declared, row)] = row  # the last is the densest
+    found = []
+    for row in rows:
+        if row.variant and row.variant == declared.against:
+            continue
+        first = start.get((row.cell.id,) if declared.against else _curve(declared, row))
+        before = numbers.time_ns(arm(first), first.metric) if first else None
+        ns = numbers.time_ns(arm(row), row.metric)
+        found.append((row, dense[id(row)], before / ns if before and ns else None))
+    return found
+
+
+def _curve(declared: Sweep, row: Row) -> tuple[str, ...]:
+    """What rows of one curve have in common: all axes but the sweep's, and the variant."""
+    return (*(f"{axis}={value}" for axis, value in row.cell.params.items() if axis not in declared.axes), row.variant)
+
+
+def _density(declared: Sweep, row: Row, seen: Observation | None) -> float | None:
+    told = seen.facts.get(declared.density) if seen else None
+    return _number(row.cell.params.get(declared.density) if told is None else told)
+
+
+def _band(declared: Sweep, density: float) -> tuple[float, float] | None:
+    """The first band that holds this density."""
+    for band in declared.bands:
+        if band.density[0] <= density <= band.density[1]:
+            return band.speedup
+    return None
+
+
+def _placed(gain: float, band: tuple[float, float]) -> str:
+    return "below" if gain < band[0] else "above" if gain > band[1] else "inside"
+
+
+# ---------------------------------------------------------------- autotuning, memory
+
+
+def autotune(group: Group) -> Iterator[Section]:
+    """The configuration that autotuning chose, per case; where sides differ it says so."""
+    rows = []
+    for row in group.rows:
+        told = [seen.facts.get(AUTOTUNED) if (seen := arm(row)) else None for _, arm in _sides(group)]
+        if any(one is not None for one in told):
+            texts = [words.NOT_RECORDED if one is None else words.fact(one) for one in told]
+            differs = [_same(told)] if group.target else []
+            rows.append((group.name(row), *texts, *differs))
+    header = ("case", *(side for side, _ in _sides(group)), *(["sides"] if group.target else []))
+    yield Section(
+        "Autotuning", "The configuration that each side's kernel ran with.", TextTable(header, tuple(rows), 1)
+    )
+
+
+def _same(told: Sequence[Value | None]) -> str:
+    if None in told:
+        return "-"
+    return "same" if len(set(told)) == 1 else "differs"
+
+
+def memory(group: Group) -> Iterator[Section]:
+    """The least traffic that a call can do, per level, beside peak memory and the rate that would be at the time taken."""
+    seen = [(row, side, one) for row in group.rows for side, arm in _sides(group) if (one := arm(row))]
+    levels = [name for name in LEVELS if any(name in one.facts for _, _, one in seen)]
+    rows = []
+    for row, side, one in seen:
+        if not any(name in one.facts for name in levels):
+            continue
+        ns = numbers.time_ns(one, row.metric)
+        least = [_number(one.facts.get(name)) for name in levels]
+        sizes = [words.size(count) for count in least]
+        rates = [words.rate(count / ns if count and ns else None) for count in least]
+        rows.append((group.name(row), side, *sizes, *rates, words.size(numbers.time_ns(one, "peak_mem_bytes"))))
+    header = (
+        "case",
+        "side",
+        *(f"{LEVELS[n]}, least" for n in levels),
+        *(f"{LEVELS[n]} GB/s" for n in levels),
+        "peak memory",
+    )
+    text = "The least bytes that a call must move, as the workload predicts, and the rate if it moved no more."
+    yield Section("Memory traffic", text, TextTable(header, tuple(rows), 2))
+
+
+# ---------------------------------------------------------------- rows by cell
+
+
+@dataclass(frozen=True)
+class Steps:
+    """One side's arms of one cell, by variant."""
+
+    metric: str
+    arms: Mapping[str, Observation | None]
+
+    def get(self, variant: str) -> Observation | None:
+        """The variant's observation, None where there is none."""
+        return self.arms.get(variant)
+
+
+def _sides(group: Group) -> Sides:
+    base: Sides = [("base", lambda row: row.base)]
+    return [*base, (group.target.id, lambda row: row.target)] if group.target else base
+
+
+def _by_cell(group: Group) -> Iterator[tuple[Row, str, Steps]]:
+    """One of the cell's rows, the side, and that side's arms; cells in the order of the matrix."""
+    cells: dict[str, list[Row]] = {}
+    for row in group.rows:
+        cells.setdefault(row.cell.id, []).append(row)
+    order = {row.cell.id: tuple(_order(value) for value in row.cell.params.values()) for row in group.rows}
+    for id in sorted(cells, key=order.__getitem__):
+        for side, arm in _sides(group):
+            yield cells[id][0], side, Steps(cells[id][0].metric, {row.variant: arm(row) for row in cells[id]})
+
+
+def _order(value: Value) -> tuple[int, float, str]:
+    number = _number(value)
+    return (1, 0.0, str(value)) if number is None else (0, number, "")
+
+
+def _case(group: Group, row: Row, without: str = "") -> str:
+    axes = [axis for axis in group.axes if axis != without]
+    return label(row.cell, axes) if axes else words.clean(group.workload.name)
+
+
+def _named(group: Group, row: Row, side: str) -> str:
+    return f"{_case(group, row)} {side}" if group.target else _case(group, row)
+
+
+def _some(lines: Sequence[Series]) -> list[Series]:
+    return [line for line in lines if line.points][:LINES_UP_TO]
+
+
+def _ratio(before: float | None, after: float | None) -> str:
+    return f"{before / after:.2f} ×" if before and after else "-"
+
+
+def _number(value: Value | None) -> float | None:
+    return None if value is None or isinstance(value, bool | str) else float(value)

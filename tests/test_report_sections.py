@@ -1,0 +1,184 @@
+"""Sections that workloads declare: the numbers, what they say where something did not run, and when they are not there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from abprof.model import Sweep
+from abprof.report import sections, view
+from abprof.report.charts import Series, lines
+from abprof.report.html import html
+from abprof.report.markdown import markdown
+from abprof.report.sections import Section
+
+from . import declared, runs
+
+
+def made(run) -> dict[str, Section]:
+    return {part.title: part for group in view.groups(run) for part in sections.of(group)}
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Section]:
+    return made(declared.run())
+
+
+def rows(part: Section, *keys: str) -> list[tuple[str, ...]]:
+    """The rows that begin so, without what they begin with."""
+    return [row[len(keys) :] for row in part.table.rows if row[: len(keys)] == keys]
+
+
+def test_sections_are_those_that_are_declared(found):
+    assert list(found) == ["Ladder", "Scaling over seqlen", "Autotuning", "Memory traffic", "Density sweep"]
+    assert made(runs.run()) == {}
+    text = html(runs.run(), [])
+    assert not re.search(r"<h3>(Ladder|Scaling|Density|Autotuning|Memory)", text)
+
+
+def test_a_step_is_compared_with_the_first_and_with_the_one_before(found):
+    part = found["Ladder"]
+    assert part.table.header == ("case", "side", "step", "time", "TFLOP/s", "of the baseline", "of the step before")
+    assert rows(part, "seqlen=4096", "target") == [
+        ("basic", "1.000 ms", "274.9", "1.00 ×", "-"),
+        ("exp2", "900.0 µs", "305.4", "1.11 ×", "1.11 ×"),
+        ("approx", "450.0 µs", "610.8", "2.22 ×", "2.00 ×"),
+    ]
+    assert "the baseline is basic" in part.text
+
+
+def test_a_step_that_did_not_run_says_so_and_the_next_has_none_before_it(found):
+    assert rows(found["Ladder"], "seqlen=1024", "base") == [
+        ("basic", "100.0 µs", "171.8", "1.00 ×", "-"),
+        ("exp2", "out of memory", "not recorded", "-", "-"),
+        ("approx", "50.00 µs", "343.6", "2.00 ×", "-"),
+    ]
+
+
+def test_cases_stand_in_the_order_of_their_numbers(found):
+    assert [row[0] for row in found["Ladder"].table.rows][::6] == ["seqlen=1024", "seqlen=4096", "seqlen=16384"]
+
+
+def test_scaling_has_the_best_step_and_the_share_of_the_most(found):
+    part = found["Scaling over seqlen"]
+    assert part.table.header[2:] == ("seqlen", "basic", "exp2", "approx", "best", "TFLOP/s", "efficiency")
+    assert rows(part, "fmha", "base") == [
+        ("1024", "100.0 µs", "out of memory", "50.00 µs", "approx", "343.6", "55 %"),
+        ("4096", "1.000 ms", "900.0 µs", "500.0 µs", "approx", "549.8", "87 %"),
+        ("16384", "20.00 ms", "14.00 ms", "7.000 ms", "approx", "628.3", "100 %"),
+    ]
+
+
+def test_without_flops_scaling_has_times_alone():
+    plain = declared.run()
+    bare = runs.changed(plain, cells=tuple(runs.changed(cell, flops=None) for cell in plain.cells))
+    part = made(bare)["Scaling over seqlen"]
+    assert {row[-2:] for row in part.table.rows} == {("not recorded", "not recorded")}
+    assert "ms a call over seqlen" in part.chart
+
+
+def test_a_scaled_axis_with_one_value_is_no_section():
+    plain = declared.run()
+    one = tuple(cell for cell in plain.cells if cell.params.get("seqlen") in (1024, None))
+    assert "Scaling over seqlen" not in made(runs.changed(plain, cells=one))
+
+
+def test_speed_up_is_by_measured_density_against_the_densest_and_its_band(found):
+    part = found["Density sweep"]
+    assert part.table.header == ("case", "side", "density", "time", "speed-up", "expected", "it is")
+    assert [row[1:] for row in part.table.rows] == [
+        ("base", "0.100", "3.200 ms", "2.50 ×", "2 to 4 ×", "inside"),
+        ("base", "0.400", "5.000 ms", "1.60 ×", "-", "-"),
+        ("base", "0.700", "7.900 ms", "1.01 ×", "0.97 to 1.5 ×", "inside"),
+        ("base", "1.000", "8.000 ms", "1.00 ×", "0.97 to 1.5 ×", "inside"),
+        ("target", "0.100", "9.000 ms", "0.89 ×", "2 to 4 ×", "below"),
+        ("target", "0.400", "5.000 ms", "1.60 ×", "-", "-"),
+        ("target", "0.700", "4.000 ms", "2.00 ×", "0.97 to 1.5 ×", "above"),
+        ("target", "1.000", "8.000 ms", "1.00 ×", "0.97 to 1.5 ×", "inside"),
+    ]
+    assert part.chart.count('class="band"') == 2
+
+
+def test_speed_up_may_be_against_a_variant_of_the_same_case():
+    plain = declared.run()
+    against = Sweep(axes=("seqlen",), density="share", against="basic")
+    loads = tuple(runs.changed(load, sweep=against if load.name == "fmha" else None) for load in plain.workloads)
+    seen = tuple(runs.changed(one, facts={"share": 0.5}) for one in plain.observations)
+    part = made(runs.changed(plain, workloads=loads, observations=seen))["Density sweep"]
+    assert rows(part, "seqlen=4096 approx", "target") == [("0.500", "450.0 µs", "2.22 ×", "-", "-")]
+    assert not any("basic" in row[0] for row in part.table.rows)
+    assert "against the variant basic of the same case" in part.text
+
+
+def test_cells_that_differ_in_another_axis_are_not_compared():
+    """Each other axis has its own densest case."""
+    plain = declared.run()
+    cells = {cell.id: cell for cell in plain.cells if cell.workload == "masked"}
+    other = tuple(
+        runs.changed(cell, params={**cell.params, "seqlen": 64 if cell.params["pattern"] in ("dense", "band") else 32})
+        for cell in cells.values()
+    )
+    part = made(runs.changed(plain, cells=other))["Density sweep"]
+    gains = {row[0].split()[0]: row[4] for row in part.table.rows if row[1] == "base"}
+    assert gains == {
+        "pattern=band": "2.50 ×",
+        "pattern=dense": "1.00 ×",
+        "pattern=none": "1.58 ×",
+        "pattern=random": "1.00 ×",
+    }
+
+
+def test_autotuning_says_where_sides_differ(found):
+    told = {row[0]: row[1:] for row in found["Autotuning"].table.rows}
+    assert told["seqlen=4096 basic"] == ("BLOCK_M=128 num_warps=8", "BLOCK_M=128 num_warps=8", "same")
+    assert told["seqlen=4096 approx"] == ("BLOCK_M=128 num_warps=8", "BLOCK_M=64 num_warps=8", "differs")
+    assert told["seqlen=1024 exp2"] == ("not recorded", "BLOCK_M=128 num_warps=4", "-")
+
+
+def test_memory_has_the_least_traffic_of_each_level_and_its_rate(found):
+    part = found["Memory traffic"]
+    assert part.table.header == ("case", "side", "DRAM, least", "L2, least", "DRAM GB/s", "L2 GB/s", "peak memory")
+    assert rows(part, "seqlen=4096 basic", "base") == [("128.0 MiB", "256.0 MiB", "134.2", "268.4", "768.0 MiB")]
+
+
+def test_one_branch_alone_has_its_own():
+    plain = declared.run()
+    alone = runs.changed(plain, sides=plain.sides[:1], comparisons=(), controls=(),
+                         observations=tuple(o for o in plain.observations if o.arm.startswith("base")))  # fmt: skip
+    part = made(alone)["Ladder"]
+    assert {row[1] for row in part.table.rows} == {"base"}
+    assert made(alone)["Autotuning"].table.header == ("case", "base")
+
+
+def test_every_number_of_a_chart_is_in_the_table_of_both_pages(found):
+    run = declared.run()
+    page, text = html(run, []), markdown(run, [])
+    assert page.count('class="chart"') == 3
+    for title, part in found.items():
+        assert f"<h3>{title}</h3>" in page
+        assert f"### {title}" in text
+        for row in part.table.rows:
+            assert all(cell.replace("_", "\\_") in text for cell in row)
+
+
+def test_a_long_table_is_cut_and_says_so(monkeypatch):
+    monkeypatch.setattr(sections, "ROWS_UP_TO", 4)
+    part = made(declared.run())["Ladder"]
+    assert len(part.table.rows) == 4
+    assert part.text.endswith("The first 4 of 18 rows.")
+
+
+def test_points_lie_where_their_numbers_say():
+    drawn = lines([Series("a", "base", ((1.0, 0.0), (4.0, 10.0), (16.0, 5.0)))], y="TFLOP/s", x="n", log_x=True)
+    dots = [tuple(map(int, dot)) for dot in re.findall(r"(\d+),(\d+)", drawn)]
+    (x0, y0), (x1, y1), (x2, y2) = dots
+    assert x1 - x0 == x2 - x1, "a logarithmic axis"
+    assert y1 < y2 < y0
+    assert y2 - y1 == pytest.approx(y0 - y2, abs=1)
+    assert lines([Series("a", "base", ((1.0, 2.0),))], y="one point") == ""
+
+
+def test_a_name_in_a_chart_is_text():
+    drawn = lines([Series("<b>&", "base", ((1.0, 2.0), (2.0, 2.0)))], y="<i>", x="</svg>", ticks=("<u>", "ok"))
+    assert not re.search(r"<(b|i|u|/svg)>(?!$)", drawn)
