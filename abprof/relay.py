@@ -9,7 +9,7 @@ from abprof.crew import Crew, Post
 from abprof.protocols import Device
 from abprof.workshop import Workshop
 
-_CORES_EACH = 4  # of the machine's, for each process of both crews: with fewer, starting one would disturb the other
+_CORES_EACH = 4  # of the machine's, for each process that waits: with fewer, starting it would disturb the measuring
 
 
 class Relay:
@@ -42,7 +42,7 @@ class Relay:
     def ahead(self, posts: Sequence[Post], epoch: int) -> None:
         """Start the processes of the crew that will probably be asked for next."""
         self._dismiss()
-        if self._kind == "cpu" or (self._kind == "cuda" and (os.cpu_count() or 1) < 2 * _CORES_EACH * len(posts)):
+        if self._kind == "cpu" or (self._kind == "cuda" and (os.cpu_count() or 1) < _CORES_EACH * len(posts)):
             return
         self._waiting = Crew(self._shop, posts, epoch)
         self._waiting.summon()

@@ -95,6 +95,26 @@ def test_false_alarms_are_counted_by_protocol_threshold_and_duration() -> None:
     assert found.cells == 3
 
 
+def test_base_a_second_time_makes_three_pairs_of_a_cell() -> None:
+    """Of an unchanged cell three that must read the same; of an injected one two that must not, and one that must."""
+    plain, more = cell("plain", 0.0), cell("more", 3.0)
+    sides = (blocks.side("base"), blocks.side("target"), blocks.side("target2"))
+    run = msgspec.structs.replace(blocks.head(0, sides=sides), cells=(plain, more), machine=CUDA)
+    ratios = {plain.id: 1.0, more.id: 1.03}
+    read = [
+        blocks.block(epoch, {"base": 1.0, "target": ratio * (1 + 1e-4 * (-1) ** epoch), "target2": 1.0}, cell=id)
+        for id, ratio in ratios.items()
+        for epoch in range(1, 5)
+    ]
+    found = examine(run, read)
+    alarms = row(found.alarms, protocol="abprof", threshold=1.5)
+    assert (found.cells, alarms.cells, alarms.same, alarms.slower) == (2, 4, 4, 0)
+    detected = row(found.detection, protocol="abprof", threshold=1.5)
+    assert (detected.cells, detected.slower, detected.inject) == (2, 2, 3.0)
+    assert detected.mean_pct == pytest.approx(3.0, abs=0.01)
+    assert row(found.coverage, interval="student").intervals == 4
+
+
 def test_detection_is_counted_at_every_threshold_and_beside_the_others() -> None:
     one, two = cell("one", 2.0), cell("two", 2.0)
     found = examine(
@@ -314,7 +334,7 @@ def test_real_studies_of_the_instrument(tmp_path: Path) -> None:
     folder = Path(done.run["run_dir"])
     assert (folder / "selfcheck.md").read_text().count("\n## ") == 7
     run = json.loads((folder / "run.json").read_text())
-    assert [row["epochs"] for row in run["comparisons"]] == [4], "studies are no epochs"
+    assert [row["epochs"] for row in run["comparisons"]] == [4, 4], "studies are no epochs"
 
 
 @pytest.mark.parametrize(

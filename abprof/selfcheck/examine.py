@@ -21,7 +21,7 @@ GROUP = stats.LOOKS[0]  # epochs of one plain interval
 
 @dataclass(frozen=True)
 class Measured:
-    """One cell: what is true of it, and what was read."""
+    """One pair of sides of a cell: what is true of it, and what was read."""
 
     inject: float  # per cent of work that the branch has more
     how: str
@@ -37,7 +37,8 @@ Says = Callable[[Measured, float, float], str | None]  # a verdict, or None wher
 def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
     """The result of a finished selfcheck. Cells that were not measured on both sides are left out, and counted in none."""
     judged = [block for block in blocks if block.metric not in UNJUDGED_METRICS]
-    cells = [m for item in gather(run, blocks).values() if (m := _measured(item)) is not None]
+    evidence = gather(run, blocks).values()
+    cells = [pair for item in evidence for pair in _measured(item)]
     plans = THRESHOLDS.get(run.machine.kind, THRESHOLDS["cpu"])
     alarms = tuple(_alarms(cells, plans))
     own = [row for row in alarms if row.protocol == "abprof" and row.threshold == plans[0][0]]
@@ -47,7 +48,7 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
         arguments=run.arguments,
         machine=run.machine,
         versions=run.versions,
-        cells=len(cells),
+        cells=sum(bool(item.epoch_values("base", "target")) for item in evidence),
         epochs=max((len(cell.values) for cell in cells), default=0),
         seconds=max((b.began + b.seconds for b in judged), default=0.0) - min((b.began for b in judged), default=0.0),
         busy_share=busy_share(judged) or 0.0,
@@ -62,34 +63,40 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
     )
 
 
-def _measured(item: Evidence) -> Measured | None:
-    values = item.epoch_values("base", "target")
+def _measured(item: Evidence) -> Iterable[Measured]:
+    """Every pair of sides. The branch (`target`) does the injected work; base, and base again (`target2`), do not."""
+    inject, how = float(item.cell.params["inject"]), str(item.cell.params["how"])
+    changed = [("base", "target"), ("target2", "target")]
+    unchanged = [("base", "target2")] if inject else [("base", "target"), ("base", "target2"), ("target", "target2")]
     times = item.epoch_medians("base")
-    if not values or not times:
-        return None
-    ns = statistics.median(times)
-    pairs = [
-        (float(a), float(b))
-        for digest in item.digests
-        if digest.epoch <= GROUP and {"base", "target"} <= digest.values.keys()
-        for a, b in zip(digest.values["base"], digest.values["target"], strict=True)
-        if not (math.isnan(a) or math.isnan(b))
-    ]
-    return Measured(
-        inject=float(item.cell.params["inject"]),
-        how=str(item.cell.params["how"]),
-        duration_class=next(name for name, below in CLASSES if ns < below),
-        values=tuple(values),
-        pairs=tuple(pairs),
-        sequential=dict(_sequential(item)),
-    )
+    for percent, pairs in ((inject, changed if inject else []), (0.0, unchanged)):
+        for before, after in pairs:
+            values = item.epoch_values(before, after)
+            if values and times:
+                ns = statistics.median(times)
+                yield Measured(
+                    inject=percent,
+                    how=how,
+                    duration_class=next(name for name, below in CLASSES if ns < below),
+                    values=tuple(values),
+                    pairs=tuple(_rounds(item, before, after)),
+                    sequential=dict(_sequential(item, before, after)),
+                )
 
 
-def _sequential(item: Evidence) -> Iterable[tuple[str, float]]:
+def _rounds(item: Evidence, before: str, after: str) -> Iterable[tuple[float, float]]:
+    for digest in item.digests:
+        if digest.epoch <= GROUP and {before, after} <= digest.values.keys():
+            for a, b in zip(digest.values[before], digest.values[after], strict=True):
+                if not (math.isnan(a) or math.isnan(b)):
+                    yield float(a), float(b)
+
+
+def _sequential(item: Evidence, before: str, after: str) -> Iterable[tuple[str, float]]:
     for block in item.sequential:
         read = {block.arms[turn.arm]: turn.value for row in block.rounds for turn in row}
-        if "base" in read and "target" in read:
-            yield block.metric, math.log(read["target"] / read["base"])
+        if before in read and after in read:
+            yield block.metric, math.log(read[after] / read[before])
 
 
 # ---------------------------------------------------------------- what each protocol says

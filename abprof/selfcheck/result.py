@@ -11,7 +11,10 @@ CLASSES = (("under 20 us", 20_000.0), ("20 us to 0.3 ms", 300_000.0), ("0.3 ms a
 
 
 class Alarms(Record, frozen=True, kw_only=True):
-    """What a protocol said of unchanged cells of one duration class. Any `slower` or `faster` is a false alarm."""
+    """What a protocol said of unchanged cells of one duration class. Any `slower` or `faster` is a false alarm.
+
+    Here and below a cell that more than two sides measured counts once for each pair of them.
+    """
 
     protocol: str  # "abprof", or what it is compared with
     rule: str

@@ -43,7 +43,7 @@ def _matrix(kind: str, unchanged: int, changed: int) -> dict:
 
 PRESETS = {
     "quick": lambda kind: _matrix(kind, 2, 1),
-    "default": lambda kind: _matrix(kind, 4, 2),
+    "default": lambda kind: _matrix(kind, 10, 3) if kind == "cuda" else _matrix(kind, 4, 2),
     "full": lambda kind: _matrix(kind, 40, 6),
 }
 
