@@ -101,22 +101,23 @@ def operation(
     return Op(call, facts=facts)
 
 
-def reference(shape: Shape, inputs: Tensors) -> dict[str, Tensors]:
-    """`out` at sampled rows of every head."""
+def reference(shape: Shape, inputs: Tensors, mask: _reference.Mask | None = None) -> dict[str, Tensors]:
+    """`out` at sampled rows of every head, under the shape's mask if None; one that is given is asked with b * H + h."""
     rows = torch.arange(shape.length, device=inputs["q"].device)
     hi = rows + 1 if shape.causal else torch.full_like(rows, shape.length)
-    mask = _reference.RowIntervals(torch.zeros_like(rows), hi, shape.length)
-    return _reference.reference(shape.as_case, {n: _tokens_first(t) for n, t in inputs.items()}, mask, shape.scale)
+    mask = mask or _reference.RowIntervals(torch.zeros_like(rows), hi, shape.length)
+    flat = {name: _tokens_first(inputs[name]) for name in ("q", "k", "v")}
+    return _reference.reference(shape.as_case, flat, mask, shape.scale)
 
 
-def check(shape: Shape, out: Any, expected: dict[str, Tensors]) -> Check:
-    """One output [B, H, N, D], finite everywhere, and within the tolerance at the sampled rows."""
+def check(shape: Shape, out: Any, expected: dict[str, Tensors], tolerance: float | None = None) -> Check:
+    """One output [B, H, N, D], finite everywhere, and within the tolerance, its dtype's if None, at the sampled rows."""
     if not isinstance(out, torch.Tensor):
         return Check(False, f"one tensor is expected, not {type(out).__name__}")
     size = (shape.batch, shape.heads, shape.length, shape.dim)
     if tuple(out.shape) != size:
         return Check(False, f"out: shape {tuple(out.shape)}, expected {size}")
-    return _reference.check(shape.as_case, _tokens_first(out), expected)
+    return _reference.check(shape.as_case, _tokens_first(out), expected, tolerance)
 
 
 def _tokens_first(tensor: torch.Tensor) -> torch.Tensor:

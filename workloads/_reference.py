@@ -81,8 +81,15 @@ def reference(case: Case, inputs: Tensors, mask: Mask, scale: float | None = Non
     return {"dq": _query_side(inputs, mask, rows, work)["dq"], **_key_side(inputs, mask, heads, keys, work)}
 
 
-def check(case: Case, outputs: torch.Tensor | Sequence[torch.Tensor], expected: dict[str, Tensors]) -> Check:
-    """Every output finite and of the right shape everywhere, and within the tolerance at the sampled rows."""
+def check(
+    case: Case,
+    outputs: torch.Tensor | Sequence[torch.Tensor],
+    expected: dict[str, Tensors],
+    tolerance: float | None = None,
+) -> Check:
+    """Every output finite and of the right shape everywhere, and within the tolerance, that of the dtype if None, at the
+    sampled rows."""
+    allowed = TOLERANCE[case["dtype"]] if tolerance is None else tolerance
     outs = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
     if len(outs) != len(expected):
         return Check(False, f"{len(outs)} outputs, {len(expected)} expected")
@@ -97,8 +104,8 @@ def check(case: Case, outputs: torch.Tensor | Sequence[torch.Tensor], expected: 
         worst_rel = max(worst_rel, float(error.abs().max()) / max(float(want["values"].abs().max()), 1e-30))
         floor = max(1e-6 * float(want["scale"].max()), 1e-30)  # rows that attend to nothing are zero, or nearly
         share = error.norm(dim=-1) / want["scale"].double().clamp_min(floor)
-        if float(share.max()) > TOLERANCE[case["dtype"]]:
-            return Check(False, f"{name}: {_where(share, want, case)}", worst_abs, worst_rel)
+        if float(share.max()) > allowed:
+            return Check(False, f"{name}: {_where(share, want, allowed)}", worst_abs, worst_rel)
     return Check(True, "", worst_abs, worst_rel)
 
 
@@ -112,8 +119,7 @@ def _malformed(case: Case, name: str, out: torch.Tensor) -> str:
     return f"{bad} of {out.numel()} values are NaN or infinite" if bad else ""
 
 
-def _where(share: torch.Tensor, want: Tensors, case: Case) -> str:
-    tolerance = TOLERANCE[case["dtype"]]
+def _where(share: torch.Tensor, want: Tensors, tolerance: float) -> str:
     head, place = divmod(int(share.argmax()), share.shape[1])
     at = f"row {int(want['rows'][head, place])} of head {int(want['heads'][head])}"
     wrong = int((share > tolerance).sum())

@@ -113,7 +113,18 @@ def report(catalogue: Callable[[torch.device], Iterable[tuple[str, Any]]], label
             continue
         grid = job.grid if hasattr(job, "grid") else (job.programs,)
         code = machine_code(job.kernel.warmup(*job.args, grid=grid, **job.options))
-        opcodes = ("HGMMA", "WARPGROUP.DEPBAR", "UTMALDG", "UTMASTG", "UTMAREDG", "STL", "LDL", "LDGSTS", "MUFU.RCP")
+        opcodes = (
+            "HGMMA",
+            "WARPGROUP.DEPBAR",
+            "UTMALDG",
+            "UTMASTG",
+            "UTMAREDG",
+            "STL",
+            "LDL",
+            "LDGSTS",
+            "LDGSTS.E.BYPASS",
+            "MUFU.RCP",
+        )
         counts = {opcode: code.count(opcode) for opcode in opcodes}
         facts = {"label": label, "registers": code.registers, "stack": code.stack, "shared": code.shared}
         print(json.dumps(facts | counts | {"overlaps": overlaps(code.sass)}), flush=True)

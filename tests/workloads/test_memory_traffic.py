@@ -1,0 +1,205 @@
+"""workloads/memory_traffic.py without its kernels: matrices, BigBird's lists, the formulas, and what its check finds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from abprof.kit import Unsupported
+from abprof.worker import declared
+from tests.workloads.conftest import FOLDER, cases, load
+
+
+@pytest.fixture
+def traffic() -> ModuleType:
+    return load("memory_traffic")
+
+
+FLASH2 = {"subject": "flash2", "seqlen": 256, "batch": 2, "nhq": 2, "hd": 64, "dtype": "fp16"}
+BIGBIRD = {"subject": "bigbird", "seqlen": 768, "batch": 2, "nhq": 1, "hd": 128, "dtype": "fp32"}
+Attend = Callable[..., torch.Tensor]
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    score = q.float() @ k.float().mT / q.shape[3] ** 0.5
+    score = score if mask is None else score.masked_fill(~mask, -torch.inf)
+    return (score.softmax(-1).to(q.dtype).float() @ v.float()).to(q.dtype)
+
+
+def package(function: Attend) -> Any:
+    """A kernel package whose variants both compute `function(q, k, v, mask)`."""
+
+    def blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lists: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        n = q.shape[2] // 64
+        seen = torch.zeros(n, n, dtype=torch.bool)
+        for i in range(n):
+            seen[i, lists[2][int(lists[0][i]) : int(lists[0][i + 1])].long()] = True
+        return function(q, k, v, seen.repeat_interleave(64, 0).repeat_interleave(64, 1))
+
+    both = SimpleNamespace(full_attention=function, block_attention=blocks)
+    return SimpleNamespace(fused=both, unfused=both, BlockLists=lambda *parts: parts)
+
+
+def judged(module: ModuleType, one: dict[str, Any], function: Attend = attend) -> Any:
+    inputs = module.inputs(one, "cpu", 7)
+    out = module.prepare(package(function), "fused", one, inputs).call()
+    return module.check(one, out, module.reference(one, inputs))
+
+
+# ---------------------------------------------------------------- matrices and declarations
+
+
+def test_full_has_the_originals_shapes(traffic: ModuleType) -> None:
+    full = cases(traffic, "full", "cuda")
+    flash2 = {(c["seqlen"], c["hd"]) for c in full if c["subject"] == "flash2"}
+    assert flash2 == {(n, d) for n in (128, 256, 512, 768, 1024, 1536, 2048, 4096) for d in (128, 256)}
+    assert {(c["batch"], c["nhq"], c["dtype"]) for c in full if c["subject"] == "flash2"} == {(32, 8, "fp16")}
+    bigbird = [tuple(c.values()) for c in full if c["subject"] == "bigbird"]
+    assert bigbird == [("bigbird", n, 32, 1, 512, "fp32") for n in (4096, 8192)]
+    assert len(full) == 18
+
+
+def test_a_cpu_has_one_cell_and_the_reason(traffic: ModuleType) -> None:
+    for name in traffic.PRESETS:
+        (one,) = cases(traffic, name, "cpu")
+        assert "needs an NVIDIA GPU" in traffic.skip(one, torch.device("cpu"))
+
+
+def test_declarations_are_read_as_a_worker_reads_them(traffic: ModuleType) -> None:
+    presets = {name: declared.preset(axes, "cuda") for name, axes in traffic.PRESETS.items()}
+    assert declared.scaled(traffic, presets) == "seqlen"
+    assert declared.ladder(traffic) == ["unfused", "fused"]
+    ranges = {label for label, _ in traffic.PHASES.values()}
+    text = "".join(path.read_text() for path in (FOLDER.parent / "kernels" / "memtraffic").glob("*.py"))
+    assert set(re.findall(r'record_function\("(\w+)"\)', text)) == ranges
+
+
+def test_impossible_cases_have_a_reason(traffic: ModuleType) -> None:
+    assert "longformer" in traffic.skip({**FLASH2, "subject": "longformer"}, "cpu")
+    assert "no multiple of the block, 64" in traffic.skip({**FLASH2, "seqlen": 100}, "cpu")
+    assert "fp4" in traffic.skip({**FLASH2, "dtype": "fp4"}, "cpu")
+
+
+# ---------------------------------------------------------------- inputs
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5, 12, 64])
+def test_bigbird_lists(traffic: ModuleType, blocks: int) -> None:
+    lists = traffic.bigbird(blocks, 3)
+    assert lists[0] == list(range(blocks)), "the first block of queries is global"
+    for i, row in enumerate(lists[1:], 1):
+        assert row == sorted(set(row))
+        window = {j for j in (0, i - 1, i, i + 1) if j < blocks}
+        assert window <= set(row)
+        assert len(row) == min(blocks, len(window) + 3)
+    if blocks == 64:
+        assert sum(map(len, lists)) == 8 * 64 - 9
+        assert traffic.bigbird(64, 4) != lists
+
+
+def test_same_seed_same_bytes(traffic: ModuleType) -> None:
+    first, again, other = (traffic.inputs(BIGBIRD, "cpu", seed) for seed in (3, 3, 4))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["q"], other["q"])
+    assert not torch.equal(first["columns"], other["columns"])
+    assert {first[name].dtype for name in ("begin", "rows", "columns")} == {torch.int32}
+    assert first["begin"].tolist()[-1] == first["columns"].numel() == first["rows"].numel() == 8 * 12 - 9
+
+
+# ---------------------------------------------------------------- formulas
+
+
+def test_least_traffic_of_flash2_by_hand(traffic: ModuleType) -> None:
+    """Batch 32, 8 heads of 128, 4096 tokens, float16: tensors of 256 MiB; 32 programs a head read all of K and V."""
+    one = {"subject": "flash2", "seqlen": 4096, "batch": 32, "nhq": 8, "hd": 128, "dtype": "fp16"}
+    (fused,) = traffic.least(one, "fused").values()
+    assert (fused.dram, fused.l2, fused.l1) == (4 * 2**28, 2 * 2**28 + 32 * 2 * 2**28, fused.l2)
+    qk, softmax, pv = traffic.least(one, "unfused").values()
+    scores = 256 * 4096 * 4096 * 2
+    assert (qk.dram, softmax.dram, pv.dram) == (2 * 2**28 + scores, 2 * scores, scores + 2 * 2**28)
+    assert (qk.l2, softmax.l2, pv.l2) == (2 * 64 * 2**28 + scores, 2 * scores, scores + 64 * 2**28 + 2**28)
+    assert (qk.l1, softmax.l1, pv.l1) == (qk.l2, 3 * scores, pv.l2)
+
+
+def test_least_traffic_of_bigbird_by_hand(traffic: ModuleType) -> None:
+    """Batch 32, hidden 512, 4096 tokens, float32: 503 blocks of 64 x 64; the output is made in two cuts of 256 columns."""
+    one = {"subject": "bigbird", "seqlen": 4096, "batch": 32, "nhq": 1, "hd": 512, "dtype": "fp32"}
+    tensor, listed, scores = 32 * 4096 * 512 * 4, 32 * 503 * 64 * 512 * 4, 32 * 503 * 64 * 64 * 4
+    (fused,) = traffic.least(one, "fused").values()
+    assert (fused.dram, fused.l2) == (4 * tensor, 2 * tensor + 2 * listed)
+    assert traffic.least(one, "unfused")["memtraffic_pv"].l2 == 2 * scores + listed + tensor
+    assert traffic.work(one).flops == 4 * 32 * 503 * 64 * 64 * 512
+    assert traffic.work(one).bytes == 4 * tensor
+
+
+@pytest.mark.parametrize("preset", ["smoke", "default", "full"])
+def test_each_level_moves_at_least_what_the_one_below_does(traffic: ModuleType, preset: str) -> None:
+    for one in cases(traffic, preset, "cuda"):
+        for variant in traffic.VARIANTS:
+            for least in traffic.least(one, variant).values():
+                assert 0 < least.dram <= least.l2 <= least.l1
+        totals = [sum(least.dram for least in traffic.least(one, v).values()) for v in ("fused", "unfused")]
+        assert totals[0] < totals[1]
+
+
+def test_an_arms_facts_are_its_variants_sums(traffic: ModuleType) -> None:
+    inputs = traffic.inputs(BIGBIRD, "cpu", 1)
+    for variant in traffic.VARIANTS:
+        op = traffic.prepare(package(attend), variant, BIGBIRD, inputs)
+        told = declared.facts(traffic, BIGBIRD, inputs, op)
+        least = traffic.least(BIGBIRD, variant)
+        assert told["kernels"] == ", ".join(least)
+        for level in ("dram", "l2", "l1"):
+            assert told[f"minimum_{level}_bytes"] == sum(getattr(one, level) for one in least.values())
+
+
+# ---------------------------------------------------------------- the check
+
+
+@pytest.mark.parametrize("one", [FLASH2, BIGBIRD], ids=lambda one: one["subject"])
+def test_right_outputs_pass_and_spoilt_ones_do_not(traffic: ModuleType, one: dict[str, Any]) -> None:
+    assert judged(traffic, one).ok
+    assert "rows are wrong" in judged(traffic, one, lambda q, k, v, *m: attend(q * 8, k, v, *m)).reason
+    assert "rows are wrong" in judged(traffic, one, lambda q, *rest: torch.zeros_like(q)).reason
+    assert "rows are wrong" in judged(traffic, one, lambda q, k, v, *m: attend(q, k, v.roll(1, 2), *m)).reason
+    assert "shape" in judged(traffic, one, lambda *a: attend(*a).transpose(1, 2)).reason
+
+
+def test_a_missing_and_a_wrong_block_are_found(traffic: ModuleType) -> None:
+    def without(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        mask = mask.clone()
+        mask[320:384, :64] = False
+        return attend(q, k, v, mask)
+
+    assert "rows are wrong" in judged(traffic, BIGBIRD, without).reason
+    assert "rows are wrong" in judged(traffic, BIGBIRD, lambda q, k, v, m: attend(q, k, v, m.mT)).reason
+
+
+def test_float32_is_allowed_tf32_and_no_less(traffic: ModuleType) -> None:
+    """Ten bits kept of every operand, the rest cut off, as the tensor cores do; bfloat16's seven are too few."""
+
+    def cut(bits: int) -> Attend:
+        def short(t: torch.Tensor) -> torch.Tensor:
+            return (t.view(torch.int32) >> (23 - bits) << (23 - bits)).view(torch.float32)
+
+        def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            score = short(q) @ short(k).mT / q.shape[3] ** 0.5
+            return short(score.masked_fill(~mask, -torch.inf).softmax(-1)) @ short(v)
+
+        return attention
+
+    assert judged(traffic, BIGBIRD, cut(10)).ok
+    assert "rows are wrong" in judged(traffic, BIGBIRD, cut(7)).reason
+
+
+def test_the_peer_is_right_and_says_what_it_lacks(traffic: ModuleType) -> None:
+    inputs = traffic.inputs(FLASH2, "cpu", 7)
+    found = traffic.check(FLASH2, traffic.PEERS["sdpa_flash"](FLASH2, inputs).call(), traffic.reference(FLASH2, inputs))
+    assert found.ok, found.reason
+    with pytest.raises(Unsupported, match="no lists of blocks"):
+        traffic.PEERS["sdpa_flash"](BIGBIRD, inputs)
