@@ -35,8 +35,9 @@ def run(module: str, *args: str, **env: str) -> str:
 @needs_triton
 def test_prepass_attention_and_gradients_in_the_interpreter() -> None:
     printed = run("dmask_interpret", *QUICK, TRITON_INTERPRET="1")
-    assert printed.splitlines()[:4] == ["classes: right", "lists: right", "choice: right", "unvisited: right"]
-    assert printed.count(": right") == 4 + len(QUICK)
+    asked = ("classes", "lists", "choice", "unvisited", "dynamic_mask fwd", "dynamic_mask bwd")
+    assert printed.splitlines()[: len(asked)] == [f"{question}: right" for question in asked]
+    assert printed.count(": right") == len(asked) + len(QUICK)
 
 
 @needs_triton
@@ -45,7 +46,7 @@ def test_prepass_attention_and_gradients_in_the_interpreter() -> None:
 def test_every_case_in_the_interpreter() -> None:
     from tests.kernels import dmask_cases
 
-    assert run("dmask_interpret", TRITON_INTERPRET="1").count(": right") == 4 + len(dmask_cases.CASES)
+    assert run("dmask_interpret", TRITON_INTERPRET="1").count(": right") == 6 + len(dmask_cases.CASES)
 
 
 # ---------------------------------------------------------------- machine code
