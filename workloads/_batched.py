@@ -14,7 +14,7 @@ import torch
 
 from abprof.kit import Check, Op, Unsupported
 
-from . import _reference
+from . import _peers, _reference
 from ._attention import DTYPES, Tensors
 
 
@@ -99,6 +99,13 @@ def operation(
         return {name: " ".join(f"{field}={value}" for field, value in fields.items())} if fields else {}
 
     return Op(call, facts=facts)
+
+
+def peer(name: str, of: Callable[[Any], Shape], case: Any, inputs: Tensors) -> Op:
+    """A library's attention on the same case; see _peers.py. Bound to its first two arguments it is a peer."""
+    shape = of(case)
+    problem = _peers.Problem((shape.length,), shape.causal, inputs["q"].device, shape.scale)
+    return operation(_peers.attend(name, problem), inputs)
 
 
 def reference(shape: Shape, inputs: Tensors, mask: _reference.Mask | None = None) -> dict[str, Tensors]:

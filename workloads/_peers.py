@@ -1,11 +1,25 @@
-"""Library implementations of attention that workloads compare with, each as a function of q, k, v [B, H, N, D].
+"""Library implementations of attention that workloads compare with. Names and how they are called are the same everywhere.
 
-One that this machine does not have raises kit.Unsupported with the reason, when it is made or when it is called.
+| peer | what |
+|---|---|
+| `sdpa` | torch's scaled_dot_product_attention by cuDNN alone; on a CPU torch's own choice |
+| `sdpa_flash` | the same by torch's FlashAttention-2 alone |
+| `flex`, `flex_tma` | compiled flex_attention, without and with loads by TMA |
+| `varlen_attn` | torch.nn.attention.varlen's, for documents in one sequence |
+| `fa4` | FlashAttention-4 (package flash-attn-4), where it is installed |
+
+One that this machine does not have, or that cannot do the case, raises kit.Unsupported with the reason. What a peer needs
+beside q, k and v (masks, document ends) is made once, before the calls that are timed.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -15,24 +29,205 @@ from abprof.kit import Unsupported
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
-_BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+NAMES = ("sdpa", "sdpa_flash", "flex", "flex_tma", "varlen_attn", "fa4")
+_BACKENDS = {"sdpa": SDPBackend.CUDNN_ATTENTION, "sdpa_flash": SDPBackend.FLASH_ATTENTION}
 
 
-def sdpa(backend: str, causal: bool, scale: float | None = None) -> Attend:
-    """PyTorch's scaled_dot_product_attention by one backend alone, `cudnn` or `flash`: left to itself, torch takes flash
-    first even where cuDNN's is the faster. On a CPU, which has neither name, torch's own choice."""
+@dataclass(frozen=True)
+class Problem:
+    """Self-attention inside each of the documents of one sequence; `scale` of the scores is 1/sqrt(D) if None."""
+
+    lengths: tuple[int, ...]
+    causal: bool
+    device: torch.device
+    scale: float | None = None
+
+
+def attend(name: str, problem: Problem) -> Attend:
+    """The peer as a function of q, k, v [B, H, N, D]. Raises Unsupported."""
+    if name in _BACKENDS:
+        return _sdpa(name, problem)
+    if name in ("flex", "flex_tma"):
+        return flex(_document_mask(problem), problem.device, tma=name == "flex_tma", scale=problem.scale)
+    return _fa4(problem) if name == "fa4" else _by_tokens(_varlen(problem))
+
+
+def _on_gpu(what: str, device: torch.device) -> None:
+    if device.type != "cuda":
+        raise Unsupported(f"{what} is measured on GPUs, and this is {device.type}")
+
+
+def tokens_first(heads_first: Attend) -> Attend:
+    """A function of [B, H, N, D] as one of [N, H, D]."""
+    return lambda q, k, v: heads_first(*(x.transpose(0, 1)[None] for x in (q, k, v)))[0].transpose(0, 1)
+
+
+def _by_tokens(tokens: Attend) -> Attend:
+    """A function of [N, H, D] as one of [1, H, N, D]."""
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        with sdpa_kernel([_BACKENDS[backend]] if q.is_cuda else list(SDPBackend.__members__.values())):
+        if q.shape[0] != 1:
+            raise Unsupported("documents in one sequence, and this is a batch")
+        return tokens(*(x[0].transpose(0, 1) for x in (q, k, v))).transpose(0, 1)[None]
+
+    return attend
+
+
+# ---------------------------------------------------------------- torch's scaled_dot_product_attention
+
+
+def _sdpa(name: str, problem: Problem) -> Attend:
+    """By one backend alone: left to itself, torch takes flash first even where cuDNN's is the faster."""
+    if len(problem.lengths) != 1:
+        raise Unsupported("scaled_dot_product_attention has no documents")
+    if name != "sdpa":
+        _on_gpu("torch's FlashAttention-2", problem.device)
+    on_gpu = problem.device.type == "cuda"
+    backends = [_BACKENDS[name]] if on_gpu else list(SDPBackend.__members__.values())
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        options: dict[str, Any] = {"is_causal": problem.causal, "scale": problem.scale}
+        with sdpa_kernel(backends):
             try:
-                grouped = q.shape[1] != k.shape[1]
                 out: torch.Tensor = scaled_dot_product_attention(
-                    q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped
+                    q, k, v, enable_gqa=q.shape[1] != k.shape[1], **options
                 )
             except RuntimeError as error:
                 if "No available kernel" in str(error):
-                    raise Unsupported(f"torch has no {backend} attention for this case here") from error
+                    raise Unsupported(f"torch's {name} cannot do this case here") from error
                 raise
         return out
 
     return attend
+
+
+# ---------------------------------------------------------------- flex_attention
+
+
+def flex(mask: Any, device: torch.device, *, tma: bool, scale: float | None = None, autotune: bool = False) -> Attend:
+    """Compiled flex_attention under a BlockMask, or None for full attention; as a function of [B, H, N, D].
+
+    `autotune` lets the compiler try tile sizes; without it blocks below 128 have a forward alone. A case that it cannot
+    compile is Unsupported.
+    """
+    compiled = compiled_flex(device, autotune)
+    options: dict[str, Any] = {"USE_TMA": True} if tma else {}
+    if mask is not None and min(mask.BLOCK_SIZE) < 128:
+        options |= {"fwd_BLOCK_M": min(mask.BLOCK_SIZE[0], 128), "fwd_BLOCK_N": min(mask.BLOCK_SIZE[1], 64)}
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        asked = {"scale": scale, "enable_gqa": q.shape[1] != k.shape[1], "kernel_options": options or None}
+        try:
+            out: torch.Tensor = compiled(q, k, v, block_mask=mask, **asked)
+        except Exception as error:
+            if type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
+                line = str(error).strip().split("\n")[0]
+                raise Unsupported(f"flex_attention cannot be compiled for this case: {line}") from error
+            raise
+        return out
+
+    return attend
+
+
+@functools.cache
+def compiled_flex(device: torch.device, autotune: bool) -> Callable[..., Any]:
+    """flex_attention through torch.compile, one graph for each case."""
+    _on_gpu("compiled flex_attention", device)
+    from torch._dynamo import config as dynamo
+    from torch._functorch import config as functorch
+    from torch.nn.attention.flex_attention import flex_attention
+
+    # A run has more shapes than the eight after which torch would fall back to eager attention, and say nothing.
+    dynamo.recompile_limit = max(dynamo.recompile_limit, 1000)
+    dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, 10000)
+    functorch.donated_buffer = False  # gradients are taken of one graph many times
+    mode = "max-autotune-no-cudagraphs" if autotune else None
+    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=False, mode=mode)
+    return compiled
+
+
+@functools.lru_cache(maxsize=8)
+def _document_mask(problem: Problem) -> Any:
+    """The BlockMask of the problem, None where everything sees everything."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    if len(problem.lengths) == 1 and not problem.causal:
+        return None
+    length = sum(problem.lengths)
+    lengths = torch.tensor(problem.lengths, device=problem.device)
+    document = torch.arange(len(lengths), device=problem.device).repeat_interleave(lengths)
+
+    def same(_b: Any, _h: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return document[q] == document[k]
+
+    def causal(_b: Any, _h: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return q >= k
+
+    def both(b: Any, h: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return causal(b, h, q, k) & same(b, h, q, k)
+
+    seen = same if not problem.causal else causal if len(problem.lengths) == 1 else both
+    return create_block_mask(seen, None, None, length, length, device=problem.device)
+
+
+def block_mask(
+    kv_num: torch.Tensor, kv_indices: torch.Tensor, q_block: int, k_block: int, length: int, group: int
+) -> Any:
+    """The BlockMask of lists of whole key blocks, kv_num [Hk, nq] and kv_indices [Hk, nq, kept], for each query head."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    columns = length // k_block
+    wide = torch.zeros(*kv_indices.shape[:2], columns, dtype=torch.int32, device=kv_indices.device)
+    wide[..., : kv_indices.shape[2]] = kv_indices
+    num, indices = (x.repeat_interleave(group, 0)[None].contiguous() for x in (kv_num, wide))
+    return BlockMask.from_kv_blocks(torch.zeros_like(num), indices, num, indices, BLOCK_SIZE=(q_block, k_block))
+
+
+# ---------------------------------------------------------------- documents in one sequence
+
+
+def _ends(problem: Problem) -> torch.Tensor:
+    return torch.tensor([0, *accumulate(problem.lengths)], dtype=torch.int32, device=problem.device)
+
+
+def _varlen(problem: Problem) -> Attend:
+    """As a function of [N, H, D]."""
+    _on_gpu("varlen_attn", problem.device)
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError as error:
+        raise Unsupported("this torch has no varlen_attn") from error
+    known = inspect.signature(varlen_attn).parameters  # torch 2.10 says is_causal, 2.11 and later window_size
+    options: dict[str, Any] = {} if problem.scale is None else {"scale": problem.scale}
+    if problem.causal:
+        options |= {"window_size": (-1, 0)} if "window_size" in known else {"is_causal": True}
+    ends, longest = _ends(problem), max(problem.lengths)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] and "enable_gqa" in known else {}
+        out: torch.Tensor = varlen_attn(q, k, v, ends, ends, longest, longest, **options, **grouped)
+        return out
+
+    return attend
+
+
+def _fa4(problem: Problem) -> Attend:
+    _on_gpu("FlashAttention-4", problem.device)
+    try:
+        from flash_attn.cute import flash_attn_func, flash_attn_varlen_func
+    except ImportError as error:
+        raise Unsupported("FlashAttention-4 (package flash-attn-4) is not installed") from error
+    options: dict[str, Any] = {"softmax_scale": problem.scale, "causal": problem.causal}
+    if len(problem.lengths) == 1:
+        return lambda q, k, v: _first(flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), **options)).transpose(
+            1, 2
+        )
+    ends, longest = _ends(problem), max(problem.lengths)
+    options |= {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": longest, "max_seqlen_k": longest}
+    return _by_tokens(lambda q, k, v: _first(flash_attn_varlen_func(q, k, v, **options)))
+
+
+def _first(found: Any) -> torch.Tensor:
+    """The output, of a function that may give statistics besides."""
+    out: torch.Tensor = found[0] if isinstance(found, tuple) else found
+    return out

@@ -8,13 +8,14 @@ query and key block sizes instead of equal ones: 40 cells. With dense's 8 that m
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
 from abprof.kit import Check, Op, Unsupported, Work
 
-from . import _attention, _reference
+from . import _attention, _peers, _reference
 from ._attention import PHASES
 
 __all__ = ["PHASES"]
@@ -151,3 +152,20 @@ def work(case: Mapping[str, Any]) -> Work:
     nominal = case["seqlen"] ** 2 * case["sparsity_ratio"]
     convention = {"fwd": "fwd-block-nominal", "bwd": "bwd-2.5x-block-nominal"}[case["direction"]]
     return Work(_attention.flops(case, nominal), _attention.ideal_bytes(case), convention)
+
+
+def _flex(tma: bool, case: Mapping[str, Any], inputs: dict[str, torch.Tensor]) -> Op:
+    """Compiled flex_attention under the same lists; it tries tile sizes where its usual ones do not fit the blocks."""
+    lists, group = (inputs["kv_num"], inputs["kv_indices"]), case["nhq"] // case["nhk"]
+    blocks = (case["q_block_size"], case["k_block_size"])
+    autotune = case["direction"] == "bwd" and min(blocks) < 128
+    device = inputs["q"].device
+    _peers.compiled_flex(device, autotune)  # says at once where there is none: the mask takes time
+    mask = _peers.block_mask(*lists, *blocks, case["seqlen"], group)
+    return _attention.operation(
+        case, inputs, _peers.tokens_first(_peers.flex(mask, device, tma=tma, autotune=autotune))
+    )
+
+
+PEERS = {"flex": partial(_flex, False), "flex_tma": partial(_flex, True)}
+DEFAULT_PEERS = ()  # compiling takes many seconds

@@ -6,16 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 from abprof.kit import Check, Op, Unsupported, Work
 
-from . import _attention, _reference
+from . import _attention, _peers, _reference
 from ._attention import PHASES
 
 __all__ = ["PHASES"]
@@ -147,20 +146,11 @@ def work(case: Mapping[str, Any]) -> Work:
     return Work(_attention.flops(case, total_area(case)), _attention.ideal_bytes(case), convention)
 
 
-def sdpa(case: Mapping[str, Any], inputs: dict[str, torch.Tensor]) -> Op:
-    """PyTorch's attention: cuDNN's on a GPU, the default one on a CPU. It knows no documents."""
-    if case["mask_type"] not in ("full", "causal"):
-        raise Unsupported("scaled_dot_product_attention has no documents")
-    causal, grouped = case["mask_type"] == "causal", case["nhq"] != case["nhk"]
-    backends = [SDPBackend.CUDNN_ATTENTION] if inputs["q"].is_cuda else list(SDPBackend.__members__.values())
-
-    def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-        with sdpa_kernel(backends):
-            out: torch.Tensor = scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
-        return out[0].transpose(0, 1)
-
-    return _attention.operation(case, inputs, forward)
+def _peer(name: str, case: Mapping[str, Any], inputs: dict[str, torch.Tensor]) -> Op:
+    documents = tuple(lengths(case["mask_type"], case["seqlen"]))
+    problem = _peers.Problem(documents, case["mask_type"].endswith("causal"), inputs["q"].device)
+    return _attention.operation(case, inputs, _peers.tokens_first(_peers.attend(name, problem)))
 
 
-PEERS = {"sdpa": sdpa}
+PEERS = {name: partial(_peer, name) for name in _peers.NAMES}
+DEFAULT_PEERS = ("sdpa",)

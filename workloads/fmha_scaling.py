@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -99,12 +100,5 @@ def work(case: Mapping[str, Any]) -> Work:
     return Work(flops, made.ideal_bytes, convention)
 
 
-def _sdpa(case: Mapping[str, Any], inputs: dict[str, torch.Tensor], backend: str) -> Op:
-    made = shape(case)
-    return _batched.operation(_peers.sdpa(backend, made.causal, made.scale), inputs)
-
-
-PEERS = {
-    "sdpa": lambda case, inputs: _sdpa(case, inputs, "cudnn"),
-    "sdpa_flash": lambda case, inputs: _sdpa(case, inputs, "flash"),
-}
+PEERS = {name: partial(_batched.peer, name, shape) for name in _peers.NAMES if name != "varlen_attn"}
+DEFAULT_PEERS = ("sdpa",)

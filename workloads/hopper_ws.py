@@ -7,6 +7,7 @@ causal, scale 1.3. `full` has 128 ... 16384 tokens, batch 1 and 4, float16 and b
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -87,12 +88,5 @@ def work(case: Mapping[str, Any]) -> Work:
     return Work(made.full_flops, made.ideal_bytes, "fwd-dense")
 
 
-def _sdpa(case: Mapping[str, Any], inputs: dict[str, torch.Tensor], backend: str) -> Op:
-    made = shape(case)
-    return _batched.operation(_peers.sdpa(backend, made.causal, made.scale), inputs)
-
-
-PEERS = {
-    "sdpa": lambda case, inputs: _sdpa(case, inputs, "cudnn"),
-    "sdpa_flash": lambda case, inputs: _sdpa(case, inputs, "flash"),
-}
+PEERS = {name: partial(_batched.peer, name, shape) for name in _peers.NAMES if name != "varlen_attn"}
+DEFAULT_PEERS = ("sdpa",)

@@ -19,7 +19,7 @@ import torch
 
 from abprof.kit import Check, Op, Unsupported, Work
 
-from . import _attention, _batched, _peers, _reference, _traffic
+from . import _attention, _batched, _reference, _traffic
 from ._batched import Shape
 
 API = 1
@@ -183,7 +183,7 @@ def sdpa_flash(case: Mapping[str, Any], inputs: dict[str, torch.Tensor]) -> Op:
     """PyTorch's FlashAttention-2. It has no lists of blocks."""
     if case["subject"] != "flash2":
         raise Unsupported("scaled_dot_product_attention has no lists of blocks")
-    return _batched.operation(_peers.sdpa("flash", False), inputs)
+    return _batched.peer("sdpa_flash", shape, case, inputs)
 
 
 PEERS = {"sdpa_flash": sdpa_flash}

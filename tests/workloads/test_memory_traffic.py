@@ -197,8 +197,11 @@ def test_float32_is_allowed_tf32_and_no_less(traffic: ModuleType) -> None:
     assert "rows are wrong" in judged(traffic, BIGBIRD, cut(7)).reason
 
 
-def test_the_peer_is_right_and_says_what_it_lacks(traffic: ModuleType) -> None:
+def test_the_peer_is_right_and_says_what_it_lacks(traffic: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = traffic.inputs(FLASH2, "cpu", 7)
+    with pytest.raises(Unsupported, match="is measured on GPUs"):
+        traffic.PEERS["sdpa_flash"](FLASH2, inputs)
+    monkeypatch.setattr(traffic._batched._peers, "_on_gpu", lambda what, device: None)  # then torch's own choice
     found = traffic.check(FLASH2, traffic.PEERS["sdpa_flash"](FLASH2, inputs).call(), traffic.reference(FLASH2, inputs))
     assert found.ok, found.reason
     with pytest.raises(Unsupported, match="no lists of blocks"):
