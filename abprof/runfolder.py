@@ -74,6 +74,13 @@ class RunFolder:
                 raise
 
 
+def put(target: Path, data: bytes) -> Path:
+    """Write a file, and the folder it is to lie in, atomically. Raises AbprofError when the disk refuses."""
+    with _disk(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    return replace(target, data)
+
+
 def replace(target: Path, data: bytes, check: Callable[[bytes], object] = len) -> Path:
     """Replace a file atomically, once `check` has accepted the bytes as they lie on the disk.
 

@@ -108,13 +108,24 @@ def dry_run(config: Config, view: View) -> Run:
 
 def report(path: Path) -> tuple[Run, Path]:
     """Judge a run again from its head and rounds, and write every report anew. Raises AbprofError."""
+    record = _record(path)
+    return record.finish(status=record.head.status), record.folder.path
+
+
+def judged(path: Path, say: Callable[[str], None]) -> tuple[Run, list[Block]]:
+    """A run judged again, and its blocks; nothing is written. What could not be read is told to `say`. Raises AbprofError."""
+    record = _record(path, say)
+    return record.judged(record.head.status), record.blocks
+
+
+def _record(path: Path, say: Callable[[str], None] | None = None) -> Record:
     head, blocks, notes = runfolder.read(path)
-    folder = path.parent if path.is_file() else path
-    record = Record(RunFolder(folder), head, blocks, View(quiet=True))
-    record.proofs = list(head.proofs)
+    view = View(quiet=True)
     for note in notes:
-        record.view.warn(note)
-    return record.finish(status=head.status), folder
+        (say or view.warn)(note)
+    record = Record(RunFolder(path.parent if path.is_file() else path), head, blocks, view)
+    record.proofs = list(head.proofs)
+    return record
 
 
 def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | None = None) -> None:

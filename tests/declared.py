@@ -65,3 +65,28 @@ def run() -> Run:
     plain = runs.run("20261120T021700Z-declared")
     return runs.changed(plain, workloads=(FMHA, MASKED), cells=tuple(cells), observations=tuple(seen),
                         comparisons=tuple(judged), warnings=(), builds=())  # fmt: skip
+
+
+def scripts() -> Run:
+    """Workloads whose results older scripts wrote as JSON, with the axes those have."""
+    ladder = runs.changed(FMHA, name="fmha_scaling", suite="fmha_scaling", axes=("seq_len", "batch"), scaled="seq_len")
+    specialised = runs.changed(
+        FMHA, name="hopper_ws", suite="hopper_ws", axes=("N_CTX",), variants=("ws", "ws_pp"), ladder=()
+    )
+    masked = runs.changed(MASKED, name="dynamic_mask", suite="dynamic_mask", axes=("pattern", "sparsity", "direction"))
+    cells, seen = [], []
+    for seqlen, times in TIMES.items():
+        cells.append(_cell(ladder, {"seq_len": seqlen, "batch": 4, "n_heads": 32, "head_dim": 128}, _FLOPS * seqlen**2))
+        told = "block_m=128 block_n=64 num_warps=8 num_stages=2 tma=True per_sm=2"
+        seen += [_seen(cells[-1], f"{side}:{step}", ms, configuration=told)
+                 for side in ("base", "target") for step, ms in zip(STEPS, times, strict=True)]  # fmt: skip
+    cells.append(runs.changed(_cell(specialised, {"N_CTX": 128}, 2.684e8), bytes=4194304.0))
+    seen += [_seen(cells[-1], f"base:{name}", ms) for name, ms in (("ws", 0.234), ("ws_pp", 0.2))]
+    for direction in ("fwd", "bwd"):
+        for pattern, sparsity, density, base, target in SWEPT:
+            cells.append(_cell(masked, {"pattern": pattern, "sparsity": sparsity, "direction": direction}, None))
+            seen += [_seen(cells[-1], arm, ms, density=density) for arm, ms in (("base", base), ("target", target))]
+    seen[-1] = runs.changed(seen[-1], status="crash", reason="RuntimeError: no", metrics={}, facts={})
+    plain = runs.run("20261120T021700Z-scripts")
+    return runs.changed(plain, workloads=(ladder, specialised, masked), cells=tuple(cells), observations=tuple(seen),
+                        comparisons=(), warnings=(), builds=())  # fmt: skip

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from abprof.errors import Exit
+from abprof.errors import AbprofError, Exit
 
 Many = list[str]
+_FORMATS = ("html", "md", "csv", "json", "png", "junit", "legacy")
 
 
 def register(app: typer.Typer) -> None:
@@ -21,17 +22,92 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN [RUN2]", help="A run folder; two are compared.")],
+    format: Annotated[
+        str, typer.Option(metavar="|".join(_FORMATS), help="Print this instead; nothing is written.")
+    ] = "",
+    open_: Annotated[bool, typer.Option("--open", help="Open report.html in the browser.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Show unchanged cells too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print run.json's content.")] = False,
 ) -> int:
-    """Judge a run again from its rounds, and write its reports anew."""
+    """Judge a run again from its rounds, and write its reports anew; or print it in one format; or compare two runs."""
     from abprof import session
     from abprof.cli.run import show
 
-    finished, folder = session.report(Path(run))
+    _refuse(runs, format, open_=open_, json=json)
+    if len(runs) == 2:
+        return _two(runs, "json" if json else format)
+    if format:
+        return _in(format, Path(runs[0]))
+    finished, folder = session.report(Path(runs[0]))
     show(finished, folder, json=json, everything=everything)
+    if open_:
+        _browse(folder / "report.html")
     return Exit.OK
+
+
+def _refuse(runs: list[str], format: str, *, open_: bool, json: bool) -> None:
+    """What does not go together. Raises AbprofError."""
+    if format and format not in _FORMATS:
+        raise AbprofError(f"no format {format!r}", where="--format", advice=f"there are {', '.join(_FORMATS)}")
+    if len(runs) > 2:
+        raise AbprofError(f"{len(runs)} runs", where="abprof report", advice="it takes one, or two to compare")
+    if format and (open_ or json):
+        other = "--open" if open_ else "--json"
+        raise AbprofError(f"--format {format} with {other}", advice="--format prints one thing; take one of the two")
+    if len(runs) == 2 and (open_ or format not in ("", "md", "csv", "json")):
+        raise AbprofError("two runs are compared as text", where="abprof report", advice="--format md, csv or json")
+
+
+def _in(format: str, path: Path) -> int:
+    """Print a run in one format on standard output. The older scripts' files are several: they are written, and named."""
+    from abprof import runfolder, session
+    from abprof.cli.guard import while_read
+
+    run, blocks = session.judged(path, _note)
+    if format == "legacy":
+        from abprof.report import legacy
+
+        folder = (path.parent if path.is_file() else path) / "legacy"
+        made = legacy.files(run, blocks)
+        for name, text in made.items():
+            print(runfolder.put(folder / name, text.encode()))
+        return Exit.OK
+    from abprof.report.formats import FORMATS
+
+    content = FORMATS[format](run, blocks)
+    with while_read():
+        sys.stdout.buffer.write(content)
+    return Exit.OK
+
+
+def _two(runs: list[str], format: str) -> int:
+    """Print how the second run's verdicts differ from the first's."""
+    from abprof import session
+    from abprof.cli.guard import while_read
+    from abprof.report import two_runs
+
+    first, second = (session.judged(Path(run), _note)[0] for run in runs)
+    with while_read():
+        two_runs.show(two_runs.compare(first, second), format)
+    return Exit.OK
+
+
+def _note(text: str) -> None:
+    print(f"abprof: {text}", file=sys.stderr)
+
+
+def _browse(page: Path) -> None:
+    """Open a page in the user's browser; where there is none its path is said."""
+    import webbrowser
+
+    address = page.resolve().as_uri()
+    try:
+        opened = webbrowser.open(address)
+    except webbrowser.Error:
+        opened = False
+    if not opened:
+        _note(f"no browser could be started; the page is {address}")
 
 
 def rerun(

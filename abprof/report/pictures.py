@@ -72,37 +72,88 @@ class Axis:
 # ---------------------------------------------------------------- all cells
 
 
-def strip(comparisons: Sequence[Comparison], settings: Settings) -> Markup:
-    """Every row with a number in the order of its change, each with its interval, over the threshold's band.
+@dataclass(frozen=True)
+class Place:
+    """A row on the strip: shares of its width, and of its height from the top."""
 
-    Slower is up. A verdict has its own shape as well as its colour. Intervals are cut at the axis.
-    """
+    verdict: str
+    x: float
+    y: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Every row with a number in the order of its change, on an axis of +-`half` per cent. Slower is up."""
+
+    half: float
+    places: tuple[Place, ...]
+    label: str
+
+    def y(self, pct: float) -> float:
+        """The share of the height, from the top; what is beyond the axis stands at its end."""
+        return 0.5 - max(-1.0, min(1.0, pct / self.half)) / 2
+
+
+def lay_out(comparisons: Sequence[Comparison], settings: Settings) -> Strip | None:
+    """Where each row stands; None when none has a number."""
     ordered = sorted((c for c in comparisons if c.pct is not None), key=lambda c: (c.pct or 0.0, c.cell, c.to))
     half = reach(ordered, settings)
     if not half:
-        return Markup("")
-    left, width, height = 52, 1000, 190
-    step = (width - left - 10) / len(ordered)
-
-    def y(pct: float) -> float:
-        return height / 2 - max(-1.0, min(1.0, pct / half)) * (height / 2 - 8)
-
-    parts = [_level(y, left, width, settings, half)]
-    for verdict in words.MARKS:
-        mine = [(left + (i + 0.5) * step, c) for i, c in enumerate(ordered) if c.verdict == verdict]
-        whiskers = "".join(
-            f"M{x:.1f} {y(c.low_pct):.1f}V{y(c.high_pct):.1f}"
-            for x, c in mine
-            if c.low_pct is not None and c.high_pct is not None
+        return None
+    first, last = (words.signed(ordered[i].pct or 0.0) for i in (0, -1))
+    label = f"{words.plural(len(ordered), 'row')} from the fastest to the slowest change, {first} to {last}"
+    bare = Strip(half, (), label)
+    places = [
+        Place(
+            c.verdict,
+            (i + 0.5) / len(ordered),
+            bare.y(c.pct or 0.0),
+            None if c.low_pct is None else bare.y(c.low_pct),
+            None if c.high_pct is None else bare.y(c.high_pct),
         )
-        dots = " ".join(f"{x:.1f},{y(c.pct or 0.0):.1f}" for x, c in mine)
+        for i, c in enumerate(ordered)
+    ]
+    return Strip(half, tuple(places), label)
+
+
+def strip(comparisons: Sequence[Comparison], settings: Settings) -> Markup:
+    """Every row with a number, each with its interval, over the threshold's band. A verdict has its own shape as well as
+    its colour; nothing without a number."""
+    laid = lay_out(comparisons, settings)
+    if laid is None:
+        return Markup("")
+    left, width, height, edge = 52, 1000, 190, 8
+
+    def x(share: float) -> float:
+        return left + share * (width - left - 10)
+
+    def y(share: float) -> float:
+        return edge + share * (height - 2 * edge)
+
+    parts = [_levels(lambda pct: y(laid.y(pct)), left, width, settings, laid.half)]
+    for verdict in words.MARKS:
+        mine = [place for place in laid.places if place.verdict == verdict]
+        whiskers = "".join(
+            f"M{x(p.x):.1f} {y(p.low):.1f}V{y(p.high):.1f}" for p in mine if p.low is not None and p.high is not None
+        )
+        dots = " ".join(f"{x(place.x):.1f},{y(place.y):.1f}" for place in mine)
         if mine:
             parts.append(f'<g class="{verdict}"><path d="{whiskers}"/><polyline points="{dots}"/></g>')
-    label = f"{words.plural(len(ordered), 'row')} from the fastest to the slowest change, {words.signed(ordered[0].pct or 0.0)}"
-    return _svg("strip", width, height, "".join(parts), f"{label} to {words.signed(ordered[-1].pct or 0.0)}")
+    return _svg("strip", width, height, "".join(parts), laid.label)
 
 
-def _level(y: Callable[[float], float], left: int, width: int, settings: Settings, half: float) -> str:
+def levels(settings: Settings, half: float) -> list[tuple[float, str]]:
+    """The heights that are named: the ends, and the threshold, once where both its lines would lie on each other."""
+    limit = settings.threshold
+    ends = [(half, f"{half:+.1f} %"), (-half, f"{-half:+.1f} %")]
+    if limit / half < 0.15:
+        return [*ends, (0.0, f"±{limit:g} %")]
+    return [*ends, (limit, f"{limit:+g} %"), (-limit, f"{-limit:+g} %")] if half > 1.6 * limit else ends
+
+
+def _levels(y: Callable[[float], float], left: int, width: int, settings: Settings, half: float) -> str:
     """The band of the threshold, that of the margin, zero, and what they are called."""
     limit, margin = settings.threshold, min(settings.margin, settings.threshold)
     found = [
@@ -110,12 +161,7 @@ def _level(y: Callable[[float], float], left: int, width: int, settings: Setting
         for kind, pct in (("inside", limit), ("margin", margin))
     ]
     found.append(f'<path class="zero" d="M{left} {y(0):.1f}H{width}"/>')
-    named = [(half, f"{half:+.1f} %"), (-half, f"{-half:+.1f} %")]
-    if y(-limit) - y(limit) < 24:  # px: two lines of text
-        named.append((0.0, f"±{limit:g} %"))
-    elif half > 1.6 * limit:
-        named += [(limit, f"{limit:+g} %"), (-limit, f"{-limit:+g} %")]
-    for pct, text in named:
+    for pct, text in levels(settings, half):
         found.append(f'<text x="{left - 6}" y="{min(max(y(pct) + 4, 11.0), y(-half) + 4):.0f}">{text}</text>')
     return "".join(found)
 

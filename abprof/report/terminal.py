@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
@@ -23,11 +24,26 @@ _STYLES = {"broken": "bold red", "slower": "bold dark_orange", "faster": "bold d
 
 
 def print_run(run: Run, folder: Path, *, everything: bool = False) -> None:
-    """Print the run on standard output. In a pipe there is no width to keep to, and no colour."""
+    """Print the run on standard output."""
+    show(run, _console(), folder, everything=everything)
+
+
+def print_two(sentence: str, notes: Sequence[str], table: lines.TextTable) -> None:
+    """Print how two runs differ on standard output."""
+    console = _console()
+    if table.rows:
+        _fitting(table, console)
+    for note in notes:
+        _say(console, note, "yellow")
+    _say(console, sentence, "bold")
+
+
+def _console() -> Console:
+    """Standard output. In a pipe there is no width to keep to, and no colour."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a mark shows "?" instead
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    show(run, Console(width=PIPED if piped else None, highlight=False), folder, everything=everything)
+    return Console(width=PIPED if piped else None, highlight=False)
 
 
 def show(run: Run, console: Console, folder: Path, *, everything: bool = False) -> None:

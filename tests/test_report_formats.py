@@ -1,0 +1,253 @@
+"""`abprof report RUN --format ...`: what is printed, what is not written, and what is refused. Two runs beside each other."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from abprof.__main__ import main
+from abprof.report import legacy
+from abprof.report.formats import FORMATS
+from abprof.report.two_runs import compare
+
+from . import declared, runs
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return runs.write(tmp_path / "runs", runs.run())
+
+
+@pytest.fixture
+def abprof(capfdbinary, monkeypatch) -> Callable[..., tuple[int, bytes, str]]:
+    """The command line in this process: exit code, standard output, standard error."""
+
+    def call(*args: object) -> tuple[int, bytes, str]:
+        monkeypatch.setattr("sys.argv", ["abprof", *map(str, args)])
+        try:
+            code = main()
+        except SystemExit as done:
+            code = int(done.code or 0)
+        out, err = capfdbinary.readouterr()
+        return int(code or 0), out, err.decode()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("format", "begins"),
+    [
+        ("html", b"<!DOCTYPE html>"),
+        ("md", b"# abprof: "),
+        ("csv", b"cell,workload,"),
+        ("json", b"{\n"),
+        ("png", b"\x89PNG\r\n"),
+        ("junit", b"<?xml version='1.0' encoding='utf-8'?>\n<testsuites "),
+    ],
+)
+def test_a_format_is_printed_and_nothing_is_written(abprof, folder, format, begins):
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    code, out, err = abprof("report", folder, "--format", format)
+    assert (code, err) == (0, "")
+    assert out.startswith(begins)
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+def test_json_is_the_runs_own(abprof, folder):
+    _, out, _ = abprof("report", folder, "--format", "json")
+    printed = json.loads(out)
+    assert printed["id"] == runs.run().id
+    code, _, _ = abprof("report", folder)
+    assert code == 0
+    assert json.loads((folder / "run.json").read_text()) == printed
+
+
+def test_formats_say_the_same(abprof, folder):
+    """One object: the sentence of each is the run's."""
+    sentence = json.loads(abprof("report", folder, "--format", "json")[1])["header"]["sentence"]
+    assert f"<h1>{sentence}</h1>" in abprof("report", folder, "--format", "html")[1].decode()
+    assert abprof("report", folder, "--format", "md")[1].decode().startswith(f"# abprof: {sentence}\n")
+    assert ElementTree.fromstring(abprof("report", folder, "--format", "junit")[1]).get("name") == sentence
+
+
+def test_junit_has_a_test_a_row():
+    run = runs.run()
+    root = ElementTree.fromstring(FORMATS["junit"](run, []))
+    dense, sparse, ladder = root
+    assert (dense.get("tests"), dense.get("failures"), dense.get("errors"), dense.get("skipped")) == (
+        "6",
+        "1",
+        "0",
+        "1",
+    )
+    assert (sparse.get("errors"), sparse.get("skipped")) == ("7", "2")
+    assert (ladder.get("failures"), ladder.get("errors")) == ("0", "0")
+    failed = dense.find("testcase[failure]")
+    assert failed is not None
+    assert failed.get("name") == "mask_type=full direction=bwd"
+    assert failed.get("time") == "0.010220414"
+    assert failed[0].get("message") == "slower; time 2.1 % slower (95 % interval: 1.8 to 2.4 % slower)"
+
+
+def test_no_formula_gets_into_a_spreadsheet():
+    run = runs.hostile()
+    evil = tuple(runs.changed(seen, reason='=cmd|"/c calc"!A1') for seen in run.observations)
+    text = FORMATS["csv"](runs.changed(run, observations=evil), []).decode()
+    for line in csv.reader(io.StringIO(text)):
+        for cell in line:
+            assert cell[:1] not in ("=", "@", "\t", "\r")
+            assert cell[:1] not in ("+", "-") or float(cell)
+
+
+def test_a_picture_without_numbers_says_so_and_still_is_one():
+    from PIL import Image
+
+    run = runs.single()
+    for made in (run, runs.changed(runs.run(), header=None)):
+        with Image.open(io.BytesIO(FORMATS["png"](made, []))) as image:
+            assert image.size == (1600, 700)
+
+
+def test_the_picture_shows_the_verdicts_colours():
+    from PIL import Image
+
+    with Image.open(io.BytesIO(FORMATS["png"](runs.run(), []))) as image:
+        colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 20)}
+    assert {(0xA6, 0x4B, 0x00), (0x0A, 0x5A, 0x9C), (0x6A, 0x4A, 0x9C)} <= colours
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--format", "pdf"), "no format 'pdf' (there are html, md, csv, json, png, junit, legacy)"),
+        (("--format", "md", "--json"), "--format md with --json"),
+        (("--format", "md", "--open"), "--format md with --open"),
+        (("--format", "legacy"), "no script before abprof wrote a file for these workloads"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(abprof, folder, args, says):
+    code, out, err = abprof("report", folder, *args)
+    assert code == 2
+    assert says in err
+    assert err.count("\n") == 1
+    assert out == b"" or "error" in json.loads(out)
+
+
+def test_open_starts_the_browser_on_the_page(abprof, folder, tmp_path, monkeypatch):
+    seen = tmp_path / "seen"
+    script = tmp_path / "browser"
+    script.write_text(f'#!/bin/sh\nprintf %s "$1" > {seen}\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{script} %s")
+    monkeypatch.setattr("webbrowser._tryorder", None)
+    code, _, err = abprof("report", folder, "--open")
+    assert (code, err) == (0, "")
+    assert seen.read_text() == (folder / "report.html").as_uri()
+
+
+def test_without_a_browser_the_pages_address_is_said(abprof, folder, monkeypatch):
+    monkeypatch.setattr("webbrowser.open", lambda _: False)
+    code, _, err = abprof("report", folder, "--open")
+    assert code == 0
+    assert f"no browser could be started; the page is {(folder / 'report.html').as_uri()}" in err
+
+
+# ---------------------------------------------------------------- older scripts' files
+
+
+def test_legacy_files_are_written_and_named(abprof, tmp_path):
+    folder = runs.write(tmp_path / "runs", declared.scripts())
+    code, out, _ = abprof("report", folder, "--format", "legacy")
+    assert code == 0
+    written = [Path(line) for line in out.decode().splitlines()]
+    assert {path.parent for path in written} == {folder / "legacy"}
+    assert all(json.loads(path.read_text()) is not None for path in written)
+
+
+def test_legacy_keys_are_the_scripts():
+    run = declared.scripts()
+    made = {name: json.loads(text) for name, text in legacy.files(run, runs.blocks(run)).items()}
+    (scaled,) = (one for name, one in made.items() if name == "fmha_scaling_results_main.json")
+    assert list(scaled["config"]) == [
+        "batch", "n_heads", "head_dim", "tile_m", "tile_n", "occupancy", "num_ctas", "platform",
+    ]  # fmt: skip
+    assert list(scaled["results"][0]) == [
+        "seq_len", "steps", "best_step", "best_speedup", "tilegym_latency_ms", "tilegym_tflops", "tilegym_speedup",
+    ]  # fmt: skip
+    assert list(scaled["results"][0]["steps"][0]) == ["step", "name", "latency_ms", "tflops", "speedup_vs_baseline"]
+    assert [one["seq_len"] for one in scaled["results"]] == [1024, 4096, 16384]
+    rows = made["analysis_results_main.json"]
+    assert list(rows[0]) == ["n_ctx", "provider", "time_ms", "tflops", "bandwidth_gb_s", "memory_mb"]
+    assert rows[0]["tflops"] == pytest.approx(1.147, abs=1e-3), "the analysis's formula at its own shape"
+    assert rows[0]["bandwidth_gb_s"] == pytest.approx(17.92, abs=0.01)
+    masked = made["bubble_reduction_direction-fwd_main.json"]
+    assert list(masked) == ["dense", "random", "band", "none"]
+    assert list(masked["random"]["0.5"]) == [
+        "density", "sparsity", "mean_time_ms", "std_time_ms", "min_time_ms", "max_time_ms", "times",
+    ]  # fmt: skip
+    assert made["bubble_reduction_direction-bwd_feature-optimize-ffa.json"]["none"] == {
+        "0.3": {"error": "RuntimeError: no"}
+    }
+
+
+# ---------------------------------------------------------------- two runs
+
+
+def test_two_runs_show_the_verdicts_that_differ(abprof, tmp_path):
+    first = runs.run()
+    moved = tuple(
+        runs.changed(c, verdict="faster", pct=-3.0, low_pct=-3.4, high_pct=-2.6) if c.verdict == "slower" else c
+        for c in first.comparisons
+    )
+    second = runs.changed(first, comparisons=moved[1:], machine=runs.changed(first.machine, host="node8"))
+    said = compare(first, second)
+    assert said.sentence == "1 of 16 rows have another verdict: 1 slower → faster. 1 row only in one of the runs."
+    assert said.notes == ("host: node7 → node8",)
+    changed, alone = said.table.rows
+    assert changed[1:] == (
+        "slower",
+        "2.1 % slower",
+        "1.8 to 2.4 % slower",
+        "faster",
+        "3.0 % faster",
+        "2.6 to 3.4 % faster",
+    )
+    assert alone[4:] == ("not in this run", "", "")
+    assert compare(first, first).sentence == "0 of 17 rows have another verdict."
+
+
+@pytest.mark.parametrize("format", ["", "md", "csv", "json"])
+def test_two_runs_on_the_command_line(abprof, tmp_path, format):
+    paths = [runs.write(tmp_path / "runs", run) for run in (runs.run(), runs.unchanged())]
+    code, out, err = abprof("report", *paths, *(["--format", format] if format else []))
+    assert (code, err) == (0, "")
+    text = out.decode()
+    if format == "json":
+        assert json.loads(text)["rows"][0]["second"] == "not in this run"
+    elif format == "csv":
+        assert all(len(line) == 7 for line in csv.reader(io.StringIO(text)))
+    else:
+        assert "only in one of the runs." in text
+
+
+def test_hostile_labels_stay_text_in_two_runs(abprof, tmp_path):
+    paths = [runs.write(tmp_path / "runs", run) for run in (runs.run(), runs.hostile())]
+    for format in ("", "md", "csv", "json"):
+        _, out, _ = abprof("report", *paths, *(["--format", format] if format else []))
+        assert b"\x1b" not in out
+    _, out, _ = abprof("report", *paths, "--format", "md")
+    assert b"<script" not in out
+    assert b"@torvalds" not in out
+
+
+def test_two_runs_are_no_page(abprof, folder):
+    code, _, err = abprof("report", folder, folder, "--format", "html")
+    assert code == 2
+    assert "--format md, csv or json" in err
+    assert abprof("report", folder, folder, folder)[0] == 2
