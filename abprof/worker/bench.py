@@ -252,7 +252,7 @@ class Bench:
             mhz = self.clock.mhz()
         end = time.monotonic_ns()
         host = self.clock.kind == "cpu" or request.timer == "wall_clock"
-        empty = self.clock.empty(request.empties) if request.empties else 0.0
+        empty = self.clock.empty(request.empties, cold=request.cold) if request.empties else 0.0
         return wire.Turned(value, value if host else arm.wall, start, end, empty, mhz)
 
     def _replace(self, arm: OpenArm, placement: int) -> None:

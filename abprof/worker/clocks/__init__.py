@@ -23,7 +23,7 @@ class Clock(Protocol):
         What is learnt of an operation (how long the host needs for it) is kept under `arm` until `reset_peak`.
         """
 
-    def empty(self, times: int) -> float:
+    def empty(self, times: int, *, cold: bool) -> float:
         """What `turn` reads of an operation that does nothing, median of so many; 0 where there is no such thing."""
 
     def sustained(self, op: Op, calls: int) -> float:

@@ -104,9 +104,10 @@ class CudaClock:
                 return first, last
             spin = self._spins[arm]
 
-    def empty(self, times: int) -> float:
-        """Median event pair around a kernel that ends at once."""
-        pairs = [self._one(_NOTHING, "an empty launch", cold=False) for _ in range(times)]
+    def empty(self, times: int, *, cold: bool) -> float:
+        """Median event pair around a kernel that ends at once. Cold as the calls are: what differs between processes is
+        where the launch finds its code and arguments, and in the L2 cache all find them alike."""
+        pairs = [self._one(_NOTHING, "an empty launch", cold=cold) for _ in range(times)]
         self.sync()
         return 1e6 * statistics.median(first.elapsed_time(last) for first, last in pairs)
 
