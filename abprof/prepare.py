@@ -185,11 +185,13 @@ def workloads_differ(place: Place, trees: Sequence[Checkout], source: Path) -> l
 
 
 def build_kernels(place: Place, ready: Plan, view: View) -> tuple[Build, ...]:
-    """Every package on every side."""
+    """Every package that a cell is to be measured with, on every side."""
+    cells = {name: tuple(c for c in ready.survey.cells if c.kernel == name and not c.skip) for name in ready.packages}
     jobs = [
-        Job(checkout, package, tuple(c for c in ready.survey.cells if c.kernel == package.name and not c.skip))
+        Job(checkout, package, cells[package.name])
         for package in ready.packages.values()
         for checkout in ready.checkouts.values()
+        if cells[package.name]
     ]
     slots = max(1, len(os.sched_getaffinity(0)) // 2) if place.device.kind == "cuda" else len(os.sched_getaffinity(0))
     with view.building():

@@ -89,7 +89,9 @@ def test_skipped_cells_are_unsupported_on_every_arm(new_lab: NewLab) -> None:
 
 def test_nothing_measured_exits_2(new_lab: NewLab) -> None:
     scenario = Scenario(workloads={"w": load(["a"], skips={"*": "not here"})}, times=times())
-    assert new_lab(scenario).abprof().code == 2
+    result = new_lab(scenario).abprof()
+    assert result.code == 2
+    assert result.run.builds == (), "nothing is built that nothing is measured with"
 
 
 @pytest.mark.slow
