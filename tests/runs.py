@@ -315,28 +315,28 @@ def _proofs() -> tuple[Proof, ...]:
     return proof("base", "a"), proof("target", "b")
 
 
-def hostile() -> Run:
+def hostile(text: str = HOSTILE) -> Run:
     """A run whose every foreign text is an attack on the page that shows it."""
-    target = Side(id="target", spec=HOSTILE, kind="worktree", commit="9f2c4e7a" * 5, tree="1e" * 20, label=HOSTILE,
-                  subject=HOSTILE)  # fmt: skip
+    target = Side(id="target", spec=text, kind="worktree", commit="9f2c4e7a" * 5, tree="1e" * 20, label=text,
+                  subject=text)  # fmt: skip
     plain = run(target=target)
     seen = tuple(
-        observation if observation.status == "ok" else changed(observation, reason=HOSTILE, log=HOSTILE)
+        observation if observation.status == "ok" else changed(observation, reason=text, log=text)
         for observation in plain.observations
     )
     return changed(
         plain,
         observations=seen,
-        header=changed(plain.header, sentence=f"1 slower on {HOSTILE}"),
-        warnings=(Advice(kind=HOSTILE, text=HOSTILE, advice=HOSTILE),),
-        notes=(HOSTILE,),
-        environment={HOSTILE: HOSTILE},
-        versions={HOSTILE: HOSTILE},
-        machine=changed(plain.machine, host=HOSTILE, device=HOSTILE, facts={HOSTILE: HOSTILE}),
-        builds=tuple(changed(build, log=HOSTILE, facts={HOSTILE: HOSTILE}) for build in plain.builds),
-        withheld=(HOSTILE,),
-        arguments=("abprof", HOSTILE),
-        workloads_from=HOSTILE,
+        header=changed(plain.header, sentence=f"1 slower on {text}"),
+        warnings=(Advice(kind=text, text=text, advice=text),),
+        notes=(text,),
+        environment={text: text},
+        versions={text: text},
+        machine=changed(plain.machine, host=text, device=text, facts={text: text}),
+        builds=tuple(changed(build, log=text, facts={text: text}) for build in plain.builds),
+        withheld=(text,),
+        arguments=("abprof", text),
+        workloads_from=text,
     )
 
 

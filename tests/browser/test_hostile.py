@@ -1,0 +1,102 @@
+"""What comes from a branch, case, log or path is text: the page, and what a Markdown renderer makes of report.md, in a real
+browser in which anything that ran would open a dialog, ask for a file or speak to the console."""
+
+from __future__ import annotations
+
+import pytest
+from markdown_it import MarkdownIt
+
+from abprof.report.html import html
+from abprof.report.markdown import markdown
+from tests import declared, runs
+
+NAMES = (
+    "<img src=x onerror=alert(1)>|`@everyone",
+    "</code></td></table><script>alert(1)</script>",
+    "\"'><svg/onload=alert(1)>",
+    "--><iframe src=javascript:alert(1)>",
+    "</style></script><script>alert(1)</script>",
+    "`` ` ```<b onmouseover=alert(1)>x</b>",
+    "[x](javascript:alert(1)) ![x](http://example.invalid/x.png) <http://example.invalid>",
+    "{{ 7 * 7 }} ${7*7} <%= 7 %> &lt;script&gt; &#60;img&#62;",
+    "\x1b]8;;http://example.invalid\x07click\x1b]8;;\x07\x1b[2J\u202e\u2066\u200b",
+)
+EVERYTHING = " ".join(NAMES)
+
+
+def both() -> list:
+    """Runs whose every foreign text is all of these: one with failures and warnings, one with charts and facts."""
+    hostile = runs.hostile(EVERYTHING)
+    plain = declared.run()
+    cells = tuple(
+        runs.changed(cell, params={**cell.params, EVERYTHING: EVERYTHING, "seqlen": cell.params.get("seqlen", 1)})
+        for cell in plain.cells
+    )
+    loads = tuple(
+        runs.changed(load, name=EVERYTHING, text=EVERYTHING, axes=(*load.axes, EVERYTHING)) if load.ladder else load
+        for load in plain.workloads
+    )
+    cells = tuple(runs.changed(cell, workload=EVERYTHING) if cell.workload == "fmha" else cell for cell in cells)
+    facts = {EVERYTHING: EVERYTHING, "autotuned": EVERYTHING}
+    seen = tuple(runs.changed(one, facts={**one.facts, **facts}) for one in plain.observations)
+    return [hostile, runs.changed(plain, cells=cells, workloads=loads, observations=seen)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_branchs_name_is_shown_as_it_is(visit, name):
+    page = visit(html(runs.hostile(name), []))
+    shown = page.locator(".sides .name").nth(1).inner_text()
+    assert shown == " ".join(
+        "".join("\ufffd" if letter in "\x1b\x07\u202e\u2066\u200b" else letter for letter in name).split()
+    )
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_the_page_has_no_element_that_is_not_its_own(visit, which):
+    run = both()[which]
+    page = visit(html(run, runs.blocks(run)))
+    assert page.locator("script").count() == 1
+    assert (
+        page.locator("img, iframe, object, embed, link, base, b[onmouseover], body > :not(main, svg, script)").count()
+        == 0
+    )
+    links = page.locator("a").evaluate_all("links => links.map(link => link.getAttribute('href'))")
+    assert all(link.startswith("#c") for link in links)
+    page.get_by_role("button", name="Show all").click()
+    page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    page.get_by_role("button", name="Copy as Markdown").click()
+    _rendered_is_harmless(visit, page.evaluate("window.copied"))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_markdown_that_is_rendered_has_no_element_that_is_not_ours(visit, which):
+    run = both()[which]
+    _rendered_is_harmless(visit, markdown(run, runs.blocks(run)))
+
+
+def _rendered_is_harmless(visit, text: str) -> None:
+    rendered = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
+    page = visit(f"<!DOCTYPE html><meta charset=utf-8><link rel=icon href=data:,>{rendered}")
+    tags = page.evaluate("[...document.body.querySelectorAll('*')].map(one => one.tagName)")
+    ours = {
+        "H1",
+        "H2",
+        "H3",
+        "P",
+        "TABLE",
+        "THEAD",
+        "TBODY",
+        "TR",
+        "TH",
+        "TD",
+        "CODE",
+        "DETAILS",
+        "SUMMARY",
+        "STRONG",
+        "UL",
+        "LI",
+    }
+    assert set(tags) <= ours
+    assert not page.evaluate(
+        "[...document.querySelectorAll('*')].some(one => [...one.attributes].some(a => /^on/.test(a.name)))"
+    )
