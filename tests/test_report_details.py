@@ -38,6 +38,21 @@ def test_a_detail_holds_both_sides_numbers():
     assert slower.command == f"abprof rerun runs/{run.id} --only {cell}"
 
 
+def test_a_backward_call_that_computes_the_output_again_shows_it():
+    """The other direction's phases are no columns of their own, but where they were recorded the sum needs them."""
+    run = runs.run()
+    again = tuple(
+        runs.changed(o, phases={**o.phases, "fwd_run": 594070.0}) if o.arm == "target" and o.phases else o
+        for o in run.observations
+    )
+    found = made(runs.changed(run, observations=again), [])
+    backward = next(one for one in found if one.line.case == "mask_type=full direction=bwd")
+    assert {row[0]: row[1:] for row in backward.rows}["– fwd_run"] == ("not recorded", "594.1 µs")
+    table = lines.phase_table(view.groups(runs.changed(run, observations=again))[0])
+    assert "fwd_run" in table.header
+    assert "fwd_run" not in lines.phase_table(view.groups(run)[0]).header
+
+
 def test_facts_stand_beside_each_other():
     run = runs.run()
     seen = tuple(

@@ -92,7 +92,7 @@ def _comparison(run: Run, seen: Observation | None) -> Comparison | None:
 
 def _phases(cell: Cell, seen: Observation | None) -> Line:
     parts = numbers.breakdown(cell, seen)
-    line = {f"phase_{name}_ms": _ms(ns) for name, ns in parts.phases.items()}
+    line = {f"phase_{name}_ms": _ms(ns) for name, ns in parts.all.items()}
     return line | {"phase_total_ms": _ms(parts.total), "phase_residual_ms": _ms(parts.residual)}
 
 

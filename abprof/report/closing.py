@@ -88,7 +88,7 @@ def _breakdown(cell: Cell, seen: Observation) -> Iterator[str]:
         return
     here = str(cell.params.get("direction", ""))
     named = {f"{here}_{name}" if here else name: ns for name, ns in parts.phases.items()}
-    for name, ns in {**named, "residual": parts.residual}.items():
+    for name, ns in {**named, **parts.others, "residual": parts.residual}.items():
         yield f"  - {name:<17} | {f'{ns / 1e6:.4f} ms' if ns is not None else words.NOT_RECORDED}"
     yield f"  (from a pass of their own, which took {parts.total / 1e6:.4f} ms a call)"
 

@@ -130,8 +130,8 @@ def _rows(row: Row, sides: Sequence[Observation | None]) -> Iterator[tuple[str, 
     peaks = [numbers.time_ns(seen, "peak_mem_bytes") for seen in sides]
     yield from _shown("memory", [peak and words.size(peak) for peak in peaks])
     parts = [numbers.breakdown(cell, seen) for seen in sides]
-    for name in dict.fromkeys(name for part in parts for name in part.phases):
-        yield from _shown(f"– {words.clean(name, 40)}", [_ns(part.phases.get(name)) for part in parts])
+    for name in dict.fromkeys(name for part in parts for name in part.all):
+        yield from _shown(f"– {words.clean(name, 40)}", [_ns(part.all.get(name)) for part in parts])
     yield from _shown("– residual", [_ns(part.residual) for part in parts])
     yield from _shown("profiled", [_ns(part.total) for part in parts])
     yield from _shown("error", [_error(seen) for seen in sides])

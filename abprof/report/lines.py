@@ -77,11 +77,11 @@ def phase_table(group: Group) -> TextTable:
         for side, observed in (("base", line.row.base), (group.target.id if group.target else "", line.row.target))
         if observed and observed.phases
     ]
-    names = list(dict.fromkeys(name for _, parts in seen for name in parts.phases))
-    never = [name for name in names if all(parts.phases.get(name) is None for _, parts in seen)]
+    names = list(dict.fromkeys(name for _, parts in seen for name in parts.all))
+    never = [name for name in names if all(parts.all.get(name) is None for _, parts in seen)]
     kept = [name for name in names if name not in never]
     rows = [
-        (*which, *(_ms(parts.phases.get(name)) for name in kept), _ms(parts.residual), _ms(parts.total))
+        (*which, *(_ms(parts.all.get(name)) for name in kept), _ms(parts.residual), _ms(parts.total))
         for which, parts in seen
     ]
     first = ("case", "side") if group.target else axis_names(group)

@@ -13,9 +13,15 @@ RESIDUAL, TOTAL = "residual", "total"
 class Breakdown:
     """An arm's phases in ns per call, from a pass of their own; None: the range never ran, or there was no pass."""
 
-    phases: dict[str, float | None]
+    phases: dict[str, float | None]  # of the cell's own direction
     total: float | None
     residual: float | None
+    others: dict[str, float]  # of the other direction, by their full names: a backward call may compute the output again
+
+    @property
+    def all(self) -> dict[str, float | None]:
+        """Every phase that may stand beside the residual, the cell's own first."""
+        return {**self.phases, **self.others}
 
 
 def metric(observation: Observation | None, name: str) -> Metric | None:
@@ -51,4 +57,5 @@ def breakdown(cell: Cell, observation: Observation | None) -> Breakdown:
     here = str(cell.params.get("direction", ""))
     away = {"fwd": "bwd_", "bwd": "fwd_"}.get(here, "\0")
     mine = {name.removeprefix(f"{here}_"): ns for name, ns in recorded.items() if not name.startswith(away)}
-    return Breakdown(mine, total, residual)
+    others = {name: ns for name, ns in recorded.items() if name.startswith(away) and ns is not None}
+    return Breakdown(mine, total, residual, others)
