@@ -17,7 +17,7 @@ from kernels.dmask import masked_attention
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = ("random_sparse", "strips_tails", "one_query", "tiny", "none")
+QUICK = ("classes", "lists", "choice", "random_sparse", "one_query")
 
 
 def run(module: str, *args: str, **env: str) -> str:
@@ -33,20 +33,19 @@ def run(module: str, *args: str, **env: str) -> str:
 
 
 @needs_triton
-def test_prepass_attention_and_gradients_in_the_interpreter() -> None:
-    printed = run("dmask_interpret", *QUICK, TRITON_INTERPRET="1")
-    asked = ("classes", "lists", "choice", "unvisited", "dynamic_mask fwd", "dynamic_mask bwd")
-    assert printed.splitlines()[: len(asked)] == [f"{question}: right" for question in asked]
-    assert printed.count(": right") == len(asked) + len(QUICK)
+def test_lists_choice_and_gradients_in_the_interpreter() -> None:
+    assert run("dmask_interpret", *QUICK, TRITON_INTERPRET="1").splitlines() == [f"{name}: right" for name in QUICK]
 
 
 @needs_triton
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_case_in_the_interpreter() -> None:
+def test_everything_in_the_interpreter() -> None:
     from tests.kernels import dmask_cases
 
-    assert run("dmask_interpret", TRITON_INTERPRET="1").count(": right") == 6 + len(dmask_cases.CASES)
+    lines = run("dmask_interpret", TRITON_INTERPRET="1").splitlines()
+    assert {"workload: right", "unvisited: right", *(f"{case}: right" for case in dmask_cases.CASES)} <= set(lines)
+    assert all(line.endswith(": right") for line in lines)
 
 
 # ---------------------------------------------------------------- machine code
