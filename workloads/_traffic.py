@@ -4,7 +4,8 @@ Of what the three metrics of the original's table count (dram__bytes.sum, lts__t
 two assumptions: caches are empty before each launch, as Nsight Compute makes them, and what is written reaches memory.
     DRAM  every tensor that a kernel reads crosses once, and every one that it writes
     L2    what multiprocessors ask for: a program (a CTA) asks for its tiles once, and nothing is shared between programs,
-          since asynchronous copies of 16 bytes (LDGSTS.BYPASS) go around L1
+          since their loads go around L1 (LDGSTS.BYPASS, LDG.STRONG); softmax alone reads through L1, which may give it
+          its second look at a tile
     L1    what loads and stores ask for; more than L2 where a program reads a tile twice
 The L2 rule is FlashAttention-2's reading of memory (arXiv 2307.08691, section 3.1: K and V once for each block of
 queries), N / rows * (K + V); for lists of blocks (BigBird, arXiv 2007.14062, section 2) K and V once for each entry.

@@ -27,7 +27,7 @@ class MaskedAttention(torch.autograd.Function):
             with record_function("dmask_fwd_prepare"):
                 q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
                 out = torch.empty_like(q)
-                lse = torch.empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32, device=q.device)
+                lse = forward.statistics(q)
             with record_function("dmask_fwd_prepass"):
                 classes = prepass.classify(mask)
                 rows = prepass.row_lists(classes)

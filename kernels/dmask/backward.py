@@ -12,22 +12,20 @@ import triton.language as tl
 
 from .forward import LOG2E, SIZES, dot, options, sizes
 from .launch import Launch
-from .prepass import Classes, Lists, entry, to_visit
-
-_ROWS = 64  # rows of one program of dmask_delta
+from .prepass import TILE, Classes, Lists, entry, to_visit
 
 
 @triton.jit(do_not_specialize=["Sq", "H"])
-def dmask_delta(OUT, DO, DELTA, Sq, H, D: tl.constexpr, ROWS: tl.constexpr):
-    """Grid (cdiv(Sq, ROWS) * B * H,). DELTA float32 [B, H, Sq] = row sums of OUT * DO, both [B, Sq, H, D]."""
-    tiles = tl.cdiv(Sq, ROWS)
+def dmask_delta(OUT, DO, DELTA, Sq, H, D: tl.constexpr, T: tl.constexpr):
+    """Grid (nq * B * H,). DELTA float32 [B, H, nq * T], 0 behind Sq, = row sums of OUT * DO, both [B, Sq, H, D]."""
+    tiles = tl.cdiv(Sq, T)
     head = tl.program_id(0) // tiles
-    rows = tl.program_id(0) % tiles * ROWS + tl.arange(0, ROWS)
+    rows = tl.program_id(0) % tiles * T + tl.arange(0, T)
     here = rows < Sq
     at = (((head // H).to(tl.int64) * Sq + rows)[:, None] * H + head % H) * D + tl.arange(0, D)[None, :]
     o = tl.load(OUT + at, mask=here[:, None], other=0.0).to(tl.float32)
     do = tl.load(DO + at, mask=here[:, None], other=0.0).to(tl.float32)
-    tl.store(DELTA + head.to(tl.int64) * Sq + rows, tl.sum(o * do, 1), mask=here)
+    tl.store(DELTA + head.to(tl.int64) * tiles * T + rows, tl.sum(o * do, 1))
 
 
 @triton.jit
@@ -40,14 +38,12 @@ def _dkdv_tile(k, v, dk, dv, Q, DO, LSE, DELTA, SEEN, tile, Sq, Sk, s, stride, m
         here = rows < Sq
         q = tl.load(Q + at, mask=here[:, None], other=0.0)
         do = tl.load(DO + at, mask=here[:, None], other=0.0)
-        lse = tl.load(LSE + rows, mask=here, other=float("inf"))
-        delta = tl.load(DELTA + rows, mask=here, other=0.0)
         seen = tl.load(SEEN + rows.to(tl.int64)[:, None] * Sk, mask=here[:, None] & mine[None, :], other=0)
     else:
         q = tl.load(Q + at)
         do = tl.load(DO + at)
-        lse = tl.load(LSE + rows)
-        delta = tl.load(DELTA + rows)
+    lse = tl.load(LSE + rows)
+    delta = tl.load(DELTA + rows)
     zero = tl.zeros([T, T], tl.float32)
     p = tl.math.exp2(dot(k, tl.trans(q), zero, UPCAST) * s - lse[None, :])
     if MASKED:
@@ -81,7 +77,7 @@ def dmask_dkdv(Q, K, V, DO, LSE, DELTA, DK, DV, MASK, COUNTS, NUM, INDEX, sm_sca
         plane = b * plane_b + h * plane_h
         QH = Q + b * Sq * stride + h * D
         DOH = DO + b * Sq * stride + h * D
-        stat = (b * H + h) * Sq
+        stat = (b * H + h) * nq * T
         SEEN = MASK + plane * Sq * Sk + keys[None, :]
         LIST = INDEX + (plane * nk + j) * nq
         listed, full, both = to_visit(COUNTS, NUM, plane, nk, j, nq)
@@ -133,9 +129,9 @@ def dmask_dq(Q, K, V, DO, LSE, DELTA, DQ, MASK, COUNTS, NUM, INDEX, sm_scale, Sq
     at = ((b * Sq + rows)[:, None] * H + h) * D + tl.arange(0, D)[None, :]
     q = tl.load(Q + at, mask=mine[:, None], other=0.0)
     do = tl.load(DO + at, mask=mine[:, None], other=0.0)
-    stat = head.to(tl.int64) * Sq + rows
-    lse = tl.load(LSE + stat, mask=mine, other=float("inf"))
-    delta = tl.load(DELTA + stat, mask=mine, other=0.0)
+    stat = head.to(tl.int64) * nq * T + rows
+    lse = tl.load(LSE + stat)
+    delta = tl.load(DELTA + stat)
     K += b * Sk * stride + h // group * D
     V += b * Sk * stride + h // group * D
     SEEN = MASK + (plane * Sq + rows)[:, None] * Sk
@@ -153,10 +149,10 @@ def dmask_dq(Q, K, V, DO, LSE, DELTA, DQ, MASK, COUNTS, NUM, INDEX, sm_scale, Sq
 
 
 def delta_launch(out: torch.Tensor, dout: torch.Tensor, delta: torch.Tensor) -> Launch:
-    """Writes delta [B, H, Sq]; out and dout contiguous [B, Sq, H, D]."""
+    """Writes delta [B, H, nq * TILE]; out and dout contiguous [B, Sq, H, D]."""
     batch, sq, heads, dim = out.shape
-    programs = triton.cdiv(sq, _ROWS) * batch * heads
-    return Launch(dmask_delta, programs, (out, dout, delta, sq, heads), {"D": dim, "ROWS": _ROWS})
+    programs = triton.cdiv(sq, TILE) * batch * heads
+    return Launch(dmask_delta, programs, (out, dout, delta, sq, heads), {"D": dim, "T": TILE})
 
 
 def dkdv_launch(

@@ -52,9 +52,9 @@ def _tile(q, m_i, l_i, acc, K, V, SEEN, tile, Sk, s, stride, mine, T: tl.constex
 @triton.jit(do_not_specialize=SIZES)
 def dmask_forward(Q, K, V, OUT, LSE, MASK, COUNTS, NUM, INDEX, sm_scale, Sq, Sk, nq, nk, H, group, plane_b, plane_h,
                   T: tl.constexpr, D: tl.constexpr, UPCAST: tl.constexpr):  # fmt: skip
-    """Grid (nq * B * H,). Q, OUT [B, Sq, H, D]; K, V [B, Sk, H / group, D]; LSE float32 [B, H, Sq], base 2, +inf for a
-    row that sees nothing; MASK uint8 [P, Sq, Sk], of which plane b * plane_b + h * plane_h is this head's; COUNTS, NUM
-    and INDEX as in `Classes` and the rows' `Lists`."""
+    """Grid (nq * B * H,). Q, OUT [B, Sq, H, D]; K, V [B, Sk, H / group, D]; LSE float32 [B, H, nq * T], base 2, +inf for a
+    row that sees nothing, as those behind Sq do (so its loads need no mask, and are wide); MASK uint8 [P, Sq, Sk], of
+    which plane b * plane_b + h * plane_h is this head's; COUNTS, NUM and INDEX as in `Classes` and the rows' `Lists`."""
     i = tl.program_id(0) % nq
     head = tl.program_id(0) // nq
     b = (head // H).to(tl.int64)
@@ -85,7 +85,13 @@ def dmask_forward(Q, K, V, OUT, LSE, MASK, COUNTS, NUM, INDEX, sm_scale, Sq, Sk,
     acc = acc * tl.where(saw, 1.0 / tl.where(saw, l_i, 1.0), 0.0)[:, None]
     tl.store(OUT + at, acc.to(q.dtype), mask=mine[:, None])
     lse = tl.where(saw, m_i + tl.math.log2(tl.where(saw, l_i, 1.0)), float("inf"))
-    tl.store(LSE + head.to(tl.int64) * Sq + rows, lse, mask=mine)
+    tl.store(LSE + head.to(tl.int64) * nq * T + rows, lse)
+
+
+def statistics(q: torch.Tensor) -> torch.Tensor:
+    """Room for a number a row, float32 [B, H, nq * TILE]."""
+    batch, sq, heads, _ = q.shape
+    return torch.empty(batch, heads, triton.cdiv(sq, TILE) * TILE, dtype=torch.float32, device=q.device)
 
 
 def sizes(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> tuple[int, ...]:

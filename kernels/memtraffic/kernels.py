@@ -1,4 +1,5 @@
-"""The kernels, all with loads through pointers: what the L1 cache and L2 see is then what the program asks for.
+"""The kernels, all with loads through pointers: what the caches see is then what the program asks for. Tiles are loaded
+around L1 (`.cg`), as asynchronous copies of 16 bytes are anyway, but for the softmax, which looks at each tile twice.
 
 q, k, v and out are contiguous [B, H, N, D], N in blocks of T = 64. Scores are in base 2 inside a kernel.
 """
@@ -22,7 +23,8 @@ def dot(a, b, acc, UPCAST: tl.constexpr):
 def _rows(X, first, N, ROWS: tl.constexpr, D: tl.constexpr):
     """Rows first.. of a [N, D] matrix, zero behind its end."""
     rows = first + tl.arange(0, ROWS)
-    return tl.load(X + rows[:, None] * D + tl.arange(0, D)[None, :], mask=(rows < N)[:, None], other=0.0)
+    at = X + rows[:, None] * D + tl.arange(0, D)[None, :]
+    return tl.load(at, mask=(rows < N)[:, None], other=0.0, cache_modifier=".cg")
 
 
 @triton.jit
@@ -30,7 +32,6 @@ def _step(q, m_i, l_i, acc, K, V, first, N, s, BM: tl.constexpr, BN: tl.constexp
           UPCAST: tl.constexpr):  # fmt: skip
     """BN keys from `first` on."""
     k = _rows(K, first, N, BN, D)
-    v = _rows(V, first, N, BN, D)
     qk = dot(q, tl.trans(k), tl.zeros([BM, BN], tl.float32), UPCAST) * s
     qk = tl.where((first + tl.arange(0, BN) < N)[None, :], qk, -float("inf"))
     m_ij = tl.maximum(m_i, tl.max(qk, 1))
@@ -38,6 +39,7 @@ def _step(q, m_i, l_i, acc, K, V, first, N, s, BM: tl.constexpr, BN: tl.constexp
     p = tl.math.exp2(qk - safe[:, None])
     alpha = tl.math.exp2(m_i - safe)
     l_i = l_i * alpha + tl.sum(p, 1)
+    v = _rows(V, first, N, BN, D)
     acc = dot(p.to(v.dtype), v, acc * alpha[:, None], UPCAST)
     return m_ij, l_i, acc
 
@@ -95,8 +97,10 @@ def memtraffic_qk(Q, K, S, ROWS, COLUMNS, scale, N, entries, T: tl.constexpr, D:
     acc = tl.zeros([T, T], tl.float32)
     for d in tl.range(0, D, DC):
         at = d + tl.arange(0, DC)[None, :]
-        q = tl.load(Q + head * N * D + q_rows[:, None] * D + at, mask=(q_rows < N)[:, None], other=0.0)
-        k = tl.load(K + head * N * D + k_rows[:, None] * D + at, mask=here[:, None], other=0.0)
+        q = tl.load(
+            Q + head * N * D + q_rows[:, None] * D + at, mask=(q_rows < N)[:, None], other=0.0, cache_modifier=".cg"
+        )
+        k = tl.load(K + head * N * D + k_rows[:, None] * D + at, mask=here[:, None], other=0.0, cache_modifier=".cg")
         acc = dot(q, tl.trans(k), acc, UPCAST)
     acc = tl.where(here[None, :], acc * scale, -float("inf"))
     tile = tl.arange(0, T)[:, None] * T + tl.arange(0, T)[None, :]
@@ -143,8 +147,8 @@ def memtraffic_pv(S, V, OUT, BEGIN, COLUMNS, N, n, entries, T: tl.constexpr, D: 
     acc = tl.zeros([T, DV], tl.float32)
     for t in tl.range(0, num):
         rows = tl.load(COLUMNS + lo + t) * T + tl.arange(0, T)
-        p = tl.load(S + t * (T * T))
-        v = tl.load(V + head * N * D + rows[:, None] * D + d, mask=(rows < N)[:, None], other=0.0)
+        p = tl.load(S + t * (T * T), cache_modifier=".cg")
+        v = tl.load(V + head * N * D + rows[:, None] * D + d, mask=(rows < N)[:, None], other=0.0, cache_modifier=".cg")
         acc = dot(p, v, acc, UPCAST)
     rows = i * T + tl.arange(0, T)
     tl.store(OUT + head * N * D + rows[:, None] * D + d, acc.to(OUT.dtype.element_ty), mask=(rows < N)[:, None])

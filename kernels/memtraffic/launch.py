@@ -74,7 +74,9 @@ def pv(scores: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lists: BlockLis
     """Writes out of probabilities and v."""
     heads, n, dim = _sizes(v)
     columns, rows = min(dim, PV_COLUMNS), triton.cdiv(n, BLOCK)
-    options = {"T": BLOCK, "D": dim, "DV": columns, "num_warps": 4 if columns < 256 else 8, "num_stages": 2}
+    # TF32 wants V transposed, and asynchronous copies of its single elements cannot go around L1.
+    stages = 1 if v.dtype == torch.float32 else 2
+    options = {"T": BLOCK, "D": dim, "DV": columns, "num_warps": 4 if columns < 256 else 8, "num_stages": stages}
     args = (scores, v, out, lists.begin, lists.columns, n, rows, lists.entries)
     return Launch(memtraffic_pv, dim // columns * rows * heads, args, options | _upcast())
 

@@ -123,6 +123,8 @@ def report(catalogue: Callable[[torch.device], Iterable[tuple[str, Any]]], label
             "LDL",
             "LDGSTS",
             "LDGSTS.E.BYPASS",
+            "LDG.E.128",
+            "LDG.E.128.STRONG",
             "MUFU.RCP",
         )
         counts = {opcode: code.count(opcode) for opcode in opcodes}
