@@ -22,7 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from abprof.kit import Band, Check, Op, Sweep, Unsupported, Work
 
-from . import _attention, _patterns, _reference
+from . import _attention, _patterns, _peers, _reference
 
 API = 1
 KERNEL = "dmask"
@@ -201,12 +201,40 @@ def sdpa(case: Mapping[str, Any], inputs: dict[str, torch.Tensor]) -> Op:
     """PyTorch's attention with the mask, by the backend of its choice: what a user without a kernel would call."""
     grouped = case["nhq"] != case["nhk"]
 
-    def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = scaled_dot_product_attention(q, k, v, attn_mask=inputs["mask"], enable_gqa=grouped)
-        return out.transpose(1, 2)
+        return out
 
-    return _attention.operation(case, inputs, forward)
+    return _attention.operation(case, inputs, _by_heads(attend))
 
 
-PEERS = {"sdpa": sdpa}
+def flex(case: Mapping[str, Any], inputs: dict[str, torch.Tensor], *, tma: bool) -> Op:
+    """Compiled flex_attention. Its block mask, what our pre-pass makes in every call, is made once and not timed."""
+    device = inputs["q"].device
+    _peers.compiled_flex(device, False)  # a device without it makes no block mask
+    return _attention.operation(case, inputs, _by_heads(_peers.flex(flex_mask(inputs["mask"]), device, tma=tma)))
+
+
+def flex_mask(mask: torch.Tensor) -> Any:
+    """The BlockMask of mask bool [batch or 1, heads or 1, S, S]."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    batch, heads, rows, keys = mask.shape
+    batch_step, head_step = int(batch > 1), int(heads > 1)
+
+    def seen(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return mask[b * batch_step, h * head_step, q, k]
+
+    return create_block_mask(seen, batch if batch > 1 else None, heads if heads > 1 else None, rows, keys, mask.device)
+
+
+def _by_heads(attend: _peers.Attend) -> _peers.Attend:
+    """A function of [B, H, N, D] as one of [B, N, H, D]."""
+    return lambda q, k, v: attend(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
+
+
+PEERS = {
+    "sdpa": sdpa,
+    "flex": lambda case, inputs: flex(case, inputs, tma=False),
+    "flex_tma": lambda case, inputs: flex(case, inputs, tma=True),
+}

@@ -16,7 +16,9 @@ class Breakdown:
     phases: dict[str, float | None]  # of the cell's own direction
     total: float | None
     residual: float | None
-    others: dict[str, float]  # of the other direction, by their full names: a backward call may compute the output again
+    others: dict[
+        str, float
+    ]  # of the other direction, by their full names: a backward call may compute the output again
 
     @property
     def all(self) -> dict[str, float | None]:

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 
+from abprof.kit import Unsupported
 from abprof.worker import declared
 from tests.workloads.conftest import FOLDER, cases, load
 
@@ -287,9 +289,32 @@ def attend_wide(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.T
     return ((score.masked_fill(~seen, 0.0).softmax(-1) * seen) @ v).transpose(1, 2)
 
 
-def test_the_peer_is_right_where_every_row_sees_something(masks: ModuleType) -> None:
+def test_masked_sdpa_is_right_where_every_row_sees_something(masks: ModuleType) -> None:
     for direction in ("fwd", "bwd"):
         one = small(masks, pattern="diagonal", sparsity=0.5, direction=direction, dtype="bf16")
         inputs = masks.inputs(one, "cpu", 7)
         found = masks.check(one, masks.PEERS["sdpa"](one, inputs).call(), masks.reference(one, inputs))
         assert found.ok, found.reason
+
+
+def test_flex_is_for_gpus(masks: ModuleType) -> None:
+    one = small(masks)
+    for name in ("flex", "flex_tma"):
+        with pytest.raises(Unsupported, match="on GPUs"):
+            masks.PEERS[name](one, masks.inputs(one, "cpu", 7))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("mask_heads", [1, 2])
+def test_flex_sees_the_same_mask(masks: ModuleType, mask_heads: int) -> None:
+    """Uncompiled, as it runs on a CPU; rows that see nothing included."""
+    one = small(masks, pattern="tiles", sparsity=0.9, seqlen=512, mask_heads=mask_heads, dtype="fp32")
+    inputs = masks.inputs(one, "cpu", 7)
+    block_mask = masks.flex_mask(inputs["mask"])
+    assert int(block_mask.kv_num_blocks.sum() + block_mask.full_kv_num_blocks.sum()) < 16 * len(
+        inputs["mask"].flatten(0, 1)
+    )
+    q, k, v = (inputs[name].transpose(1, 2) for name in ("q", "k", "v"))
+    out = flex_attention(q, k, v, block_mask=block_mask).transpose(1, 2)
+    found = masks.check(one, out, masks.reference(one, inputs))
+    assert found.ok, found.reason
