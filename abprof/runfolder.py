@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from io import FileIO
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from .model import SCHEMA, Block, Run
 RUN = "run.json"
 ROUNDS = "rounds.jsonl"
 LOGS = "logs"
+_RESULTS = ("header", "observations", "comparisons", "controls", "warnings")  # what rounds.jsonl gives again
 _SUM = b',"sum":"'
 
 
@@ -150,13 +152,43 @@ def read(path: Path) -> tuple[Run, list[Block], list[str]]:
         raise AbprofError("no run here", where=str(folder), advice=f"a run folder holds {RUN}") from None
     except OSError as error:
         raise AbprofError(error.strerror or str(error), where=str(file)) from None
+    data, notes = _finite(data)
     _refuse_newer(data, file)
     try:
         run = _decode_run(data)
     except msgspec.MsgspecError as error:
         raise AbprofError(f"not a run of this abprof: {error}", where=str(file)) from None
-    blocks, notes = read_blocks(folder)
-    return run, blocks, notes
+    blocks, dropped = read_blocks(folder)
+    cells = {cell.id for cell in run.cells}
+    known = [block for block in blocks if block.cell in cells]
+    if len(known) < len(blocks):
+        dropped.append(f"{ROUNDS}: {len(blocks) - len(known)} blocks are of cells that {RUN} does not have, dropped")
+    return run, known, notes + dropped
+
+
+def _finite(data: bytes) -> tuple[bytes, list[str]]:
+    """The bytes of run.json without its results if a number in it is none, for they are made again from the rounds."""
+    with suppress(msgspec.MsgspecError):
+        msgspec.json.decode(data)
+        return data, []
+    strange: list[str] = []
+
+    def number(text: str) -> float | None:
+        value = float(text)
+        if isfinite(value):
+            return value
+        strange.append(text)
+        return None
+
+    try:
+        loose = json.loads(data, parse_constant=strange.append, parse_float=number)
+    except (ValueError, RecursionError):
+        return data, []
+    if not strange or not isinstance(loose, dict):
+        return data, []
+    kept = {key: value for key, value in loose.items() if key not in _RESULTS}
+    said = f"{RUN}: a number in it is {strange[0]}, which JSON has not; its results are made again from {ROUNDS}"
+    return json.dumps(kept).encode(), [said]
 
 
 def read_blocks(folder: Path) -> tuple[list[Block], list[str]]:
@@ -223,6 +255,10 @@ def _refuse_newer(data: bytes, file: Path) -> None:
     schema = loose.get("schema") if isinstance(loose, dict) else None
     if isinstance(schema, int) and schema > SCHEMA:
         what = f"written by a newer abprof (schema {schema}, this one reads {SCHEMA})"
+        header = loose.get("header")
+        said = str(header.get("sentence", "")) if isinstance(header, dict) else ""
+        said = "".join(letter for letter in said if letter.isprintable())[:200]
+        what += f"; it says: {said}" if said else ""
         raise AbprofError(what, where=str(file), advice="update abprof to read this run")
 
 

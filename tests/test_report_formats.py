@@ -251,3 +251,26 @@ def test_two_runs_are_no_page(abprof, folder):
     assert code == 2
     assert "--format md, csv or json" in err
     assert abprof("report", folder, folder, folder)[0] == 2
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("lost", ["cells", "results", "rounds", "half a line", "workloads"])
+def test_what_can_be_shown_of_a_poor_run_is_shown(abprof, folder, format, lost):
+    loose = json.loads((folder / "run.json").read_text())
+    if lost == "cells":
+        loose.update(cells=[], observations=[], comparisons=[], controls=[])
+    if lost == "results":
+        loose.update(observations=[], comparisons=[], controls=[], warnings=[], proofs=[], header=None)
+    if lost == "workloads":
+        loose.update(workloads=[], cells=[], observations=[], comparisons=[], controls=[], arms=[])
+    (folder / "run.json").write_text(json.dumps(loose))
+    rounds = (folder / "rounds.jsonl").read_bytes()
+    (folder / "rounds.jsonl").write_bytes({"rounds": b"", "half a line": rounds[:-200]}.get(lost, rounds))
+    code, out, err = abprof("report", folder, "--format", format)
+    assert code == 0
+    assert out
+    assert err.count("\n") == (lost in ("cells", "half a line", "workloads")), "a clear line of what was dropped"
+    assert b"NaN" not in out

@@ -317,3 +317,47 @@ def test_the_documented_reader_runs(capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     exec(example, {})
     assert len(capsys.readouterr().out.splitlines()) == 8
+
+
+def broken(tmp_path: Path, change) -> Path:
+    """A run folder whose run.json was changed as loose JSON, NaN and all."""
+    path = runs.write(tmp_path / "runs", runs.run())
+    loose = json.loads((path / "run.json").read_text())
+    change(loose)
+    (path / "run.json").write_text(json.dumps(loose).replace("Infinity", "1e999"))
+    return path
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_results_that_are_no_numbers_are_made_again_from_the_rounds(tmp_path, value):
+    path = broken(tmp_path, lambda loose: loose["comparisons"][0].update(pct=value))
+    run, blocks, notes = runfolder.read(path)
+    assert (run.header, run.observations, run.comparisons) == (None, (), ())
+    assert len(blocks) == 2 * len(run.cells)
+    (note,) = notes
+    assert note.startswith("run.json: a number in it is ")
+    assert note.endswith("its results are made again from rounds.jsonl")
+
+
+def test_a_head_that_is_no_number_is_one_clear_line(tmp_path):
+    path = broken(tmp_path, lambda loose: loose["settings"].update(threshold=math.nan))
+    with pytest.raises(AbprofError, match=r"Expected `float`, got `null` - at `\$\.settings\.threshold`"):
+        runfolder.read(path)
+
+
+def test_rounds_of_cells_that_the_run_lacks_are_dropped_and_said(tmp_path):
+    path = broken(
+        tmp_path, lambda loose: loose.update(cells=loose["cells"][:1], observations=[], comparisons=[], controls=[])
+    )
+    run, blocks, notes = runfolder.read(path)
+    assert {block.cell for block in blocks} == {run.cells[0].id}
+    assert notes == ["rounds.jsonl: 30 blocks are of cells that run.json does not have, dropped"]
+
+
+def test_a_newer_runs_sentence_is_told_without_its_control_characters(tmp_path):
+    def newer(loose):
+        loose.update(schema=2, header={"sentence": "Act: 1 slower\x1b[2J."})
+
+    with pytest.raises(AbprofError) as caught:
+        runfolder.read(broken(tmp_path, newer))
+    assert "written by a newer abprof (schema 2, this one reads 1); it says: Act: 1 slower[2J." in caught.value.line
