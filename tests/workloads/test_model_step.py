@@ -1,0 +1,130 @@
+"""The training step: with the bundled kernels on a CPU, against autograd by hand, slips found, weights put back."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from abprof.kit import Check, Unsupported
+from tests.workloads import standin
+from tests.workloads.conftest import cases, load
+
+
+@pytest.fixture
+def step() -> ModuleType:
+    return load("model_step")
+
+
+def small(step: ModuleType, **changes: Any) -> dict[str, Any]:
+    return {**cases(step, "smoke")[0], **changes}
+
+
+def judged(step: ModuleType, one: dict[str, Any], package: Any = standin) -> Check:
+    inputs = step.inputs(one, "cpu", 7)
+    op = step.prepare(package, None, one, inputs)
+    op.reset()
+    return step.check(one, op.call(), step.reference(one, inputs))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("seqlen", [256, 100])
+def test_right_answers_pass_with_room(step: ModuleType, dtype: str, seqlen: int) -> None:
+    found = judged(step, small(step, dtype=dtype, seqlen=seqlen))
+    assert found.ok, found.reason
+    assert found.max_rel is not None
+    assert 0 < found.max_rel < step.TOLERANCE[dtype] / 2
+
+
+@pytest.mark.parametrize("peer", ["sdpa"])
+def test_the_peer_takes_the_same_step(step: ModuleType, peer: str) -> None:
+    one = small(step)
+    inputs = step.inputs(one, "cpu", 7)
+    op = step.PEERS[peer](one, inputs)
+    found = step.check(one, op.call(), step.reference(one, inputs))
+    assert found.ok, found.reason
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("slip", [{"scale": 1.3}, {"shift": 1}, {"shift": -1}, {"drop_keys": 16}], ids=str)
+def test_slips_of_the_attention_are_found(step: ModuleType, dtype: str, slip: dict[str, Any]) -> None:
+    with standin.slip(**slip):
+        found = judged(step, small(step, dtype=dtype))
+    assert not found.ok
+    assert "off by" in found.reason
+
+
+def test_nan_wrong_shapes_and_missing_outputs_are_found(step: ModuleType) -> None:
+    one = small(step)
+    inputs = step.inputs(one, "cpu", 7)
+    expected = step.reference(one, inputs)
+    right = [t.float() for t in expected]
+    assert step.check(one, right, expected).ok
+    assert step.check(one, right[:-1], expected).reason == "8 outputs, 9 expected"
+    assert "shape" in step.check(one, [*right[:-1], right[-1].T], expected).reason
+    right[3][0, 0] = torch.nan
+    assert step.check(one, right, expected).reason.startswith("gradient of weight 2: off by nan")
+
+
+def test_gradients_are_those_of_the_loss(step: ModuleType) -> None:
+    """One weight changed by a little, in float64: the loss moves by its gradient."""
+    one = small(step, seqlen=40)
+    inputs = step.inputs(one, "cpu", 7)
+    loss, *gradients = step.reference(one, inputs)
+    for i, place in [(0, (3, 5)), (1, (0, 2)), (4, (7, 60)), (7, (100, 1))]:
+        moved = [w.double().clone() for w in inputs["weights"]]
+        moved[i][place] += 1e-5
+        other = step.reference(one, {**{n: inputs[n].double() for n in ("x", "target")}, "weights": moved})[0]
+        assert float((other - loss) / 1e-5) == pytest.approx(float(gradients[i][place]), rel=1e-3, abs=1e-6)
+
+
+def test_a_call_descends_and_reset_puts_the_weights_back(step: ModuleType) -> None:
+    one = small(step)
+    inputs = step.inputs(one, "cpu", 7)
+    before = [w.clone() for w in inputs["weights"]]
+    op = step.prepare(standin, None, one, inputs)
+    losses = [float(op.call()[0]) for _ in range(3)]
+    assert losses[0] > losses[1] > losses[2], "each call goes on from where the last one stopped"
+    op.reset()
+    assert float(op.call()[0]) == losses[0]
+    assert all(torch.equal(a, b) for a, b in zip(before, inputs["weights"], strict=True)), (
+        "they are the inputs' no more"
+    )
+
+
+def test_same_seed_same_bytes(step: ModuleType) -> None:
+    one = small(step)
+    first, again, other = (step.inputs(one, "cpu", seed) for seed in (3, 3, 4))
+    assert torch.equal(first["x"], again["x"])
+    assert all(torch.equal(a, b) for a, b in zip(first["weights"], again["weights"], strict=True))
+    assert not torch.equal(first["target"], other["target"])
+
+
+def test_flops_count_weights_and_attention(step: ModuleType) -> None:
+    one = small(step, seqlen=100, width=128, nhq=2, nhk=1, hd=64)
+    weights = 2 * (128 * 256 + 128 * 128 + 2 * 128 * 512)
+    work = step.work(one)
+    assert work.flops == 6 * 100 * weights + 3.5 * 4 * 5050 * 2 * 64 * 2
+    assert work.bytes is None
+
+
+@pytest.mark.parametrize("preset", ["smoke", "default", "full", "product"])
+def test_matrices(step: ModuleType, preset: str) -> None:
+    for device in ("cpu", "cuda"):
+        for one in cases(step, preset, device):
+            assert one["layers"] == 2
+            assert step.skip(one, device) is None
+    assert all(step.work(one).flops < 10e9 for one in [*cases(step, "smoke"), *cases(step, "default", "cpu")])
+
+
+def test_what_cannot_be_is_said(step: ModuleType) -> None:
+    assert "fp16" in step.skip(small(step, dtype="fp16"), "cpu")
+    assert "no multiple" in step.skip(small(step, nhq=3, nhk=2), "cpu")
+    with pytest.raises(Unsupported, match="no multiple"):
+        step.inputs(small(step, nhq=3, nhk=2), "cpu", 1)
+    one = small(step)
+    with pytest.raises(AttributeError, match="ffa_attention"):
+        step.prepare(ModuleType("empty"), None, one, step.inputs(one, "cpu", 1))
+    assert step.JUDGE == "wall"
