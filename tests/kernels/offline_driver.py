@@ -32,8 +32,8 @@ OPCODE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]
 class OfflineDriver(DriverBase):
     """Answers what the compiler asks of a driver; there is nothing to launch on."""
 
-    def __init__(self) -> None:
-        self.target = GPUTarget("cuda", 90, 32)
+    def __init__(self, capability: int = 90) -> None:
+        self.target = GPUTarget("cuda", capability, 32)
 
     @classmethod
     def is_active(cls) -> bool:
@@ -115,6 +115,8 @@ def report(catalogue: Callable[[torch.device], Iterable[tuple[str, Any]]], label
         code = machine_code(job.kernel.warmup(*job.args, grid=grid, **job.options))
         opcodes = (
             "HGMMA",
+            "HMMA",
+            "UTCHMMA",
             "WARPGROUP.DEPBAR",
             "UTMALDG",
             "UTMASTG",
