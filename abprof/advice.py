@@ -89,7 +89,7 @@ def _clock(rows: Sequence[Comparison]) -> Advice | None:
     worst = max((row.clock_pct for row in out if row.clock_pct is not None), key=abs)
     return Advice(
         kind="clock",
-        text=f"the device's clock differed between the sides by up to {abs(worst):.2g} %, and in cycles nothing is certain",
+        text=f"the device's clock differed between the sides by up to {abs(worst):.2g} %: at one clock they compare otherwise",
         advice="`abprof rerun RUN` gives fresh epochs; locked clocks (nvidia-smi --lock-gpu-clocks) answer for sure",
         cells=_unique(row.cell for row in out),
     )

@@ -98,16 +98,28 @@ def observed(block: Block, started: float) -> Pilot | None:
     """What this block teaches; None without two rounds of two judged arms."""
     judged = [i for i, arm in enumerate(block.arms) if not arm.startswith("peer:")]
     rejected = set(block.rejected)
-    rows = [{t.arm: t.value for t in row} for i, row in enumerate(block.rounds) if i not in rejected]
-    rows = [row for row in rows if all(row.get(arm, 0.0) > 0 for arm in judged)]
-    if len(rows) < 2 or len(judged) < 2:
+    kept = [row for i, row in enumerate(block.rounds) if i not in rejected]
+    times = _logs([{t.arm: t.value for t in row} for row in kept], judged)
+    cycles = _logs([{t.arm: t.value * t.mhz for t in row} for row in kept], judged)
+    if not times or len(times[0]) < 2:
         return None
-    logs = [[math.log(row[arm] / row[judged[0]]) for row in rows] for arm in judged[1:]]
+    logs = cycles if cycles and len(cycles[0]) == len(times[0]) and _quieter(cycles, times) else times
     inside = sum(max(t.end for t in row) - min(t.start for t in row) for row in block.rounds if row) / 1e9
     return Pilot(
         values=tuple(statistics.median(each) for each in logs),
         variances=tuple(math.pi / 2 * turns.spread(each) ** 2 for each in logs),
-        rounds=len(rows),
+        rounds=len(logs[0]),
         round_seconds=inside / len(block.rounds),
         epoch_seconds=max(0.0, block.seconds - inside) + started,
     )
+
+
+def _logs(rows: Sequence[Mapping[int, float]], judged: Sequence[int]) -> list[list[float]]:
+    """The log ratios of each judged arm but the first to it, of the rows that have them all."""
+    whole = [row for row in rows if all(row.get(arm, 0.0) > 0 for arm in judged)]
+    return [[math.log(row[arm] / row[judged[0]]) for row in whole] for arm in judged[1:]]
+
+
+def _quieter(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
+    """Whether `one` scatters less: then it will be judged (abprof/digest.py)."""
+    return sum(map(turns.spread, one)) < sum(map(turns.spread, other))

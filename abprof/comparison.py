@@ -7,9 +7,10 @@ which is two one-sided tests at 5 %):
     same       the 90 % interval lies inside the margin (the margin is never wider than the cell's threshold)
     slight     the 95 % interval excludes zero and lies inside the threshold
     otherwise more epochs; at the end `unclear`, with the smallest margin that could have been certified.
-The first that holds is the verdict. A change whose sign is certain is then looked at in cycles, where turns read the
-device's clock and it was another on one side by more than a quarter of the margin: if the same interval of time x clock
-does not have that sign, the clock may be all that changed, and the verdict is `unclear (clock)`. Where slices without a
+The first that holds is the verdict. On a GPU whose turns read its clock, the change of times at one clock and that of times
+as read are two estimates of it, of which the one that scatters less is judged (abprof/digest.py). Where their intervals do
+not meet, do not have one sign, and the clock was another on one side by more than a quarter of the margin, the clock may be
+what changed, and the verdict is `unclear (clock)`. Where slices without a
 pause were measured too, and their interval certainly has the other sign, it is `unclear (power)`.
 Every interval covers at every planned look together, so stopping at the first look that decides costs nothing.
 """
@@ -82,7 +83,7 @@ def compare(run: Run, item: Evidence, pair: Pair) -> Comparison:
     if identical and (not values or not same_code(run)):
         return _with(row, "same", ("identical_code",), p=None)
     verdict, reasons = _by_interval(run, item, values, run.settings.threshold_of(item.cell.id))
-    if verdict in CHANGED and not _in_cycles_too(run, item, pair, values):
+    if verdict != "unclear" and _disputed_by_the_clock(run, item, pair, values):
         verdict, reasons = "unclear", ("clock",)
     if verdict in CHANGED and _reversed_at_the_limit(row):
         verdict, reasons = "unclear", ("power",)
@@ -113,16 +114,18 @@ def _not_ok(before: ArmState, after: ArmState, role: Role) -> tuple[Verdict, tup
     return ("unclear" if role == "control" else "broken"), (f"{second}{after.status}",)
 
 
-def _in_cycles_too(run: Run, item: Evidence, pair: Pair, values: Sequence[float]) -> bool:
-    """Whether a change of time is one of cycles, too, or the clock was the same on both sides, or is not known."""
-    clocks, cycles = item.epoch_clocks(pair.before, pair.after), item.epoch_cycles(pair.before, pair.after)
-    interval = stats.repeated_interval(cycles)
-    if interval is None or len(cycles) < len(values):
-        return True
-    moved = stats.band(min(run.settings.margin, run.settings.threshold_of(item.cell.id)) / 4)
-    if moved[0] <= fmean(clocks) <= moved[1]:
-        return True
-    return interval.low > 0 if fmean(values) > 0 else interval.high < 0
+def _disputed_by_the_clock(run: Run, item: Evidence, pair: Pair, values: Sequence[float]) -> bool:
+    """Whether times at one clock and times as read certainly say different things, and the clock did differ."""
+    arms = pair.before, pair.after
+    other = item.epoch_read(*arms) if item.at_one_clock else item.epoch_cycles(*arms)
+    judged, second = stats.repeated_interval(values), stats.repeated_interval(other)
+    if judged is None or second is None or len(other) < len(values):
+        return False
+    low, high = stats.band(min(run.settings.margin, run.settings.threshold_of(item.cell.id)) / 4)
+    if low <= fmean(item.epoch_clocks(*arms)) <= high:
+        return False
+    one_sign = (judged.low > 0 and second.low > 0) or (judged.high < 0 and second.high < 0)
+    return (judged.high < second.low or second.high < judged.low) and not one_sign
 
 
 def _reversed_at_the_limit(row: Comparison) -> bool:
@@ -180,6 +183,7 @@ def _numbers(run: Run, item: Evidence, pair: Pair, values: list[float]) -> Compa
     used = values[: interval.epochs] if interval else values
     look = stats.LOOKS.index(interval.epochs) + 1 if interval else 0
     clocks, cycles = item.epoch_clocks(pair.before, pair.after), item.epoch_cycles(pair.before, pair.after)
+    read = item.epoch_read(pair.before, pair.after) if item.at_one_clock else []
     slices = stats.repeated_interval(item.epoch_sustained(pair.before, pair.after))
     return Comparison(
         cell=item.cell.id,
@@ -194,6 +198,7 @@ def _numbers(run: Run, item: Evidence, pair: Pair, values: list[float]) -> Compa
         look=look,
         p=stats.p_beyond(values, *stats.band(run.settings.threshold_of(item.cell.id))),
         clock_pct=stats.percent(fmean(clocks)) if clocks else None,
+        read_pct=stats.percent(fmean(read)) if read else None,
         cycles_pct=stats.percent(fmean(cycles)) if cycles else None,
         sustained_pct=stats.percent(slices.theta) if slices else None,
         sustained_low_pct=stats.percent(slices.low) if slices else None,

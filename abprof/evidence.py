@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from abprof import stats
+from abprof.digest import Column, Digest, at_one_clock, digest
 from abprof.model import (
     SEQUENTIAL_METRICS,
     SUSTAINED,
@@ -31,8 +31,6 @@ from abprof.model import (
 SEVERITY: tuple[Status, ...] = ("wrong", "crash", "oom", "timeout", "build_failed", "missing", "unsupported")
 TRANSIENT: frozenset[Status] = frozenset({"crash", "oom", "timeout"})  # may be the machine's doing, not the code's
 RUNS: frozenset[Status] = frozenset({"ok", "identical"})
-
-Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -54,19 +52,6 @@ class ArmState:
 
 
 @dataclass(frozen=True)
-class Digest:
-    """A block as columns: per arm one value a round, NaN where the round has no turn of that arm or was rejected."""
-
-    epoch: int
-    metric: str
-    protocol: str
-    outcomes: dict[str, Outcome]
-    values: dict[str, Column]
-    walls: dict[str, Column]
-    clocks: dict[str, Column]  # MHz, NaN where it is not known
-
-
-@dataclass(frozen=True)
 class Evidence:
     """Everything measured about one cell."""
 
@@ -78,6 +63,7 @@ class Evidence:
     attempts: int  # distinct epochs that tried this cell
     metric: str  # the judged one: gpu_span or wall
     blocks: tuple[Block, ...] = field(repr=False)
+    read: tuple[Digest, ...] = field(default=(), repr=False)  # as they were read, where `digests` are at one clock
     sequential: tuple[Block, ...] = field(default=(), repr=False)  # timed as others do: one round, a turn a side
     sustained: tuple[Digest, ...] = field(default=(), repr=False)  # without a pause (abprof/sustained.py)
 
@@ -97,13 +83,22 @@ class Evidence:
         """The same of slices without a pause."""
         return self._epoch_ratios(before, after, lambda digest, arm: digest.values[arm], self.sustained)
 
+    @property
+    def at_one_clock(self) -> bool:
+        """Whether the judged times are what they would be at the cell's mean clock (abprof/digest.py)."""
+        return self.read is not self.digests
+
+    def epoch_read(self, before: str, after: str) -> list[float]:
+        """The same of the times as they were read."""
+        return self._epoch_ratios(before, after, lambda digest, arm: digest.values[arm], self.read)
+
     def epoch_cycles(self, before: str, after: str) -> list[float]:
         """The same of time x the device's clock; no epoch in which turns did not read it."""
-        return self._epoch_ratios(before, after, lambda digest, arm: digest.values[arm] * digest.clocks[arm])
+        return self._epoch_ratios(before, after, lambda digest, arm: digest.values[arm] * digest.clocks[arm], self.read)
 
     def epoch_clocks(self, before: str, after: str) -> list[float]:
         """The same of the clock alone."""
-        return self._epoch_ratios(before, after, lambda digest, arm: digest.clocks[arm])
+        return self._epoch_ratios(before, after, lambda digest, arm: digest.clocks[arm], self.read)
 
     def _epoch_ratios(
         self,
@@ -139,9 +134,9 @@ class Evidence:
     def _by_epoch(self, *arms: str, of: Sequence[Digest]) -> list[tuple[int, list[Digest]]]:
         """Digests in which all `arms` ran through, grouped by epoch: one epoch is one unit, however many blocks."""
         groups: dict[int, list[Digest]] = {}
-        for digest in of:
-            if all(arm in digest.values and self._usable(digest, arm) for arm in arms):
-                groups.setdefault(digest.epoch, []).append(digest)
+        for each in of:
+            if all(arm in each.values and self._usable(each, arm) for arm in arms):
+                groups.setdefault(each.epoch, []).append(each)
         return sorted(groups.items())
 
     def _usable(self, digest: Digest, arm: str) -> bool:
@@ -172,9 +167,11 @@ def _evidence(run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof]
     metrics = sorted({block.metric for block in kept} - {""})
     if len(metrics) > 1:
         raise ValueError(f"{cell.id}: rounds judged by {' and by '.join(metrics)} cannot be put together")
+    read = tuple(digest(block) for block in kept)
     return Evidence(
         cell=cell,
-        digests=tuple(digest(block) for block in kept),
+        digests=at_one_clock(read) or read,
+        read=read,
         states={arm: _state(run, cell, arm, kept, proofs, checked=checked) for arm in cell_arms(run, cell, kept)},
         quick=bool(tried) and not fresh,
         allow_wrong=run.settings.allow_wrong,
@@ -189,32 +186,6 @@ def _evidence(run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof]
 def _judged(run: Run, cell: Cell) -> str:
     judge = next((w.judge for w in run.workloads if w.name == cell.workload), run.settings.judge)
     return "gpu_span" if judge == "gpu" else "wall"
-
-
-def digest(block: Block) -> Digest:
-    """A block's kept rounds as columns. Raises ValueError on a judged time that is not positive and finite."""
-    rejected = set(block.rejected)
-    kept = [turns for i, turns in enumerate(block.rounds) if i not in rejected]
-    values = np.full((len(block.arms), len(kept)), np.nan)
-    walls, clocks = values.copy(), values.copy()
-    for i, turns in enumerate(kept):
-        for turn in turns:
-            clocks[turn.arm, i] = turn.mhz if turn.mhz > 0 else np.nan
-            values[turn.arm, i] = turn.value if turn.value > 0 and turn.value != np.inf else -1.0
-            walls[turn.arm, i] = turn.wall
-    if (values < 0).any():
-        raise ValueError(f"{block.cell}, epoch {block.epoch}: a time that is not positive and finite in a kept round")
-    calls = f"{block.calls} call{'s' if block.calls != 1 else ''} a turn"
-    present = [(i, arm) for i, arm in enumerate(block.arms) if not np.isnan(values[i]).all()]
-    return Digest(
-        epoch=block.epoch,
-        metric=block.metric,
-        protocol=f"{block.timer}, {calls}",
-        outcomes=block.outcomes,
-        values={arm: values[i] for i, arm in present},
-        walls={arm: walls[i] for i, arm in present},
-        clocks={arm: clocks[i] for i, arm in present},
-    )
 
 
 # ---------------------------------------------------------------- arms

@@ -292,6 +292,7 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
     reasons: tuple[str, ...] = ()  # identical_code, base_STATUS, both, power, quick_..., budget, ...
     clock_pct: float | None = None  # change of the device's clock, where turns read it: positive is a faster clock
     cycles_pct: float | None = None  # change of time x clock
+    read_pct: float | None = None  # change of times as read, where the judged ones are at one clock for all sides
     sustained_pct: float | None = None  # change of time without a pause, at the power limit, where that was measured
     sustained_low_pct: float | None = None
     sustained_high_pct: float | None = None

@@ -201,14 +201,17 @@ class Sitting:
         pace = self._pace()
         rounds: list[list[Turn]] = []
         judged = {i for i, seat in seats if not seat.arm.peer}
-        ratios: list[list[float]] = []
+        times: list[list[float]] = []
+        cycles: list[list[float]] = []  # one of the two is judged (abprof/digest.py): whichever is settled first
         for number, order in enumerate(turns.orders(len(seats), pace.rounds, self.seed)):
             fresh = self.seed + 1000 + number if pace.moves(number) else None
             rounds.append(self._round([seats[i] for i in order if seats[i][1].takes_turns], pace, fresh))
-            times = {turn.arm: turn.value for turn in rounds[-1] if turn.arm in judged}
-            if len(times) == len(judged) and min(times.values()) > 0:
-                ratios.append([times[i] for i in sorted(judged)])
-            if turns.settled(ratios, pace.wanted) or not any(seat.takes_turns for _, seat in seats):
+            row = sorted((turn.arm, turn.value, turn.mhz) for turn in rounds[-1] if turn.arm in judged)
+            if len(row) == len(judged) and all(value > 0 for _, value, _ in row):
+                times.append([value for _, value, _ in row])
+                cycles += [[value * mhz for _, value, mhz in row]] if all(mhz > 0 for *_, mhz in row) else []
+            done = turns.settled(times, pace.wanted) or turns.settled(cycles, pace.wanted)
+            if done or not any(seat.takes_turns for _, seat in seats):
                 break
         return pace, rounds
 

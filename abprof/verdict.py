@@ -79,7 +79,11 @@ def power_bound(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] 
     """Cells that changed while the device was held back by its power limit, the largest change first: alternating sides
     share that power, so what they do alone there is another question (abprof/sustained.py)."""
     capped = {block.cell for block in blocks if POWER_CAP in block.state.throttle}
-    rows = [row for row in judge(run_head, blocks, proofs).comparisons if row.cell in capped and row.verdict in CHANGED]
+    rows = [
+        row
+        for row in judge(run_head, blocks, proofs).comparisons
+        if row.cell in capped and (row.verdict in CHANGED or "clock" in row.reasons)
+    ]
     rows = sorted((row for row in rows if not row.from_.startswith("peer:")), key=lambda row: -abs(row.pct or 0.0))
     return tuple(dict.fromkeys(row.cell for row in rows))
 

@@ -40,6 +40,7 @@ STAGE_OF = {
     "sustained.py": "measure",
     "verdict.py": "verdict",
     "comparison.py": "verdict",
+    "digest.py": "verdict",
     "evidence.py": "verdict",
 }
 

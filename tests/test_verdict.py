@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from typing import Any
 
 import msgspec
 import pytest
 
 from abprof import stats
-from abprof.model import Comparison, Outcome, Turn
+from abprof.model import Block, Comparison, Outcome, Turn
 from abprof.verdict import Judgement, judge, provisional, undecided
 from tests.blocks import block, cells, epochs, head, side
 
@@ -74,6 +75,57 @@ def test_a_change_of_cycles_stands_though_the_clock_moved() -> None:
 def test_a_clock_that_held_says_nothing_against_a_change() -> None:
     """A quarter of the margin of 0.5 % is 0.125 %."""
     assert only(clocked(times(1.02), 1800.0, 1798.5)).verdict == "slower"
+
+
+def wandering(epoch: int, ratio: float, follow: float = 1.0, seed: int = 0) -> Block:
+    """Twelve rounds in which each turn has a clock of its own between 1,400 and 1,800 MHz, and its time follows it to the
+    power of `follow`: 1 for a kernel that computes, 0 for one that waits for memory; the target takes `ratio` as long."""
+    chance = random.Random(f"{seed}/{epoch}/{ratio}")
+    rounds = []
+    for i in range(12):
+        row = []
+        for arm, factor in ((0, 1.0), (1, ratio)):
+            mhz = chance.uniform(1400, 1800)
+            ns = 1e6 * factor * (1600 / mhz) ** follow * chance.lognormvariate(0, 2e-4)
+            row.append(Turn(arm, i, i + 1, ns, ns, 0.0, mhz))
+        rounds.append(tuple(row))
+    return msgspec.structs.replace(block(epoch, {"base": 1.0, "target": 1.0}), rounds=tuple(rounds))
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.0, "same"), (1.02, "slower"), (0.98, "faster")])
+def test_calls_whose_clock_wanders_are_judged_at_one_clock(ratio: float, verdict: str) -> None:
+    """As read their ratios scatter by 10 %, and four epochs say nothing."""
+    judged = judge(head(), [wandering(epoch, ratio) for epoch in range(1, 5)])
+    row = only(judged)
+    assert (row.verdict, row.reasons) == (verdict, ())
+    assert row.pct == pytest.approx(100 * ratio - 100, abs=0.05)
+    assert row.read_pct is not None
+    assert abs(row.read_pct - row.pct) > 0.1
+    base, target = (seen.metrics["wall"] for seen in judged.observations)
+    assert target.value / base.value == pytest.approx(ratio, rel=1e-3), "the times shown are at one clock as well"
+    assert " MHz" in base.protocol
+
+
+def test_times_that_do_not_follow_the_clock_stay_as_they_were_read() -> None:
+    row = only(judge(head(), [wandering(epoch, 1.02, follow=0.0) for epoch in range(1, 5)]))
+    assert (row.verdict, row.reasons, row.read_pct) == ("slower", (), None)
+    assert row.pct == pytest.approx(2.0, abs=0.05)
+
+
+def test_the_clock_is_no_reason_to_call_the_same_what_is_slower_in_time() -> None:
+    """A target that computes the same cycles, but at a clock that is 4 % lower whenever it runs."""
+    chance = random.Random(1)
+
+    def slowed(base: Turn) -> Turn:
+        ns = base.value * 1.04 * chance.lognormvariate(0, 2e-4)
+        return Turn(1, base.start, base.end, ns, ns, 0.0, base.mhz / 1.04)
+
+    blocks = [
+        msgspec.structs.replace(whole, rounds=tuple((base, slowed(base)) for base, _ in whole.rounds))
+        for whole in (wandering(epoch, 1.0) for epoch in range(1, 5))
+    ]
+    row = only(judge(head(), blocks))
+    assert (row.verdict, row.reasons) == ("unclear", ("clock",))
 
 
 def test_a_clock_that_only_some_epochs_know_confirms_nothing_and_denies_nothing() -> None:

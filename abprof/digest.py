@@ -1,0 +1,97 @@
+"""A block as columns, as it was read and at one clock. The verdict stage's first step: records in, arrays out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abprof.model import Block, Outcome
+
+Column = NDArray[np.float64]
+_LESS = 0.8  # of the scatter as read
+_ENOUGH = 8  # rounds
+
+
+@dataclass(frozen=True)
+class Digest:
+    """A block as columns: per arm one value a round, NaN where the round has no turn of that arm or was rejected."""
+
+    epoch: int
+    metric: str
+    protocol: str
+    outcomes: dict[str, Outcome]
+    values: dict[str, Column]
+    walls: dict[str, Column]
+    clocks: dict[str, Column]  # MHz, NaN where it is not known
+
+
+def digest(block: Block) -> Digest:
+    """A block's kept rounds as columns. Raises ValueError on a judged time that is not positive and finite."""
+    rejected = set(block.rejected)
+    kept = [turns for i, turns in enumerate(block.rounds) if i not in rejected]
+    values = np.full((len(block.arms), len(kept)), np.nan)
+    walls, clocks = values.copy(), values.copy()
+    for i, turns in enumerate(kept):
+        for turn in turns:
+            clocks[turn.arm, i] = turn.mhz if turn.mhz > 0 else np.nan
+            values[turn.arm, i] = turn.value if turn.value > 0 and turn.value != np.inf else -1.0
+            walls[turn.arm, i] = turn.wall
+    if (values < 0).any():
+        raise ValueError(f"{block.cell}, epoch {block.epoch}: a time that is not positive and finite in a kept round")
+    calls = f"{block.calls} call{'s' if block.calls != 1 else ''} a turn"
+    present = [(i, arm) for i, arm in enumerate(block.arms) if not np.isnan(values[i]).all()]
+    return Digest(
+        epoch=block.epoch,
+        metric=block.metric,
+        protocol=f"{block.timer}, {calls}",
+        outcomes=block.outcomes,
+        values={arm: values[i] for i, arm in present},
+        walls={arm: walls[i] for i, arm in present},
+        clocks={arm: clocks[i] for i, arm in present},
+    )
+
+
+def at_one_clock(digests: tuple[Digest, ...]) -> tuple[Digest, ...] | None:
+    """The times at the mean clock of all turns, where that lessens the scatter of the rounds' ratios by a fifth; None
+    where it does not, or a turn did not read the clock.
+
+    A turn is so short that neighbours share the clock, but a call of 20 ms and more is as long as the device takes to
+    change it: under its power limit an H200's clock moves by tens of per cent, and the ratio of two such calls scattered by
+    1 to 5 % where that of their cycles scattered by 0.02 to 0.3 % (docs/MEASUREMENT.md). Only scatter is looked at, never a
+    middle, so the choice cannot favour a verdict; all arms of a cell share it. A memory's time does not follow the clock:
+    there the scatter grows, and the times stay as they were read.
+    """
+    clocks = [clock for digest in digests for clock in digest.clocks.values()]
+    known = [digest for digest in digests if digest.values]
+    if not known or any(
+        np.isnan(digest.clocks[arm][~np.isnan(v)]).any() for digest in known for arm, v in digest.values.items()
+    ):
+        return None
+    mhz = float(np.nanmean(np.concatenate(clocks)))
+    level = tuple(
+        replace(
+            digest,
+            protocol=f"{digest.protocol}, at {mhz:.0f} MHz",
+            values={arm: values * digest.clocks[arm] / mhz for arm, values in digest.values.items()},
+        )
+        for digest in digests
+    )
+    before, after = _scatter(digests), _scatter(level)
+    return level if before is not None and after is not None and after < _LESS * before else None
+
+
+def _scatter(digests: Sequence[Digest]) -> float | None:
+    """Median absolute deviation of the rounds' log ratios from their epoch's median, over all pairs of an arm with the
+    first; None with fewer than _ENOUGH rounds."""
+    apart = []
+    for digest in digests:
+        first, *others = digest.values.values() or [np.empty(0)]
+        for other in others:
+            logs = np.log(other) - np.log(first)
+            logs = logs[~np.isnan(logs)]
+            apart.append(np.abs(logs - np.median(logs)) if logs.size > 1 else np.empty(0))
+    every = np.concatenate(apart) if apart else np.empty(0)
+    return float(np.median(every)) if every.size >= _ENOUGH else None
