@@ -80,8 +80,8 @@ _FILL: dict[str, Callable[[float, int, torch.device | str, torch.Generator], tor
 
 
 def _window(reach: int, size: int, device: torch.device | str) -> torch.Tensor:
-    at = torch.arange(size, device=device, dtype=torch.int32)
-    return (at[:, None] - at[None, :]).abs() <= reach
+    at = torch.arange(size, device=device)
+    return (at >= at[:, None] - reach) & (at <= at[:, None] + reach)  # bytes, where |i - j| would be integers
 
 
 def _strip(s: float, size: int) -> int:
