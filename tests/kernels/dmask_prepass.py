@@ -21,6 +21,7 @@ def mixed(device: str) -> torch.Tensor:
     fine = coarse.repeat_interleave(64, 2).repeat_interleave(64, 3)[..., :300, :500]
     mask = (fine == 2) | ((fine == 1) & (torch.rand(fine.shape, generator=generator) < 0.001))
     mask[0, 1], mask[1, 1] = False, True
+    mask[1, 1, 70, 200] = False  # nearly full is partial
     return mask.to(device)
 
 
