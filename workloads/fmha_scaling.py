@@ -21,8 +21,8 @@ from ._batched import Shape
 API = 1
 KERNEL = "ladder"
 SUITE = "fmha_scaling"
-VARIANTS = ("basic", "exp2", "memory", "full")
-LADDER = VARIANTS
+LADDER = ("basic", "exp2", "memory", "full")
+VARIANTS = (*LADDER, "cutile_basic", "cutile_exp2", "cutile_memory", "cutile_full")
 SCALED = "seq_len"
 PHASES = {
     "prepare": ("fmha_prepare", "output and launch arguments"),
@@ -73,7 +73,7 @@ def inputs(case: Mapping[str, Any], device: torch.device | str, seed: int) -> di
 
 def prepare(kernel: Any, variant: str | None, case: Mapping[str, Any], inputs: dict[str, torch.Tensor]) -> Op:
     """`variant` is the rung; the fact `configuration` is its row of the package's platform table."""
-    fmha, rung = kernel.fmha, variant or VARIANTS[-1]
+    fmha, rung = kernel.fmha, variant or LADDER[-1]
     configuration = getattr(kernel, "configuration", None)
     return _batched.operation(
         lambda q, k, v: fmha(q, k, v, causal=case["causal"], rung=rung),

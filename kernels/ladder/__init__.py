@@ -7,12 +7,24 @@
 | `memory` | loads by the tensor memory accelerator where the GPU has one, a deeper pipeline, long causal rows first |
 | `full` | two thread blocks per multiprocessor, and an approximate reciprocal instead of divisions |
 
+`cutile_basic`, ..., `cutile_full` are the same in cuTile, where the package cuda-tile can run.
+
 Tiles, warps and stages of each rung on each kind of GPU are a table, `TABLE` in platforms.py.
 """
 
 from .api import UnsupportedOption, configuration, fmha
-from .platforms import RUNGS, TABLE, Config
+from .platforms import CUTILE_RUNGS, RUNGS, TABLE, Config, CutileConfig
 
-VARIANTS = RUNGS
+VARIANTS = (*RUNGS, *CUTILE_RUNGS)
 
-__all__ = ["RUNGS", "TABLE", "VARIANTS", "Config", "UnsupportedOption", "configuration", "fmha"]
+__all__ = [
+    "CUTILE_RUNGS",
+    "RUNGS",
+    "TABLE",
+    "VARIANTS",
+    "Config",
+    "CutileConfig",
+    "UnsupportedOption",
+    "configuration",
+    "fmha",
+]

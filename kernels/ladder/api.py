@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 from torch.profiler import record_function
 
-from .platforms import FAMILIES, RUNGS, TABLE, Config
+from .platforms import CUTILE_RUNGS, CUTILE_TILES, FAMILIES, RUNGS, TABLE, Config, CutileConfig
 
 DTYPES = (torch.float16, torch.bfloat16)
 HEAD_DIMS = (64, 128)
@@ -28,16 +28,17 @@ def fmha(
     scale: float | None = None,
     causal: bool = True,
     rung: str = "full",
-    config: Config | None = None,
+    config: Config | CutileConfig | None = None,
 ) -> torch.Tensor:
-    """softmax(scale * q kᵀ) v, by one rung of the ladder: `basic`, `exp2`, `memory` or `full`.
+    """softmax(scale * q kᵀ) v, by one rung of the ladder: `basic`, `exp2`, `memory` or `full`, or one of cuTile's.
 
     q, k, v: [B, H, N, D] of one shape, D 64 or 128, float16 or bfloat16, on one NVIDIA GPU. causal: row i sees keys
-    j <= i. scale: positive, 1/sqrt(D) if None. config: instead of the platform table's.
+    j <= i. scale: positive, 1/sqrt(D) if None. config: instead of the platform table's, a Config or, for a rung of
+    cuTile's, a CutileConfig.
 
     Returns out, like q and contiguous. Differentiable once in q, k and v: the forward is the rung's, the gradients are
     those of torch's scaled_dot_product_attention on the same inputs, for which it computes the forward again. Raises
-    ValueError on bad arguments and UnsupportedOption on a device, dtype or size that is not there.
+    ValueError on bad arguments and UnsupportedOption on a device, dtype, size or library that is not there.
     """
     _check(q, k, v, rung)
     factor = q.shape[3] ** -0.5 if scale is None else float(scale)
@@ -51,9 +52,12 @@ def fmha(
     return _forward(q, k, v, factor, causal, rung, chosen)
 
 
-def configuration(rung: str, device: torch.device | str = "cuda") -> Config:
+def configuration(rung: str, device: torch.device | str = "cuda") -> Config | CutileConfig:
     """What the rung is compiled with on this device. Raises UnsupportedOption where there is no row for it."""
-    return TABLE[family(torch.device(device))][rung]
+    row = family(torch.device(device))
+    if rung in CUTILE_RUNGS:
+        return CutileConfig(*CUTILE_TILES[row], occupancy=2 if rung == CUTILE_RUNGS[-1] else 1)
+    return TABLE[row][rung]
 
 
 def family(device: torch.device) -> str:
@@ -80,7 +84,7 @@ class _Attention(torch.autograd.Function):
         scale: float,
         causal: bool,
         rung: str,
-        config: Config,
+        config: Config | CutileConfig,
     ) -> torch.Tensor:
         ctx.save_for_backward(q, k, v)
         ctx.scale, ctx.causal = scale, causal
@@ -96,23 +100,48 @@ class _Attention(torch.autograd.Function):
 
 
 def _forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool, rung: str, config: Config
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    causal: bool,
+    rung: str,
+    config: Config | CutileConfig,
 ) -> torch.Tensor:
-    from .launch import prepare, run
+    from . import launch
 
     with record_function("fmha_prepare"):
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         out = torch.empty_like(q)
-        launch = prepare(q, k, v, out, scale=scale, causal=causal, rung=rung, config=config)
+        if not q.numel():
+            return out
+        asked: dict[str, Any] = {"scale": scale, "causal": causal, "rung": rung, "config": config}
+        made = None if rung in CUTILE_RUNGS else launch.prepare(q, k, v, out, **asked)
     with record_function("fmha_run"):
-        if launch is not None:
-            run(launch, q.device)
+        if made is None:
+            _run_cutile(q, k, v, out, **asked)
+        else:
+            launch.run(made, q.device)
     return out
 
 
+def _run_cutile(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, **asked: Any) -> None:
+    if not q.is_cuda:
+        raise UnsupportedOption("cuTile has no interpreter")
+    try:
+        from . import cutile
+    except ImportError as error:
+        raise UnsupportedOption(f"cuTile (package cuda-tile) is not installed: {error}") from error
+    try:
+        cutile.run(q, k, v, out, **asked)
+    except cutile.Unable as error:
+        line = str(error).strip().split("\n")[0]
+        raise UnsupportedOption(f"cuTile cannot compile for this GPU: {line}") from error
+
+
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rung: str) -> None:
-    if rung not in RUNGS:
-        raise ValueError(f"rung must be one of {', '.join(RUNGS)}, not {rung!r}")
+    if rung not in (*RUNGS, *CUTILE_RUNGS):
+        raise ValueError(f"rung must be one of {', '.join((*RUNGS, *CUTILE_RUNGS))}, not {rung!r}")
     if q.ndim != 4:
         raise ValueError(f"q must be [B, H, N, D], not of shape {list(q.shape)}")
     for name, tensor in (("k", k), ("v", v)):

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,7 +86,7 @@ def test_the_table_has_every_rung_for_every_family() -> None:
     from kernels.ladder.platforms import FAMILIES
 
     assert set(FAMILIES.values()) == set(ladder.TABLE)
-    assert all(tuple(row) == ladder.RUNGS == ladder.VARIANTS for row in ladder.TABLE.values())
+    assert all(tuple(row) == ladder.RUNGS for row in ladder.TABLE.values())
     assert not any(config.tma for config in ladder.TABLE["sm80"].values()), "no such loads before 9.0"
     for row in ladder.TABLE.values():
         assert row["basic"] == row["exp2"], "one change a rung"
@@ -104,6 +105,65 @@ def test_register_bound(config: ladder.Config, registers: int | None) -> None:
     assert config.registers == registers
 
 
+def test_cutile_rungs_have_a_configuration_on_every_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernels.ladder import api
+    from kernels.ladder.platforms import CUTILE_TILES
+
+    assert set(CUTILE_TILES) == set(ladder.TABLE)
+    for family, tile in CUTILE_TILES.items():
+        monkeypatch.setattr(api, "family", lambda device, family=family: family)
+        found = [ladder.configuration(rung, "cuda") for rung in ladder.CUTILE_RUNGS]
+        assert found == [ladder.CutileConfig(*tile, occupancy) for occupancy in (1, 1, 1, 2)]
+    assert (*ladder.RUNGS, *ladder.CUTILE_RUNGS) == ladder.VARIANTS
+
+
+def test_without_cutile_its_rungs_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernels.ladder import api
+
+    class OnGpu:
+        is_cuda = True
+
+    q: Any = OnGpu()
+    monkeypatch.delitem(sys.modules, "kernels.ladder.cutile", raising=False)
+    monkeypatch.setitem(sys.modules, "cuda.tile", None)
+    with pytest.raises(ladder.UnsupportedOption, match=r"cuTile \(package cuda-tile\) is not installed"):
+        api._run_cutile(q, q, q, q, rung="cutile_full")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rung", ladder.CUTILE_RUNGS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_machine_code_of_cutile(rung: str, causal: bool, tmp_path: Path) -> None:
+    """For sm_90, where the package and its compiler are installed: extra `cutile`."""
+    ct = pytest.importorskip("cuda.tile", reason="needs the package cuda-tile")
+    from cuda.tile import compilation
+
+    from kernels.ladder import cutile
+    from kernels.ladder.platforms import CUTILE_TILES
+    from tests.kernels.offline_driver import machine_code
+
+    tensor = compilation.ArrayConstraint(
+        ct.float16, 3, index_dtype=ct.int32, stride_lower_bound_incl=0, alias_groups=[], may_alias_internally=False,
+        stride_constant=(None, None, 1), stride_divisible_by=(8, 8, 1), base_addr_divisible_by=16,
+    )  # fmt: skip
+    height = ladder.CUTILE_RUNGS.index(rung)
+    numbers = [compilation.ScalarConstraint(dtype) for dtype in (ct.float32, ct.int32)]
+    constants = (*CUTILE_TILES["sm90"], 128, causal, height)
+    signature = compilation.KernelSignature(
+        [*[tensor] * 4, *numbers, *constants], compilation.CallingConvention.cutile_python_v2()
+    )
+    file = tmp_path / "kernel.cubin"
+    kernel = cutile.KERNELS[2 if rung == "cutile_full" else 1]
+    compilation.export_kernel(kernel, [signature], str(file), gpu_code="sm_90", output_format="cubin")
+    code = machine_code(SimpleNamespace(asm={"cubin": file.read_bytes()}, metadata=SimpleNamespace(shared=0)))
+    assert code.count("HGMMA")
+    assert code.count("UTMALDG")
+    spilled = 12 if (rung, causal) == ("cutile_full", False) else 0  # what there is today; the causal one is measured
+    assert code.count("LDL") <= spilled
+    assert code.count("WARPGROUP.DEPBAR") * 2 <= code.count("HGMMA"), "not serialised"
+    assert rung != "cutile_full" or code.registers <= 128, "two blocks share a multiprocessor"
+
+
 def tensors(dtype: torch.dtype = torch.float16, dim: int = 64) -> list[torch.Tensor]:
     return [torch.zeros(1, 1, 16, dim, dtype=dtype) for _ in range(3)]
 
@@ -118,7 +178,7 @@ def test_on_a_cpu_it_says_what_it_needs() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        ({"rung": "top"}, ValueError, "basic, exp2, memory, full, not 'top'"),
+        ({"rung": "top"}, ValueError, "basic, exp2, memory, full, cutile_basic, .*, not 'top'"),
         ({"scale": 0.0}, ValueError, "positive"),
         ({"scale": float("nan")}, ValueError, "finite"),
     ],
