@@ -47,6 +47,7 @@ class Epoch:
     share: float  # of the rounds that the rules give a cell
     seen: set[str]  # cells whose outputs were checked already
     crowded: set[str]  # cells whose arms do not fit into memory together
+    usual: dict[str, dict[str, float]]  # cell -> arm -> ns of a warm call, from earlier epochs
     allocation: Allocation  # of rounds, from earlier epochs
     relay: Relay
     phases: bool  # the second, so that a profiler that takes seconds to start does not hold up the first rows
@@ -73,6 +74,7 @@ def epochs(
     begins only if it fits into `budget` seconds.
     """
     number, seen, crowded, quick = first, set[str](), set[str](), ground.run.settings.quick
+    usual = dict[str, dict[str, float]]()
     todo = wanted() & ground.arms.keys()  # a rerun has cells that are not measured again
     seats = sum(len(ground.arms[cell]) for cell in todo)
     plan = Budget(budget, done, *turns.epoch_cost(ground.device.kind, seats))
@@ -82,7 +84,7 @@ def epochs(
             if number > first and (quick or not plan.affords(share)):
                 return
             start = time.monotonic()
-            epoch = Epoch(number, share, seen, crowded, allocation, relay, phases=quick or number == first + 1)
+            epoch = Epoch(number, share, seen, crowded, usual, allocation, relay, phases=quick or number == first + 1)
             for item in _epoch(ground, epoch, todo):
                 if isinstance(item, Block) and _checked(item):
                     seen.add(item.cell)
@@ -134,6 +136,7 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
                 warm |= _novelties(cell)
             arms = tuple(arm for arm in ground.arms[cell.id] if arm.side in present)
             sitting, block = _sit(ground, crew, epoch, _request(ground, epoch, cell, arms))
+            epoch.usual.setdefault(cell.id, sitting.calls())
             epoch.once += sitting.once
             epoch.more += sitting.more
             epoch.allocation.learn(block, started)
@@ -168,6 +171,7 @@ def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) ->
         ground.timeout,
         epoch.share,
         epoch.allocation.rounds(cell.id),
+        epoch.usual.get(cell.id, {}),
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import msgspec
@@ -34,6 +34,7 @@ class Request:
     timeout: float
     share: float = 1.0  # of the rounds that the rules give (abprof/budget.py)
     rounds: int | None = None  # instead of those, where earlier epochs tell (abprof/allocation.py)
+    usual: Mapping[str, float] = field(default_factory=dict)  # arm -> ns of its warm call in an earlier epoch
 
 
 @dataclass
@@ -101,6 +102,10 @@ class Sitting:
         """Whether memory ran out while other arms held theirs: one at a time, it may not."""
         return len(self.seats) > 1 and any(seat.outcome.status == "oom" for seat in self.seats)
 
+    def calls(self) -> dict[str, float]:
+        """Each open arm's warm call, ns."""
+        return {seat.arm.id: seat.opened.call_ns for seat in self.seats if seat.opened is not None}
+
     # ------------------------------------------------------------ asking a worker
 
     def _ask(self, seat: Seat, request: Any) -> Any | None:
@@ -159,7 +164,10 @@ class Sitting:
     def _open(self, seat: Seat) -> None:
         arm, cell, settings = seat.arm, self.request.cell, self.request.settings
         placement = self.seed + self.seats.index(seat) if self.request.epoch else 0
-        asked = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, arm.peer, settings.seed, placement)
+        usual = self.request.usual.get(arm.id, 0.0)
+        asked = wire.Open(
+            cell.workload, dict(cell.params), arm.id, arm.variant, arm.peer, settings.seed, usual, placement
+        )
         seat.opened = None  # while it is asked: if its worker dies, it is not one of the others
         opened = self._ask(seat, asked)
         if opened is not None and opened.status == "ok":

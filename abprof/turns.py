@@ -14,6 +14,9 @@ import msgspec
 from abprof import wire
 from abprof.model import Settings, Turn
 
+FEWEST, MOST = 8, 400  # rounds of an epoch
+_FEWEST_LONG = 2  # of long calls on a GPU, whose ratios at one clock scatter by 0.1 %: a mirrored pair
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -25,6 +28,7 @@ class Pace:
     fresh_every: int  # rounds between re-allocations of the inputs
     wanted: float  # standard error of a pair's median log ratio at which the epoch has enough rounds
     rule: str
+    fewest: int = FEWEST  # rounds, however short the budget
     early: bool = False  # re-allocate in the fewest rounds too, whatever it costs
     empties: int = 0  # empty launches timed in each turn (see `levelled`)
 
@@ -40,8 +44,8 @@ _SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
 TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
 # Seconds of turns per arm, cell and epoch. Enough for the median of a round's ratios to be quieter than the epoch.
 _SECONDS = {"cuda": 0.35, "cpu": 0.30, "simulated": 0.35}
-FEWEST, MOST = 8, 400  # rounds of an epoch
 _EARLY = 2  # rounds between re-allocations in the fewest: an epoch that is settled by then has seen four placements
+_LONG_PHASED = 1e9  # ns: ten calls of that under a profiler take too long
 _LONG_OPEN = 1e9  # ns: inputs that take so long to make are not made again for that
 _EMPTIES = 8  # at most; their median is known to some 30 ns where single ones scatter by 100
 # An epoch needs to know its median this much better than the margin; what is left between epochs, only epochs can tell.
@@ -63,12 +67,14 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings
     together, shortest = sum(known) * len(call_ns) / len(known), _SHORTEST_TURN[kind]
     calls = calls_of_a_turn(kind, min(known))
     budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (0.5 if settings.quick else 1.0)
-    usual = max(FEWEST, min(int(MOST * scale), round(budget / (together * calls))))
-    rounds = FEWEST + round(share * (usual - FEWEST))
+    long = min(known) >= wire.LONG_CALL
+    fewest = _FEWEST_LONG if long and kind == "cuda" else FEWEST
+    usual = max(fewest, min(int(MOST * scale), round(budget / (together * calls))))
+    rounds = fewest + round(share * (usual - fewest))
     rounds += rounds % 2  # rounds come in mirrored pairs
     # Re-allocating may cost a fifth of the turns' time, with the untimed call after it where calls are long; at least
     # the placement at the opening is random.
-    again = sum(open_ns) + (together if min(known) >= wire.LONG_CALL else 0.0)
+    again = sum(open_ns) + (together if long else 0.0)
     affordable = 0.2 * rounds * together * calls / max(again, 1.0)
     fresh_every = max(2, math.ceil(rounds / max(affordable, 1.0)))
     rule = (
@@ -77,7 +83,8 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings
         else f"{calls} calls a turn, so that it takes {shortest / 1e6:g} ms"
     )
     empties = min(calls, _EMPTIES) if kind == "cuda" and calls > 1 else 0
-    return Pace(TIMER[kind], calls, rounds, fresh_every, wanted, rule, again < _LONG_OPEN, empties)
+    early = again < _LONG_OPEN and not long
+    return Pace(TIMER[kind], calls, rounds, fresh_every, wanted, rule, fewest, early, empties)
 
 
 def levelled(row: Sequence[Turn]) -> list[Turn]:
@@ -101,14 +108,14 @@ def calls_of_a_turn(kind: str, call_ns: float) -> int:
 
 def phase_calls(call_ns: float) -> int:
     """Calls in the pass that reads phases: one where it takes a second, so that its answer does not take minutes."""
-    return 10 if call_ns < wire.LONG_CALL else 1
+    return 10 if call_ns < _LONG_PHASED else 1
 
 
 def allotted(pace: Pace, rounds: int, share: float = 1.0) -> Pace:
     """The pace with so many rounds (abprof/allocation.py): even, no fewer than ever, at most four times the usual; where
     the budget affords a `share` only (abprof/budget.py), at most what that leaves."""
     most = 4 * pace.rounds if share >= 1.0 else pace.rounds
-    return dataclasses.replace(pace, rounds=max(FEWEST, min(rounds + rounds % 2, most)), wanted=0.0)
+    return dataclasses.replace(pace, rounds=max(pace.fewest, min(rounds + rounds % 2, most)), wanted=0.0)
 
 
 def settled(rounds: Sequence[Sequence[float]], wanted: float) -> bool:

@@ -16,7 +16,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 PROTOCOL = 1
-LONG_CALL = 1e9  # ns: a call that takes so long is made no oftener than it must, and needs little to be warm
+LONG_CALL = 5e7  # ns: a call that takes so long is made no oftener than it must, and needs little to be warm
 Value = str | int | float | bool
 
 
@@ -134,6 +134,7 @@ class Open:
     variant: str = ""
     peer: str = ""
     seed: int = 0
+    usual_ns: float = 0.0  # a warm call in an earlier epoch: a long one is then made once, and not timed again
     placement: int = 0  # seeds the random offset at which inputs are allocated; re-drawn by Turn.placement
 
 

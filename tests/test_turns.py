@@ -30,7 +30,8 @@ def test_the_fastest_arm_decides_the_turn_for_all() -> None:
 def test_rounds_are_even_bounded_and_fewer_for_slow_calls() -> None:
     many = turns.pace("cuda", [3e5] * 2, [1.0] * 2, SETTINGS).rounds
     few = turns.pace("cuda", [3e9] * 2, [1.0] * 2, SETTINGS).rounds
-    assert many > few >= 8
+    assert many > few == 2, "a mirrored pair: at one clock the ratios of such calls scatter by 0.1 %"
+    assert turns.pace("cpu", [3e9] * 2, [1.0] * 2, SETTINGS).rounds == turns.FEWEST
     assert many % 2 == few % 2 == 0
     assert (
         turns.pace("cuda", [3.6e6] * 2, [1.0] * 2, QUICK).rounds
@@ -53,8 +54,9 @@ def test_inputs_that_are_dear_to_make_are_made_again_less_often() -> None:
 
 def test_a_call_of_seconds_is_not_repeated_for_fresh_inputs_more_than_a_fifth_of_the_time() -> None:
     """The call after it, which no timer reads, is as dear as a turn."""
-    long = turns.pace("cuda", [3e9] * 2, [1e6] * 2, SETTINGS)
+    long = turns.pace("cpu", [3e9] * 2, [1e6] * 2, SETTINGS)
     assert (long.calls, long.rounds, long.fresh_every) == (1, turns.FEWEST, 6)
+    assert not any(turns.pace("cuda", [3e9] * 2, [1e6] * 2, SETTINGS).moves(number) for number in range(2))
 
 
 def test_phases_of_a_call_of_seconds_are_read_from_one() -> None:
