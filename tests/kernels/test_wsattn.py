@@ -72,7 +72,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> Iterator[list[st
 
 @VARIANTS
 @CONFIGS
-@pytest.mark.parametrize(("nq", "nk"), [(128, 128), (70, 330)])
+@pytest.mark.parametrize(("nq", "nk"), [(128, 128), (70, 330), (1, 1)])
 def test_right_in_the_emulator(
     variant: str, config: wsattn.Config, nq: int, nk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
