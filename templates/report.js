@@ -16,9 +16,10 @@ for (const svg of document.querySelectorAll("svg.turns")) {
   const bar = document.getElementById("tools"), said = document.getElementById("said"), heard = document.getElementById("heard");
   const tables = all("table.cells").map((table) => ({
     table, body: table.tBodies[0], heads: all("thead th", table), name: table.dataset.workload, sorted: "",
-    rows: all("tbody tr", table).map((tr, rank) => ({ tr, rank, verdict: tr.className, text: tr.textContent.toLowerCase() })),
+    order: [], rows: all("tbody tr", table).map((tr, rank) => ({ tr, rank, verdict: tr.className, text: tr.textContent.toLowerCase() })),
   }));
   if (!tables.length) return;
+  tables.forEach((one) => { one.order = one.rows; });
   const rows = tables.flatMap((one) => one.rows);
   const quiet = new Set(["same", "unsupported", "missing"]);
   const verdicts = [...new Set(rows.map((row) => row.verdict))].sort((a, b) => quiet.has(a) - quiet.has(b));
@@ -55,8 +56,9 @@ for (const svg of document.querySelectorAll("svg.turns")) {
   }
   const natural = new Intl.Collator("en", { numeric: true }).compare;
   for (const [axis, values] of axes) if (values.size < 60) addSelect("a." + axis, axis, [...values].sort(natural));
-  const button = (text, does) => { const it = make("button", { type: "button", textContent: text }); it.addEventListener("click", does); bar.append(it); };
+  const button = (text, does) => { const it = make("button", { type: "button", textContent: text }); it.addEventListener("click", does); bar.append(it); return it; };
   button("Show all", () => { apply({}); boxes.forEach((box) => { box.checked = true; }); refresh(); });
+  const more = button("", () => { limit = Infinity; filter(); limit = AT_ONCE; });
   button("Copy as Markdown", () => copy(markdown(), "Markdown"));
   button("Copy as CSV", () => copy(csv(), "CSV"));
   bar.append(said);
@@ -66,16 +68,25 @@ for (const svg of document.querySelectorAll("svg.turns")) {
   const wanted = (one, row, chosen, text) => boxes.get(row.verdict).checked && (!text || row.text.includes(text)) &&
     (!selects.get("w")?.value || selects.get("w").value === one.name) &&
     chosen.every(([axis, value]) => { const at = one.heads.findIndex((head) => head.dataset.axis === axis); return at >= 0 && row.tr.cells[at].textContent === value; });
+  const AT_ONCE = 1000; // rows: laying out ten thousand takes a browser seconds
+  let limit = AT_ONCE;
   const filter = () => {
     const text = search.value.trim().toLowerCase();
     const chosen = [...selects].filter(([name, select]) => name.startsWith("a.") && select.value).map(([name, select]) => [name.slice(2), select.value]);
-    let shown = 0;
+    let shown = 0, wantedRows = 0;
     for (const one of tables) {
       let here = 0;
-      for (const row of one.rows) { row.hidden = !wanted(one, row, chosen, text); row.tr.hidden = row.hidden; here += !row.hidden; }
+      for (const row of one.order) {
+        const fits = wanted(one, row, chosen, text);
+        wantedRows += fits;
+        row.tr.hidden = !fits || shown + here >= limit;
+        here += !row.tr.hidden;
+      }
       one.table.closest(".wide").hidden = !here;
       shown += here;
     }
+    more.hidden = shown === wantedRows;
+    more.textContent = `Show ${wantedRows - shown} more that fit`;
     said.textContent = `${shown} of ${rows.length} rows shown, ${rows.length - shown} hidden`;
   };
 
@@ -97,7 +108,7 @@ for (const svg of document.querySelectorAll("svg.turns")) {
     one.heads.forEach((head, i) => (i === at ? head.setAttribute("aria-sort", down ? "descending" : "ascending") : head.removeAttribute("aria-sort")));
   };
   const SCALE = { ns: 1, "µs": 1e3, ms: 1e6, s: 1e9, "% faster": -1 }; // times in ns, changes in per cent of time
-  const place = (one, ordered) => { const some = document.createDocumentFragment(); ordered.forEach((row) => some.append(row.tr)); one.body.append(some); };
+  const place = (one, ordered) => { one.order = ordered; one.body.replaceChildren(...ordered.map((row) => row.tr)); };
   const unsort = (one) => { one.sorted = ""; place(one, one.rows); one.heads.forEach((head) => head.removeAttribute("aria-sort")); };
   tables.forEach((one) => one.heads.forEach((head, at) => {
     const sorter = make("button", { type: "button" });
@@ -106,6 +117,7 @@ for (const svg of document.querySelectorAll("svg.turns")) {
     sorter.addEventListener("click", () => {
       if (one.sorted === at + "u") order(one, at, true); else if (one.sorted === at + "d") unsort(one); else order(one, at, false);
       const way = head.getAttribute("aria-sort");
+      filter();
       heard.textContent = way ? `${one.name} sorted by ${labels(one)[at]}, ${way}` : `${one.name} in its first order`;
       remember();
     });

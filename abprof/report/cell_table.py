@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from abprof.model import Cell, Comparison, Observation, Run
 
 from . import numbers
@@ -14,15 +16,21 @@ _PARAM = "param_"
 
 def cells_csv(run: Run) -> str:
     """The table as text. Times in ms, memory in bytes, changes in per cent of time (negative is faster)."""
-    lines = [_line(run, cell, observation) for cell in run.cells for observation in _observed(run, cell)]
+    seen: dict[str, list[Observation | None]] = {}
+    for observation in run.observations:
+        seen.setdefault(observation.cell, []).append(observation)
+    judged = {(c.cell, c.to): c for c in reversed(run.comparisons) if c.from_.split(":")[0] == "base"}
+    others = numbers.sequential(run)
+    lines = [
+        _line(run, cell, observation, others, judged.get((cell.id, observation.arm)) if observation else None)
+        for cell in run.cells
+        for observation in seen.get(cell.id, [None])  # a cell that was never reached keeps its row
+    ]
     return csv_text(_header(lines), lines)
 
 
-def _observed(run: Run, cell: Cell) -> list[Observation | None]:
-    return [o for o in run.observations if o.cell == cell.id] or [None]  # a cell that was never reached keeps its row
-
-
-def _line(run: Run, cell: Cell, seen: Observation | None) -> Line:
+def _line(run: Run, cell: Cell, seen: Observation | None, others: Sequence[str], judged: Comparison | None) -> Line:
+    """`judged`: the arm against base; None for base itself, for peers and in a run of one branch."""
     place = arm(run, seen.arm) if seen else None
     side = next((side for side in run.sides if place and side.id == place.side), None)
     line = {"cell": cell.id, "workload": cell.workload, "kernel": cell.kernel, "suite": cell.suite}
@@ -38,11 +46,10 @@ def _line(run: Run, cell: Cell, seen: Observation | None) -> Line:
         "reason": plain(seen.reason) if seen else "",
         "epochs": str(seen.epochs) if seen else "0",
     }
-    return line | _measured(run, cell, seen) | _judged(run, seen) | _phases(cell, seen)
+    return line | _measured(run, cell, seen, others, judged) | _judged(judged) | _phases(cell, seen)
 
 
-def _measured(run: Run, cell: Cell, seen: Observation | None) -> Line:
-    judged = _comparison(run, seen)
+def _measured(run: Run, cell: Cell, seen: Observation | None, others: Sequence[str], judged: Comparison | None) -> Line:
     workload = next(workload for workload in run.workloads if workload.name == cell.workload)
     name = judged.metric if judged else judged_metric(run, workload, seen)
     time = numbers.metric(seen, name)
@@ -53,7 +60,7 @@ def _measured(run: Run, cell: Cell, seen: Observation | None) -> Line:
         "latency_low_ms": _ms(time.low if time else None),
         "latency_high_ms": _ms(time.high if time else None),
         "wall_ms": _ms(numbers.time_ns(seen, "wall")),
-        **{f"{other}_ms": _ms(numbers.time_ns(seen, other)) for other in numbers.sequential(run)},
+        **{f"{other}_ms": _ms(numbers.time_ns(seen, other)) for other in others},
         "tflops_per_sec": _text(numbers.tflops(cell, ns)),
         "gb_per_s": _text(numbers.gbps(cell, ns)),
         "peak_mem_bytes": _text(numbers.time_ns(seen, "peak_mem_bytes")),
@@ -67,8 +74,7 @@ def _measured(run: Run, cell: Cell, seen: Observation | None) -> Line:
     }
 
 
-def _judged(run: Run, seen: Observation | None) -> Line:
-    judged = _comparison(run, seen)
+def _judged(judged: Comparison | None) -> Line:
     return {
         "compared_with": judged.from_ if judged else "",
         "verdict": judged.verdict if judged else "",
@@ -80,14 +86,6 @@ def _judged(run: Run, seen: Observation | None) -> Line:
         "p": _text(judged.p if judged else None),
         "discovery": str(judged.discovery) if judged else "",
     }
-
-
-def _comparison(run: Run, seen: Observation | None) -> Comparison | None:
-    """The arm against base; None for base itself, for peers and in a run of one branch."""
-    if seen is None:
-        return None
-    key = (seen.cell, seen.arm)
-    return next((c for c in run.comparisons if (c.cell, c.to) == key and c.from_.split(":")[0] == "base"), None)
 
 
 def _phases(cell: Cell, seen: Observation | None) -> Line:

@@ -77,7 +77,8 @@ def profile_lines(run: Run, suite: Suite, side: Side) -> list[Line]:
     """One side's rows, in the order of the run's cells."""
     rows = {(row.cell.id, row.variant): row for row in _rows(run, suite, None if side.id == "base" else side)}
     order = {cell.id: place for place, cell in enumerate(run.cells)}
-    return [_profile_line(run, suite, side, rows[key]) for key in sorted(rows, key=lambda key: order[key[0]])]
+    others = numbers.sequential(run)
+    return [_profile_line(run, suite, side, rows[key], others) for key in sorted(rows, key=lambda key: order[key[0]])]
 
 
 def compare_lines(run: Run, suite: Suite, target: Side, profiles: dict[str, list[Line]]) -> Iterator[Line]:
@@ -118,13 +119,13 @@ def is_number(text: str) -> bool:
     return True
 
 
-def _profile_line(run: Run, suite: Suite, side: Side, row: Row) -> Line:
+def _profile_line(run: Run, suite: Suite, side: Side, row: Row, others: Sequence[str]) -> Line:
     seen = row.base if side.id == "base" else row.target
     ns = numbers.time_ns(seen, row.metric)
     line = {name: plain(str(row.cell.params.get(name, ""))) for name in suite.columns}
     line |= {"latency_ms": decimal(_ms(ns)), "tflops_per_sec": decimal(numbers.tflops(row.cell, ns))}
     line |= _phases(row.cell, seen) | _ours(row, seen, side)
-    line |= {f"{name}_ms": _plain_ms(numbers.time_ns(seen, name)) for name in numbers.sequential(run)}
+    line |= {f"{name}_ms": _plain_ms(numbers.time_ns(seen, name)) for name in others}
     rest = (name for name in row.cell.params if name not in suite.columns)
     line |= {name if name not in line else f"axis_{name}": plain(str(row.cell.params[name])) for name in rest}
     return line | _identity(run, side, row.cell)

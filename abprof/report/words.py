@@ -180,7 +180,8 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 def clean(text: object, limit: int = 300) -> str:
     """Foreign text on one line: control, bidirectional and other invisible characters as U+FFFD, then cut."""
-    shown = "".join(_visible(letter) for letter in str(text))
+    plain = str(text)
+    shown = plain if plain.isascii() and plain.isprintable() else "".join(map(_visible, plain))
     line = " ".join(shown.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
