@@ -150,7 +150,7 @@ def _module(file: Path) -> ModuleType:
 @pytest.mark.parametrize(("variant", "name"), [("ws", "attention_ws"), ("ws_pipelined", "attention_ws_pp")])
 def test_nvtx_and_profiler_ranges(variant: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = draw(64, 64)
-    with emulated(monkeypatch) as ranges, torch.profiler.profile() as profile:
+    with emulated(monkeypatch) as ranges, torch.autograd.profiler.profile(use_kineto=False) as profile:
         wsattn.ws_attention(*data, SCALE, variant=variant, config=wsattn.CONFIGS[3])
     assert ranges == [f"{name}_B1_H2_N64_D128"]
     assert {"wsattn_prepare", "wsattn_run"} <= {event.key for event in profile.key_averages()}
@@ -202,7 +202,7 @@ def compiled(*labels: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("labels", "count"),
-    [(("ws 128x128", "ws_pipelined 128x128 tail"), 2), pytest.param((), 16, marks=pytest.mark.slow)],
+    [(("ws_pipelined 128x128 tail",), 1), pytest.param((), 16, marks=pytest.mark.slow)],
 )
 def test_machine_code(labels: tuple[str, ...], count: int) -> None:
     kernels = compiled(*labels)
