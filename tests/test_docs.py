@@ -55,7 +55,11 @@ def follow(lab: Lab, command: str) -> Result:
     folder = next(path for path in lab.runs.iterdir() if path.is_dir())
     csv = {"BASE": "profile_dense_main", "TARGET": "profile_dense_optimize_ffa", "OUT": "out"}
     words = [
-        str(folder / f"{csv[word[:-4]]}.csv") if word[:-4] in csv else str(folder) if word == "RUN" else word
+        str(folder / f"{csv[word[:-4]]}.csv")
+        if word[:-4] in csv
+        else str(folder)
+        if word in ("RUN", "RUN1", "RUN2")
+        else word
         for word in shlex.split(command)[1:]
     ]
     if "--help" in words:

@@ -1,0 +1,39 @@
+"""A picture of a run's page, for the README: `python -m tests.benchmarks.picture RUN OUT.png`, where RUN was reported."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+WIDTH = 1060
+# The first workload with its first cell opened. Of what is trusted the first lines; other workloads and what comes after are
+# left out.
+CUT = """() => {
+  const sections = [...document.querySelectorAll("main > section")];
+  const first = sections.findIndex((one) => one.querySelector("table.cells"));
+  sections.slice(first + 1).forEach((one) => one.remove());
+  sections[0].querySelectorAll("dl div").forEach((one, at) => { if (at > 3) one.remove(); });
+  document.querySelectorAll("details.cell").forEach((one, at) => { if (at) one.remove(); else one.open = true; });
+}"""
+
+
+def main(run: Path, out: Path) -> None:
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": WIDTH, "height": 900})
+        page.goto((run / "report.html").resolve().as_uri())
+        page.evaluate(CUT)
+        taken = page.screenshot(full_page=True)
+        browser.close()
+    with Image.open(io.BytesIO(taken)) as image:
+        image.convert("RGB").quantize(96).save(out, optimize=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
