@@ -121,5 +121,5 @@ def forward_launch(
 
 
 def options(dim: int, warps: int = 4) -> dict[str, object]:
-    """Compile-time options of the tile kernels."""
-    return {"T": TILE, "D": dim, "UPCAST": triton.knobs.runtime.interpret, "num_warps": warps, "num_stages": 2}
+    """Compile-time options of the tile kernels. Three stages: the list's entry, the tile's loads, the products."""
+    return {"T": TILE, "D": dim, "UPCAST": triton.knobs.runtime.interpret, "num_warps": warps, "num_stages": 3}
