@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 
 from abprof.report import details, lines, view
@@ -36,6 +37,21 @@ def test_a_detail_holds_both_sides_numbers():
     assert slower.epochs == 6
     cell = slower.line.row.cell.id
     assert slower.command == f"abprof rerun runs/{run.id} --only {cell}"
+
+
+def test_what_the_clock_and_the_power_limit_say_stands_in_the_detail():
+    run = runs.run()
+    slower = next(row for row in run.comparisons if row.verdict == "slower")
+    told = {"read_pct": 3.456, "clock_pct": -1.3, "sustained_low_pct": 1.04, "sustained_high_pct": 2.06}
+    known = msgspec.structs.replace(slower, **told)
+    rows = tuple(known if row is slower else row for row in run.comparisons)
+    with_clock = msgspec.structs.replace(run, comparisons=rows)
+    found = next(one for one in made(with_clock, runs.blocks(run)) if one.line.row.cell.id == slower.cell)
+    texts = {row[0]: row[1:] for row in found.rows}
+    assert texts["at one clock"] == ("all times here; 3.46 % slower as read, the clock -1.30 %",)
+    assert texts["without a pause"] == ("1.0 to 2.1 % slower",)
+    plain = next(one for one in made(run, runs.blocks(run)) if one.line.row.cell.id == slower.cell)
+    assert not {"at one clock", "without a pause"} & {row[0] for row in plain.rows}
 
 
 def test_a_backward_call_that_computes_the_output_again_shows_it():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from abprof.model import UNJUDGED_METRICS, Block, Cell, Observation, Run
+from abprof.model import SUSTAINED, UNJUDGED_METRICS, Block, Cell, Observation, Run
 
 from . import numbers, pictures, words
 from .failures import LONGEST, log_path
@@ -123,6 +123,8 @@ def _rows(row: Row, sides: Sequence[Observation | None]) -> Iterator[tuple[str, 
     cell = row.cell
     times = [numbers.time_ns(seen, row.metric) for seen in sides]
     yield from _shown("time", [ns and _timed(seen, row.metric) for seen, ns in zip(sides, times, strict=True)])
+    yield from _at_one_clock(row)
+    yield from _without_a_pause(row, sides)
     if row.metric != "wall":
         walls = [numbers.time_ns(seen, "wall") for seen in sides]
         yield from _shown("wall clock", [_ns(ns) for ns in walls])
@@ -138,6 +140,22 @@ def _rows(row: Row, sides: Sequence[Observation | None]) -> Iterator[tuple[str, 
     told = [seen.facts if seen else {} for seen in sides]
     for name in dict.fromkeys(name for facts in told for name in facts):
         yield from _shown(words.clean(name, 40), [words.fact(facts[name]) if name in facts else None for facts in told])
+
+
+def _at_one_clock(row: Row) -> Iterator[tuple[str, ...]]:
+    """What the turns read, where the times shown are those at one clock of the device for all sides."""
+    judged = row.comparison
+    if judged is not None and judged.read_pct is not None and judged.clock_pct is not None:
+        read = f"{words.signed(judged.read_pct, 2)} as read, the clock {judged.clock_pct:+.2f} %"
+        yield "at one clock", f"all times here; {read}"
+
+
+def _without_a_pause(row: Row, sides: Sequence[Observation | None]) -> Iterator[tuple[str, ...]]:
+    """The change and the times at the power limit, where they were measured (abprof/sustained.py)."""
+    judged = row.comparison
+    if judged is not None and judged.sustained_low_pct is not None and judged.sustained_high_pct is not None:
+        yield "without a pause", words.interval(judged.sustained_low_pct, judged.sustained_high_pct)
+        yield from _shown("– time", [_ns(numbers.time_ns(seen, SUSTAINED)) for seen in sides])
 
 
 def _rates(cell: Cell, times: Sequence[float | None]) -> tuple[str, list[str]]:
