@@ -56,7 +56,7 @@ def test_failures_say_their_first_line():
     )
 
 
-@pytest.mark.parametrize("width", [40, 60, 80])
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
 def test_a_narrow_terminal_keeps_verdict_case_and_change(width):
     text = shown(runs.run(), width)
     tables = text[: text.index("\nfeature/optimize ffa, ")]

@@ -214,8 +214,9 @@ def _state(blocks: Sequence[Block]) -> Facts:
             found.append((label, f"{low if low == high else f'{low} to {high}'} {unit}".strip()))
     throttle = sorted({words.clean(reason) for state in states for reason in state.throttle})
     foreign = sorted({words.clean(name) for state in states for name in state.foreign})
-    found += [("throttled by", ", ".join(throttle))] if throttle else []
-    return found + ([("other processes", ", ".join(foreign))] if foreign else [])
+    watched = any(state.sm_clock_mhz is not None for state in states)  # then the device tells the other two as well
+    found += [("throttled by", ", ".join(throttle) or "nothing")] if throttle or watched else []
+    return found + ([("other processes", ", ".join(foreign) or "none seen")] if foreign or watched else [])
 
 
 def _judged(blocks: Iterable[Block]) -> list[Block]:

@@ -28,7 +28,7 @@ def html(run: Run, blocks: Sequence[Block]) -> str:
     every = {details.key(group): lines.lines(group) for group in groups}
     chosen = details.choose(groups, every)
     measured = details.by_cell(blocks)
-    script = (bundled("templates") / "report.js").read_text(encoding="utf-8")
+    script, style = _part("report.js"), _part("report.css")
     axes = [pictures.Axis(pictures.reach((row.comparison for row in group.rows), run.settings), run.settings)
             for group in groups]  # fmt: skip
     return made.get_template("report.html").render(
@@ -43,7 +43,7 @@ def html(run: Run, blocks: Sequence[Block]) -> str:
         ),
         script=Markup(script),  # noqa: S704 - abprof's own
         script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        style=Markup((bundled("templates") / "report.css").read_text(encoding="utf-8")),  # noqa: S704
+        style=Markup(style),  # noqa: S704
         large=len(chosen.left_out) > 0,
         phases_up_to=PHASES_UP_TO,
         blocks=blocks,
@@ -53,6 +53,12 @@ def html(run: Run, blocks: Sequence[Block]) -> str:
         sections=sections,
         words=words,
     )
+
+
+def _part(name: str) -> str:
+    """A file of the page without its indentation, which is a tenth of it."""
+    text = (bundled("templates") / name).read_text(encoding="utf-8")
+    return re.sub(r"^[ \t]+", "", text, flags=re.MULTILINE)
 
 
 def log_link(path: str) -> Markup:

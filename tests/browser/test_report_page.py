@@ -112,6 +112,7 @@ def test_the_keyboard_alone_will_do(visit):
     page = visit(page_of())
     page.get_by_role("searchbox").focus()
     page.keyboard.type("full")
+    page.keyboard.press("Enter")
     until(page, "location.hash.includes('full')")
     for _ in range(40):
         page.keyboard.press("Tab")
