@@ -17,22 +17,26 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+# Later Triton has other names for the copies, and in the end no more those of 3.6.
+async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+async_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @gluon.jit
 def _producer(dq, dk, dv, q_s, k_s, v_s, q_full, k_full, k_empty, v_full, v_empty, head, row0, n, BM: gl.constexpr,
               BN: gl.constexpr, NB: gl.constexpr, NG: gl.constexpr):  # fmt: skip
     for g in gl.static_range(NG):
         mbarrier.expect(q_full.index(g), dq.block_type.nbytes)
-        tma.async_copy_global_to_shared(dq, [head, row0 + g * BM, 0], q_full.index(g), q_s.index(g))
+        async_load(dq, [head, row0 + g * BM, 0], q_full.index(g), q_s.index(g))
     for i in range(n):
         b = i % NB
         ph = (i // NB) & 1
         mbarrier.wait(k_empty.index(b), ph ^ 1)
         mbarrier.expect(k_full.index(b), dk.block_type.nbytes)
-        tma.async_copy_global_to_shared(dk, [head, i * BN, 0], k_full.index(b), k_s.index(b))
+        async_load(dk, [head, i * BN, 0], k_full.index(b), k_s.index(b))
         mbarrier.wait(v_empty.index(b), ph ^ 1)
         mbarrier.expect(v_full.index(b), dv.block_type.nbytes)
-        tma.async_copy_global_to_shared(dv, [head, i * BN, 0], v_full.index(b), v_s.index(b))
+        async_load(dv, [head, i * BN, 0], v_full.index(b), v_s.index(b))
 
 
 @gluon.jit
@@ -144,7 +148,7 @@ def _consumer(do, q_s, k_s, v_s, q_full, k_full, k_empty, v_full, v_empty, turn,
     acc = acc * gl.convert_layout(1.0 / l_i, gl.SliceLayout(1, LO))[:, None]
     q.store(acc.to(q.dtype))
     fence_async_shared()
-    tma.async_copy_shared_to_global(do, [head, row0 + CID * BM, 0], q_s.index(CID))
+    async_store(do, [head, row0 + CID * BM, 0], q_s.index(CID))
     tma.store_wait(0)
 
 

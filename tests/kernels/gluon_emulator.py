@@ -228,6 +228,9 @@ class Program:
             "gl": self.core(),
             "mbarrier": barriers,
             "tma": tma,
+            "thread_barrier": lambda: None,
+            "async_load": tma.async_copy_global_to_shared,
+            "async_store": tma.async_copy_shared_to_global,
             "tma_reduce_add": lambda desc, coord, source: engine.store(desc, coord, source, True),
             "warpgroup_mma": self.mma,
             "warpgroup_mma_wait": self.mma_wait,
@@ -247,7 +250,7 @@ class Program:
             return Shared(torch.full(shape, torch.nan if dtype.is_floating_point else 2**30, dtype=dtype))
 
         return types.SimpleNamespace(
-            float32=torch.float32, int32=torch.int32, int64=torch.int64, static_range=range, thread_barrier=lambda: None,
+            float32=torch.float32, int32=torch.int32, int64=torch.int64, static_range=range,
             program_id=lambda axis: torch.tensor(self.pid), cdiv=lambda a, b: -(-a // b),
             load=lambda p, mask=None, other=0: p.load(mask, other),
             store=lambda p, value, mask=None: p.store(torch.as_tensor(value), mask),

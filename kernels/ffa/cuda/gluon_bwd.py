@@ -24,6 +24,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+# Later Triton has other names for these, and in the end no more those of 3.6.
+async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+thread_barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
+
 
 @builtin
 def tma_reduce_add(desc, coord, src, _semantic=None):
@@ -68,11 +72,11 @@ def _load_tile(it, taken, row, to_row, diagonal, boxes, LSE, DELTA, buffers, bar
     at_s.index(b).store(gl.arange(0, 1, gl.BlockedLayout([1], [32], [1], [0])) + to_row)
     if MASK:
         ld_s.index(3 * b + 2).store((i + diagonal).to(gl.float32))
-    gl.thread_barrier()
+    thread_barrier()
     mbarrier.expect(q_full.index(b), dq.block_type.nbytes)
-    tma.async_copy_global_to_shared(dq, [row, q_col], q_full.index(b), q_s.index(b))
+    async_load(dq, [row, q_col], q_full.index(b), q_s.index(b))
     mbarrier.expect(o_full.index(b), ddo.block_type.nbytes)
-    tma.async_copy_global_to_shared(ddo, [row, q_col], o_full.index(b), o_s.index(b))
+    async_load(ddo, [row, q_col], o_full.index(b), o_s.index(b))
 
 
 @gluon.jit
@@ -84,8 +88,8 @@ def _load(LSE, DELTA, ENTRIES, dk, dv, boxes, buffers, barriers, k_row, lo, num,
     row of dQ's sum that the tile begins at.
     """
     mbarrier.expect(barriers[0], dk.block_type.nbytes + dv.block_type.nbytes)
-    tma.async_copy_global_to_shared(dk, [k_row, kv_head * D], barriers[0], buffers[0])
-    tma.async_copy_global_to_shared(dv, [k_row, kv_head * D], barriers[0], buffers[1])
+    async_load(dk, [k_row, kv_head * D], barriers[0], buffers[0])
+    async_load(dv, [k_row, kv_head * D], barriers[0], buffers[1])
     it = 0
     if MASK:
         for eh in range(num * group):

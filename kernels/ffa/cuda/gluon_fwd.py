@@ -20,6 +20,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+# Later Triton has other names for the copies, and in the end no more those of 3.6.
+async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+async_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @gluon.jit
 def _tile_start(IDX, i, k0, k_last, BN: gl.constexpr, KB: gl.constexpr):
@@ -35,17 +39,17 @@ def _producer(dq, dk, dv, q_s, k_s, v_s, q_full, k_full, k_empty, v_full, v_empt
               BN: gl.constexpr, NB: gl.constexpr, KB: gl.constexpr):  # fmt: skip
     for g in gl.static_range(2):
         mbarrier.expect(q_full.index(g), dq.block_type.nbytes)
-        tma.async_copy_global_to_shared(dq, [q0 + g * 64, q_col], q_full.index(g), q_s.index(g))
+        async_load(dq, [q0 + g * 64, q_col], q_full.index(g), q_s.index(g))
     for i in range(n):
         b = i % NB
         ph = (i // NB) & 1
         row = _tile_start(IDX, i, k0, k_last, BN, KB)
         mbarrier.wait(k_empty.index(b), ph ^ 1)
         mbarrier.expect(k_full.index(b), dk.block_type.nbytes)
-        tma.async_copy_global_to_shared(dk, [row, k_col], k_full.index(b), k_s.index(b))
+        async_load(dk, [row, k_col], k_full.index(b), k_s.index(b))
         mbarrier.wait(v_empty.index(b), ph ^ 1)
         mbarrier.expect(v_full.index(b), dv.block_type.nbytes)
-        tma.async_copy_global_to_shared(dv, [row, k_col], v_full.index(b), v_s.index(b))
+        async_load(dv, [row, k_col], v_full.index(b), v_s.index(b))
 
 
 @gluon.jit
@@ -149,7 +153,7 @@ def _consumer(do, OUT, LSE, q_s, k_s, v_s, q_full, k_full, k_empty, v_full, v_em
     if row0 + BM <= q1:
         q.store(acc.to(dtype))
         fence_async_shared()
-        tma.async_copy_shared_to_global(do, [row0, q_col], q)
+        async_store(do, [row0, q_col], q)
         tma.store_wait(0)
     else:
         # The tile reaches into the next slice's rows, which are another CTA's.
