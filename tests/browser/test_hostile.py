@@ -3,12 +3,16 @@ browser in which anything that ran would open a dialog, ask for a file or speak 
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from markdown_it import MarkdownIt
 
 from abprof.report.html import html
 from abprof.report.markdown import markdown
 from tests import declared, runs
+from tests.simulated.lab import Lab
+from tests.simulated.scenario import Scenario, Time, Workload
 
 NAMES = (
     "<img src=x onerror=alert(1)>|`@everyone",
@@ -42,6 +46,7 @@ def both() -> list:
     return [hostile, runs.changed(plain, cells=cells, workloads=loads, observations=seen)]
 
 
+@pytest.mark.slow  # all of them at once are in the tests below
 @pytest.mark.parametrize("name", NAMES)
 def test_a_branchs_name_is_shown_as_it_is(visit, name):
     page = visit(html(runs.hostile(name), []))
@@ -100,3 +105,22 @@ def _rendered_is_harmless(visit, text: str) -> None:
     assert not page.evaluate(
         "[...document.querySelectorAll('*')].some(one => [...one.attributes].some(a => /^on/.test(a.name)))"
     )
+
+
+BRANCH = "<img/src=x/onerror=alert(1)>|`@everyone"  # as far as git lets it: no blanks
+
+
+@pytest.mark.slow
+def test_a_branch_of_that_name_from_the_command_line_to_the_browser(visit, tmp_path):
+    load = Workload(kernel="k", suite="dense", presets={"default": {"n": [1, 2]}}, seed_columns=["n", "direction"])
+    slow = Time(factor=1.3, cell="*n=2*", side="target")
+    lab = Lab(tmp_path, Scenario(workloads={"dense": load}, times=[Time(ns=20e6), slow]))
+    lab.repo.git("branch", BRANCH, "fast")
+    done = lab.abprof("main", BRANCH)
+    assert done.code == 1, done
+    assert done.folder is not None
+    page = visit((done.folder / "report.html").read_text())
+    assert page.locator(".sides .name").nth(1).inner_text() == BRANCH
+    assert page.locator("img").count() == 0
+    _rendered_is_harmless(visit, (done.folder / "report.md").read_text())
+    assert all(re.fullmatch(r"[\w.-]+", path.name) for path in done.folder.iterdir())
