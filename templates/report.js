@@ -162,13 +162,10 @@ for (const svg of document.querySelectorAll("svg.turns")) {
 
   // ---- copying what is shown
   const shownRows = () => tables.flatMap((one) => {
-    const names = labels(one), ordered = [...one.body.rows].filter((tr) => !tr.hidden);
-    const find = (name) => names.findIndex((label) => label.startsWith(name));
-    const axesAt = one.heads.flatMap((head, at) => ("axis" in head.dataset ? [at] : []));
-    return ordered.map((tr) => {
-      const text = (at) => (at < 0 ? "" : cellText({ tr }, at));
-      const which = axesAt.map((at) => `${one.heads[at].dataset.axis}=${text(at)}`).join(" ");
-      return [one.name, which, tr.className, text(find("change")), text(find("95")), text(find("base")), text(find("base") + 1), text(find("TFLOP"))];
+    const axesAt = one.heads.flatMap((head, at) => ("axis" in head.dataset ? [at] : [])), last = one.heads.length;
+    return [...one.body.rows].filter((tr) => !tr.hidden).map((tr) => {
+      const which = axesAt.map((at) => `${one.heads[at].dataset.axis}=${cellText({ tr }, at)}`).join(" ");
+      return [one.name, which, tr.className, ...[5, 4, 3, 2, 1].map((back) => cellText({ tr }, last - back))];
     });
   });
   const HEADER = ["workload", "case", "verdict", "change of time", "95 % interval", "base", "target", "TFLOP/s"];
