@@ -87,13 +87,16 @@ def compare(run: Run, item: Evidence, pair: Pair) -> Comparison:
         verdict, reasons = "unclear", ("clock",)
     if verdict in CHANGED and _reversed_at_the_limit(row):
         verdict, reasons = "unclear", ("power",)
+    if item.at_one_clock:
+        reasons = (*reasons, "one_clock")
     if identical:
         reasons = ("identical_code", *reasons)
     certifiable = None
     wide = stats.repeated_interval(values, 0.10)
     if verdict == "unclear" and wide is not None:
         certifiable = stats.certifiable_pct(wide)
-    return _with(row, verdict, reasons, p=row.p if pair.role == "target" else None, certifiable=certifiable)
+    tested = pair.role == "target" and not {"clock", "power"} & set(reasons)
+    return _with(row, verdict, reasons, p=row.p if tested else None, certifiable=certifiable)
 
 
 def _not_ok(before: ArmState, after: ArmState, role: Role) -> tuple[Verdict, tuple[str, ...]] | None:

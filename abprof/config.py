@@ -74,6 +74,7 @@ class Config(Record, frozen=True):
             budget=self.budget,
             quick=self.quick,
             protocol=self.protocol,
+            sustained=self.sustained,
             judge=judge,
             allow_wrong=self.allow_wrong,
             fail_on=self.fail_on,

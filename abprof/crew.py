@@ -89,6 +89,8 @@ class Crew:
     def _begin(self, id: str) -> bool:
         """Start the worker at this post, or the one that was summoned, without waiting for it."""
         summoned = self._workers.get(id)
+        if summoned is not None and not summoned.alive:
+            summoned.kill()
         try:
             worker = summoned if summoned is not None and summoned.alive else self._spawn(self._posts[id])
             worker.send(self._start(self._posts[id]))

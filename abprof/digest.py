@@ -12,7 +12,8 @@ from abprof.model import Block, Outcome
 
 Column = NDArray[np.float64]
 _LESS = 0.8  # of the scatter as read
-_ENOUGH = 8  # rounds
+_ENOUGH = 6  # rounds: what a first look of mirrored pairs keeps when one round was rejected
+_UNREAD = 0.1  # share of turns whose clock may be missing: their rounds do not count then
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def digest(block: Block) -> Digest:
 
 def at_one_clock(digests: tuple[Digest, ...]) -> tuple[Digest, ...] | None:
     """The times at the mean clock of all turns, where that lessens the scatter of the rounds' ratios by a fifth; None
-    where it does not, or a turn did not read the clock.
+    where it does not, or more than a tenth of the turns did not read the clock.
 
     A turn is so short that neighbours share the clock, but a call of 20 ms and more is as long as the device takes to
     change it: under its power limit an H200's clock moves by tens of per cent, and the ratio of two such calls scattered by
@@ -64,13 +65,12 @@ def at_one_clock(digests: tuple[Digest, ...]) -> tuple[Digest, ...] | None:
     middle, so the choice cannot favour a verdict; all arms of a cell share it. A memory's time does not follow the clock:
     there the scatter grows, and the times stay as they were read.
     """
-    clocks = [clock for digest in digests for clock in digest.clocks.values()]
-    known = [digest for digest in digests if digest.values]
-    if not known or any(
-        np.isnan(digest.clocks[arm][~np.isnan(v)]).any() for digest in known for arm, v in digest.values.items()
-    ):
+    columns = [(digest.values[arm], digest.clocks[arm]) for digest in digests for arm in digest.values if _judged(arm)]
+    clocks = np.concatenate([clock[~np.isnan(times)] for times, clock in columns] or [np.empty(0)])
+    read = ~np.isnan(clocks)
+    if not read.size or read.mean() < 1 - _UNREAD:
         return None
-    mhz = float(np.nanmean(np.concatenate(clocks)))
+    mhz = float(np.nanmean(clocks))
     level = tuple(
         replace(
             digest,
@@ -83,12 +83,17 @@ def at_one_clock(digests: tuple[Digest, ...]) -> tuple[Digest, ...] | None:
     return level if before is not None and after is not None and after < _LESS * before else None
 
 
+def _judged(arm: str) -> bool:
+    """Peers have no say in how the sides are judged."""
+    return not arm.startswith("peer:")
+
+
 def _scatter(digests: Sequence[Digest]) -> float | None:
-    """Median absolute deviation of the rounds' log ratios from their epoch's median, over all pairs of an arm with the
-    first; None with fewer than _ENOUGH rounds."""
+    """Median absolute deviation of the rounds' log ratios from their epoch's median, over all pairs of a
+    judged arm with the first; None with fewer than _ENOUGH rounds."""
     apart = []
     for digest in digests:
-        first, *others = digest.values.values() or [np.empty(0)]
+        first, *others = [column for arm, column in digest.values.items() if _judged(arm)] or [np.empty(0)]
         for other in others:
             logs = np.log(other) - np.log(first)
             logs = logs[~np.isnan(logs)]

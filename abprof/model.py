@@ -289,7 +289,7 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
     pct: float | None = None
     low_pct: float | None = None  # repeated confidence interval, 95 % over all planned looks
     high_pct: float | None = None
-    reasons: tuple[str, ...] = ()  # identical_code, base_STATUS, both, power, quick_..., budget, ...
+    reasons: tuple[str, ...] = ()  # identical_code, base_STATUS, both, one_clock, clock, power, quick_..., budget, ...
     clock_pct: float | None = None  # change of the device's clock, where turns read it: positive is a faster clock
     cycles_pct: float | None = None  # change of time x clock
     read_pct: float | None = None  # change of times as read, where the judged ones are at one clock for all sides
@@ -348,6 +348,7 @@ class Settings(Record, frozen=True, kw_only=True):
     quick: bool = False
     protocol: Literal["abprof", "seed", "do_bench"] = "abprof"  # what else times the same cells
     judge: Literal["gpu", "wall"] = "wall"
+    sustained: Literal["auto", "always", "never"] = "auto"  # which cells are measured without a pause, too
     allow_wrong: bool = False
     fail_on: tuple[str, ...] = ("slower", "broken")
     thresholds: tuple[tuple[str, float], ...] = ()  # (cell pattern, per cent), from abprof.toml

@@ -66,7 +66,7 @@ def _metrics(item: Evidence, arm: str, medians: list[float]) -> dict[str, Metric
         found[item.metric] = _time(time, protocol)
         walls = item.epoch_medians(arm, "wall")
         if item.metric != "wall" and walls and min(walls) > 0:
-            found["wall"] = _time(stats.own_time(walls), protocol)
+            found["wall"] = _time(stats.own_time(walls), "the host's clock, from an idle device to an idle device")
         if item.cell.flops:
             found["tflops"] = _rate(item.cell.flops / 1000, "TFLOP/s", time, item.cell.convention)
         if item.cell.bytes:

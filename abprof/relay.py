@@ -42,7 +42,7 @@ class Relay:
     def ahead(self, posts: Sequence[Post], epoch: int) -> None:
         """Start the processes of the crew that will probably be asked for next."""
         self._dismiss()
-        if self._kind == "cpu" or (self._kind == "cuda" and (os.cpu_count() or 1) < _CORES_EACH * len(posts)):
+        if self._kind == "cpu" or (self._kind == "cuda" and len(os.sched_getaffinity(0)) < _CORES_EACH * len(posts)):
             return
         self._waiting = Crew(self._shop, posts, epoch)
         self._waiting.summon()

@@ -137,7 +137,7 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
         with view.measuring(), noise.remembered(place.state, place.device.lease, view.warn) as known:
             for item in epochs(ground, record.wanted, known, first=record.next_epoch, done=record.done, budget=budget):
                 record.add(item)
-        for block in sustained(ground, slices(place.config, record), record.next_epoch):
+        for block in sustained(ground, slices(ground, record), record.blocks, record.next_epoch):
             record.add(block)
         for protocol in place.config.beside:
             for block in one_after_the_other(ground, protocol, record.next_epoch, record.blocks):
@@ -146,15 +146,19 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
             record.add(block)
 
 
-def slices(config: Config, record: Record) -> Sequence[str]:
-    """Cells to measure without a pause as well (--sustained), no more than the budget allows."""
-    if config.sustained == "never" or config.quick or len(record.head.sides) < 2:
+def slices(ground: Ground, record: Record) -> Sequence[str]:
+    """Cells to measure without a pause as well (--sustained): all, or of those worth it as many as the budget allows."""
+    settings = record.head.settings
+    if settings.sustained == "never" or settings.quick or len(record.head.sides) < 2:
         return ()
-    wanted = record.power_bound() if config.sustained == "auto" else tuple(cell.id for cell in record.head.cells)
-    chosen = wanted[: most_cells(config.budget)] if config.sustained == "auto" else wanted
+    if settings.sustained == "always":
+        return tuple(ground.arms)
+    wanted = [cell for cell in record.power_bound() if cell in ground.arms]
+    arms = max((sum(not arm.peer for arm in ground.arms[cell]) for cell in wanted), default=2)
+    chosen = wanted[: most_cells(settings.budget, arms)]
     if len(chosen) < len(wanted):
         record.view.say(
-            f"{len(wanted)} changed cells are power-bound: the largest {len(chosen)} changes run without a pause"
+            f"{len(wanted)} power-bound cells changed: {len(chosen)} of them, the most changed, run without a pause"
         )
     return chosen
 

@@ -73,7 +73,8 @@ class Sitting:
         before = self._settle()
         begin = time.monotonic()
         pace, rounds = self._take_turns()
-        self.more = (time.monotonic() - begin) * max(0, len(rounds) - turns.FEWEST) / max(1, len(rounds))
+        fewest = pace.fewest if pace else 0
+        self.more = (time.monotonic() - begin) * max(0, len(rounds) - fewest) / max(1, len(rounds))
         rejected, why = self._judge_rounds(rounds, before)
         self.crew.close()
         return Block(
@@ -230,7 +231,7 @@ class Sitting:
         if self.request.rounds is not None:
             pace = turns.allotted(pace, self.request.rounds, self.request.share)
         on_host = self.device.kind == "cuda" and self.request.judge == "wall"
-        return dataclasses.replace(pace, timer="wall_clock") if on_host else pace
+        return dataclasses.replace(pace, timer="wall_clock", empties=0) if on_host else pace
 
     def _round(self, order: Sequence[tuple[int, Seat]], pace: turns.Pace, fresh: int | None) -> list[Turn]:
         """One turn of every arm that still can. All re-allocate in the same round, or none does."""

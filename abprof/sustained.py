@@ -20,38 +20,48 @@ from abprof.proc import WorkerDied, WorkerFault
 
 SLICE = 1e9  # ns of calls without a pause
 _FEWEST = 3  # calls of a slice: one of them is not timed
-_SLICES = 4  # of an epoch: twice each side
 RULE = "slices of 1 s without a pause, the first third not timed; base, target, target, base; fresh processes"
 
 
-def most_cells(budget: float) -> int:
-    """How many cells may be measured so: a quarter of the budget (seconds) goes into their slices, and one always may."""
-    return max(1, int(budget / 4 / (stats.LOOKS[0] * _SLICES * SLICE / 1e9)))
+def most_cells(budget: float, arms: int) -> int:
+    """How many cells of so many arms may be measured so: a quarter of the budget (seconds) goes into their slices."""
+    return int(budget / 4 / (stats.LOOKS[0] * 2 * arms * SLICE / 1e9))
 
 
-def sustained(ground: Ground, wanted: Sequence[str], first: int) -> Iterator[Block]:
-    """A block for each of these cells in each epoch up to the first look; `first` is the number of the first epoch."""
-    cells = [cell for cell in ground.run.cells if cell.id in wanted and cell.id in ground.arms]
+def sustained(ground: Ground, wanted: Sequence[str], before: Sequence[Block], first: int) -> Iterator[Block]:
+    """A block for each of these cells in each epoch up to the first look; `first` is the number of the first epoch.
+
+    Those that have their epochs `before` (a run that is gone on with) keep them. Cells whose arms do not fit into memory
+    together have no slices.
+    """
+    done = {block.cell for block in before if block.metric == SUSTAINED and block.rounds}
+    crowded = {block.cell for block in before if block.alone}
+    cells = [cell for cell in ground.run.cells if cell.id in wanted and cell.id in ground.arms and cell.kernel]
+    cells = [cell for cell in cells if not cell.skip and cell.id not in done | crowded]
+    sides = [side.id for side in ground.run.sides]
     for epoch in range(first, first + stats.LOOKS[0]):
         for kernel in dict.fromkeys(cell.kernel for cell in cells):
-            sides = [side.id for side in ground.run.sides]
             stand = posts(ground.checkouts, ground.packages[kernel], ground.build, sides)
+            present = {post.id for post in stand}
             with Crew(ground.shop, stand, epoch) as crew:
                 for cell in (cell for cell in cells if cell.kernel == kernel):
-                    yield _block(ground, crew, cell, epoch)
+                    arms = [arm for arm in ground.arms[cell.id] if arm.side in present and not arm.peer]
+                    if len(arms) > 1:
+                        yield _block(ground, crew, cell, arms, epoch)
 
 
-def _block(ground: Ground, crew: Crew, cell: Cell, epoch: int) -> Block:
-    arms = [arm for arm in ground.arms[cell.id] if not arm.peer and arm.side != "control"]
+def _block(ground: Ground, crew: Crew, cell: Cell, arms: Sequence[Arm], epoch: int) -> Block:
     began, clock = time.time(), time.monotonic()
     ground.device.watch(crew.pids())
-    ground.device.state()  # forgets what came before
+    ground.device.state(), ground.device.bad_times()  # forget what came before
     calls, rounds = 0, tuple[tuple[Turn, ...], ...]()
+    outcomes = {arm.id: Outcome(status="ok") for arm in arms}
     try:
         calls, rounds = _slices(ground, crew, cell, arms)
-        outcomes = {arm.id: Outcome(status="ok") for arm in arms}
     except (WorkerDied, WorkerFault) as failed:
         outcomes = {arm.id: Outcome(status="crash", reason=failed.reason) for arm in arms}
+    bad = [why for *_, why in ground.device.bad_times()]
+    bad += [proved.reason for proved in crew.prove().values() if not proved.ok]
     crew.close()
     return Block(
         epoch=epoch,
@@ -64,6 +74,8 @@ def _block(ground: Ground, crew: Crew, cell: Cell, epoch: int) -> Block:
         began=began,
         seconds=time.monotonic() - clock,
         rounds=rounds,
+        rejected=tuple(range(len(rounds))) if bad else (),
+        rejected_why="; ".join(dict.fromkeys(bad)) if rounds else "",
         outcomes=outcomes,
         state=ground.device.state() if rounds else MachineState(),
         start_order=crew.start_order,
@@ -79,7 +91,9 @@ def _slices(ground: Ground, crew: Crew, cell: Cell, arms: Sequence[Arm]) -> tupl
         if opened.status != "ok":
             raise WorkerFault(opened.status, opened.reason)
         call_ns = max(call_ns, opened.call_ns)
-    calls = max(_FEWEST, math.ceil(SLICE / max(call_ns, 1.0)))
+    if call_ns <= 0:
+        raise WorkerFault("crash", "the timer read zero or less")
+    calls = max(_FEWEST, math.ceil(SLICE / call_ns))
     origin, order, taken = time.monotonic_ns(), list(enumerate(arms)), []
     for index, arm in (*order, *reversed(order)):
         asked = wire.Turn(arm.id, calls, "sustained", cold=False)

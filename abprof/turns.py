@@ -68,7 +68,7 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings
     calls = calls_of_a_turn(kind, min(known))
     budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (0.5 if settings.quick else 1.0)
     long = min(known) >= wire.LONG_CALL
-    fewest = _FEWEST_LONG if long and kind == "cuda" else FEWEST
+    fewest = _FEWEST_LONG if long and kind == "cuda" and not settings.quick else FEWEST
     usual = max(fewest, min(int(MOST * scale), round(budget / (together * calls))))
     rounds = fewest + round(share * (usual - fewest))
     rounds += rounds % 2  # rounds come in mirrored pairs
@@ -93,9 +93,9 @@ def levelled(row: Sequence[Turn]) -> list[Turn]:
     What a pair of events and a launch cost by themselves is of the process, not of the code: 3.1 to 3.4 us on an H200,
     some 0.1 us apart from process to process (docs/MEASUREMENT.md), which is 1 % of a 10 us kernel. So each turn also
     times empty launches; that is taken off its value, and the mean over the round's turns put back: the ratio loses what
-    the processes differ in, the value stays a span from event to event. Without an empty reading of each turn: as it is.
+    the processes differ in, the value stays a span from event to event. Without readings above zero of each turn: as it is.
     """
-    if not all(turn.empty > 0 for turn in row):
+    if not all(turn.empty > 0 and turn.value > 0 for turn in row):  # a reading of zero must not become a time
         return list(row)
     usual = statistics.fmean(turn.empty for turn in row) if row else 0.0
     return [msgspec.structs.replace(turn, value=turn.value - turn.empty + usual) for turn in row]

@@ -76,16 +76,23 @@ def undecided(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = 
 
 
 def power_bound(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> tuple[str, ...]:
-    """Cells that changed while the device was held back by its power limit, the largest change first: alternating sides
-    share that power, so what they do alone there is another question (abprof/sustained.py)."""
+    """Cells of which slices without a pause would tell more (abprof/sustained.py), the largest change first.
+
+    While the device was held back by its power limit they changed, or were judged at one clock though the sides' clocks
+    differed by more than the threshold: alternating sides share their power, and at one clock its cost is left out.
+    """
     capped = {block.cell for block in blocks if POWER_CAP in block.state.throttle}
     rows = [
-        row
-        for row in judge(run_head, blocks, proofs).comparisons
-        if row.cell in capped and (row.verdict in CHANGED or "clock" in row.reasons)
+        row for row in judge(run_head, blocks, proofs).comparisons if row.cell in capped and "peer" not in row.from_
     ]
-    rows = sorted((row for row in rows if not row.from_.startswith("peer:")), key=lambda row: -abs(row.pct or 0.0))
-    return tuple(dict.fromkeys(row.cell for row in rows))
+    worth = [
+        row
+        for row in rows
+        if row.verdict in CHANGED
+        or "clock" in row.reasons
+        or ("one_clock" in row.reasons and abs(row.clock_pct or 0.0) > run_head.settings.threshold_of(row.cell))
+    ]
+    return tuple(dict.fromkeys(row.cell for row in sorted(worth, key=lambda row: -abs(row.read_pct or row.pct or 0.0))))
 
 
 def provisional(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> tuple[Provisional, ...]:

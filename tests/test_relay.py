@@ -112,11 +112,11 @@ def test_nobody_waits_where_they_would_take_what_is_measured(
     assert not waiting(cpu)
     gpu = SimulatedDevice()
     gpu.kind = "cuda"  # type: ignore[assignment]
-    monkeypatch.setattr(relay.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(relay.os, "sched_getaffinity", lambda _: range(4))
     few = Relay(shop, gpu)
     few.ahead(posts, 2)
     assert not waiting(few)
-    monkeypatch.setattr(relay.os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(relay.os, "sched_getaffinity", lambda _: range(16))
     with few:
         few.ahead(posts, 2)
         assert len(waiting(few)) == 2

@@ -15,7 +15,7 @@ from abprof.verdict import power_bound
 from tests.blocks import block, head
 from tests.gitrepo import make_repo
 from tests.simulated.planted import NewLab, broken, load, new_lab, planted, times
-from tests.simulated.scenario import Scenario, Time
+from tests.simulated.scenario import Fault, Scenario, Time
 
 __all__ = ["new_lab"]
 
@@ -75,9 +75,30 @@ def test_power_bound_are_the_changed_cells_that_the_limit_held_back() -> None:
     assert power_bound(head(4), blocks) == ("dense/n=1", "dense/n=0")
 
 
-@pytest.mark.parametrize(("budget", "cells"), [(600.0, 9), (60.0, 1), (1.0, 1)])
-def test_slices_take_no_more_than_a_quarter_of_the_budget(budget: float, cells: int) -> None:
-    assert most_cells(budget) == cells
+@pytest.mark.parametrize(("budget", "arms", "cells"), [(600.0, 2, 9), (600.0, 4, 4), (60.0, 2, 0)])
+def test_slices_take_no_more_than_a_quarter_of_the_budget(budget: float, arms: int, cells: int) -> None:
+    assert most_cells(budget, arms) == cells
+
+
+def test_a_side_that_did_not_build_and_a_cell_that_is_left_out_have_no_slices(new_lab: NewLab) -> None:
+    """Nor is the run lost: what failed is typed, and the rest has its verdicts."""
+    two = {"w": load(["agrees", "same"], skips={"w/case=same": "too large"}), "other": load(["agrees"], kernel="j")}
+    faults = [Fault(do="crash_status", verb="build", side="target", cell="*", text="no compiler")]
+    scenario = Scenario(workloads=two, times=times(planted("agrees", 1.15)), faults=faults)
+    result = new_lab(scenario).abprof("main", "fast", "--sustained", "always")
+    assert "Traceback" not in result.err
+    assert result.code == 1, "broken on the target"
+    assert {result.status(f"{name}/case=agrees", "target")[0] for name in two} == {"build_failed"}
+    assert all(row.sustained_pct is None for row in result.run.comparisons)
+
+
+def test_slices_are_measured_once_in_a_run(new_lab: NewLab) -> None:
+    lab = new_lab(POWER)
+    first = lab.abprof("main", "fast", "--sustained", "always")
+    assert first.folder is not None
+    lines = (first.folder / "rounds.jsonl").read_text().count(f'"metric":"{SUSTAINED}"')
+    again = lab.command("rerun", str(first.folder), "--only", "*case=agrees", "--repo", str(lab.repo.path))
+    assert (first.folder / "rounds.jsonl").read_text().count(f'"metric":"{SUSTAINED}"') == lines == 12, again.err
 
 
 def test_a_cpu_has_no_sustained_mode(tmp_path: Path) -> None:

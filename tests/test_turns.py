@@ -32,6 +32,7 @@ def test_rounds_are_even_bounded_and_fewer_for_slow_calls() -> None:
     few = turns.pace("cuda", [3e9] * 2, [1.0] * 2, SETTINGS).rounds
     assert many > few == 2, "a mirrored pair: at one clock the ratios of such calls scatter by 0.1 %"
     assert turns.pace("cpu", [3e9] * 2, [1.0] * 2, SETTINGS).rounds == turns.FEWEST
+    assert turns.pace("cuda", [3e9] * 2, [1.0] * 2, QUICK).rounds == turns.FEWEST, "one epoch has to scatter by itself"
     assert many % 2 == few % 2 == 0
     assert (
         turns.pace("cuda", [3.6e6] * 2, [1.0] * 2, QUICK).rounds
@@ -120,6 +121,8 @@ def test_what_a_launch_costs_in_its_process_is_taken_out_of_a_round() -> None:
 def test_a_round_is_levelled_whole_or_not_at_all() -> None:
     read, unread = Turn(0, 0, 1, 13_100.0, 20_000.0, 3_100.0), Turn(1, 2, 3, 13_400.0, 20_000.0)
     assert turns.levelled([read, unread]) == [read, unread]
+    zero = Turn(1, 2, 3, 0.0, 20_000.0, 3_400.0)
+    assert turns.levelled([read, zero]) == [read, zero], "a reading of zero must stay one, for its round to be dropped"
     assert turns.levelled([]) == []
 
 

@@ -97,7 +97,7 @@ def test_calls_whose_clock_wanders_are_judged_at_one_clock(ratio: float, verdict
     """As read their ratios scatter by 10 %, and four epochs say nothing."""
     judged = judge(head(), [wandering(epoch, ratio) for epoch in range(1, 5)])
     row = only(judged)
-    assert (row.verdict, row.reasons) == (verdict, ())
+    assert (row.verdict, row.reasons) == (verdict, ("one_clock",))
     assert row.pct == pytest.approx(100 * ratio - 100, abs=0.05)
     assert row.read_pct is not None
     assert abs(row.read_pct - row.pct) > 0.1
@@ -126,6 +126,41 @@ def test_the_clock_is_no_reason_to_call_the_same_what_is_slower_in_time() -> Non
     ]
     row = only(judge(head(), blocks))
     assert (row.verdict, row.reasons) == ("unclear", ("clock",))
+
+
+def test_one_unread_clock_costs_its_round_and_not_the_cell() -> None:
+    blocks = [wandering(epoch, 1.02) for epoch in range(1, 5)]
+    (base, target), *rest = blocks[0].rounds
+    blocks[0] = msgspec.structs.replace(blocks[0], rounds=((base, msgspec.structs.replace(target, mhz=0.0)), *rest))
+    assert only(judge(head(), blocks)).reasons == ("one_clock",)
+    unread = tuple(tuple(msgspec.structs.replace(turn, mhz=0.0) for turn in row) for row in blocks[1].rounds)
+    blocks[1] = msgspec.structs.replace(blocks[1], rounds=unread)
+    assert "one_clock" not in only(judge(head(), blocks)).reasons, "a quarter of them: not known"
+
+
+def test_peers_have_no_say_in_how_the_sides_are_judged() -> None:
+    """Three that wait for memory, beside two sides that compute."""
+    chance = random.Random(2)
+
+    def with_peers(whole: Block) -> Block:
+        rows = []
+        for row in whole.rounds:
+            peers = (chance.lognormvariate(0, 2e-4) * 1e6 for _ in range(3))
+            rows.append(
+                (*row, *(Turn(n, 0, 1, ns, ns, 0.0, chance.uniform(1400, 1800)) for n, ns in enumerate(peers, 2)))
+            )
+        names = ("base", "target", "peer:a", "peer:b", "peer:c")
+        outcomes = {name: Outcome(status="ok") for name in names}
+        return msgspec.structs.replace(whole, arms=names, rounds=tuple(rows), outcomes=outcomes)
+
+    run = head(peers=("a", "b", "c"))
+    judged = judge(run, [with_peers(wandering(epoch, 1.0)) for epoch in range(1, 5)])
+    row = next(row for row in judged.comparisons if row.from_ == "base")
+    assert (row.verdict, row.reasons) == ("same", ("one_clock",))
+
+
+def test_a_disputed_row_does_not_loosen_the_control_of_false_discoveries() -> None:
+    assert only(clocked(times(1.02), 1800.0, 1764.0)).p is None
 
 
 def test_a_clock_that_only_some_epochs_know_confirms_nothing_and_denies_nothing() -> None:

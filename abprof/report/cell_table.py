@@ -83,6 +83,9 @@ def _judged(judged: Comparison | None) -> Line:
         "high_pct": _text(judged.high_pct if judged else None),
         "reasons": plain(" ".join(judged.reasons)) if judged else "",
         "certifiable_pct": _text(judged.certifiable_pct if judged else None),
+        "read_pct": _text(judged.read_pct if judged else None),
+        "clock_pct": _text(judged.clock_pct if judged else None),
+        "sustained_pct": _text(judged.sustained_pct if judged else None),
         "p": _text(judged.p if judged else None),
         "discovery": str(judged.discovery) if judged else "",
     }

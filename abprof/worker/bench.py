@@ -170,7 +170,7 @@ class Bench:
         """How long a warm call takes, ns; 0 where the clock does not say. A long one, the `first` call's time says so
         too, is made once more and no oftener; not even that where an earlier epoch told its time."""
         if arm.request.usual_ns >= wire.LONG_CALL:
-            arm.wall = arm.request.usual_ns
+            arm.wall = first
             return arm.request.usual_ns
         arm.wall = self.clock.wall(arm.op)
         if min(first, arm.wall) >= wire.LONG_CALL:

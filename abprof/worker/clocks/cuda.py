@@ -90,9 +90,9 @@ class CudaClock:
                 self._flush_l2()
             first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             torch.cuda._sleep(int(min(spin, _LONGEST_SPIN) * self._cycles_per_ns))
+            began = time.perf_counter_ns()
             if stamp and self._stamps is not None:
                 self._stamps.begin()
-            began = time.perf_counter_ns()
             first.record()
             op.call()
             last.record()
