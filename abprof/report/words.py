@@ -38,7 +38,7 @@ STATUSES: dict[Status, str] = {
 _REASONS = {
     "identical_code": "identical code",
     "both": "failed on both sides",
-    "one_clock": "at one clock of the device",
+    "one_clock": "at one clock",
     "clock": "the device's clock differed between the sides, and at one clock they compare otherwise",
     "power": "the power-limited mode disagrees on the sign",
     "budget": "the time budget ended first",
