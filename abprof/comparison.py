@@ -10,8 +10,8 @@ which is two one-sided tests at 5 %):
 The first that holds is the verdict. On a GPU whose turns read its clock, the change of times at one clock and that of times
 as read are two estimates of it, of which the one that scatters less is judged (abprof/digest.py). Where their intervals do
 not meet, do not have one sign, and the clock was another on one side by more than a quarter of the margin, the clock may be
-what changed, and the verdict is `unclear (clock)`. Where slices without a
-pause were measured too, and their interval certainly has the other sign, it is `unclear (power)`.
+what changed, and the verdict is `unclear (clock)`. Where slices without a pause were measured too, and their interval
+certainly has the other sign, it is `unclear (power)`.
 Every interval covers at every planned look together, so stopping at the first look that decides costs nothing.
 """
 

@@ -61,7 +61,7 @@ def at_one_clock(digests: tuple[Digest, ...]) -> tuple[Digest, ...] | None:
 
     A turn is so short that neighbours share the clock, but a call of 20 ms and more is as long as the device takes to
     change it: under its power limit an H200's clock moves by tens of per cent, and the ratio of two such calls scattered by
-    1 to 5 % where that of their cycles scattered by 0.02 to 0.3 % (docs/MEASUREMENT.md). Only scatter is looked at, never a
+    0.1 to 5 % where that of their cycles scattered by 0.02 to 0.6 % (docs/MEASUREMENT.md). Only scatter is looked at, never a
     middle, so the choice cannot favour a verdict; all arms of a cell share it. A memory's time does not follow the clock:
     there the scatter grows, and the times stay as they were read.
     """

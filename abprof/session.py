@@ -24,7 +24,7 @@ from abprof.record import Record, new_folder
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
 from abprof.sequential import one_after_the_other
-from abprof.sustained import most_cells, sustained
+from abprof.sustained import chosen, sustained
 from abprof.view import View
 
 Study = Callable[[Ground, int], Iterator[Block]]
@@ -137,30 +137,14 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
         with view.measuring(), noise.remembered(place.state, place.device.lease, view.warn) as known:
             for item in epochs(ground, record.wanted, known, first=record.next_epoch, done=record.done, budget=budget):
                 record.add(item)
-        for block in sustained(ground, slices(ground, record), record.blocks, record.next_epoch):
+        cells = chosen(ground, record.power_bound(), view.say)
+        for block in sustained(ground, cells, record.blocks, record.next_epoch):
             record.add(block)
         for protocol in place.config.beside:
             for block in one_after_the_other(ground, protocol, record.next_epoch, record.blocks):
                 record.add(block)
         for block in also(ground, record.next_epoch) if also else ():
             record.add(block)
-
-
-def slices(ground: Ground, record: Record) -> Sequence[str]:
-    """Cells to measure without a pause as well (--sustained): all, or of those worth it as many as the budget allows."""
-    settings = record.head.settings
-    if settings.sustained == "never" or settings.quick or len(record.head.sides) < 2:
-        return ()
-    if settings.sustained == "always":
-        return tuple(ground.arms)
-    wanted = [cell for cell in record.power_bound() if cell in ground.arms]
-    arms = max((sum(not arm.peer for arm in ground.arms[cell]) for cell in wanted), default=2)
-    chosen = wanted[: most_cells(settings.budget, arms)]
-    if len(chosen) < len(wanted):
-        record.view.say(
-            f"{len(wanted)} power-bound cells changed: {len(chosen)} of them, the most changed, run without a pause"
-        )
-    return chosen
 
 
 @contextlib.contextmanager

@@ -2,15 +2,15 @@
 
 When two sides take turns call by call, neighbours share the clock and the power that is left, so a change that costs
 power slows both. Here each side runs for a second on end, in fresh processes, base, target, target, base; the first third
-of each slice is not timed, for that is how long the clock takes to settle. On an H200 such slices of the same code differ by
-0.5 % between processes (docs/MEASUREMENT.md), so they answer apart from the turns, and overrule only their sign.
+of each slice is not timed, for the clock to settle. Half-second slices of the same code were 0.5 % apart between epochs on an
+H200 (docs/DESIGN.md, Measurement, 5), so slices answer apart from the turns, and overrule only their sign.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from abprof import stats, turns, wire
 from abprof.crew import Crew, posts
@@ -26,6 +26,21 @@ RULE = "slices of 1 s without a pause, the first third not timed; base, target, 
 def most_cells(budget: float, arms: int) -> int:
     """How many cells of so many arms may be measured so: a quarter of the budget (seconds) goes into their slices."""
     return int(budget / 4 / (stats.LOOKS[0] * 2 * arms * SLICE / 1e9))
+
+
+def chosen(ground: Ground, worth: Sequence[str], say: Callable[[str], None]) -> Sequence[str]:
+    """Cells to measure without a pause (--sustained): all, or of those `worth` it as many as the budget allows."""
+    settings = ground.run.settings
+    if settings.sustained == "never" or settings.quick or len(ground.run.sides) < 2:
+        return ()
+    if settings.sustained == "always":
+        return tuple(ground.arms)
+    wanted = [cell for cell in worth if cell in ground.arms]
+    arms = max((sum(not arm.peer for arm in ground.arms[cell]) for cell in wanted), default=2)
+    most = most_cells(settings.budget, arms)
+    if most < len(wanted):
+        say(f"{len(wanted)} power-bound cells changed: {most} of them, the most changed, run without a pause")
+    return wanted[:most]
 
 
 def sustained(ground: Ground, wanted: Sequence[str], before: Sequence[Block], first: int) -> Iterator[Block]:

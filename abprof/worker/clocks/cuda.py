@@ -105,8 +105,7 @@ class CudaClock:
             spin = self._spins[arm]
 
     def empty(self, times: int, *, cold: bool) -> float:
-        """Median event pair around a kernel that ends at once. Cold as the calls are: what differs between processes is
-        where the launch finds its code and arguments, and in the L2 cache all find them alike."""
+        """Median event pair around a kernel that ends at once, as cold as the calls are."""
         pairs = [self._one(_NOTHING, "an empty launch", cold=cold) for _ in range(times)]
         self.sync()
         return 1e6 * statistics.median(first.elapsed_time(last) for first, last in pairs)
