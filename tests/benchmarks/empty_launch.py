@@ -15,10 +15,28 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import triton
+import triton.language as tl
+
 PROCESSES, PLACEMENTS, PAIRS = 7, 8, 12
 KERNELS = ("chain 400", "chain 4000", "product 2048", "add 1M")
 FLUSH = 100 << 20  # bytes
 SPIN = 200_000  # cycles: until the host has enqueued what is timed
+
+
+@triton.jit
+def nothing():
+    pass
+
+
+@triton.jit
+def chain(out, steps, WIDTH: tl.constexpr):
+    at = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    value = tl.load(out + at)
+    for _ in range(steps):
+        value = value * 0.5 + 0.5
+    tl.store(out + at, value)
 
 
 def main() -> int:
@@ -38,23 +56,24 @@ def main() -> int:
     return 0
 
 
+def timed(call: Callable[[], Any], flushed: Any = None, pairs: int = PAIRS) -> float:
+    """Mean event pair around the call, us; with `flushed`, a tensor larger than the L2 cache, cold."""
+    events = []
+    for _ in range(pairs):
+        if flushed is not None:
+            flushed.zero_()
+        torch.cuda._sleep(SPIN)
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        call()
+        last.record()
+        events.append((first, last))
+    torch.cuda.synchronize()
+    return statistics.mean(1e3 * first.elapsed_time(last) for first, last in events)
+
+
 def child() -> dict[str, float]:
     """Median us of each kernel and each empty launch in this process."""
-    import torch
-    import triton
-    import triton.language as tl
-
-    @triton.jit
-    def nothing():
-        pass
-
-    @triton.jit
-    def chain(out, steps, WIDTH: tl.constexpr):
-        at = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
-        value = tl.load(out + at)
-        for _ in range(steps):
-            value = value * 0.5 + 0.5
-        tl.store(out + at, value)
 
     def make(name: str) -> Callable[[], Any]:
         """The operation on fresh inputs."""
@@ -70,38 +89,23 @@ def child() -> dict[str, float]:
         return lambda: chain[(132,)](values, int(size), WIDTH=1024, num_warps=8)
 
     flushed = torch.empty(FLUSH, dtype=torch.uint8, device="cuda")
-
-    def timed(call: Callable[[], Any], *, cold: bool = True, pairs: int = PAIRS) -> float:
-        events = []
-        for _ in range(pairs):
-            if cold:
-                flushed.zero_()
-            torch.cuda._sleep(SPIN)
-            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            first.record()
-            call()
-            last.record()
-            events.append((first, last))
-        torch.cuda.synchronize()
-        return statistics.mean(1e3 * first.elapsed_time(last) for first, last in events)
-
-    empties: dict[str, tuple[Callable[[], Any], bool]] = {
-        "Triton, cold": (nothing[(1,)], True),
-        "Triton, warm": (nothing[(1,)], False),
-        "_sleep(0), cold": (lambda: torch.cuda._sleep(0), True),
-        "_sleep(0), warm": (lambda: torch.cuda._sleep(0), False),
+    empties: dict[str, tuple[Callable[[], Any], Any]] = {
+        "Triton, cold": (nothing[(1,)], flushed),
+        "Triton, warm": (nothing[(1,)], None),
+        "_sleep(0), cold": (lambda: torch.cuda._sleep(0), flushed),
+        "_sleep(0), warm": (lambda: torch.cuda._sleep(0), None),
     }
     found: dict[str, list[float]] = {name: [] for name in (*KERNELS, *empties)}
     for name in KERNELS:
-        timed(make(name), pairs=4)  # compiles
+        timed(make(name), flushed, 4)  # compiles
     for call, cold in empties.values():
-        timed(call, cold=cold, pairs=4)
+        timed(call, cold, 4)
     for placement in range(PLACEMENTS):
         pad = torch.empty(512 * (placement * 7919 % 4096 + 1), dtype=torch.uint8, device="cuda")
         for name in KERNELS:
-            found[name].append(timed(make(name)))
+            found[name].append(timed(make(name), flushed))
         for name, (call, cold) in empties.items():
-            found[name].append(timed(call, cold=cold))
+            found[name].append(timed(call, cold))
         del pad
     return {name: statistics.median(values) for name, values in found.items()}
 
