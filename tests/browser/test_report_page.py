@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from abprof.report.html import html
-from tests import large, runs
+from tests import declared, large, runs
 
 SLOWER = ("dense", "mask_type=full direction=bwd", "slower", "2.1 % slower", "1.8 to 2.4 % slower", "10.01 ms", "10.22 ms",
           "549.2 → 537.9")  # fmt: skip
@@ -160,8 +160,10 @@ def test_print_opens_what_is_folded_and_leaves_the_controls_out(visit):
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
-def test_a_phone_scrolls_tables_and_not_the_page(visit):
-    page = visit(page_of(), viewport={"width": 360, "height": 700})
+@pytest.mark.parametrize("make", [runs.run, declared.run])
+def test_a_phone_scrolls_tables_and_not_the_page(visit, make):
+    page = visit(page_of(make), viewport={"width": 360, "height": 700})
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
