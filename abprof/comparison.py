@@ -13,12 +13,18 @@ not meet, do not have one sign, and the clock was another on one side by more th
 what changed, and the verdict is `unclear (clock)`. Where slices without a pause were measured too, and their interval
 certainly has the other sign, it is `unclear (power)`.
 Every interval covers at every planned look together, so stopping at the first look that decides costs nothing.
+
+Peers with every side, and variants of one side with each other, are judged by the same rules, margin and threshold. They
+are families of their own: false-discovery control runs over the targets' rows, over the peers' and over the variants', each
+for itself, and neither of the latter two has a say in the header, the exit code or (but for variants of one branch alone) in
+how many epochs a cell gets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 from typing import Literal
 
@@ -29,7 +35,7 @@ from abprof.evidence import ArmState, Evidence, arm_id, same_code
 from abprof.model import Comparison, Run, Settings, Verdict
 
 CHANGED: frozenset[Verdict] = frozenset({"slower", "faster", "slight"})
-Role = Literal["target", "peer", "control"]
+Role = Literal["target", "peer", "variant", "control"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,8 @@ class Pair:
 
 
 def pairs(run: Run, item: Evidence) -> list[Pair]:
-    """The comparisons of a cell: base with each target (same variant), each peer with both, base with its control."""
+    """The comparisons of a cell: base with each target (same variant), each peer with every side, base with its control,
+    and the variants of a side with each other."""
     variants = {arm.id: arm.variant for arm in run.arms}
     sides = [side.id for side in run.sides]
     peers = [arm for arm in item.states if arm.startswith("peer:")]
@@ -59,7 +66,20 @@ def pairs(run: Run, item: Evidence) -> list[Pair]:
         found += [Pair(arm_id("base", variants[control]), control, "control") for control in controls]
     for peer in peers:
         found += [Pair(peer, arm_id(side, name), "peer") for side in sides for name in names]
-    return found
+    steps = _steps(run, item, tuple(names))
+    return found + [Pair(arm_id(side, a), arm_id(side, b), "variant") for side in sides for a, b in steps]
+
+
+def _steps(run: Run, item: Evidence, names: Sequence[str]) -> list[tuple[str, str]]:
+    """The plain variant with every other one, and each step of the ladder with the next. Plain is the ladder's first step,
+    or what the sweep counts from; a workload that names neither has variants side by side, and no pairs."""
+    load = next((load for load in run.workloads if load.name == item.cell.workload), None)
+    if load is None:
+        return []
+    plain = load.ladder[0] if load.ladder else load.sweep.against if load.sweep else ""
+    with_plain = [(plain, name) for name in names if name != plain]
+    made = dict.fromkeys([*with_plain, *pairwise(load.ladder)])
+    return [(a, b) for a, b in made if a in names and b in names]
 
 
 def _own(arm: str) -> bool:
@@ -82,7 +102,7 @@ def compare(run: Run, item: Evidence, pair: Pair) -> Comparison:
     identical = "identical" in {before.status, after.status} and pair.role == "target"
     if identical and (not values or not same_code(run)):
         return _with(row, "same", ("identical_code",), p=None)
-    verdict, reasons = _by_interval(run, item, values, run.settings.threshold_of(item.cell.id))
+    verdict, reasons = _by_interval(run, item, pair, values)
     if verdict != "unclear" and _disputed_by_the_clock(run, item, pair, values):
         verdict, reasons = "unclear", ("clock",)
     if verdict in CHANGED and _reversed_at_the_limit(row):
@@ -95,14 +115,15 @@ def compare(run: Run, item: Evidence, pair: Pair) -> Comparison:
     wide = stats.repeated_interval(values, 0.10)
     if verdict == "unclear" and wide is not None:
         certifiable = stats.certifiable_pct(wide)
-    tested = pair.role == "target" and not {"clock", "power"} & set(reasons)
+    tested = pair.role != "control" and not {"clock", "power"} & set(reasons)
     return _with(row, verdict, reasons, p=row.p if tested else None, certifiable=certifiable)
 
 
 def _not_ok(before: ArmState, after: ArmState, role: Role) -> tuple[Verdict, tuple[str, ...]] | None:
     """The verdict when an arm is not ok (docs/DESIGN.md, "Outcomes are values"); None when both are."""
-    first = "peer_" if role == "peer" else "base_"
-    second = "control_" if role == "control" else ""  # a target's status is said plainly: broken (crash)
+    first = {"peer": "peer_", "variant": "first_"}.get(role, "base_")
+    # A target's status is said plainly: broken (crash).
+    second = {"control": "control_", "variant": "second_"}.get(role, "")
     if before.proof_broken or after.proof_broken:
         found = ((before, f"{first}proof"), (after, f"{second}proof"))
         return "broken", tuple(code for state, code in found if state.proof_broken)
@@ -114,7 +135,7 @@ def _not_ok(before: ArmState, after: ArmState, role: Role) -> tuple[Verdict, tup
         return "broken", ("both",)
     if not before.runs:
         return "unclear", (f"{first}{before.status}",)
-    return ("unclear" if role == "control" else "broken"), (f"{second}{after.status}",)
+    return ("unclear" if role in {"control", "variant"} else "broken"), (f"{second}{after.status}",)
 
 
 def _disputed_by_the_clock(run: Run, item: Evidence, pair: Pair, values: Sequence[float]) -> bool:
@@ -159,7 +180,8 @@ def decide(values: Sequence[float], threshold: float, margin: float) -> Verdict 
     return None
 
 
-def _by_interval(run: Run, item: Evidence, values: list[float], threshold: float) -> tuple[Verdict, tuple[str, ...]]:
+def _by_interval(run: Run, item: Evidence, pair: Pair, values: list[float]) -> tuple[Verdict, tuple[str, ...]]:
+    threshold = run.settings.threshold_of(item.cell.id)
     if not values:
         return "unclear", ("interrupted" if run.status == "interrupted" else "not_measured",)
     if item.quick or (run.settings.quick and len(values) < stats.LOOKS[0]):
@@ -172,7 +194,15 @@ def _by_interval(run: Run, item: Evidence, values: list[float], threshold: float
     asked = run.settings.epochs
     if len(values) >= stats.LOOKS[-1] or (asked is not None and item.attempts >= asked):
         return "unclear", ("epochs",)
-    return "unclear", ("interrupted" if run.status == "interrupted" else "budget",)
+    if run.status == "interrupted":
+        return "unclear", ("interrupted",)
+    return "unclear", ("budget" if pursued(run, pair) else "not_pursued",)
+
+
+def pursued(run: Run, pair: Pair) -> bool:
+    """Whether a cell gets more epochs for the sake of this pair: for a side against a side, and in a run of one branch
+    for variants. Peers never ask for any."""
+    return pair.role in {"target", "control"} or (pair.role == "variant" and len(run.sides) == 1)
 
 
 def precise(values: Sequence[float], settings: Settings) -> bool:
@@ -216,7 +246,7 @@ def _with(
 
 
 def with_discoveries(rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Mark the changed rows that survive false-discovery control over all tested rows of the run."""
+    """Mark the changed rows that survive false-discovery control (5 %) over all tested rows of one family."""
     tested = [row for row in rows if row.p is not None]
     kept = dict(zip(map(id, tested), stats.discoveries([row.p for row in tested if row.p is not None]), strict=True))
     return tuple(

@@ -300,7 +300,7 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
     epochs: int = 0
     look: int = 0
     p: float | None = None  # against "inside the threshold", for false-discovery control
-    discovery: bool = False  # survives false-discovery control over the run's cells
+    discovery: bool = False  # survives false-discovery control over the run's rows of its family (abprof/comparison.py)
 
 
 class Advice(Record, frozen=True, kw_only=True):
@@ -407,7 +407,8 @@ class Run(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # lines about the sides: merge base moved on, same ref twice, ...
     header: Header | None = None
     observations: tuple[Observation, ...] = ()
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()  # base with targets, peers with every side
+    within: tuple[Comparison, ...] = ()  # variants of one side with each other; runs of before have none
     controls: tuple[Comparison, ...] = ()
     proofs: tuple[Proof, ...] = ()
     warnings: tuple[Advice, ...] = ()

@@ -111,6 +111,7 @@ class Record:
             header=judgement.header,
             observations=judgement.observations,
             comparisons=judgement.comparisons,
+            within=judgement.within,
             controls=judgement.controls,
             proofs=tuple(self.proofs),
             warnings=judgement.warnings,

@@ -26,7 +26,7 @@ from .model import SCHEMA, Block, Run
 RUN = "run.json"
 ROUNDS = "rounds.jsonl"
 LOGS = "logs"
-_RESULTS = ("header", "observations", "comparisons", "controls", "warnings")  # what rounds.jsonl gives again
+_RESULTS = ("header", "observations", "comparisons", "within", "controls", "warnings")  # what rounds.jsonl gives again
 _SUM = b',"sum":"'
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from abprof import stats
@@ -17,9 +18,14 @@ OPEN = frozenset(
 
 
 def summarise(
-    run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Comparison], controls: Sequence[Comparison]
+    run: Run,
+    evidence: Mapping[str, Evidence],
+    rows: Sequence[Comparison],
+    controls: Sequence[Comparison],
+    within: Sequence[Comparison] = (),
 ) -> Header:
-    """The header of a run from its rows (base with targets; peers have no say) and its controls."""
+    """The header of a run from its rows (base with targets; peers have no say) and its controls. What there is between
+    the variants of one branch alone (`within`) is said in its sentence."""
     tested = trust_panel(rows, controls)
     alarms = [row for row in tested if outside_margin(run, row)]
     counts = count(run, rows)
@@ -28,7 +34,7 @@ def summarise(
     decided = len(alarms) + counts["controls_inside"]
     measured = _measured(evidence, rows)
     return Header(
-        sentence=sentence(run, counts, measured=measured),
+        sentence=sentence(run, counts, measured=measured, within=within),
         counts=counts,
         trusted=not alarms,
         false_alarm_bound=stats.false_alarm_bound(len(alarms), decided),
@@ -149,19 +155,28 @@ def mostly_undecided(counts: Mapping[str, int]) -> bool:
 # ---------------------------------------------------------------- the sentence
 
 
-def sentence(run: Run, counts: Mapping[str, int], *, measured: bool) -> str:
+def sentence(run: Run, counts: Mapping[str, int], *, measured: bool, within: Sequence[Comparison] = ()) -> str:
     """One sentence: first whether to act, then how many of what. Its changes are those that survive FDR control."""
     if not measured:
         return f"Nothing was measured: {_rest(counts) or 'no cell ran'}."
     if not counts["comparisons"]:
         label = run.sides[0].label if run.sides else ""
-        return f"Profiled {_many(counts['cells'], 'cell')} of {label}; one branch alone has no verdict."
+        return f"Profiled {_many(counts['cells'], 'cell')} of {label}; {_between_variants(within)}."
     noun = "cell" if counts["comparisons"] == counts["cells"] else "comparison"
     total = f"of {_many(counts['comparisons'], noun)}"
     found = _list(counts, ("broken", "slower", "faster"))
     rest = _rest(counts)
     finding = f"{found} {total}" if found else _none(counts, total)
     return f"{_lead(run, counts)}: {finding}" + (f"; {rest}." if rest else ".")
+
+
+def _between_variants(within: Sequence[Comparison]) -> str:
+    """What the variants of one branch say of each other: `of 4 comparisons between its variants 3 faster, 1 same`."""
+    known = Counter(row.verdict for row in within if row.pct is not None)
+    if not known:
+        return "one branch alone has no verdict"
+    told = ", ".join(f"{number} {verdict}" for verdict, number in known.most_common())
+    return f"of {_many(known.total(), 'comparison')} between its variants {told}"
 
 
 def _lead(run: Run, counts: Mapping[str, int]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from abprof import stats
 from abprof.advice import advise
-from abprof.comparison import CHANGED, Pair, Role, compare, decide, pairs, precise, with_discoveries
+from abprof.comparison import CHANGED, Pair, Role, compare, decide, pairs, precise, pursued, with_discoveries
 from abprof.evidence import Evidence, gather, same_code
 from abprof.model import POWER_CAP, Advice, Block, Comparison, Header, Observation, Proof, Record, Run
 from abprof.observe import observe
@@ -24,6 +24,7 @@ class Judgement(Record, frozen=True, kw_only=True):
     header: Header
     observations: tuple[Observation, ...]
     comparisons: tuple[Comparison, ...]
+    within: tuple[Comparison, ...]  # variants of one side with each other
     controls: tuple[Comparison, ...]
     warnings: tuple[Advice, ...]
 
@@ -45,17 +46,18 @@ def judge(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) 
     kept round with a time that is not positive and finite, or rounds of a cell that the run does not have.
     """
     evidence = gather(run_head, blocks, proofs)
-    rows: dict[Role, list[Comparison]] = {"target": [], "peer": [], "control": []}
+    rows: dict[Role, list[Comparison]] = {"target": [], "peer": [], "variant": [], "control": []}
     for item in evidence.values():
         for pair in pairs(run_head, item):
             rows[pair.role].append(compare(run_head, item, pair))
-    targets = with_discoveries(rows["target"])
+    targets, peers, within = (with_discoveries(rows[family]) for family in ("target", "peer", "variant"))
     controls = tuple(rows["control"])
-    header = summarise(run_head, evidence, targets, controls)
+    header = summarise(run_head, evidence, targets, controls, within)
     return Judgement(
         header=header,
         observations=observe(evidence),
-        comparisons=(*targets, *rows["peer"]),
+        comparisons=(*targets, *peers),
+        within=within,
         controls=controls,
         warnings=advise(run_head, evidence, targets, controls),
     )
@@ -64,11 +66,12 @@ def judge(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) 
 def undecided(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> set[str]:
     """Ids of the cells to measure in the next epoch; all that can run, before the first.
 
-    A cell stops at the first planned look at which every comparison with a target is decided (and precise enough, with
-    `--precision`); with `--epochs` it has as many. A changed cell that false-discovery control would call chance goes
-    on, so that more epochs confirm it. One failure that may be the machine's asks for two more attempts. Controls and
-    peers never keep a cell going, except that a cell with a control reaches the first look. Give only the blocks of a
-    rerun to plan that rerun: fresh epochs are then asked for as in a new run.
+    A cell stops at the first planned look at which every comparison with a target (in a run of one branch: between its
+    variants) is decided, and precise enough with `--precision`; with `--epochs` it has as many. A changed cell that
+    false-discovery control would call chance goes on, so that more epochs confirm it. One failure that may be the
+    machine's asks for two more attempts. Controls and peers never keep a cell going, except that a cell with a control
+    reaches the first look. Give only the blocks of a rerun to plan that rerun: fresh epochs are then asked for as in a
+    new run.
     """
     evidence = gather(run_head, blocks, proofs)
     more = {cell for cell, item in evidence.items() if _wants_more(run_head, item)}
@@ -135,13 +138,15 @@ def _wants_more(run: Run, item: Evidence) -> bool:
     every = pairs(run, item)
     targets = [pair for pair in every if pair.role == "target"]
     if not targets:
-        return any(_alone_open(run, item, arm) for arm in item.states)
+        variants = [pair for pair in every if pursued(run, pair) and item.epoch_values(pair.before, pair.after)]
+        alone = any(_alone_open(run, item, arm) for arm in item.states)
+        return alone or any(_open(run, item, pair) for pair in variants)
     controls = [pair for pair in every if pair.role == "control"]
     return any(_open(run, item, pair) for pair in targets) or any(_control_open(item, pair) for pair in controls)
 
 
 def _open(run: Run, item: Evidence, pair: Pair) -> bool:
-    """Whether a comparison with a target needs another epoch."""
+    """Whether a comparison between sides, or of the only side's variants, needs another epoch."""
     states = item.state(pair.before), item.state(pair.after)
     if any(state.proof_broken or (state.settled and not state.runs) for state in states):
         return False

@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from abprof.model import Run
-from abprof.report import terminal
+from abprof.report import beside, terminal
 from abprof.report.closing import closing
 from abprof.report.html import html
-from abprof.report.lines import lines, other_lines
+from abprof.report.lines import lines
 from abprof.report.markdown import markdown
 from abprof.report.view import groups
 
@@ -39,7 +39,7 @@ def test_rows_that_every_page_shows(make):
     run, changes = make(), 0
     for group in groups(run):
         said = [(line.change, line.interval) for line in lines(group)]
-        said += [(change, interval) for *_, change, interval in other_lines(run, group)]
+        said += [(change, interval) for *_, change, interval, _ in beside.table(run, group).rows]
         for change, interval in said:
             if CHANGE.search(change):
                 changes += 1

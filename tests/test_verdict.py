@@ -450,7 +450,7 @@ def test_peers_inform_and_have_no_say() -> None:
     ]
     assert judged.comparisons[1].pct == pytest.approx(100.0)
     assert (judged.header.exit_code, judged.header.counts["slower"], judged.header.counts["comparisons"]) == (0, 0, 1)
-    assert all(row.p is None and not row.discovery for row in judged.comparisons[1:])
+    assert all(row.p is not None and row.discovery for row in judged.comparisons[1:]), "a family of their own"
     failed = [block(i, {"base": 1.0, "target": r}, status={"peer:sdpa": "crash"}) for i, r in enumerate(QUIET)]
     judged = judge(run, failed)
     assert judged.comparisons[1].reasons == ("peer_crash",)

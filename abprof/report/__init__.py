@@ -12,13 +12,14 @@ LOG = "output.txt"
 
 
 def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
-    """Write (again) cells.csv, the suites' CSVs, report.html, report.md and the end of output.txt.
+    """Write (again) cells.csv, comparisons.csv, the suites' CSVs, report.html, report.md and the end of output.txt.
 
     Works on any run: finished, interrupted, or of one branch. Raises AbprofError when the disk refuses.
     """
-    from . import cell_table, closing, html, markdown, seed_tables
+    from . import beside, cell_table, closing, html, markdown, seed_tables
 
-    made = {"cells.csv": cell_table.cells_csv(run), **seed_tables.files(run)}
+    made = {"cells.csv": cell_table.cells_csv(run), "comparisons.csv": beside.comparisons_csv(run)}
+    made |= seed_tables.files(run)
     made |= {"report.html": html.html(run, blocks), "report.md": markdown.markdown(run, blocks)}
     log = folder / LOG
     before = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""

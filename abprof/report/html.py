@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from abprof.bundled import bundled
 from abprof.model import Block, Run
 
-from . import details, facts, failures, lines, pictures, sections, view, words
+from . import beside, details, facts, failures, lines, pictures, sections, view, words
 from .pages import environment
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
@@ -47,6 +47,7 @@ def html(run: Run, blocks: Sequence[Block]) -> str:
         large=len(chosen.left_out) > 0,
         phases_up_to=PHASES_UP_TO,
         blocks=blocks,
+        beside=beside,
         facts=facts,
         failures=failures,
         lines=lines,

@@ -128,16 +128,6 @@ def sequential_rules(run: Run) -> str:
     return "; ".join(f"{name.removesuffix('_latency')}: {words.clean(rule)}" for name, rule in found.items())
 
 
-def other_lines(run: Run, group: Group) -> list[tuple[str, str, str, str, str]]:
-    """(case, from, to, change, interval) of comparisons between other arms: peers and variants with each other."""
-    cells = {cell.id: cell for cell in run.cells}
-    return [
-        (label(cells[c.cell], group.axes), arm_name(run, c.from_), arm_name(run, c.to), change_text(c), words.bounds(c))
-        for c in group.others
-        if c.reasons != ("both",)  # neither ran: that is told where each is told
-    ]
-
-
 def arm_name(run: Run, id: str) -> str:
     """An arm as a person names it: the branch's label (with the side where two have the same), with the variant; a peer
     by its own name."""
@@ -194,7 +184,7 @@ def _line(group: Group, row: Row) -> Line:
         interval=words.bounds(judged) if judged else own_interval(row.base, row.metric),
         rate=_pair(group, [words.rate(numbers.tflops(row.cell, numbers.time_ns(s, row.metric))) for s in _arms(row)]),
         memory=_pair(group, [words.size(numbers.time_ns(s, "peak_mem_bytes")) for s in _arms(row)]),
-        note=_note(judged),
+        note=note(judged),
     )
 
 
@@ -221,7 +211,7 @@ def _pair(group: Group, texts: list[str]) -> str:
     return f"{before} → {after}"
 
 
-def _note(judged: Comparison | None) -> str:
+def note(judged: Comparison | None) -> str:
     """What the verdict's brackets say, where the change's column does not say it already."""
     if judged is None:
         return ""

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from abprof.model import Block, Run
 
-from . import facts, failures, lines, sections, view, words
+from . import beside, facts, failures, lines, sections, view, words
 from .pages import environment
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
@@ -24,6 +24,7 @@ def markdown(run: Run, blocks: Sequence[Block]) -> str:
     groups = view.groups(run)
     return made.get_template("report.md").render(
         run=run,
+        beside=beside,
         groups=groups,
         facts=facts,
         failures=failures,

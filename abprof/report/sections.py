@@ -1,6 +1,7 @@
 """What workloads declare, as tables with a chart beside: the ladder, scaling, density sweep, autotuning, memory traffic.
 
-Speed-ups and efficiencies come from two arms' own times, so they have no interval; verdicts never rest on them.
+The ladder's speed-ups are those of the comparisons between variants, with interval and verdict, where the run has them.
+Other speed-ups and efficiencies come from two arms' own times, so they have no interval; verdicts never rest on them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from markupsafe import Markup
 
 from abprof.model import Observation, Sweep, Value
 
-from . import charts, numbers, words
+from . import beside, charts, numbers, words
+from .beside import Gain
 from .charts import Series
 from .lines import TextTable, time_text
 from .view import Group, Row, label
@@ -59,30 +61,46 @@ def ladder(group: Group) -> Iterator[Section]:
     rows: list[tuple[str, ...]] = []
     lines: list[Series] = []
     for cell, side, seen in _by_cell(group):
-        times = [(step, numbers.time_ns(seen.get(step), seen.metric)) for step in steps]
-        rows += _climb(group, cell, side, seen, times)
-        gains = _gains(times)
-        lines.append(Series(_named(group, cell, side), side, tuple((float(i), gain) for i, gain in gains)))
-    text = f"Steps in order; the baseline is {words.clean(steps[0])}. Speed-ups are ratios of the times beside them."
+        climbed = _climb(group, cell, seen, steps)
+        rows += (
+            (_case(group, cell), side, words.clean(step.name), step.time, step.rate, step.first.text, step.before.text)
+            for step in climbed
+        )
+        points = tuple((float(i), step.first.ratio) for i, step in enumerate(climbed) if step.first.ratio)
+        lines.append(Series(_named(group, cell, side), side, points))
+    text = f"Steps in order; the baseline is {words.clean(steps[0])}. {_HOW}"
     header = ("case", "side", "step", "time", "TFLOP/s", "of the baseline", "of the step before")
     drawn = charts.lines(_some(lines), y="speed-up of the baseline", ticks=tuple(map(words.clean, steps)))
     yield Section("Ladder", text, TextTable(header, tuple(rows), 3), drawn)
 
 
-def _climb(
-    group: Group, cell: Row, side: str, seen: Steps, times: Sequence[tuple[str, float | None]]
-) -> Iterator[tuple[str, ...]]:
-    first, before = times[0][1], None
-    for step, ns in times:
+_HOW = (
+    "A speed-up with an interval is of the two steps' turns beside each other, with the verdict by the rules for sides; "
+    "one without is a ratio of the times shown."
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the ladder in one cell and side."""
+
+    name: str
+    time: str
+    rate: str
+    first: Gain  # over the baseline
+    before: Gain  # over the step before
+
+
+def _climb(group: Group, cell: Row, seen: Steps, steps: Sequence[str]) -> list[Step]:
+    found, before = [], None
+    for name in steps:
+        one = seen.get(name)
+        ns = numbers.time_ns(one, seen.metric)
+        first = beside.gain(group, seen.get(steps[0]), one, seen.metric)
         rate = words.rate(numbers.tflops(cell.cell, ns))
-        told = time_text(seen.get(step), seen.metric)
-        yield (_case(group, cell), side, words.clean(step), told, rate, _ratio(first, ns), _ratio(before, ns))
-        before = ns
-
-
-def _gains(times: Sequence[tuple[str, float | None]]) -> list[tuple[int, float]]:
-    first = times[0][1]
-    return [(i, first / ns) for i, (_, ns) in enumerate(times) if first and ns]
+        found.append(Step(name, time_text(one, seen.metric), rate, first, beside.gain(group, before, one, seen.metric)))
+        before = one
+    return found
 
 
 # ---------------------------------------------------------------- scaling
@@ -330,10 +348,6 @@ def _named(group: Group, row: Row, side: str) -> str:
 
 def _some(lines: Sequence[Series]) -> list[Series]:
     return [line for line in lines if line.points][:LINES_UP_TO]
-
-
-def _ratio(before: float | None, after: float | None) -> str:
-    return f"{before / after:.2f} ×" if before and after else "-"
 
 
 def _number(value: Value | None) -> float | None:

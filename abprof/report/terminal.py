@@ -15,7 +15,7 @@ from rich.text import Text
 
 from abprof.model import Run
 
-from . import closing, facts, failures, lines, sections, view, words
+from . import beside, closing, facts, failures, lines, sections, view, words
 
 NARROW = 120  # columns; below that, what can be read elsewhere goes
 PIPED = 200
@@ -83,6 +83,8 @@ def _group(run: Run, group: view.Group, console: Console, everything: bool) -> N
     elif shown:
         console.print(_table(group, shown, console.width < NARROW))
     others = lines.sequential_table(run, group)
+    if group.target is None or everything:
+        _beside(run, group, console)
     if others.rows:
         _say(console, f"{lines.OTHERS_WAY} ({lines.sequential_rules(run)})", "dim")
         _fitting(others, console)
@@ -125,6 +127,13 @@ def _alone(group: view.Group, console: Console) -> None:
     if peers.rows:
         _say(console, "Libraries measured beside it", "dim")
         _fitting(peers, console)
+
+
+def _beside(run: Run, group: view.Group, console: Console) -> None:
+    found = beside.table(run, group)
+    if found.rows:
+        _say(console, f"With peers, and between variants. {beside.TEXT}", "dim")
+        _fitting(found, console)
 
 
 def _fitting(of: lines.TextTable, console: Console) -> None:

@@ -35,7 +35,7 @@ class TwoRuns:
 
 def compare(first: Run, second: Run) -> TwoRuns:
     """Rows by cell and arms. Numbers of two runs are never subtracted: each has its own interval, and they stand side by side."""
-    left, right = ({(c.cell, c.from_, c.to): c for c in run.comparisons} for run in (first, second))
+    left, right = ({(c.cell, c.from_, c.to): c for c in (*run.comparisons, *run.within)} for run in (first, second))
     both = [key for key in left if key in right]
     moved = [key for key in both if left[key].verdict != right[key].verdict]
     alone = [key for key in (*left, *right) if (key in left) != (key in right)]

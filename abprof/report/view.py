@@ -52,7 +52,7 @@ class Group:
     constants: dict[str, str]  # the others: their one value, or the name of the axis they always equal
     rows: tuple[Row, ...]
     peers: tuple[tuple[Cell, Arm, Observation], ...]  # library implementations measured beside
-    others: tuple[Comparison, ...]  # comparisons of other pairs of arms: variants with each other, peers
+    others: tuple[Comparison, ...]  # of other pairs of arms: peers with a side, variants of a side with each other
 
     @cached_property
     def variants(self) -> bool:
@@ -118,7 +118,8 @@ def _group(run: Run, workload: Workload, target: Side | None) -> Group:
     names = {cell.id: cell for cell in cells}
     peers = [(names[o.cell], arm(run, o.arm), o) for o in run.observations if o.cell in names and o.arm[:5] == "peer:"]
     sides = {target.id, "base"} if target else {"base"}
-    others = [c for k, c in judged.items() if c.cell in names and k not in used and arm(run, c.to).side in sides]
+    others = [c for k, c in judged.items() if k not in used] + list(run.within)
+    others = [c for c in others if c.cell in names and arm(run, c.to).side in sides]
     return Group(workload, target, axes, constants, tuple(sorted(rows, key=_rank)), tuple(peers), tuple(others))
 
 

@@ -42,6 +42,7 @@ _REASONS = {
     "clock": "the device's clock differed between the sides, and at one clock they compare otherwise",
     "power": "the power-limited mode disagrees on the sign",
     "budget": "the time budget ended first",
+    "not_pursued": "no epochs are spent on it for its own sake",
     "epochs": "still open after the last planned epoch",
     "interrupted": "interrupted",
     "not_measured": "not measured",
@@ -52,7 +53,7 @@ _REASONS = {
     "proof": "what it loaded is not its own",
 }
 _BOTH = {"unsupported": "not supported on either side", "missing": "missing on both sides"}
-_ARMS = ("base", "target", "peer", "side", "control")
+_ARMS = ("base", "target", "peer", "side", "control", "first", "second")
 
 
 def reason(code: str) -> str:

@@ -105,6 +105,7 @@ class Workload:
     text: str = ""
     judge: str = ""
     variants: list[str] = field(default_factory=list)
+    ladder: list[str] = field(default_factory=list)
     peers: list[str] = field(default_factory=list)
     default_peers: list[str] | None = None
     phases: list[tuple[str, str, str, float | None]] = field(default_factory=list)

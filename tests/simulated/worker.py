@@ -100,6 +100,7 @@ class Worker:
             peers=workload.peers,
             phases=[(name, span, text) for name, span, text, _ in workload.phases],
             seed_columns=workload.seed_columns,
+            ladder=workload.ladder,
             default_peers=workload.default_peers,
         )
 

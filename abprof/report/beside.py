@@ -1,0 +1,91 @@
+"""Comparisons beside base against target: peers with every side, variants of one side with each other.
+
+They are judged like side against side (abprof/comparison.py), so they have the same verdicts and intervals here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from abprof.model import Cell, Comparison, Observation, Run
+
+from . import numbers, words
+from .lines import TextTable, arm_name, change_text, note
+from .seed_tables import plain
+from .tables import Line, csv_text
+from .view import Group, label
+
+TEXT = "The second against the first, judged like side against side"
+HEADER = ("verdict", "case", "first", "second", "change of time", "95 % interval", "")
+ROWS_UP_TO = 300  # on a page and a terminal; comparisons.csv has all of them
+_TOLD = ("both", "unsupported", "missing")  # an arm that did not run is told where each is told
+_NUMBERS = ("pct", "low_pct", "high_pct", "certifiable_pct", "read_pct", "clock_pct", "sustained_pct", "p")
+
+
+def table(run: Run, group: Group) -> TextTable:
+    """A row a comparison, with its verdict. Those of arms that cannot run here are left out."""
+    cells = {cell.id: cell for cell in run.cells}
+    shown = [one for one in group.others if not any(code.endswith(_TOLD) for code in one.reasons)]
+    return TextTable(HEADER, tuple(_row(run, group, cells[one.cell], one) for one in shown[:ROWS_UP_TO]), 4)
+
+
+def _row(run: Run, group: Group, cell: Cell, one: Comparison) -> tuple[str, ...]:
+    verdict = f"{words.MARKS[one.verdict]} {one.verdict}"
+    arms = arm_name(run, one.from_), arm_name(run, one.to)
+    return (verdict, label(cell, group.axes), *arms, change_text(one), words.bounds(one), note(one))
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Speed-up of one arm over another: judged where the two were compared, else of their own times."""
+
+    ratio: float | None
+    text: str
+
+
+def gain(group: Group, before: Observation | None, after: Observation | None, metric: str) -> Gain:
+    """Speed-up of `after` over `before`, two arms of one cell: `1.110 × (1.104 to 1.116), faster`."""
+    times = [numbers.time_ns(one, metric) for one in (before, after)]
+    if not (before and after and times[0] and times[1]):
+        return Gain(None, "-")
+    judged = next((c for c in group.others if (c.cell, c.from_, c.to) == (after.cell, before.arm, after.arm)), None)
+    if judged is None or judged.pct is None:
+        return Gain(times[0] / times[1], f"{times[0] / times[1]:.2f} ×")
+    ratio, low, high = (_speedup(pct) for pct in (judged.pct, judged.high_pct, judged.low_pct))
+    around = f"({low:.3f} to {high:.3f})" if low and high else f"({words.bounds(judged)})"
+    return Gain(ratio, f"{ratio:.3f} × {around}, {judged.verdict}")
+
+
+def _speedup(pct: float | None) -> float | None:
+    """What a change of time is as a speed-up: -50 % is 2."""
+    return None if pct is None else 1 / (1 + pct / 100)
+
+
+def comparisons_csv(run: Run) -> str:
+    """comparisons.csv: a row per comparison of any family, in the order of run.json. Numbers unrounded, changes of time
+    in per cent."""
+    families = _families(run)
+    cells = {cell.id: cell for cell in run.cells}
+    lines = [_line(cells[one.cell], family, one) for family, rows in families for one in rows]
+    empty = _line(Cell(id="", workload="", kernel="", suite="", params={}), "", _NONE)
+    return csv_text(list(dict.fromkeys([*(name for line in lines for name in line), *empty])), lines)
+
+
+_NONE = Comparison(cell="", from_="", to="", metric="", verdict="unclear")
+
+
+def _families(run: Run) -> Iterator[tuple[str, Iterable[Comparison]]]:
+    peers = [one for one in run.comparisons if one.from_.startswith("peer:")]
+    yield "target", [one for one in run.comparisons if one not in peers]
+    yield from (("peer", peers), ("variant", run.within), ("control", run.controls))
+
+
+def _line(cell: Cell, family: str, one: Comparison) -> Line:
+    line = {"cell": cell.id, "workload": cell.workload}
+    line |= {f"param_{name}": plain(str(value)) for name, value in cell.params.items()}
+    line |= {"family": family, "from": one.from_, "to": one.to, "metric": one.metric, "verdict": one.verdict}
+    line |= {"reasons": plain(" ".join(one.reasons)), "discovery": str(one.discovery)}
+    line |= {"epochs": str(one.epochs), "look": str(one.look)}
+    values = {name: getattr(one, name) for name in _NUMBERS}
+    return line | {name: "" if value is None else repr(value) for name, value in values.items()}

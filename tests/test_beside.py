@@ -1,0 +1,231 @@
+"""Variants of one side against each other and peers against every side: verdicts by the sides' rules, families of their own."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from abprof import runfolder
+from abprof.model import Block, Run, Sweep
+from abprof.report import beside, sections, terminal, view
+from abprof.report.html import html
+from abprof.report.markdown import markdown
+from abprof.verdict import Judgement, judge, undecided
+from tests.blocks import block, epochs, head, side
+from tests.simulated.planted import SLOWER, NewLab, load, new_lab, times
+from tests.simulated.scenario import Noise, Scenario, Time
+
+__all__ = ["new_lab"]
+
+QUIET = [1.0, 1.001, 0.999, 1.0]
+WILD = [1.0, 1.05, 0.95, 1.0]
+STEPS = ("plain", "fast", "even", "wild")
+
+
+def ladder(*, sides: tuple[str, ...] = ("base",), steps: tuple[str, ...] = STEPS, **fields: object) -> Run:
+    """A run of a workload whose variants are a ladder."""
+    run = head(variants=STEPS, sides=[side(name) for name in sides], **fields)
+    return msgspec.structs.replace(run, workloads=(msgspec.structs.replace(run.workloads[0], ladder=steps),))
+
+
+def climbed(sides: tuple[str, ...] = ("base",), count: int = 4) -> list[Block]:
+    """`fast` takes 1/1.08 of the plain variant's time, `even` the same time, `wild` nobody knows."""
+    made = []
+    for epoch in range(count):
+        noise, wild = QUIET[epoch % 4], WILD[epoch % 4]
+        ratios = {"plain": 1.0, "fast": noise / 1.08, "even": noise, "wild": wild}
+        made.append(block(epoch, {f"{name}:{step}": ratio for name in sides for step, ratio in ratios.items()}))
+    return made
+
+
+def between(judged: Judgement) -> dict[tuple[str, str], str]:
+    return {(row.from_, row.to): row.verdict for row in judged.within}
+
+
+def test_variants_are_judged_against_the_plain_one_and_the_step_before() -> None:
+    judged = judge(ladder(), climbed())
+    assert between(judged) == {
+        ("base:plain", "base:fast"): "faster",
+        ("base:plain", "base:even"): "same",
+        ("base:plain", "base:wild"): "unclear",
+        ("base:fast", "base:even"): "slower",
+        ("base:even", "base:wild"): "unclear",
+    }
+    first = judged.within[0]
+    assert (first.metric, first.epochs, first.look) == ("wall", 4, 1)
+    assert first.pct == pytest.approx(100 / 1.08 - 100, abs=0.05)
+    assert first.low_pct is not None
+    assert first.high_pct is not None
+    assert first.low_pct < first.pct < first.high_pct < -1.5
+    assert judged.within[2].certifiable_pct is not None
+    assert (judged.comparisons, judged.header.exit_code) == ((), 0)
+    assert judged.header.sentence == (
+        "Profiled 1 cell of main; of 5 comparisons between its variants 2 unclear, 1 faster, 1 same, 1 slower."
+    )
+
+
+def test_one_branch_goes_on_until_its_variants_are_decided_and_two_sides_do_not() -> None:
+    assert undecided(ladder(), climbed()) == {"dense/n=0"}
+    assert {row.reasons for row in judge(ladder(), climbed()).within if row.verdict == "unclear"} == {("budget",)}
+    clear = msgspec.structs.replace(ladder(), arms=ladder().arms[:3])
+    calm = [block(i, {"base:plain": 1.0, "base:fast": r / 1.08, "base:even": r}) for i, r in enumerate(QUIET)]
+    assert undecided(clear, calm) == set()
+    both = ("base", "target")
+    same = [block(i, {f"{name}:{step}": r for name in both for step, r in zip(STEPS, (1, 1, 1, w), strict=True)})
+            for i, (r, w) in enumerate(zip(QUIET, WILD, strict=True))]  # fmt: skip
+    assert undecided(ladder(sides=both), same) == set()
+    open_ = [row for row in judge(ladder(sides=both), same).within if row.verdict == "unclear"]
+    assert {row.reasons for row in open_} == {("not_pursued",)}
+    assert {row.to for row in open_} == {"base:wild", "target:wild"}
+
+
+def test_a_sweeps_plain_variant_is_what_it_counts_from_and_without_one_there_are_no_pairs() -> None:
+    run = ladder(steps=())
+    assert judge(run, climbed()).within == ()
+    told = msgspec.structs.replace(run.workloads[0], sweep=Sweep(axes=("n",), against="even"))
+    rows = between(judge(msgspec.structs.replace(run, workloads=(told,)), climbed()))
+    assert list(rows) == [("base:even", f"base:{name}") for name in ("plain", "fast", "wild")]
+
+
+def test_a_step_that_does_not_run_is_broken_nowhere_and_no_pair_bridges_it() -> None:
+    blocks = [block(i, {"base:plain": 1.0, "base:even": 1.0, "base:wild": 1.0}, status={"base:fast": "unsupported"})
+              for i in range(4)]  # fmt: skip
+    rows = {(row.from_, row.to): (row.verdict, row.reasons) for row in judge(ladder(), blocks).within}
+    assert rows["base:plain", "base:fast"] == ("unclear", ("second_unsupported",))
+    assert rows["base:fast", "base:even"] == ("unclear", ("first_unsupported",))
+    assert rows["base:plain", "base:even"] == ("same", ())
+    assert ("base:plain", "base:wild") in rows
+    assert undecided(ladder(), blocks) == set()
+
+
+def test_each_family_has_its_own_false_discovery_control() -> None:
+    """A change that is barely certain stands among its own; nine peers that certainly differ do not carry it."""
+    run = head(9, peers=("lib",))
+    blocks = [b for cell in run.cells for b in epochs([1.0] * 4, cell=cell.id)]
+    barely = [1.021, 1.024, 1.021, 1.024]
+    alone = [block(i, {"base": 1.0, "target": r, "peer:lib": 2.0}) for i, r in enumerate(barely, 1)]
+    kept = {(row.cell, row.from_): row for row in judge(run, [*alone, *blocks[4:]]).comparisons}
+    changed = kept["dense/n=0", "base"]
+    assert (changed.verdict, changed.discovery) == ("slower", False)
+    with_peers = [block(i, {"base": 1.0, "target": 1.0, "peer:lib": 2.0}, cell=cell.id) for cell in run.cells[1:]
+                  for i in range(1, 5)]  # fmt: skip
+    again = {(row.cell, row.from_): row for row in judge(run, [*alone, *with_peers]).comparisons}
+    assert again["dense/n=0", "base"] == changed, "peers change nothing of what is said of the sides"
+    assert all(row.discovery for (_, first), row in again.items() if first == "peer:lib")
+    assert all(row.p is not None for row in again.values())
+
+
+# ---------------------------------------------------------------- whole runs
+
+
+LADDER = load(["a"], variants=["ws", "pipelined", "twin"], ladder=["ws", "pipelined", "twin"], peers=["lib"])
+PLANTED = times(
+    Time(factor=1 / 1.08, arm="pipelined"), Time(factor=1 / 1.08, arm="twin"), Time(factor=1.3, arm="peer:lib")
+)
+
+
+def test_one_branch_says_by_itself_which_variant_is_faster(new_lab: NewLab) -> None:
+    result = new_lab(Scenario(workloads={"w": LADDER}, times=PLANTED)).abprof("run", "main")
+    rows = {(row.from_, row.to): row for row in result.run.within}
+    exact = {
+        ("base:ws", "base:pipelined"): ("faster", -100 * (1 - 1 / 1.08)),
+        ("base:ws", "base:twin"): ("faster", -100 * (1 - 1 / 1.08)),
+        ("base:pipelined", "base:twin"): ("same", 0.0),
+    }
+    assert {key: row.verdict for key, row in rows.items()} == {key: verdict for key, (verdict, _) in exact.items()}
+    for key, (_, pct) in exact.items():
+        assert rows[key].pct == pytest.approx(pct)
+        assert rows[key].low_pct == pytest.approx(pct)
+    peers = {row.to: row for row in result.run.comparisons}
+    assert {row.from_ for row in peers.values()} == {"peer:lib"}
+    assert {to: row.verdict for to, row in peers.items()} == dict.fromkeys(
+        ("base:ws", "base:pipelined", "base:twin"), "faster"
+    )
+    assert peers["base:pipelined"].pct == pytest.approx(100 / 1.08 / 1.3 - 100)
+    assert result.code == 0
+    assert "of 3 comparisons between its variants 2 faster, 1 same" in result.out
+    assert "1.080 × (1.080 to 1.080), faster" in result.out
+    assert result.folder
+    table = pd.read_csv(result.folder / "comparisons.csv", dtype=str, keep_default_na=False)
+    assert list(table.family) == ["peer"] * 3 + ["variant"] * 3
+    assert list(table[table.family == "variant"].verdict) == ["faster", "faster", "same"]
+
+
+@pytest.mark.slow
+def test_a_noisy_variant_is_unclear_and_tells_what_could_have_been_certified(new_lab: NewLab) -> None:
+    wild = Noise(turn=0.3)
+    scenario = Scenario(workloads={"w": LADDER}, times=PLANTED, noise=[wild])
+    result = new_lab(scenario).abprof("run", "main", "--epochs", "4")
+    verdicts = {(row.from_, row.to): row for row in result.run.within}
+    row = verdicts["base:pipelined", "base:twin"]
+    assert (row.verdict, row.reasons) == ("unclear", ("epochs",))
+    assert row.certifiable_pct is not None
+    assert row.certifiable_pct > 0.5
+
+
+@pytest.mark.slow
+def test_two_sides_with_a_ladder_and_a_peer(new_lab: NewLab) -> None:
+    """What is between variants neither reaches the table of the sides nor the exit code."""
+    slower = Time(factor=SLOWER, side="target", arm="twin")
+    result = new_lab(Scenario(workloads={"w": LADDER}, times=[*PLANTED, slower])).abprof()
+    assert result.verdict("w/case=a", "target:twin") == "slower"
+    assert {row.verdict for row in result.run.within if row.from_ == "target:pipelined"} == {"slower"}
+    assert {row.verdict for row in result.run.within if row.from_ == "base:pipelined"} == {"same"}
+    assert result.run.header
+    assert (result.run.header.counts["comparisons"], result.run.header.counts["slower"]) == (3, 1)
+
+
+# ---------------------------------------------------------------- pages
+
+
+def judged(run: Run, blocks: list[Block]) -> Run:
+    told = judge(run, blocks)
+    return msgspec.structs.replace(run, header=told.header, observations=told.observations,
+                                   comparisons=told.comparisons, within=told.within)  # fmt: skip
+
+
+def test_every_page_has_the_verdicts_between_variants() -> None:
+    run, out = judged(ladder(), climbed()), io.StringIO()
+    terminal.show(run, Console(file=out, width=250), Path("x"))
+    for text in (out.getvalue(), markdown(run, climbed()), html(run, climbed())):
+        assert "7.41 % faster" in text
+        assert "1.080 × (1.077 to 1.083), faster" in text
+        assert "the time budget ended first" in text
+    (group,) = view.groups(run)
+    rows = beside.table(run, group).rows
+    assert [row[0] for row in rows] == ["▼ faster", "= same", "? unclear", "▲ slower", "? unclear"]
+    assert rows[0][2:4] == ("main plain", "main fast")
+    (climb,) = sections.of(group)
+    assert [row[5:] for row in climb.table.rows][:3] == [
+        ("1.00 ×", "-"),
+        ("1.080 × (1.077 to 1.083), faster", "1.080 × (1.077 to 1.083), faster"),
+        ("1.000 × (0.998 to 1.002), same", "0.926 × (0.926 to 0.926), slower"),
+    ]
+
+
+def test_arms_that_cannot_run_here_are_told_once_and_not_in_every_pair() -> None:
+    blocks = [block(i, {"base:plain": 1.0, "base:even": 1.0, "base:wild": 1.0}, status={"base:fast": "unsupported"})
+              for i in range(4)]  # fmt: skip
+    run = judged(ladder(), blocks)
+    (group,) = view.groups(run)
+    assert not any("fast" in " ".join(row) for row in beside.table(run, group).rows)
+    assert markdown(run, blocks).count("base:fast went unsupported") == 1
+
+
+def test_a_run_of_before_has_none_and_judging_it_again_finds_them() -> None:
+    old, blocks, _ = runfolder.read(Path(__file__).parent / "data" / "run_schema1")
+    assert old.within == ()
+    assert beside.comparisons_csv(old).startswith("cell,workload,param_")
+    again = judge(old, blocks)
+    assert {(row.from_, row.to) for row in again.comparisons} >= {(row.from_, row.to) for row in old.comparisons}
+
+
+def test_a_run_without_a_comparison_still_has_the_files_header() -> None:
+    run = msgspec.structs.replace(ladder(), comparisons=(), controls=())
+    header = "cell,workload,family,from,to,metric,verdict,reasons,discovery,epochs,look,pct,low_pct,high_pct,"
+    assert beside.comparisons_csv(run) == f"{header}certifiable_pct,read_pct,clock_pct,sustained_pct,p\n"
