@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -23,7 +23,7 @@ class Verbs(TyperGroup):
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """The context of this command line, with its verb."""
-        return super().make_context(info_name, with_verb(args), parent, **extra)
+        return super().make_context(info_name, with_verb(args, self.commands), parent, **extra)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """The first word: a verb, or what may follow `run`."""
@@ -69,11 +69,9 @@ def run_command_line(argv: Sequence[str]) -> int:
     return shown if argv else Exit.CANNOT_RUN
 
 
-def with_verb(argv: Sequence[str]) -> list[str]:
+def with_verb(argv: Sequence[str], verbs: Mapping[str, Any]) -> list[str]:
     """`abprof main feature` and `abprof --repo P main feature` mean `abprof run ...`. A verb's own name stays a verb."""
-    command = typer.main.get_command(app)
-    verbs = set(getattr(command, "commands", {}))
-    takes_value = run.options_with_values(app)
+    takes_value = run.options_with_values(verbs["run"])
     skip = False
     for word in argv:
         if skip:

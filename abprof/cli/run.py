@@ -35,13 +35,10 @@ def register(app: typer.Typer) -> None:
     app.command("run", help=run.__doc__, cls=FromEnvironment)(run)
 
 
-def options_with_values(app: typer.Typer) -> set[str]:
-    """Options of `run` that take the next word as their value."""
-    command: Any = typer.main.get_command(app)
-    params = command.commands["run"].params
-    return {
-        name for p in params if p.param_type_name == "option" and not p.is_flag for name in (*p.opts, *p.secondary_opts)
-    }
+def options_with_values(command: Any) -> set[str]:
+    """Options of `command`, which is `run`, that take the next word as their value."""
+    options = (p for p in command.params if p.param_type_name == "option" and not p.is_flag)
+    return {name for option in options for name in (*option.opts, *option.secondary_opts)}
 
 
 def run(

@@ -1,13 +1,15 @@
 """The doorway to pandas: lines of texts become a table, which is written and read.
 
 Every cell stays the text it is. No number is parsed or printed here, so that `-1.0000`, four decimals and empty cells
-mean the same before and after. pandas takes half a second to import: it waits until a table is made.
+mean the same before and after. pandas takes half a second to import: it waits until a table is read. Every run writes
+some, with the writer of the standard library, which pandas uses too.
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Sequence
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,15 @@ Line = dict[str, str]  # column -> cell
 
 def csv_text(header: Sequence[str], lines: Iterable[Line]) -> str:
     """A CSV file with these columns; a line's missing ones are empty. Raises ValueError for a column not among them."""
-    return _frame(header, list(lines)).to_csv(index=False, lineterminator="\n")
+    rows = list(lines)
+    unknown = {name for line in rows for name in line} - set(header)
+    if unknown:
+        raise ValueError(f"no column for {', '.join(sorted(unknown))}")
+    written = StringIO()
+    writer = csv.DictWriter(written, header, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return written.getvalue()
 
 
 def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
@@ -46,16 +56,6 @@ def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
     if not rows:
         raise AbprofError("no rows", where=str(path))
     return tuple(header), [dict(zip(header, row, strict=True)) for row in rows]
-
-
-def _frame(header: Sequence[str], lines: Sequence[Line]) -> DataFrame:
-    import pandas as pd
-
-    unknown = {name for line in lines for name in line} - set(header)
-    if unknown:
-        raise ValueError(f"no column for {', '.join(sorted(unknown))}")
-    rows = [[line.get(name, "") for name in header] for line in lines]
-    return pd.DataFrame(rows, columns=list(header), dtype=object)  # object: a text stays the very text it is
 
 
 def _refuse_ragged(frame: DataFrame, path: Path) -> None:
