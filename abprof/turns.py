@@ -45,7 +45,7 @@ TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
 # Seconds of turns per arm, cell and epoch. Enough for the median of a round's ratios to be quieter than the epoch.
 _SECONDS = {"cuda": 0.35, "cpu": 0.30, "simulated": 0.35}
 _EARLY = 2  # rounds between re-allocations in the fewest: an epoch that is settled by then has seen four placements
-_LONG_PHASED = 1e9  # ns: ten calls of that under a profiler take too long
+_PHASED = 2e8  # ns of calls under a profiler: the rows wait for them, and long calls do not need many
 _LONG_OPEN = 1e9  # ns: inputs that take so long to make are not made again for that
 _EMPTIES = 8  # at most; their median is known to some 30 ns where single ones scatter by 100
 # An epoch needs to know its median this much better than the margin; what is left between epochs, only epochs can tell.
@@ -107,8 +107,8 @@ def calls_of_a_turn(kind: str, call_ns: float) -> int:
 
 
 def phase_calls(call_ns: float) -> int:
-    """Calls in the pass that reads phases: one where it takes a second, so that its answer does not take minutes."""
-    return 10 if call_ns < _LONG_PHASED else 1
+    """Calls in the pass that reads phases: ten, of long calls as few as take 0.2 s."""
+    return max(1, min(10, math.ceil(_PHASED / max(call_ns, 1.0))))
 
 
 def allotted(pace: Pace, rounds: int, share: float = 1.0) -> Pace:

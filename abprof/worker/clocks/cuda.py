@@ -39,6 +39,7 @@ class CudaClock:
         self._flush: torch.Tensor | None = None
         self._held = 0
         self._spins: dict[str, float] = {}  # ns, by arm: those of one worker need different times
+        self._enqueued = 0.0  # ns the host took to enqueue the last call on an idle device
         self._cycles_per_ns = max(self._clock_khz() / 1e6, 0.5)
         self._stamps = _stamps(self.device)
 
@@ -82,7 +83,8 @@ class CudaClock:
         return self._stamps.mhz() if self._stamps is not None else 0.0
 
     def _one(self, op: Op, arm: str, *, cold: bool, stamp: bool = False) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-        spin = self._spins.get(arm, 100_000.0)
+        # An arm's first turn goes by its warm-up: a spin that is too short costs a call more, and some take a second.
+        spin = self._spins.get(arm, 100_000.0 + 1.5 * self._enqueued)
         while True:
             if op.reset:
                 op.reset()
@@ -117,6 +119,7 @@ class CudaClock:
         self.sync()
         start = time.perf_counter_ns()
         op.call()
+        self._enqueued = float(time.perf_counter_ns() - start)
         self.sync()
         return float(time.perf_counter_ns() - start)
 
