@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from abprof.report import words
-from abprof.report.seed_tables import plain
+from abprof.report.tables import plain
 
 from . import runs
 

@@ -21,6 +21,7 @@ from ._batched import Shape
 API = 1
 KERNEL = "ladder"
 SUITE = "fmha_scaling"
+SEED_COLUMNS = ("seq_len", "batch", "n_heads", "head_dim", "dtype", "causal")
 LADDER = ("basic", "exp2", "memory", "full")
 VARIANTS = (*LADDER, "cutile_basic", "cutile_exp2", "cutile_memory", "cutile_full")
 SCALED = "seq_len"

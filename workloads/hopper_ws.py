@@ -20,6 +20,7 @@ from ._batched import Shape
 API = 1
 KERNEL = "wsattn"
 SUITE = "hopper_ws"
+SEED_COLUMNS = ("N_CTX", "B", "H", "D", "dtype", "sm_scale")
 VARIANTS = ("ws", "ws_pipelined")
 LADDER = VARIANTS
 SCALED = "N_CTX"

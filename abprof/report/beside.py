@@ -6,14 +6,12 @@ They are judged like side against side (abprof/comparison.py), so they have the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
-from abprof.model import Cell, Comparison, Observation, Run
+from abprof.model import Cell, Comparison, Run
 
-from . import numbers, words
+from . import words
 from .lines import TextTable, arm_name, change_text, note
-from .seed_tables import plain
-from .tables import Line, csv_text
+from .tables import Line, csv_text, plain
 from .view import Group, label
 
 TEXT = "The second against the first, judged like side against side"
@@ -34,32 +32,6 @@ def _row(run: Run, group: Group, cell: Cell, one: Comparison) -> tuple[str, ...]
     verdict = f"{words.MARKS[one.verdict]} {one.verdict}"
     arms = arm_name(run, one.from_), arm_name(run, one.to)
     return (verdict, label(cell, group.axes), *arms, change_text(one), words.bounds(one), note(one))
-
-
-@dataclass(frozen=True)
-class Gain:
-    """Speed-up of one arm over another: judged where the two were compared, else of their own times."""
-
-    ratio: float | None
-    text: str
-
-
-def gain(group: Group, before: Observation | None, after: Observation | None, metric: str) -> Gain:
-    """Speed-up of `after` over `before`, two arms of one cell: `1.110 × (1.104 to 1.116), faster`."""
-    times = [numbers.time_ns(one, metric) for one in (before, after)]
-    if not (before and after and times[0] and times[1]):
-        return Gain(None, "-")
-    judged = next((c for c in group.others if (c.cell, c.from_, c.to) == (after.cell, before.arm, after.arm)), None)
-    if judged is None or judged.pct is None:
-        return Gain(times[0] / times[1], f"{times[0] / times[1]:.2f} ×")
-    ratio, low, high = (_speedup(pct) for pct in (judged.pct, judged.high_pct, judged.low_pct))
-    around = f"({low:.3f} to {high:.3f})" if low and high else f"({words.bounds(judged)})"
-    return Gain(ratio, f"{ratio:.3f} × {around}, {judged.verdict}")
-
-
-def _speedup(pct: float | None) -> float | None:
-    """What a change of time is as a speed-up: -50 % is 2."""
-    return None if pct is None else 1 / (1 + pct / 100)
 
 
 def comparisons_csv(run: Run) -> str:

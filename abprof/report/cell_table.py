@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from abprof.model import Cell, Comparison, Observation, Run
 
 from . import numbers
-from .seed_tables import plain
-from .tables import Line, csv_text
+from .tables import Line, csv_text, plain
 from .view import arm, judged_metric
 
 _PARAM = "param_"

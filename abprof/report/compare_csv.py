@@ -16,8 +16,8 @@ from abprof.runfolder import replace
 
 from . import seed_format, tables
 from .seed_format import LATER_COLUMNS
-from .seed_tables import compared, is_number
-from .tables import Line, csv_text
+from .seed_tables import compared
+from .tables import Line, csv_text, is_number
 
 Pair = tuple[Line | None, Line | None]  # a case's row in the base and in the target file
 OLD_SPARSE = ("seqlen", "sparsity_ratio", "block_size", "direction")

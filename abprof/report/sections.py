@@ -1,44 +1,36 @@
 """What workloads declare, as tables with a chart beside: the ladder, scaling, density sweep, autotuning, memory traffic.
 
-The ladder's speed-ups are those of the comparisons between variants, with interval and verdict, where the run has them.
-Other speed-ups and efficiencies come from two arms' own times, so they have no interval; verdicts never rest on them.
+Speed-ups of a sweep and efficiencies come from two arms' own times, so they have no interval; verdicts never rest on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-
-from markupsafe import Markup
 
 from abprof.model import Observation, Sweep, Value
 
-from . import beside, charts, numbers, words
-from .beside import Gain
+from . import charts, numbers, words
 from .charts import Series
+from .ladder import ladder
 from .lines import TextTable, time_text
-from .view import Group, Row, label
+from .steps import Section, Steps, by_cell, case, number, order, shown, sides, some
+from .view import Group, Row
 
 ROWS_UP_TO = 300  # of a section's table; cells.csv has all of them
-LINES_UP_TO = 8  # of a chart
 LEVELS = {"minimum_dram_bytes": "DRAM", "minimum_l2_bytes": "L2", "minimum_l1_bytes": "L1"}
-AUTOTUNED = "autotuned"
-Sides = list[tuple[str, Callable[[Row], Observation | None]]]
-
-
-@dataclass(frozen=True)
-class Section:
-    """One view of a workload's rows. `chart` is empty where there is nothing to draw, and shows what the table says."""
-
-    title: str
-    text: str
-    table: TextTable
-    chart: Markup = Markup("")  # noqa: RUF009 - a constant
+CONFIGURED = {
+    "autotuned": ("Autotuning", "The configuration that each side's kernel ran with."),
+    "configuration": (
+        "Configuration",
+        "What the package's table of platforms has for this device, as each side ran it.",
+    ),
+}
 
 
 def of(group: Group) -> list[Section]:
     """The sections that the workload of this group declares and that its rows have something to say in."""
-    made = [*ladder(group), *scaling(group), *sweep(group), *autotune(group), *memory(group)]
+    made = [*ladder(group), *scaling(group), *sweep(group), *configurations(group), *memory(group)]
     return [_cut(section) for section in made if section.table.rows]
 
 
@@ -50,59 +42,6 @@ def _cut(section: Section) -> Section:
     return replace(section, table=table, text=f"{section.text} The first {ROWS_UP_TO} of {len(rows)} rows.")
 
 
-# ---------------------------------------------------------------- ladder
-
-
-def ladder(group: Group) -> Iterator[Section]:
-    """Each step's time and rate, against the first step and against the one before."""
-    steps = group.workload.ladder
-    if not steps:
-        return
-    rows: list[tuple[str, ...]] = []
-    lines: list[Series] = []
-    for cell, side, seen in _by_cell(group):
-        climbed = _climb(group, cell, seen, steps)
-        rows += (
-            (_case(group, cell), side, words.clean(step.name), step.time, step.rate, step.first.text, step.before.text)
-            for step in climbed
-        )
-        points = tuple((float(i), step.first.ratio) for i, step in enumerate(climbed) if step.first.ratio)
-        lines.append(Series(_named(group, cell, side), side, points))
-    text = f"Steps in order; the baseline is {words.clean(steps[0])}. {_HOW}"
-    header = ("case", "side", "step", "time", "TFLOP/s", "of the baseline", "of the step before")
-    drawn = charts.lines(_some(lines), y="speed-up of the baseline", ticks=tuple(map(words.clean, steps)))
-    yield Section("Ladder", text, TextTable(header, tuple(rows), 3), drawn)
-
-
-_HOW = (
-    "A speed-up with an interval is of the two steps' turns beside each other, with the verdict by the rules for sides; "
-    "one without is a ratio of the times shown."
-)
-
-
-@dataclass(frozen=True)
-class Step:
-    """A step of the ladder in one cell and side."""
-
-    name: str
-    time: str
-    rate: str
-    first: Gain  # over the baseline
-    before: Gain  # over the step before
-
-
-def _climb(group: Group, cell: Row, seen: Steps, steps: Sequence[str]) -> list[Step]:
-    found, before = [], None
-    for name in steps:
-        one = seen.get(name)
-        ns = numbers.time_ns(one, seen.metric)
-        first = beside.gain(group, seen.get(steps[0]), one, seen.metric)
-        rate = words.rate(numbers.tflops(cell.cell, ns))
-        found.append(Step(name, time_text(one, seen.metric), rate, first, beside.gain(group, before, one, seen.metric)))
-        before = one
-    return found
-
-
 # ---------------------------------------------------------------- scaling
 
 
@@ -111,19 +50,19 @@ def scaling(group: Group) -> Iterator[Section]:
     axis = group.workload.scaled
     if axis not in group.axes:
         return
-    names = group.workload.ladder or tuple(dict.fromkeys(row.variant for row in group.rows if row.variant))
+    names = shown(group)
     every = _series(group, axis)
     rated = any(point.rate for points in every.values() for point in points)
     rows: list[tuple[str, ...]] = []
     drawn: list[Series] = []
-    for (case, side), points in every.items():
+    for (which, side), points in every.items():
         rows += _along(axis, names, points)
-        known = [(_number(point.row.cell.params[axis]), point.rate if rated else point.ms) for point in points]
-        drawn.append(Series(f"{case} {side}", side, tuple((x, y) for x, y in known if x is not None and y)))
+        known = [(number(point.row.cell.params[axis]), point.rate if rated else point.ms) for point in points]
+        drawn.append(Series(f"{which} {side}", side, tuple((x, y) for x, y in known if x is not None and y)))
     axis = words.clean(axis)
     told = "Efficiency is the TFLOP/s at a value as a share of the most in its series." if rated else ""
     header = ("case", "side", axis, *(names or ("time",)), *(["best"] if names else []), "TFLOP/s", "efficiency")
-    picture = charts.lines(_some(drawn), y="TFLOP/s" if rated else "ms a call", x=axis, log_x=True, log_y=not rated)
+    picture = charts.lines(some(drawn), y="TFLOP/s" if rated else "ms a call", x=axis, log_x=True, log_y=not rated)
     yield Section(f"Scaling over {axis}", told, TextTable(header, tuple(rows), 3), picture)
 
 
@@ -162,12 +101,12 @@ def _along(axis: str, names: Sequence[str], points: Sequence[Point]) -> Iterator
 def _series(group: Group, axis: str) -> dict[tuple[str, str], list[Point]]:
     """(case without the axis, side) -> its points in the axis's order."""
     found: dict[tuple[str, str], list[Point]] = {}
-    for row, side, seen in _by_cell(group):
+    for row, side, seen in by_cell(group):
         known = [ns for one in seen.arms.values() if (ns := numbers.time_ns(one, seen.metric))]
-        case = _case(group, row, without=axis)
-        found.setdefault((case, side), []).append(Point(case, row, side, seen, min(known, default=None)))
+        which = case(group, row, without=axis)
+        found.setdefault((which, side), []).append(Point(which, row, side, seen, min(known, default=None)))
     for points in found.values():
-        points.sort(key=lambda point: _order(point.row.cell.params[axis]))
+        points.sort(key=lambda point: order(point.row.cell.params[axis]))
     return found
 
 
@@ -185,7 +124,7 @@ def sweep(group: Group) -> Iterator[Section]:
     if declared is None:
         return
     rows, lines = [], []
-    for side, arm in _sides(group):
+    for side, arm in sides(group):
         points: list[tuple[float, float]] = []
         for row, density, gain in _densities(group, declared, arm):
             times = time_text(arm(row), row.metric)
@@ -238,7 +177,7 @@ def _curve(declared: Sweep, row: Row) -> tuple[str, ...]:
 
 def _density(declared: Sweep, row: Row, seen: Observation | None) -> float | None:
     told = seen.facts.get(declared.density) if seen else None
-    return _number(row.cell.params.get(declared.density) if told is None else told)
+    return number(row.cell.params.get(declared.density) if told is None else told)
 
 
 def _band(declared: Sweep, density: float) -> tuple[float, float] | None:
@@ -253,22 +192,22 @@ def _placed(gain: float, band: tuple[float, float]) -> str:
     return "below" if gain < band[0] else "above" if gain > band[1] else "inside"
 
 
-# ---------------------------------------------------------------- autotuning, memory
+# ---------------------------------------------------------------- configurations, memory
 
 
-def autotune(group: Group) -> Iterator[Section]:
-    """The configuration that autotuning chose, per case; where sides differ it says so."""
-    rows = []
-    for row in group.rows:
-        told = [seen.facts.get(AUTOTUNED) if (seen := arm(row)) else None for _, arm in _sides(group)]
-        if any(one is not None for one in told):
-            texts = [words.NOT_RECORDED if one is None else words.fact(one) for one in told]
-            differs = [_same(told)] if group.target else []
-            rows.append((group.name(row), *texts, *differs))
-    header = ("case", *(side for side, _ in _sides(group)), *(["sides"] if group.target else []))
-    yield Section(
-        "Autotuning", "The configuration that each side's kernel ran with.", TextTable(header, tuple(rows), 1)
-    )
+def configurations(group: Group) -> Iterator[Section]:
+    """The configuration of each case, chosen by autotuning or read from the package's table of platforms; where sides
+    differ it says so."""
+    for fact, (title, text) in CONFIGURED.items():
+        rows = []
+        for row in group.rows:
+            told = [seen.facts.get(fact) if (seen := arm(row)) else None for _, arm in sides(group)]
+            if any(one is not None for one in told):
+                texts = [words.NOT_RECORDED if one is None else words.fact(one) for one in told]
+                differs = [_same(told)] if group.target else []
+                rows.append((group.name(row), *texts, *differs))
+        header = ("case", *(side for side, _ in sides(group)), *(["sides"] if group.target else []))
+        yield Section(title, text, TextTable(header, tuple(rows), 1))
 
 
 def _same(told: Sequence[Value | None]) -> str:
@@ -279,14 +218,14 @@ def _same(told: Sequence[Value | None]) -> str:
 
 def memory(group: Group) -> Iterator[Section]:
     """The least traffic that a call can do, per level, beside peak memory and the rate that would be at the time taken."""
-    seen = [(row, side, one) for row in group.rows for side, arm in _sides(group) if (one := arm(row))]
+    seen = [(row, side, one) for row in group.rows for side, arm in sides(group) if (one := arm(row))]
     levels = [name for name in LEVELS if any(name in one.facts for _, _, one in seen)]
     rows = []
     for row, side, one in seen:
         if not any(name in one.facts for name in levels):
             continue
         ns = numbers.time_ns(one, row.metric)
-        least = [_number(one.facts.get(name)) for name in levels]
+        least = [number(one.facts.get(name)) for name in levels]
         sizes = [words.size(count) for count in least]
         rates = [words.rate(count / ns if count and ns else None) for count in least]
         rows.append((group.name(row), side, *sizes, *rates, words.size(numbers.time_ns(one, "peak_mem_bytes"))))
@@ -299,56 +238,3 @@ def memory(group: Group) -> Iterator[Section]:
     )
     text = "The least bytes that a call must move, as the workload predicts, and the rate if it moved no more."
     yield Section("Memory traffic", text, TextTable(header, tuple(rows), 2))
-
-
-# ---------------------------------------------------------------- rows by cell
-
-
-@dataclass(frozen=True)
-class Steps:
-    """One side's arms of one cell, by variant."""
-
-    metric: str
-    arms: Mapping[str, Observation | None]
-
-    def get(self, variant: str) -> Observation | None:
-        """The variant's observation, None where there is none."""
-        return self.arms.get(variant)
-
-
-def _sides(group: Group) -> Sides:
-    base: Sides = [("base", lambda row: row.base)]
-    return [*base, (group.target.id, lambda row: row.target)] if group.target else base
-
-
-def _by_cell(group: Group) -> Iterator[tuple[Row, str, Steps]]:
-    """One of the cell's rows, the side, and that side's arms; cells in the order of the matrix."""
-    cells: dict[str, list[Row]] = {}
-    for row in group.rows:
-        cells.setdefault(row.cell.id, []).append(row)
-    order = {row.cell.id: tuple(_order(value) for value in row.cell.params.values()) for row in group.rows}
-    for id in sorted(cells, key=order.__getitem__):
-        for side, arm in _sides(group):
-            yield cells[id][0], side, Steps(cells[id][0].metric, {row.variant: arm(row) for row in cells[id]})
-
-
-def _order(value: Value) -> tuple[int, float, str]:
-    number = _number(value)
-    return (1, 0.0, str(value)) if number is None else (0, number, "")
-
-
-def _case(group: Group, row: Row, without: str = "") -> str:
-    axes = [axis for axis in group.axes if axis != without]
-    return label(row.cell, axes) if axes else words.clean(group.workload.name)
-
-
-def _named(group: Group, row: Row, side: str) -> str:
-    return f"{_case(group, row)} {side}" if group.target else _case(group, row)
-
-
-def _some(lines: Sequence[Series]) -> list[Series]:
-    return [line for line in lines if line.points][:LINES_UP_TO]
-
-
-def _number(value: Value | None) -> float | None:
-    return None if value is None or isinstance(value, bool | str) else float(value)

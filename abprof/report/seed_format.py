@@ -51,7 +51,8 @@ def compare_keys(columns: Sequence[str]) -> tuple[str, ...]:
     """Key columns of a compare file, in the scripts' order: these axes, `direction` last, the dense ones as there."""
     if set(columns) == set(DENSE):
         return DENSE_KEYS
-    return (*(name for name in columns if name != "direction"), "direction")
+    last = ("direction",) if "direction" in columns else ()
+    return (*(name for name in columns if name not in last), *last)
 
 
 def compared_columns(keys: Sequence[str]) -> tuple[str, ...]:

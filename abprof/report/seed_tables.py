@@ -1,7 +1,8 @@
 """profile_SUITE_BRANCH.csv and compare_BASE_TARGET_SUITE.csv: the branch-profile scripts' columns, then ours.
 
 A row per configuration and direction (and variant), whatever became of it: an arm that did not run has `-1.0000` in
-the scripts' columns and says in ours what happened.
+the scripts' columns and says in ours what happened. Suites whose cases have no direction have the scripts' latency and
+rate, and none of their columns of forward and backward phases.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from itertools import takewhile
 from abprof.model import Build, Cell, Observation, Run, Side, Workload
 from abprof.names import safe_labels
 
-from . import numbers, seed_format, words
+from . import gains, numbers, seed_format
 from .seed_format import LATER_COLUMNS, VALUE_COLUMNS, decimal
-from .tables import Line, csv_text
-from .view import Row, groups
+from .steps import ArmOf
+from .tables import Line, csv_text, plain
+from .view import Group, Row, groups
 
 _OURS = ("variant", "latency_low_ms", "latency_high_ms", "status", "verdict", "reason", "metric", "epochs", "gb_per_s",
          "peak_mem_bytes", "phase_total_ms", "residual_ms", "flops", "flop_convention")  # fmt: skip
 _BESIDE = ("status", "reason", "latency_ms", "latency_low_ms", "latency_high_ms", "commit", "build_key", "proof",
            "artefacts_sha256")  # fmt: skip
+_GAINS = ("speedup_over_", "scaling_", "best_step")
 _IDENTITY = ("branch", "commit", "tree", "build_key", "proof", "artefacts_sha256", "cell")
 
 
@@ -31,8 +34,23 @@ class Suite:
     """Workloads that write into one file: the same suite name and the same columns."""
 
     name: str
-    columns: tuple[str, ...]  # the axes' columns, `direction` last
+    columns: tuple[str, ...]  # the axes' columns, `direction` last if it is one
     workloads: tuple[Workload, ...]
+
+    @property
+    def directed(self) -> bool:
+        """Whether cases are forward or backward."""
+        return "direction" in self.columns
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The scripts' columns after the axes, without those that came later."""
+        return VALUE_COLUMNS if self.directed else VALUE_COLUMNS[:2]
+
+    @property
+    def later(self) -> tuple[str, ...]:
+        """The scripts' columns that came later."""
+        return LATER_COLUMNS if self.directed else ()
 
 
 def files(run: Run) -> dict[str, str]:
@@ -57,7 +75,8 @@ def suites(run: Run) -> list[Suite]:
     merged: dict[tuple[str, tuple[str, ...]], list[Workload]] = {}
     for workload in run.workloads:
         if workload.seed_columns and any(cell.workload == workload.name for cell in run.cells):
-            columns = (*(name for name in workload.seed_columns if name != "direction"), "direction")
+            last = ("direction",) if "direction" in workload.seed_columns else ()
+            columns = (*(name for name in workload.seed_columns if name not in last), *last)
             merged.setdefault((workload.suite, columns), []).append(workload)
     labels = safe_labels((name, workloads[0].sha256) for (name, _), workloads in merged.items())
     return [
@@ -68,25 +87,31 @@ def suites(run: Run) -> list[Suite]:
 
 def profile_header(suite: Suite, lines: Sequence[Line]) -> list[str]:
     """The scripts' columns, the two that came later, phases of other names, then everything else the lines have."""
-    seeds = [*suite.columns, *VALUE_COLUMNS, *LATER_COLUMNS]
+    seeds = [*suite.columns, *suite.values, *suite.later]
     phases = sorted({name for line in lines for name in takewhile(lambda name: name != _OURS[0], line)} - set(seeds))
     return list(dict.fromkeys([*seeds, *phases, *(name for line in lines for name in line)]))
 
 
 def profile_lines(run: Run, suite: Suite, side: Side) -> list[Line]:
     """One side's rows, in the order of the run's cells."""
-    rows = {(row.cell.id, row.variant): row for row in _rows(run, suite, None if side.id == "base" else side)}
+    found = _groups(run, suite, None if side.id == "base" else side)
+    rows = {(row.cell.id, row.variant): row for group in found for row in group.rows}
+    more = {key: line for group in found for key, line in gains.columns(group, _arm(side)).items()}
+    names = dict.fromkeys(name for line in more.values() for name in line)
     order = {cell.id: place for place, cell in enumerate(run.cells)}
     others = numbers.sequential(run)
-    return [_profile_line(run, suite, side, rows[key], others) for key in sorted(rows, key=lambda key: order[key[0]])]
+    return [
+        _profile_line(run, suite, side, rows[key], others) | {name: more[key].get(name, "") for name in names}
+        for key in sorted(rows, key=lambda key: order[key[0]])
+    ]
 
 
 def compare_lines(run: Run, suite: Suite, target: Side, profiles: dict[str, list[Line]]) -> Iterator[Line]:
     """The scripts' comparison computed from the profiles' own digits, and our verdict after it."""
-    rows = {(row.cell.id, row.variant): row for row in _rows(run, suite, target)}
+    rows = {(row.cell.id, row.variant): row for group in _groups(run, suite, target) for row in group.rows}
     other = {(line["cell"], line["variant"]): line for line in profiles[target.id]}
     keys = seed_format.compare_keys(suite.columns)
-    columns = (*seed_format.compared_columns(keys), *LATER_COLUMNS)
+    columns = (*(seed_format.compared_columns(keys) if suite.directed else suite.values), *suite.later)
     for base in profiles["base"]:
         key = (base["cell"], base["variant"])
         line = {name: base[name] for name in keys} | compared(base, other.get(key, {}), columns)
@@ -104,38 +129,23 @@ def compared(base: Line, target: Line, columns: Iterable[str]) -> Line:
     return line
 
 
-def plain(text: str) -> str:
-    """Foreign text as a cell: one line, and never taken for a formula by a spreadsheet."""
-    line = words.clean(text)
-    return f"'{line}" if line[:1] in ("=", "+", "-", "@") and not is_number(line) else line
-
-
-def is_number(text: str) -> bool:
-    """Whether a cell is a number as these files have them."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _profile_line(run: Run, suite: Suite, side: Side, row: Row, others: Sequence[str]) -> Line:
-    seen = row.base if side.id == "base" else row.target
+    seen = _arm(side)(row)
     ns = numbers.time_ns(seen, row.metric)
     line = {name: plain(str(row.cell.params.get(name, ""))) for name in suite.columns}
     line |= {"latency_ms": decimal(_ms(ns)), "tflops_per_sec": decimal(numbers.tflops(row.cell, ns))}
-    line |= _phases(row.cell, seen) | _ours(row, seen, side)
+    line |= _phases(suite, row.cell, seen) | _ours(row, seen, side)
     line |= {f"{name}_ms": _plain_ms(numbers.time_ns(seen, name)) for name in others}
     rest = (name for name in row.cell.params if name not in suite.columns)
     line |= {name if name not in line else f"axis_{name}": plain(str(row.cell.params[name])) for name in rest}
     return line | _identity(run, side, row.cell)
 
 
-def _phases(cell: Cell, seen: Observation | None) -> Line:
+def _phases(suite: Suite, cell: Cell, seen: Observation | None) -> Line:
     """Phases of the cell's direction; empty cells in the other direction's columns. Others come after."""
     here = str(cell.params.get("direction", ""))
     parts = numbers.breakdown(cell, seen).phases
-    columns = (*VALUE_COLUMNS[2:], *LATER_COLUMNS)
+    columns = (*suite.values[2:], *suite.later)
     line = {
         column: decimal(_ms(parts.get(column[4:-3]))) if column.startswith(f"{here}_") else "" for column in columns
     }
@@ -204,16 +214,20 @@ def _verdict(row: Row) -> Line:
 def _both(base: Line, target: Line) -> Line:
     """Our columns of both sides beside each other, and once, at the end, what both share."""
     line: Line = {}
-    for name in _BESIDE:
+    for name in (*_BESIDE, *(name for name in base if name.startswith(_GAINS))):
         line |= {f"{name}_baseline": base.get(name, ""), f"{name}_target": target.get(name, "")}
     return line | {name: base[name] for name in ("metric", "variant", "flop_convention", "cell")}
 
 
-def _rows(run: Run, suite: Suite, target: Side | None) -> Iterator[Row]:
+def _groups(run: Run, suite: Suite, target: Side | None) -> list[Group]:
+    """The suite's groups against this target; all of them for the base."""
     names = {workload.name for workload in suite.workloads}
-    for group in groups(run):
-        if group.workload.name in names and (target is None or (group.target and group.target.id == target.id)):
-            yield from group.rows
+    found = [group for group in groups(run) if group.workload.name in names]
+    return [group for group in found if target is None or (group.target and group.target.id == target.id)]
+
+
+def _arm(side: Side) -> ArmOf:
+    return (lambda row: row.base) if side.id == "base" else (lambda row: row.target)
 
 
 def _ms(ns: float | None) -> float | None:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from abprof.errors import AbprofError
 
+from . import words
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -56,6 +58,21 @@ def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
     if not rows:
         raise AbprofError("no rows", where=str(path))
     return tuple(header), [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def plain(text: str) -> str:
+    """Foreign text as a cell: one line, and never taken for a formula by a spreadsheet."""
+    line = words.clean(text)
+    return f"'{line}" if line[:1] in ("=", "+", "-", "@") and not is_number(line) else line
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell is a number as these files have them."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _refuse_ragged(frame: DataFrame, path: Path) -> None:

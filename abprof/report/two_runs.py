@@ -13,8 +13,7 @@ from abprof.model import Comparison, Run
 from . import terminal, words
 from .lines import TextTable, change_text
 from .markdown import escape
-from .seed_tables import plain
-from .tables import csv_text
+from .tables import csv_text, plain
 
 Key = tuple[str, str, str]  # cell, from, to
 

@@ -59,6 +59,11 @@ class Group:
         """Whether rows are told apart by a variant too."""
         return any(row.variant for row in self.rows)
 
+    @cached_property
+    def beside(self) -> dict[tuple[str, str, str], Comparison]:
+        """`others` by cell, from and to."""
+        return {(one.cell, one.from_, one.to): one for one in self.others}
+
     def name(self, row: Row) -> str:
         """The cell by the axes that tell it apart: `mask_type=full direction=fwd`, with the variant."""
         return label(row.cell, self.axes, row.variant)

@@ -1,0 +1,73 @@
+"""The ladder: each step's time and rates beside each other, against the first step, the one before, and the peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from . import charts, gains, numbers, words
+from .charts import Series
+from .lines import TextTable, time_text
+from .steps import Section, Steps, by_cell, case, named, shown, sides, some
+from .view import Group, Row
+
+
+def ladder(group: Group) -> Iterator[Section]:
+    """One section, if the workload declares a ladder. Steps in order, then variants that stand beside it."""
+    steps = group.workload.ladder
+    if not steps:
+        return
+    extra, names = _Extra(group), shown(group)
+    rows: list[tuple[str, ...]] = []
+    lines: list[Series] = []
+    for cell, side, seen in by_cell(group):
+        points = []
+        for place, name in enumerate(names):
+            before = steps[place - 1] if 0 < place < len(steps) else ""
+            first, last = (gains.gain(group, seen.get(one), seen.get(name), seen.metric) for one in (steps[0], before))
+            rate = words.rate(numbers.tflops(cell.cell, seen.ns(name)))
+            told = (case(group, cell), side, words.clean(name), time_text(seen.get(name), seen.metric), rate)
+            rows.append((*told, first.text, last.text, *extra.cells(cell, side, seen, name)))
+            points += [(float(place), first.ratio)] if first.ratio and place < len(steps) else []
+        lines.append(Series(named(group, cell, side), side, tuple(points)))
+    header = ("case", "side", "step", "time", "TFLOP/s", "of the baseline", "of the step before", *extra.header)
+    drawn = charts.lines(some(lines), y="speed-up of the baseline", ticks=tuple(map(words.clean, steps)))
+    yield Section("Ladder", _text(steps[0], extra), TextTable(header, tuple(rows), 3), drawn)
+
+
+def _text(first: str, extra: _Extra) -> str:
+    text = f"Steps in order; the baseline is {words.clean(first)}. "
+    text += "A speed-up with an interval is of turns beside each other, with the verdict by the rules for sides; one "
+    text += "without is a ratio of the times shown."
+    if extra.axis:
+        text += (
+            f" Scaling efficiency is the growth of a step's TFLOP/s since its smallest {extra.axis}, over the growth of "
+            f"{extra.axis}."
+        )
+    return text
+
+
+class _Extra:
+    """Columns that stand only where the workload has what they need: bytes, peers, a scaled axis."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.bytes = any(row.cell.bytes for row in group.rows)
+        self.peers = gains.peers(group)
+        self.scaled = {side: gains.efficiency(group, arm) for side, arm in sides(group)}
+        self.axis = words.clean(group.workload.scaled) if any(self.scaled.values()) else ""
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        names = [f"of {words.clean(name)}" for name in self.peers]
+        return (*names, *(("GB/s", "MB") if self.bytes else ()), *(["scaling efficiency"] if self.axis else []))
+
+    def cells(self, row: Row, side: str, seen: Steps, name: str) -> Iterator[str]:
+        """This step's texts, in the header's order."""
+        for by_cell_id in self.peers.values():
+            yield gains.gain(self.group, by_cell_id.get(row.cell.id), seen.get(name), seen.metric).text
+        if self.bytes:
+            yield words.rate(numbers.gbps(row.cell, seen.ns(name)))
+            yield words.NOT_RECORDED if row.cell.bytes is None else f"{row.cell.bytes / 1e6:.3f}"
+        if self.axis:
+            share = self.scaled[side].get((row.cell.id, name))
+            yield "-" if share is None else f"{share:.3f}"
