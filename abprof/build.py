@@ -174,6 +174,7 @@ def _record(job: Job, key: str, place: Path, known: Published, log: Path, *, cac
         artefacts=known.artefacts,
         facts=known.facts,
         unproved=known.unproved,
+        compile_seconds=known.compile_seconds,
     )
 
 

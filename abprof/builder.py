@@ -33,6 +33,7 @@ class Published(Record, frozen=True):
     artefacts: tuple[Artefact, ...]
     facts: dict[str, str]
     unproved: str  # why a file that the builder had loaded may not be there; "" when all may
+    compile_seconds: dict[str, float] = {}  # of each kernel that Triton compiled, by its key
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ class Builder:
                 variants=tuple(built.variants),
                 artefacts=tuple(msgspec.convert(a, Artefact) for a in proved.artefacts),
                 facts=proved.facts,
+                compile_seconds=_compile_seconds(worker, self.shop.timeout),
                 unproved=proved.reason,
             ), []
         except WorkerFault as fault:
@@ -175,6 +177,15 @@ class Builder:
             self.say(self.job.name, f"{cell.id}: {died.reason}")
             return False
         return True
+
+
+def _compile_seconds(worker: Worker, timeout: float) -> dict[str, float]:
+    """What is told beside the proof: a worker that cannot say so has built all the same."""
+    try:
+        loaded: wire.Loaded = worker.call(wire.Load(), timeout)
+    except WorkerFault:
+        return {}
+    return {kernel.key: kernel.seconds for kernel in loaded.kernels if kernel.seconds is not None}
 
 
 def _first_error(log: Path) -> str:

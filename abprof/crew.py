@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 
 from abprof import wire
-from abprof.model import Artefact, Build, Checkout, Package, Proof
+from abprof.model import Artefact, Build, Checkout, Kernel, Package, Proof
 from abprof.proc import Worker, WorkerDied, WorkerFault
 from abprof.workshop import Workshop
 
@@ -211,6 +212,16 @@ class Crew:
             )
             for id, proved in self.prove().items()
             if self._workers[id].alive
+        ]
+
+    def kernels(self) -> list[Kernel]:
+        """What Triton compiled for each side's worker, as records of the run; of a worker that cannot say, nothing."""
+        return [
+            msgspec.convert(dataclasses.asdict(made) | {"side": id, "package": package, "kind": "triton"}, Kernel)
+            for id, reply in self._ask_all(wire.Load()).items()
+            if isinstance(reply, wire.Loaded) and id != "control"
+            for package in [self._posts[id].package.name]
+            for made in reply.kernels
         ]
 
 

@@ -13,12 +13,14 @@ from abprof import turns, wire
 from abprof.allocation import Allocation
 from abprof.budget import Budget
 from abprof.crew import Crew, Post, posts
-from abprof.model import Arm, Block, Build, Cell, Checkout, Outcome, Package, Proof, Run
+from abprof.model import Arm, Block, Build, Cell, Checkout, Kernel, Outcome, Package, Proof, Run
 from abprof.one_at_a_time import OneAtATime
 from abprof.protocols import Device
 from abprof.relay import Relay
 from abprof.sitting import Request, Sitting
 from abprof.workshop import Workshop
+
+Item = Block | Proof | Kernel
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Epoch:
     usual: dict[str, dict[str, float]]  # cell -> arm -> ns of a warm call, from earlier epochs
     allocation: Allocation  # of rounds, from earlier epochs
     relay: Relay
-    phases: bool  # the second, so that a profiler that takes seconds to start does not hold up the first rows
+    profile: bool  # the second, so that a profiler that takes seconds to start does not hold up the first rows
     once: float = 0.0  # seconds spent on what no other epoch repeats
     more: float = 0.0  # seconds spent on rounds beyond the fewest
 
@@ -66,8 +68,8 @@ class Shift:
 
 def epochs(
     ground: Ground, wanted: Callable[[], set[str]], allocation: Allocation, *, first: int, done: int, budget: float
-) -> Iterator[Block | Proof]:
-    """Blocks as they end, and what the workers had loaded.
+) -> Iterator[Item]:
+    """Blocks as they end, and what the workers had loaded and compiled.
 
     `wanted` says which cells need one more epoch; `allocation` knows what earlier epochs taught, and learns; `first` is
     the number of the next, and `done` how many of an earlier invocation count towards the first look. A further epoch
@@ -84,7 +86,7 @@ def epochs(
             if number > first and (quick or not plan.affords(share)):
                 return
             start = time.monotonic()
-            epoch = Epoch(number, share, seen, crowded, usual, allocation, relay, phases=quick or number == first + 1)
+            epoch = Epoch(number, share, seen, crowded, usual, allocation, relay, quick or number == first + 1)
             for item in _epoch(ground, epoch, todo):
                 if isinstance(item, Block) and _checked(item):
                     seen.add(item.cell)
@@ -94,7 +96,7 @@ def epochs(
             todo = wanted() & ground.arms.keys()
 
 
-def _epoch(ground: Ground, epoch: Epoch, todo: set[str]) -> Iterator[Block | Proof]:
+def _epoch(ground: Ground, epoch: Epoch, todo: set[str]) -> Iterator[Item]:
     """One epoch of all undecided cells, package by package."""
     shifts = _shifts(ground, epoch.number, todo)
     following = [*shifts[1:], *([] if ground.run.settings.quick else _shifts(ground, epoch.number + 1, todo))]
@@ -121,7 +123,7 @@ def _shifts(ground: Ground, number: int, todo: set[str]) -> list[Shift]:
     return shifts
 
 
-def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) -> Iterator[Block | Proof]:
+def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) -> Iterator[Item]:
     cells, present = shift.cells, {post.id for post in shift.posts}
     began = time.monotonic()
     with epoch.relay.crew(shift.posts, epoch.number) as crew:
@@ -143,6 +145,7 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
             epoch.allocation.learn(block, started)
             yield _identical(block, arms) if cell.id in ground.identical else block
         yield from crew.proofs()
+        yield from crew.kernels()
 
 
 def _sit(ground: Ground, crew: Crew, epoch: Epoch, request: Request) -> tuple[Sitting, Block]:
@@ -160,14 +163,14 @@ def _sit(ground: Ground, crew: Crew, epoch: Epoch, request: Request) -> tuple[Si
 def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) -> Request:
     check = cell.id not in epoch.seen
     load = next(w for w in ground.run.workloads if w.name == cell.workload)
-    phases = epoch.phases and bool(load.phases)
     return Request(
         cell,
         arms,
         epoch.number,
         ground.run.settings,
         check,
-        phases,
+        epoch.profile,
+        epoch.profile and bool(load.phases),
         load.judge,
         ground.timeout,
         epoch.share,

@@ -171,6 +171,7 @@ class Build(Record, frozen=True, kw_only=True):
     artefacts: tuple[Artefact, ...] = ()  # what a worker of this build loads
     facts: dict[str, str] = {}  # compiler, flags, kernel resources
     unproved: str = ""  # why a file that its builder had loaded may not be there; "" when all may
+    compile_seconds: dict[str, float] = {}  # of each kernel that Triton compiled, by Kernel.key
 
 
 # ---------------------------------------------------------------- measure
@@ -189,6 +190,30 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
     wall: float  # ns per call by the wall clock
     empty: float = 0.0  # ns of an empty launch by the judged metric's timer, in this turn; 0: not timed
     mhz: float = 0.0  # the device's mean clock over the turn's calls; 0: not known
+
+
+class Launch(Record, frozen=True, kw_only=True):
+    """One kernel within a call (on a CPU one of torch's operations), as often as it ran with this grid. None, and what
+    is empty, was not told."""
+
+    name: str
+    count: int
+    ns: float  # all its launches in a call together, in the profiled pass
+    compiled: str = ""  # Kernel.key
+    choice: str = ""  # the configuration that its autotuner took for this call
+    offered: str = ""  # hash of those that it took it from
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    registers: int | None = None
+    shared_bytes: int | None = None
+
+
+class Census(Record, frozen=True, kw_only=True):
+    """What one call of an arm launched, from the profiled pass. All calls of that pass launched the same."""
+
+    launches: tuple[Launch, ...] = ()
+    hidden_ns: float | None = None  # of the kernels' time, that which passed while another kernel ran
+    missing: str = ""  # why it is not known; then there are no launches here
 
 
 class CheckResult(Record, frozen=True, kw_only=True):
@@ -212,6 +237,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     phases: dict[str, float | None] | None = None  # ns per call by phase name, with "total"; None: not recorded
     facts: dict[str, Value] = {}  # what the workload says of this case and arm; told with the check
     log: str = ""
+    census: Census | None = None  # None: not asked in this block
 
 
 class MachineState(Record, frozen=True, kw_only=True):
@@ -276,6 +302,16 @@ class Observation(Record, frozen=True, kw_only=True):
     facts: dict[str, Value] = {}  # measured density, autotuned configuration, ... (docs/WRITING.md)
     epochs: int = 0
     log: str = ""
+    census: Census | None = None
+
+
+class Cause(Record, frozen=True, kw_only=True):
+    """What most likely changed the time of a row, and the evidence it rests on (abprof/why.py)."""
+
+    kind: str  # the rule: spills, autotune, launches, ...
+    text: str  # in words, with the numbers of both sides
+    kernels: tuple[str, ...] = ()  # names of the kernels or functions it speaks of
+    evidence: tuple[str, ...] = ()  # where it was read: "census", "kernels", "phases", "clock"
 
 
 class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
@@ -301,6 +337,7 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
     look: int = 0
     p: float | None = None  # against "inside the threshold", for false-discovery control
     discovery: bool = False  # survives false-discovery control over the run's rows of its family (abprof/comparison.py)
+    causes: tuple[Cause, ...] | None = None  # surest first; (): looked for and none found; None: not looked for
 
 
 class Advice(Record, frozen=True, kw_only=True):
@@ -322,6 +359,43 @@ class Proof(Record, frozen=True, kw_only=True):
     reason: str = ""
     artefacts: tuple[Artefact, ...] = ()  # at the last look
     looks: int = 1  # how often it was asked in this epoch with this answer: twice when it lived through the timing
+
+
+class Function(Record, frozen=True, kw_only=True):
+    """A function of a shared object: hash of its instructions, and how many there are of each class."""
+
+    name: str
+    code: str
+    classes: dict[str, int]
+
+
+class Kernel(Record, frozen=True, kw_only=True):
+    """A compiled kernel, or a shared object of the side's own, that a worker of this side had loaded.
+
+    What is None was not recorded; `missing` says why its machine code was not read.
+    """
+
+    side: str
+    package: str
+    name: str
+    kind: Literal["triton", "cuda", "object"]
+    key: str  # what launches call it by; of an object its file's name
+    path: str = ""
+    sha256: str = ""  # of its file
+    code: str = ""  # hash of its machine code and constants: equal on both sides means the same code
+    seconds: float | None = None  # to compile
+    warps: int | None = None
+    stages: int | None = None
+    ctas: int | None = None
+    shared_bytes: int | None = None
+    registers: int | None = None  # a thread's
+    stack_bytes: int | None = None  # a thread's
+    constants: dict[str, Value] = {}
+    classes: dict[str, int] | None = None  # instructions of each class (abprof/code/)
+    functions: tuple[Function, ...] = ()  # of an object: those that are not the same on all sides
+    compiler: str = ""
+    flags: str = ""
+    missing: str = "not read"
 
 
 class Header(Record, frozen=True, kw_only=True):
@@ -411,6 +485,7 @@ class Run(Record, frozen=True, kw_only=True):
     within: tuple[Comparison, ...] = ()  # variants of one side with each other; runs of before have none
     controls: tuple[Comparison, ...] = ()
     proofs: tuple[Proof, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
     warnings: tuple[Advice, ...] = ()
 
     def side(self, id: str) -> Side:

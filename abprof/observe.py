@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from abprof import stats
 from abprof.evidence import Evidence
-from abprof.model import SUSTAINED, Block, Metric, Observation, Outcome, Value
+from abprof.model import SUSTAINED, Block, Census, Metric, Observation, Outcome, Value
 
 _PAUSE = 120.0  # seconds between two blocks: longer, and the second is of a later invocation (rerun, --resume)
 
@@ -54,6 +54,7 @@ def _observation(item: Evidence, arm: str) -> Observation:
         facts=facts(item, arm),
         epochs=len(medians),
         log=state.log,
+        census=census(item, arm),
     )
 
 
@@ -127,6 +128,12 @@ def facts(item: Evidence, arm: str) -> dict[str, Value]:
     for outcome in _outcomes(item, arm):
         told |= outcome.facts
     return told
+
+
+def census(item: Evidence, arm: str) -> Census | None:
+    """What a call launched; of several passes (a rerun's) the last that knows."""
+    told = [outcome.census for outcome in _outcomes(item, arm) if outcome.census is not None]
+    return next((one for one in reversed(told) if not one.missing), told[-1] if told else None)
 
 
 def _outcomes(item: Evidence, arm: str) -> list[Outcome]:

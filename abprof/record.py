@@ -14,8 +14,9 @@ from typing import Literal
 
 import msgspec
 
-from abprof import names, paths, runfolder, verdict
-from abprof.model import UNJUDGED_METRICS, Block, Build, Proof, Run
+from abprof import kernels, names, paths, runfolder, verdict
+from abprof.code.reader import Reader
+from abprof.model import UNJUDGED_METRICS, Block, Build, Kernel, Proof, Run
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
 from abprof.view import View
@@ -33,7 +34,8 @@ class Record:
         self.head = head
         self.blocks = blocks
         self.view = view
-        self.proofs: list[Proof] = []
+        self.proofs: list[Proof] = list(head.proofs)
+        self.kernels = {_identity(kernel): kernel for kernel in head.kernels}
         self.older = older  # blocks of earlier invocations: a rerun plans its looks on its own
         self.interrupted = False
         self._labels = names.short_labels(head.cells)
@@ -65,8 +67,11 @@ class Record:
         """Cells whose change is worth measuring without a pause."""
         return verdict.power_bound(self.head, self.blocks, self.proofs)
 
-    def add(self, item: Block | Proof) -> None:
+    def add(self, item: Block | Proof | Kernel) -> None:
         """Keep a block on disk before anything else is done with it."""
+        if isinstance(item, Kernel):
+            self.kernels.setdefault(_identity(item), item)
+            return
         if isinstance(item, Proof):
             self._prove(item)
             return
@@ -78,6 +83,14 @@ class Record:
             self.folder.write_run(self.judged("running"))
             done = time.monotonic()
             self._next_write = done + max(_REWRITE, _REWRITE_SHARE * (done - began))
+
+    def read_kernels(self, reader: Reader) -> None:
+        """What the machine code of everything loaded is made of. To be called after all timing."""
+        run = msgspec.structs.replace(self.head, proofs=tuple(self.proofs))
+        read = {_identity(kernel): kernel for kernel in kernels.read_all(run, self.kernels.values(), reader)}
+        lost = {who for who, kernel in read.items() if kernel.missing and who in self.kernels}  # their files are gone
+        self.kernels |= {who: kernel for who, kernel in read.items() if who not in lost}
+        self.kernels |= {who: read[who] for who in lost if self.kernels[who].missing}
 
     def _prove(self, item: Proof) -> None:
         """A worker is asked before and after timing: the same answer twice is one record of two looks."""
@@ -104,7 +117,7 @@ class Record:
 
     def judged(self, status: Literal["running", "complete", "interrupted"]) -> Run:
         """The run with verdicts on everything measured so far."""
-        head = msgspec.structs.replace(self.head, status=status)
+        head = msgspec.structs.replace(self.head, status=status, kernels=tuple(self.kernels.values()))
         judgement = verdict.judge(head, self.blocks, self.proofs)
         return msgspec.structs.replace(
             head,
@@ -114,6 +127,7 @@ class Record:
             within=judgement.within,
             controls=judgement.controls,
             proofs=tuple(self.proofs),
+            kernels=head.kernels,
             warnings=judgement.warnings,
         )
 
@@ -129,6 +143,10 @@ class Record:
         self.view.detach()
         report.write_all(self.folder.path, run, self.blocks)
         return run
+
+
+def _identity(kernel: Kernel) -> tuple[str, ...]:
+    return kernel.side, kernel.package, kernel.kind, kernel.key, kernel.sha256
 
 
 @contextlib.contextmanager

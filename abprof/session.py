@@ -13,6 +13,7 @@ import msgspec
 
 from abprof import noise, proc, repo, rerun, runfolder, stats
 from abprof.cleaning import BUILDS_IN_USE
+from abprof.code.reader import Reader
 from abprof.config import Config
 from abprof.errors import AbprofError
 from abprof.lease import lease
@@ -79,7 +80,6 @@ def again(
         view.attach(folder.path / "output.txt")
         plan = make_plan(place, trees, folder.logs, view, Again(head, cells))
         record = Record(folder, head, blocks, view, older=0 if resume else len(blocks))
-        record.proofs = list(head.proofs)
         for note in notes:
             view.warn(note)
         measure(place, plan, record, view)
@@ -124,7 +124,6 @@ def _record(path: Path, say: Callable[[str], None] | None = None) -> Record:
     for note in notes:
         (say or view.warn)(note)
     record = Record(RunFolder(path.parent if path.is_file() else path), head, blocks, view)
-    record.proofs = list(head.proofs)
     return record
 
 
@@ -145,6 +144,8 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
                 record.add(block)
         for block in also(ground, record.next_epoch) if also else ():
             record.add(block)
+        chains = plan.shop.toolchain.values()
+        record.read_kernels(Reader(place.cache / "code", [chain.get("prefix", "") for chain in chains]))
 
 
 @contextlib.contextmanager

@@ -13,10 +13,11 @@ import msgspec
 
 from abprof import turns, wire
 from abprof.crew import Crew
-from abprof.model import Arm, Block, Cell, CheckResult, MachineState, Outcome, Settings, Status, Turn
+from abprof.model import Arm, Block, Cell, Census, CheckResult, MachineState, Outcome, Settings, Status, Turn
 from abprof.proc import WorkerDied, WorkerFault, WorkerHung
 from abprof.protocols import Device
 
+NEVER_LAUNCHED = "a call launches nothing on the device: what was timed is not the kernel's work"
 Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process, and what it had loaded
 
 
@@ -29,7 +30,8 @@ class Request:
     epoch: int
     settings: Settings
     check: bool  # correctness too: the first sitting of a cell in this invocation
-    phases: bool
+    profile: bool  # a profiled pass before the turns: what a call launches,
+    phases: bool  # and the phases that the workload declares
     judge: Literal["gpu", "wall"]
     timeout: float
     share: float = 1.0  # of the rounds that the rules give (abprof/budget.py)
@@ -150,11 +152,22 @@ class Sitting:
             self._check(seat)
             self.checking += time.monotonic() - begin
         own = not seat.arm.peer and seat.arm.side != "control"
-        if self.request.phases and own and seat.takes_turns and seat.opened is not None:
-            phased = self._ask(seat, wire.Phases(seat.arm.id, turns.phase_calls(seat.opened.call_ns)))
-            if phased is not None:
-                times = {**phased.phases, "total": phased.total}
-                seat.outcome = msgspec.structs.replace(seat.outcome, phases=times)
+        if self.request.profile and own and seat.takes_turns and seat.opened is not None:
+            self._profile(seat, seat.opened.call_ns)
+
+    def _profile(self, seat: Seat, call_ns: float) -> None:
+        """The profiled pass. A call that launches nothing is no kernel's work, however right its outputs are."""
+        asked = turns.profiled(seat.arm.id, call_ns, phases=self.request.phases)
+        phased: wire.Phased | None = self._ask(seat, asked)
+        if phased is None:
+            return
+        times = {**phased.phases, "total": phased.total} if self.request.phases else None
+        census = msgspec.convert(dataclasses.asdict(phased.census), Census)
+        seat.outcome = msgspec.structs.replace(seat.outcome, phases=times, census=census)
+        if self.device.kind == "cuda" and not census.missing and not census.launches:
+            self._fail(seat, "wrong", NEVER_LAUNCHED)
+            if not self.request.settings.allow_wrong:
+                seat.opened = None
 
     def _settle(self) -> Proofs:
         """What is loaded before the first turn; the device's clocks are watched from here."""

@@ -111,6 +111,14 @@ def phase_calls(call_ns: float) -> int:
     return max(1, min(10, math.ceil(_PHASED / max(call_ns, 1.0))))
 
 
+def profiled(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
+    """The pass that reads phases. Without any it reads what a call launches: two calls say whether all are alike, and
+    one does where it takes a second."""
+    if phases:
+        return wire.Phases(arm, phase_calls(call_ns))
+    return wire.Phases(arm, 2, 1) if call_ns < _LONG_PHASED else wire.Phases(arm, 1, 0)
+
+
 def allotted(pace: Pace, rounds: int, share: float = 1.0) -> Pace:
     """The pace with so many rounds (abprof/allocation.py): even, no fewer than ever, at most four times the usual; where
     the budget affords a `share` only (abprof/budget.py), at most what that leaves."""

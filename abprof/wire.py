@@ -198,16 +198,74 @@ class Turned:
 
 @dataclass(frozen=True)
 class Phases:
+    """A profiled pass of `calls` calls, after `discarded` more that are not read."""
+
     arm: str
     calls: int
+    discarded: int = 2
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel within a call (on a CPU one of torch's operations), as often as it ran with this grid.
+
+    `ns` is the median over calls of all its launches together. What is None, or empty, was not told.
+    """
+
+    name: str
+    count: int
+    ns: float
+    compiled: str = ""  # Compiled.key: which of the kernels that Triton compiled
+    choice: str = ""  # what its autotuner chose for this call
+    offered: str = ""  # hash of what its autotuner chose from
+    grid: list[int] = field(default_factory=list)
+    block: list[int] = field(default_factory=list)
+    registers: int | None = None
+    shared_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Census:
+    """What one call launched. `missing`: why that is not known; then there are no launches here."""
+
+    launches: list[Launch] = field(default_factory=list)
+    hidden_ns: float | None = None  # of the kernels' time that which ran beside another kernel
+    missing: str = ""
 
 
 @dataclass(frozen=True)
 class Phased:
-    """Mean ns per call of each declared phase in a separate profiled pass; None: the range never ran."""
+    """Median ns per call of each declared phase in a separate profiled pass; None: the range never ran."""
 
     phases: dict[str, float | None]
     total: float
+    census: Census = field(default_factory=lambda: Census(missing="not told"))
+
+
+@dataclass(frozen=True)
+class Load:
+    """List the kernels that were compiled for this worker."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One kernel that Triton compiled, or found compiled in its cache."""
+
+    key: str  # its name and the first digits of its compile hash
+    name: str
+    path: str  # its machine code's file, "" when there is none
+    sha256: str
+    seconds: float | None  # to compile; None: it came from the cache
+    warps: int | None = None
+    stages: int | None = None
+    ctas: int | None = None
+    shared_bytes: int | None = None
+    constants: dict[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    kernels: list[Compiled]
 
 
 @dataclass(frozen=True)
@@ -257,6 +315,7 @@ VERBS: dict[str, tuple[type, type]] = {
     "check": (Check, Checked),
     "turn": (Turn, Turned),
     "phases": (Phases, Phased),
+    "load": (Load, Loaded),
     "close": (Close, Closed),
     "prove": (Prove, Proved),
     "stop": (Stop, Closed),
@@ -316,6 +375,9 @@ def _value(name: str, value: Any, hint: Any) -> Any:
     for choice in get_args(hint) if isinstance(hint, UnionType) else (hint,):
         if is_dataclass(choice) and isinstance(value, dict):
             return unpack(choice, value)  # type: ignore[arg-type]  # a class: hints have no instances
+        inner = get_args(choice)[:1] if get_origin(choice) is list else ()
+        if inner and is_dataclass(inner[0]) and isinstance(value, list):
+            return [_value(name, item, inner[0]) for item in value]
         if _fits(value, choice):
             return value
     if isinstance(value, float) and not isfinite(value):

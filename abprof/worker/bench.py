@@ -267,12 +267,22 @@ class Bench:
         arm.wall = self.clock.wall(arm.op)
 
     def phases(self, request: wire.Phases) -> wire.Phased:
-        """A profiled pass of its own, so that instrumentation never touches the timing."""
+        """A profiled pass of its own, so that instrumentation never touches the timing: phases, and what is launched."""
         arm = self.arms[request.arm]
         module = self._workload(arm.request.workload)
         ranges = {name: spec[0] for name, spec in getattr(module, "PHASES", {}).items()}
-        found, total = profile.phases(arm.op, ranges, request.calls, self.clock)
-        return wire.Phased(found, total)
+        phased = profile.phases(
+            arm.op, ranges, request.calls, self.clock, discarded=request.discarded, watch=self.compiles
+        )
+        if self.mounted is None or phased.census.missing:
+            return phased
+        launches = compiles.chosen(phased.census.launches, self.mounted.__name__)
+        return dataclasses.replace(phased, census=dataclasses.replace(phased.census, launches=launches))
+
+    def load(self, request: wire.Load) -> wire.Loaded:
+        """Kernels that Triton compiled for this process."""
+        del request
+        return wire.Loaded(self.compiles.compiled())
 
     def close(self, request: wire.Close) -> wire.Closed:
         """Forget the cell."""

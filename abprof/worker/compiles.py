@@ -1,27 +1,35 @@
-"""Watches Triton compile and load kernels: a compile during timing voids the epoch, and a kernel's hash is proof."""
+"""Watches Triton compile, load and launch kernels: a compile during timing voids the epoch, a kernel's hash is proof,
+and what a call launched is evidence of why it takes its time."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from abprof import wire
+
+_LONGEST = 80  # letters of a constant
 
 
 class Watch:
     """Counts compilations, and keeps hash and resources of each compiled kernel that was loaded.
 
-    Uses triton.knobs (3.4 and later); without Triton it counts nothing.
+    Uses triton.knobs (3.6 and later); without Triton it counts nothing.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self._kernels: dict[str, str] = {}
-        self._facts: dict[str, str] = {}
+        self._kernels: dict[str, wire.Compiled] = {}
+        self._functions: dict[Any, str] = {}  # the driver's handle -> key, of what was loaded
         self._installed = False
 
     def install(self) -> None:
-        """Hook into Triton, once."""
+        """Hook into Triton, once. Nothing is called at a launch but while `launches` records."""
         if self._installed:
             return
         self._installed = True
@@ -29,34 +37,133 @@ class Watch:
             from triton import knobs
 
             knobs.compilation.listener = self._compiled
+            knobs.runtime.kernel_load_end_hook.add(self._loaded)
 
     def _compiled(self, *, src: Any, metadata: Any, metadata_group: Any, times: Any, cache_hit: bool) -> None:
         """Triton's compilation listener. Called for cache hits too."""
         name = str(metadata.get("name") or getattr(src, "name", "kernel"))
         binary = next((Path(p) for f, p in (metadata_group or {}).items() if f.endswith(".cubin")), None)
-        digest = (
-            hashlib.sha256(binary.read_bytes()).hexdigest()
-            if binary and binary.exists()
-            else str(metadata.get("hash", ""))
+        there = binary is not None and binary.exists()
+        code_hash = str(metadata.get("hash", ""))
+        key = _key(name, code_hash)
+        seconds = None if cache_hit else float(getattr(times, "total", 0) or 0) / 1e6
+        known = self._kernels.get(key)
+        made = wire.Compiled(
+            key=key,
+            name=name,
+            path=str(binary) if there else "",
+            sha256=hashlib.sha256(binary.read_bytes()).hexdigest() if binary and there else code_hash,
+            seconds=known.seconds if known and seconds is None else seconds,
+            warps=_number(metadata.get("num_warps")),
+            stages=_number(metadata.get("num_stages")),
+            ctas=_number(metadata.get("num_ctas")),
+            shared_bytes=_number(metadata.get("shared")),
+            constants=_constants(src),
         )
-        key = f"{name}[{str(metadata.get('hash', ''))[:8]}]"
-        self._kernels[key] = digest
+        self._kernels[key] = made
         if not cache_hit:
             self.count += 1
-            seconds = (
-                sum(v for v in vars(times).values() if isinstance(v, int | float)) / 1e6
-                if hasattr(times, "__dict__")
-                else 0.0
-            )
-            self._facts[key] = (
-                f"compiled in {seconds:.2f} s, {metadata.get('shared', '?')} B shared, {metadata.get('num_warps', '?')} warps"
-            )
-            print(f"triton: {key} {self._facts[key]}", flush=True)
+            print(f"triton: {key} {_in_words(made)}", flush=True)
+
+    def _loaded(self, _module: Any, function: Any, name: str, _metadata_group: Any, code_hash: str) -> None:
+        """Triton's hook after it has loaded a kernel onto the device."""
+        with contextlib.suppress(TypeError):  # a handle that cannot be a key is not known again
+            self._functions[function] = _key(name, str(code_hash))
+
+    @contextlib.contextmanager
+    def launches(self) -> Iterator[list[tuple[str, str]]]:
+        """(name, key) of every kernel that Triton launches while the block runs, in order."""
+        seen: list[tuple[str, str]] = []
+
+        def launched(metadata: Any) -> None:
+            told = getattr(metadata, "data", None) or {}
+            seen.append((str(told.get("name", "")), self._functions.get(told.get("function"), "")))
+
+        try:
+            from triton import knobs
+
+            hooks = knobs.runtime.launch_enter_hook
+        except (ImportError, AttributeError):
+            yield seen
+            return
+        hooks.add(launched)
+        try:
+            yield seen
+        finally:
+            hooks.remove(launched)
 
     def kernels(self) -> dict[str, str]:
         """Name with compile hash -> SHA-256 of the machine code."""
-        return dict(self._kernels)
+        return {key: kernel.sha256 for key, kernel in self._kernels.items()}
+
+    def compiled(self) -> list[wire.Compiled]:
+        """Every kernel that was compiled, or found in the cache, since Start."""
+        return list(self._kernels.values())
 
     def facts(self) -> dict[str, str]:
         """What was compiled here, in words."""
-        return dict(self._facts)
+        return {key: _in_words(kernel) for key, kernel in self._kernels.items() if kernel.seconds is not None}
+
+
+def choices(package: str) -> dict[str, tuple[str, str]]:
+    """What the autotuners of this package's modules last chose: kernel -> (configuration, hash of all it chose from)."""
+    found: dict[str, tuple[str, str]] = {}
+    for name, module in list(sys.modules.items()):
+        if name == package or name.startswith(package + "."):
+            for value in list(vars(module).values()):
+                tuner = _autotuner(value)
+                if tuner is not None and getattr(tuner, "best_config", None) is not None:
+                    offered = sorted(str(config) for config in tuner.configs)
+                    digest = hashlib.sha256("\n".join(offered).encode()).hexdigest()[:16]
+                    found[tuner.base_fn.__name__] = (str(tuner.best_config), digest)
+    return found
+
+
+def chosen(launches: list[wire.Launch], package: str) -> list[wire.Launch]:
+    """The launches, each with what its autotuner chose."""
+    known = choices(package)
+    found = []
+    for launch in launches:
+        choice, offered = known.get(launch.name, ("", ""))
+        found.append(dataclasses.replace(launch, choice=choice, offered=offered))
+    return found
+
+
+def _autotuner(value: Any) -> Any:
+    """The autotuner in a chain of Triton's decorators, if there is one with a choice to make."""
+    for _ in range(4):
+        if type(value).__module__.partition(".")[0] != "triton":
+            return None
+        if hasattr(value, "configs") and hasattr(value, "base_fn"):
+            return value if len(value.configs) > 1 else None
+        value = getattr(value, "fn", None)
+    return None
+
+
+def _key(name: str, code_hash: str) -> str:
+    return f"{name}[{code_hash[:8]}]"
+
+
+def _number(value: Any) -> int | None:
+    return int(value) if isinstance(value, int) else None
+
+
+def _constants(src: Any) -> dict[str, wire.Value]:
+    """The arguments that are part of the code: those declared `constexpr`, by name."""
+    names = list(getattr(getattr(src, "fn", None), "arg_names", ()))
+    params = list(getattr(getattr(src, "fn", None), "params", ()))
+    found: dict[str, wire.Value] = {}
+    for place, value in (getattr(src, "constants", None) or {}).items():
+        index = place[0] if isinstance(place, tuple) and len(place) == 1 else place
+        if not isinstance(index, int) or index >= len(names):
+            continue
+        if index < len(params) and not getattr(params[index], "is_constexpr", True):
+            continue  # an ordinary argument that happened to be 1 or None
+        plain = isinstance(value, bool | int | str) or (isinstance(value, float) and abs(value) < float("inf"))
+        found[names[index]] = value if plain and not isinstance(value, str) else str(value)[:_LONGEST]
+    return found
+
+
+def _in_words(kernel: wire.Compiled) -> str:
+    shared, warps = ("?" if n is None else n for n in (kernel.shared_bytes, kernel.warps))
+    return f"compiled in {kernel.seconds or 0.0:.2f} s, {shared} B shared, {warps} warps"

@@ -1,25 +1,39 @@
-"""Phases: a separate pass under torch's profiler, read by range."""
+"""Phases and launches: a separate pass under torch's profiler, read by range and by call."""
 
 from __future__ import annotations
 
 import statistics
+import tempfile
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from abprof import wire
 from abprof.kit import Op
+from abprof.worker import census
 from abprof.worker.clocks import Clock
+from abprof.worker.compiles import Watch
 
 DISCARDED = 2  # first calls under the profiler pay for its own start: milliseconds where a call takes microseconds
 _CALL = "abprof_call"
+_SHOWN = "abprof_shown"  # a range with a kernel of abprof's own: a profiler that does not see it sees nothing
 
 
-def phases(op: Op, ranges: dict[str, str], calls: int, clock: Clock) -> tuple[dict[str, float | None], float]:
-    """Median ns per call of each range (None when it never ran), and of the whole call in this same pass.
+def phases(
+    op: Op,
+    ranges: dict[str, str],
+    calls: int,
+    clock: Clock,
+    *,
+    discarded: int = DISCARDED,
+    watch: Watch | None = None,
+) -> wire.Phased:
+    """Median ns per call of each range (None when it never ran), of the whole call in this same pass, and what it launched.
 
-    Of `calls` calls, after `DISCARDED` more that are thrown away; a range's time in a call is the sum of its events in
+    Of `calls` calls, after `discarded` more that are thrown away; a range's time in a call is the sum of its events in
     it. On a CPU a range is the host time spent in it. On a GPU it is the time of the kernels launched from it, and the
     total that of all kernels launched in the call.
     """
@@ -27,35 +41,99 @@ def phases(op: Op, ranges: dict[str, str], calls: int, clock: Clock) -> tuple[di
     activities = [torch.profiler.ProfilerActivity.CPU]
     if on_gpu:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=activities) as profiler:
-        for _ in range(DISCARDED + calls):
+    with (watch or Watch()).launches() as launched, torch.profiler.profile(activities=activities) as profiler:
+        if on_gpu:
+            with torch.profiler.record_function(_SHOWN):
+                torch.zeros(256, device=clock.device)
+                clock.sync()
+        for _ in range(discarded + calls):
             if op.reset:
                 op.reset()
             clock.sync()
             with torch.profiler.record_function(_CALL):
                 op.call()
                 clock.sync()
-    if on_gpu:
-        return read_device(profiler.profiler.kineto_results.events(), ranges)
-    return read_host(list(profiler.events()), ranges)
+    if not on_gpu:
+        host = list(profiler.events())
+        found, total = read_host(host, ranges, discarded)
+        return wire.Phased(found, total, host_census(host, ranges, discarded))
+    events = profiler.profiler.kineto_results.events()
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(trace))
+        geometry = census.geometry(trace)
+    found, total = read_device(events, ranges, discarded)
+    return wire.Phased(found, total, device_census(events, ranges, launched, geometry, discarded))
 
 
-def read_device(events: Sequence[Any], ranges: dict[str, str]) -> tuple[dict[str, float | None], float]:
+def device_census(
+    events: Sequence[Any],
+    ranges: dict[str, str],
+    launched: Sequence[tuple[str, str]],
+    geometry: dict[int, Any],
+    discarded: int = DISCARDED,
+) -> wire.Census:
+    """What each call launched on the device, from Kineto's raw events (ns), Triton's launches and the trace's details.
+
+    Copies and fills are counted too: they are work. A kernel belongs to the call in which it was launched.
+    """
+    spans = sorted((e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if _is_host(e) and e.name() == _CALL)
+    ran = [
+        census.Ran(
+            e.name(),
+            at,
+            e.start_ns(),
+            e.duration_ns(),
+            census.dims(args, "grid"),
+            census.dims(args, "block"),
+            census.number(args, "registers per thread"),
+            census.number(args, "shared memory"),
+        )
+        for e, at in _kernels(events, ranges)
+        for args in [geometry.get(e.correlation_id(), {})]
+    ]
+    shown = [(e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if _is_host(e) and e.name() == _SHOWN]
+    if not any(begin <= one.at <= end for one in ran for begin, end in shown):
+        return wire.Census(missing=census.UNSEEN)
+    inside = [one for one in ran if spans and one.at >= spans[0][0]]  # the hook heard nothing before the first call
+    return census.census(census.identified(inside, launched), spans[discarded:])
+
+
+def host_census(events: Sequence[Any], ranges: dict[str, str], discarded: int = DISCARDED) -> wire.Census:
+    """Which of torch's operations each call made itself, not counting those that operations made, from the profiler's
+    events (µs)."""
+    marks = {_CALL, *ranges.values()}
+    spans = sorted((e.time_range.start, e.time_range.end) for e in events if e.name == _CALL)
+    ran = [
+        census.Ran(e.name, round(1e3 * at), round(1e3 * at), round(1e3 * e.time_range.elapsed_us()))
+        for e in events
+        for at in [_start(e)]
+        if e.name not in marks and not _is_annotation(e) and _outermost(e, marks)
+    ]
+    return census.census(ran, [(round(1e3 * start), round(1e3 * end)) for start, end in spans[discarded:]])
+
+
+def _outermost(event: Any, marks: set[str]) -> bool:
+    """Whether no operation of torch's made this one: only ranges lie around it."""
+    parent = event.cpu_parent
+    while parent is not None:
+        if parent.name not in marks and not _is_annotation(parent):
+            return False
+        parent = parent.cpu_parent
+    return True
+
+
+def read_device(
+    events: Sequence[Any], ranges: dict[str, str], discarded: int = DISCARDED
+) -> tuple[dict[str, float | None], float]:
     """What `phases` answers on a GPU, from Kineto's raw events (ns).
 
     A kernel belongs to the range in which it was launched. The launch is the driver's or the runtime's call of the same
     correlation id: torch's own sums over ranges leave out what it did not launch itself, as Triton's and CUDA C++'s.
     """
-    device = [e for e in events if e.device_type() != torch.autograd.DeviceType.CPU]
-    host = [e for e in events if e.device_type() == torch.autograd.DeviceType.CPU]
-    launches = {e.correlation_id(): e.start_ns() for e in host if e.name().startswith("cu")}
-    annotations = {_CALL, *ranges.values()}  # the device's timeline has copies of host ranges
-    kernels = [
-        (launches.get(e.correlation_id(), e.start_ns()), float(e.duration_ns()))
-        for e in device
-        if e.name() not in annotations and not _is_annotation(e)
-    ]
-    spans = sorted((e.start_ns(), e.start_ns() + e.duration_ns()) for e in host if e.name() == _CALL)[DISCARDED:]
+    host = [e for e in events if _is_host(e)]
+    kernels = [(at, float(e.duration_ns())) for e, at in _kernels(events, ranges)]
+    spans = sorted((e.start_ns(), e.start_ns() + e.duration_ns()) for e in host if e.name() == _CALL)[discarded:]
     found: dict[str, float | None] = {}
     for name, label in ranges.items():
         mine = [(e.start_ns(), e.start_ns() + e.duration_ns()) for e in host if e.name() == label]
@@ -64,15 +142,32 @@ def read_device(events: Sequence[Any], ranges: dict[str, str]) -> tuple[dict[str
     return found, _median_call(kernels, spans)
 
 
+def _kernels(events: Sequence[Any], ranges: dict[str, str]) -> list[tuple[Any, int]]:
+    """Everything that ran on the device, and when it was launched (ns)."""
+    launches = {e.correlation_id(): e.start_ns() for e in events if _is_host(e) and e.name().startswith("cu")}
+    annotations = {_CALL, _SHOWN, *ranges.values()}  # the device's timeline has copies of host ranges
+    return [
+        (e, launches.get(e.correlation_id(), e.start_ns()))
+        for e in events
+        if not _is_host(e) and e.name() not in annotations and not _is_annotation(e)
+    ]
+
+
+def _is_host(event: Any) -> bool:
+    return bool(event.device_type() == torch.autograd.DeviceType.CPU)
+
+
 def _is_annotation(event: Any) -> bool:
-    told = getattr(event, "is_user_annotation", None)
-    return bool(told()) if callable(told) else False
+    told = getattr(event, "is_user_annotation", False)  # Kineto's events have a method, torch's an attribute
+    return bool(told() if callable(told) else told)
 
 
-def read_host(events: Sequence[Any], ranges: dict[str, str]) -> tuple[dict[str, float | None], float]:
+def read_host(
+    events: Sequence[Any], ranges: dict[str, str], discarded: int = DISCARDED
+) -> tuple[dict[str, float | None], float]:
     """What `phases` answers on a CPU, from the profiler's events (µs)."""
     whole = sorted((e for e in events if e.name == _CALL), key=_start)
-    spans = [(e.time_range.start, e.time_range.end) for e in whole][DISCARDED:]
+    spans = [(e.time_range.start, e.time_range.end) for e in whole][discarded:]
     found: dict[str, float | None] = {}
     for name, label in ranges.items():
         mine = [(_start(e), float(e.time_range.elapsed_us())) for e in events if e.name == label]

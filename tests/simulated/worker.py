@@ -63,7 +63,7 @@ class Worker:
         begun = args if verb == "start" else self.start_
         kernel = begun.mount.name if begun.mount else ""
         place, label = self.cell, ""
-        if verb in ("start", "build", "prove", "stop"):
+        if verb in ("start", "build", "prove", "load", "stop"):
             place = kernel
         elif verb in ("describe", "screen"):
             place = args.workload
@@ -175,6 +175,9 @@ class Worker:
         arm, workload = self._arm(args.arm)
         shares = {name: share for name, _, _, share in workload.phases}
         return wire.Phased({name: None if share is None else share * arm.ns for name, share in shares.items()}, arm.ns)
+
+    def load(self, args: wire.Load, faults: list[Fault]) -> wire.Loaded:
+        return wire.Loaded([])
 
     def close(self, args: wire.Close, faults: list[Fault]) -> wire.Closed:
         self.cell, self.arms = "", {}

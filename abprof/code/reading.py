@@ -1,0 +1,15 @@
+"""What is known of one function's machine code once it was read."""
+
+from __future__ import annotations
+
+from abprof.model import Record
+
+
+class Reading(Record, frozen=True, kw_only=True):
+    """Hash of its instructions, what it takes of the device (None on a processor), and its instructions by class."""
+
+    code: str
+    classes: dict[str, int]
+    registers: int | None = None
+    stack_bytes: int | None = None
+    shared_bytes: int | None = None

@@ -1,0 +1,150 @@
+"""Machine code by content: real compilers and real disassemblers, and what is said where they are not there."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from abprof.code import elf, sass, x86
+from abprof.code.reader import Content, Reader, Unread, differing
+from abprof.code.reading import Reading
+
+SOURCE = """
+extern "C" void scale(const float *__restrict x, float *__restrict y, long n) {
+  for (long i = 0; i < n; ++i) y[i] = 2.0f * x[i] + y[i];
+}
+extern "C" void other(float *y) { y[0] = 1.0f; }
+"""
+# As cuobjdump prints it; the addresses are made up.
+SASS = """
+ Function fwd:
+  REG:168 STACK:24 SHARED:0 LOCAL:0 CONSTANT[0]:536 TEXTURE:0 SURFACE:0 SAMPLER:0
+
+	code for sm_90a
+		Function : fwd
+        /*0000*/                   LDC R1, c[0x0][0x28] ;               /* 0x00000a00ff017b82 */
+                                                                        /* 0x000fe20000000800 */
+        /*0010*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;     /* 0x0000000402007981 */
+        /*0020*/                   HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8] ; /* 0x0000000402007986 */
+        /*0030*/                   STL.64 [R1+0x8], R6 ;                /* 0x0000000402007987 */
+        /*0040*/              @UP1 UTMALDG.4D [UR16], [UR18] ;          /* 0x0000000402007988 */
+        /*0050*/                   MUFU.EX2 R3, R4 ;                    /* 0x0000000402007989 */
+        /*0060*/                   NOP ;                                /* 0x0000000000007918 */
+"""
+on_x86 = pytest.mark.skipif(
+    platform.machine() != "x86_64" or not shutil.which("objdump"), reason="reads x86-64 by objdump"
+)
+
+
+def built(folder: Path, *flags: str, name: str = "k.so", source: str = SOURCE) -> Path:
+    (folder / "k.cpp").write_text(source)
+    out = folder / name
+    subprocess.run(["g++", "-shared", "-fPIC", *flags, "-o", str(out), str(folder / "k.cpp")], check=True)
+    return out
+
+
+@on_x86
+def test_vector_width_of_real_code(tmp_path: Path) -> None:
+    reader = Reader(tmp_path / "cache")
+    wide = reader.read(built(tmp_path, "-O3", "-mavx2", "-mfma", name="wide.so"))
+    plain = reader.read(built(tmp_path, "-O1", name="plain.so"))
+    assert (wide.missing, plain.missing) == ("", "")
+    assert wide.functions["scale"].classes["256-bit arithmetic"] >= 1
+    assert plain.functions["scale"].classes["256-bit arithmetic"] == 0
+    assert plain.functions["scale"].classes["scalar arithmetic"] >= 1
+    assert plain.functions["scale"].classes["loops"] == 1
+    assert (plain.functions["other"].classes["stores"], plain.functions["other"].classes["loops"]) == (1, 0)
+    assert "scale" in differing([wide.functions, plain.functions])
+    assert differing([wide.functions, wide.functions]) == set()
+    assert "GCC" in wide.compiler or "clang" in wide.compiler
+
+
+@on_x86
+def test_a_function_that_only_moved_is_the_same(tmp_path: Path) -> None:
+    more = SOURCE.replace(
+        "extern", 'extern "C" void first(float *y) { for (int i = 0; i < 9; ++i) y[i] /= 3; }\nextern', 1
+    )
+    reader = Reader(tmp_path / "cache")
+    before = reader.read(built(tmp_path, "-O2", name="before.so"))
+    after = reader.read(built(tmp_path, "-O2", name="after.so", source=more))
+    assert differing([before.functions, after.functions]) == {"first"}
+
+
+@on_x86
+def test_the_same_code_with_other_names_and_lines_is_the_same(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    one = built(tmp_path / "a", "-O2", "-g")
+    two = built(tmp_path / "b", "-O2", "-g", source="\n\n" + SOURCE)
+    assert one.read_bytes() != two.read_bytes()
+    assert elf.parse(one.read_bytes()).code == elf.parse(two.read_bytes()).code
+
+
+@on_x86
+def test_a_file_is_disassembled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from abprof import proc
+
+    path = built(tmp_path, "-O2")
+    first = Reader(tmp_path / "cache").read(path)
+    monkeypatch.setattr(proc, "output", lambda *args, **more: pytest.fail("it was read before"))
+    assert Reader(tmp_path / "cache").read(path) == first
+
+
+def test_what_cannot_be_read_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(tmp_path / "cache")
+    with pytest.raises(Unread, match="No such file"):
+        reader.read(tmp_path / "gone.so")
+    (tmp_path / "text.so").write_text("not one")
+    with pytest.raises(Unread, match="not a 64-bit ELF file"):
+        reader.read(tmp_path / "text.so")
+
+
+@on_x86
+def test_without_a_disassembler_the_code_still_has_its_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = built(tmp_path, "-O2")
+    monkeypatch.setattr(shutil, "which", lambda *args, **more: None)
+    found = Reader(tmp_path / "cache").read(path)
+    assert (found.functions, found.code) == ({}, elf.parse(path.read_bytes()).code)
+    assert found.missing == "no objdump here (binutils has it)"
+    assert not list((tmp_path / "cache").glob("*"))  # another day it may be there
+
+
+@given(st.binary(max_size=300), st.integers(0, 80))
+def test_any_bytes_are_an_elf_file_or_a_value_error(noise: bytes, at: int) -> None:
+    for data in (noise, b"\x7fELF\x02\x01" + noise, (b"\x7fELF\x02\x01" + bytes(58) + noise)[: 64 + at]):
+        try:
+            elf.parse(data)
+        except ValueError:
+            continue
+
+
+@given(st.text(max_size=400))
+def test_any_text_is_read(text: str) -> None:
+    sass.parse(text)
+    sass.parse(SASS + text)
+    x86.parse(text)
+    x86.parse("0000000000001110 <axpy>:\n" + text)
+
+
+def test_a_gpus_instructions_are_put_into_classes() -> None:
+    [(name, reading)] = sass.parse(SASS).items()
+    assert (name, reading.registers, reading.stack_bytes) == ("fwd", 168, 24)
+    assert {kind: count for kind, count in reading.classes.items() if count} == {
+        "global loads": 1, "tensor": 1, "local stores": 1, "asynchronous copies": 1, "special functions": 1, "other": 1,
+    }  # fmt: skip
+    moved = sass.parse(SASS.replace("Function : fwd", "Function : gwd").replace("Function fwd", "Function gwd"))
+    assert moved["gwd"].code == reading.code
+    assert sass.parse(SASS.replace("0402007981", "0402007980"))["fwd"].code != reading.code
+
+
+def test_content_round_trips(tmp_path: Path) -> None:
+    import msgspec
+
+    content = Content("ab", "GCC", {"f": Reading(code="1", classes={"loads": 2}, registers=3)}, "")
+    assert msgspec.json.decode(msgspec.json.encode(content), type=Content) == content
