@@ -200,9 +200,9 @@ def _by_interval(run: Run, item: Evidence, pair: Pair, values: list[float]) -> t
 
 
 def pursued(run: Run, pair: Pair) -> bool:
-    """Whether a cell gets more epochs for the sake of this pair: for a side against a side, and in a run of one branch
-    for variants. Peers never ask for any."""
-    return pair.role in {"target", "control"} or (pair.role == "variant" and len(run.sides) == 1)
+    """Whether a cell is measured until this pair is decided: a side against a side, and in a run of one branch its
+    variants. Peers never ask for epochs, and a control for those of the first look alone."""
+    return pair.role == "target" or (pair.role == "variant" and len(run.sides) == 1)
 
 
 def precise(values: Sequence[float], settings: Settings) -> bool:

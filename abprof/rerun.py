@@ -53,13 +53,15 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View) -
 
 
 def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
-    """Cells by verdict (`slower`, `unclear`, ...), axis or pattern; all of them without a filter. Raises AbprofError."""
+    """Cells by verdict (`slower`, `unclear`, ..., of one branch alone that between its variants), axis or pattern; all of
+    them without a filter. Raises AbprofError."""
     words = set(get_args(Verdict))
     verdicts = {word for text in only for word in text.split(",") if word in words}
     filters = [text for text in only if not set(text.split(",")) <= words]
     cells = run.cells
     if verdicts:
-        ids = {row.cell for row in run.comparisons if row.verdict in verdicts and not row.from_.startswith("peer:")}
+        rows = [row for row in run.comparisons if not row.from_.startswith("peer:")] or run.within
+        ids = {row.cell for row in rows if row.verdict in verdicts}
         cells = tuple(cell for cell in cells if cell.id in ids)
         if not cells:
             raise AbprofError(f"no cell is {' or '.join(sorted(verdicts))}", where="--only")

@@ -99,11 +99,11 @@ def power_bound(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] 
 
 
 def provisional(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> tuple[Provisional, ...]:
-    """Every comparison with a target that has a number already, from the first epoch on."""
+    """Every comparison that cells are measured for and that has a number already, from the first epoch on."""
     found = []
     for cell, item in gather(run_head, blocks, proofs).items():
         for pair in pairs(run_head, item):
-            values = item.epoch_values(pair.before, pair.after) if pair.role == "target" else []
+            values = item.epoch_values(pair.before, pair.after) if pursued(run_head, pair) else []
             if values:
                 pct = stats.percent(sum(values) / len(values))
                 found.append(Provisional(cell=cell, before=pair.before, after=pair.after, pct=pct, epochs=len(values)))
@@ -119,7 +119,7 @@ def _suspects(run: Run, evidence: Mapping[str, Evidence]) -> set[str]:
         compare(run, item, pair)
         for item in evidence.values()
         for pair in pairs(run, item)
-        if pair.role == "target" and not item.quick and item.attempts < MOST_ATTEMPTS
+        if pursued(run, pair) and not item.quick and item.attempts < MOST_ATTEMPTS
     ]
     return {
         row.cell

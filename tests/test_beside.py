@@ -15,8 +15,9 @@ from abprof.model import Block, Run, Sweep
 from abprof.report import beside, sections, terminal, view
 from abprof.report.html import html
 from abprof.report.markdown import markdown
-from abprof.verdict import Judgement, judge, undecided
-from tests.blocks import block, epochs, head, side
+from abprof.rerun import choose
+from abprof.verdict import Judgement, judge, provisional, undecided
+from tests.blocks import block, cells, epochs, head, side
 from tests.simulated.planted import SLOWER, NewLab, load, new_lab, times
 from tests.simulated.scenario import Noise, Scenario, Time
 
@@ -120,6 +121,18 @@ def test_each_family_has_its_own_false_discovery_control() -> None:
     assert all(row.p is not None for row in again.values())
 
 
+def test_a_change_between_variants_that_may_be_chance_is_measured_on() -> None:
+    """Among nine cells that do not differ, one that barely does is no discovery yet: more epochs for it, as between sides."""
+    run = msgspec.structs.replace(ladder(), arms=ladder().arms[:2], cells=cells(9))
+    calm = [block(i, {"base:plain": 1.0, "base:fast": 1.0}, cell=cell.id) for cell in run.cells[1:] for i in range(4)]
+    barely = [block(i, {"base:plain": 1.0, "base:fast": r}) for i, r in enumerate([1.021, 1.024, 1.021, 1.024])]
+    row = judge(run, [*barely, *calm]).within[0]
+    assert (row.verdict, row.discovery) == ("slower", False)
+    assert undecided(run, [*barely, *calm]) == {"dense/n=0"}
+    assert [(one.before, one.after) for one in provisional(run, barely[:1])] == [("base:plain", "base:fast")]
+    assert [cell.id for cell in choose(judged(run, [*barely, *calm]), ["slower"])] == ["dense/n=0"]
+
+
 # ---------------------------------------------------------------- whole runs
 
 
@@ -192,7 +205,11 @@ def judged(run: Run, blocks: list[Block]) -> Run:
 def test_every_page_has_the_verdicts_between_variants() -> None:
     run, out = judged(ladder(), climbed()), io.StringIO()
     terminal.show(run, Console(file=out, width=250), Path("x"))
-    for text in (out.getvalue(), markdown(run, climbed()), html(run, climbed())):
+    pages = markdown(run, climbed()), html(run, climbed())
+    for text in pages:
+        assert "5 comparisons by the same rules, 2 faster or slower, of which 0 may be chance" in text
+        assert "shown to be equal, not merely not shown to differ" in text
+    for text in (out.getvalue(), *pages):
         assert "7.41 % faster" in text
         assert "1.080 × (1.077 to 1.083), faster" in text
         assert "the time budget ended first" in text

@@ -74,7 +74,8 @@ def method(run: Run, blocks: Sequence[Block]) -> Facts:
         *(("own threshold", f"{words.clean(cells)}: {limit:g} %") for cells, limit in settings.thresholds),
     ]
     found: Facts = [
-        *(rules if len(run.sides) > 1 else []),
+        *(rules if len(run.sides) > 1 or run.comparisons or run.within else []),
+        *_families(run),
         ("protocol", settings.protocol + (", one epoch (--quick)" if settings.quick else "")),
         ("judged by", _judged_by(measured) or ("GPU time" if settings.judge == "gpu" else "wall clock")),
         *(("allowed", "wrong outputs are timed too (--allow-wrong)") for _ in range(settings.allow_wrong)),
@@ -163,7 +164,20 @@ def _decided(run: Run) -> tuple[int, int]:
 
 
 def _no_controls(run: Run) -> str:
-    return "none in this run" if len(run.sides) > 1 else "none: one branch alone is compared with nothing"
+    return "none in this run" if len(run.sides) > 1 else "none: one branch alone has no other side"
+
+
+def _families(run: Run) -> Facts:
+    """What is judged beside base against target, and how many of its changes are left when chance is controlled."""
+    peers = [one for one in run.comparisons if one.from_.startswith("peer:")]
+    found: Facts = []
+    for family, rows in (("with peers", peers), ("between variants", run.within)):
+        changed = [one for one in rows if one.verdict in ("faster", "slower")]
+        doubtful = sum(map(words.chance, changed))
+        if rows:
+            text = f"{words.plural(len(rows), 'comparison')} by the same rules, {len(changed)} faster or slower"
+            found.append((family, f"{text}, of which {doubtful} may be chance (control at 5 % over these alone)"))
+    return found
 
 
 def _proofs(run: Run) -> str:
