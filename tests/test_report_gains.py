@@ -159,3 +159,23 @@ def test_variants_beside_the_ladder_stand_after_it_and_can_be_the_best() -> None
     assert (last[2], last[5:7]) == ("twin", ("2.000 × (2.000 to 2.000), faster", "-"))
     assert scaled.table.header[3:] == ("ws", "ws_pipelined", "twin", "best", "TFLOP/s", "efficiency")
     assert scaled.table.rows[-1][6] == "twin"
+
+
+def test_the_best_step_names_those_that_are_not_certainly_slower() -> None:
+    run, _ = made(gain=1.0)
+    scaled = sections.of(view.groups(run)[0])[1]
+    assert scaled.table.header[5] == "best"
+    assert [row[5] for row in scaled.table.rows] == ["ws", "ws or ws_pipelined"]
+    wrong = [msgspec.structs.replace(one, status="wrong") if one.arm == "base:ws" else one for one in run.observations]
+    shown = sections.of(view.groups(msgspec.structs.replace(run, observations=tuple(wrong)))[0])[1]
+    assert [row[5] for row in shown.table.rows] == ["ws_pipelined", "ws_pipelined"]
+    assert "wrong output" in shown.table.rows[0][3], "a wrong answer's time may be shown, and is never the best"
+
+
+def test_columns_follow_from_what_is_declared_and_not_from_what_came_out() -> None:
+    run, _ = made()
+    lost = [msgspec.structs.replace(one, status="oom", metrics={}) for one in run.observations]
+    bare = msgspec.structs.replace(run, observations=tuple(lost), within=(), comparisons=())
+    whole, empty = (seed_tables.files(one)["profile_hopper_ws_main.csv"].splitlines() for one in (run, bare))
+    assert whole[0] == empty[0]
+    assert {line.split(",")[5] for line in empty[1:]} == {"-1.0000"}

@@ -41,7 +41,8 @@ def comparisons_csv(run: Run) -> str:
     cells = {cell.id: cell for cell in run.cells}
     lines = [_line(cells[one.cell], family, one) for family, rows in families for one in rows]
     empty = _line(Cell(id="", workload="", kernel="", suite="", params={}), "", _NONE)
-    return csv_text(list(dict.fromkeys([*(name for line in lines for name in line), *empty])), lines)
+    axes = dict.fromkeys(name for line in lines for name in line if name not in empty)
+    return csv_text([*list(empty)[:2], *axes, *list(empty)[2:]], lines)
 
 
 _NONE = Comparison(cell="", from_="", to="", metric="", verdict="unclear")

@@ -58,11 +58,11 @@ def _speedup(pct: float | None) -> float | None:
 
 
 def peers(group: Group) -> dict[str, dict[str, Observation]]:
-    """Peer -> cell -> what it did, of the peers that have a time anywhere in the group."""
+    """Peer -> cell -> what it did."""
     found: dict[str, dict[str, Observation]] = {}
     for cell, arm, seen in group.peers:
         found.setdefault(arm.peer, {})[cell.id] = seen
-    return {name: seen for name, seen in found.items() if any(one.metrics for one in seen.values())}
+    return found
 
 
 def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
@@ -89,7 +89,8 @@ def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
 
 def columns(group: Group, arm: ArmOf) -> dict[tuple[str, str], Line]:
     """(cell, variant) -> columns of one side: megabytes, speed-ups with interval and verdict, the cell's best step,
-    scaling efficiency, and what the workload said of the arm. Those that no row of the group has are left out."""
+    scaling efficiency, and what the workload said of the arm. Which there are follows from what the workload declares and
+    says, and from the peers, not from what came out."""
     arms = {(row.cell.id, row.variant): arm(row) for row in group.rows}
     scaled, beside = efficiency(group, arm), peers(group)
     ladder = group.workload.ladder
@@ -102,14 +103,15 @@ def columns(group: Group, arm: ArmOf) -> dict[tuple[str, str], Line]:
             line["baseline"], line["step_before"] = plain(ladder[0]), plain(ladder[place - 1]) if place else ""
             line |= _gain("baseline", gain(group, steps[ladder[0]], seen, row.metric))
             line |= _gain("step_before", gain(group, steps[ladder[place - 1]], seen, row.metric) if place else Gain())
-            timed = {step: ns for step, one in steps.items() if (ns := numbers.time_ns(one, row.metric))}
+            right = {step: one for step, one in steps.items() if one and one.status != "wrong"}
+            timed = {step: ns for step, one in right.items() if (ns := numbers.time_ns(one, row.metric))}
             line["best_step"] = plain(min(timed, key=timed.__getitem__)) if timed else ""
         for name, by_cell in beside.items():
             line |= _gain(f"peer_{name}", gain(group, by_cell.get(row.cell.id), seen, row.metric))
-        line["scaling_efficiency"] = _plain(scaled.get((row.cell.id, row.variant)))
+        if group.workload.scaled:
+            line["scaling_efficiency"] = _plain(scaled.get((row.cell.id, row.variant)))
         made[row.cell.id, row.variant] = line | dict(_facts(seen))
-    told = {name for line in made.values() for name, text in line.items() if text}
-    return {key: {name: text for name, text in line.items() if name in told} for key, line in made.items()}
+    return made
 
 
 def _gain(over: str, of: Gain) -> Line:

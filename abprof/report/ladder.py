@@ -52,7 +52,8 @@ class _Extra:
     def __init__(self, group: Group) -> None:
         self.group = group
         self.bytes = any(row.cell.bytes for row in group.rows)
-        self.peers = gains.peers(group)
+        known = gains.peers(group)
+        self.peers = {name: seen for name, seen in known.items() if any(one.metrics for one in seen.values())}
         self.scaled = {side: gains.efficiency(group, arm) for side, arm in sides(group)}
         self.axis = words.clean(group.workload.scaled) if any(self.scaled.values()) else ""
 

@@ -56,11 +56,13 @@ def scaling(group: Group) -> Iterator[Section]:
     rows: list[tuple[str, ...]] = []
     drawn: list[Series] = []
     for (which, side), points in every.items():
-        rows += _along(axis, names, points)
+        rows += _along(group, axis, names, points)
         known = [(number(point.row.cell.params[axis]), point.rate if rated else point.ms) for point in points]
         drawn.append(Series(f"{which} {side}", side, tuple((x, y) for x, y in known if x is not None and y)))
     axis = words.clean(axis)
     told = "Efficiency is the TFLOP/s at a value as a share of the most in its series." if rated else ""
+    if names:
+        told = f"Best names the fastest, with those that were compared with it and are not certainly slower. {told}".strip()
     header = ("case", "side", axis, *(names or ("time",)), *(["best"] if names else []), "TFLOP/s", "efficiency")
     picture = charts.lines(some(drawn), y="TFLOP/s" if rated else "ms a call", x=axis, log_x=True, log_y=not rated)
     yield Section(f"Scaling over {axis}", told, TextTable(header, tuple(rows), 3), picture)
@@ -87,12 +89,12 @@ class Point:
         return self.best / 1e6 if self.best else None
 
 
-def _along(axis: str, names: Sequence[str], points: Sequence[Point]) -> Iterator[tuple[str, ...]]:
+def _along(group: Group, axis: str, names: Sequence[str], points: Sequence[Point]) -> Iterator[tuple[str, ...]]:
     most = max((point.rate for point in points if point.rate), default=None)
     for point in points:
         seen, rate = point.seen, point.rate
         each = [time_text(seen.get(name), seen.metric) for name in names or ("",)]
-        best = [_best(seen, names)] if names else []
+        best = [_best(group, seen, names)] if names else []
         share = f"{100 * rate / most:.0f} %" if rate and most else words.NOT_RECORDED
         value = words.clean(point.row.cell.params[axis])
         yield (point.case, point.side, value, *each, *best, words.rate(rate), share)
@@ -102,7 +104,7 @@ def _series(group: Group, axis: str) -> dict[tuple[str, str], list[Point]]:
     """(case without the axis, side) -> its points in the axis's order."""
     found: dict[tuple[str, str], list[Point]] = {}
     for row, side, seen in by_cell(group):
-        known = [ns for one in seen.arms.values() if (ns := numbers.time_ns(one, seen.metric))]
+        known = [ns for name in seen.arms if (ns := _right_ns(seen, name))]
         which = case(group, row, without=axis)
         found.setdefault((which, side), []).append(Point(which, row, side, seen, min(known, default=None)))
     for points in found.values():
@@ -110,9 +112,27 @@ def _series(group: Group, axis: str) -> dict[tuple[str, str], list[Point]]:
     return found
 
 
-def _best(seen: Steps, names: Sequence[str]) -> str:
-    timed = [(ns, name) for name in names if (ns := numbers.time_ns(seen.get(name), seen.metric))]
-    return words.clean(min(timed)[1]) if timed else words.NOT_RECORDED
+def _right_ns(seen: Steps, name: str) -> float | None:
+    """The time of an arm whose output is right: a wrong one's may be shown, and is never the best."""
+    one = seen.get(name)
+    return seen.ns(name) if one and one.status != "wrong" else None
+
+
+def _best(group: Group, seen: Steps, names: Sequence[str]) -> str:
+    """The fastest, with those that were compared with it and are not certainly slower."""
+    timed = sorted((ns, name) for name in names if (ns := _right_ns(seen, name)))
+    if not timed:
+        return words.NOT_RECORDED
+    first, *others = (name for _, name in timed)
+    return " or ".join(map(words.clean, [first, *(name for name in others if _level(group, seen, first, name))]))
+
+
+def _level(group: Group, seen: Steps, first: str, second: str) -> bool:
+    one, other = seen.get(first), seen.get(second)
+    if one is None or other is None:
+        return False
+    judged = [group.beside.get((one.cell, *arms)) for arms in ((one.arm, other.arm), (other.arm, one.arm))]
+    return any(pair.verdict in ("same", "unclear") for pair in judged if pair)
 
 
 # ---------------------------------------------------------------- density
