@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
-from abprof import keys
+from abprof import environment, keys
 from abprof.builder import Builder, Job, Published, Say, Site
 from abprof.model import Build, Failure, Package
 from abprof.workshop import Workshop
@@ -162,6 +162,8 @@ def _keep_log(source: Path, log: Path, *, cached: bool) -> None:
 
 
 def _record(job: Job, key: str, place: Path, known: Published, log: Path, *, cached: bool) -> Build:
+    package, where = job.package, f"abprof.toml [kernels.{job.package.name}]"
+    named = {"worktree": "{worktree}", "build_dir": "{build_dir}", "side": job.checkout.side.id}
     return Build(
         side=job.checkout.side.id,
         kernel=job.package.name,
@@ -173,6 +175,8 @@ def _record(job: Job, key: str, place: Path, known: Published, log: Path, *, cac
         variants=known.variants,
         artefacts=known.artefacts,
         facts=known.facts,
+        variables=environment.fill(package.env, where, **named),
+        recipe=tuple(part.format(**named) for part in package.build),
         unproved=known.unproved,
         compile_seconds=known.compile_seconds,
     )

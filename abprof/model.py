@@ -170,6 +170,8 @@ class Build(Record, frozen=True, kw_only=True):
     variants: tuple[str, ...] = ()
     artefacts: tuple[Artefact, ...] = ()  # what a worker of this build loads
     facts: dict[str, str] = {}  # compiler, flags, kernel resources
+    variables: dict[str, str] = {}  # what the package's `env` sets for this side, the places left as {worktree}
+    recipe: tuple[str, ...] = ()  # the package's own build command for this side, likewise
     unproved: str = ""  # why a file that its builder had loaded may not be there; "" when all may
     compile_seconds: dict[str, float] = {}  # of each kernel that Triton compiled, by Kernel.key
 
@@ -457,6 +459,23 @@ class Machine(Record, frozen=True, kw_only=True):
     facts: dict[str, str] = {}
 
 
+class Ceilings(Record, frozen=True, kw_only=True):
+    """The most that plain torch got out of the device in this run (abprof/worker/ceilings.py); None: not measured."""
+
+    tflops: float | None = None
+    tflops_by: str = ""  # of what, in words: "bfloat16 matrix products of 8192 x 8192 x 8192, the best of 9 readings"
+    gbps: float | None = None  # 1e9 bytes a second, read and written
+    gbps_by: str = ""
+    why_not: str = ""  # why one or both are missing
+
+
+class Toolchain(Record, frozen=True, kw_only=True):
+    """What a side was built and run with."""
+
+    versions: dict[str, str]  # interpreter, torch, Triton, CUDA, compilers, architecture: what decides a build
+    packages: dict[str, str] = {}  # installed for the side's interpreter: distribution -> version
+
+
 class Run(Record, frozen=True, kw_only=True):
     """run.json: one run, whole. Its head (all but the lists of results) and rounds.jsonl rebuild everything else."""
 
@@ -476,6 +495,8 @@ class Run(Record, frozen=True, kw_only=True):
     machine: Machine
     setup: Setup = Setup()
     versions: dict[str, str] = {}
+    toolchains: dict[str, Toolchain] = {}  # by side; {} in older runs
+    ceilings: Ceilings | None = None  # None: not asked for, or an older run
     environment: dict[str, str] = {}
     withheld: tuple[str, ...] = ()  # names of environment variables kept from the workers
     notes: tuple[str, ...] = ()  # lines about the sides: merge base moved on, same ref twice, ...

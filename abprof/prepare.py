@@ -9,14 +9,26 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
 from abprof import build, environment, evidence, plan, rerun
 from abprof.builder import Job
 from abprof.errors import AbprofError
 from abprof.measure import Ground, unmeasured
-from abprof.model import SCHEMA, Arm, Build, Cell, Checkout, Observation, Outcome, Package, Run, Setup
+from abprof.model import SCHEMA, Arm, Build, Cell, Checkout, Observation, Outcome, Package, Run, Setup, Toolchain
 from abprof.place import Place, forbidden, sources, toolchain
 from abprof.record import Record
-from abprof.survey import Survey, content, copy_workloads, find_workloads, known, survey, who_is
+from abprof.survey import (
+    Survey,
+    ceilings,
+    content,
+    copy_workloads,
+    find_workloads,
+    known,
+    packages,
+    survey,
+    who_is,
+)
 from abprof.view import View
 from abprof.workshop import Workshop, alone, command, surroundings
 
@@ -42,10 +54,12 @@ class Again:
     cells: tuple[Cell, ...]
 
 
-def make_plan(place: Place, trees: Sequence[Checkout], logs: Path, view: View, again: Again | None = None) -> Plan:
+def make_plan(
+    place: Place, trees: Sequence[Checkout], logs: Path, view: View, again: Again | None = None, *, dry: bool = False
+) -> Plan:
     """Ask the workloads what they are, and lay out the cells; or take the cells of a run that is gone on with.
 
-    Raises AbprofError.
+    Measures the device's ceilings, once in a run; not when `dry`. Raises AbprofError.
     """
     config = place.config
     beside = Path(trees[0].path).parent  # this run's own folder: what is put here goes with the worktrees
@@ -64,14 +78,19 @@ def make_plan(place: Place, trees: Sequence[Checkout], logs: Path, view: View, a
             found = known(asked, files, digest, again.run, again.cells, device=device.worker, timeout=config.timeout)
         else:
             found = survey(asked, files, config, device=device.worker, kind=device.kind, timeout=config.timeout)
+        installed = packages(asked, config.timeout)
+        best = again.run.ceilings if again else None
+        best = best or (None if dry else ceilings(asked, config.timeout))
     finally:
         asked.stop()
-    chains = {workers["base"]: toolchain(found.ready.versions, found.ready.facts, device.kind, env)}
+    mine = toolchain(found.ready.versions, found.ready.facts, device.kind, env)
+    chains = {workers["base"]: Toolchain(versions=mine, packages=installed)}
     for side, argv in workers.items():
         if argv not in chains:
             other = alone(config, place.cache, device.worker, beside, side=side, log=logs / "survey.log")
-            ready = who_is(other, device.worker, config.timeout)
-            chains[argv] = toolchain(ready.versions, ready.facts, device.kind, env)
+            ready, installed = who_is(other, device.worker, config.timeout)
+            theirs = toolchain(ready.versions, ready.facts, device.kind, env)
+            chains[argv] = Toolchain(versions=theirs, packages=installed)
     shop = Workshop(
         cache=place.cache,
         logs=logs,
@@ -82,7 +101,7 @@ def make_plan(place: Place, trees: Sequence[Checkout], logs: Path, view: View, a
         forbidden=forbidden(place),
         sources=sources(place),
         workloads={name: str(file) for name, file in files.items()},
-        toolchain={side: chains[argv] for side, argv in workers.items()},
+        toolchain={side: chains[argv].versions for side, argv in workers.items()},
         timeout=config.timeout,
         build_timeout=config.build_timeout,
         named=frozenset({*place.file.environment.set, *place.file.environment.allow}),
@@ -96,6 +115,8 @@ def make_plan(place: Place, trees: Sequence[Checkout], logs: Path, view: View, a
     setup = _setup(place, workers)
     shown = environment.shared(env, device.worker)
     head = again.run if again else _head(place, found, f"{source} sha256:{digest}", shown, withheld, setup)
+    by_side = {side: chains[argv] for side, argv in workers.items()}
+    head = msgspec.structs.replace(head, ceilings=best, toolchains=head.toolchains or by_side)
     kernels = list(dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel))
     return Plan(shop, found, place.packages(kernels), {c.side.id: c for c in trees}, head)
 

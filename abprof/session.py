@@ -79,7 +79,7 @@ def again(
     ):
         view.attach(folder.path / "output.txt")
         plan = make_plan(place, trees, folder.logs, view, Again(head, cells))
-        record = Record(folder, head, blocks, view, older=0 if resume else len(blocks))
+        record = Record(folder, plan.head, blocks, view, older=0 if resume else len(blocks))
         for note in notes:
             view.warn(note)
         measure(place, plan, record, view)
@@ -102,7 +102,7 @@ def dry_run(config: Config, view: View) -> Run:
         tempfile.TemporaryDirectory() as logs,
         worktrees(place, place.id, view) as trees,
     ):
-        plan = make_plan(place, trees, Path(logs), view)
+        plan = make_plan(place, trees, Path(logs), view, dry=True)
         return msgspec.structs.replace(plan.head, observations=broken_workloads(plan))
 
 

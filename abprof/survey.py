@@ -11,9 +11,10 @@ from pathlib import Path
 from abprof import plan, wire
 from abprof.config import Config
 from abprof.errors import AbprofError
-from abprof.model import Cell, Failure, Run, Status, Value, Workload
+from abprof.model import Ceilings, Cell, Failure, Run, Status, Value, Workload
 from abprof.proc import Worker, WorkerDied, WorkerFault, WorkerHung
 
+_REACH = 0.6  # seconds that the ceilings may take, beside the start of torch's libraries
 _SCREEN = 200  # cases asked about at once, so that a request stays well under a pipe's size
 
 
@@ -135,12 +136,34 @@ def _same_judge(run: Run, files: Mapping[str, Path], digest: str) -> None:
         raise AbprofError(what, where=folder, advice="start a new run")
 
 
-def who_is(worker: Worker, device: str, timeout: float) -> wire.Ready:
-    """What a side's own interpreter is: its torch and compiler decide its builds. Ends it. Raises AbprofError."""
+def who_is(worker: Worker, device: str, timeout: float) -> tuple[wire.Ready, dict[str, str]]:
+    """What a side's own interpreter is (its torch and compiler decide its builds), and the packages it has. Ends it.
+
+    Raises AbprofError.
+    """
     try:
-        return _start(worker, {}, device, timeout)
+        return _start(worker, {}, device, timeout), packages(worker, timeout)
     finally:
         worker.stop()
+
+
+def packages(worker: Worker, timeout: float) -> dict[str, str]:
+    """Distribution -> version, of this worker's interpreter; nothing where it cannot say."""
+    try:
+        listed: wire.Listed = worker.call(wire.Inventory(), timeout)
+    except (WorkerDied, WorkerFault):
+        return {}
+    return listed.packages
+
+
+def ceilings(worker: Worker, timeout: float) -> Ceilings:
+    """What the device does at its best, measured now. What goes wrong is a reason, and the run goes on."""
+    try:
+        best: wire.Reached = worker.call(wire.Reach(_REACH), timeout)
+    except (WorkerDied, WorkerFault) as error:
+        return Ceilings(why_not=error.reason)
+    why_not = "" if best.tflops and best.gbps else "the device could not be asked, or had no room (logs/survey.log)"
+    return Ceilings(tflops=best.tflops, tflops_by=best.tflops_by, gbps=best.gbps, gbps_by=best.gbps_by, why_not=why_not)
 
 
 def _start(worker: Worker, files: Mapping[str, Path], device: str, timeout: float) -> wire.Ready:

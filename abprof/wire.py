@@ -109,6 +109,35 @@ class Screened:
 
 
 @dataclass(frozen=True)
+class Reach:
+    """Measure what the device does at its best, by plain torch, in about so many seconds (abprof/worker/ceilings.py)."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The highest rates read, and of what in words; None where nothing could be measured."""
+
+    tflops: float | None
+    gbps: float | None
+    tflops_by: str = ""
+    gbps_by: str = ""
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """List the packages installed where this interpreter finds them."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Distribution -> version."""
+
+    packages: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Build:
     """Import the kernel package and call its `build(verbose=...)`, if it has one. What it prints is the build log."""
 
@@ -310,6 +339,8 @@ VERBS: dict[str, tuple[type, type]] = {
     "start": (Start, Ready),
     "describe": (Describe, Described),
     "screen": (Screen, Screened),
+    "reach": (Reach, Reached),
+    "inventory": (Inventory, Listed),
     "build": (Build, Built),
     "open": (Open, Opened),
     "check": (Check, Checked),

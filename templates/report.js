@@ -2,6 +2,9 @@
 // Sorting, filters, search, copying, and the state of all that in the address. The page says everything without it.
 const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"; // heights, from the top
 for (const svg of document.querySelectorAll("svg.turns")) {
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", "Turns");
+  svg.dataset.ends.split("|").forEach((end, i) => svg.insertAdjacentHTML("beforeend", `<text x="60" y="${i ? 76 : 13}">${end}</text>`));
   ["base", "target"].forEach((side, place) => {
     if (!svg.dataset[side]) return;
     const [a, b, median, c, d, ...y] = [...svg.dataset[side]].map((letter) => 8 + letters.indexOf(letter)), x = 256 + 30 * place;

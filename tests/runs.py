@@ -22,6 +22,7 @@ from abprof.model import (
     Artefact,
     Block,
     Build,
+    Ceilings,
     Cell,
     CheckResult,
     Comparison,
@@ -38,6 +39,7 @@ from abprof.model import (
     Settings,
     Side,
     Status,
+    Toolchain,
     Turn,
     Value,
     Verdict,
@@ -268,6 +270,13 @@ def run(run_id: str = "20261120T021700Z-main-optimize_ffa", *, target: Side = TA
             facts={"driver": "570.86", "power_limit_w": "700"},
         ),
         versions={"abprof": "0.1.0", "torch": "2.13.0", "triton": "3.6.0", "cuda": "12.8", "python": "3.12.3"},
+        toolchains={"base": _toolchain("12.8"), "target": _toolchain("12.9", einops="0.8.1")},
+        ceilings=Ceilings(
+            tflops=750.3,
+            tflops_by="bfloat16 matrix products of 8192 x 8192 x 8192, the best of 9 readings",
+            gbps=4102.7,
+            gbps_by="copies of 1024 MiB, bytes read and written, the best of 3 readings",
+        ),
         environment={"OMP_NUM_THREADS": "2"},
         withheld=("GITHUB_TOKEN",),
         notes=("main has moved on by 3 commits since the merge base; 1 of them touches the kernels",),
@@ -293,6 +302,10 @@ def run(run_id: str = "20261120T021700Z-main-optimize_ffa", *, target: Side = TA
             Advice(kind="base_missing", text="1 cell exists on the target only"),
         ),
     )
+
+
+def _toolchain(cuda: str, **more: str) -> Toolchain:
+    return Toolchain(versions={"torch": "2.13.0", "nvcc": f"nvcc {cuda}"}, packages={"numpy": "2.3.1", **more})
 
 
 def _builds() -> tuple[Build, ...]:
@@ -324,6 +337,7 @@ def hostile(text: str = HOSTILE) -> Run:
         observation if observation.status == "ok" else changed(observation, reason=text, log=text)
         for observation in plain.observations
     )
+    sides = ("base", "target")
     return changed(
         plain,
         observations=seen,
@@ -332,6 +346,8 @@ def hostile(text: str = HOSTILE) -> Run:
         notes=(text,),
         environment={text: text},
         versions={text: text},
+        toolchains={side: Toolchain(versions={text: text + side}, packages={side + text: text}) for side in sides},
+        ceilings=Ceilings(tflops=1.0, tflops_by=text, why_not=text),
         machine=changed(plain.machine, host=text, device=text, facts={text: text}),
         builds=tuple(changed(build, log=text, facts={text: text}) for build in plain.builds),
         withheld=(text,),

@@ -318,7 +318,7 @@ def test_an_interpreter_by_another_name_is_the_same(tmp_path: Path, monkeypatch:
         config = Config(specs=("main",), python={"": python})
         (folder := tmp_path / str(len(list(tmp_path.iterdir())))).mkdir()
         env, _ = surroundings(config, tmp_path / "cache")
-        ready = who_is(alone(config, tmp_path / "cache", "cpu", folder), "cpu", 120)
+        ready, _ = who_is(alone(config, tmp_path / "cache", "cpu", folder), "cpu", 120)
         chain = toolchain(ready.versions, ready.facts, "cpu", env)
         return keys.build_key(keys.made_of(Package(name="k"), "", chain, keys.counted(env, (), chain["prefix"])))
 

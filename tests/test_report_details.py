@@ -28,11 +28,12 @@ def test_a_detail_holds_both_sides_numbers():
     slower = next(one for one in found if one.line.verdict == "slower")
     rows = {row[0]: row[1:] for row in slower.rows}
     assert rows["time"] == ("10.01 ms (10.00 to 10.02 ms)", "10.22 ms (10.21 to 10.23 ms)")
-    assert rows["TFLOP/s, GB/s"] == ("549.2, 53.94", "537.9, 52.84")
+    assert rows["TFLOP/s of 750.3"] == ("549.2, 73 %", "537.9, 72 %")
+    assert rows["GB/s of 4103"] == ("53.94, 1 %", "52.84, 1 %")
     assert rows["memory"] == ("768.0 MiB",), "said once where both sides say the same"
     assert rows["– run"] == ("9.560 ms", "9.760 ms")
     assert rows["– residual"] == ("632.2 µs", "645.8 µs")
-    assert rows["error"] == ("0.0039 (0.0021 relative)",)
+    assert rows["error"] == ("0.0039 (0.0021 relative), bit-equal",)
     assert "– range_merge" not in rows, "a phase that was never recorded has no row"
     assert slower.epochs == 6
     cell = slower.line.row.cell.id
@@ -42,16 +43,23 @@ def test_a_detail_holds_both_sides_numbers():
 def test_what_the_clock_and_the_power_limit_say_stands_in_the_detail():
     run = runs.run()
     slower = next(row for row in run.comparisons if row.verdict == "slower")
-    told = {"read_pct": 3.456, "clock_pct": -1.3, "sustained_low_pct": 1.04, "sustained_high_pct": 2.06}
+    told = {
+        "read_pct": 3.456,
+        "clock_pct": -1.3,
+        "cycles_pct": 2.1,
+        "sustained_low_pct": 1.04,
+        "sustained_high_pct": 2.06,
+    }
     known = msgspec.structs.replace(slower, **told)
     rows = tuple(known if row is slower else row for row in run.comparisons)
     with_clock = msgspec.structs.replace(run, comparisons=rows)
     found = next(one for one in made(with_clock, runs.blocks(run)) if one.line.row.cell.id == slower.cell)
     texts = {row[0]: row[1:] for row in found.rows}
-    assert texts["at one clock"] == ("all times here; 3.46 % slower as read, the clock -1.30 %",)
+    assert texts["at one clock"] == ("all times here; 3.46 % slower as read",)
+    assert texts["in cycles"] == ("2.10 % more (time x clock); the clock was 1.30 % slower in the target’s turns",)
     assert texts["without a pause"] == ("1.0 to 2.1 % slower",)
     plain = next(one for one in made(run, runs.blocks(run)) if one.line.row.cell.id == slower.cell)
-    assert not {"at one clock", "without a pause"} & {row[0] for row in plain.rows}
+    assert not {"clock", "in cycles", "at one clock", "without a pause"} & {row[0] for row in plain.rows}
 
 
 def test_a_backward_call_that_computes_the_output_again_shows_it():

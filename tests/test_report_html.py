@@ -85,7 +85,7 @@ def test_well_formed_and_self_contained(make):
         for name in REFERENCES & attributes.keys():
             assert re.fullmatch(r"#c\d+|[\w][\w./-]*", attributes[name] or ""), (tag, attributes)
     assert set(re.findall(r"url\(.*?\)", parsed.style)) == {
-        f"url(#{name})" for name in ("dot", "up", "down", "ring", "round", "square")
+        f"url(#{name})" for name in ("dot", "up", "down", "ring", "round", "square", "cap", "spot")
     }
     assert "@import" not in parsed.style
     assert "http" not in parsed.style + parsed.script

@@ -41,6 +41,10 @@ EXAMPLES: list[Any] = [
     wire.Closed(1),
     wire.Prove(),
     wire.Proved(False, "elsewhere", [{"kind": "module", "name": "k", "path": "/k.py", "sha256": "0"}], 1, {"k": "9 ms"}),
+    wire.Reach(0.5),
+    wire.Reached(750.5, None, "products", ""),
+    wire.Inventory(),
+    wire.Listed({"torch": "2.13.0"}),
     wire.Stop(),
     wire.Fault("crash", "ValueError: x"),
 ]  # fmt: skip

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from abprof.model import SUSTAINED, UNJUDGED_METRICS, Block, Cell, Observation, Run
+from abprof.model import SUSTAINED, UNJUDGED_METRICS, Block, Observation, Run
 
-from . import numbers, pictures, words
+from . import ceilings, numbers, pictures, words
 from .failures import LONGEST, log_path
 from .lines import Line, own_interval
 from .view import Group, Row
@@ -81,7 +81,8 @@ def details(
         logs = dict.fromkeys(log_path(seen.log) for seen in sides if seen and seen.log)
         asked = shlex.join(("abprof", "rerun", f"runs/{run.id}", "--only", row.cell.id))
         epochs = max((seen.epochs for seen in sides if seen), default=0)
-        picture, rows = pictures.turns(tracks), tuple(_rows(row, sides))
+        picture = pictures.turns(tracks)
+        rows = tuple(_rows(run, row, sides, _clocks(blocks.get(row.cell.id, ()), arms)))
         yield Detail(id, line, picture, rows, tuple(logs), epochs, words.clean(asked, LONGEST))
 
 
@@ -118,17 +119,33 @@ def _tracks(blocks: Sequence[Block], arms: Mapping[str, str]) -> list[pictures.T
     return tracks
 
 
-def _rows(row: Row, sides: Sequence[Observation | None]) -> Iterator[tuple[str, ...]]:
+def _clocks(blocks: Sequence[Block], arms: Mapping[str, str]) -> list[float]:
+    """MHz, the device's mean clock over each arm's turns that count; 0 where they did not read it."""
+    read: dict[str, list[float]] = {arm: [] for arm in arms.values()}
+    for block in blocks:
+        for number, row in enumerate(block.rounds):
+            for turn in row if number not in block.rejected else ():
+                if block.arms[turn.arm] in read and turn.mhz > 0:
+                    read[block.arms[turn.arm]].append(turn.mhz)
+    return [sum(mhz) / len(mhz) if mhz else 0.0 for mhz in read.values()]
+
+
+def _rows(
+    run: Run, row: Row, sides: Sequence[Observation | None], clocks: Sequence[float]
+) -> Iterator[tuple[str, ...]]:
     """Label and a text per side; nothing of what no side has."""
     cell = row.cell
     times = [numbers.time_ns(seen, row.metric) for seen in sides]
     yield from _shown("time", [ns and _timed(seen, row.metric) for seen, ns in zip(sides, times, strict=True)])
+    yield from _shown("clock", [mhz and f"{mhz:.0f} MHz" for mhz in clocks])
+    yield from _cycles(row)
     yield from _at_one_clock(row)
     yield from _without_a_pause(row, sides)
     if row.metric != "wall":
         walls = [numbers.time_ns(seen, "wall") for seen in sides]
         yield from _shown("wall clock", [_ns(ns) for ns in walls])
-    yield from _shown(*_rates(cell, times))
+    for unit, rate in ceilings.RATES:
+        yield from _shown(ceilings.label(run, unit), [ceilings.beside(run, unit, rate(cell, ns)) for ns in times])
     peaks = [numbers.time_ns(seen, "peak_mem_bytes") for seen in sides]
     yield from _shown("memory", [peak and words.size(peak) for peak in peaks])
     parts = [numbers.breakdown(cell, seen) for seen in sides]
@@ -136,18 +153,27 @@ def _rows(row: Row, sides: Sequence[Observation | None]) -> Iterator[tuple[str, 
         yield from _shown(f"– {words.clean(name, 40)}", [_ns(part.all.get(name)) for part in parts])
     yield from _shown("– residual", [_ns(part.residual) for part in parts])
     yield from _shown("profiled", [_ns(part.total) for part in parts])
-    yield from _shown("error", [_error(seen) for seen in sides])
+    yield from _shown("error", [_error(seen) + _bits(sides) for seen in sides])
     told = [seen.facts if seen else {} for seen in sides]
     for name in dict.fromkeys(name for facts in told for name in facts):
         yield from _shown(words.clean(name, 40), [words.fact(facts[name]) if name in facts else None for facts in told])
+
+
+def _cycles(row: Row) -> Iterator[tuple[str, ...]]:
+    """What remains of the change when the device's clock is taken out of it."""
+    judged = row.comparison
+    if judged is not None and judged.cycles_pct is not None and judged.clock_pct is not None:
+        more = "more" if judged.cycles_pct >= 0 else "fewer"
+        faster = "faster" if judged.clock_pct >= 0 else "slower"
+        clock = f"the clock was {abs(judged.clock_pct):.2f} % {faster}"
+        yield "in cycles", f"{abs(judged.cycles_pct):.2f} % {more} (time x clock); {clock} in the target’s turns"
 
 
 def _at_one_clock(row: Row) -> Iterator[tuple[str, ...]]:
     """What the turns read, where the times shown are those at one clock of the device for all sides."""
     judged = row.comparison
     if judged is not None and judged.read_pct is not None and judged.clock_pct is not None:
-        read = f"{words.signed(judged.read_pct, 2)} as read, the clock {judged.clock_pct:+.2f} %"
-        yield "at one clock", f"all times here; {read}"
+        yield "at one clock", f"all times here; {words.signed(judged.read_pct, 2)} as read"
 
 
 def _without_a_pause(row: Row, sides: Sequence[Observation | None]) -> Iterator[tuple[str, ...]]:
@@ -158,14 +184,6 @@ def _without_a_pause(row: Row, sides: Sequence[Observation | None]) -> Iterator[
         yield from _shown("– time", [_ns(numbers.time_ns(seen, SUSTAINED)) for seen in sides])
 
 
-def _rates(cell: Cell, times: Sequence[float | None]) -> tuple[str, list[str]]:
-    """`TFLOP/s, GB/s` as far as the workload counts them, and the numbers of each side."""
-    ways = (("TFLOP/s", numbers.tflops), ("GB/s", numbers.gbps))
-    known = [(unit, rate) for unit, rate in ways if rate(cell, 1.0)]
-    said = [", ".join(words.rate(rate(cell, ns)) for _, rate in known) if ns else "" for ns in times]
-    return ", ".join(unit for unit, _ in known), said
-
-
 def _error(seen: Observation | None) -> str:
     """The largest error against the reference, and the largest difference from base's output."""
     check = seen.check if seen else None
@@ -173,6 +191,12 @@ def _error(seen: Observation | None) -> str:
         return ""
     said = f"{check.max_abs:.2g}" + ("" if check.max_rel is None else f" ({check.max_rel:.2g} relative)")
     return said + ("" if check.base_max_abs is None else f"; {check.base_max_abs:.2g} from base’s output")
+
+
+def _bits(sides: Sequence[Observation | None]) -> str:
+    """What is said where the sides' outputs are the same bytes."""
+    digests = {seen.check.digest if seen and seen.check else "" for seen in sides}
+    return ", bit-equal" if len(sides) > 1 and len(digests) == 1 and "" not in digests else ""
 
 
 def _shown(label: str, texts: Sequence[object]) -> Iterator[tuple[str, ...]]:

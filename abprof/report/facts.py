@@ -12,7 +12,7 @@ from abprof.model import UNJUDGED_METRICS, Block, Comparison, Machine, Run
 from abprof.observe import busy_share, check_share
 from abprof.sentence import inside_margin, outside_margin
 
-from . import words
+from . import ceilings, words
 from .failures import LONGEST, log_path
 
 Facts = list[tuple[str, str]]
@@ -97,7 +97,7 @@ def machine(run: Run) -> Facts:
     found += [("uuid", words.clean(of.uuid))] if of.uuid else []
     found += [("processors", str(of.cpus))] if of.cpus else []
     found += [("memory", words.size(of.memory_bytes))] if of.memory_bytes else []
-    return [*found, *_foreign(of.facts), *_foreign(run.versions)]
+    return [*found, *_foreign(of.facts), *_foreign(run.versions), *ceilings.facts(run)]
 
 
 def environment(run: Run) -> Facts:

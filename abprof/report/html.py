@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from abprof.bundled import bundled
 from abprof.model import Block, Run
 
-from . import beside, details, facts, failures, lines, pictures, sections, view, words
+from . import beside, ceilings, details, facts, failures, lines, pictures, sections, surroundings, view, words
 from .pages import environment
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
@@ -48,10 +48,12 @@ def html(run: Run, blocks: Sequence[Block]) -> str:
         phases_up_to=PHASES_UP_TO,
         blocks=blocks,
         beside=beside,
+        ceilings=ceilings,
         facts=facts,
         failures=failures,
         lines=lines,
         sections=sections,
+        surroundings=surroundings,
         words=words,
     )
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from abprof.model import Block, Run
 
-from . import beside, facts, failures, lines, sections, view, words
+from . import beside, facts, failures, lines, sections, surroundings, view, words
 from .pages import environment
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
@@ -30,6 +30,7 @@ def markdown(run: Run, blocks: Sequence[Block]) -> str:
         failures=failures,
         lines=lines,
         sections=sections,
+        surroundings=surroundings,
         words=words,
         blocks=blocks,
     )

@@ -16,6 +16,7 @@ import sysconfig
 import time
 import types
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import torch
 
 from abprof import wire
 from abprof.kit import Op, Work
-from abprof.worker import compiles, declared, given, mount, outputs, profile, proof
+from abprof.worker import ceilings, compiles, declared, given, mount, outputs, profile, proof
 from abprof.worker.clocks import clock, mean, shortest
 from abprof.worker.faults import MissingPackage
 
@@ -115,6 +116,18 @@ class Bench:
             skips.append(skip or (f"needs {ranks} ranks, and abprof starts one process a side" if ranks != 1 else ""))
             works.append(module.work(case) if hasattr(module, "work") else Work())
         return wire.Screened(skips, [w.flops for w in works], [w.bytes for w in works], [w.convention for w in works])
+
+    def reach(self, request: wire.Reach) -> wire.Reached:
+        """What the device does at its best."""
+        return ceilings.reach(self.clock, request.seconds)
+
+    def inventory(self, request: wire.Inventory) -> wire.Listed:
+        """What is installed for this interpreter, the first of each name as an import would find it."""
+        del request
+        found: dict[str, str] = {}
+        for one in metadata.distributions():
+            found.setdefault(str(one.metadata["Name"]), str(one.version))
+        return wire.Listed(dict(sorted(found.items())))
 
     def _workload(self, name: str) -> types.ModuleType:
         return mount.workload(name, self.start.workloads[name])

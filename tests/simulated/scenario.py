@@ -153,6 +153,8 @@ class Scenario:
     build_seconds: float = 0.0
     build_log: str = ""
     clock_ns: int | None = None
+    ceilings: list[float] | None = None  # TFLOP/s and GB/s
+    packages: dict[str, str] = field(default_factory=dict)
 
     def variants_of(self, side: str, kernel: str) -> list[str]:
         """What the side's kernel package offers: the last rule that matches, or else all that workloads name."""

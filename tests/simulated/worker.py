@@ -69,7 +69,7 @@ class Worker:
             place = args.workload
         elif verb == "open":
             place, label = cell_id(args.workload, args.case), _label(args)
-        elif verb != "close":
+        elif verb not in ("close", "reach", "inventory"):
             label = self.arms[args.arm].label if args.arm in self.arms else ""
         return self.faults.strike(verb, begun.side, begun.epoch, place, label)
 
@@ -112,6 +112,13 @@ class Worker:
             bytes=[workload.bytes] * many,
             conventions=[workload.convention] * many,
         )
+
+    def reach(self, args: wire.Reach, faults: list[Fault]) -> wire.Reached:
+        tflops, gbps = self.scenario.ceilings or (None, None)
+        return wire.Reached(tflops, gbps, "simulated products" if tflops else "", "simulated copies" if gbps else "")
+
+    def inventory(self, args: wire.Inventory, faults: list[Fault]) -> wire.Listed:
+        return wire.Listed(self.scenario.packages)
 
     def build(self, args: wire.Build, faults: list[Fault]) -> wire.Built:
         if self.scenario.build_log:

@@ -1,0 +1,160 @@
+"""The device's ceilings from a run's first worker to its pages: measured once, kept, and never in the way of the run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from abprof import runfolder
+from abprof.model import Block, Ceilings, Turn
+from abprof.report import ceilings, surroundings
+from abprof.report.html import html
+from abprof.report.markdown import markdown
+from tests import runs
+from tests.simulated.lab import Lab, loose
+from tests.simulated.scenario import Fault, Scenario, Time, Workload
+
+OLD = Path(__file__).parent / "data" / "run_schema1"
+LOAD = Workload(kernel="k", presets={"default": {"n": [1]}}, flops=1e12, bytes=4e9)
+PLAIN = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], ceilings=[200.0, 1000.0], packages={"einops": "0.8.1"})
+
+
+def measured(lab: Lab, *args: str) -> dict:
+    result = lab.abprof("main", "fast", "--quick", *args)
+    assert result.code in (0, 4), result
+    assert result.folder is not None
+    return json.loads((result.folder / "run.json").read_text())
+
+
+@pytest.mark.slow
+def test_a_run_measures_them_once_and_shows_each_cells_share(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, PLAIN)
+    run = measured(lab)
+    assert run["ceilings"] == {
+        "tflops": 200.0,
+        "tflops_by": "simulated products",
+        "gbps": 1000.0,
+        "gbps_by": "simulated copies",
+        "why_not": "",
+    }
+    assert run["toolchains"]["target"]["packages"] == {"einops": "0.8.1"}
+    folder = lab.newest()
+    assert folder is not None
+    page, text = ((folder / f"report.{ending}").read_text() for ending in ("html", "md"))
+    assert "<th>TFLOP/s of 200.0<td colspan=2>50.00, 25 %" in page
+    assert "<th>GB/s of 1000<td colspan=2>200.0, 20 %" in page
+    for shown in (page, text):
+        assert "200.0: simulated products" in shown
+        assert "Nothing differs between the sides: interpreter, 1 installed package," in shown
+    lab.set(runs_without(PLAIN))
+    again = lab.command("rerun", str(folder), "--repo", str(lab.repo.path), "--budget", "1s", "--json")
+    assert loose(again)["ceilings"]["tflops"] == 200.0, "a run's own are kept"
+    planned = loose(
+        lab.command("main", "fast", "--dry-run", "--json", "--repo", str(lab.repo.path), "--device", "simulated")
+    )
+    assert planned["ceilings"] is None, "nothing is measured in a dry run"
+
+
+def runs_without(scenario: Scenario) -> Scenario:
+    return Scenario(workloads=scenario.workloads, times=scenario.times)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (Fault("crash_status", "reach", text="CUDA error: out of luck"), "CUDA error: out of luck"),
+        (Fault("exit:5", "reach"), "ended with exit code 5"),
+        (None, "the device could not be asked, or had no room (logs/survey.log)"),
+    ],
+)
+def test_what_goes_wrong_there_is_a_reason_and_the_run_goes_on(tmp_path: Path, fault: Fault | None, why: str) -> None:
+    lab = Lab(tmp_path, Scenario(workloads=PLAIN.workloads, times=PLAIN.times, faults=[fault] if fault else []))
+    run = measured(lab)
+    assert run["ceilings"]["tflops"] is None
+    assert why in run["ceilings"]["why_not"]
+    assert run["comparisons"]
+    folder = lab.newest()
+    assert folder is not None
+    page = (folder / "report.html").read_text()
+    assert "its best was not measured: rates stand without a percentage of it" in page
+    assert "<th>TFLOP/s<td colspan=2>50.00<" in page
+    assert why in page
+
+
+def test_a_run_from_before_them_says_that_they_were_not_measured() -> None:
+    run, blocks, _ = runfolder.read(OLD)
+    assert (run.ceilings, run.toolchains) == (None, {})
+    assert [text for _, text in ceilings.facts(run)] == ["not measured in this run"] * 2
+    for made in (html, markdown):
+        page = made(run, blocks)
+        assert "What each side was built and run with is not recorded in this run." in page
+        assert "not measured in this run" in page
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        (
+            Ceilings(tflops=750.3, gbps=4102.7),
+            "in this run: 750.3 TFLOP/s by matrix products and 4103 GB/s",
+        ),
+        (Ceilings(tflops=750.3), "in this run: 750.3 TFLOP/s by matrix products."),
+        (Ceilings(why_not="x"), "was not measured"),
+    ],
+)
+def test_what_a_percentage_is_of_is_said(known: Ceilings, said: str) -> None:
+    run = runs.changed(runs.run(), ceilings=known)
+    assert said in ceilings.said(run)
+    assert said in html(run, [])
+
+
+def test_a_share_of_a_little_keeps_a_digit() -> None:
+    run = runs.changed(runs.run(), ceilings=Ceilings(tflops=1000.0))
+    assert ceilings.beside(run, "TFLOP/s", 3.2) == "3.200, 0.3 %"
+    assert ceilings.beside(run, "TFLOP/s", 1100.0) == "1100, 110 %"
+    assert ceilings.beside(run, "GB/s", 3.2) == "3.200"
+    assert ceilings.beside(run, "GB/s", None) == ""
+
+
+def test_where_the_sides_environments_differ_is_a_table() -> None:
+    run = runs.run()
+    builds = tuple(
+        runs.changed(
+            build, variables={"TILES": build.side, "ROOT": "{worktree}"}, recipe=("make", f"SIDE={build.side}")
+        )
+        for build in run.builds
+    )
+    table = surroundings.differences(runs.changed(run, builds=builds), [])
+    assert table.header == ("what", "kind", "base", "target")
+    assert table.rows == (
+        ("nvcc", "toolchain", "nvcc 12.8", "nvcc 12.9"),
+        ("einops", "package", "-", "0.8.1"),
+        ("TILES", "variable of ffa", "base", "target"),
+        ("ffa", "build command", "make SIDE=base", "make SIDE=target"),
+    ), "a package that only one side could build is not compared"
+    for made in (html, markdown):
+        page = made(run, [])
+        assert "All else is the same between the sides" in page
+        assert "nvcc 12.9" in page
+
+
+@pytest.mark.parametrize(("mhz", "rows"), [(1755.0, 0), (1700.0, 1), (0.0, 0)])
+def test_the_devices_clock_differs_from_a_tenth_of_a_per_cent_on(mhz: float, rows: int) -> None:
+    same = runs.run().toolchains["base"]
+    run = runs.changed(runs.run(), toolchains={"base": same, "target": same})
+    clocks = {"base": 1755.5 if mhz else 0.0, "target": mhz}
+    blocks = [runs.changed(block, rounds=at(clocks, block)) for block in runs.blocks(run)]
+    table, said = surroundings.differences(run, blocks), surroundings.said(run, blocks)
+    assert len(table.rows) == rows
+    assert said.startswith("All else is the same" if rows else "Nothing differs")
+    assert ("agree within 0.03 %" in said) == (mhz == 1755.0)
+    assert ("<th>clock<td>1756 MHz<td>1755 MHz" in html(run, blocks)) == (mhz == 1755.0)
+
+
+def at(clocks: dict[str, float], block: Block) -> tuple[tuple[Turn, ...], ...]:
+    return tuple(
+        tuple(runs.changed(turn, mhz=clocks.get(block.arms[turn.arm], 0.0)) for turn in row) for row in block.rounds
+    )
