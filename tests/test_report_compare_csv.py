@@ -13,6 +13,7 @@ from abprof.report.compare_csv import compare
 
 from . import runs
 from .test_report_csv import DENSE, SPARSE, TARGET
+from .test_report_gains import made
 
 FWD = ",3.5861,{tflops},-1.0000,-1.0000,0.0153,{run},-1.0000,0.0032,,,,,"
 
@@ -158,6 +159,23 @@ def test_our_own_profiles(tmp_path, out):
         shared = [name for name in shared if name in mine.columns]
         assert len(shared) > 40
         pd.testing.assert_frame_equal(mine.set_index("cell")[shared], ours.set_index("cell")[shared])
+
+
+def test_our_own_profiles_of_a_suite_without_directions(tmp_path, out):
+    """hopper_ws: the scripts had none; the same rows as in the run's own comparison, variants apart."""
+    files = seed_tables.files(made(sides=("base", "target"))[0])
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    said = compare(*(tmp_path / f"profile_hopper_ws_{branch}.csv" for branch in ("main", "optimize_ffa")), out)
+    assert "detected mode: 'abprof'" in said
+    mine, ours = (pd.read_csv(one, dtype=str, keep_default_na=False).set_index(["N_CTX", "variant"])
+                  for one in (out, tmp_path / "compare_main_optimize_ffa_hopper_ws.csv"))  # fmt: skip
+    columns = [
+        f"{name}_{end}" for name in ("latency_ms", "tflops_per_sec") for end in ("baseline", "target", "improvement(%)")
+    ]
+    assert list(mine.columns[4:10]) == columns
+    pd.testing.assert_frame_equal(mine[columns], ours[columns])
+    assert len(mine) == 4
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """`abprof compare-csv`: two profile CSVs that exist already, compared the way the branch-profile scripts did.
 
-Reads theirs (dense, block_sparse with `q_block_size,k_block_size` or the older `block_size`) and abprof's own.
+Reads theirs (dense, block_sparse with `q_block_size,k_block_size` or the older `block_size`) and abprof's own, of any suite.
 A row that only one file has is shown; "not recorded" never enters arithmetic. Such files hold no noise estimate, so
 this says only what moved: a verdict needs a run.
 """
@@ -74,6 +74,8 @@ def _mode(base: Table, target: Table) -> tuple[str, tuple[str, ...]]:
             if missing:
                 raise AbprofError(f"no column {missing[0]!r}, which {base.path} has", where=str(target.path))
             return mode, needed if needed in (seed_format.DENSE_KEYS, OLD_SPARSE) else _axes(base, target)
+    if all({*_OWN_KEYS, _FIRST_VALUE} <= set(table.columns) for table in (base, target)):
+        return "abprof", _axes(base, target)
     found = ", ".join(base.columns[:12]) or "none"
     wanted = "mask_type,direction,seqlen or seqlen,sparsity_ratio,q_block_size,k_block_size,direction"
     raise AbprofError(f"neither a dense nor a block_sparse profile: its columns are {found}", where=str(base.path),
