@@ -63,6 +63,8 @@ def slice_cases(unit: int) -> Iterator[Case]:
     """Slices, in lengths about `unit` (a multiple of 128 makes whole tiles)."""
     u = unit
     yield Case("full", 2 * u, 2 * u, 2, 2, lambda _: slices([(0, 2 * u)], [(0, 2 * u)], [FULL], 2 * u, 2 * u))
+    rows, keys = 4 * u + 17, 3 * u  # whole tiles of keys, and rows enough to cut them up
+    yield Case("full_pieces", rows, keys, 4, 2, lambda _: slices([(0, rows)], [(0, keys)], [FULL], rows, keys))
     yield Case("causal", 2 * u, 2 * u, 2, 1, lambda _: slices([(0, 2 * u)], [(0, 2 * u)], [CAUSAL], 2 * u, 2 * u))
     a, b = u + 17, 2 * u + 35
     yield Case("full_tails", a, b, 2, 1, lambda _: slices([(0, a)], [(0, b)], [FULL], a, b))

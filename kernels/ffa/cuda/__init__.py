@@ -11,7 +11,7 @@ import torch
 from torch.profiler import record_function
 
 from ..schedule import Schedule
-from . import launch, prepost
+from . import launch, plan, prepost
 from .dispatch import check_supported, choose
 from .plan import Part
 from .warmup import build
@@ -65,7 +65,9 @@ def backward(
         stats = prepost.preprocess(out, dout, lse.contiguous())
     with record_function("ffa_bwd_run"):
         if long:
-            launch.run(launch.gluon_backward(dout, q, k, v, stats, dq, dk, dv, long), q.device)
+            processors = plan.processors(q.device)
+            for prepared in launch.gluon_backward(dout, q, k, v, stats, dq, dk, dv, long, processors):
+                launch.run(prepared, q.device)
         if rest:
             launch.run(launch.triton_dkdv(dout, q, k, v, stats, dk, dv, rest), q.device)
             launch.run(launch.triton_dq(dout, q, k, v, stats, dq, 1.0 if long else scale, rest), q.device)

@@ -7,6 +7,9 @@ through shared memory for dQ, of which each warpgroup computes one half of the c
 memory by TMA reduce. The order of those additions is not fixed, so dQ may differ in its last bits between runs; dK and
 dV are exact repeats. The formulas are those of FlashAttention-2 (arXiv 2307.08691, algorithm 2).
 
+With SPLIT the last items, too few to keep all multiprocessors busy, are cut into pieces of their rows, one a CTA; a
+piece's dK and dV go to memory in float32, and join.py adds them up in order.
+
 Tiles that would reach over the end of a slice end at the slice's end instead; what a neighbour tile has taken already
 is hidden (rows by an LSE of +inf, keys by a mask). That needs 64 rows and 128 keys at least: `dispatch.py`.
 """
@@ -80,8 +83,9 @@ def _load_tile(it, taken, row, to_row, diagonal, boxes, LSE, DELTA, buffers, bar
 
 
 @gluon.jit
-def _load(LSE, DELTA, ENTRIES, dk, dv, boxes, buffers, barriers, k_row, lo, num, kv_head, Sq, group, BQ: gl.constexpr,
-          D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, QB: gl.constexpr):  # fmt: skip
+def _load(LSE, DELTA, ENTRIES, dk, dv, boxes, buffers, barriers, k_row, lo, num, kv_head, Sq, group, piece, pieces,
+          BQ: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, QB: gl.constexpr,
+          SPLIT: gl.constexpr):  # fmt: skip
     """The producer warp: tiles that need a mask first, then the others (PASS 0 and 1).
 
     With each tile go three vectors in ld_s (LSE, delta, and the last key that a row sees, when masked) and in at_s the
@@ -103,6 +107,10 @@ def _load(LSE, DELTA, ENTRIES, dk, dv, boxes, buffers, barriers, k_row, lo, num,
                 it += 1
     for eh in range(num * group):
         q0, q1, off, first, end = _entry(ENTRIES, lo + eh // group, 1, BQ, QB)
+        if SPLIT:
+            span = end - first
+            end = first + span * (piece + 1) // pieces
+            first = first + span * piece // pieces
         head = kv_head * group + eh % group
         stat = head.to(gl.int64) * Sq
         for t in range(first, end):
@@ -179,8 +187,9 @@ def _step(it, n_masked, n, score, dk, dv, ddq, buffers, barriers, key_lo, key_hi
 
 
 @gluon.jit
-def _consumer(DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale, W: gl.constexpr,
-              BQ: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr):  # fmt: skip
+def _consumer(DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale, PARTS, slot, pieces,
+              W: gl.constexpr, BQ: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr,
+              SPLIT: gl.constexpr):  # fmt: skip
     LS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BQ, 16])
     LD: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     dt: gl.constexpr = buffers[0].dtype
@@ -192,6 +201,14 @@ def _consumer(DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col,
         score, dk, dv = _step(it, n_masked, n, score, dk, dv, ddq, buffers, barriers, k0 - k_row, k1 - k_row, s, W, BQ,
                               D, NB, MASK, LS)  # fmt: skip
     tma.store_wait(0)
+    if SPLIT:
+        if pieces > 1:
+            row = 64 * W + gl.arange(0, 64, gl.SliceLayout(1, LD))
+            part = PARTS + slot.to(gl.int64) * (256 * D)
+            part_at = row[:, None] * D + gl.arange(0, D, gl.SliceLayout(0, LD))[None, :]
+            gl.store(part + part_at, dk)
+            gl.store(part + 128 * D + part_at, dv)
+            k1 = k0  # nothing below is this piece's to write
     keys = k_row + 64 * W + gl.arange(0, 64, gl.SliceLayout(1, LD))
     cols = k_col + gl.arange(0, D, gl.SliceLayout(0, LD))
     at = keys.to(gl.int64)[:, None] * (Hk * D) + cols[None, :]
@@ -200,10 +217,10 @@ def _consumer(DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col,
     gl.store(DV + at, dv.to(dt), mask=mine)
 
 
-@gluon.jit(do_not_specialize=["n_items", "heads_per_group", "Sq", "Hk", "group", "list_len"])
-def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, sm_scale, n_items, heads_per_group, Sq, Hk,
-            group, list_len, BQ: gl.constexpr, BK: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr,
-            QB: gl.constexpr, KB: gl.constexpr):  # fmt: skip
+@gluon.jit(do_not_specialize=["n_items", "heads_per_group", "Sq", "Hk", "group", "list_len", "n_whole", "cuts"])
+def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, sm_scale, n_items, heads_per_group, Sq,
+            Hk, group, list_len, n_whole, cuts, BQ: gl.constexpr, BK: gl.constexpr, D: gl.constexpr, NB: gl.constexpr,
+            MASK: gl.constexpr, QB: gl.constexpr, KB: gl.constexpr, SPLIT: gl.constexpr):  # fmt: skip
     """Grid (n_items * Hk,). dkd, dvd: [Sk, Hk*D] in [128, D] boxes; dqd, ddo: [Sq, Hk*group*D] in [64, D] boxes; ddq:
     float32 [Hk*group*Sq, D], head by head, in [64, D/2] boxes, zeroed: dQ before scaling is added to it. LSE (base 2;
     +inf for a row that sees nothing) and DELTA = rowsum(O * dO): float32 [Hk*group, Sq]. DK, DV: as dkd, written whole.
@@ -213,8 +230,21 @@ def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, sm_scale
     off, first, whole, end): row i of q0..q1 sees key j when j <= i + off; tiles first..whole of BQ rows need a mask,
     whole..end don't. MASK = False promises that no tile needs one. QB > 0: items are BK-key tiles; WORK is q_num [Hk,
     n_blocks], ENTRIES q_indices [Hk, n_blocks, list_len] of blocks of QB rows, n_blocks = n_items * BK / KB.
+
+    SPLIT: the grid is n_whole + tail * cuts programs; those from n_whole on are the pieces, `cuts` of each of the last
+    `tail` items, whose sums go to PARTS, float32 [tail * cuts, 2, BK, D] (dK unscaled, dV). QB = 0, MASK = False, and
+    every item has one entry.
     """
     pid = gl.program_id(0)
+    slot = pid
+    piece = 0
+    pieces = 1
+    if SPLIT:
+        slot = pid - n_whole
+        if slot >= 0:
+            piece = slot % cuts
+            pieces = cuts
+            pid = n_whole + slot // cuts
     item = (pid % (n_items * heads_per_group)) // heads_per_group
     kv_head = pid // (n_items * heads_per_group) * heads_per_group + pid % heads_per_group
     if QB == 0:
@@ -223,7 +253,10 @@ def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, sm_scale
         lo = gl.load(WORK + item * 6 + 2)
         num = gl.load(WORK + item * 6 + 3) - lo
         n_masked = gl.load(WORK + item * 6 + 4) * group
-        n = gl.load(WORK + item * 6 + 5) * group
+        n = gl.load(WORK + item * 6 + 5)
+        if SPLIT:
+            n = n * (piece + 1) // pieces - n * piece // pieces
+        n = n * group
         k_row = gl.maximum(gl.minimum(k0, k1 - BK), 0)
         lists = ENTRIES
     else:
@@ -266,12 +299,12 @@ def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, sm_scale
     k_col = kv_head * D
     gl.warp_specialize(
         [
-            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale, 0, BQ,
-                         D, NB, MASK)),
-            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale, 1, BQ,
-                         D, NB, MASK)),
-            (_load, (LSE, DELTA, lists, dkd, dvd, (dqd, ddo), buffers, barriers, k_row, lo, num, kv_head, Sq, group, BQ,
-                     D, NB, MASK, QB)),
+            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale, PARTS,
+                         slot, pieces, 0, BQ, D, NB, MASK, SPLIT)),
+            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale, PARTS,
+                         slot, pieces, 1, BQ, D, NB, MASK, SPLIT)),
+            (_load, (LSE, DELTA, lists, dkd, dvd, (dqd, ddo), buffers, barriers, k_row, lo, num, kv_head, Sq, group, piece,
+                     pieces, BQ, D, NB, MASK, QB, SPLIT)),
         ],
         [4, 1],
         [240, 24],

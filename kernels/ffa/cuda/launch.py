@@ -21,6 +21,7 @@ from . import plan
 from .dispatch import BWD_TILE, FWD_TILE
 from .gluon_bwd import ffa_bwd
 from .gluon_fwd import ffa_fwd
+from .join import ffa_bwd_join
 from .triton_bwd import ffa_bwd_dkdv, ffa_bwd_dq
 from .triton_fwd import ffa_fwd_general
 
@@ -28,6 +29,8 @@ GLUON_DTYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.fl
 Pair = tuple[Tensor, Tensor]
 # 12 warps (two consumer warpgroups, producers padded to one) enter with 168 registers; setmaxnreg deals out 240 and 24.
 SPECIALISED = {"num_warps": 4, "maxnreg": 168}
+
+JOIN_ROWS = 16  # a program adds up so many rows
 
 
 @dataclass(frozen=True)
@@ -103,16 +106,30 @@ def gluon_forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, wor
 
 
 def gluon_backward(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, stats: Pair, total: Tensor, dk: Tensor, dv: Tensor, work: Work
-) -> Launch | None:
-    """Writes dk and dv of the work's part and adds its dQ, not yet scaled, to `total`, float32 [Hq, Sq, D] (head by head:
-    the copy engine adds to contiguous tiles). stats are (lse2, delta)."""
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    stats: Pair,
+    total: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    work: Work,
+    processors: int,
+) -> tuple[Launch, ...]:
+    """Launches that write dk and dv of the work's part and add its dQ, not yet scaled, to `total`, float32 [Hq, Sq, D]
+    (head by head: the copy engine adds to contiguous tiles). stats are (lse2, delta); processors the GPU's. Empty when
+    the part is."""
     sq, heads, dim = q.shape
     kv_heads = k.shape[1]
     rows, keys = BWD_TILE
     items, list_len, q_block, k_block = _key_work(work, rows, keys, q.device)
     if items is None:
-        return None
+        return ()
+    split = plan.split(items, kv_heads, processors)
+    whole, cuts = (split.whole, split.pieces) if split else (items.count * kv_heads, 1)
+    slots = split.tail * split.pieces if split else 0
+    parts = q.new_empty((slots, 2, keys, dim), dtype=torch.float32) if split else stats[0]
     group = plan.heads_per_group(kv_heads, items, sq * dim * 8 * heads // kv_heads)
     boxes = (
         _box(k, keys),
@@ -121,11 +138,18 @@ def gluon_backward(
         _box(dout, rows),
         _box(total.view(-1, 1, dim), rows, dim // 2),
     )
-    tensors = (*boxes, *stats, dk, dv, items.table, items.entries)
-    args = (*tensors, work.scale, items.count, group, sq, kv_heads, heads // kv_heads, list_len)
+    tensors = (*boxes, *stats, dk, dv, items.table, items.entries, parts)
+    args = (*tensors, work.scale, items.count, group, sq, kv_heads, heads // kv_heads, list_len, whole, cuts)
     masked = items.masked and not q_block
-    options = {"BQ": rows, "BK": keys, "D": dim, "NB": 2, "MASK": masked, "QB": q_block, "KB": k_block}
-    return Launch(ffa_bwd, items.count * kv_heads, args, options | SPECIALISED)
+    sizes = {"BQ": rows, "BK": keys, "D": dim, "NB": 2, "QB": q_block, "KB": k_block}
+    options = sizes | {"MASK": masked, "SPLIT": split is not None} | SPECIALISED
+    made = Launch(ffa_bwd, whole + slots, args, options)
+    if split is None:
+        return (made,)
+    joined = (parts, dk, dv, items.table, work.scale, items.count, kv_heads, whole, cuts)
+    return made, Launch(
+        ffa_bwd_join, split.tail * (keys // JOIN_ROWS), joined, {"BK": keys, "D": dim, "ROWS": JOIN_ROWS}
+    )
 
 
 def triton_forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, work: Work) -> Launch | None:

@@ -7,7 +7,7 @@ launch (causal and variable-length schedules); tables of equal rows keep their o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from ..schedule import CAUSAL, Range, Slices
 # The diagonal of a full slice: row i sees keys up to i + OPEN, that is all. Row + OPEN stays below 2**31.
 OPEN = 2**29
 L2_BYTES = 32 * 2**20  # what a group of heads may occupy of the L2 cache (H200: 60 MB, in two halves)
+FEWEST_TILES = 4  # of a piece of an item: a piece loads its keys and writes two float32 tiles
 LONG_ROWS, LONG_KEYS = 64, 128  # what the Gluon kernels need of a slice (rows in the backward only)
 
 T = TypeVar("T")
@@ -43,6 +44,16 @@ class Items:
     count: int
     masked: bool  # some tile needs a mask
     even: bool  # all rows are equally long
+    tiles: int = 0  # of each row, where every row is one slice's, equally long, and none is masked (key_items)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A launch whose last items are cut up: `whole` programs take an item each, then `pieces` each of `tail` items."""
+
+    whole: int
+    tail: int
+    pieces: int
 
 
 def long_slices(slices: Slices, direction: str) -> tuple[bool, ...]:
@@ -114,7 +125,9 @@ def key_items(slices: Slices, keys: int, rows: int, device: torch.device, part: 
                 entries.extend(mine)
                 lengths.append(n)
         masked = any(row[4] for row in table)
-        return _items(table, lengths, entries or [(0, 0, 0, 0, 0, 0)], masked, device)
+        items = _items(table, lengths, entries or [(0, 0, 0, 0, 0, 0)], masked, device)
+        alike = items is not None and items.even and not masked and all(hi - lo == 1 for _, _, lo, hi, *_ in table)
+        return replace(items, tiles=lengths[0]) if items is not None and alike else items
 
     return _kept(slices, ("key", keys, rows, str(device), part), make)
 
@@ -123,6 +136,21 @@ def block_items(num: torch.Tensor, indices: torch.Tensor, length: int, block: in
     """Tiles of `tile` rows or keys of every block, with the blocks' lists; `num` counts their entries."""
     per_block = -(-block // tile)
     return Items(num.contiguous(), indices.contiguous(), -(-length // block) * per_block, True, True)
+
+
+def split(items: Items, heads: int, processors: int) -> Split | None:
+    """How to fill the last wave of a launch of items x heads programs, one a multiprocessor at a time; None where it is
+    well filled, or items cannot be cut. 4,096 programs on 132 multiprocessors take 32 waves, of which the last has four."""
+    if not items.tiles or not processors:
+        return None
+    tail = items.count * heads % processors
+    pieces = min(processors // tail, items.tiles // FEWEST_TILES) if tail else 1
+    return Split(items.count * heads - tail, tail, pieces) if pieces > 1 else None
+
+
+def processors(device: torch.device) -> int:
+    """Multiprocessors of the GPU; 0 for a CPU."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 0
 
 
 def heads_per_group(heads: int, items: Items, bytes_per_head: int) -> int:

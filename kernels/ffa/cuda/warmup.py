@@ -71,8 +71,12 @@ def catalogue(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Iter
             if name in ("full", "causal", "blocks128"):
                 yield f"gluon fwd {name} {dim}", _present(launch.gluon_forward(q, k, v, out, lse, work))
             if name in ("full", "causal", "blocks128") and dim == 128:
-                made = launch.gluon_backward(dout, q, k, v, (lse, delta), total, dk, dv, back)
-                yield f"gluon bwd {name} {dim}", _present(made)
+                (made,) = launch.gluon_backward(dout, q, k, v, (lse, delta), total, dk, dv, back, 0)
+                yield f"gluon bwd {name} {dim}", made
+            if name == "long" and dim == 128:
+                made, joined = launch.gluon_backward(dout, q, k, v, (lse, delta), total, dk, dv, back, 16)
+                yield f"gluon bwd full in pieces {dim}", made
+                yield f"triton join {dim}", joined
             if name in ("causal", "blocks64"):
                 yield f"triton fwd {name} {dim}", _present(launch.triton_forward(q, k, v, out, lse, work))
                 made = launch.triton_dkdv(dout, q, k, v, (lse, delta), dk, dv, back)
@@ -91,6 +95,7 @@ def _schedules(device: torch.device) -> dict[str, Slices | Blocks]:
     found: dict[str, Slices | Blocks] = {
         "full": Slices(everything, everything, (FULL,), TOKENS, TOKENS),
         "causal": Slices(everything, everything, (CAUSAL,), TOKENS, TOKENS),
+        "long": Slices(((0, 4 * TOKENS),), everything, (FULL,), 4 * TOKENS, TOKENS),  # enough rows for pieces
     }
     for block in (64, 128):
         n = TOKENS // block
