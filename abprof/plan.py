@@ -235,7 +235,10 @@ def variants_of(load: Workload, builds: Sequence[Build]) -> tuple[str, ...]:
 
 
 def controls(cells: Sequence[Cell], identical: set[str], *, at_least: int = 6) -> set[str]:
-    """Cells that get a control arm: identical-code cells first, spread over the range of work."""
+    """Cells that get a control arm: identical-code cells first, spread over the range of work.
+
+    Each from the middle of its share of the range: the dearest cell, which may take a quarter of the run, has none where
+    there is a choice."""
     ordered = sorted((c for c in cells if not c.skip), key=lambda c: (c.flops or 0.0, c.id))
     first = [c.id for c in ordered if c.id in identical]
     chosen = _spread(first, at_least)
@@ -248,4 +251,4 @@ def _spread(ids: list[str], count: int) -> list[str]:
         return []
     if len(ids) <= count:
         return ids
-    return [ids[round(i * (len(ids) - 1) / max(1, count - 1))] for i in range(count)]
+    return [ids[(2 * i + 1) * len(ids) // (2 * count)] for i in range(count)]

@@ -82,7 +82,8 @@ def power_bound(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] 
     """Cells of which slices without a pause would tell more (abprof/sustained.py), the largest change first.
 
     While the device was held back by its power limit they changed, or were judged at one clock though the sides' clocks
-    differed by more than the threshold: alternating sides share their power, and at one clock its cost is left out.
+    differed by more than the threshold: alternating sides share their power, and at one clock its cost is left out. Of
+    cells that have not come to a look, or whose code is identical, a clock that wandered says nothing.
     """
     capped = {block.cell for block in blocks if POWER_CAP in block.state.throttle}
     rows = [
@@ -91,11 +92,15 @@ def power_bound(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] 
     worth = [
         row
         for row in rows
-        if row.verdict in CHANGED
-        or "clock" in row.reasons
-        or ("one_clock" in row.reasons and abs(row.clock_pct or 0.0) > run_head.settings.threshold_of(row.cell))
+        if row.verdict in CHANGED or "clock" in row.reasons or _left_out(row, run_head.settings.threshold_of(row.cell))
     ]
     return tuple(dict.fromkeys(row.cell for row in sorted(worth, key=lambda row: -abs(row.read_pct or row.pct or 0.0))))
+
+
+def _left_out(row: Comparison, threshold: float) -> bool:
+    """Whether judging at one clock may have left out a difference of the sides' clocks that counts."""
+    known = row.low_pct is not None and "identical_code" not in row.reasons
+    return known and "one_clock" in row.reasons and abs(row.clock_pct or 0.0) > threshold
 
 
 def provisional(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> tuple[Provisional, ...]:

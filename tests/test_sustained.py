@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from abprof.model import POWER_CAP, SUSTAINED, Block, MachineState
+from abprof.model import POWER_CAP, SUSTAINED, Block, MachineState, Outcome, Status, Turn
 from abprof.sustained import most_cells
 from abprof.verdict import power_bound
 from tests.blocks import block, head
@@ -73,6 +75,27 @@ def test_power_bound_are_the_changed_cells_that_the_limit_held_back() -> None:
         *capped("dense/n=3", 1.5),
     ]
     assert power_bound(head(4), blocks) == ("dense/n=1", "dense/n=0")
+
+
+def wandering(epochs: int, *, status: Status = "ok") -> list[Block]:
+    """At the power limit, each turn at a clock of its own, the target's 3 % lower: the same work at one clock."""
+    chance, ratios, made = random.Random(3), {"base": 1.0, "target": 1.0}, []
+    for epoch in range(1, epochs + 1):
+        rows = []
+        for _ in range(12):
+            clocks = [chance.uniform(1400, 1800), 0.97 * chance.uniform(1400, 1800)]
+            spans = [1.6e9 / mhz * chance.lognormvariate(0, 1e-4) for mhz in clocks]
+            rows.append(tuple(Turn(i, 0, 1, spans[i], spans[i], 0.0, clocks[i]) for i in (0, 1)))
+        whole = block(epoch, ratios, state=MachineState(throttle=(POWER_CAP,)))
+        outcomes = {arm: Outcome(status=status) for arm in ratios}
+        made.append(msgspec.structs.replace(whole, rounds=tuple(rows), outcomes=outcomes))
+    return made
+
+
+def test_clocks_that_wander_are_looked_into_only_where_the_code_differs_and_there_is_a_verdict() -> None:
+    assert len(power_bound(head(), wandering(4))) == 1
+    assert power_bound(head(), wandering(3)) == (), "no look has come"
+    assert power_bound(head(), wandering(4, status="identical")) == ()
 
 
 @pytest.mark.parametrize(("budget", "arms", "cells"), [(600.0, 2, 9), (600.0, 4, 4), (60.0, 2, 0)])
