@@ -31,12 +31,14 @@ def most_cells(budget: float, arms: int) -> int:
 def chosen(ground: Ground, worth: Sequence[str], say: Callable[[str], None]) -> Sequence[str]:
     """Cells to measure without a pause (--sustained): all, or of those `worth` it as many as the budget allows."""
     settings = ground.run.settings
-    if settings.sustained == "never" or settings.quick or len(ground.run.sides) < 2:
+    if settings.sustained == "never" or settings.quick:
         return ()
+    arms_of = {cell: sum(not arm.peer for arm in arms) for cell, arms in ground.arms.items()}
+    several = [cell for cell, arms in arms_of.items() if arms > 1]  # one alone is compared with nothing
     if settings.sustained == "always":
-        return tuple(ground.arms)
-    wanted = [cell for cell in worth if cell in ground.arms]
-    arms = max((sum(not arm.peer for arm in ground.arms[cell]) for cell in wanted), default=2)
+        return several
+    wanted = [cell for cell in worth if cell in several]
+    arms = max((arms_of[cell] for cell in wanted), default=2)
     most = most_cells(settings.budget, arms)
     if most < len(wanted):
         say(f"{len(wanted)} power-bound cells changed: {most} of them, the most changed, run without a pause")
@@ -47,10 +49,12 @@ def sustained(ground: Ground, wanted: Sequence[str], before: Sequence[Block], fi
     """A block for each of these cells in each epoch up to the first look; `first` is the number of the first epoch.
 
     Those that have their epochs `before` (a run that is gone on with) keep them. Cells whose arms do not fit into memory
-    together have no slices.
+    together have no slices, nor has an arm that did not run in turns.
     """
     done = {block.cell for block in before if block.metric == SUSTAINED and block.rounds}
     crowded = {block.cell for block in before if block.alone}
+    turned = (block for block in before if block.metric != SUSTAINED)
+    failed = {(b.cell, arm) for b in turned for arm, how in b.outcomes.items() if how.status not in ("ok", "identical")}
     cells = [cell for cell in ground.run.cells if cell.id in wanted and cell.id in ground.arms and cell.kernel]
     cells = [cell for cell in cells if not cell.skip and cell.id not in done | crowded]
     sides = [side.id for side in ground.run.sides]
@@ -61,6 +65,7 @@ def sustained(ground: Ground, wanted: Sequence[str], before: Sequence[Block], fi
             with Crew(ground.shop, stand, epoch) as crew:
                 for cell in (cell for cell in cells if cell.kernel == kernel):
                     arms = [arm for arm in ground.arms[cell.id] if arm.side in present and not arm.peer]
+                    arms = [arm for arm in arms if (cell.id, arm.id) not in failed]
                     if len(arms) > 1:
                         yield _block(ground, crew, cell, arms, epoch)
 

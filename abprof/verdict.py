@@ -83,15 +83,16 @@ def power_bound(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] 
 
     While the device was held back by its power limit they changed, or were judged at one clock though the sides' clocks
     differed by more than the threshold: alternating sides share their power, and at one clock its cost is left out. Of
-    cells that have not come to a look, or whose code is identical, a clock that wandered says nothing.
+    cells that have not come to a look, or whose code is identical, a clock that wandered says nothing. In a run of one
+    branch all this is said of its variants.
     """
     capped = {block.cell for block in blocks if POWER_CAP in block.state.throttle}
-    rows = [
-        row for row in judge(run_head, blocks, proofs).comparisons if row.cell in capped and "peer" not in row.from_
-    ]
+    judged = judge(run_head, blocks, proofs)
+    rows = judged.within if len(run_head.sides) == 1 else judged.comparisons
     worth = [
         row
         for row in rows
+        if row.cell in capped and not row.from_.startswith("peer:")
         if row.verdict in CHANGED or "clock" in row.reasons or _left_out(row, run_head.settings.threshold_of(row.cell))
     ]
     return tuple(dict.fromkeys(row.cell for row in sorted(worth, key=lambda row: -abs(row.read_pct or row.pct or 0.0))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from abprof.model import POWER_CAP, SUSTAINED, Block, MachineState, Outcome, Status, Turn
 from abprof.sustained import most_cells
 from abprof.verdict import power_bound
-from tests.blocks import block, head
+from tests.blocks import block, head, side
 from tests.gitrepo import make_repo
 from tests.simulated.planted import NewLab, broken, load, new_lab, planted, times
 from tests.simulated.scenario import Fault, Scenario, Time
@@ -113,6 +114,42 @@ def test_a_side_that_did_not_build_and_a_cell_that_is_left_out_have_no_slices(ne
     assert result.code == 1, "broken on the target"
     assert {result.status(f"{name}/case=agrees", "target")[0] for name in two} == {"build_failed"}
     assert all(row.sustained_pct is None for row in result.run.comparisons)
+
+
+@pytest.mark.slow
+def test_one_branchs_variants_have_slices_too_and_one_that_does_not_run_costs_the_others_nothing(
+    new_lab: NewLab,
+) -> None:
+    """The pipelined variant wins turn by turn and loses at the power limit: that is no answer. `absent` cannot run here."""
+    steps = ["ws", "pipelined", "absent"]
+    scenario = Scenario(
+        workloads={"w": load(["a"], variants=steps, ladder=steps[:2]), "plain": load(["a"], kernel="j")},
+        times=times(Time(factor=1 / 1.08, arm="pipelined"), Time(factor=1.3, arm="pipelined", timer="sustained")),
+        faults=[Fault("unsupported", "open", arm="absent")],
+    )
+    result = new_lab(scenario).abprof("run", "main", "--sustained", "always")
+    rows = {row.to: row for row in result.run.within}
+    assert (rows["base:pipelined"].verdict, rows["base:pipelined"].reasons) == ("unclear", ("power",))
+    assert rows["base:pipelined"].pct == pytest.approx(100 / 1.08 - 100)
+    assert rows["base:pipelined"].sustained_pct == pytest.approx(130 / 1.08 - 100)
+    assert rows["base:absent"].reasons == ("second_unsupported",)
+    assert result.folder is not None
+    lines = (result.folder / "rounds.jsonl").read_text().splitlines()
+    assert {json.loads(line)["cell"] for line in lines if SUSTAINED in line} == {"w/case=a"}
+
+
+def test_of_one_branch_those_are_power_bound_whose_variants_differ() -> None:
+    run = head(2, variants=("ws", "pipelined"), sides=[side("base")])
+    run = msgspec.structs.replace(
+        run, workloads=(msgspec.structs.replace(run.workloads[0], ladder=("ws", "pipelined")),)
+    )
+    held = MachineState(throttle=(POWER_CAP,))
+    blocks = [
+        block(epoch, {"base:ws": 1.0, "base:pipelined": ratio}, cell=cell, state=held)
+        for cell, ratio in (("dense/n=0", 1.0), ("dense/n=1", 0.9))
+        for epoch in range(1, 5)
+    ]
+    assert power_bound(run, blocks) == ("dense/n=1",)
 
 
 def test_slices_are_measured_once_in_a_run(new_lab: NewLab) -> None:
