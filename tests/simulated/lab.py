@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import msgspec
 
 from abprof.model import Comparison, Run
 from tests.gitrepo import ENVIRONMENT, GitRepo, make_repo
+from tests.simulated import warm
 from tests.simulated.client import WORKER
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Scenario
@@ -106,12 +108,8 @@ class Lab:
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         """Start `abprof ARGS --repo ... --device simulated` without waiting."""
-        places = ["--device", "simulated", "--runs-dir", str(self.runs)] if "--resume" not in args else []
-        return self._start(*args, "--repo", str(self.repo.path), *places)
-
-    def _start(self, *args: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "abprof", *args],
+            [sys.executable, "-P", "-m", "abprof", *self._placed(args)],
             env=self.environment(),
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
@@ -121,13 +119,18 @@ class Lab:
             start_new_session=True,
         )
 
+    def _placed(self, args: Sequence[str]) -> list[str]:
+        places = ["--device", "simulated", "--runs-dir", str(self.runs)] if "--resume" not in args else []
+        return [*args, "--repo", str(self.repo.path), *places]
+
     def abprof(self, *args: str, seconds: float = TIMEOUT) -> Result:
         """Run it to its end."""
-        return self.finish(self.start(*(args or ("main", "fast"))), seconds)
+        return self.command(*self._placed(args or ("main", "fast")), seconds=seconds)
 
-    def command(self, *args: str) -> Result:
-        """Another verb than run, which needs no repository."""
-        return self.finish(self._start(*args))
+    def command(self, *args: str, seconds: float = TIMEOUT) -> Result:
+        """Another verb than run, which needs no repository. One that does not end in time fails the test."""
+        done = warm.abprof(args, self.environment(), self.folder, seconds)
+        return Result(done.code, done.out, done.err, self.newest())
 
     def finish(self, process: subprocess.Popen[str], seconds: float = TIMEOUT) -> Result:
         """Wait for an invocation. One that does not end in time fails the test, and is killed."""
