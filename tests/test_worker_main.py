@@ -12,6 +12,7 @@ import pytest
 
 from abprof import proc, wire
 from abprof.harness import install
+from abprof.kit import Unsupported
 from abprof.worker import main
 
 WORKLOAD = """
@@ -30,9 +31,10 @@ def check(case, outputs, expected):
 
 
 class Stub:
-    """A bench whose every request raises; `broken` says that its device is gone."""
+    """A bench whose every request raises `fault`; `broken` says that its device is gone."""
 
     broken = False
+    fault: Exception = RuntimeError("CUDA error: an illegal memory access was encountered")
     mounted = None
 
     def __init__(self, start: wire.Start) -> None:
@@ -42,7 +44,7 @@ class Stub:
         return wire.Ready(wire.PROTOCOL, 1, "cuda", "stub")
 
     def close(self, request: wire.Close) -> wire.Closed:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        raise self.fault
 
     def usable(self) -> bool:
         return not self.broken
@@ -77,6 +79,19 @@ def test_a_device_that_is_gone_ends_the_worker_without_an_answer(
     assert code == main.UNUSABLE
     assert [answer["id"] for answer in answers] == [1]
     assert capsys.readouterr().out.rstrip().endswith("illegal memory access was encountered"), "the log's last line"
+
+
+def test_what_is_unsupported_is_one_line_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was said on purpose, and a build calls every variant; what crashed shows where."""
+    serve(monkeypatch, broken=False)
+    assert "Traceback" in capsys.readouterr().err
+    monkeypatch.setattr(Stub, "fault", Unsupported("cuTile is not installed"))
+    _, answers = serve(monkeypatch, broken=False)
+    assert answers[1]["fault"] == {"status": "unsupported", "reason": "cuTile is not installed"}
+    printed = capsys.readouterr()
+    assert printed.out + printed.err == "unsupported: cuTile is not installed\n"
 
 
 @pytest.mark.gpu

@@ -61,8 +61,11 @@ def serve(requests: BinaryIO, replies: Any) -> int:
             answer["reply"] = wire.pack(reply)
             payload = wire.dump(answer)
         except BaseException as error:  # noqa: BLE001 - whatever a workload raises is an outcome, exit() included
-            traceback.print_exc()
             fault = classify(error, bench.mounted if bench else None)
+            if fault.status == "unsupported":  # said on purpose: where it was raised tells nobody anything
+                print(f"unsupported: {fault.reason}", flush=True)
+            else:
+                traceback.print_exception(error)
             if bench is not None and not bench.usable():
                 print(fault.reason, flush=True)
                 return UNUSABLE

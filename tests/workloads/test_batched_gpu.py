@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from abprof.kit import Unsupported
 from tests.workloads.conftest import cases, load
 
 pytestmark = [
@@ -43,6 +44,13 @@ def test_cell_is_right(module: ModuleType, one: dict[str, Any]) -> None:
     kernel = importlib.import_module(f"kernels.{module.KERNEL}")
     ops = {variant: module.prepare(kernel, variant, one, inputs) for variant in module.VARIANTS}
     ops |= {name: module.PEERS[name](one, inputs) for name in module.DEFAULT_PEERS}
+    right = []
     for name, op in ops.items():
-        found = module.check(one, op.call(), expected)
+        try:
+            found = module.check(one, op.call(), expected)
+        except Unsupported as error:
+            assert name.startswith("cutile"), f"{name}: {error}"  # its package is not everywhere
+            continue
         assert found.ok, f"{name}: {found.reason}"
+        right.append(name)
+    assert len(right) >= 3
