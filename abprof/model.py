@@ -308,7 +308,7 @@ class Observation(Record, frozen=True, kw_only=True):
 
 
 class Cause(Record, frozen=True, kw_only=True):
-    """What most likely changed the time of a row, and the evidence it rests on (abprof/why.py)."""
+    """What most likely changed the time of a row, and the evidence it rests on (abprof/why/)."""
 
     kind: str  # the rule: spills, autotune, launches, ...
     text: str  # in words, with the numbers of both sides

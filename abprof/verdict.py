@@ -14,6 +14,7 @@ from abprof.evidence import Evidence, gather, same_code
 from abprof.model import POWER_CAP, Advice, Block, Comparison, Header, Observation, Proof, Record, Run
 from abprof.observe import observe
 from abprof.sentence import summarise
+from abprof.why import explained
 
 MOST_ATTEMPTS = 2 * stats.LOOKS[-1]  # a cell whose epochs keep failing or losing all rounds is given up
 
@@ -51,6 +52,7 @@ def judge(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) 
         for pair in pairs(run_head, item):
             rows[pair.role].append(compare(run_head, item, pair))
     targets, peers, within = (with_discoveries(rows[family]) for family in ("target", "peer", "variant"))
+    targets = explained(run_head, evidence, targets)
     controls = tuple(rows["control"])
     header = summarise(run_head, evidence, targets, controls, within)
     return Judgement(

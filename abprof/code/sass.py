@@ -26,6 +26,7 @@ _CLASS_OF = {opcode: name for name, opcodes in CLASSES.items() for opcode in opc
 _USAGE = re.compile(r"Function (\S+):\s*\n\s*REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 _FUNCTION = re.compile(r"^\s*Function : (\S+)\s*$", re.MULTILINE)
 _OPCODE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)", re.MULTILINE)
+_JUMP = re.compile(r"/\*([0-9a-f]{4,})\*/[^;/]*\bBRA\b[^;]*?\b0x([0-9a-f]+)\s*;")
 _ENCODING = re.compile(r"/\* (0x[0-9a-f]{16}) \*/")
 
 
@@ -44,8 +45,11 @@ def parse(text: str) -> dict[str, Reading]:
 
 
 def classes(body: str) -> dict[str, int]:
-    """How many instructions there are of each class, and of no class ("other"). Padding is not counted."""
-    counted = dict.fromkeys((*CLASSES, "other"), 0)
+    """How many instructions there are of each class, and of no class ("other"), and how many loops. Padding is not
+    counted."""
+    counted = dict.fromkeys((*CLASSES, "loops", "other"), 0)
+    jumps = [(int(at, 16), int(to, 16)) for at, to in _JUMP.findall(body)]
+    counted["loops"] = len({to for at, to in jumps if to < at})  # a jump to itself is the padding after the end
     for opcode in _OPCODE.findall(body):
         if opcode != "NOP":
             counted[_CLASS_OF.get(opcode, "other")] += 1

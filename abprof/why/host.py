@@ -1,0 +1,132 @@
+"""Rules over a processor's machine code, and over the operations of torch's that a call makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from abprof.model import Cause, Function, Kernel
+
+from . import say
+from .sides import Sides
+
+_WIDTHS = ("512-bit arithmetic", "256-bit arithmetic", "128-bit arithmetic")
+_SHOWN = (*_WIDTHS, "scalar arithmetic")
+
+
+def causes(sides: Sides) -> list[Cause]:
+    """What changed in the objects, and in the operations, the surest first."""
+    found = list(_operations(sides))
+    if sides.whole and sides.objects:
+        found += _vectors(sides) or _passes(sides)
+    return found
+
+
+def same_code(sides: Sides) -> list[Cause]:
+    """Said where the objects and the operations are the same: what is left is Python's part, and the machine."""
+    if not (sides.whole and sides.objects and sides.same_launches):
+        return []
+    if any(not one.code or one.code != two.code for one, two in sides.objects):
+        return []
+    return [Cause(kind="same_code", text="same machine code and the same operations on both sides, different time",
+                  evidence=("census", "kernels"))]  # fmt: skip
+
+
+def _operations(sides: Sides) -> Iterator[Cause]:
+    """Operations of torch's that came or went, where their own time is enough to be the cause."""
+    if not sides.counted:
+        return
+    before, after = ({part.name: part for part in parts} for parts in sides.parts)
+    told, ns = [], 0.0
+    for name in dict.fromkeys((*before, *after)):
+        one, two = (side[name].count if name in side else 0 for side in (before, after))
+        if one != two and (two > one) == sides.slower:
+            part = after[name] if two > one else before[name]
+            spent = part.ns * abs(two - one) / max(one, two)
+            ns += spent if two > one else -spent
+            told.append((spent, name, f"{name} {one} -> {two} times a call ({say.ns(spent)})"))
+    if told and sides.carries(ns):
+        told.sort(reverse=True)
+        word = "added" if sides.slower else "gone"
+        text = f"operations of torch {word}: {say.listed([line for *_, line in told])}"
+        yield Cause(kind="launches", text=text, kernels=tuple(name for _, name, _ in told), evidence=("census",))
+
+
+def _functions(sides: Sides) -> tuple[dict[str, Function], dict[str, Function]]:
+    """Functions that are not the same, by name, of all objects together."""
+    before, after = ({f.name: f for pair in sides.objects for f in pair[side].functions} for side in (0, 1))
+    return before, after
+
+
+def _vectors(sides: Sides) -> list[Cause]:
+    """Functions whose widest arithmetic became narrower (slower), or wider (faster)."""
+    before, after = _functions(sides)
+    moved = {name: _width(after[name]) - _width(before[name]) for name in before.keys() & after.keys()}
+    wanted = -1 if sides.slower else 1
+    names = sorted(name for name, width in moved.items() if width * wanted > 0)
+    if not names or any(width * wanted < 0 for width in moved.values()):
+        return []
+    told = [f"{name} ({_arithmetic(before[name].classes, after[name].classes)})" for name in names]
+    text = f"vectorisation {'lost' if sides.slower else 'gained'} in {say.listed(told)}{_flags(sides)}"
+    return [Cause(kind="vectorisation", text=text, kernels=tuple(names), evidence=("kernels",))]
+
+
+def _passes(sides: Sides) -> list[Cause]:
+    """A loop more over memory (slower), or one fewer (faster): in a function that has both sides' vector width, or as a
+    function of its own. A function that only got another name is none."""
+    before, after = _functions(sides)
+    few, many = (before, after) if sides.slower else (after, before)
+    codes = {function.code for function in few.values()}
+    lone = [f for name, f in many.items() if name not in few and f.code not in codes and _walks(f.classes)]
+    told = [f"{f.name} ({_plural(f.classes['loops'], 'loop')}, {_traffic(f.classes)})" for f in lone]
+    names = [f.name for f in lone]
+    for name in sorted(few.keys() & many.keys()):
+        one, two = few[name].classes, many[name].classes
+        if two["loops"] > one["loops"] and _accesses(two) > _accesses(one) and _width(few[name]) == _width(many[name]):
+            first, second = (one, two) if sides.slower else (two, one)
+            told.append(f"{name} ({say.counts(_pass(first), _pass(second))})")
+            names.append(name)
+    if not told:
+        return []
+    head = "an extra pass over memory" if sides.slower else "a pass over memory less"
+    return [Cause(kind="pass", text=f"{head}: {say.listed(told)}", kernels=tuple(names), evidence=("kernels",))]
+
+
+def _width(function: Function) -> int:
+    return next((len(_WIDTHS) - i for i, name in enumerate(_WIDTHS) if function.classes.get(name)), 0)
+
+
+def _arithmetic(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    return say.counts({name: before.get(name, 0) for name in _SHOWN}, {name: after.get(name, 0) for name in _SHOWN})
+
+
+def _accesses(classes: Mapping[str, int]) -> int:
+    return classes.get("loads", 0) + classes.get("stores", 0)
+
+
+def _walks(classes: Mapping[str, int]) -> bool:
+    return classes.get("loops", 0) > 0 and _accesses(classes) > 0
+
+
+def _pass(classes: Mapping[str, int]) -> dict[str, int]:
+    return {name: classes.get(name, 0) for name in ("loops", "loads", "stores")}
+
+
+def _traffic(classes: Mapping[str, int]) -> str:
+    return f"{_plural(classes.get('loads', 0), 'load')}, {_plural(classes.get('stores', 0), 'store')}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _flags(sides: Sides) -> str:
+    """The compiler's flags, where both sides' are known and differ."""
+    said = [_differing(one, two) for one, two in sides.objects if one.flags and two.flags and one.flags != two.flags]
+    return f"; compiler flags {said[0]}" if said else ""
+
+
+def _differing(one: Kernel, two: Kernel) -> str:
+    before, after = one.flags.split(), two.flags.split()
+    gone = [flag for flag in before if flag not in after]
+    new = [flag for flag in after if flag not in before]
+    return f"{' '.join(gone) or 'none'} -> {' '.join(new) or 'none'}"

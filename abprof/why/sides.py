@@ -1,0 +1,173 @@
+"""The evidence of one changed row, both sides beside each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from abprof.model import Census, Comparison, Kernel, Launch
+
+SHARE = 0.25  # of a row's change that a cause must be large enough to carry, where its own time is known
+
+
+@dataclass(frozen=True)
+class Part:
+    """A kernel that a call launches: its launches, and what is known of its code (None where it is a library's)."""
+
+    name: str
+    launches: tuple[Launch, ...]
+    kernel: Kernel | None
+
+    @property
+    def count(self) -> int:
+        return sum(launch.count for launch in self.launches)
+
+    @property
+    def ns(self) -> float:
+        return sum(launch.ns for launch in self.launches)
+
+    @property
+    def shape(self) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:
+        """Grids and blocks, and how often."""
+        return sorted((launch.grid, launch.block, launch.count) for launch in self.launches)
+
+    @property
+    def registers(self) -> int | None:
+        """A thread's: as the machine code says, else as the profiler saw."""
+        if self.kernel is not None and self.kernel.registers is not None:
+            return self.kernel.registers
+        seen = {launch.registers for launch in self.launches}
+        return seen.pop() if len(seen) == 1 else None
+
+    @property
+    def choice(self) -> tuple[str, str]:
+        """(what its autotuner took, what it took it from)."""
+        said = {(launch.choice, launch.offered) for launch in self.launches}
+        return said.pop() if len(said) == 1 else ("", "")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A kernel on both sides, by its name, or by its code under another name."""
+
+    before: Part
+    after: Part
+
+    @property
+    def renamed(self) -> bool:
+        return self.before.name != self.after.name
+
+    @property
+    def same_code(self) -> bool | None:
+        """Whether both are the same machine code; None where that is not known of one of them."""
+        one, two = self.before.kernel, self.after.kernel
+        return one.code == two.code if one and two and one.code and two.code else None
+
+    @property
+    def read(self) -> tuple[Mapping[str, int], Mapping[str, int]] | None:
+        """Instructions by class on both sides; None where one of them was not read."""
+        one, two = self.before.kernel, self.after.kernel
+        return (one.classes, two.classes) if one and two and one.classes and two.classes else None
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A row that changed, and everything that was recorded of what it runs."""
+
+    row: Comparison
+    on_gpu: bool
+    base_ns: float  # the judged time of `from`
+    census: tuple[Census | None, Census | None]
+    kernels: tuple[tuple[Kernel, ...], tuple[Kernel, ...]]  # of the row's package
+    phases: tuple[Mapping[str, float | None] | None, Mapping[str, float | None] | None]
+
+    @property
+    def slower(self) -> bool:
+        return (self.row.pct or 0.0) > 0
+
+    @property
+    def change_ns(self) -> float:
+        """How much longer a call takes; negative is faster."""
+        return self.base_ns * (self.row.pct or 0.0) / 100
+
+    @property
+    def counted(self) -> bool:
+        """Whether what a call launches is known on both sides."""
+        return all(census is not None and not census.missing for census in self.census)
+
+    def carries(self, ns: float) -> bool:
+        """Whether a difference of so many ns is of the row's sign, and large enough to be its cause."""
+        return ns * self.change_ns > 0 and abs(ns) >= SHARE * abs(self.change_ns)
+
+    @cached_property
+    def parts(self) -> tuple[list[Part], list[Part]]:
+        """What a call launches, on each side."""
+        before, after = (_parts(c, kernels) if c else [] for c, kernels in zip(self.census, self.kernels, strict=True))
+        return before, after
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        """Kernels of both sides: by name and order, the rest by equal code."""
+        before, after = self.parts
+        found = []
+        for name in dict.fromkeys(part.name for part in before):
+            mine, theirs = ([p for p in parts if p.name == name] for parts in (before, after))
+            if len(mine) == len(theirs):
+                found += [Pair(one, two) for one, two in zip(mine, theirs, strict=True)]
+        left = [part for part in before if all(part is not pair.before for pair in found)]
+        right = [part for part in after if all(part is not pair.after for pair in found)]
+        for part in left:
+            same = [p for p in right if p.name != part.name and Pair(part, p).same_code and p.count == part.count]
+            if len(same) == 1:
+                found.append(Pair(part, same[0]))
+                right.remove(same[0])
+        return found
+
+    @property
+    def gone(self) -> list[Part]:
+        """Kernels that only `from` launches."""
+        return [part for part in self.parts[0] if all(part is not pair.before for pair in self.pairs)]
+
+    @property
+    def new(self) -> list[Part]:
+        """Kernels that only `to` launches."""
+        return [part for part in self.parts[1] if all(part is not pair.after for pair in self.pairs)]
+
+    @property
+    def same_launches(self) -> bool:
+        """Whether both sides launch the same kernels as often, with the same grids."""
+        alike = all(pair.before.shape == pair.after.shape for pair in self.pairs)
+        return self.counted and alike and not self.gone and not self.new
+
+    @cached_property
+    def objects(self) -> list[tuple[Kernel, Kernel]]:
+        """The sides' own shared objects, by name; two that are alone on their sides belong together under any names."""
+        before, after = ([k for k in kernels if k.kind == "object"] for kernels in self.kernels)
+        named = {kernel.key: kernel for kernel in after}
+        found = [(kernel, named[kernel.key]) for kernel in before if kernel.key in named]
+        if not found and len(before) == len(after) == 1:
+            found = [(before[0], after[0])]
+        return found
+
+    @property
+    def whole(self) -> bool:
+        """Whether every object of one side has its like on the other, and all of them were read."""
+        own = [kernel for kernels in self.kernels for kernel in kernels if kernel.kind == "object"]
+        return len(own) == 2 * len(self.objects) and all(not kernel.missing for kernel in own)
+
+
+def _parts(census: Census, kernels: Sequence[Kernel]) -> list[Part]:
+    """Launches put together by name and compiled kernel, in a fixed order."""
+    known = {kernel.key: kernel for kernel in kernels if kernel.kind == "triton"}
+    keys = Counter((launch.name, launch.compiled) for launch in census.launches)
+    parts = [
+        Part(name, tuple(l for l in census.launches if (l.name, l.compiled) == (name, key)), known.get(key))  # noqa: E741
+        for name, key in keys
+    ]
+    return sorted(parts, key=lambda part: (part.name, _constants(part), part.shape))
+
+
+def _constants(part: Part) -> str:
+    return repr(sorted(part.kernel.constants.items())) if part.kernel else ""

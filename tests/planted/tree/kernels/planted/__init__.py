@@ -1,0 +1,4 @@
+from . import blocks, launches, matmul, passes, phases, spill, tuned
+
+PARTS = {"spill": spill, "tuned": tuned, "passes": passes, "matmul": matmul, "launches": launches, "phases": phases,
+         "blocks": blocks}  # fmt: skip

@@ -1,0 +1,46 @@
+"""`python -m tests.why.record` writes tests/data/planted_kernels.json anew: both sides of every planted branch, compiled
+for sm_90a and read as a run reads them. Paths and what differs by machine are left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from abprof import kernels
+from abprof.code.reader import Reader
+from abprof.model import Kernel
+from tests import blocks
+from tests.why.cases import RECORDED
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def compiled(folder: Path) -> dict[str, dict[str, Any]]:
+    """What `RECORDED` holds, from compilers of now."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.planted.offline", str(folder)],
+        env=os.environ | {"TRITON_CACHE_DIR": str(folder / "cache")},
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    told = json.loads(done.stdout.splitlines()[-1])
+    reader = Reader(folder / "read")
+    for sides in told.values():
+        for side, part in sides.items():
+            raw = [msgspec.convert(one | {"side": side, "package": "ffa", "kind": "triton"}, Kernel)
+                   for one in part["kernels"]]  # fmt: skip
+            read = kernels.read_all(blocks.head(), raw, reader)
+            kept = [msgspec.structs.replace(kernel, path="", seconds=None) for kernel in read]
+            part["kernels"] = [msgspec.to_builtins(kernel) for kernel in kept]
+    return told
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        RECORDED.write_text(json.dumps(compiled(Path(place)), indent=1) + "\n")

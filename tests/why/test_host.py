@@ -1,0 +1,146 @@
+"""Causes on a CPU, from real compilers' objects: each is named, and nothing is where the code is the same."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from abprof import kernels, verdict
+from abprof.code.reader import Reader
+from abprof.model import Artefact, Build, Census, Comparison, Kernel, Launch, Outcome, Proof
+from tests import blocks
+from tests.planted import cpu
+from tests.tinyrepo import abprof
+from tests.why.cases import kinds
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64" or not shutil.which("objdump"), reason="reads x86-64 by objdump"
+)
+Sources = tuple[str, str]  # C++, optimisation
+PLAIN = Census(launches=(Launch(name="aten::empty_like", count=1, ns=3e3),), hidden_ns=0.0)
+
+
+@functools.cache
+def made_of(source: str, optimisation: str) -> bytes:
+    """The shared object that a compiler makes of this."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "k.cpp").write_text(source)
+        argv = ["g++", optimisation, "-fno-math-errno", "-shared", "-fPIC", "-o", "k.so", "k.cpp"]
+        subprocess.run(argv, check=True, cwd=folder)
+        return (Path(folder) / "k.so").read_bytes()
+
+
+def loaded(folder: Path, side: str, made: Sources) -> tuple[Build, Proof]:
+    """A side whose one object was compiled from this."""
+    home = folder / side
+    home.mkdir()
+    (home / "k.so").write_bytes(made_of(*made))
+    digest = hashlib.sha256(made_of(*made)).hexdigest()
+    artefact = Artefact(kind="object", name="k.so", path=str(home / "k.so"), sha256=digest)
+    build = Build(side=side, kernel="ffa", key=side, path=str(home))
+    return build, Proof(epoch=1, side=side, kernel="ffa", ok=True, artefacts=(artefact,))
+
+
+def read(folder: Path, before: Sources, after: Sources) -> tuple[Kernel, ...]:
+    builds, proofs = zip(loaded(folder, "base", before), loaded(folder, "target", after), strict=True)
+    return kernels.read_all(blocks.head(builds=builds, proofs=proofs), (), Reader(folder.parent / "read"))
+
+
+def judged(
+    found: tuple[Kernel, ...], pct: float, censuses: tuple[Census | None, Census | None] = (PLAIN, PLAIN)
+) -> Comparison:
+    ratio = 1 + pct / 100
+    status = {arm: Outcome(status="ok", census=seen) for arm, seen in zip(("base", "target"), censuses, strict=True)}
+    made = [blocks.block(n, {"base": 1.0, "target": ratio}, status=status if n == 2 else None) for n in range(1, 7)]
+    [row] = verdict.judge(blocks.head(kernels=found), made).comparisons
+    return row
+
+
+BASE = (cpu.SOURCE, "-O3")
+PASS = (cpu.BRANCHES["extra_pass"][0]["kernels/blend/blend.cpp"], "-O3")
+
+
+def test_lost_vectorisation_is_named(tmp_path: Path) -> None:
+    found = read(tmp_path, BASE, (cpu.SOURCE, "-O1"))
+    [cause] = judged(found, 80.0).causes or ()
+    assert (cause.kind, cause.kernels) == ("vectorisation", ("blend",))
+    assert cause.text.startswith("vectorisation lost in blend (128-bit arithmetic ")
+    assert "-> 0, scalar arithmetic" in cause.text
+
+
+def test_vectorisation_that_is_gained_makes_it_faster_and_nothing_else(tmp_path: Path) -> None:
+    found = read(tmp_path, (cpu.SOURCE, "-O1"), BASE)
+    assert kinds(judged(found, -40.0)) == ["vectorisation"]
+    assert kinds(judged(found, 40.0)) == []
+
+
+def test_an_extra_pass_is_named(tmp_path: Path) -> None:
+    found = read(tmp_path, BASE, PASS)
+    [cause] = judged(found, 40.0).causes or ()
+    assert (cause.kind, cause.kernels) == ("pass", ("rescale(float*, long)",))
+    assert cause.text.startswith("an extra pass over memory: rescale(float*, long) (")
+
+
+def test_a_pass_that_is_gone_is_named(tmp_path: Path) -> None:
+    [cause] = judged(read(tmp_path, PASS, BASE), -30.0).causes or ()
+    assert (cause.kind, cause.text.split(":")[0]) == ("pass", "a pass over memory less")
+
+
+def test_a_loop_more_in_the_same_function_is_named(tmp_path: Path) -> None:
+    twice = cpu.SOURCE.replace(
+        "    z[i] = a;\n  }\n", "    z[i] = a;\n  }\n  for (long i = 0; i < n; ++i) z[i] /= 3.0f;\n"
+    )
+    [cause] = judged(read(tmp_path, BASE, (twice, "-O3")), 30.0).causes or ()
+    assert (cause.kind, cause.kernels) == ("pass", ("blend",))
+
+
+def test_an_added_operation_is_named_and_one_that_takes_no_time_is_not(tmp_path: Path) -> None:
+    found = read(tmp_path, BASE, BASE)
+    added = Census(launches=(*PLAIN.launches, Launch(name="aten::clone", count=2, ns=2.9e5)), hidden_ns=0.0)
+    [cause] = judged(found, 30.0, (PLAIN, added)).causes or ()
+    assert cause.text == "operations of torch added: aten::clone 0 -> 2 times a call (290 µs)"
+    tiny = Census(launches=(*PLAIN.launches, Launch(name="aten::view", count=1, ns=900.0)), hidden_ns=0.0)
+    assert kinds(judged(found, 30.0, (PLAIN, tiny))) == []
+
+
+@pytest.mark.parametrize("pct", [-20.0, 20.0])
+def test_the_same_code_is_told_from_a_change(tmp_path: Path, pct: float) -> None:
+    [cause] = judged(read(tmp_path, BASE, ("\n\n" + cpu.SOURCE, "-O3")), pct).causes or ()
+    assert (cause.kind, cause.text) == (
+        "same_code", "same machine code and the same operations on both sides, different time")  # fmt: skip
+
+
+def test_what_only_got_another_name_is_no_pass(tmp_path: Path) -> None:
+    renamed = (PASS[0].replace("rescale", "rescaled"), PASS[1])
+    assert kinds(judged(read(tmp_path, PASS, renamed), 20.0)) == ["same_code"]
+
+
+def test_without_a_disassembler_no_cause_is_made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = read(tmp_path, BASE, (cpu.SOURCE, "-O1"))
+    lost = tuple(type(k)(side=k.side, package=k.package, name=k.name, kind=k.kind, key=k.key, code=k.code,
+                         missing="no objdump here") for k in found)  # fmt: skip
+    assert judged(lost, 80.0).causes == ()
+
+
+@pytest.mark.slow
+def test_a_real_run_names_what_was_planted(tmp_path: Path) -> None:
+    """Three branches against main, measured: each row is slower, and says why."""
+    repo = cpu.repository(tmp_path / "repo")
+    names = list(cpu.BRANCHES)
+    asked = ("--device", "cpu", "--no-peers", "--json", "--budget", "120s")
+    done = abprof("main", *names, *asked, cwd=repo.path, home=tmp_path)
+    assert done.code == 1, done.err
+    rows = {row["to"]: row for row in done.run["comparisons"] if row["from"] == "base"}
+    for side in done.run["sides"][1:]:
+        _, kind, said = cpu.BRANCHES[side["label"]]
+        row = rows[side["id"]]
+        assert row["verdict"] == "slower", side["label"]
+        assert kind in [cause["kind"] for cause in row["causes"]], row["causes"]
+        assert said in row["causes"][0]["text"]

@@ -1,0 +1,154 @@
+"""Planted causes are named, and where nothing of the code changed nothing is."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from abprof import runfolder, verdict
+from abprof.model import Census, Comparison
+from tests.planted import BRANCHES
+from tests.why import cases, record
+from tests.why.cases import Side
+
+SIDES = cases.recorded()
+# How the slower phase is recorded: (base, target), ns.
+PHASED = ({"main": 0.8e6, "post": 0.2e6, "total": 1e6}, {"main": 0.8e6, "post": 0.5e6, "total": 1.3e6})
+
+
+def row_of(branch: str, sides: dict[str, Side], pct: float = 30.0) -> Comparison:
+    phases = PHASED if branch == "slower_phase" else ({}, {})
+    return cases.judged(sides["base"], sides["target"], pct, phases=phases)
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_each_planted_cause_is_named(branch: str) -> None:
+    row = row_of(branch, SIDES[branch])
+    assert row.verdict == "slower"
+    assert cases.kinds(row) == [BRANCHES[branch].kind]
+    assert all(cause.evidence for cause in row.causes or ())
+
+
+@pytest.mark.parametrize(
+    ("branch", "said"),
+    [
+        ("spill", "registers 73 -> 32, 106 spill stores appeared, 110 spill loads appeared in polynomial"),
+        ("tuned_otherwise", "different autotune choice (BLOCK 2048 -> 32, num_warps 8 -> 1) in add_one"),
+        ("lost_overlap", "overlap of copies and arithmetic lost: pipeline stages 3 -> 1, asynchronous copies 24 -> 0"),
+        ("added_launch", "1 kernel launch added to a call: clamp appeared (once, 650 µs)"),
+        ("slower_phase", "slower phase post: 200 µs -> 500 µs (+150.0 %)"),
+        ("block_size", "block size changed: BLOCK 2048 -> 64, grid 8192 -> 262144 in add_two"),
+        ("extra_pass", "extra pass over memory: loops 1 -> 2, global loads 14 -> 28 in row_sums"),
+    ],
+)
+def test_the_sentence_has_the_numbers_of_both_sides(branch: str, said: str) -> None:
+    [cause] = row_of(branch, SIDES[branch]).causes or ()
+    assert cause.text.startswith(said)
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_the_way_back_is_named_too(branch: str) -> None:
+    """A target that undoes the plant is faster, for the same reason."""
+    sides = SIDES[branch]
+    phases = PHASED[::-1] if branch == "slower_phase" else ({}, {})
+    row = cases.judged(sides["target"], sides["base"], -23.0, phases=phases)
+    assert row.verdict == "faster"
+    assert cases.kinds(row) == [BRANCHES[branch].kind]
+
+
+@pytest.mark.parametrize("branch", ["spill", "lost_overlap", "added_launch", "slower_phase", "extra_pass"])
+def test_a_cause_that_speaks_for_the_other_direction_is_not_named(branch: str) -> None:
+    """A row that got faster did not do so by spilling."""
+    phases = PHASED if branch == "slower_phase" else ({}, {})
+    row = cases.judged(SIDES[branch]["base"], SIDES[branch]["target"], -10.0, phases=phases)
+    wrong = {BRANCHES[branch].kind, "same_code"} - ({"same_code"} if branch == "slower_phase" else set())
+    assert row.verdict == "faster"
+    assert not wrong & set(cases.kinds(row))
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_nothing_is_named_where_both_sides_are_the_same(number: int) -> None:
+    """A/A: rows that do not move have no causes; one that a machine's mischief moves is told to have the same code."""
+    chance = random.Random(number)
+    side = SIDES[list(BRANCHES)[number % len(BRANCHES)]]["base"]
+    phases = [
+        {"main": 8e5 * chance.lognormvariate(0, 0.01), "post": 2e5 * chance.lognormvariate(0, 0.01)} for _ in range(2)
+    ]
+    told = [parts | {"total": sum(parts.values())} for parts in phases]
+    still = cases.judged(side, side, 0.0, phases=told, noise=chance)
+    assert (still.verdict, still.causes) == ("same", None)
+    moved = cases.judged(side, side, chance.choice((-4.0, 4.0)), phases=told, noise=chance)
+    assert moved.verdict in {"slower", "faster"}
+    assert cases.kinds(moved) == ["same_code"]
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_a_clock_is_no_change_of_code(number: int) -> None:
+    """The target's turns ran at a lower clock: all phases longer alike, the machine code the same."""
+    chance = random.Random(number)
+    slow = chance.uniform(2.0, 8.0)
+    side = SIDES[list(BRANCHES)[number % len(BRANCHES)]]["base"]
+    base = {"main": 8e5, "post": 2e5, "total": 1e6}
+    told = [base, {name: ns * (1 + slow / 100) * chance.lognormvariate(0, 0.003) for name, ns in base.items()}]
+    mhz = {"base": 1900.0, "target": 1900.0 / (1 + slow / 100)}
+    row = cases.judged(side, side, slow, phases=told, mhz=mhz, noise=chance)
+    assert set(cases.kinds(row)) <= {"same_code"}
+    if row.causes:
+        assert "the device's clock was" in row.causes[0].text
+
+
+def test_without_a_census_nothing_of_the_launches_is_said() -> None:
+    sides = SIDES["spill"]
+    missing = Census(missing="the profiler saw no kernel")
+    known = cases.census(sides["target"], 1.3e6)
+    for censuses in ((None, known), (missing, known), (known, missing), (None, None)):
+        row = cases.judged(sides["base"], sides["target"], 30.0, censuses=censuses)
+        assert (row.verdict, row.causes) == ("slower", None)
+
+
+def test_code_that_was_not_read_is_not_guessed() -> None:
+    unread = {side: part | {"kernels": [one | {"classes": None, "registers": None, "missing": "no cuobjdump here"}
+                                        for one in part["kernels"]]} for side, part in SIDES["spill"].items()}  # fmt: skip
+    row = cases.judged(unread["base"], unread["target"], 30.0)
+    assert row.causes == ()
+
+
+def test_an_added_launch_that_takes_no_time_is_not_the_cause() -> None:
+    base, target = SIDES["added_launch"]["base"], SIDES["added_launch"]["target"]
+    told = cases.census(target, 1e6)
+    tiny = tuple(launch if launch.name == "double" else type(launch)(name="clamp", count=1, ns=900.0)
+                 for launch in told.launches)  # fmt: skip
+    row = cases.judged(base, target, 30.0, censuses=(cases.census(base, 1e6), Census(launches=tiny, hidden_ns=0.0)))
+    assert "launches" not in cases.kinds(row)
+
+
+def test_a_kernel_with_another_name_is_no_added_launch() -> None:
+    base = SIDES["spill"]["base"]
+    renamed = base | {"kernels": [one | {"name": "horner", "key": "horner[1]"} for one in base["kernels"]]}
+    row = cases.judged(base, renamed, 5.0)
+    assert cases.kinds(row) == ["same_code"]
+
+
+def test_lost_overlap_of_kernels_beside_each_other() -> None:
+    side = SIDES["block_size"]["base"]
+    before, after = cases.census(side, 1e6, hidden_ns=4e5), cases.census(side, 1e6, hidden_ns=0.0)
+    row = cases.judged(side, side, 40.0, censuses=(before, after))
+    [cause] = row.causes or ()
+    assert (cause.kind, cause.text.split(":")[0]) == ("overlap", "overlap lost")
+
+
+@pytest.mark.slow
+def test_what_is_recorded_is_what_compilers_of_now_make(tmp_path: Path) -> None:
+    """Numbers differ between compilers; the causes must not."""
+    fresh = record.compiled(tmp_path)
+    for branch, sides in fresh.items():
+        assert cases.kinds(row_of(branch, sides)) == [BRANCHES[branch].kind], branch
+
+
+def test_a_run_of_an_older_abprof_has_no_causes_and_is_judged_as_before() -> None:
+    old = Path(__file__).parents[1] / "data" / "run_schema1"
+    run, made, _ = runfolder.read(old)
+    assert run.kernels == ()
+    assert {row.causes for row in verdict.judge(run, made).comparisons} == {None}
