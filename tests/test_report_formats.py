@@ -196,6 +196,23 @@ def test_legacy_keys_are_the_scripts():
     }
 
 
+def test_the_ladders_legacy_baseline_is_torchs_attention_where_it_was_measured():
+    """Step 0 there; of a length where it did not run the first rung counts, as in a run without peers."""
+    run = declared.scripts()
+    cells = [cell for cell in run.cells if cell.workload == "fmha_scaling"]
+    peers = [runs.observed(cells[0], "peer:sdpa", 0.04), runs.observed(cells[1], "peer:sdpa", 2.0)]
+    peers += [runs.observed(cells[2], "peer:sdpa", None, "oom")]
+    beside = runs.changed(run, observations=(*run.observations, *peers))
+    made = json.loads(legacy.files(beside, [])["fmha_scaling_results_main.json"])["results"]
+    steps = [{step["name"]: step["speedup_vs_baseline"] for step in one["steps"]} for one in made]
+    assert steps[0] == pytest.approx({"sdpa": 1.0, "basic": 0.4, "exp2": 0.5, "approx": 0.8})
+    assert (made[0]["best_step"], made[0]["best_speedup"]) == (0, 1.0), "the best may be the baseline"
+    assert steps[1]["approx"] == pytest.approx(4.0)
+    assert (made[1]["best_step"], made[1]["steps"][0]["step"]) == (3, 0)
+    assert list(steps[2]) == ["basic", "exp2", "approx"]
+    assert steps[2]["basic"] == 1.0
+
+
 # ---------------------------------------------------------------- two runs
 
 

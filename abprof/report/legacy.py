@@ -24,6 +24,7 @@ Arm = Callable[[Row], Observation | None]
 Written = Iterator[tuple[str, Any]]
 _CONFIG = {"tile_m": "block_m", "tile_n": "block_n", "occupancy": "per_sm", "num_ctas": "num_ctas"}
 TIMES = 10  # the scripts kept that many
+BASELINE = "sdpa"  # the peer that fmha_scaling_results counts from
 
 
 def files(run: Run, blocks: Sequence[Block]) -> dict[str, str]:
@@ -117,7 +118,7 @@ def _scaling(run: Run, group: Group, arm: Arm, blocks: Sequence[Block]) -> Writt
 
 
 def _length(group: Group, length: Value, rows: Mapping[str, Row], arm: Arm) -> dict[str, Any] | None:
-    steps: list[dict[str, Any]] = []
+    steps = _library(group, rows)
     for number, name in enumerate(group.workload.ladder or tuple(rows), 1):
         ns = numbers.time_ns(arm(rows[name]), rows[name].metric) if name in rows else None
         if ns:
@@ -141,6 +142,19 @@ def _length(group: Group, length: Value, rows: Mapping[str, Row], arm: Arm) -> d
         "best_speedup": best["speedup_vs_baseline"],
         **none,
     }
+
+
+def _library(group: Group, rows: Mapping[str, Row]) -> list[dict[str, Any]]:
+    """Step 0, the script's baseline: torch's attention, where it was measured beside the ladder. Without it the ladder's
+    first step is the baseline."""
+    row = next(iter(rows.values()))
+    times = [numbers.time_ns(seen, row.metric) for cell, arm, seen in group.peers
+             if (cell.id, arm.peer) == (row.cell.id, BASELINE) and seen.status != "wrong"]  # fmt: skip
+    return [
+        {"step": 0, "name": BASELINE, "latency_ms": ns / 1e6, "tflops": numbers.tflops(row.cell, ns)}
+        for ns in times
+        if ns
+    ]
 
 
 def _config(run: Run, rows: Sequence[Row], arm: Arm) -> dict[str, Any]:
