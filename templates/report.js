@@ -2,6 +2,7 @@
 // Sorting, filters, search, copying, and the state of all that in the address. The page says everything without it.
 const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"; // heights, from the top
 for (const svg of document.querySelectorAll("svg.turns")) {
+  svg.setAttribute("viewBox", "0 0 306 82");
   svg.setAttribute("role", "img");
   svg.setAttribute("aria-label", "Turns");
   svg.dataset.ends.split("|").forEach((end, i) => svg.insertAdjacentHTML("beforeend", `<text x="60" y="${i ? 76 : 13}">${end}</text>`));

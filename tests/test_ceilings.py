@@ -12,6 +12,7 @@ from abprof.model import Block, Ceilings, Turn
 from abprof.report import ceilings, surroundings
 from abprof.report.html import html
 from abprof.report.markdown import markdown
+from abprof.report.view import groups
 from tests import runs
 from tests.simulated.lab import Lab, loose
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
@@ -107,7 +108,9 @@ def test_a_run_from_before_them_says_that_they_were_not_measured() -> None:
 )
 def test_what_a_percentage_is_of_is_said(known: Ceilings, said: str) -> None:
     run = runs.changed(runs.run(), ceilings=known)
-    assert said in ceilings.said(run)
+    dense, _, ladder = groups(run)
+    assert said in ceilings.said(run, dense)
+    assert ceilings.said(run, ladder) == "", "whose cells have no rates"
     assert said in html(run, [])
 
 

@@ -90,6 +90,9 @@ def test_facts_stand_beside_each_other():
 def test_a_cell_that_failed_has_its_log_and_no_picture():
     run = runs.run()
     crashed = next(one for one in made(run, runs.blocks(run)) if one.line.change == "crash")
+    rows = {row[0]: row[1:] for row in crashed.rows}
+    assert rows["time"] == ("2.000 ms (1.998 to 2.002 ms)", "crash")
+    assert rows["why"] == ("–", "RuntimeError: invalid argument | grid (0, 1, 1)")
     assert crashed.logs == ("logs/target-ffa.log",)
     assert "data-base" in crashed.picture
     assert "data-target" not in crashed.picture

@@ -6,6 +6,7 @@ from abprof.model import Ceilings, Run
 
 from . import words
 from .numbers import gbps, tflops
+from .view import Group
 
 RATES = (("TFLOP/s", tflops), ("GB/s", gbps))
 NOT_ASKED = "not measured in this run"
@@ -41,9 +42,11 @@ def facts(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def said(run: Run) -> str:
-    """What a share is a share of, in a sentence."""
+def said(run: Run, group: Group) -> str:
+    """What a share is a share of, in a sentence; nothing where no cell has rates."""
     known = run.ceilings or Ceilings()
+    if not any(row.cell.flops or row.cell.bytes for row in group.rows):
+        return ""
     if not (known.tflops or known.gbps):
         return "What this device can do at its best was not measured: rates stand without a percentage of it."
     parts = [f"{words.rate(known.tflops)} TFLOP/s by matrix products"] if known.tflops else []

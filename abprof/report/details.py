@@ -13,7 +13,7 @@ from abprof.model import SUSTAINED, UNJUDGED_METRICS, Block, Observation, Run
 
 from . import ceilings, numbers, pictures, words
 from .failures import LONGEST, log_path
-from .lines import Line, own_interval
+from .lines import Line, own_interval, time_text
 from .view import Group, Row
 
 POINTS = 60  # turns drawn a cell, all arms together
@@ -136,7 +136,9 @@ def _rows(
     """Label and a text per side; nothing of what no side has."""
     cell = row.cell
     times = [numbers.time_ns(seen, row.metric) for seen in sides]
-    yield from _shown("time", [ns and _timed(seen, row.metric) for seen, ns in zip(sides, times, strict=True)])
+    yield from _shown("time", [_timed(seen, row.metric) for seen in sides])
+    reasons = [words.clean(seen.reason) if seen else "" for seen in sides]
+    yield from _shown("why", [reason or "–" for reason in reasons] if any(reasons) else [])
     yield from _shown("clock", [mhz and f"{mhz:.0f} MHz" for mhz in clocks])
     yield from _cycles(row)
     yield from _at_one_clock(row)
@@ -207,7 +209,9 @@ def _shown(label: str, texts: Sequence[object]) -> Iterator[tuple[str, ...]]:
 
 
 def _timed(seen: Observation | None, metric: str) -> str:
-    return f"{words.duration(numbers.time_ns(seen, metric))} ({own_interval(seen, metric)})"
+    """The time with its interval, or what became of the arm."""
+    said = time_text(seen, metric)
+    return said if numbers.time_ns(seen, metric) is None else f"{said} ({own_interval(seen, metric)})"
 
 
 def _ns(ns: float | None) -> str | None:

@@ -22,7 +22,7 @@ def differences(run: Run, blocks: Sequence[Block]) -> TextTable:
     clocks = _clocks(run, blocks)
     if clocks and _apart(clocks) >= CLOCKS_AGREE:
         rows.append(("mean clock of its turns", "device", *(f"{clocks[side]:.0f} MHz" for side in sides)))
-    return TextTable(("what", "kind", *sides), tuple(rows), 2)
+    return TextTable(("what", "kind", *sides), tuple(rows), 2 + len(sides))
 
 
 def said(run: Run, blocks: Sequence[Block]) -> str:

@@ -82,11 +82,11 @@ def best(clock: Clock, tries: Iterable[Try], seconds: float) -> Best:
 
 
 def _readings(clock: Clock, op: Op, ends: float) -> list[float]:
-    """Ns per call, several times, once at least: calls without a pause on a GPU, as many as make a reading worth it."""
+    """Ns per call, several times, twice at least: calls without a pause on a GPU, as many as make a reading worth it."""
     clock.wall(op)  # libraries start, pages are touched
     calls = min(1000, max(3, math.ceil(SLICE[clock.kind] / max(clock.wall(op), 1.0))))
     times: list[float] = []
-    while len(times) < READINGS and not (times and time.monotonic() > ends):
+    while len(times) < READINGS and not (len(times) > 1 and time.monotonic() > ends):
         times.append(clock.turn(op, 1, cold=False) if clock.kind == "cpu" else clock.sustained(op, calls))
     return times
 
