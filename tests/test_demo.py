@@ -166,7 +166,7 @@ import msgspec
 from abprof import demo, session
 from abprof.view import View
 path = demo.make(Path("abprof-demo"))
-config = msgspec.structs.replace(demo.config(path, ("cpu",)), budget=900.0)
+config = msgspec.structs.replace(demo.config(path, ("cpu",)), budget=900.0, epochs=8)
 session.run(config, View(quiet=True))
 """
 
@@ -192,7 +192,7 @@ def verdicts(home: Path) -> dict[tuple[str, str], set[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_exactly_what_was_planted_is_found(tmp_path: Path) -> None:
-    """With time enough, so that a busy machine only takes longer."""
+    """With time enough, so that a busy machine only takes longer; eight epochs are plenty for what was planted."""
     done = command("-c", PATIENT, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = verdicts(tmp_path)

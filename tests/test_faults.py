@@ -215,7 +215,8 @@ def test_code_from_elsewhere_is_broken_and_never_a_number(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_a_worker_that_cannot_prove_what_it_loaded_is_broken(tmp_path: Path) -> None:
-    result = run(tmp_path, scenario(*[Fault("crash_status", "prove", side="target", epoch=n) for n in range(1, 40)]))
+    planted = scenario(*[Fault("crash_status", "prove", side="target", epoch=n) for n in range(1, 40)])
+    result = run(tmp_path, planted, "--epochs", "6")
     assert set(result.table().values()) == {"broken"}
     assert "could not say what it had loaded" in result.status("w/case=a", "target")[1]
     assert not any(item.metrics for item in result.run.observations if item.arm == "target")
@@ -223,8 +224,9 @@ def test_a_worker_that_cannot_prove_what_it_loaded_is_broken(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_compile_during_timing_voids_the_block(tmp_path: Path) -> None:
-    """Every proof counts one more compile, so every round of the target is void: nothing is decided on it."""
-    result = run(tmp_path, scenario(Fault("compile", "prove", side="target")))
+    """Every proof counts one more compile, so every round of the target is void: nothing is decided on it, and after
+    so many epochs as a verdict may take at most, and as many again, the cell is given up."""
+    result = run(tmp_path, scenario(Fault("compile", "prove", side="target"), cases=["a"]))
     assert set(result.table().values()) == {"unclear"}
     assert "rejected" in {warning.kind for warning in result.run.warnings}
     assert result.code in (2, 4)
@@ -234,7 +236,8 @@ def test_a_compile_during_timing_voids_the_block(tmp_path: Path) -> None:
 @pytest.mark.parametrize("do", ["negative", "zero"])
 def test_impossible_times_never_reach_the_arithmetic(tmp_path: Path, do: str) -> None:
     """A few of them cost their rounds; a timer that says nothing else decides nothing."""
-    result = run(tmp_path, scenario(fault(do, "turn", "a", after=3, times=2), fault(do, "turn")))
+    planted = scenario(fault(do, "turn", "a", after=3, times=2), fault(do, "turn"))
+    result = run(tmp_path, planted, "--epochs", "6")
     assert result.row("w/case=a").pct == pytest.approx(0.0, abs=1e-9)
     assert result.verdict("w/case=a") == "same"
     assert result.verdict(BAD) in ("unclear", "broken")
