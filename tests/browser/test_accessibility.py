@@ -7,8 +7,10 @@ import itertools
 
 import pytest
 
+from abprof.model import Run
 from abprof.report.html import html
 from tests import declared, runs
+from tests.test_report_gains import made
 
 pytestmark = pytest.mark.slow  # axe-core takes some five seconds a page
 
@@ -36,6 +38,11 @@ def broken_rules(page) -> list[str]:
     return [f"{rule['id']}: {rule['help']}: {nodes[:3]} of {len(nodes)}" for rule, nodes in told if nodes]
 
 
+def with_ladder() -> Run:
+    """One branch whose variants and peers are judged."""
+    return made()[0]
+
+
 @pytest.mark.parametrize(
     ("make", "colours", "size"),
     [
@@ -43,6 +50,7 @@ def broken_rules(page) -> list[str]:
         (declared.run, "light", PHONE),
         (declared.run, "dark", WIDE),
         (runs.single, "light", WIDE),
+        (with_ladder, "dark", PHONE),
     ],
 )
 def test_with_everything_opened_no_rule_of_wcag_is_broken(visit, make, colours, size):
