@@ -17,6 +17,7 @@ def ladder(group: Group) -> Iterator[Section]:
     if not steps:
         return
     extra, names = _Extra(group), shown(group)
+    between = ["of the step before"] if len(steps) > 2 else []  # of two steps the baseline is the one before
     rows: list[tuple[str, ...]] = []
     lines: list[Series] = []
     for cell, side, seen in by_cell(group):
@@ -26,10 +27,12 @@ def ladder(group: Group) -> Iterator[Section]:
             first, last = (gains.gain(group, seen.get(one), seen.get(name), seen.metric) for one in (steps[0], before))
             rate = words.rate(numbers.tflops(cell.cell, seen.ns(name)))
             told = (case(group, cell), side, words.clean(name), time_text(seen.get(name), seen.metric), rate)
-            rows.append((*told, first.text, last.text, *extra.cells(cell, side, seen, name)))
+            gained = [first.text, *(last.text for _ in between), *extra.over_peers(cell, seen, name)]
+            rows.append((*told, *extra.figures(cell, side, seen, name), *gained))
             points += [(float(place), first.ratio)] if first.ratio and place < len(steps) else []
         lines.append(Series(named(group, cell, side), side, tuple(points)))
-    header = ("case", "side", "step", "time", "TFLOP/s", "of the baseline", "of the step before", *extra.header)
+    gains_of = ("of the baseline", *between, *(f"of {words.clean(name)}" for name in extra.peers))
+    header = ("case", "side", "step", "time", "TFLOP/s", *extra.header, *gains_of)
     drawn = charts.lines(some(lines), y="speed-up of the baseline", ticks=tuple(map(words.clean, steps)))
     yield Section("Ladder", _text(steps[0], extra), TextTable(header, tuple(rows), 3), drawn)
 
@@ -59,13 +62,15 @@ class _Extra:
 
     @property
     def header(self) -> tuple[str, ...]:
-        names = [f"of {words.clean(name)}" for name in self.peers]
-        return (*names, *(("GB/s", "MB") if self.bytes else ()), *(["scaling efficiency"] if self.axis else []))
+        return (*(("GB/s", "MB") if self.bytes else ()), *(["scaling efficiency"] if self.axis else []))
 
-    def cells(self, row: Row, side: str, seen: Steps, name: str) -> Iterator[str]:
-        """This step's texts, in the header's order."""
+    def over_peers(self, row: Row, seen: Steps, name: str) -> Iterator[str]:
+        """This step's speed-up over each peer."""
         for by_cell_id in self.peers.values():
             yield gains.gain(self.group, by_cell_id.get(row.cell.id), seen.get(name), seen.metric).text
+
+    def figures(self, row: Row, side: str, seen: Steps, name: str) -> Iterator[str]:
+        """This step's other figures, in the header's order."""
         if self.bytes:
             yield words.rate(numbers.gbps(row.cell, seen.ns(name)))
             yield words.NOT_RECORDED if row.cell.bytes is None else f"{row.cell.bytes / 1e6:.3f}"

@@ -48,8 +48,9 @@ def test_cell_is_right(module: ModuleType, one: dict[str, Any]) -> None:
     for name, op in ops.items():
         try:
             found = module.check(one, op.call(), expected)
-        except Unsupported as error:
-            assert name.startswith("cutile"), f"{name}: {error}"  # its package is not everywhere
+        except Unsupported:
+            if not name.startswith("cutile"):  # its package is not everywhere
+                raise
             continue
         assert found.ok, f"{name}: {found.reason}"
         right.append(name)
