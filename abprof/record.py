@@ -116,8 +116,10 @@ class Record:
             self.view.say(f"  {label}  {row.before} -> {row.after}: {row.pct:+.2f} % of time so far ({epochs})")
 
     def judged(self, status: Literal["running", "complete", "interrupted"]) -> Run:
-        """The run with verdicts on everything measured so far."""
+        """The run with verdicts on everything measured so far; with its own results where no round is left to judge."""
         head = msgspec.structs.replace(self.head, status=status, kernels=tuple(self.kernels.values()))
+        if head.observations and not self.blocks:
+            return head
         judgement = verdict.judge(head, self.blocks, self.proofs)
         return msgspec.structs.replace(
             head,

@@ -157,12 +157,14 @@ def read(path: Path) -> tuple[Run, list[Block], list[str]]:
     try:
         run = _decode_run(data)
     except msgspec.MsgspecError as error:
-        raise AbprofError(f"not a run of this abprof: {error}", where=str(file)) from None
+        raise AbprofError(f"not a run of this abprof: {error}", where=str(file), advice=_WHOLE) from None
     blocks, dropped = read_blocks(folder)
     cells = {cell.id for cell in run.cells}
     known = [block for block in blocks if block.cell in cells]
     if len(known) < len(blocks):
         dropped.append(f"{ROUNDS}: {len(blocks) - len(known)} blocks are of cells that {RUN} does not have, dropped")
+    if run.observations and not known:
+        dropped.append(f"{ROUNDS}: no round can be read, so the results are those that {RUN} holds")
     return run, known, notes + dropped
 
 
@@ -247,11 +249,14 @@ def _dump(record: msgspec.Struct, indent: int | None = None) -> bytes:
     return text.encode(errors="replace")  # a label may carry bytes that are no UTF-8: shown as "?"
 
 
+_WHOLE = "abprof writes it whole and checked: copy the folder again from where it was made"
+
+
 def _refuse_newer(data: bytes, file: Path) -> None:
     try:
         loose: Any = msgspec.json.decode(data)
     except msgspec.MsgspecError as error:
-        raise AbprofError(f"not JSON: {error}", where=str(file)) from None
+        raise AbprofError(f"not JSON: {error}", where=str(file), advice=_WHOLE) from None
     schema = loose.get("schema") if isinstance(loose, dict) else None
     if isinstance(schema, int) and schema > SCHEMA:
         what = f"written by a newer abprof (schema {schema}, this one reads {SCHEMA})"

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from abprof import runfolder
 from abprof.__main__ import main
 from abprof.report import legacy
 from abprof.report.formats import FORMATS
@@ -274,20 +275,80 @@ def test_two_runs_are_no_page(abprof, folder):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("lost", ["cells", "results", "rounds", "half a line", "workloads"])
-def test_what_can_be_shown_of_a_poor_run_is_shown(abprof, folder, format, lost):
+@pytest.mark.parametrize(("lost", "line"), [
+    ("cells", "rounds.jsonl: 32 blocks are of cells that run.json does not have, dropped"),
+    ("results", ""),
+    ("rounds", "rounds.jsonl: no round can be read, so the results are those that run.json holds"),
+    ("half a line", "rounds.jsonl line 32: torn (the run was killed while writing it), dropped"),
+    ("workloads", "rounds.jsonl: 32 blocks are of cells that run.json does not have, dropped"),
+    ("numbers", "run.json: a number in it is NaN, which JSON has not; its results are made again from rounds.jsonl"),
+    ("a turn", "rounds.jsonl line 1: not a block of this abprof: Number out of range - at `$.rounds[0][0][3]`, dropped"),
+])  # fmt: skip
+def test_what_can_be_shown_of_a_poor_run_is_shown(abprof, folder, format, lost, line):
+    spoil(folder, lost)
+    code, out, err = abprof("report", folder, "--format", format)
+    assert code == 0
+    assert out
+    assert err.splitlines() == ([f"abprof: {line}"] if line else []), "a clear line of what was dropped"
+    assert b"NaN" not in out
+
+
+def spoil(folder: Path, lost: str) -> None:
+    """Take something from the run folder, or put something into it that is no number."""
     loose = json.loads((folder / "run.json").read_text())
     if lost == "cells":
         loose.update(cells=[], observations=[], comparisons=[], controls=[])
     if lost == "results":
-        loose.update(observations=[], comparisons=[], controls=[], warnings=[], proofs=[], header=None)
+        loose.update(
+            observations=[], comparisons=[], controls=[], warnings=[], proofs=[], header=None, status="running"
+        )
     if lost == "workloads":
         loose.update(workloads=[], cells=[], observations=[], comparisons=[], controls=[], arms=[])
+    if lost == "numbers":
+        loose["comparisons"][0]["pct"] = float("nan")
     (folder / "run.json").write_text(json.dumps(loose))
     rounds = (folder / "rounds.jsonl").read_bytes()
-    (folder / "rounds.jsonl").write_bytes({"rounds": b"", "half a line": rounds[:-200]}.get(lost, rounds))
-    code, out, err = abprof("report", folder, "--format", format)
+    first, rest = rounds.split(b"\n", 1)
+    block = {key: value for key, value in json.loads(first).items() if key != "sum"}
+    block["rounds"][0][0][3] = 0.25
+    infinite = runfolder.seal(json.dumps(block, separators=(",", ":")).replace("0.25", "1e999", 1).encode())
+    spoilt = {"rounds": b"", "half a line": rounds[:-200], "a turn": infinite + rest}
+    (folder / "rounds.jsonl").write_bytes(spoilt.get(lost, rounds))
+
+
+def test_a_run_without_its_rounds_keeps_the_results_it_has(abprof, folder):
+    """Written anew as it is, and not as a run in which nothing was measured."""
+    before = json.loads((folder / "run.json").read_text())
+    (folder / "rounds.jsonl").unlink()
+    code, out, err = abprof("report", folder)
     assert code == 0
-    assert out
-    assert err.count("\n") == (lost in ("cells", "half a line", "workloads")), "a clear line of what was dropped"
-    assert b"NaN" not in out
+    assert err == "warning: rounds.jsonl: no round can be read, so the results are those that run.json holds\n"
+    assert json.loads((folder / "run.json").read_text()) == before
+    assert "2.1 % slower" in (folder / "report.md").read_text()
+    assert b"2.1 % slower" in out
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ('{"schema": 2, "header": {"sentence": "Act."}}', "by a newer abprof (schema 2, this one reads 1); it says: Act. ("),
+        ('{"schema": 1, "id": "cut he', "not JSON: Input data was truncated (abprof writes it whole"),
+        ('{"schema": 1, "settings": {"threshold": NaN}}', "not a run of this abprof: "),
+        ("", "not JSON: Input data was truncated"),
+        (None, "no run here (a run folder holds run.json)"),
+    ],
+)  # fmt: skip
+def test_a_run_that_cannot_be_read_is_one_clear_line(abprof, folder, data, says):
+    kept = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != "run.json"}
+    if data is None:
+        (folder / "run.json").unlink()
+    else:
+        (folder / "run.json").write_text(data)
+    for args in ([], ["--format", "html"], ["--open"]):
+        code, out, err = abprof("report", folder, *args)
+        assert (code, out) == (2, b"")
+        assert err.count("\n") == 1
+        assert says in err
+        assert str(folder) in err
+    left = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != "run.json"}
+    assert left == kept, "nothing was written"
