@@ -134,7 +134,7 @@ def test_a_real_run_names_what_was_planted(tmp_path: Path) -> None:
     """Three branches against main, measured: each row is slower, and says why."""
     repo = cpu.repository(tmp_path / "repo")
     names = list(cpu.BRANCHES)
-    asked = ("--device", "cpu", "--no-peers", "--json", "--budget", "120s")
+    asked = ("--device", "cpu", "--no-peers", "--json", "--epochs", "4")
     done = abprof("main", *names, *asked, cwd=repo.path, home=tmp_path)
     assert done.code == 1, done.err
     rows = {row["to"]: row for row in done.run["comparisons"] if row["from"] == "base"}
