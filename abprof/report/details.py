@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from abprof.model import SUSTAINED, UNJUDGED_METRICS, Block, Observation, Run
 
-from . import ceilings, numbers, pictures, words
+from . import ceilings, kernels, numbers, pictures, words
 from .failures import LONGEST, log_path
 from .lines import Line, own_interval, time_text
 from .view import Group, Row
@@ -82,7 +82,8 @@ def details(
         asked = shlex.join(("abprof", "rerun", f"runs/{run.id}", "--only", row.cell.id))
         epochs = max((seen.epochs for seen in sides if seen), default=0)
         picture = pictures.turns(tracks)
-        rows = tuple(_rows(run, row, sides, _clocks(blocks.get(row.cell.id, ()), arms)))
+        clocks = _clocks(blocks.get(row.cell.id, ()), arms)
+        rows = (*_rows(run, row, sides, clocks), *kernels.rows(run, row))
         yield Detail(id, line, picture, rows, tuple(logs), epochs, words.clean(asked, LONGEST))
 
 

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from abprof.bundled import bundled
 from abprof.model import Block, Run
 
-from . import beside, ceilings, details, facts, failures, lines, pictures, sections, surroundings, view, words
+from . import beside, ceilings, details, facts, failures, kernels, lines, pictures, sections, surroundings, view, words
 from .pages import environment
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
@@ -50,6 +50,7 @@ def html(run: Run, blocks: Sequence[Block]) -> str:
         beside=beside,
         ceilings=ceilings,
         facts=facts,
+        kernels=kernels,
         failures=failures,
         lines=lines,
         sections=sections,

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from abprof.model import Block, Run
 
-from . import beside, facts, failures, lines, sections, surroundings, view, words
+from . import beside, facts, failures, kernels, lines, sections, surroundings, view, words
 from .pages import environment
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
@@ -27,6 +27,7 @@ def markdown(run: Run, blocks: Sequence[Block]) -> str:
         beside=beside,
         groups=groups,
         facts=facts,
+        kernels=kernels,
         failures=failures,
         lines=lines,
         sections=sections,

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from abprof.model import Run
 
-from . import beside, closing, facts, failures, lines, sections, view, words
+from . import beside, closing, facts, failures, kernels, lines, sections, view, words
 
 NARROW = 120  # columns; below that, what can be read elsewhere goes
 PIPED = 200
@@ -82,6 +82,8 @@ def _group(run: Run, group: view.Group, console: Console, everything: bool) -> N
         _alone(group, console)
     elif shown:
         console.print(_table(group, shown, console.width < NARROW))
+        for case, said in kernels.reasons(group):
+            _say(console, f"why {case}: {said}", "")
     others = lines.sequential_table(run, group)
     if group.target is None or everything:
         _beside(run, group, console)

@@ -43,7 +43,13 @@ def census(side: Side, ns: float, noise: random.Random | None = None, **more: An
     return Census(launches=launches, **({"hidden_ns": 0.0} | more))
 
 
-def judged(
+def judged(before: Side, after: Side, pct: float, **more: Any) -> Comparison:
+    """The row of base and target whose times differ by `pct`, judged by the verdict stage."""
+    [row] = run(before, after, pct, **more).comparisons
+    return row
+
+
+def run(
     before: Side,
     after: Side,
     pct: float,
@@ -53,8 +59,8 @@ def judged(
     noise: random.Random | None = None,
     censuses: tuple[Census | None, Census | None] | None = None,
     **fields: Any,
-) -> Comparison:
-    """The row of base and target whose times differ by `pct`, judged by the verdict stage."""
+) -> Run:
+    """A run of that one row, with its results."""
     ratio, ns = 1 + pct / 100, 1e6
     told = censuses or (census(before, ns, noise), census(after, ns * ratio, noise))
     outcomes = {
@@ -69,9 +75,11 @@ def judged(
             blocks.block(number, {"base": 1.0, "target": drawn}, base_ns=ns, metric="gpu_span", mhz=mhz, status=status)
         )
     machine = Machine(host="test", device="NVIDIA H200", kind="cuda")
-    run: Run = blocks.head(machine=machine, kernels=(*kernels(before, "base"), *kernels(after, "target")), **fields)
-    [row] = verdict.judge(run, made).comparisons
-    return row
+    head = blocks.head(machine=machine, kernels=(*kernels(before, "base"), *kernels(after, "target")), **fields)
+    found = verdict.judge(head, made)
+    return msgspec.structs.replace(
+        head, header=found.header, observations=found.observations, comparisons=found.comparisons
+    )
 
 
 def kinds(row: Comparison) -> list[str]:
