@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from abprof.report import details, lines, view
+from abprof.report import details, facts, lines, view
 from abprof.report.html import html
 
 from . import large, runs
@@ -140,3 +140,13 @@ def test_a_large_run_says_which_rows_have_a_detail():
     text = html(run, large.blocks(run))
     assert text.count('<details class="cell ') == 40
     assert "Of 400 rows 40 have a detail: those that changed, broke or are not decided." in text
+
+
+@pytest.mark.parametrize(("count", "shown"), [(2, "fwd0 1 s, fwd1 1 s"), (24, "24 kernels compiled")])
+def test_a_build_of_many_kernels_is_one_line(count: int, shown: str) -> None:
+    """All of their names made a page of the report's end; the log has them."""
+    whole = runs.run()
+    built = msgspec.structs.replace(whole.builds[0], facts={f"fwd{i}": "1 s" for i in range(count)})
+    (_, line), *_ = facts.builds(msgspec.structs.replace(whole, builds=(built,)))
+    assert shown in line
+    assert len(line) < 200

@@ -106,6 +106,9 @@ def environment(run: Run) -> Facts:
     return [*_foreign(run.environment), *([("withheld", withheld)] if withheld else [])]
 
 
+_FEW = 4  # compiled kernels of a build that are named in its line
+
+
 def builds(run: Run) -> Facts:
     """One line per kernel package and side."""
     found: Facts = []
@@ -115,6 +118,8 @@ def builds(run: Run) -> Facts:
         else:
             text = ("from the cache" if build.cached else f"built in {build.seconds:.1f} s") + f", key {build.key}"
         facts = ", ".join(f"{words.clean(k)} {words.clean(v, 120)}" for k, v in build.facts.items())
+        if len(build.facts) > _FEW:
+            facts = f"{len(build.facts)} kernels compiled, each in run.json and the log"
         log = f"; log {words.clean(log_path(build.log))}" if build.log else ""
         found.append((f"{build.side} {words.clean(build.kernel)}", text + (f"; {facts}" if facts else "") + log))
     return found
