@@ -216,6 +216,7 @@ class Census(Record, frozen=True, kw_only=True):
     launches: tuple[Launch, ...] = ()
     hidden_ns: float | None = None  # of the kernels' time, that which passed while another kernel ran
     missing: str = ""  # why it is not known; then there are no launches here
+    on_device: bool = False  # of a device's kernels; False: of torch's operations on a CPU
 
 
 class CheckResult(Record, frozen=True, kw_only=True):

@@ -164,7 +164,7 @@ class Sitting:
         times = {**phased.phases, "total": phased.total} if self.request.phases else None
         census = msgspec.convert(dataclasses.asdict(phased.census), Census)
         seat.outcome = msgspec.structs.replace(seat.outcome, phases=times, census=census)
-        if self.device.kind == "cuda" and not census.missing and not census.launches:
+        if census.on_device and not census.missing and not census.launches:
             self._fail(seat, "wrong", NEVER_LAUNCHED)
             if not self.request.settings.allow_wrong:
                 seat.opened = None

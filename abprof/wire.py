@@ -260,6 +260,7 @@ class Census:
     launches: list[Launch] = field(default_factory=list)
     hidden_ns: float | None = None  # of the kernels' time that which ran beside another kernel
     missing: str = ""
+    on_device: bool = False  # of a device's kernels; False: of torch's operations on a CPU
 
 
 @dataclass(frozen=True)

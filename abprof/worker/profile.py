@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import tempfile
 from bisect import bisect_right
@@ -96,7 +97,8 @@ def device_census(
     if not any(begin <= one.at <= end for one in ran for begin, end in shown):
         return wire.Census(missing=census.UNSEEN)
     inside = [one for one in ran if spans and one.at >= spans[0][0]]  # the hook heard nothing before the first call
-    return census.census(census.identified(inside, launched), spans[discarded:])
+    counted = census.census(census.identified(inside, launched), spans[discarded:])
+    return dataclasses.replace(counted, on_device=True)
 
 
 def host_census(events: Sequence[Any], ranges: dict[str, str], discarded: int = DISCARDED) -> wire.Census:

@@ -181,7 +181,10 @@ class Worker:
     def phases(self, args: wire.Phases, faults: list[Fault]) -> wire.Phased:
         arm, workload = self._arm(args.arm)
         shares = {name: share for name, _, _, share in workload.phases}
-        return wire.Phased({name: None if share is None else share * arm.ns for name, share in shares.items()}, arm.ns)
+        times = {name: None if share is None else share * arm.ns for name, share in shares.items()}
+        if any(fault.word == "never_launched" for fault in faults):
+            return wire.Phased(times, 0.0, wire.Census(on_device=True))
+        return wire.Phased(times, arm.ns)
 
     def load(self, args: wire.Load, faults: list[Fault]) -> wire.Loaded:
         return wire.Loaded([])
