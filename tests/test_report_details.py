@@ -33,7 +33,7 @@ def test_a_detail_holds_both_sides_numbers():
     assert rows["memory"] == ("768.0 MiB",), "said once where both sides say the same"
     assert rows["– run"] == ("9.560 ms", "9.760 ms")
     assert rows["– residual"] == ("632.2 µs", "645.8 µs")
-    assert rows["error"] == ("0.0039 (0.0021 relative), bit-equal",)
+    assert rows["error"] == ("0.0039 (0.0021 relative); sides bit-equal",)
     assert "– range_merge" not in rows, "a phase that was never recorded has no row"
     assert slower.epochs == 6
     cell = slower.line.row.cell.id
@@ -75,6 +75,20 @@ def test_a_backward_call_that_computes_the_output_again_shows_it():
     table = lines.phase_table(view.groups(runs.changed(run, observations=again))[0])
     assert "fwd_run" in table.header
     assert "fwd_run" not in lines.phase_table(view.groups(run)[0]).header
+
+
+def test_outputs_that_are_not_the_same_bytes_say_how_far_they_are_apart():
+    run = runs.run()
+    other = tuple(
+        runs.changed(o, check=runs.changed(o.check, digest="d2", base_max_abs=0.001))
+        if o.check and o.arm == "target"
+        else o
+        for o in run.observations
+    )
+    found = made(runs.changed(run, observations=other), [])
+    slower = next(one for one in found if one.line.verdict == "slower")
+    rows = {row[0]: row[1:] for row in slower.rows}
+    assert rows["error"] == ("0.0039 (0.0021 relative)", "0.0039 (0.0021 relative); 0.001 from base’s output")
 
 
 def test_facts_stand_beside_each_other():

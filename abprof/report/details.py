@@ -156,7 +156,7 @@ def _rows(
         yield from _shown(f"– {words.clean(name, 40)}", [_ns(part.all.get(name)) for part in parts])
     yield from _shown("– residual", [_ns(part.residual) for part in parts])
     yield from _shown("profiled", [_ns(part.total) for part in parts])
-    yield from _shown("error", [_error(seen) + _bits(sides) for seen in sides])
+    yield from _shown("error", [_error(seen, equal=_bit_equal(sides)) for seen in sides])
     told = [seen.facts if seen else {} for seen in sides]
     for name in dict.fromkeys(name for facts in told for name in facts):
         yield from _shown(words.clean(name, 40), [words.fact(facts[name]) if name in facts else None for facts in told])
@@ -187,19 +187,21 @@ def _without_a_pause(row: Row, sides: Sequence[Observation | None]) -> Iterator[
         yield from _shown("– time", [_ns(numbers.time_ns(seen, SUSTAINED)) for seen in sides])
 
 
-def _error(seen: Observation | None) -> str:
-    """The largest error against the reference, and the largest difference from base's output."""
+def _error(seen: Observation | None, *, equal: bool) -> str:
+    """The largest error against the reference, and the largest difference from base's output, if they are not `equal`."""
     check = seen.check if seen else None
     if check is None or check.max_abs is None:
         return ""
     said = f"{check.max_abs:.2g}" + ("" if check.max_rel is None else f" ({check.max_rel:.2g} relative)")
+    if equal:
+        return f"{said}; sides bit-equal"
     return said + ("" if check.base_max_abs is None else f"; {check.base_max_abs:.2g} from base’s output")
 
 
-def _bits(sides: Sequence[Observation | None]) -> str:
-    """What is said where the sides' outputs are the same bytes."""
+def _bit_equal(sides: Sequence[Observation | None]) -> bool:
+    """Whether the sides' outputs are the same bytes."""
     digests = {seen.check.digest if seen and seen.check else "" for seen in sides}
-    return ", bit-equal" if len(sides) > 1 and len(digests) == 1 and "" not in digests else ""
+    return len(sides) > 1 and len(digests) == 1 and "" not in digests
 
 
 def _shown(label: str, texts: Sequence[object]) -> Iterator[tuple[str, ...]]:
