@@ -25,25 +25,56 @@ from abprof.survey import who_is
 from abprof.workshop import Workshop, alone, surroundings
 from tests.tinyrepo import PACKAGE, WORKLOAD, source
 
-TINY = {"kernels/tiny/__init__.py": PACKAGE, "kernels/tiny/tiny.c": source(10)}
+MOVE = '(out / "partial.so").replace(out / "tiny.so")'
+LOADED = PACKAGE.replace(MOVE, f'{MOVE}\n    ctypes.CDLL(str(out / "tiny.so"))')  # as a build() that tries what it made
+TINY = {"kernels/tiny/__init__.py": LOADED, "kernels/tiny/tiny.c": source(10)}
+# torch takes seconds to import, in each builder: a package whose build() asks nothing of it is built without. This is what
+# a worker itself asks of it, and that there is no Triton.
+LIGHT = {
+    "torch.py": """
+from types import SimpleNamespace as Names
+__version__, version = "0", Names(cuda=None)
+backends = Names(cudnn=Names(version=lambda: None), cpu=Names(get_cpu_capability=lambda: "none"))
+device, get_num_threads = str, lambda: 1
+""",
+    "triton.py": "raise ImportError\n",
+    "light.py": """
+import runpy, sys
+sys.path.insert(0, __file__.rpartition("/")[0])
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+""",
+}
 CELL = Cell(id="tiny/n=4096", workload="tiny", kernel="tiny", suite="tiny", params={"n": 4096})
 
 
-class Shop:
-    """A workshop, and trees that are not git's."""
+def light(folder: Path) -> Path:
+    """The script that starts the worker named after it without torch."""
+    folder.mkdir()
+    for name, text in LIGHT.items():
+        (folder / name).write_text(text)
+    return folder / "light.py"
 
-    def __init__(self, folder: Path) -> None:
+
+class Shop:
+    """A workshop, and trees that are not git's. Its builders import torch, or else something as light as LIGHT."""
+
+    def __init__(self, folder: Path, torch: bool = False) -> None:
         self.folder = folder
+        self.cells = (CELL,) if torch else ()
         self.lines: list[str] = []
         for name in ("cache", "logs", "scratch"):
             (folder / name).mkdir()
         (folder / "tiny.py").write_text(WORKLOAD)
+        worker = (sys.executable, "-P", str(install(folder / "cache")))
+        if not torch:
+            worker = (*worker[:2], str(light(folder / "light")), worker[2])
         env, _ = environment.clean(os.environ, "user")
         self.shop = Workshop(
             cache=folder / "cache",
             logs=folder / "logs",
             scratch=folder / "scratch",
-            workers={side: (sys.executable, "-P", str(install(folder / "cache"))) for side in ("base", "target")},
+            workers=dict.fromkeys(("base", "target"), worker),
             env=env,
             device="cpu",
             forbidden=(),
@@ -69,9 +100,10 @@ class Shop:
         return Checkout(side=side, path=str(self.folder / name))
 
     def build(
-        self, tree: Checkout, package: str = "tiny", *, rebuild: bool = False, cells: tuple[Cell, ...] = (CELL,)
+        self, tree: Checkout, package: str = "tiny", *, rebuild: bool = False, cells: tuple[Cell, ...] | None = None
     ) -> Build:
-        job = Job(tree, Package(name=package), cells)
+        """What came of it. The cell is tried too, where there is torch to make its inputs."""
+        job = Job(tree, Package(name=package), self.cells if cells is None else cells)
         return build.build(
             self.shop, job, rebuild=rebuild, say=lambda name, line: self.lines.append(f"[{name}] {line}")
         )
@@ -85,17 +117,22 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path)
 
 
-def test_a_build_is_made_once_for_the_same_content_wherever_it_lies(shop: Shop) -> None:
-    first = shop.build(shop.tree("base", TINY))
-    again = shop.build(shop.tree("elsewhere/target", TINY))
+@pytest.fixture
+def torch_shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path, torch=True)
+
+
+def test_a_build_is_made_once_for_the_same_content_wherever_it_lies(torch_shop: Shop) -> None:
+    first = torch_shop.build(torch_shop.tree("base", TINY))
+    again = torch_shop.build(torch_shop.tree("elsewhere/target", TINY))
     assert first.failure is None
     assert not first.cached
     assert again.cached
     assert (again.key, again.path) == (first.key, first.path)
-    assert sum("$ cc" in line for line in shop.lines) == 1
+    assert sum("$ cc" in line for line in torch_shop.lines) == 1
     assert {a.kind for a in first.artefacts} == {"module", "object"}
-    assert shop.identical([first, dataclasses_replace(again, side="target")], Package(name="tiny"))
-    rebuilt = shop.build(shop.tree("base", TINY), rebuild=True)
+    assert torch_shop.identical([first, dataclasses_replace(again, side="target")], Package(name="tiny"))
+    rebuilt = torch_shop.build(torch_shop.tree("base", TINY), rebuild=True)
     assert not rebuilt.cached
     assert rebuilt.path != first.path  # whoever still uses the first keeps it
     assert Path(first.path).exists()
@@ -158,13 +195,13 @@ def test_a_package_that_a_side_does_not_have_is_missing(shop: Shop) -> None:
     assert (made.failure.status, made.failure.reason) == ("missing", "kernels/other does not exist on this side")
 
 
-def test_without_build_each_case_is_called_at_build_time(shop: Shop) -> None:
+def test_without_build_each_case_is_called_at_build_time(torch_shop: Shop) -> None:
     body = "print('imported')\ndef double(x):\n    print('called with', x.numel())\n    return x * 2\n"
     cells = tuple(
         Cell(id=f"tiny/n={n}", workload="tiny", kernel="tiny", suite="tiny", params={"n": n}) for n in (10, 20)
     )
-    made = shop.build(shop.tree("base", {"kernels/tiny/__init__.py": body}), cells=cells)
-    log = (shop.folder / "logs" / made.log).read_text()
+    made = torch_shop.build(torch_shop.tree("base", {"kernels/tiny/__init__.py": body}), cells=cells)
+    log = (torch_shop.folder / "logs" / made.log).read_text()
     assert "called with 10" in log
     assert "called with 20" in log
 
@@ -220,7 +257,7 @@ def test_content_toolchain_and_variables_are_part_of_the_key() -> None:
     assert key("abd", "2.11", "-O2") != key("abc", "2.11", "-O2")
 
 
-UNROLLED = PACKAGE.replace('print("$"', 'print("unrolled", os.environ.get("RMS_UNROLL")); print("$"')
+UNROLLED = LOADED.replace('print("$"', 'print("unrolled", os.environ.get("RMS_UNROLL")); print("$"')
 
 
 @pytest.mark.slow
@@ -285,7 +322,7 @@ def test_abprofs_own_folders_are_no_part_of_the_key(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         shop = Shop(tmp_path / name)
-        built.append(shop.build(shop.tree("base", {"kernels/tiny/__init__.py": "def double(x): return x * 2\n"})))
+        built.append(shop.build(shop.tree("base", TINY)))
     assert built[0].path != built[1].path
     assert built[0].key == built[1].key
 
@@ -395,20 +432,20 @@ EXT = (
 
 
 @pytest.mark.slow
-def test_torchs_extension_builder_builds_once_per_content_though_the_path_changes(shop: Shop) -> None:
-    shop.shop = dataclasses.replace(shop.shop, build_timeout=280)  # 20 s on a quiet machine
+def test_torchs_extension_builder_builds_once_per_content_though_the_path_changes(torch_shop: Shop) -> None:
+    torch_shop.shop = dataclasses.replace(torch_shop.shop, build_timeout=280)  # 20 s on a quiet machine
     files = {"kernels/tiny/__init__.py": EXTENSION, "kernels/tiny/ext.cpp": EXT}
-    first = shop.build(shop.tree("base", files))
+    first = torch_shop.build(torch_shop.tree("base", files))
     assert first.failure is None, first.failure
-    log = (shop.folder / "logs" / first.log).read_text()
+    log = (torch_shop.folder / "logs" / first.log).read_text()
     assert "-std=c++" in log, "the compiler's command is in the log"
     assert log.count("ext.o.d") == 1
-    target = shop.tree("elsewhere/target", files)
-    again = shop.build(target)
+    target = torch_shop.tree("elsewhere/target", files)
+    again = torch_shop.build(target)
     assert again.cached
     # A new process that asks torch for the extension at the published place, as a worker does: nothing is compiled.
-    job, second = Job(target, Package(name="tiny"), (CELL,)), shop.folder / "second.log"
-    made = Builder(shop.shop, job, lambda *_: None, Site()).run(Path(again.path), second)
+    job, second = Job(target, Package(name="tiny"), (CELL,)), torch_shop.folder / "second.log"
+    made = Builder(torch_shop.shop, job, lambda *_: None, Site()).run(Path(again.path), second)
     assert isinstance(made, Published), made
     assert "ninja: no work to do" in second.read_text()
     assert "ext.o.d" not in second.read_text()
@@ -467,18 +504,18 @@ def test_a_cached_build_that_was_changed_is_made_again(shop: Shop, what: str) ->
     assert again.path != made.path
 
 
-def test_what_comes_from_elsewhere_is_never_identical_code_and_decides_a_rebuild(shop: Shop) -> None:
+def test_what_comes_from_elsewhere_is_never_identical_code_and_decides_a_rebuild(torch_shop: Shop) -> None:
     """The same sources on both sides, and a module from a folder that they put on the path."""
-    away = shop.folder / "away"
+    away = torch_shop.folder / "away"
     away.mkdir()
     (away / "leakmod.py").write_text("N = 1\n")
     leaks = {
         **TINY,
-        "kernels/tiny/__init__.py": f"{PACKAGE}\nimport sys; sys.path.insert(0, {str(away)!r}); import leakmod\n",
+        "kernels/tiny/__init__.py": f"{LOADED}\nimport sys; sys.path.insert(0, {str(away)!r}); import leakmod\n",
     }
-    base, target = shop.build(shop.tree("base", leaks)), shop.build(shop.tree("target", leaks))
+    base, target = torch_shop.build(torch_shop.tree("base", leaks)), torch_shop.build(torch_shop.tree("target", leaks))
     assert target.cached
     assert f"module leakmod was loaded from {away / 'leakmod.py'}" in target.unproved
-    assert not shop.identical([base, target], Package(name="tiny"))
+    assert not torch_shop.identical([base, target], Package(name="tiny"))
     (away / "leakmod.py").write_text("N = 2\n")
-    assert not shop.build(shop.tree("base", leaks)).cached
+    assert not torch_shop.build(torch_shop.tree("base", leaks)).cached
