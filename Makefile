@@ -31,11 +31,13 @@ browser:
 	  $$as apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1 && exit 0; \
 	done; echo "no Chromium here, and none could be installed: the browser tests are skipped"
 
+# File by file in the order they stand in: the last ones are short, so that no process waits long for the other.
 test: $(STAMP) lint browser
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(STAMP) browser
-	$(BIN)/pytest -n 2 --dist loadfile -m 'slow and not gpu' --ignore=tests/test_demo.py --ignore=tests/test_bad_days.py
+	@# Test by test: a file may be split, for none of these tests leans on another.
+	$(BIN)/pytest -n 2 --dist worksteal -m 'slow and not gpu' --ignore=tests/test_demo.py --ignore=tests/test_bad_days.py
 	@# What measures real kernels against the clock of a budget, or takes every core, has the machine for itself.
 	$(BIN)/pytest -m 'slow and not gpu' tests/test_demo.py tests/test_bad_days.py
 
