@@ -29,7 +29,34 @@ def read_all(run: Run, compiled: Iterable[Kernel], reader: Reader) -> tuple[Kern
     found = {
         id(kernel): content for kernel, content in zip(read, contents, strict=True) if isinstance(content, Content)
     }
-    return tuple(_with_functions(kernel, found, read) for kernel in read)
+    objects = tuple(_with_functions(kernel, found, read) for kernel in read)
+    return (*objects, *(made for kernel in read if id(kernel) in found for made in _on_gpu(kernel, found[id(kernel)])))
+
+
+def _on_gpu(kernel: Kernel, content: Content) -> list[Kernel]:
+    """The kernels of CUDA C++ in a shared object, which launches know by their names."""
+    if kernel.kind != "object":
+        return []
+    return [
+        Kernel(
+            side=kernel.side,
+            package=kernel.package,
+            name=name,
+            kind="cuda",
+            key=f"{name} in {kernel.key}",
+            path=kernel.path,
+            sha256=kernel.sha256,
+            code=reading.code,
+            registers=reading.registers,
+            stack_bytes=reading.stack_bytes,
+            shared_bytes=reading.shared_bytes,
+            classes=reading.classes,
+            flags=kernel.flags,
+            missing="",
+        )
+        for name, reading in content.functions.items()
+        if reading.registers is not None
+    ]
 
 
 def _reading(reader: Reader) -> Callable[[Kernel], Content | str]:
@@ -106,7 +133,7 @@ def _read(kernel: Kernel, content: Content | str) -> Kernel:
 
 def _summed(content: Content) -> dict[str, int]:
     total: dict[str, int] = {}
-    for reading in content.functions.values():
+    for reading in (one for one in content.functions.values() if one.registers is None):  # a GPU's stand for themselves
         for name, count in reading.classes.items():
             total[name] = total.get(name, 0) + count
     return total
@@ -123,7 +150,7 @@ def _with_functions(kernel: Kernel, contents: dict[int, Content], every: Sequenc
         fellows = alone if kernel in alone else fellows
     sides = [contents[id(other)].functions for other in fellows if id(other) in contents]
     names = differing(sides) if len(sides) > 1 else set()
-    mine = contents[id(kernel)].functions
+    mine = {name: one for name, one in contents[id(kernel)].functions.items() if one.registers is None}
     kept = sorted(names & mine.keys(), key=lambda name: -sum(mine[name].classes.values()))[:_MOST_FUNCTIONS]
     functions = tuple(Function(name=name, code=mine[name].code, classes=mine[name].classes) for name in kept)
     return msgspec.structs.replace(kernel, functions=functions)

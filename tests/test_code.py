@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from abprof import kernels
 from abprof.code import elf, sass, x86
-from abprof.code.reader import Content, Reader, Unread, differing
+from abprof.code.reader import Content, Reader, Unread, _demangled, differing
 from abprof.code.reading import Reading
+from abprof.model import Artefact, Build, Proof
+from tests import blocks
 
 SOURCE = """
 extern "C" void scale(const float *__restrict x, float *__restrict y, long n) {
@@ -148,3 +151,27 @@ def test_content_round_trips(tmp_path: Path) -> None:
 
     content = Content("ab", "GCC", {"f": Reading(code="1", classes={"loads": 2}, registers=3)}, "")
     assert msgspec.json.decode(msgspec.json.encode(content), type=Content) == content
+
+
+def test_kernels_of_cuda_cpp_are_records_of_their_own(tmp_path: Path) -> None:
+    """Known by the names that a profiler shows; the host's functions in the same object are none."""
+    gpu = Reading(code="1", classes={"local stores": 9}, registers=40, stack_bytes=8)
+    host = Reading(code="2", classes={"loops": 1})
+    content = Content("ab", "GCC", {"scale(float*, int)": gpu, "launch": host})
+    reader = Reader(tmp_path)
+    reader.read = lambda path: content  # type: ignore[method-assign]  # what a toolkit's compiler would have made
+    artefact = Artefact(kind="object", name="k.so", path="/b/k.so", sha256="0")
+    run = blocks.head(
+        builds=(Build(side="base", kernel="ffa", key="1", path="/b"),),
+        proofs=(Proof(epoch=1, side="base", kernel="ffa", ok=True, artefacts=(artefact,)),),
+    )
+    whole, kernel = kernels.read_all(run, (), reader)
+    assert (whole.kind, whole.classes) == ("object", {"loops": 1})
+    assert (kernel.kind, kernel.name, kernel.registers, kernel.missing) == ("cuda", "scale(float*, int)", 40, "")
+
+
+def test_names_are_told_as_a_profiler_shows_them() -> None:
+    if not shutil.which("c++filt"):
+        pytest.skip("no c++filt here: names stay as they are in the file")
+    text = SASS.replace("fwd", "_Z5scalePfi")
+    assert list(_demangled(sass.parse(text))) == ["scale(float*, int)"]

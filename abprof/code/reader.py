@@ -16,8 +16,9 @@ from abprof import proc
 from . import elf, sass, x86
 from .reading import Reading
 
-_VERSION = 2  # of what is read out of a disassembly: another makes what is kept unread
+_VERSION = 3  # of what is read out of a disassembly: another makes what is kept unread
 _LARGEST = 256 << 20  # bytes of a file
+_MOST_NAMES = 2000  # of one file: more do not fit into a command line
 _TIMEOUT = 120.0  # seconds for one file
 
 
@@ -72,7 +73,7 @@ class Reader:
                 return Content(code, compiler, missing="no cuobjdump here (Triton and the CUDA toolkit bring one)")
             beside = {"PATH": os.pathsep.join([str(Path(self._cuobjdump).parent), os.environ.get("PATH", os.defpath)])}
             text = proc.output([self._cuobjdump, "-sass", "-res-usage", str(path)], timeout=_TIMEOUT, env=beside)
-            functions |= sass.parse(text or "")
+            functions |= _demangled(sass.parse(text or ""))
         if found.machine == elf.X86_64:
             if not self._objdump:
                 return Content(code, compiler, missing="no objdump here (binutils has it)")
@@ -82,6 +83,14 @@ class Reader:
             return Content(code, compiler, missing="machine code of this kind of processor is not read")
         missing = "" if functions else "the disassembler found no function in it"
         return Content(code, compiler, functions, missing)
+
+
+def _demangled(functions: dict[str, Reading]) -> dict[str, Reading]:
+    """By the names that a profiler shows; by those in the file where c++filt is not there."""
+    mangled = [name for name in functions if name.startswith("_Z")][:_MOST_NAMES]
+    told = proc.output(["c++filt", *mangled]) if mangled else None
+    plain = dict(zip(mangled, (told or "").splitlines(), strict=False))
+    return {plain.get(name, name): reading for name, reading in functions.items()}
 
 
 def _cuobjdump(prefixes: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -161,11 +160,11 @@ class Sides:
 def _parts(census: Census, kernels: Sequence[Kernel]) -> list[Part]:
     """Launches put together by name and compiled kernel, in a fixed order."""
     known = {kernel.key: kernel for kernel in kernels if kernel.kind == "triton"}
-    keys = Counter((launch.name, launch.compiled) for launch in census.launches)
-    parts = [
-        Part(name, tuple(l for l in census.launches if (l.name, l.compiled) == (name, key)), known.get(key))  # noqa: E741
-        for name, key in keys
-    ]
+    native = {kernel.name: kernel for kernel in kernels if kernel.kind == "cuda"}
+    found: dict[tuple[str, str], list[Launch]] = {}
+    for launch in census.launches:
+        found.setdefault((launch.name, launch.compiled), []).append(launch)
+    parts = [Part(name, tuple(own), known.get(key) or native.get(name)) for (name, key), own in found.items()]
     return sorted(parts, key=lambda part: (part.name, _constants(part), part.shape))
 
 
