@@ -30,6 +30,11 @@ class Elf:
         return digest.hexdigest()
 
     @property
+    def names(self) -> list[str]:
+        """The names of its sections: those of a cubin's kernels are in them."""
+        return sorted(name for name, _ in self.sections if name.startswith(".text"))
+
+    @property
     def compiler(self) -> str:
         """What made it, by its own account; "" where it does not say."""
         notes = [body for name, body in self.sections if name == ".comment"]

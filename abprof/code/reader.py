@@ -55,7 +55,9 @@ class Reader:
         except ValueError as error:
             raise Unread(str(error)) from None
         tool = self._cuobjdump if found.on_gpu else self._objdump
-        kept = self._folder / f"{_VERSION}-{hashlib.sha256(data + tool.encode()).hexdigest()}.json"
+        # A cubin by its code: paths and line numbers in it differ between sides. An object has names in many places.
+        content = f"{found.code} {found.names}".encode() if found.machine == elf.CUDA else data
+        kept = self._folder / f"{_VERSION}-{hashlib.sha256(content + tool.encode()).hexdigest()}.json"
         try:
             return msgspec.json.decode(kept.read_bytes(), type=Content)
         except (OSError, msgspec.DecodeError):

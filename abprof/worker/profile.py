@@ -96,8 +96,7 @@ def device_census(
     shown = [(e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if _is_host(e) and e.name() == _SHOWN]
     if not any(begin <= one.at <= end for one in ran for begin, end in shown):
         return wire.Census(missing=census.UNSEEN)
-    inside = [one for one in ran if spans and one.at >= spans[0][0]]  # the hook heard nothing before the first call
-    counted = census.census(census.identified(inside, launched), spans[discarded:])
+    counted = census.census(census.identified(ran, launched), spans[discarded:])
     return dataclasses.replace(counted, on_device=True)
 
 
