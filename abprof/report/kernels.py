@@ -58,13 +58,13 @@ def rows(run: Run, row: Row) -> Iterator[tuple[str, ...]]:
     yield from _missing(sides)
     ordered = sorted(sides.pairs, key=lambda pair: (_alike(pair), -pair.after.ns))
     for pair in ordered[:_MOST]:
-        yield from _pair(pair)
+        yield from _pair(pair, "kernel" if sides.on_gpu else "operation")
     for label, parts in (("only base launches", sides.gone), ("only target launches", sides.new)):
         if parts:
             told = ", ".join(f"{words.clean(part.name, 60)} ({part.count}×, {ns(part.ns)})" for part in parts[:_MOST])
             yield f"{_DIFFERENT}{label}", told
     if len(ordered) > _MOST:
-        yield "further kernels", f"{len(ordered) - _MOST}, in run.json"
+        yield "further ones", f"{len(ordered) - _MOST}, in run.json"
     for one, two in sides.objects:
         yield from _object(one, two)
 
@@ -99,10 +99,10 @@ def _alike(pair: Pair) -> bool:
     return bool(pair.same_code) and pair.before.shape == pair.after.shape
 
 
-def _pair(pair: Pair) -> Iterator[tuple[str, ...]]:
+def _pair(pair: Pair, noun: str) -> Iterator[tuple[str, ...]]:
     parts = pair.before, pair.after
     names = [words.clean(part.name, 60) for part in parts]
-    yield _both("kernel", [f"{name}, {_launched(part)}" for name, part in zip(names, parts, strict=True)])
+    yield _both(noun, [f"{name}, {_launched(part)}" for name, part in zip(names, parts, strict=True)])
     yield from _shown("– registers", [part.registers for part in parts])
     yield from _shown("– autotuned", [words.clean(part.choice[0], 120) for part in parts])
     compiled = [part.kernel for part in parts]
