@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from abprof.model import Census, Run
+from abprof.model import Census, Launch, Run
 from abprof.report import kernels, terminal, view
 from abprof.report.html import html
 from abprof.report.markdown import markdown
@@ -62,6 +63,34 @@ def test_a_row_that_did_not_change_says_so_in_a_line() -> None:
     run = cases.run(SIDES["spill"]["base"], SIDES["spill"]["base"], 0.0)
     assert detail(run) == {"kernels": ["1 kernel, the same code and launches on both sides"]}
     assert "What most likely changed" not in markdown(run, [])
+
+
+def launched(*counts: int) -> Census:
+    names = ("preprocess", "ffa_bwd", "join", "cast", "fill", "copy")
+    return Census(
+        on_device=True,
+        launches=tuple(
+            Launch(name=name, count=1, ns=ns, grid=(4220, 1, 1), block=(384, 1, 1), registers=168, shared_bytes=182256)
+            for name, ns in zip(names, counts, strict=False)
+        ),
+    )
+
+
+def test_a_row_that_did_not_change_names_what_its_longest_kernel_takes() -> None:
+    one = launched(72_000, 9_534_000)
+    run = cases.run(SIDES["spill"]["base"], SIDES["spill"]["base"], 0.0, censuses=(one, one))
+    [told] = detail(run)["kernels"]
+    assert told.endswith("same code and launches on both sides; ffa_bwd, 168 registers, 178.0 KiB shared")
+
+
+def test_one_branch_shows_the_kernels_it_launched_the_longest_first() -> None:
+    whole = runs.single()
+    [group, *_] = view.groups(whole)
+    seen = next(row for row in group.rows if row.base)
+    observed = msgspec.structs.replace(seen.base, census=launched(72_000, 9_534_000, 18_000, 97_000, 57_000, 1_000))
+    told = list(kernels.rows(whole, dataclasses.replace(seen, base=observed)))
+    assert told[0] == ("kernel", "ffa_bwd, 1× grid 4220 block 384, 9.53 ms, 168 registers, 178.0 KiB shared")
+    assert [text.partition(",")[0] for _, text in told] == ["ffa_bwd", "cast", "preprocess", "fill", "2"]
 
 
 def test_no_cause_is_said() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from abprof.model import Comparison, Kernel, Run, Value
+from abprof.model import Census, Comparison, Kernel, Launch, Run, Value
 from abprof.why.say import dims, ns
 from abprof.why.sides import Pair, Part, Sides
 
@@ -45,15 +45,17 @@ def reasons(group: Group) -> list[tuple[str, str]]:
 def rows(run: Run, row: Row) -> Iterator[tuple[str, ...]]:
     """Label and a text per side, of what a row launches and what it is made of; what differs is marked.
 
-    Rows that did not change say in one line whether both sides ran the same.
+    Rows that did not change say in one line whether both sides ran the same; one branch's say what it ran.
     """
     judged = row.comparison
     if judged is None:
+        yield from _alone(row.base.census if row.base else None)
         return
     sides = _sides(run, row, judged)
     if judged.causes is None:
         if sides.counted and sides.pairs and sides.same_launches and all(pair.same_code for pair in _compiled(sides)):
-            yield "kernels", f"{words.plural(len(sides.pairs), 'kernel')}, the same code and launches on both sides"
+            told = f"{words.plural(len(sides.pairs), 'kernel')}, the same code and launches on both sides"
+            yield "kernels", "; ".join([told, *_heaviest(sides.census[0])])
         return
     yield from _missing(sides)
     ordered = sorted(sides.pairs, key=lambda pair: (_alike(pair), -pair.after.ns))
@@ -67,6 +69,31 @@ def rows(run: Run, row: Row) -> Iterator[tuple[str, ...]]:
         yield "further ones", f"{len(ordered) - _MOST}, in run.json"
     for one, two in sides.objects:
         yield from _object(one, two)
+
+
+def _alone(census: Census | None) -> Iterator[tuple[str, str]]:
+    """What one branch's call launches on the device, the longest first."""
+    launches = sorted(census.launches, key=lambda launch: -launch.ns) if census and census.on_device else []
+    for launch in launches[:_MOST]:
+        told = (_launched(Part(launch.name, (launch,), None)), ns(launch.ns), *_resources(launch))
+        yield "kernel", ", ".join((words.clean(launch.name, 60), *told))
+    if len(launches) > _MOST:
+        yield "further ones", f"{len(launches) - _MOST}, in run.json"
+
+
+def _heaviest(census: Census | None) -> Iterator[str]:
+    """The resources of the kernel that takes the most time."""
+    if census and census.on_device and census.launches:
+        launch = max(census.launches, key=lambda launch: launch.ns)
+        if any(_resources(launch)):
+            yield ", ".join((words.clean(launch.name, 40), *_resources(launch)))
+
+
+def _resources(launch: Launch) -> Iterator[str]:
+    if launch.registers is not None:
+        yield f"{launch.registers} registers"
+    if launch.shared_bytes:
+        yield f"{words.size(launch.shared_bytes)} shared"
 
 
 def _sides(run: Run, row: Row, judged: Comparison) -> Sides:
