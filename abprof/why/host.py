@@ -22,13 +22,14 @@ def causes(sides: Sides) -> list[Cause]:
 
 
 def same_code(sides: Sides) -> list[Cause]:
-    """Said where the objects and the operations are the same: what is left is Python's part, and the machine."""
+    """Said where the objects and torch's operations are the same, and no more than that: what Python calls in the objects,
+    and how often, is not counted."""
     if not (sides.whole and sides.objects and sides.same_launches):
         return []
     if any(not one.code or one.code != two.code for one, two in sides.objects):
         return []
-    return [Cause(kind="same_code", text="same machine code and the same operations on both sides, different time",
-                  evidence=("census", "kernels"))]  # fmt: skip
+    text = "same machine code on both sides, different time; calls into C++ are not counted on a CPU"
+    return [Cause(kind="same_code", text=text, evidence=("census", "kernels"))]
 
 
 def _operations(sides: Sides) -> Iterator[Cause]:
