@@ -53,13 +53,14 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 def follow(lab: Lab, command: str) -> Result:
     """Run a command as README has it. Comparisons are planned only: that their options exist and their refs resolve."""
     folder = next(path for path in lab.runs.iterdir() if path.is_dir())
+    recorded = {name: str(ROOT / "tests" / "data" / "ncu" / name) for name in ("a.csv", "b.csv")}
     csv = {"BASE": "profile_dense_main", "TARGET": "profile_dense_optimize_ffa", "OUT": "out"}
     words = [
         str(folder / f"{csv[word[:-4]]}.csv")
         if word[:-4] in csv
         else str(folder)
         if word in ("RUN", "RUN1", "RUN2")
-        else word
+        else recorded.get(word, word)
         for word in shlex.split(command)[1:]
     ]
     if "--help" in words:

@@ -38,6 +38,17 @@ def print_two(sentence: str, notes: Sequence[str], table: lines.TextTable) -> No
     _say(console, sentence, "bold")
 
 
+def print_tables(tables: Sequence[tuple[str, lines.TextTable]], notes: Sequence[str], sentence: str) -> None:
+    """Print titled tables on standard output, then notes and what it comes to."""
+    console = _console()
+    for title, table in tables:
+        _say(console, title, "bold")
+        _fitting(table, console)
+    for note in notes:
+        _say(console, note, "yellow")
+    _say(console, sentence, "bold")
+
+
 def _console() -> Console:
     """Standard output. In a pipe there is no width to keep to, and no colour."""
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -1,0 +1,113 @@
+"""CSV files as versions of ncu write them, made from launches: columns and phrases are those of real files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DATA = Path(__file__).parents[1] / "data" / "ncu"
+RAW, DETAILS = DATA / "raw_h200.csv", DATA / "details_h200.csv"
+FRONT = ["ID", "Process ID", "Process Name", "Host Name"]
+NVTX = ["thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",
+        "Id:Domain:Start/Stop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"]  # fmt: skip
+METRIC = ["Section Name", "Metric Name", "Metric Unit", "Metric Value"]
+RULES = ["Rule Name", "Rule Type", "Rule Description", "Estimated Speedup Type", "Estimated Speedup"]
+NAMES = {"dram": "dram__bytes.sum", "l2": "lts__t_bytes.sum", "l1": "l1tex__t_bytes.sum",
+         "read": "dram__bytes_read.sum", "write": "dram__bytes_write.sum"}  # fmt: skip
+SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
+
+
+@dataclass(frozen=True)
+class L:
+    """A launch to be written: bytes by short name."""
+
+    kernel: str = "attn_fwd"
+    grid: str = "(132, 1, 1)"
+    block: str = "(384, 1, 1)"
+    bytes: Mapping[str, float] = field(default_factory=lambda: {"dram": 3e6, "l2": 6e6, "l1": 9e6})
+
+
+def moves(kernel: str, dram: float, **more: float | str) -> L:
+    """A launch of `kernel` whose L2 and L1 traffic is twice and three times its DRAM traffic."""
+    grid = str(more.pop("grid", "(132, 1, 1)"))
+    return L(kernel, grid, bytes={"dram": dram, "l2": 2 * dram, "l1": 3 * dram, **more})  # type: ignore[dict-item]
+
+
+def number(value: float, unit: str = "byte", locale: str = "C") -> str:
+    """As ncu prints it: whole bytes, else two decimals; thousands and decimal mark of the locale."""
+    scaled = value / SCALE[unit]
+    text = f"{scaled:,.0f}" if unit == "byte" else f"{scaled:,.2f}"
+    marks = {"C": ",.", "de": ".,", "fr": "\u202f,", "ch": "’."}[locale]
+    return text.translate(str.maketrans(",.", marks))
+
+
+def details(launches: Sequence[L], *, old: bool = False, nvtx: bool = False, rules: bool = False, unit: str = "byte",
+            locale: str = "C") -> str:  # fmt: skip
+    """The details page: a row for each metric."""
+    shape = (
+        ["Kernel Time", "Context", "Stream"]
+        if old
+        else ["Context", "Stream", "Block Size", "Grid Size", "Device", "CC"]
+    )
+    header = [*FRONT, *(NVTX if nvtx else []), "Kernel Name", *shape, *METRIC, *(RULES if rules else [])]
+    rows = [header]
+    for place, launch in enumerate(launches):
+        here = ["2024-Nov-13 18:14:36", "1", "7"] if old else ["1", "7", launch.block, launch.grid, "0", "9.0"]
+        front = [str(place), "446", "python3.12", "127.0.0.1", *(["446 ...:measure:none", ""] if nvtx else [])]
+        front += [launch.kernel, *here]
+        tail = [""] if rules else []  # the real details page leaves the other four out
+        rows.append(
+            [*front, "GPU Speed Of Light Throughput", "Memory Throughput", "%", number(84.5e3, "Kbyte", locale), *tail]
+        )
+        for name, value in launch.bytes.items():
+            rows.append(
+                [*front, "Command line profiler metrics", NAMES[name], unit, number(value, unit, locale), *tail]
+            )
+        if rules:
+            said = ["SOLBottleneck", "OPT", 'Memory is more utilized, "L2" for example, than', "global", "30.1"]
+            rows.append([*front, "GPU Speed Of Light Throughput", "", "", "", *said])
+    return written(rows)
+
+
+def raw(launches: Sequence[L], *, nvtx: bool = True, unit: str = "byte", locale: str = "C") -> str:
+    """The raw page: a row for each launch, after one with units."""
+    names = [name for name in NAMES if any(name in launch.bytes for launch in launches)]
+    more = NVTX if nvtx else []
+    header = [*FRONT, *more, "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC"]
+    units = [""] * len(header) + [unit] * len(names) + ["%", ""]
+    rows = [
+        [*header, *(NAMES[name] for name in names), "dram__throughput.avg.pct", "device__attribute_display_name"],
+        units,
+    ]
+    for place, launch in enumerate(launches):
+        front = [
+            str(place),
+            "649",
+            "python3.12",
+            "127.0.0.1",
+            *([""] * len(more)),
+            launch.kernel,
+            "1",
+            "7",
+            launch.block,
+        ]
+        values = [number(launch.bytes[name], unit, locale) if name in launch.bytes else "n/a" for name in names]
+        rows.append([*front, launch.grid, "0", "9.0", *values, number(84.5e3, "Kbyte", locale), "NVIDIA H200"])
+    return written(rows)
+
+
+def written(rows: Sequence[Sequence[str]]) -> str:
+    """Every cell quoted, after what ncu and the program print."""
+    text = io.StringIO()
+    csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(rows)
+    said = '==PROF== Connected to process 446 (/usr/bin/python3.12)\n==PROF== Profiling "attn_fwd" - 0: 0%....100% - 3 passes\n'
+    return f"{said}step 1, loss 0.25, ids [0, 1]\n==PROF== Disconnected from process 446\n{text.getvalue()}"
+
+
+def put(path: Path, text: str) -> Path:
+    """The file, on the disk."""
+    path.write_text(text, encoding="utf-8")
+    return path

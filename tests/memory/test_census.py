@@ -1,0 +1,183 @@
+"""N = warm-up + runs calls of each shape: what is counted, what is refused, and what k*N launches are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from abprof.errors import AbprofError
+from abprof.memory import census, measured, recording, traffic
+
+from .recorded import RAW, L, details, moves, put, raw
+
+
+def taken(
+    launches: Sequence[L], warmup: int = 1, runs: int = 2, kernels: Sequence[str] = (), *, grids: bool = True
+) -> traffic.Table:
+    """The table of a recording of these launches."""
+    seen = tuple(
+        recording.Launch(one.kernel, one.grid if grids else "", one.block if grids else "", one.bytes)
+        for one in launches
+    )
+    read = recording.Recording(Path("a.csv"), "raw", seen, {"dram": "d", "l2": "l", "l1": "t"})
+    return traffic.table(read, census.take(read, warmup=warmup, runs=runs, kernels=kernels), kernels)
+
+
+def counts(table: traffic.Table) -> list[tuple[int, str, int, int]]:
+    return [(row.shape, row.kernel, row.launches, row.a_call) for row in table.rows]
+
+
+def test_the_warm_ups_are_dropped() -> None:
+    table = taken([moves("k", 1e9), moves("k", 100.0), moves("k", 300.0)])
+    assert counts(table) == [(1, "k", 3, 1)]
+    assert table.rows[0].per_call == {"dram": 200, "l2": 400, "l1": 600} == table.rows[0].per_launch
+    assert table.notes == ()
+
+
+def test_the_real_recording() -> None:
+    table = measured(RAW, warmup=2, runs=3)
+    dram = [134_223_872 + 44_680_192, 134_224_128 + 45_072_384, 134_226_176 + 44_731_904]
+    assert table.rows[0].per_call == {
+        "dram": sum(dram) / 3,
+        "l2": pytest.approx((304023712 + 304464992 + 304447680) / 3),
+        "l1": 201_326_592,
+    }
+
+
+@pytest.mark.parametrize(("warmup", "runs"), [(2, 2), (3, 3), (10, 50), (0, 2)])
+def test_another_n_is_refused_in_one_line(warmup: int, runs: int) -> None:
+    calls = f"no multiple of {warmup + runs} \\({warmup} warm-up \\+ {runs} runs\\): add_kernel grid .*: 5 "
+    with pytest.raises(AbprofError, match=calls) as refused:
+        measured(RAW, warmup=warmup, runs=runs)
+    assert refused.value.where == str(RAW)
+
+
+def test_k_launches_a_call() -> None:
+    """Two launches a call that move different bytes, and two that move the same."""
+    call = [moves("k", 100.0), moves("k", 900.0), moves("same", 7.0), moves("same", 7.0)]
+    table = taken(call * 3)
+    assert counts(table) == [(1, "k", 6, 2), (1, "same", 6, 2)]
+    assert table.rows[0].per_launch["dram"] == 500
+    assert table.rows[0].per_call["dram"] == 1000
+    assert table.sums[-1].per_call == {"dram": 1014, "l2": 2028, "l1": 3042}
+    assert "6 launches are 2 a call in 3 calls" in table.notes[0]
+
+
+@pytest.mark.parametrize("grids", [True, False])
+def test_the_240_launch_trap(grids: bool) -> None:
+    """10 + 20 calls of 8 lengths under one name, one grid: 8 shapes, and never 8 launches a call."""
+    lengths = [128, 256, 512, 768, 1024, 1536, 2048, 4096]
+    table = taken([moves("ft_attention", 1000.0 * n) for n in lengths for _ in range(30)], 10, 20, grids=grids)
+    assert counts(table) == [(shape, "ft_attention", 30, 1) for shape in range(1, 9)]
+    assert [row.per_call["dram"] for row in table.rows] == [1000.0 * n for n in lengths]
+    assert "240 launches are 8 shapes with 30 calls each, not 8 launches a call" in table.notes[0]
+
+
+def test_shapes_of_several_launches_a_call_with_a_set_up_kernel_before_each() -> None:
+    launches = []
+    for n in (1.0, 3.0, 9.0):
+        call = [moves("k", 100 * n), moves("k", 900 * n), moves("scale", 5.0)]
+        launches += [moves("normal_", n), moves("normal_", n), *(call * 4)]
+    table = taken(launches, 1, 3)
+    assert counts(table) == [
+        (s, name, length, a) for s in (1, 2, 3) for name, length, a in (("k", 8, 2), ("scale", 4, 1))
+    ]
+    assert dict(table.outside) == {("normal_", "(132, 1, 1)", "(384, 1, 1)"): 6}
+
+
+def test_grids_in_turn_are_one_call_and_grids_one_after_another_are_shapes() -> None:
+    small, large = moves("k", 1.0, grid="(1, 1, 1)"), moves("k", 2.0, grid="(2, 1, 1)")
+    assert taken([small, large] * 3).shapes == 1
+    assert taken([small] * 3 + [large] * 3).shapes == 2
+
+
+def test_one_launch_too_few_is_refused_though_other_kernels_are_whole() -> None:
+    call = [moves("k", 1.0), moves("rest", 1.0)]
+    with pytest.raises(AbprofError, match=r"no multiple of 60 \(10 warm-up \+ 50 runs\): k grid .*: 59 "):
+        taken([*(call * 60)[:-2], moves("rest", 1.0)], 10, 50)
+
+
+def test_a_shape_of_its_own_with_one_launch_too_few_is_refused() -> None:
+    launches = [moves("k", 1.0)] * 30 + [moves("k", 4.0, grid="(4, 1, 1)")] * 29
+    with pytest.raises(AbprofError, match=r"grid \(4, 1, 1\) .*: 29 "):
+        taken(launches, 10, 20)
+
+
+def test_a_kernel_that_was_never_launched_is_an_error() -> None:
+    with pytest.raises(AbprofError, match=r"no launch of 'MiddleRows': a kernel that never runs.*launched: FirstRows"):
+        taken([moves("FirstRows", 1.0)] * 3, kernels=["MiddleRows"])
+
+
+def test_with_the_kernel_under_test_named_others_need_not_be_whole() -> None:
+    launches = [moves("k", 1.0), moves("k", 1.0), moves("lazy_init", 1.0), moves("k", 1.0)]
+    with pytest.raises(AbprofError, match="lazy_init"):
+        taken(launches)
+    table = taken(launches, kernels=["k"])
+    assert counts(table) == [(1, "k", 3, 1)]
+    assert list(table.outside.values()) == [1]
+    with pytest.raises(AbprofError, match="lazy_init"):
+        taken(launches, kernels=["k", "lazy*"])
+
+
+def test_a_level_that_some_launches_lack_has_no_number() -> None:
+    table = taken([L("k"), L("k", bytes={"dram": 1.0}), L("k")])
+    assert table.rows[0].per_call == {"dram": pytest.approx(1500000.5), "l2": None, "l1": None}
+    assert any("L2 is not recorded in 1 of 2 launches" in note for note in table.notes)
+    assert table.sums[-1].per_call["l1"] is None
+
+
+@pytest.mark.parametrize(("warmup", "runs"), [(-1, 3), (1, 0)])
+def test_counts_that_are_none(warmup: int, runs: int) -> None:
+    with pytest.raises(AbprofError, match=r"--(warmup|runs): "):
+        taken([L()], warmup, runs)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, T>(int, T2)", "other"),
+        (
+            "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda(at::TensorIteratorBase &)>",
+            "other",
+        ),
+        ("void at::<unnamed>::distribution_elementwise_grid_stride_kernel<float, 4>(long)", "other"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)", "compute"),
+        ("void cutlass::device_kernel<flash::FlashAttnFwdSm90<cute::Copy_Atom<cute::SM90_TMA_LOAD>>>(T1)", "compute"),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16", "compute"),
+        ("cast_kernel", "other"),
+        ("broadcast_add", "compute"),
+    ],
+)
+def test_what_only_moves_data_is_told_by_its_name(kernel: str, kind: str) -> None:
+    assert taken([L(kernel)] * 3).rows[0].kind == kind
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 3), st.integers(2, 5), st.lists(st.integers(1, 10**6), min_size=1, max_size=4), st.integers(1, 4))
+def test_no_byte_is_lost_and_none_counted_twice(warmup: int, runs: int, call: list[int], shapes: int) -> None:
+    """However launches are read, a recording's kept calls hold the bytes that were written."""
+    launches = [
+        moves("k", float(value * 10**shape)) for shape in range(shapes) for _ in range(warmup + runs) for value in call
+    ]
+    table = taken(launches, warmup, runs)
+    assert table.shapes == shapes
+    for shape, row in enumerate(table.rows):
+        assert (row.a_call, row.per_call["dram"]) == (len(call), pytest.approx(sum(call) * 10**shape))
+
+
+@pytest.mark.parametrize("page", [raw, details])
+def test_two_files_pair_kernels_whose_grid_changed(tmp_path: Path, page: object) -> None:
+    first = [moves("k", 100.0), moves("gone", 1.0)] * 3
+    second = [moves("k", 150.0, grid="(64, 1, 1)"), moves("new", 1.0)] * 3
+    base, target = (
+        measured(put(tmp_path / name, page(of)), warmup=1, runs=2) for name, of in (("a", first), ("b", second))
+    )  # type: ignore[operator]
+    pairs = {pair.either.kernel: pair for pair in traffic.beside(base, target)}
+    assert pairs["k"].pct("dram") == pytest.approx(50)
+    assert pairs["gone"].target is None
+    assert pairs["new"].base is None
+    assert pairs["new"].pct("l2") is None

@@ -1,0 +1,232 @@
+"""Files of ncu --csv: every dialect says the same, real ones are read, and nothing is a traceback."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from abprof.errors import AbprofError
+from abprof.memory import measured, numbers, recording
+
+from .recorded import DETAILS, METRIC, NAMES, RAW, L, details, moves, number, put, raw
+
+COPY = L("void at::native::<unnamed>::CopyFunctor<float, 4>(int, T2)", "(8, 1, 1)")
+LAUNCHES = [L(), COPY, L(bytes={"dram": 3_141_592, "l2": 0, "l1": 9e6})]
+SAME = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def test_the_real_raw_page() -> None:
+    read = recording.read(RAW)
+    assert read.page == "raw"
+    assert [launch.bytes["dram"] for launch in read.launches][:2] == [
+        134_227_968 + 47_158_784,
+        134_224_896 + 44_647_424,
+    ]
+    assert [launch.bytes["l2"] for launch in read.launches] == [303840864, 304001184, 304023712, 304464992, 304447680]
+    assert {launch.bytes["l1"] for launch in read.launches} == {201_326_592}
+    shapes = {(launch.kernel, launch.grid, launch.block) for launch in read.launches}
+    assert shapes == {("add_kernel", "(16384, 1, 1)", "(128, 1, 1)")}
+    assert read.sources["dram"] == "dram__bytes_read.sum + dram__bytes_write.sum"
+
+
+def test_the_real_details_page_without_the_metrics_says_how_to_record_them() -> None:
+    with pytest.raises(
+        AbprofError, match=r"none of dram__bytes.sum, .* in its 3 launches \(record with ncu --csv .*lts__t"
+    ):
+        recording.read(DETAILS)
+
+
+def test_the_real_details_page_with_the_metrics(tmp_path: Path) -> None:
+    """The real file's own rows, to which a launch's command line metrics are added as ncu adds them."""
+    lines = []
+    for line in DETAILS.read_text().splitlines():
+        lines.append(line)
+        if '"DRAM Frequency"' in line:
+            front = next(csv.reader([line]))[:11]
+            lines += [",".join(f'"{cell}"' for cell in (*front, "Command line profiler metrics", name, "byte", "1,024")) + ","
+                      for name in NAMES.values()]  # fmt: skip
+    read = recording.read(put(tmp_path / "d.csv", "\n".join(lines)))
+    assert [dict(launch.bytes) for launch in read.launches] == [{"dram": 1024, "l2": 1024, "l1": 1024}] * 3
+    assert read.launches[0].grid == "(16384, 1, 1)"
+
+
+@pytest.mark.parametrize("locale", ["C", "de", "fr", "ch"])
+@pytest.mark.parametrize("unit", ["byte", "Kbyte", "Mbyte"])
+def test_every_dialect_says_the_same(tmp_path: Path, unit: str, locale: str) -> None:
+    texts = [details(LAUNCHES, old=old, nvtx=nvtx, rules=rules, unit=unit, locale=locale)
+             for old in (True, False) for nvtx in (True, False) for rules in (True, False)]  # fmt: skip
+    texts += [raw(LAUNCHES, nvtx=nvtx, unit=unit, locale=locale) for nvtx in (True, False)]
+    for text in texts:
+        read = recording.read(put(tmp_path / "a.csv", text))
+        assert [launch.kernel for launch in read.launches] == [launch.kernel for launch in LAUNCHES]
+        for seen, meant in zip(read.launches, LAUNCHES, strict=True):
+            assert seen.bytes == pytest.approx(meant.bytes, rel=0.005)
+            assert seen.grid in ("", meant.grid)
+
+
+def test_read_and_write_stand_for_the_sum_only_where_it_is_not_there(tmp_path: Path) -> None:
+    both = [
+        L(bytes={"read": 5.0, "write": 7.0}),
+        L(bytes={"read": 5.0, "write": 7.0, "dram": 13.0}),
+        L(bytes={"read": 5.0, "l1": 1.0}),
+    ]
+    read = recording.read(put(tmp_path / "a.csv", raw(both)))
+    assert [launch.bytes.get("dram") for launch in read.launches] == [12, 13, None]
+    assert read.sources["dram"] == "dram__bytes_read.sum + dram__bytes_write.sum or dram__bytes.sum"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "latin-1"])
+def test_encodings(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "a.csv").write_bytes(raw([L("größe")]).encode(encoding))
+    assert recording.read(tmp_path / "a.csv").launches[0].kernel == "größe"
+
+
+def test_a_programs_output_between_the_rows_and_glued_to_one(tmp_path: Path) -> None:
+    lines = details(LAUNCHES).splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith('"ID"'))
+    lines[first] = "loading ..." + lines[first]
+    lines[first + 2] = "50 % " + lines[first + 2]
+    lines.insert(first + 3, '{"0","1"}, 3, "4"')
+    lines.insert(first + 4, "0,1,2")
+    text = "\r\n".join(lines)
+    assert len(recording.read(put(tmp_path / "a.csv", text)).launches) == 3
+    assert recording.read(tmp_path / "a.csv").launches[0].bytes["dram"] == 3e6
+
+
+def test_recordings_appended_to_one_file_are_launches_one_after_another(tmp_path: Path) -> None:
+    text = raw(LAUNCHES[:2]) + details(LAUNCHES[2:])
+    read = recording.read(put(tmp_path / "a.csv", text))
+    assert len(read.launches) == 3
+    assert read.page == "raw and details"
+
+
+def torn(text: str) -> str:
+    return text[: text.rindex('"Command line') + 30]
+
+
+def of(number: str, unit: str) -> str:
+    return details([L(bytes={"dram": 1.0})]).replace('"byte","1"', f'"{unit}","{number}"').replace("84.50", "84")
+
+
+REFUSED = {
+    "empty": ("", r"a\.csv: no table of ncu --csv in this file"),
+    "prose": ("hello\n", r"no table of ncu --csv"),
+    "a permission": ("==ERROR== ERR_NVGPUCTRPERM - The user\n", r"not permitted to read the GPU's counters.*as root"),
+    "no kernels": ("==WARNING== No kernels were profiled.\n", r"ncu said '==WARNING== No kernels"),
+    "a summary": (
+        '"Process ID","Kernel Name","Invocations","Minimum"\n',
+        r"a summary over launches.*without --print-summary",
+    ),
+    "a report": ("NVR\0\1", r"a report of ncu, not a CSV file \(ncu -i a.csv --csv --page raw > a.csv\)"),
+    "no launch": (details([]), r"no launch below it"),
+    "cut off": (torn(details(LAUNCHES)), r"a\.csv:\d+: a torn row: it has .*cut off"),
+    "a unit": (
+        of("1", "sector"),
+        r"a\.csv:\d+: dram__bytes.sum: 'sector' is no unit of bytes \(record with",
+    ),
+    "no number": (of("many", "byte"), r"'many' is not a number"),
+    "a negative number": (of("-1", "byte"), r"'-1' is not a number"),
+    "two ways to read it": (of("1,024", "Mbyte"), r"'1,024' is two numbers"),
+    "two locales": (of("1.024.000,5", "byte") + of("1,024,000.5", "byte"), r"numbers are of two locales"),
+    "twice": (raw(LAUNCHES).rstrip("\n") + "\n" + raw(LAUNCHES).splitlines()[-1], r"a\.csv:\d+: launch 2 stands twice"),
+    "no units": (re.sub(r'\n"","".*', "", raw(LAUNCHES)), r"no row of units between the header and the first launch"),
+    "no unit column": (details(LAUNCHES).replace('"Metric Unit"', '"Unit"'), r"a\.csv:5: no column 'Metric Unit'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_one_clear_line(tmp_path: Path, case: str) -> None:
+    text, said = REFUSED[case]
+    with pytest.raises(AbprofError, match=said) as refused:
+        recording.read(put(tmp_path / "a.csv", text))
+    assert "\n" not in refused.value.line
+    assert refused.value.where.startswith(str(tmp_path / "a.csv"))
+
+
+def test_a_metric_with_two_values_is_refused(tmp_path: Path) -> None:
+    lines = details([L(bytes={"dram": 5.0})]).splitlines()
+    text = "\n".join([*lines, lines[-1].replace('"5"', '"6"')])
+    with pytest.raises(AbprofError, match=r"dram__bytes.sum of one launch is 5 byte in line 7 and 6 byte here"):
+        recording.read(put(tmp_path / "a.csv", text))
+
+
+def test_no_file_and_a_folder(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.csv", tmp_path, Path("a\0b")):
+        with pytest.raises(AbprofError):
+            recording.read(path)
+
+
+@pytest.mark.parametrize(
+    ("texts", "mark"),
+    [(["1,024", "65.77"], "."), (["65,77", "1.024"], ","), (["2.508.800"], ","), (["2,508,800"], "."), (["1,024", "7"], ""),
+     (["0,123"], ","), (["1234.567"], "."), (["1\u202f234,5"], ","), (["sm_90", "12.4.1", "1,2,3"], "")],
+)  # fmt: skip
+def test_the_decimal_mark_that_a_files_numbers_give_away(texts: list[str], mark: str) -> None:
+    assert numbers.decimal_mark(texts) == mark
+
+
+@given(
+    st.floats(0, 9e14), st.sampled_from(["C", "de", "fr", "ch"]), st.sampled_from(["byte", "Kbyte", "Mbyte", "Gbyte"])
+)
+def test_what_ncu_prints_is_read_back(value: float, locale: str, unit: str) -> None:
+    printed = number(value, unit, locale)
+    mark = numbers.decimal_mark([printed, number(65770.0, "Kbyte", locale)])
+    scale = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}[unit]
+    assert numbers.bytes_of(printed, unit, mark) == pytest.approx(value, abs=0.51 * scale)
+
+
+def attempt(path: Path, text: str | bytes) -> None:
+    """Read and count it: a result, or one line."""
+    path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+    said = None
+    try:
+        measured(path, warmup=1, runs=1)
+    except AbprofError as refused:
+        said = refused
+    assert said is None or (said.where and "\n" not in said.line)
+
+
+@SAME
+@given(st.binary(max_size=400))
+def test_any_bytes(tmp_path: Path, content: bytes) -> None:
+    attempt(tmp_path / "a.csv", content)
+
+
+WORDS = st.sampled_from([*METRIC, *NAMES.values(), "ID", "Kernel Name", "Process ID", "byte", "Kbyte", "n/a", "1,024", "0", "1",
+                         "", '"', ",", "\n", "==PROF== x", "\x00", "9" * 400, "1e99", "-", "é"])  # fmt: skip
+
+
+@SAME
+@given(st.lists(st.lists(WORDS, max_size=8), max_size=8), st.booleans())
+def test_any_table_of_its_words(tmp_path: Path, rows: list[list[str]], front: bool) -> None:
+    start = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n' if front else ""
+    attempt(tmp_path / "a.csv", start + "\n".join(",".join(f'"{cell}"' for cell in row) for row in rows))
+
+
+@SAME
+@given(st.data())
+def test_any_damage_to_a_real_file(tmp_path: Path, data: st.DataObject) -> None:
+    text = data.draw(st.sampled_from([details(LAUNCHES, rules=True), raw(LAUNCHES), details(LAUNCHES, old=True)]))
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.integers(0, len(text)))
+        end = data.draw(st.integers(start, min(len(text), start + 60)))
+        text = text[:start] + data.draw(st.text(max_size=6) | WORDS) + text[end:]
+    attempt(tmp_path / "a.csv", text)
+
+
+@SAME
+@given(st.integers(1, 2000))
+def test_a_file_that_is_cut_off_loses_no_launch_unsaid(tmp_path: Path, cut: int) -> None:
+    """Cut within a row it is refused; cut at its end the count is off by one, which the census refuses."""
+    text = details([moves("attn_fwd", 1e6)] * 4)
+    path = put(tmp_path / "a.csv", text[: -min(cut, len(text.partition('"ID"')[2]) - 200)])
+    try:
+        table = measured(path, warmup=1, runs=3)
+    except AbprofError:
+        return
+    assert table.rows[0].launches == 4
