@@ -88,7 +88,7 @@ def read(path: Path) -> Recording:
             raise _headless(lines)
         if not seen:
             raise AbprofError("a header of ncu --csv and no launch below it", advice="was the filter too narrow?")
-        mark = numbers.decimal_mark(telling)
+        mark = numbers.decimal_mark(dict.fromkeys(telling))
         launches, sources = _launches(seen.values(), mark)
     except AbprofError as error:
         raise AbprofError(error.what, where=f"{path}{error.where}", advice=error.advice) from None

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from abprof.errors import AbprofError
 from abprof.memory import measured, numbers, recording
+from abprof.report.memory import FORMATS
 
 from .recorded import DETAILS, METRIC, NAMES, RAW, L, details, moves, number, put, raw
 
 COPY = L("void at::native::<unnamed>::CopyFunctor<float, 4>(int, T2)", "(8, 1, 1)")
 LAUNCHES = [L(), COPY, L(bytes={"dram": 3_141_592, "l2": 0, "l1": 9e6})]
-SAME = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SAME = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def test_the_real_raw_page() -> None:
@@ -181,11 +182,12 @@ def test_what_ncu_prints_is_read_back(value: float, locale: str, unit: str) -> N
 
 
 def attempt(path: Path, text: str | bytes) -> None:
-    """Read and count it: a result, or one line."""
+    """Read it, count it, print it: a result, or one line."""
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     said = None
     try:
-        measured(path, warmup=1, runs=1)
+        table = measured(path, warmup=1, runs=1)
+        assert all(made([table, table]) for made in FORMATS.values())
     except AbprofError as refused:
         said = refused
     assert said is None or (said.where and "\n" not in said.line)
