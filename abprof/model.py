@@ -210,6 +210,14 @@ class Launch(Record, frozen=True, kw_only=True):
     shared_bytes: int | None = None
 
 
+class Range(Record, frozen=True, kw_only=True):
+    """One range of a profiler's that the package marks, within a call."""
+
+    name: str
+    count: int
+    ns: float  # its own in a call, without ranges inside it: on a GPU of the kernels launched from it, else the host's
+
+
 class Census(Record, frozen=True, kw_only=True):
     """What one call of an arm launched, from the profiled pass. All calls of that pass launched the same."""
 
@@ -217,6 +225,7 @@ class Census(Record, frozen=True, kw_only=True):
     hidden_ns: float | None = None  # of the kernels' time, that which passed while another kernel ran
     missing: str = ""  # why it is not known; then there are no launches here
     on_device: bool = False  # of a device's kernels; False: of torch's operations on a CPU
+    ranges: tuple[Range, ...] | None = None  # that it went through; None: not told, or calls of one pass differ
 
 
 class CheckResult(Record, frozen=True, kw_only=True):

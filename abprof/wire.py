@@ -254,6 +254,15 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Range:
+    """One range of a profiler's within a call. `ns` is its own time, without that of ranges inside it."""
+
+    name: str
+    count: int
+    ns: float
+
+
+@dataclass(frozen=True)
 class Census:
     """What one call launched. `missing`: why that is not known; then there are no launches here."""
 
@@ -261,6 +270,7 @@ class Census:
     hidden_ns: float | None = None  # of the kernels' time that which ran beside another kernel
     missing: str = ""
     on_device: bool = False  # of a device's kernels; False: of torch's operations on a CPU
+    ranges: list[Range] | None = None  # that the package marks; None: not told, or calls differ
 
 
 @dataclass(frozen=True)

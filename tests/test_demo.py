@@ -178,6 +178,15 @@ def command(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-P", *args], env=env, cwd=cwd, capture_output=True, text=True, check=False)
 
 
+def causes(home: Path, direction: str) -> set[str]:
+    """All that is named as causes in rows of this direction, without their times."""
+    (folder,) = (path for path in (home / "abprof-demo" / "runs").iterdir() if path.is_dir())
+    run: dict[str, Any] = json.loads((folder / "run.json").read_bytes())
+    cells = {cell["id"] for cell in run["cells"] if cell["params"]["direction"] == direction}
+    told = [row["causes"] or () for row in run["comparisons"] if row["from"] == "base" and row["cell"] in cells]
+    return {cause["text"].partition(" (")[0] for each in told for cause in each}
+
+
 def verdicts(home: Path) -> dict[tuple[str, str], set[str]]:
     """(workload, direction) -> the verdicts of its cells; every cell must have one."""
     (folder,) = (path for path in (home / "abprof-demo" / "runs").iterdir() if path.is_dir())
@@ -195,6 +204,7 @@ def test_exactly_what_was_planted_is_found(tmp_path: Path) -> None:
     """With time enough, so that a busy machine only takes longer; eight epochs are plenty for what was planted."""
     done = command("-c", PATIENT, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert causes(tmp_path, "bwd") == {"a part of the package runs more often: ffa_fwd_run 0 -> 1 times a call"}
     found = verdicts(tmp_path)
     assert found.pop(("dense", "fwd")).isdisjoint({"slower", "faster", "broken"})
     assert found == {

@@ -14,7 +14,7 @@ from abprof import observe
 from abprof.evidence import Evidence
 from abprof.model import Cause, Comparison, Kernel, Run, Verdict
 
-from . import device, host, phase
+from . import device, host, passes, phase
 from .sides import Sides
 
 CHANGED: frozenset[Verdict] = frozenset({"slower", "faster", "slight"})
@@ -34,11 +34,13 @@ def causes(run: Run, item: Evidence, row: Comparison) -> tuple[Cause, ...] | Non
     sides = _sides(run, item, row)
     if sides is None:
         return None
+    named = passes.causes(sides)
     if sides.on_gpu and not sides.counted:
-        return tuple(phase.causes(sides)) or None
-    found = [*(device.causes(sides) if sides.on_gpu else host.causes(sides))]
-    found += phase.causes(sides)
-    if not found:
+        return tuple(named or phase.causes(sides)) or None
+    found = [*named, *(device.causes(sides) if sides.on_gpu else host.causes(sides))]
+    if not named:  # else the phase is slower because more runs in it
+        found += phase.causes(sides)
+    if not found and not passes.differ(sides):
         found = device.same_code(sides) if sides.on_gpu else host.same_code(sides)
     return tuple(found[:MOST])
 

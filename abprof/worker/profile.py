@@ -15,6 +15,7 @@ import torch
 from abprof import wire
 from abprof.kit import Op
 from abprof.worker import census
+from abprof.worker import ranges as marks
 from abprof.worker.clocks import Clock
 from abprof.worker.compiles import Watch
 
@@ -97,28 +98,54 @@ def device_census(
     if not any(begin <= one.at <= end for one in ran for begin, end in shown):
         return wire.Census(missing=census.UNSEEN)
     counted = census.census(census.identified(ran, launched), spans[discarded:])
-    return dataclasses.replace(counted, on_device=True)
+    kernels = [(one.at, float(one.ns)) for one in ran]
+    return dataclasses.replace(
+        counted, on_device=True, ranges=marks.counted(_marked(events, ranges), spans[discarded:], kernels)
+    )
+
+
+def _marked(events: Sequence[Any], ranges: dict[str, str]) -> list[marks.Marked]:
+    """The host's ranges, from Kineto's raw events: those that the workload names, and every other annotation."""
+    return [
+        marks.Marked(e.name(), e.start_ns(), e.start_ns() + e.duration_ns())
+        for e in events
+        if _is_host(e) and _is_range(e, e.name(), ranges)
+    ]
+
+
+def _is_range(event: Any, name: str, ranges: dict[str, str]) -> bool:
+    return name not in (_CALL, _SHOWN) and (name in ranges.values() or _is_annotation(event))
 
 
 def host_census(events: Sequence[Any], ranges: dict[str, str], discarded: int = DISCARDED) -> wire.Census:
     """Which of torch's operations each call made itself, not counting those that operations made, from the profiler's
     events (µs)."""
-    marks = {_CALL, *ranges.values()}
-    spans = sorted((e.time_range.start, e.time_range.end) for e in events if e.name == _CALL)
+    known = {_CALL, *ranges.values()}
+    calls = sorted((_ns(e.time_range.start), _ns(e.time_range.end)) for e in events if e.name == _CALL)
+    spans = calls[discarded:]
     ran = [
-        census.Ran(e.name, round(1e3 * at), round(1e3 * at), round(1e3 * e.time_range.elapsed_us()))
+        census.Ran(e.name, _ns(at), _ns(at), _ns(e.time_range.elapsed_us()))
         for e in events
         for at in [_start(e)]
-        if e.name not in marks and not _is_annotation(e) and _outermost(e, marks)
+        if e.name not in known and not _is_annotation(e) and _outermost(e, known)
     ]
-    return census.census(ran, [(round(1e3 * start), round(1e3 * end)) for start, end in spans[discarded:]])
+    marked = [
+        marks.Marked(e.name, _ns(e.time_range.start), _ns(e.time_range.end))
+        for e in events
+        if _is_range(e, e.name, ranges)
+    ]
+    return dataclasses.replace(census.census(ran, spans), ranges=marks.counted(marked, spans))
 
 
-def _outermost(event: Any, marks: set[str]) -> bool:
+def _ns(us: float) -> int:
+    return round(1e3 * us)
+
+
+def _outermost(event: Any, known: set[str]) -> bool:
     """Whether no operation of torch's made this one: only ranges lie around it."""
     parent = event.cpu_parent
     while parent is not None:
-        if parent.name not in marks and not _is_annotation(parent):
+        if parent.name not in known and not _is_annotation(parent):
             return False
         parent = parent.cpu_parent
     return True

@@ -10,11 +10,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from abprof import kernels, verdict
 from abprof.code.reader import Reader
-from abprof.model import Artefact, Build, Census, Comparison, Kernel, Launch, Outcome, Proof
+from abprof.model import Artefact, Build, Census, Comparison, Kernel, Launch, Outcome, Proof, Range
 from tests import blocks
 from tests.planted import cpu
 from tests.tinyrepo import abprof
@@ -117,6 +118,13 @@ def test_the_same_code_is_told_from_a_change(tmp_path: Path, pct: float) -> None
         "same_code",
         "same machine code on both sides, different time; calls into C++ are not counted on a CPU",
     )
+
+
+def test_a_range_more_is_not_the_same_though_the_code_is(tmp_path: Path) -> None:
+    found = read(tmp_path, BASE, BASE)
+    marked = [msgspec.structs.replace(PLAIN, ranges=(Range(name="run", count=n, ns=1e3),)) for n in (1, 2)]
+    assert kinds(judged(found, 20.0, (marked[0], marked[0]))) == ["same_code"]
+    assert kinds(judged(found, 20.0, (marked[0], marked[1]))) == []
 
 
 def test_what_only_got_another_name_is_no_pass(tmp_path: Path) -> None:
