@@ -35,6 +35,7 @@ class Config(Record, frozen=True):
     quick: bool = False
     protocol: Literal["abprof", "seed", "do_bench"] = "abprof"
     sustained: Literal["auto", "always", "never"] = "auto"
+    probe: tuple[str, ...] = ()  # names of abprof/probes/: what looks at the cells that changed, after all timing
     against: tuple[str, ...] = ()  # protocols of abprof/sequential.py that time the same cells as well
     epochs: int | None = None
     allow_wrong: bool = False
@@ -81,6 +82,7 @@ class Config(Record, frozen=True):
             thresholds=tuple((rule.cells, rule.percent) for rule in file.threshold),
             seed=self.seed,
             epochs=self.epochs,
+            probes=self.probe,
         )
 
     def _percents(self, kind: str) -> tuple[float, float]:

@@ -361,6 +361,19 @@ class Advice(Record, frozen=True, kw_only=True):
     cells: tuple[str, ...] = ()
 
 
+class Trace(Record, frozen=True, kw_only=True):
+    """What one arm of a cell did under torch's profiler, after all timing (abprof/probes/)."""
+
+    cell: str
+    arm: str
+    file: str = ""  # Chrome trace, from the run folder; "" when there is none
+    bytes: int = 0
+    left_out: int = 0  # events that the file had no room for
+    calls: int = 0  # read for the census; the file holds those before them too
+    census: Census | None = None  # what one of these calls launched
+    missing: str = ""  # why there is no file
+
+
 class Proof(Record, frozen=True, kw_only=True):
     """What a worker had loaded, before and after timing."""
 
@@ -440,6 +453,7 @@ class Settings(Record, frozen=True, kw_only=True):
     thresholds: tuple[tuple[str, float], ...] = ()  # (cell pattern, per cent), from abprof.toml
     seed: int = 0
     epochs: int | None = None  # exactly so many of each cell, whatever is decided; None: until it is
+    probes: tuple[str, ...] = ()  # what looks at the cells that changed, after all timing; no verdict reads it
 
     def threshold_of(self, cell: str) -> float:
         """A cell's threshold, per cent: the first matching pattern of abprof.toml, else the run's."""
@@ -517,6 +531,7 @@ class Run(Record, frozen=True, kw_only=True):
     controls: tuple[Comparison, ...] = ()
     proofs: tuple[Proof, ...] = ()
     kernels: tuple[Kernel, ...] = ()
+    traces: tuple[Trace, ...] = ()  # of --probe torch
     warnings: tuple[Advice, ...] = ()
 
     def side(self, id: str) -> Side:

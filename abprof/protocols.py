@@ -6,10 +6,15 @@ What times a call inside a worker (`Clock`) is in abprof/worker/clocks/__init__.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from abprof.model import Machine, MachineState
+from abprof.model import Arm, Cell, Machine, MachineState, Trace
+
+if TYPE_CHECKING:
+    from abprof.measure import Ground
 
 
 class Device(Protocol):
@@ -39,3 +44,19 @@ class Device(Protocol):
 
     def bad_times(self) -> list[tuple[int, int, str]]:
         """(from, to, why) in time.monotonic_ns() of what voids a round, since the last call."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a probe looks at: a cell, in one variant, and its arm on each side."""
+
+    cell: Cell
+    variant: str
+    arms: tuple[Arm, ...]
+
+
+class Probe(Protocol):
+    """Looks at cells after all timing, in workers of its own. What fails is said in what it yields, and not raised."""
+
+    def __call__(self, ground: Ground, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Trace]:
+        """Evidence for each arm; its files go into the run's `folder`. `epoch` is a number that no other workers have."""

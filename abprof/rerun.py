@@ -32,6 +32,7 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View) -
         build_timeout=run.setup.build_timeout,
         protocol=run.settings.protocol,
         sustained=run.settings.sustained,
+        probe=run.settings.probes,
         runs_dir=str(runs_dir),
         budget=budget,
         seed=run.settings.seed,

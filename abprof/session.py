@@ -21,6 +21,7 @@ from abprof.measure import Ground, epochs
 from abprof.model import Block, Checkout, Run
 from abprof.place import Place, look_around
 from abprof.prepare import Again, Plan, broken_workloads, build_kernels, lay_ground, make_plan
+from abprof.probes.after import probed
 from abprof.record import Record, new_folder
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
@@ -144,6 +145,8 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
                 record.add(block)
         for block in also(ground, record.next_epoch) if also else ():
             record.add(block)
+        for trace in probed(ground, record.judged, place.config.probe, record.folder.path, record.next_epoch, view.say):
+            record.add(trace)
         chains = plan.shop.toolchain.values()
         record.read_kernels(Reader(place.cache / "code", [chain.get("prefix", "") for chain in chains]))
 

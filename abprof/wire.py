@@ -283,6 +283,26 @@ class Phased:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """A profiled pass as `Phases`, kept as a Chrome trace in scratch under this file name, of at most so many bytes."""
+
+    arm: str
+    name: str
+    calls: int
+    discarded: int
+    most_bytes: int
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What the calls launched. `missing`: why there is no file; `left_out`: events that it had no room for."""
+
+    census: Census
+    left_out: int = 0
+    missing: str = ""
+
+
+@dataclass(frozen=True)
 class Load:
     """List the kernels that were compiled for this worker."""
 
@@ -357,6 +377,7 @@ VERBS: dict[str, tuple[type, type]] = {
     "check": (Check, Checked),
     "turn": (Turn, Turned),
     "phases": (Phases, Phased),
+    "trace": (Trace, Traced),
     "load": (Load, Loaded),
     "close": (Close, Closed),
     "prove": (Prove, Proved),

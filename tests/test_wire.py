@@ -34,6 +34,8 @@ EXAMPLES: list[Any] = [
     wire.Phases("a", 5),
     wire.Phased({"run": 1.0, "cast": None}, 2.0),
     wire.Phased({}, 2.0, wire.Census([wire.Launch("k", 2, 5.0, "k[0]", "B: 64", "ab", [8, 1, 1], [128, 1, 1], 32, 0)], 0.0)),
+    wire.Trace("a", "w-1.base.json", 5, 2, 1000),
+    wire.Traced(wire.Census([wire.Launch("k", 2, 5.0)], 0.0), 3, ""),
     wire.Load(),
     wire.Loaded([wire.Compiled("k[0]", "k", "/k.cubin", "00", None, 4, 3, 1, 1024, {"BLOCK": 64, "EVEN": True})]),
     wire.Close(),

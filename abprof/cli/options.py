@@ -8,6 +8,7 @@ from typing import Any
 
 from abprof.config import Config, percent, seconds
 from abprof.errors import AbprofError
+from abprof.probes import KNOWN
 
 _FAIL_ON = ("slower", "broken", "unclear", "never")
 
@@ -39,6 +40,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         epochs=options["epochs"],
         protocol=_choice(options["protocol"], "--protocol", ("abprof", "seed", "do_bench")),
         sustained=_choice(options["sustained"], "--sustained", ("auto", "always", "never")),
+        probe=_probes(options),
         allow_wrong=options["allow_wrong"],
         all=options["all_"],
         fail_on=_fail_on(options["fail_on"]),
@@ -67,6 +69,10 @@ def _names(options: Mapping[str, Any], name: str) -> tuple[str, ...]:
         if not _split([value]):
             raise AbprofError("an empty text is no name", where=f"--{name}")
     return _split(options[name])
+
+
+def _probes(options: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(_choice(name, "--probe", KNOWN) for name in dict.fromkeys(_names(options, "probe")))
 
 
 def _asked_peers(options: Mapping[str, Any]) -> tuple[str, ...]:

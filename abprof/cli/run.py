@@ -110,6 +110,14 @@ def run(
             rich_help_panel=MEASURING,
         ),
     ] = "auto",
+    probe: Annotated[
+        Many,
+        typer.Option(
+            metavar="torch",
+            help="Look at the cells that changed after timing: a trace of each side.",
+            rich_help_panel=MEASURING,
+        ),
+    ] = [],  # noqa: B006
     allow_wrong: Annotated[
         bool, typer.Option("--allow-wrong", help="Time wrong answers too, watermarked.", rich_help_panel=MEASURING)
     ] = False,

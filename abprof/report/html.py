@@ -13,7 +13,21 @@ from markupsafe import Markup, escape
 from abprof.bundled import bundled
 from abprof.model import Block, Run
 
-from . import beside, ceilings, details, facts, failures, kernels, lines, pictures, sections, surroundings, view, words
+from . import (
+    beside,
+    ceilings,
+    details,
+    facts,
+    failures,
+    kernels,
+    lines,
+    pictures,
+    sections,
+    surroundings,
+    traces,
+    view,
+    words,
+)
 from .pages import environment
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
@@ -55,6 +69,7 @@ def html(run: Run, blocks: Sequence[Block]) -> str:
         lines=lines,
         sections=sections,
         surroundings=surroundings,
+        traces=traces,
         words=words,
     )
 

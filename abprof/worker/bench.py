@@ -24,7 +24,7 @@ import torch
 
 from abprof import wire
 from abprof.kit import Op, Work
-from abprof.worker import ceilings, compiles, declared, given, mount, outputs, profile, proof
+from abprof.worker import ceilings, chrome, compiles, declared, given, mount, outputs, profile, proof
 from abprof.worker.clocks import clock, mean, shortest
 from abprof.worker.faults import MissingPackage
 
@@ -291,6 +291,20 @@ class Bench:
             return phased
         launches = compiles.chosen(phased.census.launches, self.mounted.__name__)
         return dataclasses.replace(phased, census=dataclasses.replace(phased.census, launches=launches))
+
+    def trace(self, request: wire.Trace) -> wire.Traced:
+        """A profiled pass that is kept as a Chrome trace."""
+        arm = self.arms[request.arm]
+        module = self._workload(arm.request.workload)
+        ranges = {name: spec[0] for name, spec in getattr(module, "PHASES", {}).items()}
+        profiler, launched = profile.profiled(arm.op, request.calls, self.clock, request.discarded, self.compiles)
+        target = Path(self.start.scratch) / Path(request.name).name
+        with profile.exported(profiler) as raw:
+            counted = profile.counted_calls(profiler, launched, ranges, self.clock, request.discarded, raw)
+            try:
+                return wire.Traced(counted, chrome.write(raw, target, request.most_bytes))
+            except ValueError as error:
+                return wire.Traced(counted, missing=f"{type(error).__name__}: {error}")
 
     def load(self, request: wire.Load) -> wire.Loaded:
         """Kernels that Triton compiled for this process."""

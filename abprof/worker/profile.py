@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import statistics
 import tempfile
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,19 @@ def phases(
     it. On a CPU a range is the host time spent in it. On a GPU it is the time of the kernels launched from it, and the
     total that of all kernels launched in the call.
     """
+    profiler, launched = profiled(op, calls, clock, discarded, watch)
+    if clock.kind != "cuda":
+        host = list(profiler.events())
+        return wire.Phased(*read_host(host, ranges, discarded), host_census(host, ranges, discarded))
+    with exported(profiler) as trace:
+        counted = counted_calls(profiler, launched, ranges, clock, discarded, trace)
+    return wire.Phased(*read_device(profiler.profiler.kineto_results.events(), ranges, discarded), counted)
+
+
+def profiled(
+    op: Op, calls: int, clock: Clock, discarded: int, watch: Watch | None
+) -> tuple[torch.profiler.profile, Sequence[tuple[str, str]]]:
+    """`discarded + calls` calls under torch's profiler, each in a range of its own, and what Triton launched in them."""
     on_gpu = clock.kind == "cuda"
     activities = [torch.profiler.ProfilerActivity.CPU]
     if on_gpu:
@@ -55,17 +69,31 @@ def phases(
             with torch.profiler.record_function(_CALL):
                 op.call()
                 clock.sync()
-    if not on_gpu:
-        host = list(profiler.events())
-        found, total = read_host(host, ranges, discarded)
-        return wire.Phased(found, total, host_census(host, ranges, discarded))
-    events = profiler.profiler.kineto_results.events()
+    return profiler, launched
+
+
+@contextlib.contextmanager
+def exported(profiler: Any) -> Iterator[Path]:
+    """The pass as torch's own trace file, while the block runs. A profiler can be asked for it once."""
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(trace))
-        geometry = census.geometry(trace)
-    found, total = read_device(events, ranges, discarded)
-    return wire.Phased(found, total, device_census(events, ranges, launched, geometry, discarded))
+        yield trace
+
+
+def counted_calls(
+    profiler: Any,
+    launched: Sequence[tuple[str, str]],
+    ranges: dict[str, str],
+    clock: Clock,
+    discarded: int,
+    trace: Path,
+) -> wire.Census:
+    """What each call of a profiled pass launched; `trace` is its file."""
+    if clock.kind != "cuda":
+        return host_census(list(profiler.events()), ranges, discarded)
+    events = profiler.profiler.kineto_results.events()
+    return device_census(events, ranges, launched, census.geometry(trace), discarded)
 
 
 def device_census(

@@ -186,6 +186,15 @@ class Worker:
             return wire.Phased(times, 0.0, wire.Census(on_device=True))
         return wire.Phased(times, arm.ns)
 
+    def trace(self, args: wire.Trace, faults: list[Fault]) -> wire.Traced:
+        arm, _ = self._arm(args.arm)
+        launches = [wire.Launch(f"simulated {self.start_.side}", 1, arm.ns), wire.Launch("shared", 2, arm.ns / 2)]
+        broken = any(fault.word == "torn_trace" for fault in faults)
+        events = [{"name": launch.name, "ph": "X", "ts": 0, "dur": launch.ns / 1e3} for launch in launches]
+        text = json.dumps({"traceEvents": events})
+        self._scratch(args.name).write_text(text[:-5] if broken else text)
+        return wire.Traced(wire.Census(launches))
+
     def load(self, args: wire.Load, faults: list[Fault]) -> wire.Loaded:
         return wire.Loaded([])
 

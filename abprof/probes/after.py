@@ -1,0 +1,59 @@
+"""Which cells the probes look at, and each probe by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from abprof.measure import Ground
+from abprof.model import Run, Trace
+from abprof.probes.torch_profiler import traces
+from abprof.protocols import Probe, Subject
+
+MOST = 8  # rows: a trace of each side is up to 16 MB
+_CHANGED = ("slower", "faster", "slight")
+_PROBES: dict[str, Probe] = {"torch": traces}
+
+
+def probed(
+    ground: Ground,
+    judged: Callable[[Literal["running"]], Run],
+    names: Sequence[str],
+    folder: Path,
+    epoch: int,
+    say: Callable[[str], None],
+) -> Iterator[Trace]:
+    """What the probes of these names find on the rows that changed, at most eight; of one branch alone on all."""
+    if not names:
+        return
+    run = judged("running")
+    worth = subjects(run)
+    if not worth:
+        say(f"--probe {','.join(names)}: no row changed, so there is nothing to look at")
+    elif len(worth) > MOST:
+        what = "rows" if len(run.sides) == 1 else "rows changed"
+        say(f"--probe {','.join(names)}: {len(worth)} {what}, {MOST} of them are looked at")
+    for name in names:
+        for found in _PROBES[name](ground, worth[:MOST], folder, epoch):
+            if found.missing:
+                say(f"--probe {name}: {found.cell} {found.arm}: {found.missing}")
+            yield found
+
+
+def subjects(run: Run) -> list[Subject]:
+    """The rows that changed, the most changed first; of one branch alone every one that ran."""
+    ok = {(seen.cell, seen.arm) for seen in run.observations if seen.status == "ok"}
+    sides = {side.id for side in run.sides}
+    arms = {arm.id: arm for arm in run.arms if arm.side in sides and not arm.peer}
+    if len(sides) == 1:
+        rows = [(cell.id, arm.variant) for cell in run.cells for arm in arms.values() if (cell.id, arm.id) in ok]
+    else:
+        changed = [row for row in run.comparisons if row.verdict in _CHANGED and row.from_ in arms and row.to in arms]
+        changed.sort(key=lambda row: -abs(row.pct or 0.0))
+        rows = [(row.cell, arms[row.to].variant) for row in changed]
+    cells = {cell.id: cell for cell in run.cells}
+    return [
+        Subject(cells[id], variant, tuple(a for a in arms.values() if a.variant == variant and (id, a.id) in ok))
+        for id, variant in dict.fromkeys(rows)
+    ]

@@ -1,0 +1,93 @@
+"""`--probe torch`: each side's calls under torch's profiler, as a Chrome trace that opens in Perfetto."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from abprof import runfolder, wire
+from abprof.crew import Crew, posts
+from abprof.errors import AbprofError
+from abprof.measure import Ground
+from abprof.model import Arm, Census, Trace
+from abprof.names import safe_label
+from abprof.proc import WorkerDied, WorkerFault
+from abprof.protocols import Subject
+
+FOLDER = "traces"  # in the run folder
+MOST_BYTES = 16_000_000  # of a file: what has no room is left out, and counted
+_CALLS, _DISCARDED = 5, 2
+
+
+def traces(ground: Ground, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Trace]:
+    """A trace for each arm of these cells, one arm in memory at a time, or the reason why there is none."""
+    sides = [side.id for side in ground.run.sides]
+    for kernel in dict.fromkeys(subject.cell.kernel for subject in subjects):
+        stand = posts(ground.checkouts, ground.packages[kernel], ground.build, sides)
+        present = {post.id for post in stand}
+        with Crew(ground.shop, stand, epoch) as crew:
+            for subject in (subject for subject in subjects if subject.cell.kernel == kernel):
+                for arm in subject.arms:
+                    if arm.side in present:
+                        yield _traced(ground, crew, subject, arm, folder)
+
+
+def file_name(cell: str, variant: str, side: str) -> str:
+    """CELL-HASH.SIDE.json: a row's traces begin alike, and no two rows share a name."""
+    row = f"{cell} {variant}".strip()
+    digest = blake2b(row.encode(errors="replace"), digest_size=4).hexdigest()
+    return f"{safe_label(row, set(), digest)}-{digest}.{side}.json"
+
+
+def _traced(ground: Ground, crew: Crew, subject: Subject, arm: Arm, folder: Path) -> Trace:
+    none = Trace(cell=subject.cell.id, arm=arm.id)
+    name = file_name(subject.cell.id, subject.variant, arm.side)
+    made = ground.shop.scratch / name
+    try:
+        calls, reply = _asked(ground, crew, subject, arm, name)
+        counted = msgspec.convert(dataclasses.asdict(reply.census), Census)
+        none = msgspec.structs.replace(none, calls=calls, census=counted)
+        if reply.missing:
+            return msgspec.structs.replace(none, missing=reply.missing)
+        size = _keep(made, folder / FOLDER / name)
+        return msgspec.structs.replace(none, file=f"{FOLDER}/{name}", bytes=size, left_out=reply.left_out)
+    except (WorkerDied, WorkerFault) as failed:
+        return msgspec.structs.replace(none, missing=failed.reason)
+    except (AbprofError, OSError, ValueError) as failed:  # in words without the path, which is of this machine
+        why = getattr(failed, "what", "") or getattr(failed, "strerror", "") or failed
+        return msgspec.structs.replace(none, missing=f"its file could not be kept: {why}")
+    finally:
+        made.unlink(missing_ok=True)
+        crew.close()
+
+
+def _asked(ground: Ground, crew: Crew, subject: Subject, arm: Arm, name: str) -> tuple[int, wire.Traced]:
+    """(calls that are read, what the worker said). Raises WorkerDied, WorkerFault."""
+    worker, cell = crew.worker(arm.side), subject.cell
+    request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.settings.seed)
+    opened: wire.Opened = worker.call(request, ground.timeout)
+    if opened.status != "ok":
+        raise WorkerFault(opened.status, opened.reason)
+    calls, discarded = (1, 1) if opened.call_ns >= wire.LONG_CALL else (_CALLS, _DISCARDED)
+    reply: wire.Traced = worker.call(wire.Trace(arm.id, name, calls, discarded, MOST_BYTES), ground.timeout)
+    return calls, reply
+
+
+def _keep(made: Path, target: Path) -> int:
+    """Move a worker's file into the run folder: what runs the code under test is asked for no more than it may write.
+    Returns its bytes. Raises OSError, ValueError, AbprofError."""
+    if made.stat().st_size > MOST_BYTES:
+        raise ValueError(f"{made.stat().st_size} bytes, and at most {MOST_BYTES} are kept")
+    data = made.read_bytes()
+    try:
+        loose = msgspec.json.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(loose, dict) or not isinstance(loose.get("traceEvents"), list):
+        raise ValueError("not a trace")
+    runfolder.put(target, data)
+    return len(data)

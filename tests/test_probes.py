@@ -1,0 +1,199 @@
+"""--probe torch: which rows are traced, what is kept, and that no run is lost by it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from abprof.kit import Op
+from abprof.model import Census, Launch, Run, Trace
+from abprof.probes.torch_profiler import file_name
+from abprof.report import traces
+from abprof.report.html import html
+from abprof.report.markdown import markdown
+from abprof.worker import chrome, profile
+from abprof.worker.clocks import clock
+from tests.blocks import head
+from tests.gitrepo import GitRepo
+from tests.simulated.planted import SLOWER, SPEEDS, NewLab, broken, load, new_lab, planted, times
+from tests.simulated.scenario import Scenario
+from tests.tinyrepo import PACKAGE, abprof, source, tiny_repo
+
+__all__ = ["new_lab"]
+
+
+def rows(run: Run) -> list[tuple[str, str]]:
+    return [(trace.cell.removeprefix("w/case="), trace.arm) for trace in run.traces]
+
+
+def test_the_rows_that_changed_are_traced_on_both_sides_the_most_changed_first(new_lab: NewLab) -> None:
+    result = new_lab(SPEEDS).abprof("main", "fast", "--probe", "torch")
+    assert result.code == 1
+    assert result.run.settings.probes == ("torch",)
+    cells = [cell for cell, _ in rows(result.run)]
+    assert cells[:4] == ["slower", "slower", "faster", "faster"]
+    assert sorted(cells[4:]) == ["less", "less", "slight", "slight"], "and nothing of the one that is the same"
+    assert [arm for _, arm in rows(result.run)] == ["base", "target"] * 4
+    assert result.folder
+    for trace in result.run.traces:
+        made = result.folder / trace.file
+        assert (trace.missing, trace.bytes) == ("", made.stat().st_size)
+        assert json.loads(made.read_text())["traceEvents"]
+    table = list(csv.DictReader((result.folder / "traces.csv").open()))
+    mine = {line["name"]: line for line in table if line["cell"] == "w/case=slower"}
+    assert {name: line["presence"] for name, line in mine.items()} == {
+        "simulated base": "only from",
+        "simulated target": "only to",
+        "shared": "both",
+    }
+    assert float(mine["shared"]["difference_ns"]) == pytest.approx(0.15 * 10e6)
+    page, text = ((result.folder / name).read_text() for name in ("report.html", "report.md"))
+    assert f'href="{result.run.traces[0].file}"' in page
+    assert "| shared | 2 | 2 | 10 ms | 11.5 ms | +1.5 ms |  |" in text
+
+
+def test_a_probe_that_fails_says_why_and_the_run_is_whole(new_lab: NewLab) -> None:
+    faults = [broken("torn_trace", "slower", "target", verb="trace"), broken("kill", "faster", "base", verb="trace")]
+    result = new_lab(replace(SPEEDS, faults=faults)).abprof("main", "fast", "--probe", "torch")
+    assert result.code == 1
+    assert result.run.status == "complete"
+    missing = {row: trace.missing for row, trace in zip(rows(result.run), result.run.traces, strict=True)}
+    assert len(missing) == 8
+    assert "not JSON" in missing["slower", "target"]
+    assert missing["faster", "base"]
+    assert sum(not why for why in missing.values()) == 6, "the others have theirs"
+    assert result.folder
+    assert len(list((result.folder / "traces").iterdir())) == 6
+    assert "target has no trace: its file could not be kept: not JSON" in (result.folder / "report.md").read_text()
+
+
+@pytest.mark.slow
+def test_at_most_eight_rows_are_traced_and_it_is_said(new_lab: NewLab) -> None:
+    names = [f"c{i}" for i in range(9)]
+    factors = [planted(name, SLOWER + i / 100) for i, name in enumerate(names)]
+    result = new_lab(Scenario(workloads={"w": load(names)}, times=times(*factors))).abprof(
+        "main", "fast", "--probe", "torch"
+    )
+    assert [cell for cell, arm in rows(result.run) if arm == "base"] == names[:0:-1]
+    assert "9 rows changed, 8 of them are looked at" in result.err
+
+
+@pytest.mark.slow
+def test_a_branch_alone_is_traced_and_nothing_is_where_nothing_changed(new_lab: NewLab) -> None:
+    lab = new_lab(Scenario(workloads={"w": load(["a"])}, times=times()))
+    alone = lab.abprof("run", "main", "--probe", "torch")
+    assert rows(alone.run) == [("a", "base")]
+    assert alone.folder
+    assert "| simulated base | 1 | 20 ms |" in (alone.folder / "report.md").read_text()
+    same = lab.abprof("main", "fast", "--probe", "torch")
+    assert same.run.traces == ()
+    assert "no row changed" in same.err
+    assert same.folder
+    assert not (same.folder / "traces.csv").exists()
+
+
+def test_an_unknown_probe_is_refused(new_lab: NewLab) -> None:
+    result = new_lab(SPEEDS).abprof("main", "fast", "--probe", "nsight")
+    assert result.code == 2
+    assert "--probe: 'nsight' is not one of torch" in result.err
+
+
+def test_file_names_are_plain_and_their_own() -> None:
+    hostile = file_name("w/x=../../etc/passwd <b>", "", "base")
+    assert "/" not in hostile
+    assert hostile.isascii()
+    assert not hostile.startswith(".")
+    assert len({file_name("w/a", "b", "base"), file_name("w/a-b", "", "base"), file_name("w/a", "", "base")}) == 3
+
+
+def test_a_trace_has_no_folders_of_the_machine_and_a_limited_size() -> None:
+    events = [{"name": f"at /home/me/some/kernel_{i}.py(3)", "ph": "X", "ts": -i} for i in range(100)]
+    events.append({"ph": "M", "name": "process_name", "args": {"name": "python", "file": "/opt/x/y.py"}})
+    whole, none = chrome.limited({"traceName": "/tmp/x/t.json", "traceEvents": events, "schemaVersion": 1}, 10**6)
+    assert none == 0
+    assert not {"/home", "/opt", "/tmp"} & {
+        part for word in ("/home", "/opt", "/tmp") for part in [word] if part in whole
+    }
+    assert json.loads(whole)["traceEvents"][-1]["name"] == "at kernel_0.py(3)"
+    cut, left_out = chrome.limited({"traceEvents": events}, 2000)
+    kept = json.loads(cut)["traceEvents"]
+    assert len(cut) <= 2000
+    assert left_out == 101 - len(kept) > 0
+    assert kept[0]["ph"] == "M"
+    assert kept[1]["ts"] == -99, "the first in time"
+    for name in ("a/b/c", "void at::f<float>(x)", "https://x.y/z/a", "x / y"):
+        assert chrome.plain(name) == name
+    with pytest.raises(ValueError, match="no events"):
+        chrome.limited({"traceEvents": []}, 100)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_real_profile_is_written_with_its_operations(tmp_path: Path, device: str) -> None:
+    x, watch = torch.randn(64, device=device), clock(device)
+    profiler, launched = profile.profiled(Op(lambda: torch.exp(x + 1)), 3, watch, 1, None)
+    with profile.exported(profiler) as raw:
+        counted = profile.counted_calls(profiler, launched, {}, watch, 1, raw)
+        assert chrome.write(raw, tmp_path / "t.json", 10**7) == 0
+        assert str(raw.parent) not in (tmp_path / "t.json").read_text()
+    assert not counted.missing
+    assert [launch.count for launch in counted.launches] == [1, 1]
+    assert counted.on_device == (device == "cuda")
+    names = [event.get("name") for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"]]
+    assert names.count("aten::exp") == 4
+    assert {launch.name for launch in counted.launches} <= set(names)
+
+
+def recorded(before: Census, after: Census) -> Run:
+    run = head(1)
+    cell = run.cells[0].id
+    made = tuple(
+        Trace(cell=cell, arm=arm, file=f"traces/x.{arm}.json", calls=5, census=census, left_out=3)
+        for arm, census in (("base", before), ("target", after))
+    )
+    return msgspec.structs.replace(run, traces=made)
+
+
+def test_names_are_shown_and_never_run() -> None:
+    name = "k<script>alert(1)</script>|`x` =cmd"
+    run = recorded(Census(launches=(Launch(name=name, count=1, ns=5.0),)), Census())
+    page = html(run, [])
+    assert "<script>alert" not in page
+    assert "k&lt;script&gt;" in page
+    assert "<script>" not in markdown(run, [])
+    assert "3 events had no room" in page
+    [row] = traces.parts(run)[0].table.rows
+    assert row[-2:] == ("-5 ns", "only base")
+
+
+def test_what_is_not_known_of_a_side_is_not_absent_there() -> None:
+    run = recorded(Census(launches=(Launch(name="k", count=1, ns=5.0),)), Census(missing="calls differ"))
+    [part] = traces.parts(run)
+    assert part.table.rows == ()
+    assert part.missing == ("target's launches are not known: calls differ",)
+    assert traces.files(run)["traces.csv"].count("\n") == 1
+
+
+@pytest.mark.slow
+def test_real_workers_on_a_cpu(tmp_path: Path) -> None:
+    """A side with an operation more: it is in its trace and in the table, and in the other side's not."""
+    repo: GitRepo = tiny_repo(tmp_path / "repo", 100)
+    repo.branch("slow")
+    more = PACKAGE.replace("y = torch.empty_like(x)", "y = torch.zeros_like(x) + 0")
+    repo.commit("slower", {"kernels/tiny/tiny.c": source(250), "kernels/tiny/__init__.py": more})
+    places = ("--device", "cpu", "--budget", "5m", "--json")
+    done = abprof("main", "slow", "--probe", "torch", *places, cwd=repo.path, home=tmp_path / "home")
+    assert set(done.verdicts().values()) == {"slower"}, done.err
+    base, target = done.run["traces"]
+    assert (base["missing"], target["missing"]) == ("", "")
+    for trace in (base, target):
+        text = (Path(done.run["run_dir"]) / trace["file"]).read_text()
+        assert ("aten::zeros_like" in text) == (trace is target)
+        assert str(tmp_path) not in text
+    lines = list(csv.DictReader((Path(done.run["run_dir"]) / "traces.csv").open()))
+    assert {line["name"]: line["presence"] for line in lines}["aten::zeros_like"] == "only to"
