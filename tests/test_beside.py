@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from pathlib import Path
 
@@ -240,6 +241,18 @@ def test_a_run_of_before_has_none_and_judging_it_again_finds_them() -> None:
     assert beside.comparisons_csv(old).startswith("cell,workload,param_")
     again = judge(old, blocks)
     assert {(row.from_, row.to) for row in again.comparisons} >= {(row.from_, row.to) for row in old.comparisons}
+
+
+def test_rows_that_are_not_shown_are_counted() -> None:
+    run = ladder()
+    found = judge(run, climbed())
+    [group] = view.groups(
+        judged_run := msgspec.structs.replace(run, within=found.within, observations=found.observations)
+    )
+    assert beside.text(group) == beside.TEXT
+    many = dataclasses.replace(group, others=tuple(group.others) * 200)
+    assert len(beside.table(judged_run, many).rows) == beside.ROWS_UP_TO
+    assert f"The first 300 of {len(group.others) * 200} rows" in beside.text(many)
 
 
 def test_a_run_without_a_comparison_still_has_the_files_header() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import shutil
 import subprocess
@@ -50,6 +51,32 @@ def built(folder: Path, *flags: str, name: str = "k.so", source: str = SOURCE) -
     out = folder / name
     subprocess.run(["g++", "-shared", "-fPIC", *flags, "-o", str(out), str(folder / "k.cpp")], check=True)
     return out
+
+
+@on_x86
+def test_a_global_that_starts_as_another_number_is_other_code(tmp_path: Path) -> None:
+    source = 'int stride = 4;\nextern "C" int step() { return stride; }\n'
+    one = built(tmp_path, "-O2", name="one.so", source=source)
+    two = built(tmp_path, "-O2", name="two.so", source=source.replace("4", "1"))
+    alike = built(tmp_path, "-O2", name="three.so", source="\n\n" + source)
+    codes = [elf.parse(path.read_bytes()).code for path in (one, two, alike)]
+    assert codes[0] != codes[1]
+    assert codes[0] == codes[2]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return built(tmp_path_factory.mktemp("elf"), "-O2").read_bytes()
+
+
+@on_x86
+@given(at=st.sampled_from([40, 58, 60, 62]), number=st.integers(0, 2**64 - 1))
+def test_a_damaged_elf_is_a_value_error(at: int, number: int, whole: bytes) -> None:
+    data = bytearray(whole)
+    width = 8 if at == 40 else 2
+    data[at : at + width] = (number % 256**width).to_bytes(width, "little")
+    with contextlib.suppress(ValueError):
+        elf.parse(bytes(data))
 
 
 @on_x86

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import types
 from pathlib import Path
 
 import msgspec
@@ -11,8 +12,9 @@ import pytest
 from rich.console import Console
 
 from abprof.model import Block, Cell, Outcome, Run, Value
-from abprof.report import sections, seed_tables, terminal, view
+from abprof.report import gains, sections, seed_tables, terminal, view
 from abprof.verdict import judge
+from tests import runs
 from tests.blocks import block, head, side
 
 STEPS = ("ws", "ws_pipelined")
@@ -166,3 +168,13 @@ def test_columns_follow_from_what_is_declared_and_not_from_what_came_out() -> No
     whole, empty = (seed_tables.files(one)["profile_hopper_ws_main.csv"].splitlines() for one in (run, bare))
     assert whole[0] == empty[0]
     assert {line.split(",")[5] for line in empty[1:]} == {"-1.0000"}
+
+
+def test_the_least_speed_up_stands_first() -> None:
+    """A time that fell by 8 to 12 % is a speed-up of 1.087 to 1.136."""
+    one = runs.dense_cell("full", "fwd")
+    plain, tuned = runs.observed(one, "base:plain", 10.0), runs.observed(one, "base:tuned", 9.0)
+    judged = runs.compared(one, "faster", -10.0, 2.0, from_="base:plain", to="base:tuned")
+    group = types.SimpleNamespace(beside={(one.id, "base:plain", "base:tuned"): judged})
+    found = gains.gain(group, plain, tuned, "gpu_span")
+    assert found.text == "1.111 × (1.087 to 1.136), faster"

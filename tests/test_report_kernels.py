@@ -77,10 +77,23 @@ def launched(*counts: int) -> Census:
 
 
 def test_a_row_that_did_not_change_names_what_its_longest_kernel_takes() -> None:
-    one = launched(72_000, 9_534_000)
+    [mine] = cases.census(SIDES["spill"]["base"], 9e6).launches
+    seen = msgspec.structs.replace(mine, registers=73, shared_bytes=2048)
+    one = Census(launches=(seen, *launched(72_000).launches), on_device=True)
     run = cases.run(SIDES["spill"]["base"], SIDES["spill"]["base"], 0.0, censuses=(one, one))
     [told] = detail(run)["kernels"]
-    assert told.endswith("same code and launches on both sides; ffa_bwd, 168 registers, 178.0 KiB shared")
+    assert told == "2 kernels, the same code and launches on both sides; polynomial, 73 registers, 2.0 KiB shared"
+
+
+def test_nothing_is_said_to_be_the_same_that_was_not_read() -> None:
+    """Launches alike of which no kernel's code is known; and a CPU's operations, which are no kernels."""
+    one = launched(72_000)
+    unknown = cases.run(SIDES["spill"]["base"], SIDES["spill"]["base"], 0.0, censuses=(one, one))
+    assert "kernels" not in detail(unknown)
+    run = cases.run(SIDES["spill"]["base"], SIDES["spill"]["base"], 0.0)
+    on_cpu = msgspec.structs.replace(run, machine=msgspec.structs.replace(run.machine, kind="cpu"))
+    assert "kernels" in detail(run)
+    assert "kernels" not in detail(on_cpu)
 
 
 def test_one_branch_shows_the_kernels_it_launched_the_longest_first() -> None:

@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 
 X86_64, CUDA = 62, 190  # e_machine
-_CODE = re.compile(r"\.(text|rodata|nv\.constant\d|nv_fatbin|data\.rel\.ro)\b")
+_CODE = re.compile(r"\.(text|rodata|data\.rel\.ro|data|tdata|nv\.constant\d|nv\.global\.init|nv_fatbin)\b")
 _NOBITS = 8
 
 
@@ -58,7 +58,7 @@ def parse(data: bytes) -> Elf:
         headers = [struct.unpack_from("<IIQQQQ", data, table + i * size) for i in range(count)]
         names = _body(data, headers[names_at])
         found = [(_name(names, header[0]), _body(data, header)) for header in headers]
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, OverflowError, UnicodeDecodeError) as error:
         raise ValueError(f"a damaged ELF file: {error}") from None
     return Elf(machine, tuple(found))
 

@@ -21,10 +21,20 @@ _TOLD = ("both", "unsupported", "missing")  # an arm that did not run is told wh
 _NUMBERS = ("pct", "low_pct", "high_pct", "certifiable_pct", "read_pct", "clock_pct", "sustained_pct", "p")
 
 
+def _shown(group: Group) -> list[Comparison]:
+    return [one for one in group.others if not any(code.endswith(_TOLD) for code in one.reasons)]
+
+
+def text(group: Group) -> str:
+    """What the table is, and what of it is not shown."""
+    count = len(_shown(group))
+    return TEXT if count <= ROWS_UP_TO else f"{TEXT}. The first {ROWS_UP_TO} of {count} rows; comparisons.csv has all"
+
+
 def table(run: Run, group: Group) -> TextTable:
     """A row a comparison, with its verdict. Those of arms that cannot run here are left out."""
     cells = {cell.id: cell for cell in run.cells}
-    shown = [one for one in group.others if not any(code.endswith(_TOLD) for code in one.reasons)]
+    shown = _shown(group)
     return TextTable(HEADER, tuple(_row(run, group, cells[one.cell], one) for one in shown[:ROWS_UP_TO]), 4)
 
 
@@ -50,7 +60,7 @@ _NONE = Comparison(cell="", from_="", to="", metric="", verdict="unclear")
 
 def _families(run: Run) -> Iterator[tuple[str, Iterable[Comparison]]]:
     peers = [one for one in run.comparisons if one.from_.startswith("peer:")]
-    yield "target", [one for one in run.comparisons if one not in peers]
+    yield "target", [one for one in run.comparisons if not one.from_.startswith("peer:")]
     yield from (("peer", peers), ("variant", run.within), ("control", run.controls))
 
 

@@ -53,7 +53,7 @@ def rows(run: Run, row: Row) -> Iterator[tuple[str, ...]]:
         return
     sides = _sides(run, row, judged)
     if judged.causes is None:
-        if sides.counted and sides.pairs and sides.same_launches and all(pair.same_code for pair in _compiled(sides)):
+        if _unchanged(sides):
             told = f"{words.plural(len(sides.pairs), 'kernel')}, the same code and launches on both sides"
             yield "kernels", "; ".join([told, *_heaviest(sides.census[0])])
         return
@@ -112,8 +112,10 @@ def _sides(run: Run, row: Row, judged: Comparison) -> Sides:
     )
 
 
-def _compiled(sides: Sides) -> list[Pair]:
-    return [pair for pair in sides.pairs if pair.before.kernel or pair.after.kernel]
+def _unchanged(sides: Sides) -> bool:
+    """Whether a GPU's launches are the same, and all code of the side's own that was read; some was."""
+    own = [pair.same_code for pair in sides.pairs if pair.before.kernel or pair.after.kernel]
+    return sides.on_gpu and sides.same_launches and bool(own) and all(own)
 
 
 def _missing(sides: Sides) -> Iterator[tuple[str, ...]]:

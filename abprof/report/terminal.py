@@ -145,7 +145,7 @@ def _alone(group: view.Group, console: Console) -> None:
 def _beside(run: Run, group: view.Group, console: Console) -> None:
     found = beside.table(run, group)
     if found.rows:
-        _say(console, f"With peers, and between variants. {beside.TEXT}", "dim")
+        _say(console, f"With peers, and between variants. {beside.text(group)}", "dim")
         _fitting(found, console)
 
 

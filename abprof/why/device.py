@@ -22,19 +22,25 @@ def causes(sides: Sides) -> list[Cause]:
     found = [*_launches(sides), *_overlap(sides)]
     changed = [pair for pair in sides.pairs if _differs(pair)]
     for pair in changed:
-        only = len(changed) == 1 and not sides.gone and not sides.new
-        if only or sides.carries(pair.after.ns - pair.before.ns):
+        if sides.carries(pair.after.ns - pair.before.ns):
             found += _code(sides, pair)
     return found
 
 
 def same_code(sides: Sides) -> list[Cause]:
-    """Said where the row's machine code and its launches are the same: then no change of code explains it."""
-    known = all(pair.same_code for pair in sides.pairs if pair.before.kernel or pair.after.kernel)
+    """Said where the row's machine code and its launches are the same: then no change of code explains it. Kernels whose
+    code was not read (a library's, for the most part) must not have changed by what would explain it."""
+    unread = [pair for pair in sides.pairs if pair.same_code is None]
+    read = len(sides.pairs) - len(unread)
+    known = read > 0 and all(pair.same_code is not False for pair in sides.pairs)
     objects = all(one.code and one.code == two.code for one, two in sides.objects) and sides.whole
-    if not (sides.same_launches and sides.pairs and known and objects):
+    if not (sides.same_launches and known and objects):
+        return []
+    if sides.carries(sum(pair.after.ns - pair.before.ns for pair in unread)):
         return []
     text = "same machine code and the same launches on both sides, different time"
+    if unread:
+        text += f" (the code of {read} of {len(sides.pairs)} kernels was read)"
     clock = sides.row.clock_pct
     if sides.row.metric == "wall":
         text = "same machine code and the same launches on the device: what changed is on the host"

@@ -11,6 +11,7 @@ from .sides import Sides
 
 _WIDTHS = ("512-bit arithmetic", "256-bit arithmetic", "128-bit arithmetic")
 _SHOWN = (*_WIDTHS, "scalar arithmetic")
+_UNTOLD = "; whether this row calls it is not recorded on a CPU"
 
 
 def causes(sides: Sides) -> list[Cause]:
@@ -37,17 +38,18 @@ def _operations(sides: Sides) -> Iterator[Cause]:
     if not sides.counted:
         return
     before, after = ({part.name: part for part in parts} for parts in sides.parts)
-    told, ns = [], 0.0
+    told, ns, ways = [], 0.0, set[bool]()
     for name in dict.fromkeys((*before, *after)):
         one, two = (side[name].count if name in side else 0 for side in (before, after))
-        if one != two and (two > one) == sides.slower:
+        if one != two:
             part = after[name] if two > one else before[name]
             spent = part.ns * abs(two - one) / max(one, two)
             ns += spent if two > one else -spent
+            ways.add(two > one)
             told.append((spent, name, f"{name} {one} -> {two} times a call ({say.ns(spent)})"))
     if told and sides.carries(ns):
         told.sort(reverse=True)
-        word = "added" if sides.slower else "gone"
+        word = "replaced" if len(ways) > 1 else "added" if sides.slower else "gone"
         text = f"operations of torch {word}: {say.listed([line for *_, line in told])}"
         yield Cause(kind="launches", text=text, kernels=tuple(name for _, name, _ in told), evidence=("census",))
 
@@ -67,7 +69,7 @@ def _vectors(sides: Sides) -> list[Cause]:
     if not names or any(width * wanted < 0 for width in moved.values()):
         return []
     told = [f"{name} ({_arithmetic(before[name].classes, after[name].classes)})" for name in names]
-    text = f"vectorisation {'lost' if sides.slower else 'gained'} in {say.listed(told)}{_flags(sides)}"
+    text = f"vectorisation {'lost' if sides.slower else 'gained'} in {say.listed(told)}{_flags(sides)}{_UNTOLD}"
     return [Cause(kind="vectorisation", text=text, kernels=tuple(names), evidence=("kernels",))]
 
 
@@ -89,7 +91,9 @@ def _passes(sides: Sides) -> list[Cause]:
     if not told:
         return []
     head = "an extra pass over memory" if sides.slower else "a pass over memory less"
-    return [Cause(kind="pass", text=f"{head}: {say.listed(told)}", kernels=tuple(names), evidence=("kernels",))]
+    return [
+        Cause(kind="pass", text=f"{head}: {say.listed(told)}{_UNTOLD}", kernels=tuple(names), evidence=("kernels",))
+    ]
 
 
 def _width(function: Function) -> int:

@@ -111,6 +111,19 @@ def test_an_added_operation_is_named_and_one_that_takes_no_time_is_not(tmp_path:
     assert kinds(judged(found, 30.0, (PLAIN, tiny))) == []
 
 
+def test_an_operation_that_took_another_s_place_is_not_added(tmp_path: Path) -> None:
+    found = read(tmp_path, BASE, BASE)
+
+    def with_one(name: str, ns: float) -> Census:
+        return Census(launches=(*PLAIN.launches, Launch(name=name, count=1, ns=ns)), hidden_ns=0.0)
+
+    assert kinds(judged(found, 30.0, (with_one("aten::mm", 5e5), with_one("aten::addmm", 5e5)))) == []
+    [cause] = judged(found, 30.0, (with_one("aten::mm", 2e5), with_one("aten::addmm", 5e5))).causes or ()
+    assert cause.text.startswith(
+        "operations of torch replaced: aten::addmm 0 -> 1 times a call (500 µs), aten::mm 1 -> 0"
+    )
+
+
 @pytest.mark.parametrize("pct", [-20.0, 20.0])
 def test_the_same_code_is_told_from_a_change(tmp_path: Path, pct: float) -> None:
     [cause] = judged(read(tmp_path, BASE, ("\n\n" + cpu.SOURCE, "-O3")), pct).causes or ()
