@@ -161,7 +161,8 @@ class Sitting:
         phased: wire.Phased | None = self._ask(seat, asked)
         if phased is None:
             return
-        times = {**phased.phases, "total": phased.total} if self.request.phases else None
+        told = self.request.phases and (phased.phases or phased.total)
+        times = {**phased.phases, "total": phased.total} if told else None
         census = msgspec.convert(dataclasses.asdict(phased.census), Census)
         seat.outcome = msgspec.structs.replace(seat.outcome, phases=times, census=census)
         if census.on_device and not census.missing and not census.launches:

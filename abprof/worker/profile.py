@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import statistics
 import tempfile
+import traceback
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -38,9 +39,21 @@ def phases(
 
     Of `calls` calls, after `discarded` more that are thrown away; a range's time in a call is the sum of its events in
     it. On a CPU a range is the host time spent in it. On a GPU it is the time of the kernels launched from it, and the
-    total that of all kernels launched in the call.
+    total that of all kernels launched in the call. What the operation raises is raised; a pass that cannot be read says
+    so in its census.
     """
     profiler, launched = profiled(op, calls, clock, discarded, watch)
+    try:
+        return _read(profiler, launched, ranges, clock, discarded)
+    except Exception as error:  # noqa: BLE001 - evidence, which must not cost the cell its time
+        traceback.print_exc()
+        why = f"the profiled pass could not be read: {type(error).__name__}: {error}"
+        return wire.Phased({}, 0.0, wire.Census(missing=why[:300]))
+
+
+def _read(
+    profiler: Any, launched: Sequence[tuple[str, str]], ranges: dict[str, str], clock: Clock, discarded: int
+) -> wire.Phased:
     if clock.kind != "cuda":
         host = list(profiler.events())
         return wire.Phased(*read_host(host, ranges, discarded), host_census(host, ranges, discarded))

@@ -116,6 +116,18 @@ def test_on_a_cpu_the_outermost_operations_are_counted() -> None:
     assert phased.census.hidden_ns == 0
 
 
+def test_a_pass_that_cannot_be_read_costs_the_cell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version of torch may tell its events otherwise; what the operation itself raises is raised (below)."""
+
+    def torn(*_: Any) -> None:
+        raise AttributeError("no attribute time_range")
+
+    monkeypatch.setattr(profile, "read_host", torn)
+    phased = profile.phases(Op(lambda: None), {"load": "load"}, 1, clock("cpu"), discarded=0)
+    assert (phased.phases, phased.total) == ({}, 0.0)
+    assert phased.census.missing == "the profiled pass could not be read: AttributeError: no attribute time_range"
+
+
 def test_no_hook_is_left_when_the_pass_is_over() -> None:
     """A turn must not call one."""
     knobs: Any = pytest.importorskip("triton.knobs")
