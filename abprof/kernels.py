@@ -67,6 +67,8 @@ def _reading(reader: Reader) -> Callable[[Kernel], Content | str]:
             return reader.read(Path(kernel.path))
         except Unread as why:
             return str(why)
+        except Exception as error:  # noqa: BLE001 - any file may be loaded, and evidence must not cost a run its end
+            return f"it could not be read: {type(error).__name__}: {error}"[:200]
 
     return read
 

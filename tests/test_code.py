@@ -16,7 +16,7 @@ from abprof import kernels
 from abprof.code import elf, sass, x86
 from abprof.code.reader import Content, Reader, Unread, _demangled, differing
 from abprof.code.reading import Reading
-from abprof.model import Artefact, Build, Proof
+from abprof.model import Artefact, Build, Kernel, Proof
 from tests import blocks
 
 SOURCE = """
@@ -62,6 +62,19 @@ def test_a_global_that_starts_as_another_number_is_other_code(tmp_path: Path) ->
     codes = [elf.parse(path.read_bytes()).code for path in (one, two, alike)]
     assert codes[0] != codes[1]
     assert codes[0] == codes[2]
+
+
+def test_a_file_that_breaks_the_reader_costs_only_its_own_record(tmp_path: Path) -> None:
+    class Broken(Reader):
+        def read(self, path: Path) -> Content:
+            if path.name == "odd.so":
+                raise KeyError("section")
+            raise Unread("too large")
+
+    read = kernels._reading(Broken(tmp_path))
+    told = [read(Kernel(side="base", package="k", name=name, kind="object", key=name, path=name, sha256="")) for name
+            in ("odd.so", "large.so")]  # fmt: skip
+    assert told == ["it could not be read: KeyError: 'section'", "too large"]
 
 
 @pytest.fixture(scope="module")

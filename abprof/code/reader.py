@@ -16,7 +16,7 @@ from abprof import proc
 from . import elf, sass, x86
 from .reading import Reading
 
-_VERSION = 3  # of what is read out of a disassembly: another makes what is kept unread
+_VERSION = 4  # of what is read out of a disassembly: another makes what is kept unread
 _LARGEST = 256 << 20  # bytes of a file
 _MOST_NAMES = 2000  # of one file: more do not fit into a command line
 _TIMEOUT = 120.0  # seconds for one file
