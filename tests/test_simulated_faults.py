@@ -37,7 +37,8 @@ SPOILT: dict[str, Callable[[int, bytes, Any], bool]] = {
     "null": lambda number, line, message: message["reply"]["value"] is None,
 }
 IMPOSSIBLE = {"negative": -1e6, "zero": 0.0}
-ELSEWHERE = ["print", "wrong", "foreign_path", "compile"]  # have tests of their own below
+# Have tests of their own: below, in test_never_launched.py and in test_probes.py.
+ELSEWHERE = ["print", "wrong", "foreign_path", "compile", "never_launched", "torn_trace"]
 
 
 def test_every_fault_has_a_test() -> None:
