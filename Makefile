@@ -37,9 +37,10 @@ test: $(STAMP) lint browser
 
 test-slow: $(STAMP) browser
 	@# Test by test: a file may be split, for none of these tests leans on another.
-	$(BIN)/pytest -n 2 --dist worksteal -m 'slow and not gpu' --ignore=tests/test_demo.py --ignore=tests/test_bad_days.py
+	$(BIN)/pytest -n 2 --dist worksteal -m 'slow and not gpu' --ignore=tests/test_demo.py --ignore=tests/test_bad_days.py \
+	  --ignore=tests/why/test_real_causes.py
 	@# What measures real kernels against the clock of a budget, or takes every core, has the machine for itself.
-	$(BIN)/pytest -m 'slow and not gpu' tests/test_demo.py tests/test_bad_days.py
+	$(BIN)/pytest -m 'slow and not gpu' tests/test_demo.py tests/test_bad_days.py tests/why/test_real_causes.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

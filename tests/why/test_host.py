@@ -18,7 +18,6 @@ from abprof.code.reader import Reader
 from abprof.model import Artefact, Build, Census, Comparison, Kernel, Launch, Outcome, Proof, Range
 from tests import blocks
 from tests.planted import cpu
-from tests.tinyrepo import abprof
 from tests.why.cases import kinds
 
 pytestmark = pytest.mark.skipif(
@@ -150,20 +149,3 @@ def test_without_a_disassembler_no_cause_is_made_up(tmp_path: Path, monkeypatch:
     lost = tuple(type(k)(side=k.side, package=k.package, name=k.name, kind=k.kind, key=k.key, code=k.code,
                          missing="no objdump here") for k in found)  # fmt: skip
     assert judged(lost, 80.0).causes == ()
-
-
-@pytest.mark.slow
-def test_a_real_run_names_what_was_planted(tmp_path: Path) -> None:
-    """Three branches against main, measured: each row is slower, and says why."""
-    repo = cpu.repository(tmp_path / "repo")
-    names = list(cpu.BRANCHES)
-    asked = ("--device", "cpu", "--no-peers", "--json", "--epochs", "4")
-    done = abprof("main", *names, *asked, cwd=repo.path, home=tmp_path)
-    assert done.code == 1, done.err
-    rows = {row["to"]: row for row in done.run["comparisons"] if row["from"] == "base"}
-    for side in done.run["sides"][1:]:
-        _, kind, said = cpu.BRANCHES[side["label"]]
-        row = rows[side["id"]]
-        assert row["verdict"] == "slower", side["label"]
-        assert kind in [cause["kind"] for cause in row["causes"]], row["causes"]
-        assert said in row["causes"][0]["text"]
