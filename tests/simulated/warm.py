@@ -142,7 +142,8 @@ if __name__ == "__main__":
     import abprof.session  # noqa: F401 - it runs in the forked process
 
     with contextlib.suppress(ImportError):
-        import scipy.special  # noqa: F401
+        import scipy.special
+        import scipy.stats  # noqa: F401
         import typer._adapters  # noqa: F401 - newer typers import pydantic when the first option is read
     serve(socket.socket(fileno=int(sys.argv[1])))
     from abprof.__main__ import main
