@@ -46,6 +46,7 @@ __attribute__((noinline)) void rescale(float *z, long n) {
   for (long i = 0; i < n; ++i) z[i] = z[i] / 3.0f;
 }
 """
+EIGHT_PASSES = "  for (int pass = 0; pass < 8; ++pass) rescale(z, n);\n"
 WORKLOAD = '''
 """Blending two arrays, eight times over."""
 import torch
@@ -76,7 +77,8 @@ def check(case, outputs, expected):
 BRANCHES: dict[str, tuple[dict[str, str], str, str]] = {
     "lost_vectorisation": ({"kernels/blend/__init__.py": PACKAGE.replace('"-O3"', '"-O1"')}, "vectorisation", "blend"),
     "extra_pass": (
-        {"kernels/blend/blend.cpp": AGAIN + SOURCE.replace("z[i] = a;\n  }\n", "z[i] = a;\n  }\n  rescale(z, n);\n")},
+        # Eight of them: one alone adds a third, which a busy machine's epochs may hide.
+        {"kernels/blend/blend.cpp": AGAIN + SOURCE.replace("z[i] = a;\n  }\n", f"z[i] = a;\n  }}\n{EIGHT_PASSES}")},
         "pass",
         "rescale",
     ),
