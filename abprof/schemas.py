@@ -1,6 +1,6 @@
 """`python -m abprof.schemas [FOLDER]` writes the JSON Schemas of run.json, rounds.jsonl, selfcheck.json and the wire.
 
-They are made from the records themselves (model.py, wire.py, selfcheck/result.py), so that there is one definition of each file.
+They are made from the records themselves (model/, wire.py, selfcheck/result.py), so that there is one definition of each file.
 """
 
 from __future__ import annotations

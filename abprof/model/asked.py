@@ -1,0 +1,104 @@
+"""What is compared: sides, kernel packages, workloads, cells and arms."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from abprof.model.base import Record, Value
+
+
+class Side(Record, frozen=True, kw_only=True):
+    """One side of the comparison: a ref resolved once to a commit, or `.`, the working tree as it is."""
+
+    id: str  # base, target, target2, ...
+    spec: str  # as the user typed it
+    kind: Literal["commit", "worktree"]
+    commit: str  # 40 hex digits; for a working tree the commit it stands on
+    tree: str  # 40 hex digits: the content that is measured
+    label: str  # branch name, or the spec: what file names and sentences use
+    subject: str = ""  # first line of the commit message
+
+
+class Checkout(Record, frozen=True, kw_only=True):
+    """A side's files on disk."""
+
+    side: Side
+    path: str
+
+
+class Package(Record, frozen=True, kw_only=True):
+    """A kernel package as it is found on every side."""
+
+    name: str
+    path: str = ""  # folder relative to the side's root, "" for kernels/NAME
+    module: str = ""  # real import name; "" mounts it privately as abprof_side.NAME
+    inputs: tuple[str, ...] = ()  # globs that decide a rebuild; () means all of kernels/ (or the tree, with `module`)
+    build: tuple[str, ...] = ()  # argv of a build recipe, run in a copy of the inputs
+    env: dict[str, str] = {}
+    submodules: bool = False
+
+
+class Phase(Record, frozen=True, kw_only=True):
+    """A named part of a call: the profiler range that marks it, and what it is."""
+
+    name: str
+    range: str
+    text: str
+
+
+class Band(Record, frozen=True, kw_only=True):
+    """The speed-up that is expected where the density lies between two values (0 to 1, both ends included)."""
+
+    density: tuple[float, float]
+    speedup: tuple[float, float]
+
+
+class Sweep(Record, frozen=True, kw_only=True):
+    """Cases that differ in density alone, and what they should gain by it."""
+
+    axes: tuple[str, ...]  # what the density comes of: cases that agree in all other axes are one curve
+    density: str = "density"  # the fact, or the axis, that is the density
+    against: str = ""  # speed-up over this variant in the same case; "": over the densest case of the same arm
+    bands: tuple[Band, ...] = ()
+
+
+class Workload(Record, frozen=True, kw_only=True):
+    """What a workload module says of itself (the worker's `describe`)."""
+
+    name: str
+    kernel: str
+    suite: str
+    axes: tuple[str, ...]
+    judge: Literal["gpu", "wall"]
+    variants: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    seed_columns: tuple[str, ...] = ()  # axes that are columns of profile_SUITE_BRANCH.csv, in order; () for no file
+    scaled: str = ""  # the axis along which reports show how time grows
+    ladder: tuple[str, ...] = ()  # variants that are steps of one optimisation, in order; the first is the baseline
+    sweep: Sweep | None = None
+    sha256: str = ""
+    text: str = ""
+
+
+class Cell(Record, frozen=True, kw_only=True):
+    """One point of a workload's matrix, measured on every arm."""
+
+    id: str  # WORKLOAD/axis=value,...
+    workload: str
+    kernel: str
+    suite: str
+    params: dict[str, Value]
+    flops: float | None = None
+    bytes: float | None = None
+    convention: str = ""  # name of the FLOP and byte convention, e.g. "fwd-causal-exact"
+    skip: str = ""  # why the workload leaves this cell out on this device: every arm is `unsupported`
+
+
+class Arm(Record, frozen=True, kw_only=True):
+    """What takes a turn: `base`, `target`, `base:VARIANT`, `peer:NAME` (on the base worker), `control`."""
+
+    id: str
+    side: str  # whose worker it runs on: a side's id, or `control`
+    variant: str = ""
+    peer: str = ""

@@ -1,0 +1,117 @@
+"""A run, whole: how it was asked for, where it was made, and all that came of it."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from abprof.model.asked import Arm, Cell, Side, Workload
+from abprof.model.base import Record
+from abprof.model.built import Build, Kernel, Proof
+from abprof.model.judged import Advice, Comparison, Header, Observation
+from abprof.model.measured import Trace
+
+
+class Settings(Record, frozen=True, kw_only=True):
+    """What decides verdicts. Stored in run.json so that `abprof report` judges the same way."""
+
+    threshold: float  # per cent
+    margin: float  # per cent
+    precision: float | None = None
+    budget: float = 600.0  # seconds of measuring
+    quick: bool = False
+    protocol: Literal["abprof", "seed", "do_bench"] = "abprof"  # what else times the same cells
+    judge: Literal["gpu", "wall"] = "wall"
+    sustained: Literal["auto", "always", "never"] = "auto"  # which cells are measured without a pause, too
+    allow_wrong: bool = False
+    fail_on: tuple[str, ...] = ("slower", "broken")
+    thresholds: tuple[tuple[str, float], ...] = ()  # (cell pattern, per cent), from abprof.toml
+    seed: int = 0
+    epochs: int | None = None  # exactly so many of each cell, whatever is decided; None: until it is
+    probes: tuple[str, ...] = ()  # what looks at the cells that changed, after all timing; no verdict reads it
+
+    def threshold_of(self, cell: str) -> float:
+        """A cell's threshold, per cent: the first matching pattern of abprof.toml, else the run's."""
+        return next((pct for pattern, pct in self.thresholds if fnmatchcase(cell, pattern)), self.threshold)
+
+
+class Setup(Record, frozen=True, kw_only=True):
+    """How the workers were set up and timed out. A rerun, or a run that is resumed, does the same again."""
+
+    python: dict[str, str] = {}  # side id -> interpreter
+    env: Literal["", "user", "clean"] = ""  # "": not recorded
+    autotune: Literal["pinned", "each-epoch"] = "pinned"
+    workloads_from: str = ""  # as it was asked for: "", base, target, or a folder
+    timeout: float = 120.0  # seconds for one answer of a worker
+    build_timeout: float = 1800.0
+
+
+class Machine(Record, frozen=True, kw_only=True):
+    """The machine and device the run was made on."""
+
+    host: str
+    device: str  # "NVIDIA H200" or the processor's name
+    kind: Literal["cpu", "cuda", "simulated"]
+    uuid: str = ""
+    cpus: int = 0
+    memory_bytes: int = 0
+    facts: dict[str, str] = {}
+
+
+class Ceilings(Record, frozen=True, kw_only=True):
+    """The most that plain torch got out of the device in this run (abprof/worker/ceilings.py); None: not measured."""
+
+    tflops: float | None = None
+    tflops_by: str = ""  # of what, in words: "bfloat16 matrix products of 8192 x 8192 x 8192, the best of 9 readings"
+    gbps: float | None = None  # 1e9 bytes a second, read and written
+    gbps_by: str = ""
+    why_not: str = ""  # why one or both are missing
+
+
+class Toolchain(Record, frozen=True, kw_only=True):
+    """What a side was built and run with."""
+
+    versions: dict[str, str]  # interpreter, torch, Triton, CUDA, compilers, architecture: what decides a build
+    packages: dict[str, str] = {}  # installed for the side's interpreter: distribution -> version
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """run.json: one run, whole. Its head (all but the lists of results) and rounds.jsonl rebuild everything else."""
+
+    schema: int
+    id: str
+    status: Literal["running", "complete", "interrupted"]
+    began: str  # ISO 8601, UTC
+    ended: str | None = None
+    arguments: tuple[str, ...]
+    settings: Settings
+    sides: tuple[Side, ...]
+    workloads: tuple[Workload, ...]
+    workloads_from: str = ""  # folder and content hash
+    arms: tuple[Arm, ...]
+    cells: tuple[Cell, ...]
+    builds: tuple[Build, ...] = ()
+    machine: Machine
+    setup: Setup = Setup()
+    versions: dict[str, str] = {}
+    toolchains: dict[str, Toolchain] = {}  # by side; {} in older runs
+    ceilings: Ceilings | None = None  # None: not asked for, or an older run
+    environment: dict[str, str] = {}
+    withheld: tuple[str, ...] = ()  # names of environment variables kept from the workers
+    notes: tuple[str, ...] = ()  # lines about the sides: merge base moved on, same ref twice, ...
+    header: Header | None = None
+    observations: tuple[Observation, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()  # base with targets, peers with every side
+    within: tuple[Comparison, ...] = ()  # variants of one side with each other; runs of before have none
+    controls: tuple[Comparison, ...] = ()
+    proofs: tuple[Proof, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    traces: tuple[Trace, ...] = ()  # of --probe torch
+    warnings: tuple[Advice, ...] = ()
+
+    def side(self, id: str) -> Side:
+        """The side with this id. Raises KeyError."""
+        for side in self.sides:
+            if side.id == id:
+                return side
+        raise KeyError(id)
