@@ -24,6 +24,9 @@ _ALLOWED = re.compile(
 # Python's own hooks into what is imported: they would let another tree in.
 _DROPPED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT", "PYTHONSAFEPATH")
 _GIT = re.compile(r"^GIT_")
+# What Nsight Compute and Nsight Systems tell the processes that they look into (seen of version 2025.3).
+_PROFILER = re.compile(r"^(NV_NSIGHT|NV_COMPUTE_PROFILER|NV_TPS|NSYS|QUADD|CUDA_INJECTION|NVTX_INJECTION)")
+_PRELOADED = re.compile(r"TreeLauncher|[Ii]njection|ToolsInjection")
 # Every build has these to itself, under its own folder.
 _CACHES = {
     "TRITON_CACHE_DIR": "triton",
@@ -40,7 +43,8 @@ def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> t
     kept, withheld = {}, []
     for name, value in environ.items():
         secret = bool(_SECRET.search(name.upper()) or _SECRET_VALUE.search(value))
-        wanted = name in let_through or (not secret and (mode == "user" or bool(_ALLOWED.match(name))))
+        known = bool(_ALLOWED.match(name)) or of_a_profiler(name, value)
+        wanted = name in let_through or (not secret and (mode == "user" or known))
         if name in _DROPPED or _GIT.match(name):
             continue
         if wanted:
@@ -48,6 +52,13 @@ def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> t
         else:
             withheld.append(name)
     return kept, tuple(sorted(withheld))
+
+
+def of_a_profiler(name: str, value: str) -> bool:
+    """Whether a variable is how a profiler follows the processes that its program starts: they need it, and no build
+    reads it."""
+    preloads = name == "LD_PRELOAD" and all(_PRELOADED.search(part) for part in re.split(r"[\s:]+", value) if part)
+    return preloads or bool(_PROFILER.match(name))
 
 
 def mode(asked: Literal["", "user", "clean"], environ: Mapping[str, str]) -> Literal["user", "clean"]:

@@ -1,8 +1,8 @@
 """The one doorway to child processes: workers, builders, and nothing else starts one.
 
-Every child leads its own process group and bears a mark in its environment, so that whatever it forks dies with it,
-also what has left the group. That it dies with its parent, also when that one is killed with -9, it sees to itself
-(abprof/worker/main.py).
+Every child leads its own process group (one in the foreground shares its parent's terminal) and bears a mark in its
+environment, so that whatever it forks dies with it, also what has left the group. That it dies with its parent, also
+when that one is killed with -9, it sees to itself (abprof/worker/main.py).
 """
 
 from __future__ import annotations
@@ -314,6 +314,23 @@ def output(argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str]
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+def foreground(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> int:
+    """Run a child with this process's own input and output until it ends. Its exit code, negative for a signal.
+
+    Raises WorkerDied when it cannot be started. Nothing goes on in this process meanwhile.
+    """
+    mark = f"{os.getpid()}.{secrets.token_hex(8)}"
+    try:
+        child = subprocess.Popen(list(argv), env={**env, MARK: mark}, cwd=cwd)
+    except OSError as error:
+        raise WorkerDied(f"{argv[0]} could not be started: {error.strerror}") from error
+    try:
+        return child.wait()
+    finally:
+        child.kill()
+        _kill_strays(mark)
 
 
 def _descendants(pid: int) -> list[psutil.Process]:

@@ -16,6 +16,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 PROTOCOL = 1
+CALL_RANGE = "abprof_call"  # NVTX start/end range around each call of a worker in the foreground
 LONG_CALL = 5e7  # ns: a call that takes so long is made no oftener than it must, and needs little to be warm
 Value = str | int | float | bool
 
@@ -364,6 +365,27 @@ class Fault:
 
     status: str  # unsupported, missing, oom, crash
     reason: str
+
+
+@dataclass(frozen=True)
+class Foreground:
+    """What a worker in the foreground reads from its file, in the place of requests (abprof/worker/foreground.py)."""
+
+    start: Start
+    open: Open
+    warmup: int
+    runs: int
+    told: str  # file that it writes `Told` to
+    facts: bool = False  # ask the workload and the operation for theirs, after the calls
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a worker in the foreground ended. `status` as in Opened."""
+
+    status: str
+    reason: str = ""
+    facts: dict[str, Value] = field(default_factory=dict)
 
 
 VERBS: dict[str, tuple[type, type]] = {

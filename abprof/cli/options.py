@@ -38,8 +38,8 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         budget=seconds(budget, "--budget") if budget else 0.0,
         quick=options["quick"],
         epochs=options["epochs"],
-        protocol=_choice(options["protocol"], "--protocol", ("abprof", "seed", "do_bench")),
-        sustained=_choice(options["sustained"], "--sustained", ("auto", "always", "never")),
+        protocol=choice(options["protocol"], "--protocol", ("abprof", "seed", "do_bench")),
+        sustained=choice(options["sustained"], "--sustained", ("auto", "always", "never")),
         probe=_probes(options),
         allow_wrong=options["allow_wrong"],
         all=options["all_"],
@@ -48,8 +48,8 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         seed=options["seed"],
         timeout=seconds(options["timeout"], "--timeout"),
         build_timeout=seconds(options["build_timeout"], "--build-timeout"),
-        env=_choice(options["env"], "--env", ("", "user", "clean")),
-        autotune=_choice(options["autotune"], "--autotune", ("pinned", "each-epoch")),
+        env=choice(options["env"], "--env", ("", "user", "clean")),
+        autotune=choice(options["autotune"], "--autotune", ("pinned", "each-epoch")),
         rebuild=options["rebuild"],
         keep_worktrees=options["keep_worktrees"],
         dry_run=options["dry_run"],
@@ -72,7 +72,7 @@ def _names(options: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def _probes(options: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(_choice(name, "--probe", KNOWN) for name in dict.fromkeys(_names(options, "probe")))
+    return tuple(choice(name, "--probe", KNOWN) for name in dict.fromkeys(_names(options, "probe")))
 
 
 def _asked_peers(options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -86,7 +86,8 @@ def _percent(options: Mapping[str, Any], name: str) -> float | None:
     return percent(text, f"--{name}") if text else None
 
 
-def _choice(value: str, name: str, known: Sequence[str]) -> Any:
+def choice(value: str, name: str, known: Sequence[str]) -> Any:
+    """The value of an option that has a few. Raises AbprofError for another."""
     if value not in known:
         raise AbprofError(f"{value!r} is not one of {', '.join(k for k in known if k)}", where=name)
     return value
@@ -95,7 +96,7 @@ def _choice(value: str, name: str, known: Sequence[str]) -> Any:
 def _fail_on(text: str) -> tuple[str, ...]:
     chosen = _split([text])
     for word in chosen or ("",):
-        _choice(word, "--fail-on", _FAIL_ON)
+        choice(word, "--fail-on", _FAIL_ON)
     if "never" in chosen and len(chosen) > 1:
         raise AbprofError(f"{text!r}: never goes with nothing else", where="--fail-on")
     return chosen

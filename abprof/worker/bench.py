@@ -170,7 +170,7 @@ class Bench:
             gc.collect()
         self.clock.reset_peak()
         began = time.perf_counter_ns()
-        arm = self._make(request, request.placement)
+        arm = self.make(request, request.placement)
         opened = time.perf_counter_ns() - began
         first = self.clock.wall(arm.op)  # compiles what was not compiled
         peak = self.clock.peak_bytes()
@@ -191,7 +191,8 @@ class Bench:
         arm.wall = shortest([arm.wall, self.clock.wall(arm.op)])
         return shortest([self.clock.turn(arm.op, 1, cold=False, arm=arm.request.arm) for _ in range(2)])
 
-    def _make(self, request: wire.Open, placement: int) -> OpenArm:
+    def make(self, request: wire.Open, placement: int) -> OpenArm:
+        """Inputs and operation of an arm; nothing of it was called yet."""
         module = self._workload(request.workload)
         case = types.MappingProxyType(request.case)
         pad = self.clock.pad(placement)
@@ -227,7 +228,7 @@ class Bench:
         case = types.MappingProxyType(opened.case)
         scratch = Path(self.start.scratch)
         expected = outputs.expected(scratch / request.expected, lambda: module.reference(case, self._inputs(opened)))
-        arm = self._make(opened, opened.placement)
+        arm = self.make(opened, opened.placement)
         before = None if arm.op.reset else outputs.input_digests(arm.inputs)
         if arm.op.reset:
             arm.op.reset()
@@ -275,7 +276,7 @@ class Bench:
         """Fresh inputs of the same values at other addresses, and one untimed call, whose wall time is kept."""
         arm.inputs = arm.pad = None
         arm.op = Op(lambda: None)
-        fresh = self._make(arm.request, placement)
+        fresh = self.make(arm.request, placement)
         arm.op, arm.inputs, arm.pad = fresh.op, fresh.inputs, fresh.pad
         arm.wall = self.clock.wall(arm.op)
 

@@ -9,9 +9,11 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from abprof import wire
+from abprof.worker import foreground
 from abprof.worker.bench import Bench, versions
 from abprof.worker.faults import classify
 
@@ -20,12 +22,18 @@ UNUSABLE = 70  # exit code: the device does not answer this process any more
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve one parent over two inherited descriptors. What anything prints goes to standard output, the log."""
+    """Serve one parent over two inherited descriptors, or with --cell do what its file says, in the foreground.
+
+    What anything prints goes to standard output: a served worker's log.
+    """
     parser = argparse.ArgumentParser()
-    parser.add_argument("--in", dest="source", type=int, required=True)
-    parser.add_argument("--out", dest="sink", type=int, required=True)
+    parser.add_argument("--in", dest="source", type=int)
+    parser.add_argument("--out", dest="sink", type=int)
+    parser.add_argument("--cell", type=Path)
     options = parser.parse_args(argv)
     _die_with_parent()
+    if options.cell:
+        return foreground.run(options.cell)
     for fd in (options.source, options.sink):
         os.set_inheritable(fd, False)  # what a kernel forks must not hold the parent's pipe open
     versions()  # whatever takes time and no device, while nobody waits for this worker yet (abprof/relay.py)
