@@ -72,7 +72,7 @@ def preset(name: str, described: wire.Described, wanted: str) -> Axes:
 def _no_value_twice(axes: Axes, where: str) -> None:
     """Two cells of one name could not be told apart. Raises AbprofError."""
     for names, rows in axes:
-        shown = [",".join(map(_show, row)) for row in rows]
+        shown = [",".join(map(wire.shown, row)) for row in rows]
         twice = next((value for value in shown if shown.count(value) > 1), None)
         if twice is not None:
             raise AbprofError(f"{','.join(names)} has {twice} twice", where=where)
@@ -82,15 +82,6 @@ def cases(axes: Axes) -> list[dict[str, Value]]:
     """The product of the axes, zipped ones in step."""
     rows = [[list(zip(names, row, strict=True)) for row in values] for names, values in axes]
     return [dict(itertools.chain(*point)) for point in itertools.product(*rows)]
-
-
-def cell_id(workload_name: str, params: dict[str, Value]) -> str:
-    """WORKLOAD/axis=value,..."""
-    return f"{workload_name}/" + ",".join(f"{axis}={_show(value)}" for axis, value in params.items())
-
-
-def _show(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # ---------------------------------------------------------------- --set
@@ -149,7 +140,9 @@ def _typed(text: str, like: Value, axis: str) -> Value:
             return int(text)
         return float(text) if isinstance(like, float) else text
     except (KeyError, ValueError):
-        raise AbprofError(f"{axis}={text}: expected {type(like).__name__}, like {_show(like)}", where="--set") from None
+        raise AbprofError(
+            f"{axis}={text}: expected {type(like).__name__}, like {wire.shown(like)}", where="--set"
+        ) from None
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
@@ -181,7 +174,7 @@ def select(cells: Sequence[Cell], filters: Sequence[str]) -> tuple[Cell, ...]:
             globs.append(text)
     for name, wanted in by_axis.items():
         _known_values(cells, name, wanted)
-        chosen = tuple(c for c in chosen if name in c.params and _show(c.params[name]) in wanted)
+        chosen = tuple(c for c in chosen if name in c.params and wire.shown(c.params[name]) in wanted)
     if globs:
         ids = {cell.id for cell in cells}  # a whole id means that cell, and not those it is the beginning of
         chosen = tuple(
@@ -193,7 +186,7 @@ def select(cells: Sequence[Cell], filters: Sequence[str]) -> tuple[Cell, ...]:
 
 
 def _known_values(cells: Sequence[Cell], axis: str, values: set[str]) -> None:
-    there = {_show(cell.params[axis]) for cell in cells if axis in cell.params}
+    there = {wire.shown(cell.params[axis]) for cell in cells if axis in cell.params}
     if not there:
         axes = {a for cell in cells for a in cell.params}
         raise AbprofError(f"no cell has an axis {axis!r}", where="--only", advice=_nearest(axis, axes))

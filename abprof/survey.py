@@ -202,7 +202,7 @@ def _cells(worker: Worker, load: Workload, cases: list[dict[str, Value]], timeou
         for i, case in enumerate(some):
             cells.append(
                 Cell(
-                    id=plan.cell_id(load.name, case),
+                    id=wire.cell_id(load.name, case),
                     workload=load.name,
                     kernel=load.kernel,
                     suite=load.suite,

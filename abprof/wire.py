@@ -9,6 +9,7 @@ The parent sends one `Request` a line and reads one reply a line, in strict turn
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cache
 from math import isfinite
@@ -16,7 +17,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 PROTOCOL = 1
-CALL_RANGE = "abprof_call"  # NVTX start/end range around each call of a worker in the foreground
+CALL_RANGE = "abprof_call"  # around each call that is not a turn (abprof/worker/nvtx.py)
 LONG_CALL = 5e7  # ns: a call that takes so long is made no oftener than it must, and needs little to be warm
 Value = str | int | float | bool
 
@@ -406,6 +407,16 @@ VERBS: dict[str, tuple[type, type]] = {
     "stop": (Stop, Closed),
 }
 NAMES = {args: verb for verb, (args, _) in VERBS.items()}
+
+
+def cell_id(workload: str, case: Mapping[str, Value]) -> str:
+    """WORKLOAD/axis=value,...: what a cell is called on both ends."""
+    return f"{workload}/" + ",".join(f"{axis}={shown(value)}" for axis, value in case.items())
+
+
+def shown(value: Value) -> str:
+    """An axis's value as a cell's id has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def pack(record: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def cell(id: str, flops: float = 1.0, **params: plan.Value) -> Cell:
 
 def cells() -> list[Cell]:
     return [
-        Cell(id=plan.cell_id("w", case), workload="w", kernel="k", suite="w", params=case) for case in plan.cases(AXES)
+        Cell(id=wire.cell_id("w", case), workload="w", kernel="k", suite="w", params=case) for case in plan.cases(AXES)
     ]
 
 
@@ -62,7 +62,7 @@ def test_zipped_axes_go_in_step() -> None:
 
 
 def test_a_cell_id_names_every_axis_in_file_order() -> None:
-    assert plan.cell_id("w", {"seqlen": 512, "causal": True, "p": 0.05}) == "w/seqlen=512,causal=true,p=0.05"
+    assert wire.cell_id("w", {"seqlen": 512, "causal": True, "p": 0.05}) == "w/seqlen=512,causal=true,p=0.05"
 
 
 def test_set_replaces_values_and_keeps_types() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from abprof import plan, wire
+from abprof import wire
 from tests.simulated.client import CASE, CELL, SCENARIO, Spawn, faulty, opened, turns
 from tests.simulated.fixtures import spawn
 from tests.simulated.scenario import FAULTS, Fault, cell_id
@@ -198,4 +198,4 @@ def test_once_in_the_whole_run(spawn: Spawn) -> None:
 def test_cell_ids() -> None:
     assert cell_id("w", CASE) == CELL
     axes: dict[str, wire.Value] = {"packed": True, "ratio": 0.05, "n": 3, "mask": "full"}
-    assert cell_id("w", axes) == plan.cell_id("w", axes) == "w/packed=true,ratio=0.05,n=3,mask=full"
+    assert cell_id("w", axes) == wire.cell_id("w", axes) == "w/packed=true,ratio=0.05,n=3,mask=full"

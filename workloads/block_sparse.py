@@ -16,9 +16,9 @@ import torch
 from abprof.kit import Check, Op, Unsupported, Work
 
 from . import _attention, _peers, _reference
-from ._attention import PHASES
+from ._attention import PHASES, nvtx
 
-__all__ = ["PHASES"]
+__all__ = ["PHASES", "nvtx"]
 
 API = 1
 KERNEL = "ffa"

@@ -23,6 +23,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from abprof.kit import Band, Check, Op, Sweep, Unsupported, Work
 
 from . import _attention, _patterns, _peers, _reference
+from ._attention import nvtx
+
+__all__ = ["nvtx"]
 
 API = 1
 KERNEL = "dmask"

@@ -89,5 +89,12 @@ def work(case: Mapping[str, Any]) -> Work:
     return Work(made.full_flops, made.ideal_bytes, "fwd-dense")
 
 
+def nvtx(case: Mapping[str, Any], arm: str | None) -> tuple[str]:
+    """What the analysis's script calls a call in a profiler's timeline; its providers' names for the two variants."""
+    providers = {"ws": f"triton-ws-{case['dtype']}", "ws_pipelined": f"triton-ws-pp-{case['dtype']}"}
+    name = arm or VARIANTS[-1]
+    return (f"bench_{providers.get(name, name)}_B{case['B']}_H{case['H']}_N{case['N_CTX']}_D{case['D']}",)
+
+
 PEERS = {name: partial(_batched.peer, name, shape) for name in _peers.NAMES if name != "varlen_attn"}
 DEFAULT_PEERS = ("sdpa",)

@@ -24,7 +24,7 @@ import torch
 
 from abprof import wire
 from abprof.kit import Op, Work
-from abprof.worker import ceilings, chrome, compiles, declared, given, mount, outputs, profile, proof
+from abprof.worker import ceilings, chrome, compiles, declared, given, mount, nvtx, outputs, profile, proof
 from abprof.worker.clocks import clock, mean, shortest
 from abprof.worker.faults import MissingPackage
 
@@ -53,6 +53,9 @@ class Bench:
         self.arms: dict[str, OpenArm] = {}
         self.compiles = compiles.Watch()
         self.versions = versions()
+        self.marks = (
+            nvtx.around if self.clock.kind == "cuda" else nvtx.nothing
+        )  # on a CPU they would be in what is read
         self.given = given.take()  # torch, Triton and the driver are loaded, and nothing of a side's or a workload's
 
     def ready(self) -> wire.Ready:
@@ -285,9 +288,10 @@ class Bench:
         arm = self.arms[request.arm]
         module = self._workload(arm.request.workload)
         ranges = {name: spec[0] for name, spec in getattr(module, "PHASES", {}).items()}
-        phased = profile.phases(
-            arm.op, ranges, request.calls, self.clock, discarded=request.discarded, watch=self.compiles
-        )
+        with self.marked(arm.request):
+            phased = profile.phases(
+                arm.op, ranges, request.calls, self.clock, discarded=request.discarded, watch=self.compiles
+            )
         if self.mounted is None or phased.census.missing:
             return phased
         launches = compiles.chosen(phased.census.launches, self.mounted.__name__)
@@ -298,7 +302,8 @@ class Bench:
         arm = self.arms[request.arm]
         module = self._workload(arm.request.workload)
         ranges = {name: spec[0] for name, spec in getattr(module, "PHASES", {}).items()}
-        profiler, launched = profile.profiled(arm.op, request.calls, self.clock, request.discarded, self.compiles)
+        with self.marked(arm.request):
+            profiler, launched = profile.profiled(arm.op, request.calls, self.clock, request.discarded, self.compiles)
         target = Path(self.start.scratch) / Path(request.name).name
         with profile.exported(profiler) as raw:
             counted = profile.counted_calls(profiler, launched, ranges, self.clock, request.discarded, raw)
@@ -306,6 +311,13 @@ class Bench:
                 return wire.Traced(counted, chrome.write(raw, target, request.most_bytes))
             except ValueError as error:
                 return wire.Traced(counted, missing=f"{type(error).__name__}: {error}")
+
+    def marked(self, of: wire.Open) -> contextlib.AbstractContextManager[None]:
+        """NVTX ranges around this arm's calls: the cell's id, the arm's, and what the workload's users call a call."""
+        module, case = self._workload(of.workload), types.MappingProxyType(of.case)
+        return self.marks(
+            [wire.cell_id(of.workload, of.case), of.arm], declared.nvtx(module, case, of.variant or of.peer)
+        )
 
     def load(self, request: wire.Load) -> wire.Loaded:
         """Kernels that Triton compiled for this process."""

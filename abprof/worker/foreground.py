@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import traceback
 import types
-from collections.abc import Iterator
 from pathlib import Path
 
-import torch
+from torch.profiler import record_function
 
 from abprof import wire
 from abprof.worker import declared, mount
@@ -37,33 +35,21 @@ def run(file: Path) -> int:
 def _called(bench: Bench, job: wire.Foreground) -> wire.Told:
     """One call that is no part of it (it compiles, loads and tunes), then the warm-ups and the runs, all alike."""
     arm = bench.make(job.open, job.open.placement)
-    _call(arm, bench.clock, contextlib.nullcontext())
-    for _ in range(job.warmup + job.runs):
-        _call(arm, bench.clock, _range(bench.clock))
+    _call(arm, bench.clock)
+    with bench.marked(job.open):
+        for _ in range(job.warmup + job.runs):
+            _call(arm, bench.clock)
     return wire.Told("ok", facts=_facts(bench, arm) if job.facts else {})
 
 
-def _call(arm: OpenArm, clock: Clock, around: contextlib.AbstractContextManager[None]) -> None:
+def _call(arm: OpenArm, clock: Clock) -> None:
     """A call from an idle device to an idle device; what puts its inputs back stays outside the range."""
     if arm.op.reset:
         arm.op.reset()
     clock.sync()
-    with around:
+    with record_function(wire.CALL_RANGE):
         arm.op.call()
         clock.sync()
-
-
-@contextlib.contextmanager
-def _range(clock: Clock) -> Iterator[None]:
-    """An NVTX range of the process, and not of the thread: autograd launches a backward from a thread of its own."""
-    if clock.kind != "cuda":
-        yield
-        return
-    opened = torch.cuda.nvtx.range_start(wire.CALL_RANGE)
-    try:
-        yield
-    finally:
-        torch.cuda.nvtx.range_end(opened)
 
 
 def _facts(bench: Bench, arm: OpenArm) -> dict[str, wire.Value]:

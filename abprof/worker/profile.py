@@ -22,7 +22,7 @@ from abprof.worker.clocks import Clock
 from abprof.worker.compiles import Watch
 
 DISCARDED = 2  # first calls under the profiler pay for its own start: milliseconds where a call takes microseconds
-_CALL = "abprof_call"
+_CALL = wire.CALL_RANGE
 _SHOWN = "abprof_shown"  # a range with a kernel of abprof's own: a profiler that does not see it sees nothing
 
 

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.workloads.conftest import case, cases
+from tests.workloads.conftest import case, cases, load
 
 
 def test_full_is_28_cells_and_product_48(dense: ModuleType, block_sparse: ModuleType) -> None:
@@ -152,6 +152,20 @@ def test_phases_are_the_seeds_columns_and_two_more(either: ModuleType) -> None:
     for name, (label, text) in either.PHASES.items():
         assert label == f"ffa_{name}"
         assert text
+
+
+def test_profilers_find_a_call_by_the_originals_names(either: ModuleType) -> None:
+    assert either.nvtx(case(either, direction="fwd"), None) == ("forward_pass",)
+    assert either.nvtx(case(either, direction="bwd"), "sdpa") == ("backward_pass",)
+    analysis = load("hopper_ws")
+    plain = case(analysis, "smoke", B=1, H=32, N_CTX=8192)
+    assert analysis.nvtx(plain, "ws") == ("bench_triton-ws-fp16_B1_H32_N8192_D128",)
+    assert (
+        analysis.nvtx(plain, None)
+        == analysis.nvtx(plain, "ws_pipelined")
+        == ("bench_triton-ws-pp-fp16_B1_H32_N8192_D128",)
+    )
+    assert analysis.nvtx(plain, "sdpa") == ("bench_sdpa_B1_H32_N8192_D128",)
 
 
 def test_seed_columns_are_the_originals(dense: ModuleType, block_sparse: ModuleType) -> None:
