@@ -1,6 +1,7 @@
-"""`python -m abprof.schemas [FOLDER]` writes the JSON Schemas of run.json, rounds.jsonl, selfcheck.json and the wire.
+"""`python -m abprof.schemas [FOLDER]` writes the JSON Schemas of run.json, rounds.jsonl, selfcheck.json, notices and the wire.
 
-They are made from the records themselves (model/, wire.py, selfcheck/result.py), so that there is one definition of each file.
+They are made from the records themselves (model/, wire.py, selfcheck/result.py, publish/notice.py), so that there is one
+definition of each file.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 
 from . import wire
 from .model import SCHEMA, Block, Run
+from .publish.notice import Notice
 from .selfcheck.result import Selfcheck
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -26,6 +28,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "run.schema.json": _run(),
         "rounds.schema.json": _rounds(),
         "selfcheck.schema.json": _selfcheck(),
+        "notice.schema.json": _notice(),
         "wire.schema.json": _wire(),
     }
 
@@ -65,6 +68,12 @@ def _rounds() -> dict[str, Any]:
 
 def _selfcheck() -> dict[str, Any]:
     schema: dict[str, Any] = {"$schema": DIALECT, "title": "abprof selfcheck.json", **msgspec.json.schema(Selfcheck)}
+    _strict(schema)
+    return schema
+
+
+def _notice() -> dict[str, Any]:
+    schema: dict[str, Any] = {"$schema": DIALECT, "title": "abprof notice, schema 1", **msgspec.json.schema(Notice)}
     _strict(schema)
     return schema
 

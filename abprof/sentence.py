@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from abprof import stats
+from abprof.answer import compared, many, mostly_undecided, nothing_measured
 from abprof.errors import Exit
 from abprof.evidence import Evidence, same_code
 from abprof.model import Comparison, Header, Run
 
-MOST_UNDECIDED = 0.10  # share of the judged rows above which a run gives no answer (exit 4)
 OPEN = frozenset(
     {"budget", "epochs", "interrupted", "not_measured", "precision", "quick_worth_confirming", "clock", "power"}
 )
@@ -147,27 +147,17 @@ def exit_code(run: Run, counts: Mapping[str, int], *, measured: bool, trusted: b
     return Exit.OK
 
 
-def mostly_undecided(counts: Mapping[str, int]) -> bool:
-    judged = counts["comparisons"] - counts["unsupported"] - counts["missing"]
-    return counts["undecided"] > MOST_UNDECIDED * judged
-
-
 # ---------------------------------------------------------------- the sentence
 
 
 def sentence(run: Run, counts: Mapping[str, int], *, measured: bool, within: Sequence[Comparison] = ()) -> str:
     """One sentence: first whether to act, then how many of what. Its changes are those that survive FDR control."""
     if not measured:
-        return f"Nothing was measured: {_rest(counts) or 'no cell ran'}."
+        return nothing_measured(counts)
     if not counts["comparisons"]:
         label = run.sides[0].label if run.sides else ""
-        return f"Profiled {_many(counts['cells'], 'cell')} of {label}; {_between_variants(within)}."
-    noun = "cell" if counts["comparisons"] == counts["cells"] else "comparison"
-    total = f"of {_many(counts['comparisons'], noun)}"
-    found = _list(counts, ("broken", "slower", "faster"))
-    rest = _rest(counts)
-    finding = f"{found} {total}" if found else _none(counts, total)
-    return f"{_lead(run, counts)}: {finding}" + (f"; {rest}." if rest else ".")
+        return f"Profiled {many(counts['cells'], 'cell')} of {label}; {_between_variants(within)}."
+    return compared(counts, margin=run.settings.margin, same_code=same_code(run))
 
 
 def _between_variants(within: Sequence[Comparison]) -> str:
@@ -176,53 +166,4 @@ def _between_variants(within: Sequence[Comparison]) -> str:
     if not known:
         return "one branch alone has no verdict"
     told = ", ".join(f"{number} {verdict}" for verdict, number in known.most_common())
-    return f"of {_many(known.total(), 'comparison')} between its variants {told}"
-
-
-def _lead(run: Run, counts: Mapping[str, int]) -> str:
-    if counts["controls_outside"]:
-        margin = f"{run.settings.margin:g} %"
-        return (
-            f"Do not act on this run, {counts['controls_outside']} of {_many(counts['controls'], 'control')} "
-            f"(the same code twice) came out beyond the margin of {margin}"
-        )
-    if counts["broken"] or counts["slower"] > counts["suspect_slower"]:
-        return "Act"
-    if counts["suspect_slower"] or counts["worth_confirming"]:
-        return "Confirm before acting"
-    if mostly_undecided(counts):
-        return "No answer yet"
-    return "Nothing to act on" + (" (the same code on every side)" if same_code(run) else "")
-
-
-def _none(counts: Mapping[str, int], total: str) -> str:
-    where = f"in {total.removeprefix('of ')}"
-    if counts["quick"] == counts["comparisons"]:
-        return f"one epoch can't be certain {where}"
-    return f"nothing certainly slower or faster {where}"
-
-
-def _list(counts: Mapping[str, int], verdicts: Sequence[str]) -> str:
-    certain = {verdict: counts[verdict] - counts.get(f"suspect_{verdict}", 0) for verdict in verdicts}
-    return ", ".join(f"{number} {verdict}" for verdict, number in certain.items() if number)
-
-
-def _rest(counts: Mapping[str, int]) -> str:
-    identical = f" ({counts['identical']} identical code)" if counts["identical"] else ""
-    parts = [
-        (counts["suspect_slower"], "slower that may be chance"),
-        (counts["suspect_faster"], "faster that may be chance"),
-        (counts["worth_confirming"], "worth confirming"),
-        (counts["quick"] - counts["worth_confirming"], "with nothing large seen"),
-        (counts["slight"], "slight"),
-        (counts["same"], f"same{identical}"),
-        (counts["undecided"] - counts["worth_confirming"], "undecided"),
-        (counts["base_not_ok"], "not ok on the base"),
-        (counts["unsupported"], "unsupported"),
-        (counts["missing"], "missing on both sides"),
-    ]
-    return ", ".join(f"{number} {text}" for number, text in parts if number > 0)
-
-
-def _many(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"of {many(known.total(), 'comparison')} between its variants {told}"

@@ -8,9 +8,10 @@ from pathlib import Path
 from abprof.model import Run
 from abprof.report import legacy
 from abprof.report.closing import with_closing
+from abprof.report.comment import Around, comment
 from abprof.report.formats import FORMATS
 
-from . import declared, runs
+from . import declared, notices, runs
 
 HERE = Path(__file__).parent / "data" / "golden"
 FORMATS_KEPT = {"html": "html", "md": "md", "csv": "csv", "junit": "xml"}  # PNG follows the version of its library
@@ -23,6 +24,9 @@ def rendered() -> dict[str, bytes]:
         for format, ending in FORMATS_KEPT.items():
             made[f"{name}.{ending}"] = _stable(FORMATS[format](*_blocks(run)))
         made[f"{name}.txt"] = with_closing("", run).encode()
+    made |= {f"comment/{kind}.md": comment(notices.made(kind)).encode() for kind in notices.KINDS}
+    moved_on = Around(head="5" * 40, link="https://ci.example/runs/7", replaces="6" * 40)
+    made["comment/outdated.md"] = comment(notices.made("unchanged"), moved_on).encode()
     return made
 
 

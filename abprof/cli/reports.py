@@ -11,7 +11,7 @@ import typer
 from abprof.errors import AbprofError, Exit
 
 Many = list[str]
-_FORMATS = ("html", "md", "csv", "json", "png", "junit", "legacy")
+_FORMATS = ("html", "md", "csv", "json", "png", "junit", "legacy", "artifact")
 
 
 def register(app: typer.Typer) -> None:
@@ -72,6 +72,13 @@ def _in(format: str, path: Path) -> int:
         made = legacy.files(run, blocks)
         for name, text in made.items():
             print(runfolder.put(folder / name, text.encode()))
+        return Exit.OK
+    if format == "artifact":
+        from abprof.publish.notice import encoded
+        from abprof.report.notice import notice
+
+        with while_read():
+            sys.stdout.buffer.write(encoded(notice(run, path.parent if path.is_file() else path)))
         return Exit.OK
     from abprof.report.formats import FORMATS
 

@@ -1,0 +1,96 @@
+"""Notices of every kind, from the realistic runs of tests/runs.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from abprof.model import Header, Run
+from abprof.publish.notice import Notice
+from abprof.report.notice import notice
+from abprof.sentence import count
+
+from . import runs
+
+FAILED_LOG = (
+    "\x1b[1m[1/2]\x1b[0m c++ -c ffa.cpp\nnote: fine so far\n"
+    "\x1b[31merror:\x1b[0m no member named 'tile' in 'Params'\n   ```\n @torvalds\n"
+)
+
+
+def counted(run: Run, **more: int) -> Run:
+    """The run with a header whose counts are those of its rows."""
+    counts = {
+        **count(run, run.comparisons),
+        "controls": len(run.controls),
+        "controls_inside": len(run.controls),
+        **more,
+    }
+    return runs.changed(run, header=Header(sentence="", counts=counts, trusted=True, false_alarm_bound=0.39))
+
+
+def only(*verdicts: str, run: Run | None = None) -> Run:
+    """The run without its rows of other verdicts."""
+    run = run or runs.run()
+    kept = tuple(c for c in run.comparisons if c.verdict in verdicts)
+    names = {c.cell for c in kept}
+    return runs.changed(
+        run,
+        comparisons=kept,
+        cells=tuple(c for c in run.cells if c.id in names),
+        observations=tuple(o for o in run.observations if o.cell in names),
+    )
+
+
+def act() -> Run:
+    return counted(runs.run())
+
+
+def slower() -> Run:
+    return counted(only("slower", "faster", "same"))
+
+
+def unchanged() -> Run:
+    return counted(runs.changed(only("same"), warnings=()))
+
+
+def faster() -> Run:
+    return counted(runs.changed(only("faster", "slight", "same"), warnings=()))
+
+
+def untrusted() -> Run:
+    return counted(only("slower", "same"), controls_outside=1, controls_inside=5)
+
+
+def undecided() -> Run:
+    return counted(only("unclear", "same"))
+
+
+def nothing_measured() -> Run:
+    plain = only("broken")
+    rows = tuple(runs.changed(c, verdict="unclear", reasons=("base_build_failed",)) for c in plain.comparisons)
+    return counted(runs.changed(plain, comparisons=rows))
+
+
+def running() -> Run:
+    return runs.changed(runs.run(), status="running", ended=None, header=None, comparisons=(), observations=())
+
+
+def hostile() -> Run:
+    return counted(runs.hostile())
+
+
+KINDS = {
+    "act": act,
+    "slower": slower,
+    "unchanged": unchanged,
+    "faster": faster,
+    "untrusted": untrusted,
+    "undecided": undecided,
+    "nothing_measured": nothing_measured,
+    "running": running,
+    "hostile": hostile,
+}
+
+
+def made(kind: str, folder: Path | None = None) -> Notice:
+    return runs.changed(notice(KINDS[kind](), folder), abprof="0.1.0")
