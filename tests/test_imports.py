@@ -23,6 +23,7 @@ DOORWAYS = {
     "jinja2": ("report/",),
     "scipy": ("stats.py",),
     "pynvml": ("devices/cuda.py",),
+    "sqlite3": ("history/index.py",),
     "typer": ("cli/",),
     "subprocess": ("proc.py", "worker/bench.py"),
 }

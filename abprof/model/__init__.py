@@ -12,7 +12,7 @@ from abprof.model.base import Record, Status, Value, Verdict
 from abprof.model.built import Artefact, Build, Failure, Function, Kernel, Proof
 from abprof.model.judged import Advice, Cause, Comparison, Header, Metric, Observation
 from abprof.model.measured import Block, Census, CheckResult, Launch, MachineState, Outcome, Range, Trace, Turn
-from abprof.model.run import Ceilings, Machine, Run, Settings, Setup, Toolchain
+from abprof.model.run import Ceilings, Machine, Night, Run, Settings, Setup, Toolchain
 
 SCHEMA = 1
 # Timed as others do (abprof/sequential.py): shown, never judged.
@@ -58,6 +58,7 @@ __all__ = [
     "Machine",
     "MachineState",
     "Metric",
+    "Night",
     "Observation",
     "Outcome",
     "Package",

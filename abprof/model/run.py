@@ -35,6 +35,16 @@ class Settings(Record, frozen=True, kw_only=True):
         return next((pct for pattern, pct in self.thresholds if fnmatchcase(cell, pattern)), self.threshold)
 
 
+class Night(Record, frozen=True, kw_only=True):
+    """Which night of a series this run is (abprof/nightly/)."""
+
+    series: str  # what is watched: a branch, unless it was given another name
+    number: int  # 1, 2, ...: nights stand in this order, whatever the clock said
+    kind: Literal["first", "step", "against"]  # the head alone; the last judged commit with it; a fixed release with it
+    asked: str  # hash of the matrix as it was asked for, and of the workloads
+    machine: dict[str, str]  # the fingerprint: what must be equal for times of two nights to be comparable
+
+
 class Setup(Record, frozen=True, kw_only=True):
     """How the workers were set up and timed out. A rerun, or a run that is resumed, does the same again."""
 
@@ -88,6 +98,7 @@ class Run(Record, frozen=True, kw_only=True):
     sides: tuple[Side, ...]
     workloads: tuple[Workload, ...]
     workloads_from: str = ""  # folder and content hash
+    night: Night | None = None  # of `abprof nightly`
     arms: tuple[Arm, ...]
     cells: tuple[Cell, ...]
     builds: tuple[Build, ...] = ()

@@ -1,0 +1,122 @@
+"""`abprof history`: what many nights say together."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from abprof.errors import AbprofError, Exit
+
+if TYPE_CHECKING:
+    from abprof.history.index import Index, Question
+
+Many = list[str]
+Repo = Annotated[str, typer.Option(help="The git repository.")]
+RunsDir = Annotated[str, typer.Option(metavar="PATH", help="The folder that holds the runs; runs/ of the repository.")]
+Cells = Annotated[Many, typer.Option("--cell", metavar="GLOB", help="Only these cells.")]
+Metric = Annotated[str, typer.Option(metavar="NAME", help="gpu_span, wall or peak_mem_bytes; what was judged.")]
+Series = Annotated[str, typer.Option(metavar="NAME", help="Only this branch's nights.")]
+Since = Annotated[str, typer.Option(metavar="DATE|30d", help="Only nights from then on (UTC).")]
+Against = Annotated[bool, typer.Option("--against", help="Nights against the fixed release instead.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb with its verbs."""
+    verbs = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
+    verbs.command("query")(query)
+    verbs.command("export")(export)
+    verbs.command("rebuild")(rebuild)
+    app.add_typer(verbs, name="history", short_help="Nights: query, export, changes, a page.")
+
+
+@contextmanager
+def _index(repo: str, runs_dir: str, *, anew: bool = False) -> Iterator[Index]:
+    """The index, up to date; what could not be read is said on standard error."""
+    from abprof.history.index import opened
+    from abprof.history.places import runs_of
+
+    with opened(runs_of(repo, runs_dir), anew=anew) as index:
+        for note in index.notes:
+            print(f"abprof: {note}", file=sys.stderr)
+        yield index
+
+
+def _question(cell: Many, metric: str, series: str, since: str, *, against: bool) -> Question:
+    from abprof.history.index import Question
+    from abprof.history.night import METRICS
+    from abprof.history.places import since as from_when
+
+    if metric and metric not in METRICS:
+        raise AbprofError(f"no metric {metric!r}", where="--metric", advice=f"there are {', '.join(METRICS)}")
+    kinds = ("against",) if against else ("first", "step")
+    return Question(tuple(cell), metric, series, from_when(since), kinds)
+
+
+def query(
+    cell: Cells = [],  # noqa: B006
+    metric: Metric = "",
+    since: Since = "",
+    series: Series = "",
+    against: Against = False,
+    json: Annotated[bool, typer.Option("--json", help="A JSON object a line instead of CSV.")] = False,
+    repo: Repo = ".",
+    runs_dir: RunsDir = "",
+) -> int:
+    """Print what the nights measured, a row per night and cell, as CSV."""
+    from abprof.cli.guard import while_read
+    from abprof.history import table
+
+    asked = _question(cell, metric, series, since, against=against)
+    with _index(repo, runs_dir) as index, while_read():
+        if json:
+            import msgspec
+
+            for row in table.rows(index.values(asked)):
+                print(msgspec.json.encode(dict(zip(table.COLUMNS, row, strict=True))).decode())
+        else:
+            table.write_csv(index.values(asked), sys.stdout)
+    return Exit.OK
+
+
+def export(
+    file: Annotated[str, typer.Argument(metavar="FILE.csv|FILE.parquet")],
+    cell: Cells = [],  # noqa: B006
+    metric: Metric = "",
+    since: Since = "",
+    series: Series = "",
+    against: Against = False,
+    repo: Repo = ".",
+    runs_dir: RunsDir = "",
+) -> int:
+    """Write the same rows to a file: CSV, or parquet where pyarrow is installed."""
+    from abprof.history import table
+
+    path = Path(file)
+    if path.suffix not in (".csv", ".parquet"):
+        raise AbprofError("neither .csv nor .parquet", where=file)
+    asked = _question(cell, metric, series, since, against=against)
+    with _index(repo, runs_dir) as index:
+        if path.suffix == ".parquet":
+            from abprof.report import history_parquet
+
+            count = history_parquet.write(index.values(asked), path)
+        else:
+            try:
+                with path.open("w", encoding="utf-8", newline="") as out:
+                    count = table.write_csv(index.values(asked), out)
+            except OSError as error:
+                raise AbprofError(error.strerror or str(error), where=file) from None
+    print(f"{count} rows in {file}")
+    return Exit.OK
+
+
+def rebuild(repo: Repo = ".", runs_dir: RunsDir = "") -> int:
+    """Make the index again from the run folders. It is brought up to date by itself; this is for when in doubt."""
+    with _index(repo, runs_dir, anew=True) as index:
+        print(f"{len(index.nights())} nights, {len(index.cells())} cells")
+    return Exit.OK

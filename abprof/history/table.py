@@ -1,0 +1,36 @@
+"""Values of the index as a table: the columns of `abprof history query` and of its exports."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from typing import IO
+
+from abprof.history.index import Row
+from abprof.history.night import Value
+
+COLUMNS = (
+    "series", "night", "kind", "began", "base_commit", "head_commit", "subject", "cell", "variant", "metric", "unit",
+    "base", "head", "base_status", "head_status", "verdict", "pct", "low_pct", "high_pct", "machine", "run",
+)  # fmt: skip
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def rows(values: Iterable[tuple[Row, Value]]) -> Iterator[tuple[str | int | float | None, ...]]:
+    """One tuple per value, in the order of COLUMNS: times in ns, memory in bytes, None for what was not recorded."""
+    for night, value in values:
+        unit = "bytes" if value.metric.endswith("_bytes") else "ns"
+        yield (night.series, night.number, night.kind, night.began, night.base, night.head, night.subject, value.cell,
+               value.variant, value.metric, unit, value.base, value.head, value.base_status, value.head_status,
+               value.verdict, value.pct, value.low_pct, value.high_pct, night.machine, night.folder)  # fmt: skip
+
+
+def write_csv(values: Iterable[tuple[Row, Value]], out: IO[str]) -> int:
+    """The table as CSV, unrounded, empty for what was not recorded; how many rows. Texts that a spreadsheet would take
+    for a formula have an apostrophe in front."""
+    writer, count = csv.writer(out, lineterminator="\n"), 0
+    writer.writerow(COLUMNS)
+    for row in rows(values):
+        writer.writerow([f"'{item}" if isinstance(item, str) and item.startswith(_FORMULA) else item for item in row])
+        count += 1
+    return count

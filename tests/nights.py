@@ -1,0 +1,123 @@
+"""Run folders of many nights: what `abprof nightly` leaves, with times that a test gives, without measuring."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from abprof import runfolder
+from abprof.model import SCHEMA, Arm, Cell, Comparison, Header, Machine, Metric, Night, Observation, Run, Settings, Side
+
+MACHINE = {"device": "NVIDIA H200", "uuid": "GPU-1", "driver": "580.1", "torch": "2.11"}
+BEGAN = datetime(2026, 1, 1, 2, 17, tzinfo=UTC)
+
+
+def commit(number: int) -> str:
+    """The made-up hash of the commit that is head on this night."""
+    return hashlib.sha1(str(number).encode()).hexdigest()
+
+
+@dataclass
+class Nights:
+    """Writes one run folder per call of `add`; `at` is the night's time, `number` its place."""
+
+    runs_dir: Path
+    series: str = "main"
+    machine: Mapping[str, str] = field(default_factory=lambda: dict(MACHINE))
+    number: int = 0
+    at: datetime = BEGAN
+
+    def add(
+        self,
+        times: Mapping[str, tuple[float | None, float]],
+        *,
+        pct: Mapping[str, float] | None = None,
+        kind: str = "step",
+        verdicts: Mapping[str, str] | None = None,
+        asked: str = "matrix",
+    ) -> Path:
+        """A night with `times`: cell -> (ns of the base, ns of the head); the base's is None on a first night."""
+        self.number += 1
+        self.at += timedelta(days=1)
+        run = self._run(times, pct or {}, kind, verdicts or {}, asked)
+        folder = runfolder.create(self.runs_dir, run.id)
+        folder.write_run(msgspec.structs.replace(run, id=folder.id))
+        return folder.path
+
+    def _run(
+        self,
+        times: Mapping[str, tuple[float | None, float]],
+        pct: Mapping[str, float],
+        kind: str,
+        verdicts: Mapping[str, str],
+        asked: str,
+    ) -> Run:
+        alone = kind == "first"
+        sides = [_side("base", self.number - 1)] * (not alone) + [_side("base" if alone else "target", self.number)]
+        seen, rows = list[Observation](), list[Comparison]()
+        for cell, (base, head) in times.items():
+            if base is not None:
+                seen.append(_seen(cell, "base", base))
+            seen.append(_seen(cell, sides[-1].id, head))
+            if base is not None:
+                change = pct.get(cell, (head / base - 1) * 100)
+                rows.append(
+                    Comparison(
+                        cell=cell,
+                        from_="base",
+                        to="target",
+                        metric="gpu_span",
+                        verdict=verdicts.get(cell, "same"),
+                        pct=change,
+                        low_pct=change - 1,
+                        high_pct=change + 1,
+                    )
+                )
+        night = Night(series=self.series, number=self.number, kind=kind, asked=asked, machine=dict(self.machine))
+        return Run(
+            schema=SCHEMA,
+            id=f"{self.at:%Y%m%dT%H%M%SZ}-{self.number}",
+            status="complete",
+            began=self.at.isoformat(),
+            ended=self.at.isoformat(),
+            arguments=("nightly",),
+            settings=Settings(threshold=1.5, margin=0.5),
+            sides=tuple(sides),
+            workloads=(),
+            arms=tuple(Arm(id=side.id, side=side.id) for side in sides),
+            cells=tuple(Cell(id=cell, workload="w", kernel="k", suite="w", params={"n": cell}) for cell in times),
+            machine=Machine(host="h", device=self.machine.get("device", ""), kind="cuda"),
+            night=night,
+            header=Header(sentence=f"night {self.number}", counts={}, trusted=True),
+            observations=tuple(seen),
+            comparisons=tuple(rows),
+        )
+
+    def series_of(self, cell: str, times: Sequence[float]) -> None:
+        """A first night, and one night for each further time: the base is what the head was the night before."""
+        self.add({cell: (None, times[0])}, kind="first")
+        for before, after in pairwise(times):
+            self.add({cell: (before, after)})
+
+
+def _side(id: str, number: int) -> Side:
+    return Side(
+        id=id,
+        spec=commit(number),
+        kind="commit",
+        commit=commit(number),
+        tree="0f" * 20,
+        label="main",
+        subject=f"Commit {number}",
+    )
+
+
+def _seen(cell: str, arm: str, ns: float) -> Observation:
+    metrics = {"gpu_span": Metric(value=ns, unit="ns"), "wall": Metric(value=ns + 9000, unit="ns")}
+    return Observation(cell=cell, arm=arm, status="ok", metrics=metrics, epochs=4)

@@ -1,0 +1,264 @@
+"""The index over run folders: made from them, followed as they come and go, and made again when it is lost or spoilt."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import multiprocessing
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from abprof.cli import run_command_line
+from abprof.errors import AbprofError
+from abprof.history import table
+from abprof.history.index import FILE, Question, opened
+from abprof.history.night import read
+from abprof.history.places import since
+from tests import runs
+from tests.nights import Nights, commit
+
+CELL, OTHER = "w/n=1,mask=a", "w/n=2,mask=b"
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Nights:
+    nights = Nights(tmp_path / "runs")
+    nights.add({CELL: (None, 100.0), OTHER: (None, 50.0)}, kind="first")
+    nights.add({CELL: (101.0, 103.02), OTHER: (50.0, 50.0)}, verdicts={CELL: "slower"})
+    nights.add({CELL: (103.0, 103.0), OTHER: (50.0, 49.0)})
+    return nights
+
+
+def values(nights: Nights, **asked: object) -> list[tuple[int, str, float | None, float | None, str]]:
+    with opened(nights.runs_dir) as index:
+        return [
+            (night.number, value.cell, value.base, value.head, value.verdict)
+            for night, value in index.values(Question(**asked))  # type: ignore[arg-type]
+        ]
+
+
+def test_nights_in_order_with_base_and_head(made: Nights) -> None:
+    assert values(made, cells=(CELL,)) == [
+        (1, CELL, None, 100.0, ""),
+        (2, CELL, 101.0, 103.02, "slower"),
+        (3, CELL, 103.0, 103.0, "same"),
+    ]
+    with opened(made.runs_dir) as index:
+        assert [(night.base[:6], night.head) for night in index.nights()] == [
+            ("", commit(1)), (commit(1)[:6], commit(2)), (commit(2)[:6], commit(3)),
+        ]  # fmt: skip
+        assert index.cells() == [CELL, OTHER]
+        assert index.notes == ()
+
+
+def test_questions_choose(made: Nights) -> None:
+    assert {cell for _, cell, *_ in values(made, cells=("*mask=b",))} == {OTHER}
+    assert [number for number, *_ in values(made, cells=(CELL,), since="2026-01-03")] == [2, 3]
+    assert [base for _, _, base, *_ in values(made, cells=(CELL,), metric="wall")] == [None, 9101.0, 9103.0]
+    assert values(made, series="release") == []
+    assert values(made, kinds=("against",)) == []
+
+
+def test_a_cell_whose_id_is_a_pattern_is_found_by_its_id(tmp_path: Path) -> None:
+    nights = Nights(tmp_path / "runs")
+    nights.series_of("w/shape=[1, 2]", [1.0, 2.0])
+    assert len(values(nights, cells=("w/shape=[1, 2]",))) == 2
+
+
+def test_folders_that_come_change_and_go_are_followed(made: Nights) -> None:
+    assert len(values(made)) == 6
+    folder = made.add({CELL: (103.0, 99.0)})
+    assert values(made, cells=(CELL,))[-1] == (4, CELL, 103.0, 99.0, "same")
+    run = json.loads((folder / "run.json").read_text())
+    run["comparisons"][0]["verdict"] = "faster"
+    (folder / "run.json").write_text(json.dumps(run))
+    assert values(made, cells=(CELL,))[-1][-1] == "faster"
+    shutil.rmtree(folder)
+    assert len(values(made)) == 6
+
+
+def test_nights_stand_by_their_number_though_the_clock_jumped_back(made: Nights) -> None:
+    made.at = made.at.replace(year=2020)
+    made.add({CELL: (103.0, 90.0)})
+    assert [number for number, *_ in values(made, cells=(CELL,))] == [1, 2, 3, 4]
+
+
+def spoil_nothing(file: Path) -> None:
+    file.unlink()
+
+
+def spoil_all(file: Path) -> None:
+    file.write_bytes(b"no database" * 400)
+
+
+def spoil_pages(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[1024:] = b"\xa5" * (len(data) - 1024)
+    file.write_bytes(data)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:5000])
+
+
+def of_another_abprof(file: Path) -> None:
+    with sqlite3.connect(file) as database:
+        database.execute("PRAGMA user_version = 99")
+        database.execute("DROP TABLE value")
+
+
+@pytest.mark.parametrize("spoil", [spoil_nothing, spoil_all, spoil_pages, cut, of_another_abprof])
+def test_an_index_that_is_lost_or_spoilt_is_made_again(made: Nights, spoil: object) -> None:
+    whole = values(made)
+    spoil(made.runs_dir / FILE)  # type: ignore[operator]
+    assert values(made) == whole
+    with opened(made.runs_dir) as index:
+        assert index.notes == ()
+
+
+def test_that_it_was_made_again_is_said(made: Nights) -> None:
+    values(made)
+    spoil_all(made.runs_dir / FILE)
+    with opened(made.runs_dir) as index:
+        assert "made again from the run folders" in index.notes[0]
+
+
+def test_an_index_that_cannot_be_written_is_made_in_memory(made: Nights) -> None:
+    (made.runs_dir / FILE).mkdir()  # nobody can open a folder as a database, not even root
+    with opened(made.runs_dir) as index:
+        assert len(index.nights()) == 3
+        assert "in memory" in index.notes[0]
+
+
+def test_a_folder_that_cannot_be_read_is_left_out_and_said(made: Nights) -> None:
+    broken = made.runs_dir / "20260101T000000Z-broken"
+    broken.mkdir()
+    (broken / "run.json").write_text('{"status": "complete"')
+    (made.runs_dir / "20260101T000001Z-empty").mkdir()
+    assert len(values(made)) == 6
+    with opened(made.runs_dir) as index:
+        assert len(index.notes) == 1
+        assert index.notes[0].startswith("20260101T000000Z-broken: not a run of this abprof")
+
+
+def test_runs_that_are_no_nights_or_did_not_end_have_no_row(made: Nights, tmp_path: Path) -> None:
+    runs.write(made.runs_dir, runs.run())
+    folder = made.add({CELL: (1.0, 2.0)})
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**run, "status": "running"}))
+    assert len(values(made)) == 6
+
+
+def test_identical_code_is_a_change_of_nothing(tmp_path: Path) -> None:
+    nights = Nights(tmp_path / "runs")
+    folder = nights.add({CELL: (1.0, 1.0)})
+    run = json.loads((folder / "run.json").read_text())
+    run["comparisons"][0] |= {"pct": None, "low_pct": None, "high_pct": None, "reasons": ["identical_code"]}
+    for seen in run["observations"]:
+        seen |= {"status": "identical", "metrics": {}}
+    (folder / "run.json").write_text(json.dumps(run))
+    told = read(folder / "run.json")
+    assert told
+    (value,) = told.values
+    assert (value.pct, value.base, value.head, value.head_status) == (0.0, None, None, "identical")
+
+
+def test_one_that_is_spoilt_within_is_told_when_it_is_read(made: Nights) -> None:
+    values(made)
+    with sqlite3.connect(made.runs_dir / FILE) as database:
+        (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'value'").fetchone()
+        (size,) = database.execute("PRAGMA page_size").fetchone()
+    data = bytearray((made.runs_dir / FILE).read_bytes())
+    data[(page - 1) * size : page * size] = b"\xa5" * size
+    (made.runs_dir / FILE).write_bytes(data)
+    with pytest.raises(AbprofError, match="abprof history rebuild"):
+        values(made)
+
+
+def _ask(runs_dir: str) -> int:
+    with opened(Path(runs_dir)) as index:
+        return len(list(index.values(Question())))
+
+
+def test_several_processes_make_it_at_once(made: Nights) -> None:
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        assert pool.map(_ask, [str(made.runs_dir)] * 6) == [6] * 6
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    with pytest.raises(AbprofError, match="no such folder"), opened(tmp_path / "nowhere"):
+        pass
+
+
+def test_since() -> None:
+    assert since("") == ""
+    assert since("2026-11-20") == "2026-11-20T00:00:00+00:00"
+    assert since("2026-11-20T02:00+02:00") == "2026-11-20T00:00:00+00:00"
+    assert len(since("30d")) == len("2026-11-20T00:00:00+00:00")
+    with pytest.raises(AbprofError, match="--since"):
+        since("yesterday")
+
+
+# ---------------------------------------------------------------- the verb
+
+
+def test_query_and_export_have_the_same_rows(made: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = ["--runs-dir", str(made.runs_dir)]
+    assert run_command_line(["history", "query", "--cell", CELL, *place]) == 0
+    out = capsys.readouterr().out
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [(row["night"], row["base"], row["head"], row["verdict"]) for row in rows] == [
+        ("1", "", "100.0", ""), ("2", "101.0", "103.02", "slower"), ("3", "103.0", "103.0", "same"),
+    ]  # fmt: skip
+    file = tmp_path / "out.csv"
+    assert run_command_line(["history", "export", str(file), "--cell", CELL, *place]) == 0
+    assert file.read_text() == out
+    capsys.readouterr()
+    assert run_command_line(["history", "query", "--json", "--since", "2026-01-04", *place]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["cell"] for line in lines] == [CELL, OTHER]
+    assert set(lines[0]) == set(table.COLUMNS)
+
+
+def test_export_as_parquet(made: Nights, tmp_path: Path) -> None:
+    import pandas as pd
+
+    file = tmp_path / "out.parquet"
+    assert run_command_line(["history", "export", str(file), "--runs-dir", str(made.runs_dir)]) == 0
+    read_back = pd.read_parquet(file)
+    assert list(read_back.columns) == list(table.COLUMNS)
+    assert read_back["head"].tolist() == [100.0, 103.02, 103.0, 50.0, 50.0, 49.0]
+
+
+def test_rebuild_says_what_it_found(made: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    spoil = made.runs_dir / FILE
+    spoil.write_bytes(b"x")
+    assert run_command_line(["history", "rebuild", "--runs-dir", str(made.runs_dir)]) == 0
+    assert capsys.readouterr().out == "3 nights, 2 cells\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["query", "--metric", "speed"], "no metric 'speed'"),
+        (["query", "--since", "soon"], "'soon' is no date"),
+        (["export", "out.txt"], "neither .csv nor .parquet"),
+        (["query", "--runs-dir", "/nowhere/at/all"], "no such folder"),
+    ],
+)
+def test_what_cannot_be_asked(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line(["history", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_text_that_a_spreadsheet_would_calculate(tmp_path: Path) -> None:
+    nights = Nights(tmp_path / "runs")
+    nights.series_of("=cmd|' /C calc'!A0", [1.0])
+    out = io.StringIO()
+    with opened(nights.runs_dir) as index:
+        table.write_csv(index.values(Question()), out)
+    assert "'=cmd" in out.getvalue()
