@@ -24,6 +24,7 @@ def advise(
         _suspects(rows),
         _clock(rows),
         _power(rows),
+        _timer(rows),
         _undecided(run, evidence, rows),
         _states(evidence, "flaky", lambda item, arm: item.state(arm).flaky, FLAKY),
         _lost(evidence),
@@ -108,8 +109,20 @@ def _power(rows: Sequence[Comparison]) -> Advice | None:
     )
 
 
+def _timer(rows: Sequence[Comparison]) -> Advice | None:
+    out = [row for row in rows if "timer" in row.reasons]
+    if not out:
+        return None
+    return Advice(
+        kind="timer",
+        text="what the timer in the worker says of these cells was not seen by the clock outside it",
+        advice="the code under test may have patched its timer, or moved its time to where no timer looks (the host, a reset)",
+        cells=_unique(row.cell for row in out),
+    )
+
+
 def _undecided(run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Comparison]) -> Advice | None:
-    out = [row for row in rows if undecided_row(row) and not {"clock", "power"} & set(row.reasons)]
+    out = [row for row in rows if undecided_row(row) and not {"clock", "power", "timer"} & set(row.reasons)]
     if not out:
         return None
     kind, text = "undecided", "undecided when the run ended"

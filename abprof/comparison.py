@@ -11,7 +11,8 @@ The first that holds is the verdict. On a GPU whose turns read its clock, the ch
 as read are two estimates of it, of which the one that scatters less is judged (abprof/digest.py). Where their intervals do
 not meet, do not have one sign, and the clock was another on one side by more than a quarter of the margin, the clock may be
 what changed, and the verdict is `unclear (clock)`. Where slices without a pause were measured too, and their interval
-certainly has the other sign, it is `unclear (power)`.
+certainly has the other sign, it is `unclear (power)`. What the parent's own clock contradicts is `unclear (timer)`
+(abprof/witness.py).
 Every interval covers at every planned look together, so stopping at the first look that decides costs nothing.
 
 Peers with every side, and variants of one side with each other, are judged by the same rules, margin and threshold. They
@@ -33,6 +34,7 @@ import msgspec
 from abprof import stats
 from abprof.evidence import ArmState, Evidence, arm_id, same_code
 from abprof.model import Comparison, Run, Settings, Verdict
+from abprof.witness import contradicted
 
 CHANGED: frozenset[Verdict] = frozenset({"slower", "faster", "slight"})
 Role = Literal["target", "peer", "variant", "control"]
@@ -107,6 +109,8 @@ def compare(run: Run, item: Evidence, pair: Pair) -> Comparison:
         verdict, reasons = "unclear", ("clock",)
     if verdict in CHANGED and _reversed_at_the_limit(row):
         verdict, reasons = "unclear", ("power",)
+    if pair.role == "target" and contradicted(item, pair.before, pair.after, verdict, _threshold(run, item)):
+        verdict, reasons = "unclear", ("timer",)
     if item.at_one_clock:
         reasons = (*reasons, "one_clock")
     if identical:
@@ -115,7 +119,7 @@ def compare(run: Run, item: Evidence, pair: Pair) -> Comparison:
     wide = stats.repeated_interval(values, 0.10)
     if verdict == "unclear" and wide is not None:
         certifiable = stats.certifiable_pct(wide)
-    tested = pair.role != "control" and not {"clock", "power"} & set(reasons)
+    tested = pair.role != "control" and not {"clock", "power", "timer"} & set(reasons)
     return _with(row, verdict, reasons, p=row.p if tested else None, certifiable=certifiable)
 
 
@@ -145,7 +149,7 @@ def _disputed_by_the_clock(run: Run, item: Evidence, pair: Pair, values: Sequenc
     judged, second = stats.repeated_interval(values), stats.repeated_interval(other)
     if judged is None or second is None or len(other) < len(values):
         return False
-    low, high = stats.band(min(run.settings.margin, run.settings.threshold_of(item.cell.id)) / 4)
+    low, high = stats.band(min(run.settings.margin, _threshold(run, item)) / 4)
     if low <= fmean(item.epoch_clocks(*arms)) <= high:
         return False
     one_sign = (judged.low > 0 and second.low > 0) or (judged.high < 0 and second.high < 0)
@@ -181,7 +185,7 @@ def decide(values: Sequence[float], threshold: float, margin: float) -> Verdict 
 
 
 def _by_interval(run: Run, item: Evidence, pair: Pair, values: list[float]) -> tuple[Verdict, tuple[str, ...]]:
-    threshold = run.settings.threshold_of(item.cell.id)
+    threshold = _threshold(run, item)
     if not values:
         return "unclear", ("interrupted" if run.status == "interrupted" else "not_measured",)
     if item.quick or (run.settings.quick and len(values) < stats.LOOKS[0]):
@@ -197,6 +201,10 @@ def _by_interval(run: Run, item: Evidence, pair: Pair, values: list[float]) -> t
     if run.status == "interrupted":
         return "unclear", ("interrupted",)
     return "unclear", ("budget" if pursued(run, pair) else "not_pursued",)
+
+
+def _threshold(run: Run, item: Evidence) -> float:
+    return run.settings.threshold_of(item.cell.id)
 
 
 def pursued(run: Run, pair: Pair) -> bool:
@@ -229,7 +237,7 @@ def _numbers(run: Run, item: Evidence, pair: Pair, values: list[float]) -> Compa
         high_pct=stats.percent(interval.high) if interval else None,
         epochs=len(used),
         look=look,
-        p=stats.p_beyond(values, *stats.band(run.settings.threshold_of(item.cell.id))),
+        p=stats.p_beyond(values, *stats.band(_threshold(run, item))),
         clock_pct=stats.percent(fmean(clocks)) if clocks else None,
         read_pct=stats.percent(fmean(read)) if read else None,
         cycles_pct=stats.percent(fmean(cycles)) if cycles else None,

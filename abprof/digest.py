@@ -27,6 +27,7 @@ class Digest:
     values: dict[str, Column]
     walls: dict[str, Column]
     clocks: dict[str, Column]  # MHz, NaN where it is not known
+    waits: dict[str, Column]  # ns per call that the parent waited, NaN where it is not told
 
 
 def digest(block: Block) -> Digest:
@@ -34,12 +35,13 @@ def digest(block: Block) -> Digest:
     rejected = set(block.rejected)
     kept = [turns for i, turns in enumerate(block.rounds) if i not in rejected]
     values = np.full((len(block.arms), len(kept)), np.nan)
-    walls, clocks = values.copy(), values.copy()
+    walls, clocks, waits = values.copy(), values.copy(), values.copy()
     for i, turns in enumerate(kept):
         for turn in turns:
             clocks[turn.arm, i] = turn.mhz if turn.mhz > 0 else np.nan
             values[turn.arm, i] = turn.value if turn.value > 0 and turn.value != np.inf else -1.0
             walls[turn.arm, i] = turn.wall
+            waits[turn.arm, i] = turn.waited / block.calls if turn.waited > 0 and block.calls else np.nan
     if (values < 0).any():
         raise ValueError(f"{block.cell}, epoch {block.epoch}: a time that is not positive and finite in a kept round")
     calls = f"{block.calls} call{'s' if block.calls != 1 else ''} a turn"
@@ -52,6 +54,7 @@ def digest(block: Block) -> Digest:
         values={arm: values[i] for i, arm in present},
         walls={arm: walls[i] for i, arm in present},
         clocks={arm: clocks[i] for i, arm in present},
+        waits={arm: waits[i] for i, arm in present},
     )
 
 

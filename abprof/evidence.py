@@ -118,6 +118,21 @@ class Evidence:
                 values.append(stats.round_median(first[both], second[both]))
         return values
 
+    def epoch_savings(self, before: str, after: str) -> list[tuple[float, float]]:
+        """What the second arm saves of the first's time in each epoch, as shares of it: by the worker's timer, and by the
+        parent's clock, which no code under test can reach. No epoch in which the parent's was not told."""
+        if not (self.numbers(before) and self.numbers(after)):
+            return []
+        found = []
+        for _, digests in self._by_epoch(before, after, of=self.read or self.digests):
+            timer = np.concatenate([digest.values[before] - digest.values[after] for digest in digests])
+            parent = np.concatenate([digest.waits[before] - digest.waits[after] for digest in digests])
+            told = ~(np.isnan(timer) | np.isnan(parent))
+            if told.any():
+                whole = float(np.nanmedian(np.concatenate([digest.values[before] for digest in digests])))
+                found.append((float(np.median(timer[told])) / whole, float(np.median(parent[told])) / whole))
+        return found
+
     def epoch_medians(self, arm: str, clock: str = "value") -> list[float]:
         """The arm's median time of each epoch, ns per call: `clock` is "value" (the judged metric), "wall" or "sustained"."""
         if not self.numbers(arm):

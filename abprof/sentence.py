@@ -13,7 +13,17 @@ from abprof.evidence import Evidence, same_code
 from abprof.model import Comparison, Header, Run
 
 OPEN = frozenset(
-    {"budget", "epochs", "interrupted", "not_measured", "precision", "quick_worth_confirming", "clock", "power"}
+    {
+        "budget",
+        "epochs",
+        "interrupted",
+        "not_measured",
+        "precision",
+        "quick_worth_confirming",
+        "clock",
+        "power",
+        "timer",
+    }
 )
 
 

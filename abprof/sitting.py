@@ -259,11 +259,15 @@ class Sitting:
     def _turn(self, index: int, seat: Seat, pace: turns.Pace, fresh: int | None = None) -> Turn | None:
         """One turn of one arm, as it was read; None when it became the seat's outcome."""
         asked = wire.Turn(seat.arm.id, pace.calls, pace.timer, placement=fresh, empties=pace.empties)
+        began = time.perf_counter_ns()
         turn = self._ask(seat, asked)
+        waited = time.perf_counter_ns() - began
         if turn is None:
             return None
         start, end = turn.start - self.origin, turn.end - self.origin
-        return Turn(index, start, end, turn.value, turn.wall, turn.empty, turn.mhz)
+        # A simulated worker says how long it would have taken, and takes no time.
+        told = waited if fresh is None and self.device.kind != "simulated" else 0
+        return Turn(index, start, end, turn.value, turn.wall, turn.empty, turn.mhz, told)
 
     def _judge_rounds(self, rounds: list[list[Turn]], before: Proofs) -> tuple[list[int], str]:
         """Apply the rules that were fixed beforehand: whole rounds are dropped, never one side of one."""

@@ -8,7 +8,8 @@ from abprof.model.base import Record, Status, Value
 
 
 class Turn(msgspec.Struct, frozen=True, array_like=True):
-    """One turn of one arm: when it ran and what it read. Stored as [arm, start, end, value, wall, empty, mhz].
+    """One turn of one arm: when it ran and what it read. Stored as [arm, start, end, value, wall, empty,
+    mhz, waited].
 
     Where `empty` is given, `value` is levelled: what was read, minus `empty`, plus the round's mean of it (abprof/turns.py).
     """
@@ -20,6 +21,9 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
     wall: float  # ns per call by the wall clock
     empty: float = 0.0  # ns of an empty launch by the judged metric's timer, in this turn; 0: not timed
     mhz: float = 0.0  # the device's mean clock over the turn's calls; 0: not known
+    waited: int = (
+        0  # ns that the parent waited for the answer, by its own clock; 0: not told, or inputs were made again
+    )
 
 
 class Launch(Record, frozen=True, kw_only=True):

@@ -41,6 +41,7 @@ _REASONS = {
     "one_clock": "at one clock",
     "clock": "the device's clock differed between the sides, and at one clock they compare otherwise",
     "power": "the power-limited mode disagrees on the sign",
+    "timer": "the clock outside its process contradicts the timer inside",
     "budget": "the time budget ended first",
     "not_pursued": "no epochs are spent on it for its own sake",
     "epochs": "still open after the last planned epoch",

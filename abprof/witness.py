@@ -1,0 +1,32 @@
+"""The parent's clock as a witness: what a worker's timer claims must have passed for the parent too.
+
+A worker runs the code under test in its own process, which can patch the timer that times it (`Event.elapsed_time`,
+`time.perf_counter_ns`: seen in competitions of kernels). The parent waits for every turn, and by its own clock, which no
+such code can reach, time that was saved is not waited for. It sees the whole turn, with flush, resets and the message's
+way: good enough to contradict a claim, too coarse to judge by.
+"""
+
+from __future__ import annotations
+
+from abprof import stats
+from abprof.evidence import Evidence
+from abprof.model import Verdict
+
+_SEEN = 0.5  # of what the timer says was saved: the parent must have seen as much
+
+
+def contradicted(item: Evidence, before: str, after: str, verdict: Verdict, threshold: float) -> bool:
+    """Whether the parent's clock certainly (95 %, over epochs) contradicts `verdict`; False where it was not told.
+
+    A `faster` of which the parent saw less than half. And where the host's clock judges, so that both time the same thing,
+    whatever is not `slower` though the parent waited longer by more than `threshold` (per cent) than the timer says.
+    """
+    savings = item.epoch_savings(before, after)
+    if verdict == "faster":
+        seen = stats.repeated_interval([parent - _SEEN * timer for timer, parent in savings])
+        if seen is not None and seen.high < 0:
+            return True
+    if item.metric != "wall" or verdict not in {"faster", "same", "slight"}:
+        return False
+    hidden = stats.repeated_interval([timer - parent for timer, parent in savings])
+    return hidden is not None and hidden.low > threshold / 100

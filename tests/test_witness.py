@@ -1,0 +1,94 @@
+"""A timer that the code under test has patched: the parent's clock contradicts it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from abprof.model import Block, Comparison, Verdict
+from abprof.verdict import Judgement, judge
+from tests.blocks import block, head
+from tests.tinyrepo import PACKAGE, abprof, source, tiny_repo
+
+CALL, REST = 2e6, 300_000  # ns: a call, and what a turn takes besides
+EPOCHS = range(1, 5)
+
+
+def epoch(number: int, claimed: float, true: float, *, told: bool = True, metric: str = "wall") -> Block:
+    """Twelve rounds of two calls a turn: the timer says that the target takes `claimed` of base's time, the parent's clock
+    that it takes `true` of it."""
+    chance = random.Random(f"{number}/{claimed}/{true}")
+    made = block(number, {"base": 1.0, "target": claimed}, base_ns=CALL, noise=1e-3, rounds=12, calls=2, metric=metric)
+    real = (1.0, true)
+    rounds = tuple(
+        tuple(
+            msgspec.structs.replace(
+                turn, waited=int(2 * CALL * real[turn.arm] + REST * chance.uniform(0.5, 1.5)) if told else 0
+            )
+            for turn in row
+        )
+        for row in made.rounds
+    )
+    return msgspec.structs.replace(made, rounds=rounds)
+
+
+def judged(claimed: float, true: float, **fields: object) -> Judgement:
+    run = head()
+    judges = [msgspec.structs.replace(load, judge="gpu") for load in run.workloads]
+    if fields.get("metric") == "gpu_span":
+        run = msgspec.structs.replace(run, workloads=tuple(judges))
+    return judge(run, [epoch(number, claimed, true, **fields) for number in EPOCHS])  # type: ignore[arg-type]
+
+
+def only(found: Judgement) -> Comparison:
+    (row,) = found.comparisons
+    return row
+
+
+@pytest.mark.parametrize(
+    ("claimed", "true", "verdict"),
+    [(0.8, 0.8, "faster"), (0.8, 0.81, "faster"), (1.0, 1.0, "same"), (1.2, 1.2, "slower"), (1.2, 1.0, "slower")],
+)
+def test_what_passed_outside_too_stands(claimed: float, true: float, verdict: Verdict) -> None:
+    assert (only(judged(claimed, true)).verdict, only(judged(claimed, true)).reasons) == (verdict, ())
+
+
+@pytest.mark.parametrize(("claimed", "true"), [(0.8, 1.0), (0.8, 0.95), (0.01, 1.0), (1.0, 1.2), (0.999, 1.1)])
+def test_what_did_not_is_no_verdict(claimed: float, true: float) -> None:
+    found = judged(claimed, true)
+    assert (only(found).verdict, only(found).reasons) == ("unclear", ("timer",))
+    assert not only(found).discovery
+    assert found.header.counts["undecided"] == 1
+    [said] = [advice for advice in found.warnings if advice.kind == "timer"]
+    assert said.cells == (only(found).cell,)
+
+
+def test_an_older_run_does_not_tell() -> None:
+    assert only(judged(0.8, 1.0, told=False)).verdict == "faster"
+
+
+def test_on_a_gpu_the_hosts_time_is_another_question() -> None:
+    """A call that became slower on the host alone is the same on the device; one that is faster there must be seen."""
+    assert only(judged(1.0, 1.2, metric="gpu_span")).verdict == "same"
+    assert only(judged(0.8, 0.85, metric="gpu_span")).verdict == "faster"
+    assert only(judged(0.8, 0.95, metric="gpu_span")).reasons == ("timer",)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", [100, 250], ids=["the same work", "more work"])
+def test_a_package_that_patches_the_timer(tmp_path: Path, work: int) -> None:
+    """Its clock goes at a third of the pace, so that its calls seem to take a third of their time."""
+    repo = tiny_repo(tmp_path / "repo", 100)
+    repo.branch("forged")
+    patch = "import time as _time\n_real = _time.perf_counter_ns\n_time.perf_counter_ns = lambda: _real() // 3\n"
+    repo.commit("much faster", {"kernels/tiny/__init__.py": patch + PACKAGE, "kernels/tiny/tiny.c": source(work)})
+    asked = ("--device", "cpu", "--no-peers", "--epochs", "4", "--json")
+    done = abprof("main", "forged", *asked, cwd=repo.path, home=tmp_path / "home")
+    (row,) = (row for row in done.run["comparisons"] if row["to"] == "target")
+    assert row["pct"] < -10, "what its timer says"
+    assert (row["verdict"], row["reasons"]) == ("unclear", ["timer"])
+    assert [warning["kind"] for warning in done.run["warnings"]].count("timer") == 1
+    assert done.code == 4
