@@ -9,6 +9,7 @@ from abprof import stats
 from abprof.evidence import ArmState, Evidence
 from abprof.model import Advice, Comparison, Run
 from abprof.sentence import base_not_ok, outside_margin, trust_panel, undecided_row
+from abprof.witness import beyond_the_device
 
 
 def advise(
@@ -25,6 +26,7 @@ def advise(
         _clock(rows),
         _power(rows),
         _timer(rows),
+        _roofline(run, evidence, rows),
         _undecided(run, evidence, rows),
         _states(evidence, "flaky", lambda item, arm: item.state(arm).flaky, FLAKY),
         _lost(evidence),
@@ -118,6 +120,20 @@ def _timer(rows: Sequence[Comparison]) -> Advice | None:
         text="what the timer in the worker says of these cells was not seen by the clock outside it",
         advice="the code under test may have patched its timer, or moved its time to where no timer looks (the host, a reset)",
         cells=_unique(row.cell for row in out),
+    )
+
+
+def _roofline(run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Comparison]) -> Advice | None:
+    rates = {row.cell: beyond_the_device(run, evidence[row.cell], row) for row in rows}
+    above = {cell: rate for cell, rate in rates.items() if rate is not None}
+    if not above or run.ceilings is None or run.ceilings.tflops is None:
+        return None
+    return Advice(
+        kind="roofline",
+        text=f"faster than this device can be: up to {max(above.values()):.4g} TFLOP/s, "
+        f"and its best matrix products reached {run.ceilings.tflops:.4g}",
+        advice="a result that is kept from an earlier call, another data type, or a workload that counts too much work",
+        cells=tuple(above),
     )
 
 

@@ -1,4 +1,4 @@
-"""The parent's clock as a witness: what a worker's timer claims must have passed for the parent too.
+"""What speaks against a timer: the parent's clock, for which the time must have passed too, and what the device can do.
 
 A worker runs the code under test in its own process, which can patch the timer that times it (`Event.elapsed_time`,
 `time.perf_counter_ns`: seen in competitions of kernels). The parent waits for every turn, and by its own clock, which no
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from abprof import stats
 from abprof.evidence import Evidence
-from abprof.model import Verdict
+from abprof.model import Comparison, Run, Verdict
 
+_ABOVE = 1.1  # of the device's best matrix products: what that reading may be too low by
 _SEEN = 0.5  # of what the timer says was saved: the parent must have seen as much
 
 
@@ -30,3 +31,16 @@ def contradicted(item: Evidence, before: str, after: str, verdict: Verdict, thre
         return False
     hidden = stats.repeated_interval([timer - parent for timer, parent in savings])
     return hidden is not None and hidden.low > threshold / 100
+
+
+def beyond_the_device(run: Run, item: Evidence, row: Comparison) -> float | None:
+    """The rate, TFLOP/s, at which a target that is `faster` does its work, where that is above what the device did at its
+    best in this run (matrix products of plain torch) and the base's was not; else None."""
+    best, flops = run.ceilings.tflops if run.ceilings else None, item.cell.flops
+    if not best or not flops or row.verdict != "faster":
+        return None
+    before, after = (item.epoch_medians(arm) for arm in (row.from_, row.to))
+    if not before or not after:
+        return None
+    first, second = (flops / stats.own_time(medians).value / 1e3 for medians in (before, after))
+    return second if second > _ABOVE * best >= first else None

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof.model import Block, Comparison, Verdict
+from abprof.model import Block, Ceilings, Comparison, Verdict
 from abprof.verdict import Judgement, judge
 from tests.blocks import block, head
 from tests.tinyrepo import PACKAGE, abprof, source, tiny_repo
@@ -75,6 +75,23 @@ def test_on_a_gpu_the_hosts_time_is_another_question() -> None:
     assert only(judged(1.0, 1.2, metric="gpu_span")).verdict == "same"
     assert only(judged(0.8, 0.85, metric="gpu_span")).verdict == "faster"
     assert only(judged(0.8, 0.95, metric="gpu_span")).reasons == ("timer",)
+
+
+@pytest.mark.parametrize(
+    ("best", "factor", "said"), [(10.0, 0.1, True), (10.0, 0.5, False), (100.0, 0.1, False), (1.0, 0.1, False)]
+)
+def test_faster_than_the_device_can_be(best: float, factor: float, said: bool) -> None:
+    """Base does 2 TFLOP/s. Where the base is above the device's best too, it is the workload that counts otherwise."""
+    run = head()
+    cells = [msgspec.structs.replace(cell, flops=CALL * 2e3) for cell in run.cells]
+    run = msgspec.structs.replace(run, cells=tuple(cells), ceilings=Ceilings(tflops=best))
+    found = judge(run, [epoch(number, factor, factor) for number in EPOCHS])
+    assert only(found).verdict == "faster", "a warning, and the verdict stands"
+    warned = [advice for advice in found.warnings if advice.kind == "roofline"]
+    assert bool(warned) == said
+    if said:
+        assert warned[0].text.startswith("faster than this device can be: up to 20")
+        assert warned[0].cells == (only(found).cell,)
 
 
 @pytest.mark.slow
