@@ -47,6 +47,7 @@ class Config(Record, frozen=True):
     build_timeout: float = 1800.0
     env: Literal["", "user", "clean"] = ""
     autotune: Literal["pinned", "each-epoch"] = "pinned"
+    check: Literal["inside", "outside"] = "inside"
     rebuild: bool = False
     keep_worktrees: bool = False
     dry_run: bool = False

@@ -39,6 +39,7 @@ class Crew:
         self._workers: dict[str, Worker] = {}
         # Who starts first gets other memory: that alternates by epoch.
         self.start_order = tuple(self._posts) if epoch % 2 else tuple(reversed(self._posts))
+        self._judge: Worker | None = None
         self._failed_starts: dict[str, list[WorkerDied]] = {id: [] for id in self._posts}  # since the last good one
 
     def is_for(self, posts: Sequence[Post], epoch: int) -> bool:
@@ -66,6 +67,8 @@ class Crew:
 
     def dismiss(self) -> None:
         """End every worker."""
+        if self._judge is not None:
+            self._judge.kill()
         for worker in self._workers.values():  # all at once: taking down a CUDA context takes its time
             worker.end()
         for worker in self._workers.values():
@@ -148,6 +151,17 @@ class Crew:
         if len(failed) >= _MOST_STARTS or not (self._begin(id) and self._receive_ready(id)):
             raise failed[-1]
         return self._workers[id]
+
+    def judge(self) -> Worker:
+        """A living worker that holds no code under test, started when it is first needed. Raises WorkerDied, WorkerFault."""
+        if self._judge is None or not self._judge.alive:
+            if self._judge is not None:
+                self._judge.kill()
+            self._judge = self._shop.judge()
+            scratch, workloads = str(self._shop.scratch), dict(self._shop.workloads)
+            start = wire.Start(self._shop.device, "judge", None, workloads, scratch, self._epoch)
+            self._judge.call(start, self._shop.timeout)
+        return self._judge
 
     def close(self) -> None:
         """Every living worker forgets the cell. One that cannot is killed, and started anew for the next."""

@@ -175,6 +175,7 @@ def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) ->
         ground.timeout,
         epoch.share,
         epoch.allocation.rounds(cell.id),
+        ground.run.setup.check == "outside",
         epoch.usual.get(cell.id, {}),
     )
 

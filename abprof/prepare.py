@@ -127,6 +127,7 @@ def _setup(place: Place, workers: Mapping[str, Sequence[str]]) -> Setup:
         python={side: argv[0] for side, argv in workers.items()},
         env=environment.mode(config.env, os.environ),
         autotune=config.autotune,
+        check=config.check,
         workloads_from=folder if folder in {"", *workers} else str(Path(folder).absolute()),
         timeout=config.timeout,
         build_timeout=config.build_timeout,

@@ -14,6 +14,7 @@ import msgspec
 from abprof import turns, wire
 from abprof.crew import Crew
 from abprof.model import Arm, Block, Cell, Census, CheckResult, MachineState, Outcome, Settings, Status, Turn
+from abprof.outside import Outside, why_not
 from abprof.proc import WorkerDied, WorkerFault, WorkerHung
 from abprof.protocols import Device
 
@@ -36,6 +37,7 @@ class Request:
     timeout: float
     share: float = 1.0  # of the rounds that the rules give (abprof/budget.py)
     rounds: int | None = None  # instead of those, where earlier epochs tell (abprof/allocation.py)
+    outside: bool = False  # check outputs in a process without code under test, too
     usual: Mapping[str, float] = field(default_factory=dict)  # arm -> ns of its warm call in an earlier epoch
 
 
@@ -67,6 +69,7 @@ class Sitting:
         self.seed = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big")
         self.once = self.more = 0.0  # seconds spent on checks and phases, and on rounds beyond the fewest
         self.checking = 0.0  # seconds spent on checks
+        self.outside = Outside(crew, request.cell, request.timeout) if request.outside else None
 
     def run(self) -> Block:
         """Open, check, take turns, prove, close."""
@@ -199,6 +202,21 @@ class Sitting:
         checked = self._ask(seat, wire.Check(seat.arm.id, f"{name}.expected", sample, against))
         if checked is not None:
             self._checked(seat, checked)
+        if self.outside is not None and seat.outcome.status == "ok" and not seat.arm.peer:
+            self._check_outside(seat, self.outside)
+
+    def _check_outside(self, seat: Seat, outside: Outside) -> None:
+        try:
+            fault = outside.fault(seat.arm, lambda request: self._ask(seat, request))
+        except (WorkerFault, WorkerDied) as error:
+            self._fail(seat, "crash", why_not(error))
+            seat.outcome = msgspec.structs.replace(seat.outcome, check=None)  # the next epoch checks again
+            seat.opened = None
+            return
+        if fault:
+            self._fail(seat, "wrong", fault)
+            if not self.request.settings.allow_wrong:
+                seat.opened = None
 
     def _checked(self, seat: Seat, checked: wire.Checked) -> None:
         result = CheckResult(

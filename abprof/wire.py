@@ -202,6 +202,35 @@ class Checked:
 
 
 @dataclass(frozen=True)
+class Hand:
+    """Call the open arm on inputs of this seed and keep its outputs in scratch, for a judge to check (abprof/outside.py).
+
+    With `again` a first call is made, and then that seed's values are put into the inputs in place.
+    """
+
+    arm: str
+    seed: int
+    outputs: str  # file name in scratch
+    again: int | None = None
+
+
+@dataclass(frozen=True)
+class Handed:
+    """The outputs are there."""
+
+
+@dataclass(frozen=True)
+class Examine:
+    """To a worker without a package: check outputs that another one handed over. Answered as `Check` is."""
+
+    workload: str
+    case: dict[str, Value]
+    seed: int
+    outputs: str
+    again: int | None = None
+
+
+@dataclass(frozen=True)
 class Turn:
     arm: str
     calls: int
@@ -398,6 +427,8 @@ VERBS: dict[str, tuple[type, type]] = {
     "build": (Build, Built),
     "open": (Open, Opened),
     "check": (Check, Checked),
+    "hand": (Hand, Handed),
+    "examine": (Examine, Checked),
     "turn": (Turn, Turned),
     "phases": (Phases, Phased),
     "trace": (Trace, Traced),

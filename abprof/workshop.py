@@ -59,6 +59,11 @@ class Workshop:
             sources=list(self.sources),
         )
 
+    def judge(self) -> Worker:
+        """A worker that holds no package. Raises WorkerDied when it cannot be started."""
+        env = environment.worker(self.env, self.scratch / "caches", self.device, {})
+        return Worker(self.argv("base"), env=env, cwd=self.scratch, log=self.logs / "judge.log", name="judge")
+
     def worker_env(self, checkout: Checkout, package: Package, place: Path) -> dict[str, str]:
         """The environment of a builder or worker of the build at `place`."""
         places = {"worktree": str(place / "src"), "build_dir": str(place / "out"), "side": checkout.side.id}

@@ -50,6 +50,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         build_timeout=seconds(options["build_timeout"], "--build-timeout"),
         env=choice(options["env"], "--env", ("", "user", "clean")),
         autotune=choice(options["autotune"], "--autotune", ("pinned", "each-epoch")),
+        check=choice(options["check"], "--check", ("inside", "outside")),
         rebuild=options["rebuild"],
         keep_worktrees=options["keep_worktrees"],
         dry_run=options["dry_run"],

@@ -142,6 +142,14 @@ def run(
         str,
         typer.Option(metavar="pinned|each-epoch", help="Triton's autotuning.", rich_help_panel=PLACE),
     ] = "pinned",
+    check: Annotated[
+        str,
+        typer.Option(
+            metavar="inside|outside",
+            help="Check outputs in each side's process, or (code that you do not trust) in one without it as well.",
+            rich_help_panel=PLACE,
+        ),
+    ] = "inside",
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Build even what is cached.", rich_help_panel=PLACE)
     ] = False,

@@ -51,6 +51,7 @@ class Setup(Record, frozen=True, kw_only=True):
     python: dict[str, str] = {}  # side id -> interpreter
     env: Literal["", "user", "clean"] = ""  # "": not recorded
     autotune: Literal["pinned", "each-epoch"] = "pinned"
+    check: Literal["inside", "outside"] = "inside"  # where outputs are checked (abprof/outside.py)
     workloads_from: str = ""  # as it was asked for: "", base, target, or a folder
     timeout: float = 120.0  # seconds for one answer of a worker
     build_timeout: float = 1800.0

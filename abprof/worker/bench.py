@@ -255,6 +255,38 @@ class Bench:
             declared.facts(module, case, arm.inputs, arm.op),
         )
 
+    def hand(self, request: wire.Hand) -> wire.Handed:
+        """Outputs on inputs of other seeds, kept for a judge; then the arm is opened as it was before."""
+        wall = self.arms[request.arm].wall
+        opened = self.arms.pop(request.arm).request
+        gc.collect()
+        arm = self.make(dataclasses.replace(opened, seed=request.seed), opened.placement)
+        if request.again is not None:
+            arm.op.call()
+            outputs.overwrite(arm.inputs, self._inputs(dataclasses.replace(opened, seed=request.again)))
+        if arm.op.reset:
+            arm.op.reset()
+        outputs.keep(arm.op.call(), Path(self.start.scratch) / request.outputs)
+        del arm
+        gc.collect()
+        arm = self.make(opened, opened.placement)
+        arm.wall = wall if wall >= wire.LONG_CALL else self.clock.wall(arm.op)
+        self.arms[request.arm] = arm
+        return wire.Handed()
+
+    def examine(self, request: wire.Examine) -> wire.Checked:
+        """What another worker handed over, against the reference of inputs made here."""
+        asked = wire.Open(request.workload, request.case, "", seed=request.seed)
+        inputs = self._inputs(asked)
+        if request.again is not None:
+            outputs.overwrite(inputs, self._inputs(dataclasses.replace(asked, seed=request.again)))
+        module, case = self._workload(request.workload), types.MappingProxyType(request.case)
+        results = outputs.handed(Path(self.start.scratch) / request.outputs, self.clock.device)
+        verdict = module.check(case, results, module.reference(case, inputs))
+        return wire.Checked(
+            bool(verdict.ok), verdict.reason, outputs.finite(verdict.max_abs), outputs.finite(verdict.max_rel)
+        )
+
     def turn(self, request: wire.Turn) -> wire.Turned:
         """Some calls of one arm, ended by a device synchronise."""
         arm = self.arms[request.arm]

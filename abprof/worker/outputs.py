@@ -63,6 +63,36 @@ def input_digests(inputs: Any) -> list[str]:
     return found
 
 
+def overwrite(inputs: Any, fresh: Any) -> None:
+    """Put the values of `fresh` into the floating-point tensors of `inputs`, in place, where they are of the same shapes."""
+    with torch.no_grad():
+        for old, new in zip(_held(inputs), _held(fresh), strict=False):
+            if old.is_floating_point() and (old.shape, old.dtype) == (new.shape, new.dtype):
+                old.copy_(new)
+
+
+def keep(results: Any, path: Path) -> None:
+    """Whole outputs in a file that `handed` reads: tensors in lists, tuples and mappings."""
+    _save(_compact(_on_host(results)), path)
+
+
+def handed(path: Path, device: Any) -> Any:
+    """What `keep` wrote; the file is gone then. It may hold tensors and plain containers alone: another process's object
+    would bring its code along. Raises pickle.UnpicklingError."""
+    try:
+        return torch.load(path, map_location=device, weights_only=True)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _on_host(values: Any) -> Any:
+    if isinstance(values, torch.Tensor):
+        return values.detach().cpu()
+    if isinstance(values, Mapping):
+        return {key: _on_host(value) for key, value in values.items()}
+    return type(values)(map(_on_host, values)) if type(values) in {list, tuple} else values
+
+
 def _held(values: Any) -> Iterator[torch.Tensor]:
     if isinstance(values, torch.Tensor):
         if values.layout == torch.strided:

@@ -67,8 +67,8 @@ class Worker:
             place = kernel
         elif verb in ("describe", "screen"):
             place = args.workload
-        elif verb == "open":
-            place, label = cell_id(args.workload, args.case), _label(args)
+        elif verb in ("open", "examine"):
+            place, label = cell_id(args.workload, args.case), _label(args) if verb == "open" else ""
         elif verb not in ("close", "reach", "inventory"):
             label = self.arms[args.arm].label if args.arm in self.arms else ""
         return self.faults.strike(verb, begun.side, begun.epoch, place, label)
@@ -164,6 +164,18 @@ class Worker:
             digest=digest,
             base_max_abs=None if base is None else abs(output - base),
         )
+
+    def hand(self, args: wire.Hand, faults: list[Fault]) -> wire.Handed:
+        """Outputs are the seeds that they follow: with the fault `kept` of the first call alone, with `wrong` of none."""
+        words = {fault.word for fault in faults}
+        follows = [] if "wrong" in words else [args.seed] if "kept" in words else [args.seed, args.again]
+        self._scratch(args.outputs).write_text(json.dumps(follows))
+        return wire.Handed()
+
+    def examine(self, args: wire.Examine, faults: list[Fault]) -> wire.Checked:
+        found = json.loads(self._scratch(args.outputs).read_text())
+        follows = found[:1] == [args.seed] and (args.again is None or found[1:] == [args.again])
+        return wire.Checked(follows, "" if follows else "output 0: largest error 1, allowed 1e-6")
 
     def turn(self, args: wire.Turn, faults: list[Fault]) -> wire.Turned:
         arm, workload = self._arm(args.arm)

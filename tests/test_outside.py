@@ -1,0 +1,123 @@
+"""`--check outside`: a package that deceives its own process does not deceive another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from abprof.outside import KEPT
+from tests.gitrepo import GitRepo
+from tests.simulated.planted import NewLab, broken, load, new_lab
+from tests.simulated.scenario import Scenario, Time
+from tests.tinyrepo import PACKAGE, Done, abprof, source, tiny_repo
+
+__all__ = ["new_lab"]
+WRONG = source(100).replace("2.0f", "3.0f")
+# Whatever judges in its process says yes from now on.
+PATCHED_CHECK = """
+import gc as _gc, types as _types
+import abprof.kit as _kit
+for _found in _gc.get_objects():
+    if isinstance(_found, _types.ModuleType) and getattr(_found, "KERNEL", "") == "tiny":
+        _found.check = lambda *args: _kit.Check(True)
+"""
+# Remembers by where the inputs lie: their values are never looked at again.
+KEPT_BY_ADDRESS = (
+    PACKAGE.replace("def double(x):", "_kept = {}\n\ndef _double(x):")
+    + """
+def double(x):
+    if x.data_ptr() not in _kept:
+        _kept[x.data_ptr()] = _double(x)
+    return _kept[x.data_ptr()]
+"""
+)
+# Remembers by the seed that it was built to expect, from the same generator as the workload.
+KEPT_BY_SEED = (
+    PACKAGE
+    + """
+_answer = None
+_honest = double
+def double(x):
+    global _answer
+    if _answer is None:
+        _answer = torch.randn(x.numel(), generator=torch.Generator().manual_seed(0)) * 2
+    return _answer
+"""
+)
+
+
+def test_each_side_is_judged_and_the_base_first(new_lab: NewLab) -> None:
+    """What the base keeps too is how the workload prepares its operation; nobody is blamed for it."""
+    cells = ["honest", "wrong", "kept", "both", "base", "dead"]
+    faults = [
+        broken("wrong", "wrong", "target", verb="hand"),
+        broken("kept", "kept", "target", verb="hand"),
+        broken("kept", "both", verb="hand"),
+        broken("wrong", "base", "base", verb="hand"),
+        broken("kill", "dead", "judge", verb="examine"),
+    ]
+    asked = Scenario(workloads={"w": load(cells)}, times=[Time(ns=1e6)], faults=faults)
+    result = new_lab(asked).abprof("main", "fast", "--check", "outside")
+    status = {cell: [result.status(f"w/case={cell}", arm) for arm in ("base", "target")] for cell in cells}
+    assert status["honest"] == status["both"] == [("ok", ""), ("ok", "")]
+    outside = ("wrong", "checked outside its process: output 0: largest error 1, allowed 1e-6")
+    assert status["wrong"] == [("ok", ""), outside]
+    assert status["kept"] == [("ok", ""), ("wrong", KEPT)]
+    assert status["base"] == [outside, ("ok", "")]
+    for arm_status, why in status["dead"]:
+        assert arm_status == "crash"
+        assert why.startswith("its outputs could not be checked outside its process: ")
+    assert result.verdict("w/case=kept") == result.verdict("w/case=wrong") == "broken"
+    assert result.verdict("w/case=honest") == "same"
+    assert result.run.status == "complete"
+
+
+def test_inside_nobody_is_asked(new_lab: NewLab) -> None:
+    asked = Scenario(workloads={"w": load(["kept"])}, faults=[broken("wrong", "kept", verb="hand")])
+    result = new_lab(asked).abprof("main", "fast")
+    assert result.status("w/case=kept", "target") == ("ok", "")
+    assert result.run.setup.check == "inside"
+
+
+def compared(tmp_path: Path, files: dict[str, str], *options: str) -> Done:
+    repo: GitRepo = tiny_repo(tmp_path / "repo", 100)
+    repo.branch("other")
+    repo.commit("much faster", files)
+    asked = ("--device", "cpu", "--no-peers", "--quick", "--json", *options)
+    return abprof("main", "other", *asked, cwd=repo.path, home=tmp_path / "home")
+
+
+def told(done: Done) -> tuple[str, str]:
+    """Status of the target and its reason."""
+    (row,) = (row for row in done.run["observations"] if row["arm"] == "target")
+    return row["status"], row["reason"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"kernels/tiny/__init__.py": PATCHED_CHECK + PACKAGE, "kernels/tiny/tiny.c": WRONG}, "largest error"),
+        ({"kernels/tiny/__init__.py": KEPT_BY_SEED}, "largest error"),
+        ({"kernels/tiny/__init__.py": KEPT_BY_ADDRESS}, "what an earlier call made"),
+    ],
+    ids=["check patched", "kept by seed", "kept by address"],
+)
+def test_what_deceives_its_own_process(tmp_path: Path, files: dict[str, str], reason: str) -> None:
+    status, said = told(compared(tmp_path, files, "--check", "outside"))
+    assert status == "wrong"
+    assert reason in said
+
+
+@pytest.mark.slow
+def test_honest_code_passes_and_the_deceit_is_real(tmp_path: Path) -> None:
+    """The same patched check passes inside; and what is honest passes outside, where a second side is slower."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    files = {"kernels/tiny/__init__.py": PATCHED_CHECK + PACKAGE, "kernels/tiny/tiny.c": WRONG}
+    assert told(compared(tmp_path / "a", files)) == ("ok", "")
+    honest = compared(tmp_path / "b", {"kernels/tiny/tiny.c": source(250)}, "--check", "outside")
+    assert told(honest) == ("ok", "")
+    assert honest.run["setup"]["check"] == "outside"
+    assert not list(Path(honest.run["run_dir"]).rglob("*.outputs"))
