@@ -19,6 +19,8 @@ DOORWAYS = {
     "torch": ("kit.py", "worker/"),
     "triton": ("worker/compiles.py", "worker/bench.py", "worker/clocks/cuda.py"),
     "git": ("repo/command.py",),
+    "github": ("publish/github.py",),
+    "requests": ("publish/github.py",),
     "pandas": ("report/",),
     "jinja2": ("report/",),
     "scipy": ("stats.py",),

@@ -184,15 +184,22 @@ def plural(count: int, one: str, many: str = "") -> str:
 def clean(text: object, limit: int = 300) -> str:
     """Foreign text on one line: control, bidirectional and other invisible characters as U+FFFD, then cut."""
     plain = str(text)
-    shown = plain if plain.isascii() and plain.isprintable() else "".join(map(_visible, plain))
+    shown = plain if plain.isascii() and plain.isprintable() else plain.translate(_VISIBLE)
     line = " ".join(shown.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def _visible(letter: str) -> str:
-    if letter.isspace():
-        return " "
-    return "\ufffd" if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co") else letter
+class _Visible(dict[int, str]):
+    """Code point -> what is shown of it, each looked up once."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        hidden = unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co")
+        self[code] = " " if letter.isspace() else "\ufffd" if hidden else letter
+        return self[code]
+
+
+_VISIBLE = _Visible()
 
 
 def _four(value: float) -> str:

@@ -1,0 +1,270 @@
+"""The doorway to GitHub: the only place of PyGithub, and of a token. Every failure is one clear line, or worth another try."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from abprof.errors import AbprofError
+from abprof.publish.event import Origin
+from abprof.publish.state import Found, parse
+
+try:
+    import github
+    import requests
+    from github.IssueComment import IssueComment
+    from github.PullRequest import PullRequest
+    from github.Repository import Repository
+except ImportError as error:
+    raise AbprofError(f"{error.name} is not installed", advice="pip install 'abprof[bot]'") from error
+
+TIMEOUT = 20  # seconds for an answer
+_LOCAL = ("127.0.0.1", "localhost", "::1")
+_MINE = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on IssueComment { id isMinimized viewerDidAuthor } } }"
+_MINIMISE = """mutation($id: ID!) {
+  minimizeComment(input: {subjectId: $id, classifier: OUTDATED}) { minimizedComment { isMinimized } }
+}"""
+T = TypeVar("T")
+
+
+class Passing(Exception):
+    """What may be over at another try: a limit, an outage, a connection that was cut. `after`: seconds, if GitHub said."""
+
+    def __init__(self, what: str, after: float | None = None) -> None:
+        super().__init__(what)
+        self.after = after
+
+
+class TooLong(Exception):
+    """GitHub finds the text too long."""
+
+
+@dataclass(frozen=True)
+class Api:
+    """Where, and with which token; from the environment only."""
+
+    url: str
+    token: str
+    timeout: int = TIMEOUT
+    pause: float = 1.0  # seconds between writes, as GitHub asks
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Api:
+        """$GITHUB_TOKEN (or $GH_TOKEN) and $GITHUB_API_URL. Raises AbprofError where there is no token, or it would be sent
+        in the clear."""
+        url = environ.get("GITHUB_API_URL") or "https://api.github.com"
+        token = environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN") or ""
+        if not token:
+            raise AbprofError(
+                "no token", where="GITHUB_TOKEN", advice="set it (or GH_TOKEN) in the environment; --dry-run needs none"
+            )
+        parts = urlsplit(url)
+        if parts.scheme != "https" and (parts.scheme != "http" or parts.hostname not in _LOCAL):
+            raise AbprofError(f"{url!r} is not an https address", where="GITHUB_API_URL")
+        return cls(url, token)
+
+
+class Hub:
+    """One repository on GitHub. Every method raises AbprofError, or `Passing` where another try may do."""
+
+    def __init__(self, api: Api, repo: str) -> None:
+        self.repo = repo
+        self._gate = github.Github(
+            base_url=api.url,
+            auth=github.Auth.Token(api.token),
+            timeout=api.timeout,
+            retry=0,  # abprof/publish/upsert.py tries again, with an end to its patience
+            per_page=100,
+            user_agent="abprof",
+            seconds_between_requests=0,
+            seconds_between_writes=api.pause,
+            lazy=True,
+        )
+
+    def _repository(self) -> Repository:
+        return self._gate.get_repo(self.repo)
+
+    def head(self, pr: int) -> str:
+        """The pull request's head commit now."""
+        return _asked(lambda: str(self._repository().get_pull(pr).head.sha), f"pull request {pr} of {self.repo}")
+
+    def pull_of(self, origin: Origin) -> int:
+        """The one open pull request whose head is the event's commit, or was until it moved on. Raises AbprofError."""
+        where = f"commit {origin.head[:10]} of {self.repo}"
+
+        def associated() -> list[PullRequest]:
+            found = self._repository().get_commit(origin.head).get_pulls()
+            return [
+                one for one in found if one.state == "open" and one.base.repo.full_name.lower() == self.repo.lower()
+            ]
+
+        def numbers() -> tuple[list[int], list[int]]:
+            every = associated()
+            now = [one.number for one in every if one.head.sha == origin.head]
+            before = [
+                one.number for one in every if one.head.ref == origin.branch and _home(one) == origin.head_repo.lower()
+            ]
+            return now, before if origin.branch and origin.head_repo else []
+
+        now, before = _asked(numbers, where)
+        found = now or before
+        if len(found) != 1:
+            what = f"{len(found)} open pull requests have" if found else "no open pull request has"
+            raise AbprofError(f"{what} this head", where=where, advice="name one with --pr")
+        return found[0]
+
+    def own(self, pr: int, key: str, written: Iterable[int] = ()) -> list[Found]:
+        """Our own comments that are not minimised, of this key, on all pages; GitHub itself says who their author is.
+
+        `written`: ids of comments made a moment ago, which a list may not hold yet.
+        """
+        where = f"comments of pull request {pr} of {self.repo}"
+
+        def listed() -> dict[str, Found]:
+            issue = self._repository().get_issue(pr)
+            comments = {one.id: one for one in issue.get_comments()}
+            comments |= {id: issue.get_comment(id) for id in written if id not in comments}
+            found = [_found(one, key) for one in comments.values()]
+            return {one.node: one for one in found if one}
+
+        marked = _asked(listed, where)
+        ids = list(marked)
+        mine: list[Found] = []
+        for start in range(0, len(ids), 100):
+            answer = self._graphql(_MINE, {"ids": ids[start : start + 100]}, where)
+            for node in answer.get("nodes") or ():
+                if node and node.get("viewerDidAuthor") is True and node.get("isMinimized") is False:
+                    mine += [marked[node["id"]]]
+        return mine
+
+    def post(self, pr: int, body: str) -> tuple[int, str]:
+        """Make a comment: its id and address."""
+        return _asked(
+            lambda: _written(self._repository().get_issue(pr).create_comment(body)), f"pull request {pr} of {self.repo}"
+        )
+
+    def state(self, pr: int, id: int, key: str) -> Found | None:
+        """A comment as it is now."""
+        return _asked(lambda: _found(self._repository().get_issue(pr).get_comment(id), key), f"comment {id}")
+
+    def edit(self, pr: int, id: int, body: str) -> tuple[int, str]:
+        """Replace a comment's text."""
+
+        def edited() -> tuple[int, str]:
+            one = self._repository().get_issue(pr).get_comment(id)
+            one.edit(body)
+            return _written(one)
+
+        return _asked(edited, f"comment {id} of {self.repo}")
+
+    def minimise(self, node: str) -> None:
+        """Fold a comment away as outdated."""
+        self._graphql(_MINIMISE, {"id": node}, f"a comment of {self.repo}")
+
+    def check(self, name: str, head: str, fields: dict[str, Any]) -> str:
+        """Make or renew the check run of this name on a commit; its address."""
+
+        def checked() -> str:
+            repository = self._repository()
+            mine = [
+                one
+                for one in repository.get_commit(head).get_check_runs(check_name=name)
+                if one.external_id == "abprof"
+            ]
+            if mine:
+                mine[0].edit(**fields)
+                return str(mine[0].html_url)
+            return str(repository.create_check_run(name=name, head_sha=head, external_id="abprof", **fields).html_url)
+
+        return _asked(checked, f"check {name!r} of {self.repo}")
+
+    def _graphql(self, query: str, variables: dict[str, Any], where: str) -> dict[str, Any]:
+        def answered() -> dict[str, Any]:
+            data = self._gate.requester.graphql_query(query, variables)[1].get("data")
+            return data if isinstance(data, dict) else {}
+
+        return _asked(answered, where)
+
+
+def _home(pull: PullRequest) -> str:
+    """The repository that a pull request's head lies in; "" where it is gone."""
+    return str(pull.head.repo.full_name).lower() if pull.head.repo else ""
+
+
+def _found(comment: IssueComment, key: str) -> Found | None:
+    state = parse(comment.body or "", key)
+    return Found(comment.id, comment.node_id, state, comment.html_url) if state else None
+
+
+def _written(comment: IssueComment) -> tuple[int, str]:
+    return comment.id, comment.html_url
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+_ADVICE = {
+    401: ("the token is refused", "set GITHUB_TOKEN to one that is valid"),
+    403: (
+        "the token may not do this",
+        "it needs pull-requests: write (checks: write for --check); on a fork's pull request post from a workflow_run job",
+    ),
+    404: ("not there, or the token may not see it", "check --repo, --pr and the token's repositories"),
+    410: ("it is gone", ""),
+}  # fmt: skip
+
+
+def _asked(do: Callable[[], T], where: str) -> T:
+    """What GitHub answers to `do`. Raises AbprofError, Passing or TooLong."""
+    try:
+        return do()
+    except github.GithubException as error:
+        raise _refused(error, where) from None
+    except requests.exceptions.Timeout:
+        raise Passing("GitHub did not answer in time") from None
+    except requests.exceptions.RequestException as error:
+        raise Passing(f"the connection failed ({type(error).__name__})") from None
+    except (github.BadAttributeException, AssertionError, AttributeError, KeyError, TypeError, ValueError):
+        raise AbprofError("the answer is not GitHub's", where=where, advice="check GITHUB_API_URL") from None
+
+
+def _refused(error: github.GithubException, where: str) -> Exception:
+    status, headers = error.status, {name.lower(): value for name, value in (error.headers or {}).items()}
+    said = _said(error)
+    if status == 422 and "too long" in said.lower():
+        return TooLong(said)
+    limited = "rate limit" in said.lower() or "abuse" in said.lower() or "retry-after" in headers
+    if status == 429 or (status == 403 and limited):
+        return Passing("GitHub limits the rate", _after(headers))
+    if status >= 500:
+        return Passing(f"GitHub answers {status}", _after(headers))
+    what, advice = _ADVICE.get(status, (f"GitHub answers {status}", ""))
+    return AbprofError(f"{what}: {said}" if said else what, where=where, advice=advice)
+
+
+def _said(error: github.GithubException) -> str:
+    """GitHub's message and its errors' messages, on one line."""
+    data = error.data if isinstance(error.data, dict) else {}
+    errors = data.get("errors")
+    more = (
+        [str(one.get("message", "")) if isinstance(one, dict) else str(one) for one in errors]
+        if isinstance(errors, list)
+        else []
+    )
+    text = "; ".join(filter(None, [str(data.get("message") or ""), *more]))
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:200]
+
+
+def _after(headers: Mapping[str, Any]) -> float | None:
+    """Seconds that GitHub asks to wait, by Retry-After or until the limit is reset."""
+    import time
+
+    text = str(headers.get("retry-after", ""))
+    if text.isdigit():
+        return float(text)
+    reset = str(headers.get("x-ratelimit-reset", ""))
+    if reset.isdigit() and str(headers.get("x-ratelimit-remaining", "0")) == "0":
+        return max(0.0, float(reset) - time.time()) + 1
+    return None

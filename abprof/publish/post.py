@@ -1,0 +1,64 @@
+"""A notice to everywhere it was asked to go: the comment, and the check run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from abprof.errors import AbprofError
+from abprof.publish import check as checks
+from abprof.publish.event import Origin, read_event
+from abprof.publish.github import Api, Hub
+from abprof.publish.notice import Notice
+from abprof.publish.state import Policy
+from abprof.publish.upsert import patiently, upsert
+from abprof.report.comment import Around, comment, sentence
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where it goes, as it was asked for."""
+
+    repo: str = ""
+    pr: int = 0
+    event: str = ""  # file
+
+
+def everywhere(
+    notice: Notice, target: Target, policy: str, key: str, around: Around, *, check: bool, say: Callable[[str], None]
+) -> Iterator[str]:
+    """A line for each thing that was done. Raises AbprofError."""
+    origin = read_event(Path(target.event)) if target.event else None
+    if not origin and not target.pr:
+        raise AbprofError("no pull request", where="abprof comment", advice="--pr N, or --event FILE")
+    repo = _repo(target, origin)
+    if origin and origin.head != notice.head:
+        what = f"the artifact speaks of commit {notice.head[:10]}, the event of {origin.head[:10]}"
+        raise AbprofError(what, where="--artifact", advice="only the answer for the event's own commit is posted")
+    hub = Hub(Api.from_environment(), repo)
+    if check:
+        text = comment(notice, around, checks.MOST_BYTES)
+        fields = checks.fields(notice, sentence(notice), text, around.link)
+        url = patiently(lambda: hub.check(checks.NAME, notice.head, fields), say)
+        yield f"check {fields.get('conclusion', fields['status'])} {url}"
+    if policy == "never":
+        yield "comment: nothing, the policy is never"
+        return
+    pr = target.pr or (origin.pr if origin else 0) or patiently(lambda: hub.pull_of(cast("Origin", origin)), say)
+
+    def render(head: str, replaces: str, most: int) -> str:
+        return comment(notice, replace(around, head=head, replaces=replaces), most)
+
+    done = upsert(hub, pr, notice, key, cast("Policy", policy), render, say)
+    yield f"comment: {done.what} {done.url}".rstrip()
+
+
+def _repo(target: Target, origin: Origin | None) -> str:
+    if origin and target.repo and origin.repo.lower() != target.repo.lower():
+        raise AbprofError(f"{target.repo}, but the event is of {origin.repo}", where="--repo", advice="leave it out")
+    repo = target.repo or (origin.repo if origin else "")
+    if not repo:
+        raise AbprofError("no repository", where="abprof comment", advice="--repo OWNER/NAME, or --event FILE")
+    return repo

@@ -1,0 +1,110 @@
+"""One comment with the newest answer, whatever happens on the way: look, take one step, look again, until nothing is left.
+
+Because every step starts from what GitHub has, a connection that was cut, a second poster and a killed job all end in
+the same place: nothing is written twice, and nothing older over something newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from time import sleep
+from typing import TypeVar
+
+from abprof.errors import AbprofError
+from abprof.publish.github import Hub, Passing, TooLong
+from abprof.publish.notice import Notice
+from abprof.publish.state import Found, Policy, State, Step, state_of, step, wanted
+
+STEPS = 8  # after as many somebody else writes as fast as we do
+TRIES = 4
+LONGEST_WAIT = 60.0  # seconds; GitHub may ask for an hour, and a job that waits costs a runner
+SIZES = (59_500, 30_000, 8_000)  # bytes, the hidden line apart; the next where GitHub finds a comment too long
+T = TypeVar("T")
+Render = Callable[[str, str, int], str]  # (the head now, the commit replaced, most bytes) -> Markdown
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Posted:
+    """How it ended."""
+
+    what: str  # posted, edited, or why nothing was
+    url: str = ""
+
+
+def upsert(hub: Hub, pr: int, notice: Notice, key: str, policy: Policy, render: Render, say: Say = print) -> Posted:
+    """Bring the pull request's comment to this notice. Raises AbprofError when GitHub refuses, or passes no more in time."""
+    if policy == "never":
+        return Posted("nothing: the policy is never")
+    post = _Post(hub, pr, notice, key, policy, cache(render))
+    return patiently(post.run, say)
+
+
+def patiently(do: Callable[[], T], say: Say) -> T:
+    """`do` again where it may pass, with an end to the patience. Raises AbprofError."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            return do()
+        except Passing as error:
+            wait = error.after if error.after is not None else 2.0 ** (attempt - 1)
+            if wait > LONGEST_WAIT:
+                raise AbprofError(
+                    f"{error}, and asks to wait {wait:.0f} s", where="GitHub", advice="try again then"
+                ) from None
+            if attempt == TRIES:
+                raise AbprofError(f"{error}, {TRIES} times", where="GitHub", advice="try again later") from None
+            say(f"{error}; trying again in {wait:.0f} s")
+            sleep(wait)
+    raise AssertionError("the last try returns or raises")
+
+
+class _Post:
+    """One bringing up to date; what it wrote it remembers, for a list may not hold it at once."""
+
+    def __init__(self, hub: Hub, pr: int, notice: Notice, key: str, policy: Policy, render: Render) -> None:
+        self.hub, self.pr, self.notice, self.key, self.policy, self.render = hub, pr, notice, key, policy, render
+        self.written: dict[int, str] = {}
+        self.done = ""
+        self.size = 0
+
+    def run(self) -> Posted:
+        for _ in range(STEPS):
+            head = self.hub.head(self.pr)
+            live = self.hub.own(self.pr, self.key, self.written)
+            ours = self._state(head)
+            now = step(ours, live, head, post=wanted(self.policy, self.notice))
+            for old in now.minimise:
+                self.hub.minimise(old.node)
+            if now.do == "nothing":
+                return self._ended(now, live, ours)
+            self._write(now, head, ours)
+        raise AbprofError(
+            "somebody else keeps changing the comment", where=f"pull request {self.pr}", advice="one poster at a time"
+        )
+
+    def _state(self, head: str) -> State:
+        return state_of(self.notice, self.key, self.render(head, "", SIZES[self.size]))
+
+    def _ended(self, now: Step, live: list[Found], ours: State) -> Posted:
+        url = next((one.url for one in live if one.state == ours), "")
+        return Posted(self.done if url and self.done else f"nothing: {now.why}", url)
+
+    def _write(self, now: Step, head: str, ours: State) -> None:
+        body = f"{self.render(head, now.replaces, SIZES[self.size])}\n{ours.line}\n"
+        try:
+            if now.edit is None:
+                id, url = self.hub.post(self.pr, body)
+                self.done = "posted"
+            elif self.hub.state(self.pr, now.edit.id, self.key) == now.edit:  # nobody wrote to it in the meantime
+                id, url = self.hub.edit(self.pr, now.edit.id, body)
+                self.done = "edited"
+            else:
+                return
+        except TooLong as error:
+            if self.size == len(SIZES) - 1:
+                raise AbprofError(f"even the shortest comment is refused: {error}", where="GitHub") from None
+            self.size += 1
+            return
+        self.written[id] = url
