@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence, Set
+from hashlib import blake2b
 
 from abprof.model import Cell
 
@@ -51,3 +52,10 @@ def safe_label(label: str, taken: Set[str], commit: str) -> str:
             return name
         number += 1
         ending = f"-{commit[:8]}-{number}"
+
+
+def row_file(cell: str, variant: str) -> str:
+    """CELL-HASH: how the names of a row's files begin. No two rows share one."""
+    row = f"{cell} {variant}".strip()
+    digest = blake2b(row.encode(errors="replace"), digest_size=4).hexdigest()
+    return f"{safe_label(row, set(), digest)}-{digest}"

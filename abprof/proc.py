@@ -333,6 +333,37 @@ def foreground(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> int
         _kill_strays(mark)
 
 
+def logged(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, timeout: float) -> int:
+    """Run a tool to its end with what it prints added to `log`. Its exit code, negative for a signal.
+
+    Raises WorkerDied when it cannot be started, WorkerHung when it takes longer than `timeout` seconds.
+    """
+    mark = f"{os.getpid()}.{secrets.token_hex(8)}"
+    try:
+        with log.open("ab") as out:
+            child = subprocess.Popen(
+                list(argv),
+                env={**env, MARK: mark},
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise WorkerDied(f"{argv[0]} could not be started: {error.strerror}") from error
+    try:
+        return child.wait(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise WorkerHung(f"{Path(argv[0]).name} did not end in {timeout:.0f} s") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        _kill_strays(mark)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=10)
+
+
 def _descendants(pid: int) -> list[psutil.Process]:
     try:
         return list(psutil.Process(pid).children(recursive=True))

@@ -16,7 +16,7 @@ import msgspec
 
 from abprof import kernels, names, paths, runfolder, verdict
 from abprof.code.reader import Reader
-from abprof.model import UNJUDGED_METRICS, Block, Build, Kernel, Proof, Run, Trace
+from abprof.model import UNJUDGED_METRICS, Block, Build, Kernel, Profile, Proof, Run, Trace
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
 from abprof.view import View
@@ -37,6 +37,7 @@ class Record:
         self.proofs: list[Proof] = list(head.proofs)
         self.kernels = {_identity(kernel): kernel for kernel in head.kernels}
         self.traces = {(trace.cell, trace.arm): trace for trace in head.traces}
+        self.profiles = {(profile.cell, profile.arm): profile for profile in head.profiles}
         self.older = older  # blocks of earlier invocations: a rerun plans its looks on its own
         self.interrupted = False
         self._labels = names.short_labels(head.cells)
@@ -68,13 +69,16 @@ class Record:
         """Cells whose change is worth measuring without a pause."""
         return verdict.power_bound(self.head, self.blocks, self.proofs)
 
-    def add(self, item: Block | Proof | Kernel | Trace) -> None:
+    def add(self, item: Block | Proof | Kernel | Trace | Profile) -> None:
         """Keep a block on disk before anything else is done with it."""
         if isinstance(item, Kernel):
             self.kernels.setdefault(_identity(item), item)
             return
         if isinstance(item, Trace):
             self.traces[item.cell, item.arm] = item  # a later one stands for the same code
+            return
+        if isinstance(item, Profile):
+            self.profiles[item.cell, item.arm] = item
             return
         if isinstance(item, Proof):
             self._prove(item)
@@ -121,7 +125,11 @@ class Record:
 
     def judged(self, status: Literal["running", "complete", "interrupted"]) -> Run:
         """The run with verdicts on everything measured so far; with its own results where no round is left to judge."""
-        found = {"kernels": tuple(self.kernels.values()), "traces": tuple(self.traces.values())}
+        found = {
+            "kernels": tuple(self.kernels.values()),
+            "traces": tuple(self.traces.values()),
+            "profiles": tuple(self.profiles.values()),
+        }
         head = msgspec.structs.replace(self.head, status=status, **found)
         if head.observations and not self.blocks:
             return head

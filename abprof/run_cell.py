@@ -16,6 +16,7 @@ from abprof.config import Config
 from abprof.crew import Post
 from abprof.errors import AbprofError
 from abprof.lease import lease
+from abprof.memory.census import refuse_odd
 from abprof.model import Arm, Build, Cell, Workload
 from abprof.place import look_around
 from abprof.prepare import Plan, build_kernels, make_plan
@@ -73,9 +74,7 @@ def _narrowed(config: Config, wanted: Wanted) -> Config:
     if not slash or not workload:
         advice = "as every report prints it: WORKLOAD/axis=value,... (abprof list has those of a preset)"
         raise AbprofError("no id of a cell", where=repr(wanted.cell), advice=advice)
-    for name, value, least in (("--warmup", wanted.warmup, 0), ("--runs", wanted.runs, 1)):
-        if value < least:
-            raise AbprofError(f"{value} calls", where=name, advice=f"it is {least} or more")
+    refuse_odd(wanted.warmup, wanted.runs)
     if wanted.peer and wanted.variant:
         raise AbprofError("a peer has no variants", where="--variant", advice="leave one of --peer, --variant out")
     values = tuple(re.split(r",(?=\w+=)", params)) if params else ()

@@ -53,6 +53,19 @@ def summarise(
     )
 
 
+def untimed(run: Run) -> Header:
+    """The header of a run in which nothing was timed: what was looked at under Nsight Compute, and what failed there."""
+    failed = [one for one in run.profiles if one.status not in ("ok", "unsupported")]
+    ok = [one for one in run.profiles if one.status == "ok"]
+    cells = len({one.cell for one in ok})
+    said = f"{cells} cell{'s' * (cells != 1)} under Nsight Compute, nothing was timed"
+    if failed:
+        first = failed[0]
+        said += f"; {len(failed)} of {len(run.profiles)} arms failed, first {first.cell} {first.arm}: {first.reason}"
+    code = Exit.OK if ok and not failed else Exit.CANNOT_RUN
+    return Header(sentence=said, counts={"cells": len(run.cells)}, trusted=True, exit_code=int(code))
+
+
 # ---------------------------------------------------------------- trust
 
 

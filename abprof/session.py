@@ -60,6 +60,8 @@ def again(
     Results are added, never replaced. Raises AbprofError when code, judge, machine or toolchain is another now.
     """
     head, blocks, notes = runfolder.read(path)
+    if not head.settings.timed:
+        raise AbprofError("nothing was timed in this run", where=str(path), advice="start a new one: abprof run")
     folder = RunFolder(path.parent if path.is_file() else path)
     if resume and head.status == "complete":
         return head, folder.path

@@ -13,7 +13,7 @@ from abprof.comparison import CHANGED, Pair, Role, compare, decide, pairs, preci
 from abprof.evidence import Evidence, gather, same_code
 from abprof.model import POWER_CAP, Advice, Block, Comparison, Header, Observation, Proof, Record, Run
 from abprof.observe import observe
-from abprof.sentence import summarise
+from abprof.sentence import summarise, untimed
 from abprof.why import explained
 
 MOST_ATTEMPTS = 2 * stats.LOOKS[-1]  # a cell whose epochs keep failing or losing all rounds is given up
@@ -46,6 +46,8 @@ def judge(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) 
     `run_head` is a run without results (its lists of results are not read). Raises ValueError on impossible input: a
     kept round with a time that is not positive and finite, or rounds of a cell that the run does not have.
     """
+    if not run_head.settings.timed:
+        return Judgement(header=untimed(run_head), observations=(), comparisons=(), within=(), controls=(), warnings=())
     evidence = gather(run_head, blocks, proofs)
     rows: dict[Role, list[Comparison]] = {"target": [], "peer": [], "variant": [], "control": []}
     for item in evidence.values():

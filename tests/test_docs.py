@@ -65,8 +65,10 @@ def follow(lab: Lab, command: str) -> Result:
     ]
     if "--help" in words:
         return lab.command(*words)
-    if words[0] in {"demo", "selfcheck", "run-cell"}:
-        return lab.command(words[0], "--help")  # tests/test_demo.py, test_selfcheck.py and test_run_cell.py run them
+    if words[0] in {"demo", "selfcheck", "run-cell"} or words[:2] == ["memory", "main"]:
+        return lab.command(
+            words[0], "--help"
+        )  # tests/test_demo.py, test_selfcheck.py, test_run_cell.py, tests/ncu/ run them
     if words[0] == "list":
         return lab.command(*words, "--repo", str(lab.repo.path), "--device", "simulated")
     if words[0] == "rerun":

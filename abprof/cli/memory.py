@@ -1,62 +1,194 @@
-"""`abprof memory`: memory traffic per kernel and call."""
+"""`abprof memory`: memory traffic per kernel and call, of refs, of any program, or from files that exist."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+from abprof.cli import shared
+from abprof.cli.completion import refs as complete_refs
+from abprof.cli.guard import while_read
 from abprof.errors import AbprofError, Exit
 
+if TYPE_CHECKING:
+    from abprof.report.memory import Group
+
 _FORMATS = ("md", "csv", "json")
+_PROGRAM = "abprof.program"  # in the context: what stands behind `--`
+_ALWAYS = {"warmup", "runs", "out", "format", "json"}
+_BESIDE = {"--from": {*_ALWAYS, "from_", "kernel"}, "-- PROGRAM": {*_ALWAYS, "kernel", "nvtx", "export", "quiet"}}
+_NOT_BESIDE_REFS = {"from_", "kernel", "nvtx", "export"}
+
+
+class BeforeProgram(TyperCommand):
+    """A command line behind which a whole other one may stand: `-- PROGRAM ITS ARGS`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what is before the `--`."""
+        own = args[: args.index("--")] if "--" in args else args
+        ctx.meta[_PROGRAM] = args[len(own) + 1 :] if len(own) < len(args) else None
+        return super().parse_args(ctx, own)
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("memory", help=memory.__doc__, short_help="DRAM, L2, L1 traffic from ncu's CSV files.")(memory)
+    help = "DRAM, L2, L1 traffic of each kernel, by Nsight Compute."
+    app.command("memory", help=memory.__doc__, short_help=help, cls=BeforeProgram)(memory)
 
 
 def memory(
+    ctx: typer.Context,
+    refs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[BASE [TARGET]... | -- PROGRAM ARGS]", help="Refs, or a program.", autocompletion=complete_refs
+        ),
+    ] = [],  # noqa: B006
     from_: Annotated[
         list[str], typer.Option("--from", metavar="FILE.csv", help="What `ncu --csv` wrote; the first is base.")
-    ],
-    warmup: Annotated[list[int], typer.Option(metavar="CALLS", help="Warm-up calls of a shape; once, or per file.")],
-    runs: Annotated[list[int], typer.Option(metavar="CALLS", help="Calls after them; once, or per file.")],
+    ] = [],  # noqa: B006
+    warmup: Annotated[
+        list[int],
+        typer.Option(metavar="CALLS", help="Warm-up calls of a shape; of refs 10; with --from also per file."),
+    ] = [],  # noqa: B006
+    runs: Annotated[
+        list[int], typer.Option(metavar="CALLS", help="Calls after them; of refs 50; with --from also per file.")
+    ] = [],  # noqa: B006
     kernel: Annotated[
         list[str], typer.Option(metavar="NAME|GLOB", help="Kernel under test: must be there; others are `other`.")
     ] = [],  # noqa: B006
+    nvtx: Annotated[
+        str, typer.Option(metavar="RANGE", help="Of a program only what is in this NVTX range (NAME/ for push/pop).")
+    ] = "",
+    export: Annotated[
+        str, typer.Option(metavar="FILE.ncu-rep", help="Where a program's report is kept; else in this folder.")
+    ] = "",
     out: Annotated[list[str], typer.Option(metavar="FILE.csv|.md|.json", help="Write it there as well.")] = [],  # noqa: B006
     format: Annotated[str, typer.Option(metavar="|".join(_FORMATS), help="Print this instead of a table.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    repo: shared.Repo = ".",
+    kernels: shared.Kernels = [],  # noqa: B006
+    workloads: shared.Workloads = [],  # noqa: B006
+    workloads_from: shared.WorkloadsFrom = "",
+    preset: shared.Preset = "",
+    only: shared.Only = [],  # noqa: B006
+    set_: shared.Set = [],  # noqa: B006
+    peers: shared.Peers = True,
+    peer: shared.Peer = [],  # noqa: B006
+    device: shared.Device = [],  # noqa: B006
+    python: shared.Python = [],  # noqa: B006
+    seed: shared.Seed = 0,
+    timeout: shared.Timeout = "120s",
+    build_timeout: shared.BuildTimeout = "30m",
+    env: shared.Env = "",
+    runs_dir: shared.RunsDir = "",
+    rebuild: shared.Rebuild = False,
+    no_wait: shared.NoWait = False,
+    quiet: shared.Quiet = False,
+    verbose: shared.Verbose = False,
 ) -> int:
-    """DRAM, L2 and L1 bytes of each kernel, per launch and per call, from files that Nsight Compute's `ncu --csv` wrote.
+    """DRAM, L2 and L1 bytes of each kernel, per launch and per call.
 
-    Each file holds warm-up + runs calls of each shape; the warm-ups are dropped. Several files are compared with the
-    first. A count that is no multiple of warm-up + runs is refused (exit code 2). docs/MEMORY.md has the rules.
+    `abprof memory BASE TARGET` runs every cell, side, variant and peer under Nsight Compute, each in a process of its own;
+    `abprof memory --warmup 10 --runs 50 -- ./main --its args` any program; `--from` reads files that `ncu --csv` wrote.
+    Each shape is called warm-up + runs times, and the warm-ups are dropped. A count that is no multiple of warm-up +
+    runs is refused (exit code 2). docs/MEMORY.md has the rules.
     """
-    from abprof import runfolder
-    from abprof.cli.guard import while_read
+    options = dict(locals())
+    program: list[str] | None = ctx.meta[_PROGRAM]
+    asked = [name for name, given in (("BASE", refs), ("--from", from_), ("-- PROGRAM", program)) if given]
+    if len(asked) != 1:
+        what = f"{asked[0]} with {asked[1]}" if asked else "of what?"
+        advice = "abprof memory BASE TARGET, or --from FILE.csv, or -- PROGRAM ARGS"
+        raise AbprofError(what, advice=advice)
+    _nothing_else(ctx, asked[0])
+    printing = _format(format, json=json)
+    targets = [(Path(name), _suffix(name)) for name in out]
+    if refs:
+        return _of_refs(options, printing, targets)
+    for name, values in (("--warmup", warmup), ("--runs", runs)):
+        if not values:
+            raise AbprofError("how many calls does each shape make?", where=name, advice=f"{name} N; see --help")
+    groups = _of_program(options, program) if program else _of_files(options)
+    return _show(groups, printing, targets)
+
+
+def _of_files(options: Mapping[str, Any]) -> list[Group]:
     from abprof.memory import measured
+    from abprof.report.memory import Group
+
+    files = options["from_"]
+    warmups = _per_file(options["warmup"], len(files), "--warmup")
+    counts = _per_file(options["runs"], len(files), "--runs")
+    made = [
+        measured(Path(name), warmup=before, runs=after, kernels=options["kernel"])
+        for name, before, after in zip(files, warmups, counts, strict=True)
+    ]
+    return [Group(tuple(made))]
+
+
+def _of_program(options: Mapping[str, Any], program: Sequence[str]) -> list[Group]:
+    from abprof.ncu.program import recorded
+    from abprof.report.memory import Group
+
+    (warmup,), (runs,) = (_per_file(options[name], 1, f"--{name}") for name in ("warmup", "runs"))
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    report = Path(options["export"] or f"{Path(program[0]).name}-{stamp}.ncu-rep")
+
+    def say(line: str) -> None:
+        if not options["quiet"]:
+            print(line, file=sys.stderr)
+
+    kernels, nvtx = options["kernel"], options["nvtx"]
+    return [Group((recorded(program, report, warmup=warmup, runs=runs, kernels=kernels, nvtx=nvtx, say=say),))]
+
+
+def _of_refs(options: Mapping[str, Any], printing: str, targets: Sequence[tuple[Path, str]]) -> int:
+    from abprof import profiling
+    from abprof.cli.options import config_from
+    from abprof.cli.run import defaults
+    from abprof.ncu.capture import memory as order
+    from abprof.report.profiled import groups
+    from abprof.view import View
+
+    (warmup,) = _per_file(options["warmup"] or [10], 1, "--warmup")
+    (runs,) = _per_file(options["runs"] or [50], 1, "--runs")
+    config = config_from({**defaults(), **options}, sys.argv[1:])
+    view = View(quiet=options["quiet"], verbose=options["verbose"])
+    finished, folder = profiling.refs(config, order(warmup, runs), view)
+    _show(groups(finished), printing, targets)
+    view.say(f"kept in {os.path.relpath(folder)}: memory.csv, memory.md, report.html, ncu/*.ncu-rep")
+    return Exit.INTERRUPTED if finished.status == "interrupted" else finished.header.exit_code if finished.header else 2
+
+
+def _show(groups: Sequence[Group], printing: str, targets: Sequence[tuple[Path, str]]) -> int:
+    from abprof import runfolder
     from abprof.report import memory as tables
 
-    format = _format(format, json=json)
-    targets = [(Path(name), _suffix(name)) for name in out]
-    warmups, counts = _per_file(warmup, len(from_), "--warmup"), _per_file(runs, len(from_), "--runs")
-    made = [
-        measured(Path(name), warmup=before, runs=after, kernels=kernel)
-        for name, before, after in zip(from_, warmups, counts, strict=True)
-    ]
     for path, suffix in targets:
-        runfolder.put(path, tables.FORMATS[suffix](made).encode())
+        runfolder.put(path, tables.FORMATS[suffix](groups).encode())
     with while_read():
-        if format:
-            sys.stdout.write(tables.FORMATS[format](made))
+        if printing:
+            sys.stdout.write(tables.FORMATS[printing](groups))
         else:
-            tables.show(made)
+            tables.show(groups)
     return Exit.OK
+
+
+def _nothing_else(ctx: typer.Context, mode: str) -> None:
+    """Raises AbprofError for an option that would not be followed."""
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name) if param.name else None
+        follows = param.name in _BESIDE[mode] if mode in _BESIDE else param.name not in _NOT_BESIDE_REFS
+        if source and source.name == "COMMANDLINE" and not follows:
+            raise AbprofError(f"it says nothing beside {mode}", where=param.opts[0], advice="leave it out")
 
 
 def _format(format: str, *, json: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from abprof.cli import shared
 from abprof.cli.completion import refs as complete_refs
 from abprof.cli.guard import while_read
+from abprof.cli.shared import MATRIX, MEASURING, OUTPUT, PLACE, Many
 from abprof.cli.variables import FromEnvironment, as_given
 from abprof.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
     from abprof.model import Run
 
-MATRIX, MEASURING, OUTPUT, PLACE = "Matrix", "Measuring", "Output", "Place"
-Many = list[str]
 _BESIDE_RESUME = {
     "resume": "",
     "repo": "--repo",
@@ -33,6 +34,11 @@ _BESIDE_RESUME = {
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     app.command("run", help=run.__doc__, cls=FromEnvironment)(run)
+
+
+def defaults() -> dict[str, Any]:
+    """What `run` does where an option is not given, for verbs that share its set-up and lack some of its options."""
+    return {name: param.default for name, param in inspect.signature(run).parameters.items() if name != "ctx"}
 
 
 def options_with_values(command: Any) -> set[str]:
@@ -51,30 +57,17 @@ def run(
             autocompletion=complete_refs,
         ),
     ] = [],  # noqa: B006
-    repo: Annotated[str, typer.Option(help="The git repository.", rich_help_panel=PLACE)] = ".",
-    kernels: Annotated[Many, typer.Option(help="Only these kernel packages.", rich_help_panel=MATRIX)] = [],  # noqa: B006
-    workloads: Annotated[Many, typer.Option(help="Only these workloads.", rich_help_panel=MATRIX)] = [],  # noqa: B006
-    workloads_from: Annotated[
-        str,
-        typer.Option(metavar="base|target|PATH", help="Where the workloads are taken from.", rich_help_panel=MATRIX),
-    ] = "",
-    preset: Annotated[str, typer.Option(help="Matrix: smoke, default, full, ...", rich_help_panel=MATRIX)] = "",
-    only: Annotated[
-        Many, typer.Option(metavar="AXIS=VALUE|GLOB", help="Only these cells.", rich_help_panel=MATRIX)
-    ] = [],  # noqa: B006
-    set_: Annotated[
-        Many, typer.Option("--set", metavar="AXIS=V1,V2", help="Other values for an axis.", rich_help_panel=MATRIX)
-    ] = [],  # noqa: B006
-    peers: Annotated[
-        bool, typer.Option("--peers/--no-peers", help="Measure library peers too.", rich_help_panel=MATRIX)
-    ] = True,
-    peer: Annotated[
-        Many, typer.Option(metavar="NAME|all", help="Only these peers, slow ones too.", rich_help_panel=MATRIX)
-    ] = [],  # noqa: B006
-    device: Annotated[Many, typer.Option(help="cpu, cuda, cuda:N or a GPU's UUID.", rich_help_panel=PLACE)] = [],  # noqa: B006
-    python: Annotated[
-        Many, typer.Option(metavar="[SIDE=]PATH", help="The workers' interpreter.", rich_help_panel=PLACE)
-    ] = [],  # noqa: B006
+    repo: shared.Repo = ".",
+    kernels: shared.Kernels = [],  # noqa: B006
+    workloads: shared.Workloads = [],  # noqa: B006
+    workloads_from: shared.WorkloadsFrom = "",
+    preset: shared.Preset = "",
+    only: shared.Only = [],  # noqa: B006
+    set_: shared.Set = [],  # noqa: B006
+    peers: shared.Peers = True,
+    peer: shared.Peer = [],  # noqa: B006
+    device: shared.Device = [],  # noqa: B006
+    python: shared.Python = [],  # noqa: B006
     threshold: Annotated[
         str, typer.Option(metavar="PCT", help="A change counts beyond this.", rich_help_panel=MEASURING)
     ] = "",
@@ -124,20 +117,14 @@ def run(
     all_: Annotated[
         bool, typer.Option("--all", help="Measure and show unchanged cells too.", rich_help_panel=MATRIX)
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of inputs and orders.", rich_help_panel=MEASURING)] = 0,
-    timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="One answer of a worker.", rich_help_panel=MEASURING)
-    ] = "120s",
-    build_timeout: Annotated[str, typer.Option(metavar="TIME", help="One build.", rich_help_panel=PLACE)] = "30m",
+    seed: shared.Seed = 0,
+    timeout: shared.Timeout = "120s",
+    build_timeout: shared.BuildTimeout = "30m",
     fail_on: Annotated[
         str, typer.Option(metavar="WHAT", help="slower,broken (default), unclear, never.", rich_help_panel=OUTPUT)
     ] = "slower,broken",
-    runs_dir: Annotated[
-        str, typer.Option(metavar="PATH", help="Where run folders are made.", rich_help_panel=OUTPUT)
-    ] = "",
-    env: Annotated[
-        str, typer.Option(metavar="user|clean", help="The workers' environment.", rich_help_panel=PLACE)
-    ] = "",
+    runs_dir: shared.RunsDir = "",
+    env: shared.Env = "",
     autotune: Annotated[
         str,
         typer.Option(metavar="pinned|each-epoch", help="Triton's autotuning.", rich_help_panel=PLACE),
@@ -150,28 +137,20 @@ def run(
             rich_help_panel=PLACE,
         ),
     ] = "inside",
-    rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Build even what is cached.", rich_help_panel=PLACE)
-    ] = False,
+    rebuild: shared.Rebuild = False,
     keep_worktrees: Annotated[
         bool, typer.Option("--keep-worktrees", help="Leave the worktrees for debugging.", rich_help_panel=PLACE)
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and an estimate.", rich_help_panel=OUTPUT)
     ] = False,
-    no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Do not wait for a busy device.", rich_help_panel=PLACE)
-    ] = False,
+    no_wait: shared.NoWait = False,
     resume: Annotated[
         str, typer.Option(metavar="RUN", help="Go on with an interrupted run.", rich_help_panel=PLACE)
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print run.json's content.", rich_help_panel=OUTPUT)] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Only warnings and the result.", rich_help_panel=OUTPUT)
-    ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="All of the builds' output.", rich_help_panel=OUTPUT)
-    ] = False,
+    quiet: shared.Quiet = False,
+    verbose: shared.Verbose = False,
 ) -> int:
     """Compare two refs or more, or profile one branch alone.
 

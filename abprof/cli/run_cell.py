@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from abprof.cli import shared
 from abprof.cli.completion import refs as complete_refs
 from abprof.errors import Exit
 
@@ -23,19 +24,19 @@ def run_cell(
     peer: Annotated[str, typer.Option(metavar="NAME", help="This peer of the workload, in place of the kernel.")] = "",
     warmup: Annotated[int, typer.Option(metavar="CALLS", help="Calls before the runs, alike in all.")] = 10,
     runs: Annotated[int, typer.Option(metavar="CALLS", help="Calls.")] = 50,
-    repo: Annotated[str, typer.Option(help="The git repository.")] = ".",
-    device: Annotated[list[str], typer.Option(help="cpu, cuda, cuda:N or a GPU's UUID.")] = [],  # noqa: B006
+    repo: shared.Repo = ".",
+    device: shared.Device = [],  # noqa: B006
     python: Annotated[str, typer.Option(metavar="PATH", help="The worker's interpreter.")] = "",
     preset: Annotated[str, typer.Option(help="Whose axes the id has; mostly `default` will do.")] = "",
     workloads_from: Annotated[str, typer.Option(metavar="base|PATH", help="Where the workloads are taken from.")] = "",
     seed: Annotated[int, typer.Option(help="Seed of inputs.")] = 0,
-    env: Annotated[str, typer.Option(metavar="user|clean", help="The worker's environment.")] = "",
-    timeout: Annotated[str, typer.Option(metavar="TIME", help="One answer, before the calls.")] = "120s",
-    build_timeout: Annotated[str, typer.Option(metavar="TIME", help="The build.")] = "30m",
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build even what is cached.")] = False,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for a busy device.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and the line.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All of the build's output.")] = False,
+    env: shared.Env = "",
+    timeout: shared.Timeout = "120s",
+    build_timeout: shared.BuildTimeout = "30m",
+    rebuild: shared.Rebuild = False,
+    no_wait: shared.NoWait = False,
+    quiet: shared.Quiet = False,
+    verbose: shared.Verbose = False,
 ) -> int:
     """Call one cell of one side in the foreground, with no measuring apparatus around it; then say what was run.
 

@@ -55,9 +55,7 @@ def take(recording: Recording, *, warmup: int, runs: int, kernels: Sequence[str]
 
     `kernels`: globs of the kernels under test; each has to be there, and only theirs have to be whole.
     """
-    if warmup < 0 or runs < 1:
-        wrong = ("--warmup", warmup, "0 or more") if warmup < 0 else ("--runs", runs, "1 or more")
-        raise AbprofError(f"{wrong[1]} calls", where=wrong[0], advice=f"it is {wrong[2]}")
+    refuse_odd(warmup, runs)
     groups: dict[Name, list[int]] = {}
     for place, launch in enumerate(recording.launches):
         groups.setdefault((launch.kernel, launch.grid, launch.block), []).append(place)
@@ -76,6 +74,30 @@ def take(recording: Recording, *, warmup: int, runs: int, kernels: Sequence[str]
         raise _refusal(recording, torn, warmup, runs)
     counted = tuple(tuple(_counted(recording, part, warmup, calls) for part in shape) for shape in shapes)
     return Census(warmup, runs, counted, {name: len(places) for name, places in apart.items()}, tuple(notes))
+
+
+def refuse_odd(warmup: int, runs: int) -> None:
+    """Raises AbprofError for numbers of calls that nothing can be counted by."""
+    for name, value, least in (("--warmup", warmup, 0), ("--runs", runs, 1)):
+        if value < least:
+            raise AbprofError(f"{value} calls", where=name, advice=f"it is {least} or more")
+
+
+def take_one(recording: Recording, *, warmup: int, runs: int) -> Census:
+    """Count a recording of one shape, of its calls and nothing else: every kernel's launches are a whole number of calls.
+
+    Raises AbprofError where they are not.
+    """
+    groups: dict[Name, list[int]] = {}
+    for place, launch in enumerate(recording.launches):
+        groups.setdefault((launch.kernel, launch.grid, launch.block), []).append(place)
+    calls = warmup + runs
+    torn = {name: places for name, places in groups.items() if len(places) % calls}
+    if torn:
+        raise _refusal(recording, torn, warmup, runs, "does every call launch the same? the first one is not counted")
+    parts = [_Part(name, tuple(places)) for name, places in groups.items()]
+    notes = [_note(part.name, len(part.places), 1, calls) for part in parts if len(part.places) > calls]
+    return Census(warmup, runs, (tuple(_counted(recording, part, warmup, calls) for part in parts),), {}, tuple(notes))
 
 
 def said(name: Name) -> str:
@@ -99,12 +121,16 @@ def _refuse_absent(recording: Recording, groups: Mapping[Name, object], kernels:
             raise AbprofError(what, where=str(recording.path), advice=f"launched: {there[:300]}")
 
 
-def _refusal(recording: Recording, torn: Mapping[Name, Sequence[int]], warmup: int, runs: int) -> AbprofError:
+_ASKED = "are --warmup and --runs those of the recording? --kernel NAME judges one kernel among others"
+
+
+def _refusal(
+    recording: Recording, torn: Mapping[Name, Sequence[int]], warmup: int, runs: int, advice: str = _ASKED
+) -> AbprofError:
     calls = warmup + runs
     counts = [f"{said(name)}: {len(places)}" for name, places in torn.items()]
     more = f" and {len(counts) - 4} more" if len(counts) > 4 else ""
     what = f"launches are no multiple of {calls} ({warmup} warm-up + {runs} runs): {'; '.join(counts[:4])}{more}"
-    advice = "are --warmup and --runs those of the recording? --kernel NAME judges one kernel among others"
     return AbprofError(what, where=str(recording.path), advice=advice)
 
 

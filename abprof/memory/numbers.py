@@ -50,6 +50,11 @@ def bytes_of(text: str, unit: str, mark: str) -> float | None:
     return value * scale
 
 
+def plain(text: str, mark: str) -> float | None:
+    """A number whose decimal mark is known; None for what is none."""
+    return _parsed(_BLANKS.sub("", text), mark)
+
+
 def _told_by(text: str) -> str:
     """The decimal mark that this number gives away."""
     if not _SHAPE.fullmatch(text) or not ("." in text or "," in text):

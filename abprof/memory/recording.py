@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,12 +30,16 @@ _HEADER = re.compile(r'"ID"(?P<quoted>[,;\t])|^ID(?P<bare>[,;\t])')
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a kernel. `bytes`: level -> bytes moved; a level that was not recorded is not there."""
+    """One launch of a kernel. `bytes`: level -> bytes moved; a level that was not recorded is not there.
+
+    `values`: other metrics that were asked for, as they were printed.
+    """
 
     kernel: str
     grid: str  # "" where the file does not say
     block: str
     bytes: Mapping[str, float]
+    values: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,15 @@ class _Seen:
 
 
 @dataclass(frozen=True)
+class _Read:
+    """What is read of a file so far."""
+
+    wanted: Set[str]  # metrics
+    seen: dict[tuple[int, str, str], _Seen] = field(default_factory=dict)
+    telling: list[str] = field(default_factory=list)  # numbers that may tell the decimal mark
+
+
+@dataclass(frozen=True)
 class _Header:
     columns: tuple[str, ...]
     mark: str
@@ -73,23 +86,25 @@ class _Header:
         return self.columns.index("Metric Value") + 1 if self.page == "details" else len(self.columns)
 
 
-def read(path: Path) -> Recording:
-    """The recording in this file. Raises AbprofError, naming the line, for what cannot be read as one."""
+def read(path: Path, metrics: Sequence[str] = ()) -> Recording:
+    """The recording in this file. Raises AbprofError, naming the line, for what cannot be read as one.
+
+    `metrics`: others than bytes to be read too; the file is then in base units and in the locale C.
+    """
     lines = re.split(r"\r\n|\n|\r", _text(path))
-    seen: dict[tuple[int, str, str], _Seen] = {}
-    telling: list[str] = []
+    into = _Read(_WANTED | set(metrics))
     pages: dict[str, None] = {}
     try:
         for header, rows in _tables(lines):
             pages[header.page] = None
             take = _details if header.page == "details" else _raw
-            take(header, rows, seen, telling)
+            take(header, rows, into)
         if not pages:
             raise _headless(lines)
-        if not seen:
+        if not into.seen:
             raise AbprofError("a header of ncu --csv and no launch below it", advice="was the filter too narrow?")
-        mark = numbers.decimal_mark(dict.fromkeys(telling))
-        launches, sources = _launches(seen.values(), mark)
+        mark = "." if metrics else numbers.decimal_mark(dict.fromkeys(into.telling))
+        launches, sources = _launches(into.seen.values(), mark, metrics)
     except AbprofError as error:
         raise AbprofError(error.what, where=f"{path}{error.where}", advice=error.advice) from None
     if not any(launch.bytes for launch in launches):
@@ -180,22 +195,18 @@ def _split(line: str, mark: str) -> list[str] | None:
         return None
 
 
-def _details(
-    header: _Header, rows: list[tuple[int, list[str]]], seen: dict[tuple[int, str, str], _Seen], telling: list[str]
-) -> None:
+def _details(header: _Header, rows: list[tuple[int, list[str]]], into: _Read) -> None:
     """A row for each metric of each launch."""
     for place, cells in rows:
         row = dict(zip(header.columns, cells, strict=False))
-        one = _of(header, row, place, seen)
+        one = _of(header, row, place, into.seen)
         name, unit, value = row["Metric Name"].strip(), row["Metric Unit"].strip(), row["Metric Value"].strip()
-        _keep(one, name, unit, value, place)
+        _keep(one, name, unit, value, place, into.wanted)
         if unit:
-            telling.append(value)
+            into.telling.append(value)
 
 
-def _raw(
-    header: _Header, rows: list[tuple[int, list[str]]], seen: dict[tuple[int, str, str], _Seen], telling: list[str]
-) -> None:
+def _raw(header: _Header, rows: list[tuple[int, list[str]]], into: _Read) -> None:
     """A row for each launch, a column for each metric; the first row has the units."""
     units: dict[str, str] = {}
     metrics = [name for name in header.columns if name not in _PLAIN]
@@ -207,12 +218,12 @@ def _raw(
         if not units:
             what = "no row of units between the header and the first launch"
             raise AbprofError(what, where=f":{place}", advice="leave the file as ncu wrote it")
-        if _key(header, row) in seen:
+        if _key(header, row) in into.seen:
             raise AbprofError(f"launch {row['ID']} stands twice", where=f":{place}")
-        one = _of(header, row, place, seen)
+        one = _of(header, row, place, into.seen)
         for name in metrics:
-            _keep(one, name, units[name].strip(), row[name].strip(), place)
-        telling += [row[name] for name in metrics if units[name]]
+            _keep(one, name, units[name].strip(), row[name].strip(), place, into.wanted)
+        into.telling.extend(row[name] for name in metrics if units[name])
 
 
 def _key(header: _Header, row: Mapping[str, str]) -> tuple[int, str, str]:
@@ -231,34 +242,35 @@ def _of(header: _Header, row: Mapping[str, str], place: int, seen: dict[tuple[in
     return one
 
 
-def _keep(one: _Seen, name: str, unit: str, value: str, place: int) -> None:
+def _keep(one: _Seen, name: str, unit: str, value: str, place: int, wanted: Set[str]) -> None:
     if name in _GRID:
         one.grid = one.grid or value
     elif name in _BLOCK:
         one.block = one.block or value
-    elif name in _WANTED:
+    elif name in wanted:
         before = one.values.setdefault(name, (value, unit, place))
         if before[:2] != (value, unit):
             what = f"{name} of one launch is {before[0]} {before[1]} in line {before[2]} and {value} {unit} here"
             raise AbprofError(what, where=f":{place}")
 
 
-def _launches(seen: Iterable[_Seen], mark: str) -> tuple[tuple[Launch, ...], dict[str, str]]:
+def _launches(seen: Iterable[_Seen], mark: str, metrics: Sequence[str]) -> tuple[tuple[Launch, ...], dict[str, str]]:
     """Every launch with its bytes, and for each level the metrics that they are read from."""
     launches: list[Launch] = []
     sources: dict[str, dict[str, None]] = {}
     for one in seen:
-        moved: dict[str, float] = {}
-        for level, source, number in _moved(_numbers(one, mark)):
-            moved[level] = number
+        of_levels: dict[str, float] = {}
+        for level, source, number in moved(_numbers(one, mark)):
+            of_levels[level] = number
             sources.setdefault(level, {})[source] = None
-        launches.append(Launch(one.kernel, one.grid, one.block, moved))
+        launches.append(Launch(one.kernel, one.grid, one.block, of_levels, _others(one, mark, metrics)))
     return tuple(launches), {level: " or ".join(names) for level, names in sources.items()}
 
 
 def _numbers(one: _Seen, mark: str) -> dict[str, float]:
     found: dict[str, float] = {}
-    for name, (value, unit, place) in one.values.items():
+    for name in _WANTED & one.values.keys():
+        value, unit, place = one.values[name]
         try:
             number = numbers.bytes_of(value, unit, mark)
         except AbprofError as error:
@@ -268,8 +280,13 @@ def _numbers(one: _Seen, mark: str) -> dict[str, float]:
     return found
 
 
-def _moved(found: Mapping[str, float]) -> Iterator[tuple[str, str, float]]:
-    """Level, metric, bytes. DRAM's is read + write where the sum of both was not recorded."""
+def _others(one: _Seen, mark: str, metrics: Sequence[str]) -> dict[str, float]:
+    told = {name: numbers.plain(one.values[name][0], mark) for name in metrics if name in one.values}
+    return {name: number for name, number in told.items() if number is not None}
+
+
+def moved(found: Mapping[str, float]) -> Iterator[tuple[str, str, float]]:
+    """Of a launch's metrics: level, metric, bytes. DRAM's is read + write where the sum of both was not recorded."""
     for level, name in METRICS.items():
         if name in found:
             yield level, name, found[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .census import Census, Counted, Name, matches, said
@@ -47,6 +47,14 @@ class Table:
     sums: tuple[Row, ...]
     outside: Mapping[Name, int]
     notes: tuple[str, ...]
+    cell: str = ""  # whose it is, where abprof recorded it
+    arm: str = ""
+    minimum: Mapping[str, float] = field(default_factory=dict)  # level -> bytes of a call that are predicted at least
+
+    @property
+    def label(self) -> str:
+        """What it is called: an arm of a cell, or a file."""
+        return f"{self.cell} {self.arm}" if self.cell else str(self.path)
 
     @property
     def shapes(self) -> int:
@@ -81,11 +89,16 @@ def table(recording: Recording, census: Census, kernels: Sequence[str] = ()) -> 
     for place, shape in enumerate(census.shapes, 1):
         mine = [_row(place, counted, census, kernels) for counted in shape]
         rows += mine
-        kinds = [kind for kind in ("compute", "other") if any(row.kind == kind for row in mine)]
-        sums += [_sum(place, kind, [row for row in mine if kind in (row.kind, "all")]) for kind in (*kinds, "all")]
+        sums += summed(place, mine)
         notes += [note for counted in shape for note in _gaps(counted, recording.sources)]
     return Table(recording.path, recording.page, recording.sources, census.warmup, census.runs, tuple(rows), tuple(sums),
                  census.outside, tuple(notes))  # fmt: skip
+
+
+def summed(shape: int, rows: Sequence[Row]) -> list[Row]:
+    """The sums over a shape's kernels: of each kind there is, and of all."""
+    kinds = [kind for kind in ("compute", "other") if any(row.kind == kind for row in rows)]
+    return [_sum(shape, kind, [row for row in rows if kind in (row.kind, "all")]) for kind in (*kinds, "all")]
 
 
 def beside(base: Table, target: Table) -> list[Pair]:
@@ -95,7 +108,8 @@ def beside(base: Table, target: Table) -> list[Pair]:
 
 def sums_beside(base: Table, target: Table) -> list[Pair]:
     """The sums of each shape."""
-    return _paired(base.sums, target.sums, (lambda row: (row.shape, row.kind),))
+    pairs = _paired(base.sums, target.sums, (lambda row: (row.shape, row.kind),))
+    return sorted(pairs, key=lambda pair: (pair.either.shape, ("compute", "other", "all").index(pair.either.kind)))
 
 
 def _exactly(row: Row) -> tuple[object, ...]:
@@ -125,12 +139,13 @@ def _row(shape: int, counted: Counted, census: Census, kernels: Sequence[str]) -
     per_launch = {level: None if total is None else total / len(counted.kept) for level, total in totals.items()}
     per_call = {level: None if total is None else total / census.runs for level, total in totals.items()}
     name = counted.name
-    computes = matches(name[0], kernels) if kernels else not _moves_only(name[0])
+    computes = matches(name[0], kernels) if kernels else not moves_only(name[0])
     return Row(shape, *name, "compute" if computes else "other", counted.launches, counted.a_call, per_launch, per_call)
 
 
-def _moves_only(kernel: str) -> bool:
-    """Torch says in template arguments what an elementwise kernel does; those of others tell of their parts."""
+def moves_only(kernel: str) -> bool:
+    """Whether a kernel by its name only moves or makes data. Torch says in template arguments what an elementwise kernel
+    does; those of others tell of their parts."""
     plain = kernel.replace("<unnamed>", "")
     own = re.split(r"[<(]", plain, maxsplit=1)[0]
     return _OTHER.search(plain if "at::" in own else own) is not None

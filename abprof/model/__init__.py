@@ -12,6 +12,7 @@ from abprof.model.base import Record, Status, Value, Verdict
 from abprof.model.built import Artefact, Build, Failure, Function, Kernel, Proof
 from abprof.model.judged import Advice, Cause, Comparison, Header, Metric, Observation
 from abprof.model.measured import Block, Census, CheckResult, Launch, MachineState, Outcome, Range, Trace, Turn
+from abprof.model.profiled import KernelProfile, Profile
 from abprof.model.run import Ceilings, Machine, Night, Run, Settings, Setup, Toolchain
 
 SCHEMA = 1
@@ -54,6 +55,7 @@ __all__ = [
     "Function",
     "Header",
     "Kernel",
+    "KernelProfile",
     "Launch",
     "Machine",
     "MachineState",
@@ -63,6 +65,7 @@ __all__ = [
     "Outcome",
     "Package",
     "Phase",
+    "Profile",
     "Proof",
     "Range",
     "Record",

@@ -10,6 +10,7 @@ from abprof.model.base import Record
 from abprof.model.built import Build, Kernel, Proof
 from abprof.model.judged import Advice, Comparison, Header, Observation
 from abprof.model.measured import Trace
+from abprof.model.profiled import Profile
 
 
 class Settings(Record, frozen=True, kw_only=True):
@@ -28,6 +29,7 @@ class Settings(Record, frozen=True, kw_only=True):
     thresholds: tuple[tuple[str, float], ...] = ()  # (cell pattern, per cent), from abprof.toml
     seed: int = 0
     epochs: int | None = None  # exactly so many of each cell, whatever is decided; None: until it is
+    timed: bool = True  # False: nothing is timed, and nothing judged (`abprof profile`, `abprof memory`)
     probes: tuple[str, ...] = ()  # what looks at the cells that changed, after all timing; no verdict reads it
 
     def threshold_of(self, cell: str) -> float:
@@ -119,6 +121,7 @@ class Run(Record, frozen=True, kw_only=True):
     proofs: tuple[Proof, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     traces: tuple[Trace, ...] = ()  # of --probe torch
+    profiles: tuple[Profile, ...] = ()  # under Nsight Compute: --probe ncu, `abprof profile`, `abprof memory`
     warnings: tuple[Advice, ...] = ()
 
     def side(self, id: str) -> Side:

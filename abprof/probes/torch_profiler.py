@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
@@ -14,7 +13,7 @@ from abprof.crew import Crew, posts
 from abprof.errors import AbprofError
 from abprof.measure import Ground
 from abprof.model import Arm, Census, Trace
-from abprof.names import safe_label
+from abprof.names import row_file
 from abprof.proc import WorkerDied, WorkerFault
 from abprof.protocols import Subject
 
@@ -38,9 +37,7 @@ def traces(ground: Ground, subjects: Sequence[Subject], folder: Path, epoch: int
 
 def file_name(cell: str, variant: str, side: str) -> str:
     """CELL-HASH.SIDE.json: a row's traces begin alike, and no two rows share a name."""
-    row = f"{cell} {variant}".strip()
-    digest = blake2b(row.encode(errors="replace"), digest_size=4).hexdigest()
-    return f"{safe_label(row, set(), digest)}-{digest}.{side}.json"
+    return f"{row_file(cell, variant)}.{side}.json"
 
 
 def _traced(ground: Ground, crew: Crew, subject: Subject, arm: Arm, folder: Path) -> Trace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from abprof.memory.recording import LEVELS
 from abprof.memory.traffic import Bytes, Pair, Row, Table, beside, sums_beside
@@ -16,43 +17,61 @@ from .tables import Line, csv_text, plain
 COLUMNS = (
     "file", "shape", "kernel", "grid", "block", "kind", "launches", "launches_a_call", "warmup", "runs",
     *(f"{level}_bytes_a_launch" for level in LEVELS), *(f"{level}_bytes_a_call" for level in LEVELS),
-    *(f"{level}_change_pct" for level in LEVELS), "in_files",
+    *(f"{level}_change_pct" for level in LEVELS), "in_files", "cell", "arm",
+    *(f"{level}_minimum_bytes" for level in LEVELS), "reason",
 )  # fmt: skip
 _ABSENT = "not launched"
+_MINIMUM = "predicted minimum"
+_SENTENCES = 8  # groups that the sentence speaks of
 
 
-def show(tables: Sequence[Table]) -> None:
+@dataclass(frozen=True)
+class Group:
+    """Tables that stand beside each other, base first, and who of them has none: (cell, arm, reason)."""
+
+    tables: tuple[Table, ...]
+    failed: tuple[tuple[str, str, str], ...] = ()
+
+
+def show(groups: Sequence[Group]) -> None:
     """Print it for a person."""
-    titled = [(words.clean(title), table) for title, table in _tables(tables)]
-    terminal.print_tables(titled, _notes(tables), _sentence(tables))
+    titled = [(words.clean(title), table) for group in groups for title, table in _tables(group.tables)]
+    terminal.print_tables(titled, _notes(groups), _sentence(groups))
 
 
-def csv(tables: Sequence[Table]) -> str:
-    """A line for each kernel of each file and shape, for the sums (`kernel` is empty), and for launches outside the calls."""
-    return csv_text(COLUMNS, [line for place, table in enumerate(tables) for line in _lines(tables[0], table, place)])
+def csv(groups: Sequence[Group]) -> str:
+    """A line for each kernel of each file and shape, for the sums (`kernel` is empty), for launches outside the calls, and
+    for each arm that has no table (kind `error`)."""
+    return csv_text(COLUMNS, [line for group in groups for line in _group_lines(group)])
 
 
-def markdown(tables: Sequence[Table]) -> str:
+def markdown(groups: Sequence[Group]) -> str:
     """The tables, what is to be known of them, the sentence."""
-    parts = [escape(_sentence(tables)), ""]
-    for title, table in _tables(tables):
-        ruler = ["---"] * table.left + ["---:"] * (len(table.header) - table.left)
-        parts += [f"**{escape(words.clean(title))}**", "", _bar(table.header), f"| {' | '.join(ruler)} |"]
-        parts += [*map(_bar, table.rows), ""]
-    parts += [f"- {escape(note)}" for note in _notes(tables)]
+    parts = [escape(_sentence(groups)), "", *tables_markdown(groups)]
+    parts += [f"- {escape(note)}" for note in _notes(groups)]
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
-def as_json(tables: Sequence[Table]) -> str:
+def tables_markdown(groups: Sequence[Group]) -> list[str]:
+    """The tables alone, as lines."""
+    parts = []
+    for title, table in (titled for group in groups for titled in _tables(group.tables)):
+        ruler = ["---"] * table.left + ["---:"] * (len(table.header) - table.left)
+        parts += [f"**{escape(words.clean(title))}**", "", _bar(table.header), f"| {' | '.join(ruler)} |"]
+        parts += [*map(_bar, table.rows), ""]
+    return parts
+
+
+def as_json(groups: Sequence[Group]) -> str:
     """The CSV's lines as objects, with notes and sentence; numbers are numbers, and what is not recorded is null."""
-    lines = [line for place, table in enumerate(tables) for line in _lines(tables[0], table, place)]
+    lines = [line for group in groups for line in _group_lines(group)]
     whole = ("shape", "launches", "launches_a_call", "warmup", "runs")
     rows = [{name: _plain_value(name, line.get(name, ""), whole) for name in COLUMNS} for line in lines]
-    content = {"sentence": _sentence(tables), "notes": _notes(tables), "rows": rows}
+    content = {"sentence": _sentence(groups), "notes": _notes(groups), "rows": rows}
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
 
-FORMATS: Mapping[str, Callable[[Sequence[Table]], str]] = {"csv": csv, "md": markdown, "json": as_json}
+FORMATS: Mapping[str, Callable[[Sequence[Group]], str]] = {"csv": csv, "md": markdown, "json": as_json}
 
 
 def _plain_value(name: str, text: str, whole: Sequence[str]) -> str | int | float | None:
@@ -68,6 +87,8 @@ def _bar(row: Sequence[str]) -> str:
 
 
 def _tables(tables: Sequence[Table]) -> Iterator[tuple[str, TextTable]]:
+    if not tables:
+        return
     if len(tables) == 1:
         for shape in range(1, tables[0].shapes + 1):
             yield _title(tables[0], shape), _alone(tables[0], shape)
@@ -76,13 +97,13 @@ def _tables(tables: Sequence[Table]) -> Iterator[tuple[str, TextTable]]:
     for target in tables[1:]:
         for shape in range(1, max(base.shapes, target.shapes) + 1):
             of = f", shape {shape}" if max(base.shapes, target.shapes) > 1 else ""
-            yield f"{base.path} (base) and {target.path}{of}: bytes a call", _two(base, target, shape)
+            yield f"{base.label} (base) and {target.label}{of}: bytes a call", _two(base, target, shape)
 
 
 def _title(table: Table, shape: int) -> str:
     of = f", shape {shape} of {table.shapes}" if table.shapes > 1 else ""
     calls = words.plural(table.runs, "call")
-    return f"{table.path}{of}: {calls} after {table.warmup} warm-ups"
+    return f"{table.label}{of}: {calls} after {table.warmup} warm-ups"
 
 
 def _alone(table: Table, shape: int) -> TextTable:
@@ -98,6 +119,9 @@ def _alone(table: Table, shape: int) -> TextTable:
         line = [name, row.grid, row.block, row.kind if row.kernel else "", str(row.a_call), *_sizes(row.per_call)]
         line += (_sizes(row.per_launch) if row.kernel else [""] * len(LEVELS)) if several else []
         lines.append(tuple(words.clean(cell) for cell in line))
+    if table.minimum:
+        sizes = [_least(table, level) for level in LEVELS]
+        lines.append((_MINIMUM, "", "", "", "", *sizes, *([""] * len(LEVELS) if several else [])))
     return TextTable(tuple(header), tuple(lines), 4)
 
 
@@ -105,7 +129,7 @@ def _two(base: Table, target: Table, shape: int) -> TextTable:
     """Two files: a line for each kernel and level."""
     pairs = [pair for pair in beside(base, target) if pair.either.shape == shape]
     sums = [pair for pair in sums_beside(base, target) if pair.either.shape == shape]
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for pair in [*pairs, *(sums if len(sums) > 2 else [pair for pair in sums if pair.either.kind == "all"])]:
         row = pair.either
         name = words.clean(row.kernel, 60) or f"all {row.kind} kernels".replace("all all", "all")
@@ -113,7 +137,16 @@ def _two(base: Table, target: Table, shape: int) -> TextTable:
         for level, label in LEVELS.items():
             before, after = (_size(one, level) for one in (pair.base, pair.target))
             lines.append((name, row.kind if row.kernel else "", label, calls, before, after, _change(pair, level)))
+    for level, label in LEVELS.items():
+        least = [_least(one, level) for one in (base, target)]
+        if any(least):
+            lines.append((_MINIMUM, "", label, "", *least, ""))
     return TextTable(("kernel", "kind", "level", "launches a call", "base", "target", "change"), tuple(lines), 3)
+
+
+def _least(table: Table, level: str) -> str:
+    """What is predicted; nothing where the workload does not say."""
+    return words.size(table.minimum[level]) if level in table.minimum else ""
 
 
 def _sizes(of: Bytes) -> list[str]:
@@ -129,16 +162,22 @@ def _change(pair: Pair, level: str) -> str:
     return "" if pct is None else f"{pct:+.1f} %"
 
 
-def _notes(tables: Sequence[Table]) -> list[str]:
-    """What a reader must know: how launches were counted, what lies outside the calls, what is not comparable."""
-    found = [words.clean(f"{table.path}: {note}", 400) for table in tables for note in _of(table)]
+def _notes(groups: Sequence[Group]) -> list[str]:
+    """What a reader must know: who failed, how launches were counted, what lies outside the calls, what is not
+    comparable."""
+    failed = [words.clean(f"{cell} {arm}: {reason}", 400) for group in groups for cell, arm, reason in group.failed]
+    return failed + [note for group in groups for note in _group_notes(group.tables)]
+
+
+def _group_notes(tables: Sequence[Table]) -> list[str]:
+    found = [words.clean(f"{table.label}: {note}", 400) for table in tables for note in _of(table)]
     for other in tables[1:]:
         if other.shapes != tables[0].shapes:
-            found.append(f"{other.path} has {other.shapes} shapes, {tables[0].path} {tables[0].shapes}")
+            found.append(f"{other.label} has {other.shapes} shapes, {tables[0].label} {tables[0].shapes}")
         for level in LEVELS:
             first, second = tables[0].sources.get(level), other.sources.get(level)
             if first and second and first != second:
-                found.append(f"{LEVELS[level]}: {first} in {tables[0].path}, {second} in {other.path}")
+                found.append(f"{LEVELS[level]}: {first} in {tables[0].label}, {second} in {other.label}")
     return found
 
 
@@ -155,15 +194,22 @@ def _of(table: Table) -> Iterator[str]:
         yield f"launches that belong to no call: {'; '.join(shown[:6])}{more}"
 
 
-def _sentence(tables: Sequence[Table]) -> str:
+def _sentence(groups: Sequence[Group]) -> str:
     """What it comes to: of one file a call's bytes, of several how they differ."""
+    said = [text for group in groups if (text := _group_sentence(group.tables, alone=len(groups) == 1))]
+    more = [f"and {len(said) - _SENTENCES} more"] if len(said) > _SENTENCES else []
+    return words.clean("; ".join([*said[:_SENTENCES], *more]) or "nothing was recorded", 1000)
+
+
+def _group_sentence(tables: Sequence[Table], *, alone: bool) -> str:
     if len(tables) == 1:
-        return "; ".join(_moves(row, tables[0].shapes) for row in tables[0].sums if row.kind == "all")
-    said = []
+        of = "" if alone else f"{tables[0].label}: "
+        return of + "; ".join(_moves(row, tables[0].shapes) for row in tables[0].sums if row.kind == "all")
+    differ = []
     for target in tables[1:]:
         whole = [pair for pair in sums_beside(tables[0], target) if pair.either.kind == "all"]
-        said += [f"{target.path}{_shape(pair.either, target.shapes)}: {_differs(pair)}" for pair in whole]
-    return words.clean("; ".join(said), 1000)
+        differ += [f"{target.label}{_shape(pair.either, target.shapes)}: {_differs(pair)}" for pair in whole]
+    return "; ".join(differ)
 
 
 def _shape(row: Row, shapes: int) -> str:
@@ -180,6 +226,13 @@ def _differs(pair: Pair) -> str:
         return f"only in {'target' if pair.target else 'base'}"
     changes = [f"{label} {change}" for level, label in LEVELS.items() if (change := _change(pair, level))]
     return f"a call moves {', '.join(changes)} against base" if changes else "nothing that both recorded"
+
+
+def _group_lines(group: Group) -> Iterator[Line]:
+    for place, table in enumerate(group.tables):
+        yield from _lines(group.tables[0], table, place)
+    for cell, arm, reason in group.failed:
+        yield {"cell": plain(cell), "arm": plain(arm), "kind": "error", "reason": plain(reason)}
 
 
 def _lines(base: Table, table: Table, place: int) -> Iterator[Line]:
@@ -209,12 +262,15 @@ def _line(table: Table, pair: Pair, in_files: str) -> Line:
     }
     line = {name: plain(text) for name, text in line.items()}
     line |= {"kind": row.kind, "launches": str(row.launches if here else 0), "in_files": in_files}
+    line |= {"cell": plain(table.cell), "arm": plain(table.arm)}
     line |= {"launches_a_call": str(row.a_call if here else 0), "warmup": str(table.warmup), "runs": str(table.runs)}
     for level in LEVELS:
         if here:
             line[f"{level}_bytes_a_launch"] = _figure(row.per_launch[level], 1)
             line[f"{level}_bytes_a_call"] = _figure(row.per_call[level], 1)
         line[f"{level}_change_pct"] = _figure(pair.pct(level), 4)
+        if row.kind == "all" and here:
+            line[f"{level}_minimum_bytes"] = _figure(table.minimum.get(level), 1)
     return line
 
 

@@ -1,0 +1,305 @@
+"""`abprof memory BASE TARGET` and `-- PROGRAM`, driven through an ncu that is not there (fake_ncu.py)."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from abprof import runfolder
+from abprof.cli import run_command_line
+from abprof.errors import Exit
+from abprof.model import Run
+from abprof.ncu import tool
+from tests.gitrepo import GitRepo
+from tests.tinyrepo import Done
+
+from .fake import ONCE, launching_repo, path_with_ncu, with_ncu
+
+CALLS = ("--warmup", "2", "--runs", "3")
+CPU = ("--device", "cpu")
+COPIES = ONCE + '\nlaunch("copy_kernel", 4 * x.numel())\nlaunch("copy_kernel", 4 * x.numel())'
+# Its third call, the second that is counted, launches once more.
+UNEVEN = ONCE + "\nif calls == 2: " + ONCE
+CHANGING = 'launch("twice_kernel", 8 * x.numel(), grid=f"({calls % 2}, 1, 1)")'
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def folder(repo: GitRepo) -> Path:
+    (made,) = (path for path in (repo.path / "runs").iterdir() if path.is_dir())
+    return made
+
+
+def loaded(repo: GitRepo) -> Run:
+    run, _, _ = runfolder.read(folder(repo))
+    return run
+
+
+@pytest.mark.slow
+def test_both_sides_and_a_peer_with_what_is_kept(tmp_path: Path) -> None:
+    repo = launching_repo(tmp_path / "repo", peers=True, more=COPIES)
+    out = tmp_path / "t.json"
+    words = ("memory", "main", "more", *CALLS, *CPU, "--preset", "two", "--only", "n=8192", "--out", str(out))
+    done = with_ncu(*words, repo=repo, home=tmp_path)
+    assert done.code == Exit.OK, done.err
+    kept = folder(repo)
+    by = {(row["arm"], row["kernel"], row["kind"]): row for row in rows(kept / "memory.csv")}
+    twice = by["base", "twice_kernel", "compute"]
+    assert (twice["launches"], twice["launches_a_call"]) == ("5", "1"), "the call that compiles is not among them"
+    assert float(twice["dram_bytes_a_call"]) == 8 * 8192
+    copies = by["target", "copy_kernel", "other"]
+    assert (copies["launches"], copies["launches_a_call"], copies["in_files"]) == ("10", "2", "target only")
+    whole = by["target", "", "all"]
+    assert (float(whole["dram_change_pct"]), float(whole["dram_minimum_bytes"])) == (100.0, 8 * 8192)
+    assert float(by["peer:torch", "at::mul", "compute"]["l1_bytes_a_call"]) == 240
+    text = (kept / "memory.md").read_text()
+    assert "| all kernels |  | DRAM | 1 → 3 | 64.0 KiB | 128.0 KiB | +100.0 % |" in text
+    assert "| predicted minimum |  | DRAM |  | 64.0 KiB | 64.0 KiB |  |" in text
+    assert "10 launches are 2 a call in 5 calls" in text
+    assert json.loads(out.read_text())["rows"]
+    run = loaded(repo)
+    assert [(one.arm, one.status) for one in run.profiles] == [("base", "ok"), ("target", "ok"), ("peer:torch", "ok")]
+    for one in run.profiles:
+        assert (kept / one.file).read_bytes().startswith(b"NVR")
+        assert (kept / one.csv).stat().st_size
+        assert one.ncu == "2025.1.1.0"
+    assert run.header
+    assert run.header.sentence == "1 cell under Nsight Compute, nothing was timed"
+    again = run_command_line(["memory", "--from", str(kept / run.profiles[0].csv), *CALLS])
+    assert again == Exit.OK, "what was kept is a file that can be read again"
+    assert run_command_line(["report", str(kept)]) == Exit.OK
+    assert (kept / "memory.md").read_text() == text
+    assert run_command_line(["rerun", str(kept)]) == Exit.CANNOT_RUN, "there is nothing to measure again"
+
+
+ODD = {
+    "uneven": (
+        UNEVEN,
+        "launches are no multiple of 5 (2 warm-up + 3 runs): twice_kernel grid (132, 1, 1) block (128, 1, 1): 6",
+    ),
+    "changing": (CHANGING, "twice_kernel grid (1, 1, 1) block (128, 1, 1): 3"),
+    "silent": ("pass", "ncu saw no kernel in the calls; this is a CPU, and ncu sees a GPU's kernels alone"),
+    "raising": ("if calls > 3: raise ValueError('not today')", "crash: ValueError: not today"),
+}
+
+
+@pytest.mark.slow
+def test_an_arm_that_does_not_add_up_is_an_error_row_and_the_others_stand(tmp_path: Path) -> None:
+    repo = launching_repo(tmp_path / "repo", **{name: launches for name, (launches, _) in ODD.items()})
+    done = with_ncu("memory", "main", *ODD, *CALLS, *CPU, repo=repo, home=tmp_path)
+    assert done.code == Exit.CANNOT_RUN
+    made = rows(folder(repo) / "memory.csv")
+    assert {row["arm"] for row in made if row["kind"] == "all"} == {"base"}
+    failed = {row["arm"]: row["reason"] for row in made if row["kind"] == "error"}
+    for arm, (_, said) in zip(("target", "target2", "target3", "target4"), ODD.values(), strict=True):
+        assert said in failed[arm]
+        assert f"tiny/n=4096 {arm}: {failed[arm]}" in " ".join(done.out.split())
+    run = loaded(repo)
+    assert [one.status for one in run.profiles] == ["ok", "error", "error", "error", "crash"]
+    assert run.header
+    assert "4 of 5 arms failed, first tiny/n=4096 target: launches are no multiple" in run.header.sentence
+
+
+@pytest.mark.slow
+def test_metrics_that_this_ncu_lacks_are_left_out_and_said(tmp_path: Path) -> None:
+    """A device that has read and write apart: the sum of both stands for it."""
+    repo = launching_repo(tmp_path / "repo")
+    done = with_ncu(
+        "memory", "main", *CALLS, *CPU, "--json", repo=repo, home=tmp_path, FAKE_NCU_LACKS="dram__bytes.sum"
+    )
+    assert done.code == Exit.OK, done.err
+    told = json.loads(done.out)
+    assert "this ncu has no dram__bytes.sum here" in " ".join(told["notes"])
+    assert "DRAM is dram__bytes_read.sum + dram__bytes_write.sum" in " ".join(told["notes"])
+    assert told["rows"][0]["dram_bytes_a_call"] == 8 * 4096
+
+
+@pytest.mark.slow
+def test_without_permission_nothing_goes_on(tmp_path: Path) -> None:
+    repo = launching_repo(tmp_path / "repo")
+    done = with_ncu("memory", "main", *CALLS, *CPU, repo=repo, home=tmp_path, FAKE_NCU="denied")
+    assert done.code == Exit.CANNOT_RUN
+    (line,) = (line for line in done.err.splitlines() if line.startswith("abprof: "))
+    assert "ncu may not read the GPU's counters (ERR_NVGPUCTRPERM)" in line
+    assert "options nvidia NVreg_RestrictProfilingToAdminUsers=0" in line
+    assert "CAP_SYS_ADMIN" in line
+    assert "--cap-add=SYS_ADMIN" in line
+
+
+PROGRAM = """
+import json, os, sys
+for call in range(int(sys.argv[2])):
+    for kernel in ("fwd", "cast_kernel"):
+        with open(os.environ["FAKE_NCU_LAUNCHES"], "a") as file:
+            print(json.dumps({"kernel": kernel, "bytes": 1 << 20, "call": call}), file=file)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """An executable with options of its own, an ncu, and a folder to stand in."""
+    monkeypatch.setenv("PATH", f"{path_with_ncu(tmp_path / 'bin')}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "main.py").write_text(PROGRAM)
+    return [sys.executable, "main.py", "--its"]
+
+
+def test_any_program(program: Sequence[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["memory", "--warmup", "10", "--runs", "50", "--format", "csv", "--", *program, "60"]
+    assert run_command_line(words) == Exit.OK
+    out, err = capsys.readouterr()
+    by = {row["kernel"] or row["kind"]: row for row in csv.DictReader(out.splitlines())}
+    assert (by["fwd"]["launches"], by["fwd"]["dram_bytes_a_call"]) == ("60", "1048576.0")
+    assert by["cast_kernel"]["kind"] == "other"
+    assert float(by["all"]["dram_bytes_a_call"]) == 2 << 20
+    (report,) = tmp_path.glob("python*.ncu-rep")
+    assert report.read_bytes().startswith(b"NVR")
+    assert f"kept: {report.name}" in err
+    assert (
+        run_command_line(["memory", "--from", str(report.with_suffix(".csv")), "--warmup", "10", "--runs", "50"]) == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("calls", "env", "said"),
+    [
+        ("61", "", "launches are no multiple of 60 (10 warm-up + 50 runs): fwd"),
+        (
+            "x",
+            "",
+            "ncu made no report: The application returned an error code (1). (it said last: ValueError: invalid literal",
+        ),
+        ("0", "", "ncu saw no kernel in the calls"),
+        ("60", "broken", "ncu made no report: Failed to initialize the profiler: LibraryNotLoaded"),
+        ("60", "denied", "(ERR_NVGPUCTRPERM)"),
+    ],
+)
+def test_a_program_that_cannot_be_counted(
+    program: Sequence[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    calls: str,
+    env: str,
+    said: str,
+) -> None:
+    monkeypatch.setenv("FAKE_NCU", env)
+    words = ["memory", "--warmup", "10", "--runs", "50", "--", *program, calls]
+    assert run_command_line(words) == Exit.CANNOT_RUN
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("abprof: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["memory"], "of what? (abprof memory BASE TARGET, or --from FILE.csv, or -- PROGRAM ARGS)"),
+        (["memory", "main", "--from", "a.csv"], "BASE with --from"),
+        (["memory", "main", "--", "./main"], "BASE with -- PROGRAM"),
+        (["memory", "--runs", "5", "--", "./main"], "--warmup: how many calls does each shape make?"),
+        (
+            ["memory", "--warmup", "5", "--runs", "5", "--preset", "x", "--", "./main"],
+            "--preset: it says nothing beside --",
+        ),
+        (["memory", "main", "--kernel", "x"], "--kernel: it says nothing beside BASE"),
+        (["memory", "main", "--warmup", "-1"], "--warmup: -1 calls (it is 0 or more)"),
+        (["memory", "main", "--runs", "0"], "--runs: 0 calls (it is 1 or more)"),
+        (["memory", "--warmup", "5", "--runs", "5", "--export", "x.rep", "--", "true"], "does not end in .ncu-rep"),
+    ],
+)
+def test_command_lines_that_say_nothing(capsys: pytest.CaptureFixture[str], words: Sequence[str], said: str) -> None:
+    assert run_command_line(words) == Exit.CANNOT_RUN
+    assert said in capsys.readouterr().err
+
+
+def test_no_ncu_is_one_line_that_says_where_it_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    monkeypatch.setattr(tool, "_PLACES", (str(tmp_path / "nowhere*"),))
+    for words in (["memory", "main", "more"], ["memory", "--warmup", "1", "--runs", "1", "--", "true"]):
+        assert run_command_line(words) == Exit.CANNOT_RUN
+        err = capsys.readouterr().err
+        assert f"there is no ncu (Nsight Compute); looked on PATH, {tmp_path}/cuda/bin/ncu" in err
+        assert "install the package nsight-compute, or set CUDA_HOME" in err
+        assert err.count("\n") == 1
+
+
+def test_ncu_is_found_under_cuda_home_and_by_its_installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = path_with_ncu(tmp_path / "cuda" / "bin")
+    found = tool.find({"PATH": "/nowhere", "CUDA_HOME": str(tmp_path / "cuda")})
+    assert (found.path, found.version) == (f"{home}/ncu", "2025.1.1.0")
+    for version in ("2024.3", "2025.1"):
+        path_with_ncu(tmp_path / "nsight" / version)
+    monkeypatch.setattr(tool, "_PLACES", (str(tmp_path / "nsight" / "*" / "ncu"),))
+    assert tool.find({"PATH": "/nowhere"}).path == f"{tmp_path}/nsight/2025.1/ncu", "the newest"
+
+
+def test_what_is_missing_for_permission_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params, status = tmp_path / "params", tmp_path / "status"
+    params.write_text("ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n")
+    status.write_text("Name:\tpython\nCapEff:\t00000000a80425fb\n")
+    monkeypatch.setattr(tool, "_ADMINISTRATORS", params)
+    monkeypatch.setattr(tool, "_CAPABILITIES", status)
+    said = tool._missing()
+    assert (
+        said
+        == ": the driver leaves them to administrators (RmProfilingAdminOnly: 1) and this process lacks CAP_SYS_ADMIN"
+    )
+    status.write_text("CapEff:\t000001ffffffffff\n")
+    params.write_text("RmProfilingAdminOnly: 0\n")
+    assert tool._missing() == ""
+
+
+TRITON = """
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def twice(x, y, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + i, 2 * tl.load(x + i, mask=i < n), mask=i < n)
+
+def double(x):
+    y = torch.empty_like(x)
+    twice[(triton.cdiv(x.numel(), 1024),)](x, y, x.numel(), B=1024)
+    return y
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not shutil.which("ncu"), reason="needs Nsight Compute")
+def test_real_ncu_counts_a_triton_kernel_and_a_copy_more(tmp_path: Path) -> None:
+    """16 Mi floats: read once and written once is 128 MiB of DRAM; the branch copies its result, which doubles it."""
+    from tests.tinyrepo import WORKLOAD, abprof, tiny_repo
+
+    repo = tiny_repo(tmp_path / "repo", 1)
+    here = "torch.randn(case['n'], generator=torch.Generator().manual_seed(seed)).to(device)"
+    workload = WORKLOAD.replace('torch.randn(case["n"], generator=torch.Generator().manual_seed(seed))', here)
+    repo.commit("triton", {"kernels/tiny/__init__.py": TRITON, "workloads/tiny.py": workload})
+    repo.git("checkout", "-q", "-b", "copies")
+    repo.commit("a copy more", {"kernels/tiny/__init__.py": TRITON.replace("return y", "return y.clone()")})
+    words = ("memory", "main", "copies", "--set", "n=16777216", "--warmup", "2", "--runs", "5", "--runs-dir", "runs")
+    done: Done = abprof(*words, cwd=repo.path, home=tmp_path / "home")
+    assert done.code == Exit.OK, done.err + done.out
+    by = {(row["arm"], row["kind"]): row for row in rows(folder(repo) / "memory.csv") if not row["kernel"]}
+    moved = {arm: float(by[arm, "all"]["dram_bytes_a_call"]) for arm in ("base", "target")}
+    assert 0.9 * (128 << 20) < moved["base"] < 1.3 * (128 << 20)
+    assert 1.6 < moved["target"] / moved["base"] < 2.2
+    assert (by["base", "all"]["launches_a_call"], by["target", "all"]["launches_a_call"]) == ("1", "2")
+    assert len(list((folder(repo) / "ncu").glob("*.ncu-rep"))) == 2
+
+
+def test_a_run_of_before_has_no_profiles_and_was_timed() -> None:
+    old, _, _ = runfolder.read(Path(__file__).parents[1] / "data" / "run_schema1")
+    assert (old.profiles, old.settings.timed) == ((), True)
