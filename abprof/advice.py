@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from abprof import stats
+from abprof import stats, waivers
 from abprof.evidence import ArmState, Evidence
 from abprof.model import Advice, Comparison, Run
 from abprof.sentence import base_not_ok, outside_margin, trust_panel, undecided_row
@@ -33,7 +33,7 @@ def advise(
         _crowded(evidence),
         _foreign(evidence),
     ]
-    return tuple(advice for advice in found if advice is not None)
+    return tuple(advice for advice in (*found, *waivers.advice(run, rows)) if advice is not None)
 
 
 Words = tuple[str, str]  # what is so, and what to do

@@ -26,8 +26,9 @@ def answer(counts: Counts, *, measured: bool) -> Answer:
 
 
 def certain(counts: Counts, verdict: str) -> int:
-    """Rows of this verdict that false-discovery control leaves in."""
-    return counts.get(verdict, 0) - counts.get(f"suspect_{verdict}", 0)
+    """Rows of this verdict that false-discovery control leaves in, and nobody has waived."""
+    waived = counts.get("waived", 0) if verdict == "slower" else 0
+    return counts.get(verdict, 0) - counts.get(f"suspect_{verdict}", 0) - waived
 
 
 def mostly_undecided(counts: Counts) -> bool:
@@ -93,6 +94,7 @@ def _rest(counts: Counts) -> str:
         (of("suspect_faster"), "faster that may be chance"),
         (of("worth_confirming"), "worth confirming"),
         (of("quick") - of("worth_confirming"), "with nothing large seen"),
+        (of("waived"), "slower and waived"),
         (of("slight"), "slight"),
         (of("same"), f"same{identical}"),
         (of("undecided") - of("worth_confirming"), "undecided"),

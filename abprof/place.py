@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from abprof import devices, names, paths, proc, repo
+from abprof import devices, names, paths, proc, repo, waivers
 from abprof.config import Config, File, parse_file, read_file
 from abprof.errors import AbprofError
-from abprof.model import Package, Side
+from abprof.model import Package, Side, Waiver
 from abprof.protocols import Device
 from abprof.sequential import require
 from abprof.view import View
@@ -29,6 +29,7 @@ class Place:
     device: Device
     sides: tuple[Side, ...]
     notes: tuple[str, ...]
+    waivers: tuple[Waiver, ...]
     cache: Path
     state: Path
     runs_dir: Path
@@ -76,7 +77,19 @@ def look_around(config: Config, view: View) -> Place:
     config = config.under(file)
     cut = config.margin_cut(device.kind)
     notes = (*notes, cut) if cut else notes
-    return Place(config, file, repository, device, sides, notes, cache, state, runs_dir, _run_id(sides))
+    return Place(
+        config,
+        file,
+        repository,
+        device,
+        sides,
+        notes,
+        _waivers(repository, sides[0]),
+        cache,
+        state,
+        runs_dir,
+        _run_id(sides),
+    )
 
 
 def _known_sides(config: Config, sides: Sequence[Side]) -> None:
@@ -105,6 +118,12 @@ def _file_at(repository: repo.Repository, base: Side) -> File:
         if text is not None and (not table or b"[tool.abprof" in text):
             return parse_file(text.decode(errors="replace"), f"{base.label}:{name}", table)
     return File()
+
+
+def _waivers(repository: repo.Repository, base: Side) -> tuple[Waiver, ...]:
+    """Those of base's commit, always: neither the target nor the working tree waives itself."""
+    text = repo.read_file(repository, base.commit, waivers.FILE)
+    return () if text is None else waivers.parse(text.decode(errors="replace"), f"{base.label}:{waivers.FILE}")
 
 
 def _run_id(sides: Sequence[Side]) -> str:

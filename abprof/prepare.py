@@ -146,6 +146,7 @@ def _head(
         arguments=place.config.arguments,
         settings=place.config.settings(place.device.kind, "gpu" if place.device.kind == "cuda" else "wall"),
         sides=place.sides,
+        waivers=place.waivers,
         workloads=found.workloads,
         workloads_from=source,
         arms=(),

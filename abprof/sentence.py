@@ -107,7 +107,8 @@ def count(run: Run, rows: Sequence[Comparison]) -> dict[str, int]:
     """Counts of rows. slower + faster + slight + same + unclear + broken + unsupported + missing = comparisons.
 
     Of these: `undecided` are rows that more epochs could settle, `base_not_ok` those that the base spoils, `identical`
-    the `same` by identical code, `suspect_*` the changed rows that false-discovery control leaves out of the sentence.
+    the `same` by identical code, `waived` the `slower` that somebody has accepted, `suspect_*` the changed rows that
+    false-discovery control leaves out of the sentence.
     """
     apart = {"unsupported": 0, "missing": 0}
     counts = {"cells": len(run.cells), "comparisons": len(rows)}
@@ -120,8 +121,11 @@ def count(run: Run, rows: Sequence[Comparison]) -> dict[str, int]:
     counts["quick"] = sum(any(reason.startswith("quick_") for reason in row.reasons) for row in rows)
     counts["base_not_ok"] = sum(map(base_not_ok, rows))
     counts["identical"] = sum("identical_code" in row.reasons and row.verdict == "same" for row in rows)
+    counts["waived"] = sum("waived" in row.reasons for row in rows)
     for verdict in ("slower", "faster"):
-        counts[f"suspect_{verdict}"] = sum(row.verdict == verdict and not row.discovery for row in rows)
+        counts[f"suspect_{verdict}"] = sum(
+            row.verdict == verdict and not row.discovery and "waived" not in row.reasons for row in rows
+        )
     return counts
 
 
@@ -162,7 +166,8 @@ def exit_code(run: Run, counts: Mapping[str, int], *, measured: bool, trusted: b
         return Exit.OK
     if not trusted:
         return Exit.UNTRUSTED
-    if any(counts[verdict] for verdict in ("slower", "broken") if verdict in fail_on):
+    found = {"slower": counts["slower"] - counts.get("waived", 0), "broken": counts["broken"]}
+    if any(found[verdict] for verdict in found if verdict in fail_on):
         return Exit.SLOWER
     doubtful = max(counts["unclear"], counts["undecided"])
     if mostly_undecided(counts) or ("unclear" in fail_on and doubtful):

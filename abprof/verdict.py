@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from abprof import stats
+from abprof import stats, waivers
 from abprof.advice import advise
 from abprof.comparison import CHANGED, Pair, Role, compare, decide, pairs, precise, pursued, with_discoveries
 from abprof.evidence import Evidence, gather, same_code
@@ -54,7 +54,7 @@ def judge(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) 
         for pair in pairs(run_head, item):
             rows[pair.role].append(compare(run_head, item, pair))
     targets, peers, within = (with_discoveries(rows[family]) for family in ("target", "peer", "variant"))
-    targets = explained(run_head, evidence, targets)
+    targets = waivers.applied(run_head, explained(run_head, evidence, targets))
     controls = tuple(rows["control"])
     header = summarise(run_head, evidence, targets, controls, within)
     return Judgement(

@@ -73,6 +73,10 @@ def follow(lab: Lab, command: str) -> Result:
         return lab.command(*words, "--repo", str(lab.repo.path), "--device", "simulated")
     if words[0] == "rerun":
         return lab.command(*words, "--repo", str(lab.repo.path))
+    if words[0] == "waive":
+        done = lab.command(*words, "--repo", str(lab.repo.path))
+        (lab.repo.path / "abprof-waivers.toml").unlink()
+        return done
     if words[0] in VERBS and words[0] != "run":
         return lab.command(*words)
     return lab.abprof(*words, *(() if "--dry-run" in words else ("--dry-run",)))

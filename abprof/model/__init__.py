@@ -13,7 +13,7 @@ from abprof.model.built import Artefact, Build, Failure, Function, Kernel, Proof
 from abprof.model.judged import Advice, Cause, Comparison, Header, Metric, Observation
 from abprof.model.measured import Block, Census, CheckResult, Launch, MachineState, Outcome, Range, Trace, Turn
 from abprof.model.profiled import KernelProfile, Profile
-from abprof.model.run import Ceilings, Machine, Night, Run, Settings, Setup, Toolchain
+from abprof.model.run import Ceilings, Machine, Night, Run, Settings, Setup, Toolchain, Waiver
 
 SCHEMA = 1
 # Timed as others do (abprof/sequential.py): shown, never judged.
@@ -80,5 +80,6 @@ __all__ = [
     "Turn",
     "Value",
     "Verdict",
+    "Waiver",
     "Workload",
 ]

@@ -47,6 +47,16 @@ class Night(Record, frozen=True, kw_only=True):
     machine: dict[str, str]  # the fingerprint: what must be equal for times of two nights to be comparable
 
 
+class Waiver(Record, frozen=True, kw_only=True):
+    """A slow-down that somebody has accepted (abprof/waivers.py)."""
+
+    cells: str  # pattern of cell ids
+    most_pct: float  # the largest that is accepted
+    reason: str
+    owner: str
+    expires: str  # the last day, ISO 8601
+
+
 class Setup(Record, frozen=True, kw_only=True):
     """How the workers were set up and timed out. A rerun, or a run that is resumed, does the same again."""
 
@@ -101,6 +111,7 @@ class Run(Record, frozen=True, kw_only=True):
     sides: tuple[Side, ...]
     workloads: tuple[Workload, ...]
     workloads_from: str = ""  # folder and content hash
+    waivers: tuple[Waiver, ...] = ()  # of base's commit
     night: Night | None = None  # of `abprof nightly`
     arms: tuple[Arm, ...]
     cells: tuple[Cell, ...]

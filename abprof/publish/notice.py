@@ -49,6 +49,7 @@ class Counts(Record, frozen=True, kw_only=True):
     undecided: Count = 0
     worth_confirming: Count = 0
     quick: Count = 0
+    waived: Count = 0
     base_not_ok: Count = 0
     identical: Count = 0
     suspect_slower: Count = 0
@@ -174,7 +175,7 @@ class Notice(Record, frozen=True, kw_only=True):
     def unchanged(self) -> bool:
         """Whether one line says it all: every row is the same, and nobody is warned of anything."""
         named = self.counts.named()
-        moved = any(named[name] for name in ("faster", "slight", "unclear", "broken", "quick"))
+        moved = any(named[name] for name in ("slower", "faster", "slight", "unclear", "broken", "quick"))
         quiet = not (self.warnings or self.troubles or moved) and self.status == "complete"
         return quiet and self.answer == "fine" and self.counts.same > 0
 

@@ -13,7 +13,7 @@ from functools import cache
 from jinja2 import Template
 from markupsafe import Markup
 
-from abprof.answer import compared, nothing_measured
+from abprof.answer import certain, compared, nothing_measured
 from abprof.errors import AbprofError
 from abprof.publish.notice import Notice, Row, Tally
 
@@ -101,8 +101,8 @@ def next_step(notice: Notice, *, outdated: bool = False) -> str:
         steps.append("mend the wrong outputs: no speed is reported on a wrong answer")
     if failed - {"build_failed", "wrong"}:
         steps.append("mend what did not run")
-    if notice.counts.slower > notice.counts.suspect_slower:
-        steps.append("make the slower cases as quick again, or say in the pull request why they may be slower")
+    if certain(notice.counts.named(), "slower"):
+        steps.append("make the slower cases as quick again, or have them waived on the base branch (abprof waive)")
     if notice.answer == "confirm":
         steps.append("measure the doubtful cases again (abprof rerun RUN --only slower,unclear) before acting")
     if notice.answer == "unjudged":

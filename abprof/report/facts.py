@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from abprof import waivers
 from abprof.model import UNJUDGED_METRICS, Block, Comparison, Machine, Run
 from abprof.observe import busy_share, check_share
 from abprof.sentence import inside_margin, outside_margin
@@ -73,6 +74,7 @@ def method(run: Run, blocks: Sequence[Block]) -> Facts:
         ("rules", f"slower and faster beyond {settings.threshold:g} %, same within {settings.margin:g} %"),
         *(("own threshold", f"{words.clean(cells)}: {limit:g} %") for cells, limit in settings.thresholds),
     ]
+    rules += [("waiver", words.clean(waivers.said(one))) for one in waivers.in_force(run)]
     found: Facts = [
         *(rules if len(run.sides) > 1 or run.comparisons or run.within else []),
         *_families(run),

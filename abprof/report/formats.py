@@ -73,7 +73,7 @@ def _test(suite: ElementTree.Element, group: Group, row: Row) -> None:
         case.set("time", f"{ns / 1e9:.9f}")
     kind = (
         "skipped"
-        if row.apart
+        if row.apart or (row.comparison and "waived" in row.comparison.reasons)
         else {"broken": "error", "slower": "failure", "unclear": "skipped"}.get(row.verdict or "")
     )
     if kind and row.comparison:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from abprof import __version__
+from abprof import __version__, waivers
 from abprof.errors import AbprofError
 from abprof.model import Comparison, Run, Side
 from abprof.publish import notice as made
@@ -56,7 +56,7 @@ def notice(run: Run, folder: Path | None = None) -> Notice:
         troubles=tuple(troubles[: made.MOST_FAILURES]),
         troubles_left_out=max(0, len(troubles) - made.MOST_FAILURES),
         warnings=tuple(_warnings(run))[:20],
-        notes=tuple(words.clean(note, TEXT) for note in run.notes[:20]),
+        notes=tuple(words.clean(note, TEXT) for note in (*run.notes, *_waived(run)))[:20],
         environment=tuple((words.clean(k, NAME), words.clean(v, TEXT)) for k, v in facts.machine(run))[
             : made.MOST_FACTS
         ],
@@ -166,6 +166,11 @@ def _warnings(run: Run) -> Iterator[Warned]:
     for advice in run.warnings:
         text = words.clean(failures.advice_text(run, advice), TEXT)
         yield Warned(kind=words.clean(advice.kind, NAME), text=text, advice=words.clean(advice.advice, TEXT))
+
+
+def _waived(run: Run) -> Iterator[str]:
+    for one in waivers.in_force(run):
+        yield f"waiver: {waivers.said(one)}"
 
 
 def _command(run: Run) -> tuple[str, ...]:

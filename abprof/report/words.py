@@ -37,6 +37,7 @@ STATUSES: dict[Status, str] = {
 }
 _REASONS = {
     "identical_code": "identical code",
+    "waived": "waived",
     "both": "failed on both sides",
     "one_clock": "at one clock",
     "clock": "the device's clock differed between the sides, and at one clock they compare otherwise",

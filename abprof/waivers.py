@@ -1,0 +1,147 @@
+"""Waivers: slow-downs that somebody has accepted, with who, why, how much and until when.
+
+They stand in abprof-waivers.toml and are read from base's commit, so that a pull request cannot waive itself. Rules: a row
+that is `slower` by no more than the waiver takes, in a run that began on or before its last day, is still `slower` and has the
+reason `waived`: it does not count as one to act on. What is slower than that counts as without the waiver.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from abprof.errors import AbprofError
+from abprof.model import Advice, Comparison, Record, Run, Waiver
+
+FILE = "abprof-waivers.toml"
+_HEAD = "# Accepted slow-downs. abprof reads this file from the commit that a branch is compared with.\nschema = 1\n"
+
+
+class _Entry(Record, frozen=True):
+    cells: str
+    most_percent: float
+    reason: str
+    owner: str
+    expires: datetime.date
+
+
+class _File(Record, frozen=True):
+    schema: int = 1
+    waiver: tuple[_Entry, ...] = ()
+
+
+# ---------------------------------------------------------------- the file
+
+
+def parse(text: str, where: str) -> tuple[Waiver, ...]:
+    """The waivers of a file. Raises AbprofError that names the entry."""
+    try:
+        file = msgspec.convert(tomllib.loads(text), _File)
+    except tomllib.TOMLDecodeError as error:
+        raise AbprofError(str(error), where=where) from None
+    except msgspec.ValidationError as error:
+        raise AbprofError(re.sub(r" - at `\$\.?([^`]*)`", r" (at \1)", str(error)), where=where, advice=_KEYS) from None
+    if file.schema != 1:
+        raise AbprofError(f"schema = {file.schema}, this abprof reads schema = 1", where=where)
+    for number, one in enumerate(file.waiver, 1):
+        for name in ("cells", "reason", "owner"):
+            if not getattr(one, name).strip():
+                raise AbprofError(f"{name} is empty", where=f"{where}, waiver {number}", advice=_KEYS)
+        if not 0 < one.most_percent < 1000:
+            raise AbprofError(
+                f"most_percent = {one.most_percent:g}", where=f"{where}, waiver {number}", advice="0 to 1000"
+            )
+    return tuple(
+        Waiver(
+            cells=one.cells,
+            most_pct=one.most_percent,
+            reason=one.reason,
+            owner=one.owner,
+            expires=one.expires.isoformat(),
+        )
+        for one in file.waiver
+    )
+
+
+_KEYS = "a [[waiver]] has cells, most_percent, reason, owner and expires, a date"
+
+
+def with_one_more(text: str, waiver: Waiver, where: str) -> str:
+    """The file's text (or "") with a further waiver, checked as it will be read. Raises AbprofError."""
+    for name in ("cells", "reason", "owner"):
+        if not getattr(waiver, name).isprintable():
+            raise AbprofError("it holds what cannot be printed", where=f"--{name}")
+    parse(text, where)
+    entry = [
+        "[[waiver]]",
+        f"cells = {json.dumps(waiver.cells, ensure_ascii=False)}",
+        f"most_percent = {waiver.most_pct:g}",
+        f"reason = {json.dumps(waiver.reason, ensure_ascii=False)}",
+        f"owner = {json.dumps(waiver.owner, ensure_ascii=False)}",
+        f"expires = {waiver.expires}",
+    ]
+    made = (text.rstrip("\n") + "\n" if text.strip() else _HEAD) + "\n" + "\n".join(entry) + "\n"
+    if parse(made, where)[-1] != waiver:
+        raise AbprofError("the waiver does not read back as it was given", where=where, advice="add it by hand")
+    return made
+
+
+# ---------------------------------------------------------------- what they do
+
+
+def in_force(run: Run) -> tuple[Waiver, ...]:
+    """Those whose last day had not passed when the run began: a run that is judged again is judged the same."""
+    return tuple(one for one in run.waivers if run.began[:10] <= one.expires)
+
+
+def applied(run: Run, rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
+    """The rows, those that a waiver covers with the reason `waived`."""
+    valid = in_force(run)
+    return tuple(
+        msgspec.structs.replace(row, reasons=(*row.reasons, "waived")) if _covered(row, valid) else row for row in rows
+    )
+
+
+def said(waiver: Waiver) -> str:
+    """`dense/*: up to 5 % slower until 2026-12-31 (ada: the new layout)`."""
+    return (
+        f"{waiver.cells}: up to {waiver.most_pct:g} % slower until {waiver.expires} ({waiver.owner}: {waiver.reason})"
+    )
+
+
+def advice(run: Run, rows: Sequence[Comparison]) -> Iterator[Advice]:
+    """Warnings: a waiver of these cells has expired; a row is slower than its waiver takes."""
+    valid = in_force(run)
+    names = [cell.id for cell in run.cells]
+    old = [one for one in run.waivers if one not in valid and any(fnmatchcase(name, one.cells) for name in names)]
+    if old:
+        yield Advice(
+            kind="waiver_expired",
+            text=f"{len(old)} of the waivers for these cells no longer hold: " + "; ".join(map(said, old)),
+            advice=f"mend what is slower and take it out of {FILE}, or renew it: abprof waive",
+            cells=tuple(name for name in names if any(fnmatchcase(name, one.cells) for one in old)),
+        )
+    beyond = [row for row in rows if row.verdict == "slower" and not _covered(row, valid) and _meant(row, valid)]
+    if beyond:
+        yield Advice(
+            kind="waiver_exceeded",
+            text=f"{len(beyond)} of the slower cells are slower than their waivers take",
+            advice=f"{FILE} on base says how much was accepted",
+            cells=tuple(dict.fromkeys(row.cell for row in beyond)),
+        )
+
+
+def _meant(row: Comparison, valid: Sequence[Waiver]) -> list[Waiver]:
+    return [one for one in valid if fnmatchcase(row.cell, one.cells)]
+
+
+def _covered(row: Comparison, valid: Sequence[Waiver]) -> bool:
+    return (
+        row.verdict == "slower" and row.pct is not None and any(row.pct <= one.most_pct for one in _meant(row, valid))
+    )

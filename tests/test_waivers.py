@@ -1,0 +1,188 @@
+"""Waivers: what they cover, that a branch cannot waive itself, and that they end."""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from abprof import waivers
+from abprof.cli import run_command_line
+from abprof.errors import AbprofError
+from abprof.model import Waiver
+from abprof.report.comment import comment
+from abprof.report.notice import notice
+
+from . import notices, runs
+from .simulated.lab import Lab
+from .simulated.scenario import Scenario, Time, Workload
+
+DAY = "2026-12-31"
+
+
+def waiver(cells: str = "dense/*", most: float = 5.0, expires: str = DAY, **more: str) -> Waiver:
+    return Waiver(cells=cells, most_pct=most, reason=more.get("reason", "the new layout"), owner="ada", expires=expires)
+
+
+def judged(*valid: Waiver):
+    """A run with one row of +2.1 % (in it `dense/...direction=bwd`), its waivers applied."""
+    run = runs.changed(notices.slower(), waivers=valid, warnings=())
+    rows = waivers.applied(run, run.comparisons)
+    return runs.changed(run, comparisons=rows), rows
+
+
+def reasons(*valid: Waiver) -> list[tuple[str, ...]]:
+    return [row.reasons for row in judged(*valid)[1] if row.verdict == "slower"]
+
+
+def test_a_slower_row_within_its_waiver_is_still_slower_and_waived():
+    assert reasons(waiver()) == [("waived",)]
+    assert reasons() == [()]
+
+
+@pytest.mark.parametrize(
+    "other", [waiver("block_sparse/*"), waiver(most=2.0), waiver(expires="2026-11-19"), waiver("dense/*direction=fwd")]
+)
+def test_another_cell_a_larger_change_and_a_day_too_late_are_not_covered(other):
+    assert reasons(other) == [()]
+
+
+def test_the_last_day_counts_and_it_is_the_day_the_run_began():
+    assert reasons(waiver(expires="2026-11-20")) == [("waived",)]
+
+
+def test_only_slower_is_waived():
+    _, rows = judged(waiver("*", 999.0))
+    assert {row.verdict for row in rows if "waived" in row.reasons} == {"slower"}
+
+
+def test_a_waived_row_is_counted_said_and_nothing_to_act_on():
+    run, _ = judged(waiver())
+    made = notice(notices.counted(run, waived=1))
+    assert made.answer == "fine"
+    text = comment(made)
+    assert text.startswith("## abprof: Nothing to act on: 1 faster of 6 comparisons; 1 slower and waived, 4 same")
+    assert "| waived |" in text
+    assert "`waiver: dense/*: up to 5 % slower until 2026-12-31 (ada: the new layout)`" in text
+
+
+def test_expired_and_exceeded_waivers_warn():
+    run, rows = judged(waiver(expires="2026-11-19"), waiver(most=2.0), waiver("elsewhere/*", expires="2020-01-01"))
+    old, beyond = waivers.advice(run, rows)
+    assert (old.kind, beyond.kind) == ("waiver_expired", "waiver_exceeded")
+    assert "dense/*: up to 5 % slower until 2026-11-19 (ada: the new layout)" in old.text
+    assert "elsewhere" not in old.text
+    assert len(beyond.cells) == 1
+    run, rows = judged(waiver())
+    assert list(waivers.advice(run, rows)) == []
+
+
+# ---------------------------------------------------------------- the file
+
+GOOD = 'schema = 1\n[[waiver]]\ncells = "a"\nmost_percent = 5\nreason = "r"\nowner = "o"\nexpires = 2026-12-31\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("schema = 2", "reads schema = 1"),
+        ("schema = ", "Invalid value"),
+        (GOOD.replace('reason = "r"\n', ""), "missing required field `reason`"),
+        (GOOD.replace('"r"', '" "'), "waiver 1: reason is empty"),
+        (GOOD.replace("5", "0"), "waiver 1: most_percent = 0"),
+        (GOOD.replace("most_percent = 5", "most_percent = nan"), "most_percent = nan"),
+        (GOOD.replace("2026-12-31", '"soon"'), "Invalid RFC3339"),
+        (GOOD + "for_ever = true\n", "unknown field `for_ever`"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused_with_its_place(text, says):
+    with pytest.raises(AbprofError) as told:
+        waivers.parse(text, "main:abprof-waivers.toml")
+    assert says in told.value.line
+    assert told.value.line.startswith("main:abprof-waivers.toml")
+
+
+def run_waive(tmp_path: Path, *args: str, cells: str = "dense/*") -> int:
+    (tmp_path / ".git").mkdir(exist_ok=True)
+    (tmp_path / "sub").mkdir(exist_ok=True)
+    given = {
+        "--most": "5",
+        "--reason": "why",
+        "--owner": "ada",
+        "--until": "2999-01-31",
+        "--repo": str(tmp_path / "sub"),
+    }
+    given |= dict(zip(args[::2], args[1::2], strict=True))
+    return run_command_line(["waive", cells, *(word for pair in given.items() for word in pair)])
+
+
+def test_waive_writes_what_runs_read_and_keeps_what_is_there(tmp_path, capsys):
+    reason = 'a "quoted" \\ reason = [x] # é'
+    assert run_waive(tmp_path, "--reason", reason, cells="dense/*'`") == 0
+    file = tmp_path / waivers.FILE
+    file.write_text(file.read_text().replace("[[waiver]]", "# mine\n[[waiver]]"))
+    assert run_waive(tmp_path, "--most", "7.5%") == 0
+    first, second = waivers.parse(file.read_text(), "x")
+    assert (first.reason, first.cells, second.most_pct, second.expires) == (reason, "dense/*'`", 7.5, "2999-01-31")
+    assert "# mine" in file.read_text()
+    assert tomllib.loads(file.read_text())["waiver"][1]["expires"] == datetime.date(2999, 1, 31)
+    assert "commit it there" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--until", "soon"), "--until: 'soon' is no date"),
+        (("--until", "2020-01-01"), "--until: 2020-01-01 has passed"),
+        (("--most", "-1"), "--most"),
+        (("--reason", "a\nb"), "--reason: it holds what cannot be printed"),
+        (("--owner", " "), "owner is empty"),
+        (("--repo", "/"), "no git repository here"),
+    ],
+)
+def test_waive_refuses_in_one_line_and_writes_nothing(tmp_path, capsys, args, says):
+    assert run_waive(tmp_path, *args) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / waivers.FILE).exists()
+
+
+# ---------------------------------------------------------------- whole runs
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    load = Workload(kernel="ffa", presets={"default": {"direction": ["fwd", "bwd"]}})
+    slow = Time(factor=1.2, cell="*direction=bwd", side="target")
+    made = Lab(tmp_path_factory.mktemp("waived"), Scenario(workloads={"dense": load}, times=[Time(ns=20e6), slow]))
+    yield made
+    assert made.left_behind() == []
+
+
+def given(most: int) -> str:
+    return GOOD.replace('"a"', '"dense/*direction=bwd"').replace("= 5", f"= {most}").replace("2026", "2999")
+
+
+def test_a_branch_cannot_waive_itself_and_the_base_can(lab):
+    lab.repo.checkout("fast")
+    lab.repo.commit("Waive me", {waivers.FILE: given(30)})
+    lab.repo.checkout("main")
+    (lab.repo.path / waivers.FILE).write_text(given(30))  # nor does the working tree
+    alone = lab.abprof("main", "fast")
+    (lab.repo.path / waivers.FILE).unlink()
+    assert (alone.code, alone.run.waivers) == (1, ())
+    lab.repo.commit("Accept it", {waivers.FILE: given(30)})
+    accepted = lab.abprof("main", "fast")
+    assert accepted.code == 0
+    assert accepted.row("dense/direction=bwd").reasons[-1] == "waived"
+    assert accepted.row("dense/direction=bwd").verdict == "slower"
+    assert "1 slower and waived" in accepted.run.header.sentence
+    assert lab.command("report", str(accepted.folder)).code == 0
+    lab.repo.commit("Accept less", {waivers.FILE: given(10)})
+    beyond = lab.abprof("main", "fast")
+    assert beyond.code == 1
+    assert "waiver_exceeded" in {advice.kind for advice in beyond.run.warnings}
