@@ -26,6 +26,7 @@ class Config(Record, frozen=True):
     preset: str = ""  # "": the file's, or `default`
     only: tuple[str, ...] = ()
     set: tuple[str, ...] = ()
+    cell: tuple[str, ...] = ()  # ids: exactly these, in the place of a preset's
     device: tuple[str, ...] = ()  # () means: a CUDA device where there is one, otherwise the CPU
     python: dict[str, str] = {}  # side id -> interpreter; "" for all sides
     threshold: float | None = None

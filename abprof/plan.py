@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -82,6 +83,35 @@ def cases(axes: Axes) -> list[dict[str, Value]]:
     """The product of the axes, zipped ones in step."""
     rows = [[list(zip(names, row, strict=True)) for row in values] for names, values in axes]
     return [dict(itertools.chain(*point)) for point in itertools.product(*rows)]
+
+
+def id_parts(id: str) -> tuple[str, tuple[str, ...]]:
+    """A cell's id as its workload and its `axis=value`s. Raises AbprofError for a text that cannot be one."""
+    name, slash, params = id.partition("/")
+    if not slash or not name:
+        advice = "as every report prints it: WORKLOAD/axis=value,... (abprof list has those of a preset)"
+        raise AbprofError("no id of a cell", where=repr(id), advice=advice)
+    return name, tuple(re.split(r",(?=\w+=)", params)) if params else ()
+
+
+def exactly(matrices: dict[str, Axes], ids: Sequence[str]) -> dict[str, list[dict[str, Value]]]:
+    """`--cell ID`: by workload the cases of these cells, also of those that no preset has; ids of other workloads are
+    passed over. Raises AbprofError for an axis or a value that cannot be, and for an id that leaves an axis open."""
+    found: dict[str, list[dict[str, Value]]] = {name: [] for name in matrices}
+    for id in dict.fromkeys(ids):
+        name, settings = id_parts(id)
+        if name not in matrices:
+            continue
+        try:
+            made = cases(set_axes({name: matrices[name]}, settings)[name])
+        except AbprofError as error:  # of a value: --set has nothing to do with it
+            raise AbprofError(error.what, where=f"--cell {id}", advice=error.advice) from error
+        case = next((case for case in made if wire.cell_id(name, case) == id), None)
+        if case is None:
+            like = ", ".join(wire.cell_id(name, case) for case in made[:3])
+            raise AbprofError(f"no cell {id}", where="--cell", advice=f"an id names every axis: {like}")
+        found[name].append(case)
+    return found
 
 
 # ---------------------------------------------------------------- --set

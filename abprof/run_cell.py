@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,14 +69,10 @@ def run(config: Config, wanted: Wanted, view: View) -> str:
 
 def _narrowed(config: Config, wanted: Wanted) -> Config:
     """The matrix of this one cell: its id says workload and values, also those that no preset has."""
-    workload, slash, params = wanted.cell.partition("/")
-    if not slash or not workload:
-        advice = "as every report prints it: WORKLOAD/axis=value,... (abprof list has those of a preset)"
-        raise AbprofError("no id of a cell", where=repr(wanted.cell), advice=advice)
+    workload, values = plan.id_parts(wanted.cell)
     refuse_odd(wanted.warmup, wanted.runs)
     if wanted.peer and wanted.variant:
         raise AbprofError("a peer has no variants", where="--variant", advice="leave one of --peer, --variant out")
-    values = tuple(re.split(r",(?=\w+=)", params)) if params else ()
     peer = (wanted.peer,) if wanted.peer else ()
     return msgspec.structs.replace(config, workloads=(workload,), set=values, peer=peer)
 

@@ -79,8 +79,11 @@ def survey(
     if wanted or not broken:
         plan.known_peers(wanted.values(), config.peer)
     matrices = {name: plan.preset(name, described, config.preset) for name, described in wanted.items()}
-    if matrices or not broken:
-        matrices = plan.set_axes(matrices, config.set)
+    if config.cell:
+        cases = plan.exactly(matrices, config.cell)
+    else:
+        matrices = plan.set_axes(matrices, config.set) if matrices or not broken else matrices
+        cases = {name: plan.cases(axes) for name, axes in matrices.items()}
     loads = tuple(
         plan.workload(name, described, hashlib.sha256(files[name].read_bytes()).hexdigest(), kind, config.peer)
         for name, described in wanted.items()
@@ -88,7 +91,7 @@ def survey(
     cells: list[Cell] = []
     for load in loads:
         try:
-            cells += _cells(worker, load, plan.cases(matrices[load.name]), timeout)
+            cells += _cells(worker, load, cases[load.name], timeout)
         except (WorkerFault, WorkerDied) as error:
             broken[load.name] = _failure(error)
             if isinstance(error, WorkerDied):
@@ -98,7 +101,7 @@ def survey(
     lost = {f"{name}/": failure for name, failure in broken.items()}
     ghosts = [Cell(id=id, workload=id[:-1], kernel="", suite=id[:-1], params={}) for id in lost]
     missing = tuple(_unknown(name) for name in broken if name not in wanted)
-    empty = tuple(name for name, axes in matrices.items() if not plan.cases(axes))
+    empty = tuple(name for name, points in cases.items() if not points)
     return Survey(ready, (*loads, *missing), (*chosen, *ghosts), lost, empty)
 
 

@@ -71,7 +71,9 @@ def follow(lab: Lab, command: str) -> Result:
         )  # tests/test_demo.py, test_selfcheck.py, test_run_cell.py, tests/ncu/ run them
     if words[0] == "list":
         return lab.command(*words, "--repo", str(lab.repo.path), "--device", "simulated")
-    if words[0] == "rerun":
+    if words[0] == "scripts" and str(folder) not in words:
+        return lab.command(*words, "--repo", str(lab.repo.path), "--device", "simulated")
+    if words[0] in {"rerun", "scripts"}:
         return lab.command(*words, "--repo", str(lab.repo.path))
     if words[0] == "waive":
         done = lab.command(*words, "--repo", str(lab.repo.path))

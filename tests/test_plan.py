@@ -195,3 +195,32 @@ def test_controls_are_spread_over_the_range_of_work_identical_code_first() -> No
 def test_a_control_is_named_by_its_variant() -> None:
     rows = plan.arms(load(variants=("ws", "plain")), SIDES[:2], (), control=True, peers=False)
     assert rows[-1].id == "control:ws"
+
+
+def test_cells_by_id_are_exactly_those_also_where_axes_are_zipped_and_no_preset_has_them() -> None:
+    matrices = {"w": [(["n"], [[4], [8]]), (["a", "b"], [[1, True], [2, False]])], "other": [(["n"], [[1]])]}
+    ids = ["w/n=8,a=2,b=false", "w/n=5,a=7,b=true", "gone/n=1", "w/n=8,a=2,b=false"]
+    assert plan.exactly(matrices, ids) == {
+        "w": [{"n": 8, "a": 2, "b": False}, {"n": 5, "a": 7, "b": True}],
+        "other": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("id", "said"),
+    [
+        ("w/n=4", "no cell w/n=4"),
+        ("w/n=4,a=1,b=maybe", "b=maybe: expected bool"),
+        ("w/n=4,a=1,c=2", "no workload has an axis 'c'"),
+        ("w/a=1,b=true,n=4", "no cell w/a=1,b=true,n=4"),
+        ("w/n=4,8,a=1,b=true", "no cell"),
+        ("n=4", "no id of a cell"),
+        ("/n=4", "no id of a cell"),
+    ],
+)
+def test_an_id_that_is_no_cell_is_refused_with_its_name(id: str, said: str) -> None:
+    matrices = {"w": [(["n"], [[4], [8]]), (["a", "b"], [[1, True], [2, False]])]}
+    with pytest.raises(AbprofError) as refused:
+        plan.exactly(matrices, [id])
+    assert said in refused.value.line
+    assert id in refused.value.line

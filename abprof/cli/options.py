@@ -8,6 +8,7 @@ from typing import Any
 
 from abprof.config import Config, percent, seconds
 from abprof.errors import AbprofError
+from abprof.plan import id_parts
 from abprof.probes import KNOWN
 
 _FAIL_ON = ("slower", "broken", "unclear", "never")
@@ -25,11 +26,12 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         specs=tuple(options["refs"]),
         repo=repo,
         kernels=_names(options, "kernels"),
-        workloads=_names(options, "workloads"),
+        workloads=_names(options, "workloads") or _workloads_of(options),
         workloads_from=options["workloads_from"],
         preset=options["preset"],
         only=tuple(options["only"]),
         set=tuple(options["set_"]),
+        cell=tuple(options["cell"]),
         device=tuple(options["device"]),
         python=_pythons(options["python"]),
         threshold=_percent(options, "threshold"),
@@ -70,6 +72,13 @@ def _names(options: Mapping[str, Any], name: str) -> tuple[str, ...]:
         if not _split([value]):
             raise AbprofError("an empty text is no name", where=f"--{name}")
     return _split(options[name])
+
+
+def _workloads_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those of the cells that were asked for by id."""
+    if options["cell"] and options["set_"]:
+        raise AbprofError("a cell's id has its values", where="--set", advice="leave one of --cell, --set out")
+    return tuple(dict.fromkeys(id_parts(id)[0] for id in options["cell"]))
 
 
 def _probes(options: Mapping[str, Any]) -> tuple[str, ...]:

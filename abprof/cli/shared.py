@@ -21,6 +21,9 @@ Only = Annotated[Many, typer.Option(metavar="AXIS=VALUE|GLOB", help="Only these 
 Set = Annotated[
     Many, typer.Option("--set", metavar="AXIS=V1,V2", help="Other values for an axis.", rich_help_panel=MATRIX)
 ]
+Cell = Annotated[
+    Many, typer.Option(metavar="ID", help="Exactly these cells, whatever the preset.", rich_help_panel=MATRIX)
+]
 Peers = Annotated[bool, typer.Option("--peers/--no-peers", help="Measure library peers too.", rich_help_panel=MATRIX)]
 Peer = Annotated[
     Many, typer.Option(metavar="NAME|all", help="Only these peers, slow ones too.", rich_help_panel=MATRIX)

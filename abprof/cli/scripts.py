@@ -1,0 +1,116 @@
+"""`abprof scripts`: shell scripts that profile, or measure again, what a run measured."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from abprof.cli import shared
+from abprof.cli.completion import refs as complete_refs
+from abprof.errors import AbprofError, Exit
+
+if TYPE_CHECKING:
+    from abprof.model import Cell, Run
+
+_OF_A_PLAN = ("workloads", "workloads_from", "preset", "set_", "cell", "device", "python")
+FOLDER = "scripts"  # in a run folder
+BESIDE = "abprof-scripts"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("scripts", help=scripts.__doc__, short_help="Write scripts for nsys, ncu and abprof.")(scripts)
+
+
+def scripts(
+    ctx: typer.Context,
+    of: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN | BASE [TARGET]...", help="A run folder, or refs.", autocompletion=complete_refs),
+    ],
+    repo: shared.Repo = ".",
+    out: Annotated[str, typer.Option(metavar="DIR", help="Write them here.")] = "",
+    only: Annotated[
+        list[str],
+        typer.Option(metavar="VERDICT|AXIS=VALUE|GLOB", help="Only these cells.", rich_help_panel=shared.MATRIX),
+    ] = [],  # noqa: B006
+    workloads: shared.Workloads = [],  # noqa: B006
+    workloads_from: shared.WorkloadsFrom = "",
+    preset: shared.Preset = "",
+    set_: shared.Set = [],  # noqa: B006
+    cell: shared.Cell = [],  # noqa: B006
+    device: shared.Device = [],  # noqa: B006
+    python: shared.Python = [],  # noqa: B006
+    quiet: shared.Quiet = False,
+) -> int:
+    """Write nvtx_analysis.sh (Nsight Systems), ncu_analysis.sh (Nsight Compute) and compare_analysis.sh (abprof itself) for
+    the cells and commits of a run, or of refs that were not measured yet.
+
+    What a run flagged comes first. Nothing is measured here: the scripts call `abprof run-cell` and `abprof run`.
+    """
+    from abprof import runfolder
+    from abprof.report.scripts import scripts as made
+
+    options = dict(locals())
+    path = Path(of[0])
+    if len(of) == 1 and (path.is_file() or (path / runfolder.RUN).is_file()):
+        _refuse_beside_a_run(ctx)
+        run, cells = _recorded(path, only)
+        folder = Path(out) if out else (path.parent if path.is_file() else path) / FOLDER
+    else:
+        run = _planned(options)
+        cells, folder = run.cells, Path(out or BESIDE)
+    root = _repository(run, repo)
+    for name, text in made(run, cells, root).items():
+        written = runfolder.put(folder / name, text.encode())
+        written.chmod(0o755)
+        print(written)
+    return Exit.OK
+
+
+def _refuse_beside_a_run(ctx: typer.Context) -> None:
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name) if param.name else None
+        if param.name in _OF_A_PLAN and source and source.name == "COMMANDLINE":
+            raise AbprofError(
+                "a run has its cells and its set-up", where=param.opts[0], advice="--only chooses among them"
+            )
+
+
+def _recorded(path: Path, only: Sequence[str]) -> tuple[Run, tuple[Cell, ...]]:
+    from abprof import rerun, session
+
+    run, _ = session.judged(path, lambda text: print(f"abprof: {text}", file=sys.stderr))
+    return run, rerun.choose(run, only)
+
+
+def _planned(options: dict[str, Any]) -> Run:
+    from abprof import session
+    from abprof.cli.options import config_from
+    from abprof.cli.run import defaults
+    from abprof.view import View
+
+    config = config_from({**defaults(), **options, "refs": options["of"], "dry_run": True}, sys.argv[1:])
+    view = View(quiet=options["quiet"])
+    planned = session.dry_run(config, view)
+    for cell, reason in dict.fromkeys((seen.cell, seen.reason) for seen in planned.observations):
+        view.warn(f"{cell}: broken, and left out: {reason}")
+    return planned
+
+
+def _repository(run: Run, where: str) -> Path:
+    """The repository's folder. Raises AbprofError where it lacks a commit of the run; says so where a working tree is
+    another now."""
+    from abprof import paths, repo
+
+    repository = repo.open_repository(Path(where), cache=paths.cache_dir())
+    specs = tuple(side.commit if side.kind == "commit" else "." for side in run.sides)
+    now, _ = repo.resolve(repository, specs)
+    for before, side in zip(run.sides, now, strict=True):
+        if before.tree != side.tree:
+            print(f"abprof: {before.id} is the working tree, which is not what it was in the run", file=sys.stderr)
+    return Path(repository.path)

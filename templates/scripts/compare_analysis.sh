@@ -1,0 +1,13 @@
+{% include "scripts/head.sh" %}
+
+if [[ ${1-} == --help || ${1-} == -h ]]; then
+  printf 'usage: %s [OPTIONS OF abprof run, such as --budget 2m or --quick]\n' "$me"
+  printf 'Measures the cells again, in a new run folder; the exit code is that of abprof run.\n'
+  exit 0
+fi
+
+exec "$abprof" run --repo "$repo" --device "$device" \
+{% for word in run %}
+  {{ word }} \
+{% endfor %}
+  "$@" --{{ words(refs) }}

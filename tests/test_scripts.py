@@ -1,0 +1,383 @@
+"""`abprof scripts`: what it writes is run, with tools that keep what they are told, and with abprof itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from abprof.cli import run_command_line
+from abprof.errors import AbprofError
+from abprof.model import Cell, Run
+from abprof.report.scripts import NAMES, scripts
+from tests import runs
+from tests.simulated.lab import Lab
+from tests.simulated.scenario import Scenario, Time, Workload
+from tests.tinyrepo import ROOT, abprof, source, tiny_repo
+
+BIN = Path(sys.executable).parent
+# A tool that keeps its arguments, and does of its work what a script waits for.
+TOOL = r"""#!/usr/bin/env bash
+me=${0##*/}
+printf '%s\0' "$me" "$@" $'\x1e' >>"$CALLS"
+[[ " $FAILS " != *" $me "* ]] || exit 9
+[[ $me != abprof ]] || exit 0
+file=
+while [[ $# -gt 0 && $1 != */abprof && $1 != abprof ]]; do
+  [[ $1 != --export ]] || file=$2.ncu-rep
+  [[ $1 != --output=* ]] || file=${1#--output=}.nsys-rep
+  shift
+done
+[[ -z $file || $FAILS == silent ]] || echo report >"$file"
+if [[ $# -gt 0 ]]; then "$@"; else echo table; fi
+"""
+ODD = [
+    "a b",
+    "$(touch pwned)",
+    "`touch pwned`",
+    "'; touch pwned; '",
+    '"; touch pwned; "',
+    "two\nlines\ntouch pwned",
+    "\\",
+    "*",
+    "~/x",
+    "-n",
+    "é🔥",
+    "{{ 7 * 7 }}{% raise %}",
+    "${IFS}",
+    "!!",
+    "#",
+]
+
+
+@pytest.fixture(scope="session")
+def shellcheck() -> str:
+    return str(BIN / "shellcheck")
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """A folder with an abprof, an ncu and an nsys."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("abprof", "ncu", "nsys"):
+        (folder / name).write_text(TOOL)
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def written(texts: dict[str, str], folder: Path) -> Path:
+    folder.mkdir()
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return folder
+
+
+class Called:
+    """What a script did: its exit code, what it printed, and what the tools were told, in order."""
+
+    def __init__(self, script: Path, path: Path | str, *args: str, fails: str = "") -> None:
+        calls = script.with_suffix(".calls")
+        calls.unlink(missing_ok=True)
+        env = {"PATH": f"{path}:/usr/bin:/bin", "CALLS": str(calls), "FAILS": fails, "HOME": str(script.parent)}
+        done = subprocess.run(
+            [script, *args], env=env, cwd=script.parent, capture_output=True, text=True, check=False, timeout=120
+        )
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+        kept = calls.read_text().split("\x1e\0")[:-1] if calls.exists() else []
+        self.calls = [call.split("\0")[:-1] for call in kept]
+
+    def cells(self, warmup: str) -> list[tuple[str, str]]:
+        """(ref, cell) of each `abprof run-cell` with so many warm-ups, in order."""
+        mine = [call for call in self.calls if call[:2] == ["abprof", "run-cell"]]
+        return [(call[-2], call[-1]) for call in mine if call[call.index("--warmup") + 1] == warmup]
+
+
+def hostile() -> Run:
+    """A run whose every foreign string would do harm in a shell."""
+    made = runs.run()
+    bad = [cell_of(made.cells[0], f"dense/mask={text}") for text in ODD]
+    seen = [runs.observed(cell, arm, 1.0) for cell in bad for arm in ("base", "target")]
+    side = msgspec.structs.replace(made.sides[1], label="$(touch pwned)", spec="`touch pwned`", subject="\ntouch pwned")
+    setup = msgspec.structs.replace(
+        made.setup, python={"base": "/o p/$(touch pwned)/python", "target": "/usr/bin/python"}
+    )
+    return msgspec.structs.replace(
+        made, cells=tuple(bad), observations=tuple(seen), comparisons=(), sides=(made.sides[0], side), setup=setup
+    )
+
+
+def cell_of(like: Cell, id: str) -> Cell:
+    return msgspec.structs.replace(like, id=id, params={"mask": id.partition("=")[2]})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_foreign_text_is_one_argument_and_is_never_executed(
+    name: str, tmp_path: Path, tools: Path, shellcheck: str
+) -> None:
+    run = hostile()
+    folder = written(scripts(run, run.cells, tmp_path / "o'dd $(touch pwned) repo"), tmp_path / "made here $x")
+    (tmp_path / "o'dd $(touch pwned) repo").mkdir()
+    done = subprocess.run([shellcheck, str(folder / name)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    called = Called(folder / name, tools)
+    assert called.code == 0, called.err
+    assert not list(tmp_path.rglob("pwned"))
+    ids = [f"dense/mask={text}" for text in ODD]
+    base, target = (side.commit for side in run.sides)
+    if name == "compare_analysis.sh":
+        (call,) = called.calls
+        assert call[:6] == ["abprof", "run", "--repo", str(tmp_path / "o'dd $(touch pwned) repo"), "--device", "cuda"]
+        assert [word.removeprefix("--cell=") for word in call if word.startswith("--cell=")] == ids
+        assert "--python=base=/o p/$(touch pwned)/python" in call
+        assert call[-3:] == ["--", base, target]
+        return
+    calls = {"nvtx_analysis.sh": "10", "ncu_analysis.sh": "1"}[name]
+    assert called.cells(calls) == [(ref, id) for id in ids for ref in (base, target)]
+    assert called.cells("0") == [(base, ids[0]), (target, ids[0])], (
+        "each side is built once, and not under the profiler"
+    )
+    pythons = {call[call.index("--python") + 1] for call in called.calls if "--python" in call and call[-2] == base}
+    assert pythons == {"/o p/$(touch pwned)/python"}
+
+
+def test_what_the_profilers_are_told(tmp_path: Path, tools: Path) -> None:
+    run = runs.run()
+    folder = written(scripts(run, run.cells[:1], tmp_path), tmp_path / "made")
+    ncu = Called(folder / "ncu_analysis.sh", tools, "--warmup", "2", "--runs", "5")
+    recorded = [call for call in ncu.calls if call[0] == "ncu" and "--export" in call]
+    file = recorded[0][recorded[0].index("--export") + 1]
+    assert file.startswith("dense-seqlen-8192-mask_type-full")
+    assert file.endswith(".base")
+    around = "--target-processes all --nvtx --nvtx-include abprof_call --clock-control none --set detailed --metrics"
+    metrics = "dram__bytes.sum,lts__t_bytes.sum,l1tex__t_bytes.sum,dram__bytes_read.sum,dram__bytes_write.sum"
+    cell = [
+        "abprof",
+        "run-cell",
+        "--repo",
+        str(tmp_path),
+        "--device",
+        "cuda",
+        "--seed",
+        "0",
+        "--warmup",
+        "2",
+        "--runs",
+        "5",
+    ]
+    assert recorded[0][1:] == [
+        *(*around.split(" "), metrics, "--force-overwrite", "--export", file),
+        *(*cell, "--", run.sides[0].commit, run.cells[0].id),
+    ]
+    target = file.removesuffix("base") + "target"
+    files = ["--from", f"{file}.csv", "--from", f"{target}.csv"]
+    assert ncu.calls[-1] == ["abprof", "memory", *files, "--warmup", "2", "--runs", "5"]
+    assert (folder / "ncu" / f"{target}.ncu-rep").exists()
+    assert (folder / "ncu" / f"{target}.csv").read_text() == "table\n"
+
+    nsys = Called(folder / "nvtx_analysis.sh", tools, "--out", str(tmp_path / "else"))
+    first = next(call for call in nsys.calls if call[:2] == ["nsys", "profile"])
+    options = "--trace=cuda,nvtx,osrt --sample=none --cpuctxsw=none --force-overwrite=true"
+    assert first[2:7] == [*options.split(" "), f"--output={file}"]
+    assert first[7:9] == ["abprof", "run-cell"]
+    stats = [call for call in nsys.calls if call[:2] == ["nsys", "stats"]]
+    assert [call[-1] for call in stats] == [f"{file}.nsys-rep", f"{target}.nsys-rep"]
+    assert (tmp_path / "else" / f"{file}.txt").read_text() == "table\n"
+
+
+def test_flagged_rows_come_first_and_arms_that_did_not_run_are_left_out(tmp_path: Path) -> None:
+    run = runs.run()
+    text = scripts(run, run.cells, tmp_path)["ncu_analysis.sh"]
+    rows = [line for line in text.splitlines() if line.startswith(("look dense", "look ladder"))]
+    order = [
+        next(i for i, cell in enumerate(run.cells) if f"'{cell.id}'" in row or cell.id in row) for row in rows[::2]
+    ]
+    # slower, faster, slight, unclear, then the rest: runs.py has full/fwd faster, full/bwd slower, causal/fwd slight ...
+    assert order[:6] == [1, 0, 2, 4, 3, 5]
+    assert "--variant ws_pp" in text
+    assert text.count("look ladder") == 4
+    crashed = next(cell for cell in run.cells if "sparsity_ratio=0.1,q_block_size=64" in cell.id)
+    assert [line.split()[2] for line in text.splitlines() if crashed.id in line] == ["base"]
+    assert text.count("beside dense") == 6
+    assert "beside\n" in text, "one side alone has nothing beside it"
+
+
+@pytest.mark.parametrize(("name", "tool"), [("nvtx_analysis.sh", "nsys"), ("ncu_analysis.sh", "ncu")])
+def test_without_the_tool_a_line_says_so(name: str, tool: str, tmp_path: Path, tools: Path) -> None:
+    run = runs.run()
+    folder = written(scripts(run, run.cells, tmp_path), tmp_path / "made")
+    (tools / tool).unlink()
+    bare = Called(folder / name, str(tools))
+    if not shutil.which(tool, path="/usr/bin:/bin"):
+        assert bare.code == 2
+        assert bare.err.startswith(f"{name}: {tool} is not installed, or not on PATH: NVIDIA Nsight ")
+        assert bare.calls == []
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--frames"], "no option --frames"),
+        (["--out"], "--out needs a value"),
+        (["--repo", "/nowhere/at/all"], "no such folder: /nowhere/at/all"),
+        (["no such cell"], "no cell has no such cell in its id"),
+    ],
+)
+def test_a_script_refuses_what_it_does_not_know(args: list[str], said: str, tmp_path: Path, tools: Path) -> None:
+    run = runs.run()
+    folder = written(scripts(run, run.cells[:1], tmp_path), tmp_path / "made")
+    done = Called(folder / "ncu_analysis.sh", tools, *args)
+    assert done.code == 2
+    assert f"ncu_analysis.sh: {said}" in done.err
+    helped = Called(folder / "ncu_analysis.sh", tools, "--help")
+    assert (helped.code, helped.calls) == (0, [])
+    assert "usage: ncu_analysis.sh" in helped.out
+
+
+def test_what_fails_is_said_and_the_others_go_on(tmp_path: Path, tools: Path) -> None:
+    run = runs.run()
+    folder = written(scripts(run, run.cells[:2], tmp_path), tmp_path / "made")
+    for name, fails, said in (
+        ("ncu_analysis.sh", "ncu", f"ncu could not record {run.cells[0].id} on base"),
+        ("ncu_analysis.sh", "silent", f"ncu wrote no report of {run.cells[0].id} on base"),
+        ("ncu_analysis.sh", "abprof", f"base: {run.cells[0].id} could not be called"),
+        ("nvtx_analysis.sh", "nsys", f"nsys could not record {run.cells[0].id} on base"),
+        ("nvtx_analysis.sh", "silent", f"nsys wrote no report of {run.cells[0].id} on base"),
+    ):
+        done = Called(folder / name, tools, fails=fails)
+        assert done.code == 1
+        assert f"{name}: {said}" in done.err
+        assert done.out.count("\n== ") == 4
+    part = Called(folder / "nvtx_analysis.sh", tools, "direction=bwd")
+    assert {cell for _, cell in part.cells("10")} == {run.cells[1].id}
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\udc80b"])
+def test_what_no_argument_can_hold_is_refused(text: str, tmp_path: Path) -> None:
+    run = hostile()
+    cell = cell_of(run.cells[0], f"dense/mask={text}")
+    seen = (runs.observed(cell, "base", 1.0),)
+    with pytest.raises(AbprofError, match=r"NUL|UTF-8"):
+        scripts(msgspec.structs.replace(run, cells=(cell,), observations=seen), [cell], tmp_path)
+
+
+def test_where_nothing_could_be_called_no_script_is_written(tmp_path: Path) -> None:
+    run = runs.run()
+    with pytest.raises(AbprofError, match="no cell could be called"):
+        scripts(msgspec.structs.replace(run, observations=()), run.cells, tmp_path)
+
+
+# ---------------------------------------------------------------- the verb
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    load = Workload(kernel="k", presets={"default": {"n": [1, 2]}})
+    slow = Time(factor=1.3, cell="*n=2", side="target")
+    made = Lab(tmp_path_factory.mktemp("scripts"), Scenario(workloads={"w": load}, times=[Time(ns=20e6), slow]))
+    made.abprof("main", "fast")
+    yield made
+    assert made.left_behind() == []
+
+
+def test_scripts_of_a_run_measure_the_same_again_at_its_commits(lab: Lab, tmp_path: Path) -> None:
+    """Written of a run, executed after both branches have moved on; by the real abprof."""
+    run = lab.command("report", str(lab.newest())).run
+    done = lab.command("scripts", str(lab.newest()), "--repo", str(lab.repo.path), "--only", "slower")
+    assert done.code == 0, done.err
+    folder = lab.newest()
+    assert folder is not None
+    assert done.out.splitlines() == [str(folder / "scripts" / name) for name in NAMES]
+    text = (folder / "scripts" / "ncu_analysis.sh").read_text()
+    assert "w/n=2" in text
+    assert "w/n=1" not in text
+    lab.repo.checkout("fast")
+    lab.repo.commit("moved on", {"kernels/k/__init__.py": "WHO = 'later'\n"})
+    lab.repo.checkout("main")
+    again = planned(lab, folder / "scripts" / "compare_analysis.sh", tmp_path)
+    assert again.sides == tuple(
+        msgspec.structs.replace(side, spec=side.commit, label=now.label)
+        for side, now in zip(run.sides, again.sides, strict=True)
+    )
+    assert [cell.id for cell in again.cells] == ["w/n=2"]
+    assert again.settings.threshold == run.settings.threshold
+
+
+def planned(lab: Lab, script: Path, folder: Path) -> Run:
+    """What compare_analysis.sh would measure, by an `abprof` that is this checkout's."""
+    (folder / "abprof").write_text(f'#!/bin/sh\nexec {sys.executable} -P -m abprof "$@"\n')
+    (folder / "abprof").chmod(0o755)
+    env = {**lab.environment(), "PATH": f"{folder}:{os.environ['PATH']}"}
+    argv = [script, "--dry-run", "--json"]
+    done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return msgspec.json.decode(done.stdout, type=Run)
+
+
+def test_scripts_of_refs_need_no_run(lab: Lab, tmp_path: Path) -> None:
+    args = ("main", "fast", "--cell", "w/n=7", "--cell", "w/n=2", "--out", str(tmp_path / "made"))
+    done = lab.command("scripts", *args, "--repo", str(lab.repo.path), "--device", "simulated")
+    assert done.code == 0, done.err
+    assert sorted(path.name for path in (tmp_path / "made").iterdir()) == sorted(NAMES)
+    made = planned(lab, tmp_path / "made" / "compare_analysis.sh", tmp_path)
+    assert [cell.id for cell in made.cells] == ["w/n=7", "w/n=2"], "one that no preset has, too"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["RUN", "--preset", "smoke"], "--preset: a run has its cells and its set-up"),
+        (["RUN", "--only", "n=9"], "n has no value '9'"),
+        (["nowhere", "main"], "unknown ref 'nowhere'"),
+        (["main", "fast", "--cell", "w/n=x"], "--cell w/n=x: n=x: expected int"),
+        (["main", "fast", "--cell", "w"], "'w': no id of a cell"),
+        (["main", "fast", "--cell", "w/n=1", "--set", "n=2"], "--set: a cell's id has its values"),
+    ],
+)
+def test_what_the_verb_refuses(lab: Lab, args: Sequence[str], said: str, tmp_path: Path) -> None:
+    words = [str(lab.newest()) if word == "RUN" else word for word in args]
+    device = [] if "RUN" in args else ["--device", "simulated"]
+    done = lab.command("scripts", *words, "--repo", str(lab.repo.path), "--out", str(tmp_path / "no"), *device)
+    assert done.code == 2
+    assert said in done.err
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_run_of_commits_that_the_repository_lacks_is_refused(
+    tmp_path: Path, lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tiny_repo(tmp_path / "other")
+    assert run_command_line(["scripts", str(lab.newest()), "--repo", str(other.path)]) == 2
+    assert "unknown ref" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_compare_analysis_on_a_real_repository(tmp_path: Path) -> None:
+    """Both branches are built and measured by real workers on this CPU, in a cell that no preset has."""
+    repo = tiny_repo(tmp_path / "repo", 40)
+    repo.branch("slow")
+    repo.commit("twice the work", {"kernels/tiny/tiny.c": source(80)})
+    repo.checkout("main")
+    home, out = tmp_path / "home", tmp_path / "made"
+    asked = ("scripts", "main", "slow", "--cell", "tiny/n=5000", "--device", "cpu", "--out", str(out))
+    done = abprof(*asked, cwd=repo.path, home=home)
+    assert done.code == 0, done.err
+    env: dict[str, Any] = {"ABPROF_CACHE_DIR": str(home / "cache"), "ABPROF_STATE_DIR": str(home / "state")}
+    env |= {"PYTHONPATH": str(ROOT), "PATH": f"{BIN}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    script = [out / "compare_analysis.sh", "--json", "--quick", "--runs-dir", str(tmp_path / "runs")]
+    found = subprocess.run(script, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.returncode in (0, 1, 4), found.stderr
+    run = json.loads(found.stdout)
+    seen = [(one["cell"], one["arm"], one["status"]) for one in run["observations"]]
+    assert seen == [("tiny/n=5000", "base", "ok"), ("tiny/n=5000", "target", "ok")]
+    commits = [repo.git("rev-parse", name).strip() for name in ("main", "slow")]
+    assert [side["commit"] for side in run["sides"]] == commits
