@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from abprof.cli import comment, history, inspect, memory, reports, run, run_cell, waive, scripts
+from abprof.cli import comment, history, inspect, memory, reports, run, run_cell, scripts, waive
 from abprof.cli.guard import guarded
 from abprof.errors import Exit
 
