@@ -89,6 +89,11 @@ def test_the_command_names_commits_the_seed_and_keeps_the_options():
     assert f"```\nabprof {base} {target} --only 'a=b c' --budget 5m --seed 0\n```" in text
 
 
+def test_a_demos_command_is_the_demo():
+    """Its refs are of a repository that nobody else has."""
+    assert notice(runs.changed(notices.act(), arguments=("demo", "there"))).command == ("abprof", "demo", "there")
+
+
 def test_a_run_of_one_branch_has_nothing_to_post():
     with pytest.raises(AbprofError, match="one branch has no verdict"):
         notice(runs.single())

@@ -175,6 +175,8 @@ def _waived(run: Run) -> Iterator[str]:
 
 def _command(run: Run) -> tuple[str, ...]:
     """The command line of this run with its refs as commits and its seed, a word each; none where it is too long to say."""
+    if run.arguments[:1] == ("demo",):  # its repository is made for it, and is the same every time
+        return ("abprof", *run.arguments)
     given = list(run.arguments)
     given = given[1:] if given[:1] == ["abprof"] else given
     given = given[1:] if given[:1] == ["run"] else given
