@@ -14,6 +14,7 @@ from abprof import devices, names, paths, proc, repo, waivers
 from abprof.config import Config, File, parse_file, read_file
 from abprof.errors import AbprofError
 from abprof.model import Package, Side, Waiver
+from abprof.ncu import tool
 from abprof.protocols import Device
 from abprof.sequential import require
 from abprof.view import View
@@ -67,6 +68,8 @@ def look_around(config: Config, view: View) -> Place:
     if os.environ.get("CI"):
         file = _file_at(repository, sides[0])  # should base have moved since it was asked for its kernels' paths
     _known_sides(config, sides)
+    if "ncu" in config.probe:
+        tool.find(os.environ)  # after ten minutes of measuring is too late to learn that it is not there
     device = devices.usable(config.device)
     if config.sustained == "always" and device.kind == "cpu":
         what = "the sustained mode times a GPU at its power limit"

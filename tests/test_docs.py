@@ -65,7 +65,7 @@ def follow(lab: Lab, command: str) -> Result:
     ]
     if "--help" in words:
         return lab.command(*words)
-    if words[0] in {"demo", "selfcheck", "run-cell"} or words[:2] == ["memory", "main"]:
+    if words[0] in {"demo", "selfcheck", "run-cell"} or words[:2] == ["memory", "main"] or words[0] == "profile":
         return lab.command(
             words[0], "--help"
         )  # tests/test_demo.py, test_selfcheck.py, test_run_cell.py, tests/ncu/ run them

@@ -107,8 +107,8 @@ def run(
     probe: Annotated[
         Many,
         typer.Option(
-            metavar="torch",
-            help="Look at the cells that changed after timing: a trace of each side.",
+            metavar="torch|ncu",
+            help="Look at the cells that changed after timing: a trace of each side; counters of each side.",
             rich_help_panel=MEASURING,
         ),
     ] = [],  # noqa: B006

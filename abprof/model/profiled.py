@@ -36,3 +36,8 @@ class Profile(Record, frozen=True, kw_only=True):
     ncu: str = ""  # its version
     status: str = "ok"  # or how the calls ended (a Status), or `error`: launches that are no whole number of calls, ...
     reason: str = ""
+
+    @property
+    def missing(self) -> str:
+        """Why there is nothing to show; "" when there is."""
+        return "" if self.status == "ok" else f"{self.status}: {self.reason}"

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Literal
 
 from abprof.measure import Ground
-from abprof.model import Run, Trace
+from abprof.model import Profile, Run, Trace
+from abprof.probes.nsight_compute import profiles
 from abprof.probes.torch_profiler import traces
 from abprof.protocols import Probe, Subject
 
 MOST = 8  # rows: a trace of each side is up to 16 MB
 _CHANGED = ("slower", "faster", "slight")
-_PROBES: dict[str, Probe] = {"torch": traces}
+_PROBES: dict[str, Probe] = {"torch": traces, "ncu": profiles}
 
 
 def probed(
@@ -23,7 +24,7 @@ def probed(
     folder: Path,
     epoch: int,
     say: Callable[[str], None],
-) -> Iterator[Trace]:
+) -> Iterator[Trace | Profile]:
     """What the probes of these names find on the rows that changed, at most eight; of one branch alone on all."""
     if not names:
         return

@@ -16,6 +16,7 @@ from abprof.model import Block, Run
 from . import (
     beside,
     ceilings,
+    counters,
     details,
     facts,
     failures,
@@ -69,6 +70,7 @@ def html(run: Run, blocks: Sequence[Block]) -> str:
         lines=lines,
         sections=sections,
         surroundings=surroundings,
+        counters=counters,
         traces=traces,
         words=words,
     )

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from abprof.model import Block, Run
 
-from . import beside, facts, failures, kernels, lines, sections, surroundings, traces, view, words
+from . import beside, counters, facts, failures, kernels, lines, sections, surroundings, traces, view, words
 from .pages import environment
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
@@ -32,6 +32,7 @@ def markdown(run: Run, blocks: Sequence[Block]) -> str:
         lines=lines,
         sections=sections,
         surroundings=surroundings,
+        counters=counters,
         traces=traces,
         words=words,
         blocks=blocks,

@@ -35,8 +35,8 @@ class Group:
 
 def show(groups: Sequence[Group]) -> None:
     """Print it for a person."""
-    titled = [(words.clean(title), table) for group in groups for title, table in _tables(group.tables)]
-    terminal.print_tables(titled, _notes(groups), _sentence(groups))
+    shown = [(words.clean(title), table) for group in groups for title, table in titled(group.tables)]
+    terminal.print_tables(shown, _notes(groups), _sentence(groups))
 
 
 def csv(groups: Sequence[Group]) -> str:
@@ -55,7 +55,7 @@ def markdown(groups: Sequence[Group]) -> str:
 def tables_markdown(groups: Sequence[Group]) -> list[str]:
     """The tables alone, as lines."""
     parts = []
-    for title, table in (titled for group in groups for titled in _tables(group.tables)):
+    for title, table in (made for group in groups for made in titled(group.tables)):
         ruler = ["---"] * table.left + ["---:"] * (len(table.header) - table.left)
         parts += [f"**{escape(words.clean(title))}**", "", _bar(table.header), f"| {' | '.join(ruler)} |"]
         parts += [*map(_bar, table.rows), ""]
@@ -86,7 +86,8 @@ def _bar(row: Sequence[str]) -> str:
     return f"| {' | '.join(escape(cell) for cell in row)} |"
 
 
-def _tables(tables: Sequence[Table]) -> Iterator[tuple[str, TextTable]]:
+def titled(tables: Sequence[Table]) -> Iterator[tuple[str, TextTable]]:
+    """The tables that stand beside each other, each with its title."""
     if not tables:
         return
     if len(tables) == 1:

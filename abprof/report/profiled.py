@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from abprof.memory import recording
@@ -22,13 +22,13 @@ def files(run: Run) -> dict[str, str]:
 
 def groups(run: Run) -> list[Group]:
     """The sides of each row of the run beside each other, and each peer alone."""
-    return [
-        Group(
-            tuple(table(one) for one in row if one.status == "ok"),
-            tuple((one.cell, one.arm, f"{one.status}: {one.reason}") for one in row if one.status != "ok"),
-        )
-        for row in rows(run)
-    ]
+    return [group(row) for row in rows(run)]
+
+
+def group(row: Sequence[Profile]) -> Group:
+    """What stands beside each other, and who has nothing to show."""
+    failed = ((one.cell, one.arm, f"{one.status}: {one.reason}") for one in row if one.status != "ok")
+    return Group(tuple(table(one) for one in row if one.status == "ok"), tuple(failed))
 
 
 def rows(run: Run) -> Iterator[list[Profile]]:

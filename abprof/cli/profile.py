@@ -1,0 +1,121 @@
+"""`abprof profile`: what each side's kernels do, by Nsight Compute."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from abprof.cli import shared
+from abprof.cli.completion import refs as complete_refs
+from abprof.cli.guard import while_read
+from abprof.errors import AbprofError, Exit
+
+_BESIDE_RUN = {"words", "repo", "only", "json", "quiet", "verbose"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("profile", help=profile.__doc__, short_help="Both sides' kernels under Nsight Compute.")(profile)
+
+
+def profile(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN | BASE [TARGET]...", help="A run folder, or refs.", autocompletion=complete_refs),
+    ],
+    repo: shared.Repo = ".",
+    kernels: shared.Kernels = [],  # noqa: B006
+    workloads: shared.Workloads = [],  # noqa: B006
+    workloads_from: shared.WorkloadsFrom = "",
+    preset: shared.Preset = "",
+    only: shared.Only = [],  # noqa: B006
+    set_: shared.Set = [],  # noqa: B006
+    peers: shared.Peers = False,
+    peer: shared.Peer = [],  # noqa: B006
+    device: shared.Device = [],  # noqa: B006
+    python: shared.Python = [],  # noqa: B006
+    seed: shared.Seed = 0,
+    timeout: shared.Timeout = "120s",
+    build_timeout: shared.BuildTimeout = "30m",
+    env: shared.Env = "",
+    runs_dir: shared.RunsDir = "",
+    rebuild: shared.Rebuild = False,
+    no_wait: shared.NoWait = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print run.json's content.", rich_help_panel=shared.OUTPUT)
+    ] = False,
+    quiet: shared.Quiet = False,
+    verbose: shared.Verbose = False,
+) -> int:
+    """Metrics of each kernel with their differences between the sides: bytes and rates of DRAM, L2 and L1, hit rates, tensor
+    cores and issue slots, occupancy, what warps wait for, bank conflicts, efficiency of global loads and stores.
+
+    `abprof profile RUN` looks at the cells of a run that changed (or those of --only) and adds them to it; `abprof profile
+    BASE TARGET` at every cell of the matrix, in a run folder in which nothing is timed. Each arm runs alone, in a process of
+    its own, and its .ncu-rep is kept. Needs Nsight Compute, and its permission to read counters.
+    """
+    options = dict(locals())
+    from abprof import profiling
+    from abprof.ncu.capture import PROFILE
+    from abprof.view import View
+
+    view = View(quiet=quiet, verbose=verbose)
+    if _is_run(words[0]):
+        _nothing_else(ctx, words)
+        finished, folder = profiling.run(Path(words[0]), only, repo, PROFILE, view)
+    else:
+        finished, folder = profiling.refs(_config(options), PROFILE, view)
+    _show(finished, folder, json=json)
+    view.say(f"kept in {os.path.relpath(folder)}: report.html, profiles.csv, memory.csv, ncu/*.ncu-rep")
+    if finished.status == "interrupted":
+        return Exit.INTERRUPTED
+    ok = any(one.status == "ok" for one in finished.profiles)
+    failed = any(one.status not in ("ok", "unsupported") for one in finished.profiles)
+    return Exit.OK if ok and not failed else Exit.CANNOT_RUN
+
+
+def _is_run(word: str) -> bool:
+    from abprof.runfolder import RUN
+
+    return (Path(word) / RUN).is_file() or Path(word).name == RUN
+
+
+def _nothing_else(ctx: typer.Context, words: list[str]) -> None:
+    """Raises AbprofError for what would not be followed: a run has its refs and its matrix."""
+    if len(words) > 1:
+        raise AbprofError(
+            "a run has its refs", where=words[1], advice="abprof profile RUN, or abprof profile BASE TARGET"
+        )
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name) if param.name else None
+        if source and source.name == "COMMANDLINE" and param.name not in _BESIDE_RUN:
+            raise AbprofError("a run has its own", where=param.opts[0], advice="leave it out; --only chooses cells")
+
+
+def _config(options: Mapping[str, Any]) -> Any:
+    from abprof.cli.options import config_from
+    from abprof.cli.run import defaults
+
+    peers = bool(options["peers"] or options["peer"])
+    return config_from({**defaults(), **options, "peers": peers, "refs": options["words"]}, sys.argv[1:])
+
+
+def _show(finished: Any, folder: Path, *, json: bool) -> None:
+    from abprof.cli.run import run_as_json
+    from abprof.report import counters, terminal
+
+    with while_read():
+        if json:
+            print(run_as_json(finished, folder))
+            return
+        parts = counters.parts(finished)
+        made = [(f"{part.title}: {title}", table) for part in parts for title, table in part.tables]
+        notes = [f"{part.title}: {line}" for part in parts for line in part.said]
+        looked = len({one.cell for one in finished.profiles if one.status == "ok"})
+        terminal.print_tables(made, notes, f"{looked} cell{'s' * (looked != 1)} under Nsight Compute")

@@ -1,0 +1,262 @@
+"""`abprof profile` and `--probe ncu`: the metric table, its files, and what is refused; through an ncu that is not there."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from abprof import runfolder
+from abprof.cli import run_command_line
+from abprof.errors import Exit
+from abprof.model import KernelProfile, Profile, Run
+from abprof.ncu import capture, metrics, tool
+from abprof.probes.nsight_compute import profiles
+from abprof.protocols import Subject
+from abprof.report import counters
+from abprof.report.html import html
+from abprof.report.markdown import markdown
+from tests.blocks import head
+
+from . import fake_ncu
+from .fake import launching_repo, path_with_ncu, with_ncu
+
+OLD = Path(__file__).parents[1] / "data" / "run_schema1"
+CPU = ("--device", "cpu")
+HIT, TENSOR = "lts__t_sector_hit_rate.pct", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
+
+
+def measured(name: str = "attn_fwd", **more: Any) -> KernelProfile:
+    told = {metrics.TIME: 1000.0, "dram__bytes_read.sum": 1024.0, "dram__bytes_write.sum": 1024.0}
+    fields = {"grid": "(132, 1, 1)", "block": "(384, 1, 1)", "kind": "compute", "launches": 5, "launches_a_call": 1}
+    given = more.pop("metrics", {})
+    return KernelProfile(name=name, metrics=told | given, **(fields | more))
+
+
+def under_ncu(base: tuple[KernelProfile, ...], target: tuple[KernelProfile, ...] | None, **more: Any) -> Run:
+    run = head(1)
+    fields = {"cell": run.cells[0].id, "purpose": "profile", "warmup": 2, "runs": 3, "csv": "ncu/a.csv"}
+    made = [Profile(arm="base", kernels=base, file="ncu/a.ncu-rep", **(fields | more))]
+    made += [Profile(arm="target", kernels=target, **fields)] if target is not None else []
+    return msgspec.structs.replace(run, profiles=tuple(made))
+
+
+def table(run: Run, which: int = 0) -> dict[str, tuple[str, ...]]:
+    (part,) = counters.parts(run)
+    return {row[0]: row[1:] for row in part.tables[which][1].rows}
+
+
+def test_differences_are_per_cent_of_sums_points_of_shares_and_waits_as_they_are() -> None:
+    stalls = [metrics.stall(reason) for reason in ("long_scoreboard", "wait", "barrier", "membar", "drain")]
+    base = measured(
+        metrics={HIT: 80.0, TENSOR: 60.0, CONFLICTS: 0.0, **dict(zip(stalls, (4.0, 2, 1, 0.5, 0), strict=True))}
+    )
+    target = measured(
+        launches_a_call=2,
+        metrics={HIT: 70.5, TENSOR: 66.0, CONFLICTS: 512.0, **dict(zip(stalls, (6.5, 2, 1, 3.0, 0), strict=True))},
+    )
+    rows = table(under_ncu((base,), (target,)))
+    assert rows["launches a call"] == ("1", "2", "")
+    assert rows["time under ncu"] == ("1 µs", "2 µs", "+100.0 %"), "of a call: two launches"
+    assert rows["DRAM bytes"] == ("2.0 KiB", "4.0 KiB", "+100.0 %"), "read and written, where their sum is not there"
+    assert rows["L2 hit rate"] == ("80.0 %", "70.5 %", "-9.5 points")
+    assert rows["tensor cores busy"] == ("60.0 %", "66.0 %", "+6.0 points")
+    assert rows["shared bank conflicts"] == ("0", "1,024", "from none")
+    waits = [name for name in rows if name.startswith("waits: ")]
+    assert waits == ["waits: long scoreboard", "waits: membar", "waits: wait", "waits: barrier"], "three of either side"
+    assert rows["waits: long scoreboard"] == ("4.00", "6.50", "+2.50")
+    assert "L1 hit rate" not in rows, "not recorded on either side"
+
+
+def test_a_kernel_that_one_side_has_is_not_launched_on_the_other_and_a_changed_grid_is_the_same_kernel() -> None:
+    base = (measured("attn"), measured("cast", kind="other"))
+    run = under_ncu(base, (measured("attn", grid="(264, 1, 1)"), measured("scale")))
+    (part,) = counters.parts(run)
+    assert [title for title, _ in part.tables] == [
+        "attn (264, 1, 1) x (384, 1, 1)",
+        "cast (132, 1, 1) x (384, 1, 1)",
+        "scale (132, 1, 1) x (384, 1, 1)",
+    ]
+    assert table(run, 1)["DRAM bytes"] == ("2.0 KiB", "not launched", "")
+    assert table(run, 2)["DRAM bytes"] == ("not launched", "2.0 KiB", "")
+    lines = list(csv.DictReader(io.StringIO(counters.files(run)["profiles.csv"])))
+    assert {line["kernel"]: line["presence"] for line in lines} == {
+        "attn": "both",
+        "cast": "only from",
+        "scale": "only to",
+    }
+    assert next(line for line in lines if line["metric"] == metrics.TIME)["change_pct"] == "0.0000"
+
+
+def test_a_side_that_failed_is_said_and_the_other_is_shown_alone() -> None:
+    run = under_ncu((measured(),), ())
+    failed = msgspec.structs.replace(run.profiles[1], status="error", reason="launches are no multiple of 5: attn 4")
+    run = msgspec.structs.replace(run, profiles=(run.profiles[0], failed))
+    (part,) = counters.parts(run)
+    assert part.said == ("target: error: launches are no multiple of 5: attn 4",)
+    assert part.tables[0][1].header == ("metric", "base")
+    assert part.files == (("base", "ncu/a.ncu-rep"),)
+
+
+def test_pages_have_the_section_and_run_no_name() -> None:
+    name = "k<script>alert(1)</script>|`x` =cmd"
+    run = under_ncu((measured(name),), (measured(name, metrics={HIT: 1.0}),), notes=("10 launches are 2 a call",))
+    page, text = html(run, []), markdown(run, [])
+    assert "<h2>Under Nsight Compute</h2>" in page
+    assert '<a href="ncu/a.ncu-rep">' in page
+    assert "<script>alert" not in page
+    assert "base: 10 launches are 2 a call" in page
+    assert "## Under Nsight Compute" in text
+    assert "<script>" not in text
+    assert "| DRAM bytes | 2.0 KiB | 2.0 KiB | +0.0 % |" in text
+    assert "Under Nsight Compute" not in html(head(1), [])
+    assert counters.files(head(1)) == {}
+
+
+def page(folder: Path, launches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The raw page of these launches, as the stand-in prints it."""
+    monkeypatch.setenv("LC_ALL", "C")
+    report, out = folder / "r.ncu-rep", io.StringIO()
+    report.write_bytes(b"NVR\0" + msgspec.json.encode({"metrics": list(metrics.PROFILE), "launches": launches}))
+    with redirect_stdout(out):
+        fake_ncu.show({"--import": str(report), "--csv": "", "--page": "raw", "--print-units": "base"})
+    (folder / "r.csv").write_text(out.getvalue())
+    return folder / "r.csv"
+
+
+def test_sums_are_means_over_launches_and_rates_are_weighted_by_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two launches a call, one of three times the other's length, after two warm-up calls whose numbers do not count."""
+    cold = {"kernel": "k", "bytes": 7_000_000, HIT: 1.0}
+    call = [{"kernel": "k", "bytes": 1_000_000, HIT: 20.0}, {"kernel": "k", "bytes": 3_000_000, HIT: 60.0}]
+    path = page(tmp_path, [cold] * 4 + call * 3, monkeypatch)
+    ((kernel,), notes) = capture.read(path, capture.PROFILE)
+    assert (kernel.launches, kernel.launches_a_call) == (10, 2)
+    assert kernel.metrics["dram__bytes.sum"] == kernel.metrics[metrics.TIME] == 2e6
+    assert kernel.metrics[HIT] == pytest.approx(50.0)
+    assert notes == ("k grid (132, 1, 1) block (128, 1, 1): 10 launches are 2 a call in 5 calls",)
+
+
+def test_a_probe_that_no_ncu_answers_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repo = launching_repo(tmp_path / "repo")
+    git = shutil.which("git")
+    assert git
+    monkeypatch.setenv("PATH", str(Path(git).parent))
+    monkeypatch.setattr(tool, "_PLACES", (str(tmp_path / "nowhere*"),))
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None if "ncu" in name else git)
+    for verb in (["run", "main", "--probe", "ncu"], ["profile", "main"], ["profile", str(OLD)]):
+        assert run_command_line([*verb, "--repo", str(repo.path)]) == Exit.CANNOT_RUN
+        assert "there is no ncu (Nsight Compute); looked on PATH" in capsys.readouterr().err
+    assert not (repo.path / "runs").exists()
+
+
+def test_permission_that_is_missing_costs_the_probe_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> tool.Ncu:
+        raise tool.Refused("ncu may not read the GPU's counters (ERR_NVGPUCTRPERM)", advice="run as root")
+
+    monkeypatch.setattr(tool, "find", refuse)
+    run = under_ncu((), ())
+    subject = Subject(run.cells[0], "", tuple(arm for arm in run.arms if not arm.peer and arm.side != "control"))
+    ground: Any = None
+    (told,) = profiles(ground, [subject], Path(), 1)
+    assert told.missing == "error: ncu may not read the GPU's counters (ERR_NVGPUCTRPERM) (run as root)"
+
+
+def test_a_run_has_its_own_matrix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", f"{path_with_ncu(tmp_path)}:/usr/bin:/bin")
+    still = tmp_path / "run"
+    shutil.copytree(OLD, still)
+    run, _, _ = runfolder.read(still)
+    same = tuple(msgspec.structs.replace(row, verdict="same") for row in run.comparisons)
+    runfolder.RunFolder(still).write_run(msgspec.structs.replace(run, comparisons=same))
+    for words, said in (
+        ([str(still), "main"], "main: a run has its refs"),
+        ([str(still), "--set", "n=1"], "--set: a run has its own (leave it out; --only chooses cells)"),
+        ([str(still)], "no cell changed (--only CELL says which to look at all the same)"),
+        ([str(still), "--only", "seqlen=77"], "--only"),
+        ([], "Missing argument"),
+    ):
+        assert run_command_line(["profile", *words]) == Exit.CANNOT_RUN
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_refs_then_a_run_then_the_main_job(tmp_path: Path) -> None:
+    """The three ways in, with one repository: what is told of a kernel, what is kept, and that a run keeps its times."""
+    told = 'launch("twice_kernel", 8 * x.numel(), **{"lts__t_sector_hit_rate.pct": %d, "%s": 3.0})'
+    base, hotter = (told % (rate, metrics.stall("long_scoreboard")) for rate in (80, 30))
+    repo = launching_repo(tmp_path / "repo", base, hotter=hotter + '\nlaunch("copy_kernel", 4)')
+    done = with_ncu("profile", "main", "hotter", *CPU, repo=repo, home=tmp_path, FAKE_NCU_LACKS=TENSOR)
+    assert done.code == Exit.OK, done.err
+    out = " ".join(done.out.split())
+    assert "L2 hit rate 80.0 % 30.0 % -50.0 points" in out
+    assert "waits: long scoreboard 3.00 3.00 +0.00" in out
+    assert f"target: this ncu has no {TENSOR} here" in out
+    (folder,) = (repo.path / "runs").glob("2*")
+    assert {path.suffix for path in (folder / "ncu").iterdir()} == {".csv", ".ncu-rep"}
+    assert "L2 hit rate" in (folder / "report.html").read_text()
+    assert "twice_kernel" in (folder / "memory.csv").read_text()
+    shutil.rmtree(folder)
+
+    timed = with_ncu("run", "main", "--quick", *CPU, repo=repo, home=tmp_path)
+    (folder,) = (repo.path / "runs").glob("2*")
+    before, _, _ = runfolder.read(folder)
+    assert before.profiles == (), timed.err
+    more = with_ncu("profile", str(folder), "--json", repo=repo, home=tmp_path)
+    assert more.code == Exit.OK, more.err
+    after, _, _ = runfolder.read(folder)
+    assert [(one.arm, one.status, one.kernels[0].name) for one in after.profiles] == [("base", "ok", "twice_kernel")]
+    assert after.observations == before.observations
+    assert after.header == before.header
+    assert "L2 hit rate" in (folder / "report.md").read_text()
+    shutil.rmtree(folder)
+
+    probed = with_ncu("run", "main", "--quick", "--probe", "ncu", *CPU, repo=repo, home=tmp_path)
+    (folder,) = (repo.path / "runs").glob("2*")
+    run, _, _ = runfolder.read(folder)
+    assert [one.status for one in run.profiles] == ["ok"], probed.err
+    assert run.observations[0].metrics, "it was timed too"
+    denied = with_ncu("run", "main", "--quick", "--probe", "ncu", *CPU, repo=repo, home=tmp_path, FAKE_NCU="denied")
+    assert denied.code == probed.code
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in denied.err
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not shutil.which("ncu"), reason="needs Nsight Compute")
+def test_real_ncu_knows_the_metrics_and_sees_what_changed(tmp_path: Path) -> None:
+    """A strided store wastes three quarters of each sector: efficiency falls, bytes of L2 rise."""
+    from tests.tinyrepo import WORKLOAD, abprof, tiny_repo
+
+    from .test_memory_of_refs import TRITON
+
+    repo = tiny_repo(tmp_path / "repo", 1)
+    here = "torch.randn(case['n'], generator=torch.Generator().manual_seed(seed)).to(device)"
+    workload = WORKLOAD.replace('torch.randn(case["n"], generator=torch.Generator().manual_seed(seed))', here)
+    repo.commit("triton", {"kernels/tiny/__init__.py": TRITON, "workloads/tiny.py": workload})
+    repo.git("checkout", "-q", "-b", "strided")
+    strided = TRITON.replace("torch.empty_like(x)", "x.new_empty(4 * x.numel())").replace("y + i,", "y + 4 * i,")
+    repo.commit("strided", {"kernels/tiny/__init__.py": strided.replace("return y", "return y[::4]")})
+    done = abprof("profile", "main", "strided", "--set", "n=16777216", "--json", cwd=repo.path, home=tmp_path / "home")
+    assert done.code == Exit.OK, done.err + done.out
+    base, target = (one["kernels"][0]["metrics"] for one in done.run["profiles"])
+    lacking = [name for name in metrics.PROFILE if name not in base]
+    assert len(lacking) <= 3, f"not known here: {lacking}"
+    name = "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct"
+    assert base[name] > 90
+    assert target[name] < 40
+    assert target["lts__t_bytes.sum"] > 1.3 * base["lts__t_bytes.sum"]
+    assert 0 < base["sm__warps_active.avg.pct_of_peak_sustained_active"] <= 100
+    assert base["launch__registers_per_thread"] > 0
+    assert any(base[metrics.stall(reason)] > 0 for reason in metrics.STALLS if metrics.stall(reason) in base)
