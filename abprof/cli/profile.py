@@ -36,6 +36,7 @@ def profile(
     preset: shared.Preset = "",
     only: shared.Only = [],  # noqa: B006
     set_: shared.Set = [],  # noqa: B006
+    cell: shared.Cell = [],  # noqa: B006
     peers: shared.Peers = False,
     peer: shared.Peer = [],  # noqa: B006
     device: shared.Device = [],  # noqa: B006
