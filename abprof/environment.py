@@ -15,9 +15,10 @@ _SECRET = re.compile(
 _SECRET_VALUE = re.compile(
     r"^(gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|eyJ[A-Za-z0-9_-]{10})|://[^/\s:]+:[^@\s]+@"
 )
-# What a compiler, CUDA, torch and Triton need to work at all.
+# What a compiler, CUDA, torch and Triton need to work at all. Not the user's HOME: code that is not trusted finds keys and
+# tokens there, and a build that reads it is nobody else's build.
 _ALLOWED = re.compile(
-    r"^(PATH|HOME|LANG|LANGUAGE|LC_.*|TERM|TZ|TMPDIR|USER|LOGNAME|SHELL|LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|C_INCLUDE_PATH|"
+    r"^(PATH|LANG|LANGUAGE|LC_.*|TERM|TZ|TMPDIR|USER|LOGNAME|SHELL|LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|C_INCLUDE_PATH|"
     r"CPLUS_INCLUDE_PATH|CC|CXX|CFLAGS|CXXFLAGS|CPPFLAGS|LDFLAGS|CUDA_.*|CUDNN_.*|NVIDIA_.*|NVCC_.*|TORCH_.*|PYTORCH_.*|"
     r"TRITON_.*|OMP_.*|GOMP_.*|KMP_.*|MKL_.*|OPENBLAS_.*|MAX_JOBS|VIRTUAL_ENV|CONDA_PREFIX|ABPROF_SIMULATED)$"
 )
@@ -67,8 +68,11 @@ def mode(asked: Literal["", "user", "clean"], environ: Mapping[str, str]) -> Lit
 
 
 def worker(base: Mapping[str, str], caches: Path, device: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """What all workers have in common, private caches under `caches`, and what the configuration adds."""
+    """What all workers have in common, private caches under `caches`, a HOME there where `base` has none, and what the
+    configuration adds."""
     private = {name: str(caches / folder) for name, folder in _CACHES.items()}
+    if "HOME" not in base:
+        private["HOME"] = str(caches / "home")
     return {**shared(base, device), **private, **extra}
 
 

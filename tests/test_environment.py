@@ -33,9 +33,16 @@ def test_by_hand_everything_but_secrets() -> None:
 
 def test_clean_is_an_allow_list() -> None:
     kept, withheld = environment.clean(MINE, "clean", allow=("EDITOR",))
-    assert set(kept) == {"PATH", "HOME", "EDITOR", "CUDA_HOME"}
-    assert "GITHUB_TOKEN" in withheld
+    assert set(kept) == {"PATH", "EDITOR", "CUDA_HOME"}
+    assert {"GITHUB_TOKEN", "HOME"} <= set(withheld)
     assert "EDITOR" not in environment.clean(MINE, "clean")[0]
+
+
+def test_a_worker_without_the_users_home_has_one_of_its_own(tmp_path: Path) -> None:
+    clean, _ = environment.clean(MINE, "clean")
+    assert environment.worker(clean, tmp_path, "cpu", {})["HOME"] == str(tmp_path / "home")
+    allowed, _ = environment.clean(MINE, "clean", allow=("HOME",))
+    assert environment.worker(allowed, tmp_path, "cpu", {})["HOME"] == MINE["HOME"]
 
 
 def test_ci_means_clean_unless_asked() -> None:

@@ -72,6 +72,8 @@ def test_secrets_and_other_trees_are_kept_from_kernels(
     ):
         assert seen[name].startswith(build), "private to this build"
     assert seen["cwd"].startswith(build)
+    assert seen["HOME"].startswith(build) == ci
+    assert Path(seen["HOME"]).is_dir()
     assert seen["CUDA_VISIBLE_DEVICES"] == "", "a run on the CPU shows no GPU"
 
 

@@ -32,6 +32,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cell", type=Path)
     options = parser.parse_args(argv)
     _die_with_parent()
+    with contextlib.suppress(OSError, KeyError):
+        Path(os.environ["HOME"]).mkdir(parents=True, exist_ok=True)  # its own, where it may not have the user's
     if options.cell:
         return foreground.run(options.cell)
     for fd in (options.source, options.sink):
