@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from abprof.errors import AbprofError
-from abprof.model import Package, Record, Settings
+from abprof.model import Night, Package, Record, Settings
 
 
 class Config(Record, frozen=True):
@@ -56,6 +56,7 @@ class Config(Record, frozen=True):
     no_peers: bool = False
     peer: tuple[str, ...] = ()  # of the workloads' peers only these; "all": every one; (): those they measure unasked
     arguments: tuple[str, ...] = ()
+    night: Night | None = None  # of a nightly job
     file: File | None = None
 
     def under(self, file: File) -> Config:

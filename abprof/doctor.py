@@ -16,6 +16,7 @@ from abprof import devices, paths, proc
 from abprof.config import Config, File, file_above
 from abprof.errors import AbprofError, Exit
 from abprof.model import Record
+from abprof.nightly import heartbeat
 from abprof.place import nvcc
 from abprof.proc import WorkerDied, WorkerFault
 from abprof.wire import Ready, Start
@@ -50,7 +51,7 @@ def examine(python: str) -> list[Finding]:
         config = msgspec.structs.replace(config, file=file_above(Path.cwd()))
     except AbprofError as error:
         found.append(Finding(name="abprof.toml", state="problem", text=error.line, advice="mend that line"))
-    return [*_folders(), _git(), *_compilers(), *found, *_devices(config)]
+    return [*_folders(), _git(), *_compilers(), *found, *_devices(config), *_nights()]
 
 
 def _folders() -> list[Finding]:
@@ -63,6 +64,12 @@ def _folders() -> list[Finding]:
         except AbprofError as error:
             found.append(Finding(name=name, state="problem", text=error.line))
     return found
+
+
+def _nights() -> Iterator[Finding]:
+    """A row for each nightly job that ever ran here: one that stopped is a problem, though a machine can still measure."""
+    for fine, text, advice in heartbeat.examine(paths.state_dir()):
+        yield Finding(name="nightly", state="ok" if fine else "problem", text=text, advice=advice)
 
 
 def _git() -> Finding:

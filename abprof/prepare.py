@@ -149,6 +149,7 @@ def _head(
         waivers=place.waivers,
         workloads=found.workloads,
         workloads_from=source,
+        night=place.config.night,
         arms=(),
         cells=found.cells,
         machine=place.device.machine(),

@@ -14,10 +14,8 @@ from typing import Any
 
 import typer
 
-from abprof.cli.variables import usage
+from abprof.cli.variables import USAGE, usage
 from abprof.errors import AbprofError, Exit
-
-_USAGE: Any = typer.BadParameter.__mro__[2]  # click's ClickException, whichever package holds it
 
 
 def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
@@ -29,7 +27,7 @@ def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
         return _refuse(error, argv)
     except typer.Exit as done:
         return int(done.exit_code)
-    except _USAGE as error:
+    except USAGE as error:
         if not error.format_message():
             return Exit.CANNOT_RUN  # no arguments at all: the help has been shown
         return _refuse(AbprofError(usage(error), advice="abprof --help"), argv)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +31,8 @@ def register(app: typer.Typer) -> None:
     verbs = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
     verbs.command("query")(query)
     verbs.command("export")(export)
+    verbs.command("changes")(changes)
+    verbs.command("page")(page)
     verbs.command("rebuild")(rebuild)
     app.add_typer(verbs, name="history", short_help="Nights: query, export, changes, a page.")
 
@@ -112,6 +115,60 @@ def export(
             except OSError as error:
                 raise AbprofError(error.strerror or str(error), where=file) from None
     print(f"{count} rows in {file}")
+    return Exit.OK
+
+
+def changes(
+    cell: Cells = [],  # noqa: B006
+    since: Since = "",
+    series: Series = "",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    repo: Repo = ".",
+    runs_dir: RunsDir = "",
+) -> int:
+    """List where cells changed: suspected on the first night, confirmed on the third; and when the machine did."""
+    from abprof.cli.guard import while_read
+    from abprof.history.changes import find
+    from abprof.history.series import trends
+
+    asked = _question(cell, "", series, since, against=False)
+    with _index(repo, runs_dir) as index, while_read():
+        for name in [series] if series else index.series():
+            found, shifts = find(list(trends(index.values(replace(asked, series=name)))))
+            if json:
+                import msgspec
+
+                print(msgspec.json.encode({"series": name, "changes": found, "shifts": shifts}).decode())
+                continue
+            for shift in shifts:
+                print(f"{name} night {shift.night}: the machine, {shift.pct:+.1f} % in all {shift.cells} cells")
+            for change in found:
+                print(
+                    f"{name} night {change.night}: {change.state} on night {change.found}, {change.pct:+.1f} % ({change.kind},"
+                    f" {change.because}) {change.trend}"
+                )
+    return Exit.OK
+
+
+def page(
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="history.html among the runs.")] = "",
+    series: Series = "",
+    repo: Repo = ".",
+    runs_dir: RunsDir = "",
+) -> int:
+    """Write history.html: a trend for every cell, changes and machine changes marked, in one file that needs nothing else."""
+    from abprof.history.places import runs_of
+    from abprof.report import history
+    from abprof.runfolder import put
+
+    path = Path(file) if file else runs_of(repo, runs_dir) / history.FILE
+    with _index(repo, runs_dir) as index:
+        names = [series] if series else index.series()
+        if len(names) > 1:
+            advice = f"one of {', '.join(names)}"
+            raise AbprofError("there are several", where="--series", advice=advice)
+        put(path.absolute(), history.page(index, names[0] if names else "").encode())
+    print(path)
     return Exit.OK
 
 

@@ -11,6 +11,8 @@ from typer.core import TyperCommand
 
 from abprof.errors import AbprofError
 
+USAGE: Any = typer.BadParameter.__mro__[2]  # click's ClickException, whichever package holds it
+
 
 class FromEnvironment(TyperCommand):
     """A command whose options that take a value are also read from ABPROF_NAME, several values parted by blanks.

@@ -21,20 +21,21 @@ from abprof.history.night import Value, read
 from abprof.runfolder import RUN
 
 FILE = "history.sqlite"
-VERSION = 1
+VERSION = 2
 _WAIT = 60.0  # seconds for another process that writes
 _TABLES = """
 CREATE TABLE folder (name TEXT PRIMARY KEY, stamp TEXT NOT NULL, problem TEXT NOT NULL);
 CREATE TABLE night (id INTEGER PRIMARY KEY, folder TEXT NOT NULL UNIQUE, series TEXT NOT NULL, number INTEGER NOT NULL,
   kind TEXT NOT NULL, asked TEXT NOT NULL, machine TEXT NOT NULL, began TEXT NOT NULL, base TEXT NOT NULL,
-  head TEXT NOT NULL, subject TEXT NOT NULL, exit_code INTEGER NOT NULL, sentence TEXT NOT NULL);
+  head TEXT NOT NULL, subject TEXT NOT NULL, exit_code INTEGER NOT NULL, sentence TEXT NOT NULL, heads INTEGER NOT NULL);
 CREATE TABLE trend (id INTEGER PRIMARY KEY, cell TEXT NOT NULL, variant TEXT NOT NULL, metric TEXT NOT NULL,
   judged INTEGER NOT NULL, UNIQUE (cell, variant, metric, judged));
 CREATE TABLE value (trend INTEGER NOT NULL, night INTEGER NOT NULL, verdict TEXT NOT NULL, pct REAL, low_pct REAL,
   high_pct REAL, base REAL, head REAL, base_status TEXT NOT NULL, head_status TEXT NOT NULL,
   PRIMARY KEY (trend, night)) WITHOUT ROWID;
 """
-_NIGHT = "n.folder, n.series, n.number, n.kind, n.asked, n.machine, n.began, n.base, n.head, n.subject, n.exit_code, n.sentence"
+_NIGHT = "n.folder, n.series, n.number, n.kind, n.asked, n.machine, n.began, n.base, n.head, n.subject, n.exit_code,"
+_NIGHT += " n.sentence, n.heads"
 _VALUE = "v.verdict, v.pct, v.low_pct, v.high_pct, v.base, v.head, v.base_status, v.head_status"
 
 
@@ -54,6 +55,7 @@ class Row:
     subject: str
     exit_code: int
     sentence: str
+    heads: int  # cells and variants whose head ran, or whose code was the base's
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,13 @@ class Index:
         )
         known: dict[str, Row] = {}
         for line in found:
-            row = known.get(line[0]) or known.setdefault(line[0], Row(*line[:12]))
-            cell, variant, name, judged, *rest = line[12:]
+            row = known.get(line[0]) or known.setdefault(line[0], Row(*line[:13]))
+            cell, variant, name, judged, *rest = line[13:]
             yield row, Value(cell, variant, name, bool(judged), *rest)
+
+    def series(self) -> list[str]:
+        """What nights there are of."""
+        return [name for (name,) in self._database.execute("SELECT DISTINCT series FROM night ORDER BY series")]
 
     def cells(self) -> list[str]:
         """Ids of all cells that have a trend."""
@@ -248,9 +254,12 @@ def _add(database: sqlite3.Connection, file: Path, stamp: str, trends: dict[tupl
         return
     about = told.night
     machine = msgspec.json.encode(dict(sorted(about.machine.items()))).decode()
+    heads = sum(value.judged and value.head_status in ("ok", "identical") for value in told.values)
     row = Row(name, about.series, about.number, about.kind, about.asked, machine, told.began, told.base, told.head,
-              told.subject, told.exit_code, told.sentence)  # fmt: skip
-    id = database.execute("INSERT INTO night VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(row)).lastrowid
+              told.subject, told.exit_code, told.sentence, heads)  # fmt: skip
+    id = database.execute(
+        "INSERT INTO night VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(row)
+    ).lastrowid
     lines = []
     for value in told.values:
         key = (value.cell, value.variant, value.metric, int(value.judged))

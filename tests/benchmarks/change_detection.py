@@ -13,6 +13,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -39,7 +40,7 @@ def asv(values: Sequence[float]) -> list[int]:
     from asv.step_detect import detect_steps
 
     steps = detect_steps(list(values))
-    return [after[0] for before, after in zip(steps, steps[1:]) if abs(after[2] / before[2] - 1) >= 0.03]
+    return [after[0] for before, after in pairwise(steps) if abs(after[2] / before[2] - 1) >= 0.03]
 
 
 def ours(trend: Trend) -> list[tuple[int, int]]:
@@ -73,9 +74,10 @@ def row(name: str, told: Callable[[Trend], list[tuple[int, int]]], cells: int, n
         ]
         line.append(f"{len(alerts) / (nights - BURN) * 500 / cells:7.2f}")
     for what in ({"step": (BURN + 1, 0.05)}, {"drift": (BURN + 1, 0.003)}):
-        waits = []
-        for trend in fleet(cells, BURN + 25, 0.01, 2, **what):  # type: ignore[arg-type]
-            waits.append(min((found - BURN for _, found in told(trend) if found > BURN), default=math.inf))
+        waits = [
+            min((found - BURN for _, found in told(trend) if found > BURN), default=math.inf)
+            for trend in fleet(cells, BURN + 25, 0.01, 2, **what)  # type: ignore[arg-type]
+        ]
         in_time = np.mean(np.array(waits) <= (3 if "step" in what else 16))
         line.append(f"{np.median(waits):5.0f} nights, {100 * in_time:3.0f} % in time")
     print(" | ".join([*line, f"{time.process_time() - began:5.0f} s"]), flush=True)

@@ -1,0 +1,122 @@
+"""`abprof nightly`: one night of a branch, as a timer starts it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from abprof.cli.variables import USAGE, FromEnvironment, as_given, usage
+from abprof.errors import AbprofError, Exit
+
+if TYPE_CHECKING:
+    from abprof.config import Config
+    from abprof.nightly.night import Report
+
+_NOT_AT_NIGHT = ("resume", "dry_run", "refs")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    more = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command("nightly", help=nightly.__doc__, cls=FromEnvironment, context_settings=more)(nightly)
+
+
+def nightly(
+    ctx: typer.Context,
+    branch: Annotated[str, typer.Option(help="The branch that is watched.")] = "main",
+    against: Annotated[str, typer.Option(metavar="REF", help="Compare with this release too.")] = "",
+    series: Annotated[str, typer.Option(metavar="NAME", help="What its nights are called; the branch's name.")] = "",
+    summary: Annotated[str, typer.Option(metavar="FILE", help="Write a summary in Markdown.")] = "",
+    keep_days: Annotated[float, typer.Option(min=0, help="How long rounds, logs and pages are kept.")] = 30.0,
+    keep_gib: Annotated[float, typer.Option(min=0, help="How much all nights may take.")] = 20.0,
+    keep_nights: Annotated[int, typer.Option(min=1, help="The newest so many are never touched.")] = 10,
+) -> int:
+    """Compare the last judged commit of a branch with its head; on the first night profile the head alone.
+
+    Takes the options of `abprof run` too (--preset, --only, --device, --runs-dir, --budget, ...). Prints one JSON line, and
+    exits as a run does: 0 nothing slower, 1 slower or broken, 2 could not run, 4 not to be trusted. What was judged before
+    is not measured again. A web hook is told when $ABPROF_WEBHOOK is set; $ABPROF_WEBHOOK_KEY signs.
+    """
+    from abprof.nightly import tell
+    from abprof.nightly.keep import Keep
+    from abprof.nightly.night import Wish, night
+    from abprof.view import View
+
+    hook, key = os.environ.pop(tell.URL, ""), os.environ.pop(tell.KEY, "")  # nothing that is measured sees them
+    with as_given(ctx), _told(hook, key):
+        if hook:
+            tell.check_url(hook)
+        config, options = _config(ctx)
+        view = View(quiet=options["quiet"], verbose=options["verbose"])
+        report = night(config, Wish(branch, against, series, Keep(keep_days, keep_gib, keep_nights)), view)
+    return _tell(report, summary, hook, key)
+
+
+def _config(ctx: typer.Context) -> tuple[Config, dict[str, Any]]:
+    """What is left of the command line, read as `run` reads it. Raises AbprofError for what makes no sense at night."""
+    from abprof.cli.options import config_from
+
+    assert ctx.parent
+    command = ctx.parent.command.commands["run"]  # type: ignore[attr-defined]
+    try:
+        inner = command.make_context("nightly", list(ctx.args), parent=ctx.parent)
+    except USAGE as error:
+        raise AbprofError(
+            usage(error), where="abprof nightly", advice="abprof run --help has a run's options"
+        ) from None
+    options: dict[str, Any] = dict(inner.params)
+    for name in _NOT_AT_NIGHT:
+        if options[name]:
+            what = f"{' '.join(options[name])!r} is not an option" if name == "refs" else "not at night"
+            advice = "--branch names the branch, --against a release" if name == "refs" else "abprof run has it"
+            raise AbprofError(
+                what, where="abprof nightly" if name == "refs" else f"--{name.replace('_', '-')}", advice=advice
+            )
+    return config_from(options, sys.argv[1:]), options
+
+
+@contextlib.contextmanager
+def _told(hook: str, key: str) -> Iterator[None]:
+    """A night that could not be is told as well: one JSON line, and the web hook."""
+    try:
+        yield
+    except AbprofError as error:
+        message = {"did": "refused", "exit_code": int(Exit.CANNOT_RUN), **error.as_json()}
+        if "--json" not in sys.argv:  # with it the line is printed by who turns errors into exit codes
+            _print(message)
+        _send(hook, key, message)
+        raise
+
+
+def _tell(report: Report, summary: str, hook: str, key: str) -> int:
+    from abprof.nightly.summary import markdown
+    from abprof.runfolder import put
+
+    if summary:
+        put(Path(summary), markdown(report).encode())
+    message = report.as_json()
+    if report.did != "nothing":
+        _send(hook, key, message)
+    _print(message)
+    return report.exit_code
+
+
+def _send(hook: str, key: str, message: dict[str, Any]) -> None:
+    from abprof.nightly import tell
+
+    if hook and hook.startswith("http"):
+        said = tell.post(hook, key, message)
+        if said:
+            print(f"abprof: {said}", file=sys.stderr)
+
+
+def _print(message: dict[str, Any]) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(message).decode(), flush=True)

@@ -1,0 +1,79 @@
+"""A file per series in the state folder that says when its nightly job last came to an end: a timer that stopped is seen."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from abprof.model import Record
+from abprof.runfolder import put
+
+FOLDER = "nightly"
+LATE = 36 * 3600.0  # seconds: a night and a half
+
+
+class Heartbeat(Record, frozen=True, kw_only=True):
+    """The last time that the job ran. Times in seconds since 1970."""
+
+    series: str
+    repo: str
+    runs_dir: str
+    began: float
+    ended: float | None = None  # None: it is at work, or was killed
+    did: str = ""
+    exit_code: int | None = None
+    last_end: float | None = None  # of the time before, while this one has not ended
+
+
+def write(state: Path, beat: Heartbeat) -> None:
+    """Replace the series' file. Raises AbprofError when the disk refuses."""
+    put(_file(state, beat.repo, beat.series), msgspec.json.format(msgspec.json.encode(beat), indent=1) + b"\n")
+
+
+def last(state: Path, repo: str, series: str) -> Heartbeat | None:
+    """What the file says; None where there is none that can be read."""
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(_file(state, repo, series).read_bytes(), type=Heartbeat)
+    return None
+
+
+def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, str]]:
+    """(in order, what was seen, advice) of each series whose repository is still there."""
+    now = time.time() if now is None else now
+    for file in sorted((state / FOLDER).glob("*.json")):
+        try:
+            beat = msgspec.json.decode(file.read_bytes(), type=Heartbeat)
+        except (OSError, msgspec.MsgspecError):
+            yield False, f"{file}: cannot be read", "remove it; the next night writes it anew"
+            continue
+        if not Path(beat.repo).exists():
+            continue
+        name, end = f"{beat.series} of {beat.repo}", beat.ended or beat.last_end
+        if end is None:
+            yield (
+                now - beat.began < LATE,
+                f"{name}: never came to an end",
+                "run abprof nightly by hand and read what it says",
+            )
+        elif end > now + 3600:
+            yield False, f"{name}: last ended {(end - now) / 3600:.0f} h from now", "set this machine's clock"
+        elif now - end > LATE:
+            advice = "is the timer on? systemctl --user list-timers, crontab -l"
+            yield False, f"{name}: last ended {(now - end) / 3600:.0f} h ago", advice
+        else:
+            code = beat.exit_code if beat.ended else None
+            yield (
+                True,
+                f"{name}: last ended {(now - end) / 3600:.0f} h ago{'' if code is None else f', exit code {code}'}",
+                "",
+            )
+
+
+def _file(state: Path, repo: str, series: str) -> Path:
+    digest = hashlib.sha256(f"{repo}\0{series}".encode()).hexdigest()[:16]
+    return state / FOLDER / f"{digest}.json"

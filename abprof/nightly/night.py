@@ -1,0 +1,233 @@
+"""One night: what is to be done is planned from the nights there are, done by `session.run`, and told."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from abprof import repo, session
+from abprof.config import Config
+from abprof.errors import AbprofError, Exit
+from abprof.history.changes import Change, Shift, find
+from abprof.history.index import Index, Question, Row, opened
+from abprof.history.series import trends
+from abprof.lease import lease
+from abprof.model import Night, Run
+from abprof.nightly import heartbeat, keep, plan, question
+from abprof.place import Place, look_around
+from abprof.runfolder import put
+from abprof.view import View
+
+LOOK_BACK = 200  # nights in which changes are looked for; the page looks at all
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What was asked of the nightly job, beside what every run can be asked."""
+
+    branch: str = "main"
+    against: str = ""  # a fixed release
+    series: str = ""  # "": the branch's name
+    keep: keep.Keep = field(default_factory=keep.Keep)
+    page: bool = True
+
+
+@dataclass(frozen=True)
+class Done:
+    """What one run of the night came to."""
+
+    kind: str
+    base: str  # "" where the head was profiled alone
+    head: str
+    exit_code: int
+    sentence: str
+    counts: dict[str, int]
+    run_dir: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The night in one record: what is printed, told and sent."""
+
+    did: str  # first, step, against, joined by "+"; or nothing
+    series: str
+    number: int  # 0: nothing new
+    head: str
+    exit_code: int
+    runs: tuple[Done, ...] = ()
+    changes: tuple[Change, ...] = ()  # that are suspected now, or were confirmed tonight
+    shifts: tuple[Shift, ...] = ()  # the machine's, tonight
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The line on standard output."""
+        loose: dict[str, Any] = msgspec.to_builtins(self)
+        return loose
+
+
+def night(config: Config, wish: Wish, view: View) -> Report:
+    """Do what this night asks for. Raises AbprofError for what a person can mend, also when another nightly job is at work."""
+    place = look_around(msgspec.structs.replace(config, specs=(wish.branch,)), view)
+    series = wish.series or place.sides[0].label
+    with _alone(place), _beating(place, series) as beat:
+        report = _work(place, wish, series, view)
+        beat(report)
+        return report
+
+
+def _work(place: Place, wish: Wish, series: str, view: View) -> Report:
+    head, release = place.sides[0].commit, _commit(place, wish.against)
+    machine = question.machine(place)
+    tonight = plan.Tonight(head, release, question.asked(place), _text(machine))
+    with _index(place) as index:
+        nights = index.nights(series)
+        notes = list(index.notes)
+    todo, number = plan.jobs(nights, tonight), plan.number_of(nights)
+    gone = [commit for job in todo for commit in job.commits[:-1] if not _known(place, commit)]
+    if gone:
+        notes.append(
+            f"{gone[0][:10]}, which was judged last, is no longer in the repository: its successor begins a new stretch"
+        )
+        todo = [plan.Job("first", (head,)), *(job for job in todo if job.kind == "against")]
+    if not todo:
+        view.say(f"nothing new: {head[:10]} of {series} has been judged with this matrix on this machine")
+        return Report("nothing", series, 0, head, Exit.OK, notes=tuple(notes))
+    done = [_run(place, job, Night(series=series, number=number, kind=job.kind, asked=tonight.asked, machine=machine), view)
+            for job in todo]  # fmt: skip
+    changes, shifts, more = _after(place, wish, series, number)
+    codes = [run.exit_code for run in done]
+    if any(change.state == "confirmed" and change.pct > 0 and change.because != "machine" for change in changes):
+        codes.append(Exit.SLOWER)
+    kinds = "+".join(job.kind for job in todo)
+    return Report(kinds, series, number, head, _worst(codes), tuple(done), changes, shifts, (*notes, *more))
+
+
+def _run(place: Place, job: plan.Job, about: Night, view: View) -> Done:
+    """One comparison, or the head alone, as a run folder of its own. ^C ends the whole night."""
+    config = msgspec.structs.replace(place.config, specs=job.commits, night=about, file=None)
+    run, folder = session.run(config, view)
+    if run.status == "interrupted":
+        raise KeyboardInterrupt
+    header = run.header
+    code = header.exit_code if header else Exit.CANNOT_RUN
+    base = job.commits[0] if len(job.commits) > 1 else ""
+    sentence, counts = (header.sentence, dict(header.counts)) if header else ("", {})
+    return Done(job.kind, base, job.commits[-1], _first_is_no_failure(job, run, code), sentence, counts, str(folder))
+
+
+def _first_is_no_failure(job: plan.Job, run: Run, code: int) -> int:
+    """A first night that measured anything has judged what it could: there is nothing yet to compare with."""
+    measured = any(seen.status == "ok" for seen in run.observations)
+    return Exit.OK if job.kind == "first" and measured and code == Exit.UNTRUSTED else code
+
+
+def _after(
+    place: Place, wish: Wish, series: str, number: int
+) -> tuple[tuple[Change, ...], tuple[Shift, ...], list[str]]:
+    """The changes and shifts of tonight, the page, and what was removed of old nights. What fails here is a note: the
+    night has been measured."""
+    notes: list[str] = []
+    with _index(place) as index:
+        nights = index.nights(series)
+        rows = (pair for pair in index.values(Question(series=series)) if pair[0].number > number - LOOK_BACK)
+        changes, shifts = find(list(trends(rows)))
+        if wish.page:
+            from abprof.report import history
+
+            try:
+                put(place.runs_dir / history.FILE, history.page(index, series).encode())
+            except AbprofError as error:
+                notes.append(error.line)
+    notes += keep.prune(place.runs_dir, nights, wish.keep)
+    told = tuple(change for change in changes if change.found == number)
+    return told, tuple(shift for shift in shifts if shift.night == number), notes
+
+
+@contextlib.contextmanager
+def _index(place: Place) -> Iterator[Index]:
+    place.runs_dir.mkdir(parents=True, exist_ok=True)
+    with opened(place.runs_dir) as index:
+        yield index
+
+
+def _commit(place: Place, spec: str) -> str:
+    if not spec:
+        return ""
+    sides, _ = repo.resolve(place.repository, (spec,))
+    return sides[0].commit
+
+
+def _known(place: Place, commit: str) -> bool:
+    try:
+        return bool(_commit(place, commit))
+    except AbprofError:
+        return False
+
+
+def _text(machine: dict[str, str]) -> str:
+    return msgspec.json.encode(machine, order="sorted").decode()
+
+
+def _worst(codes: Sequence[int]) -> int:
+    order = (Exit.CANNOT_RUN, Exit.SLOWER, Exit.UNTRUSTED, Exit.OK)
+    return next((int(code) for code in order if code in codes), max(codes, default=0))
+
+
+# ---------------------------------------------------------------- one at a time, and alive
+
+
+@contextlib.contextmanager
+def _alone(place: Place) -> Iterator[None]:
+    """One nightly job at a time on a device and a repository. The lock ends with the process, however that ends."""
+    where = hashlib.sha256(os.fsencode(place.repository.common_dir)).hexdigest()[:12]
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(
+                lease(
+                    place.state,
+                    f"nightly-{place.device.lease}-{where}",
+                    wait=False,
+                    label=f"nightly {place.label}",
+                    say=lambda _: None,
+                )
+            )
+        except AbprofError as busy:
+            what = f"another nightly job is at work: {busy.what}"
+            raise AbprofError(
+                what, where=str(place.root), advice="nothing is lost: the next one goes on from the same commit"
+            ) from None
+        yield
+
+
+@contextlib.contextmanager
+def _beating(place: Place, series: str) -> Iterator[Any]:
+    """Write that the job began, and how it ended, also when it ended in an error."""
+    root = str(place.root)
+    before = heartbeat.last(place.state, root, series)
+    last_end = (before.ended or before.last_end) if before else None
+    beat = heartbeat.Heartbeat(
+        series=series, repo=root, runs_dir=str(place.runs_dir), began=time.time(), last_end=last_end
+    )
+    heartbeat.write(place.state, beat)
+    told: list[Report] = []
+    try:
+        yield told.append
+    except AbprofError as error:
+        _end(place, beat, f"could not: {error.line}", Exit.CANNOT_RUN)
+        raise
+    if told:
+        _end(place, beat, told[0].did, told[0].exit_code)
+
+
+def _end(place: Place, beat: heartbeat.Heartbeat, did: str, code: int) -> None:
+    heartbeat.write(place.state, msgspec.structs.replace(beat, ended=time.time(), did=did, exit_code=int(code)))
+
+
+__all__ = ["Done", "Report", "Row", "Wish", "night"]

@@ -1,0 +1,193 @@
+"""Nights end to end: a real repository, the real command, simulated workers. Killed, doubled, late, with nothing new."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from abprof.history.index import Question, opened
+from tests.simulated.lab import Lab, Result
+from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
+
+LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}})
+QUICK = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], noise=[Noise(epoch=0.002)])
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path, QUICK)
+
+
+def night(lab: Lab, *words: str) -> tuple[int, dict[str, Any], Result]:
+    """One `abprof nightly`: exit code, its JSON line, and what else it left."""
+    done = lab.abprof("nightly", "--quiet", *words)
+    lines = done.out.splitlines()
+    assert len(lines) == 1, (done.code, done.out, done.err)
+    return done.code, json.loads(lines[0]), done
+
+
+def push(lab: Lab, factor: float = 1.0) -> str:
+    """A new commit on main, of which the head is so many times slower than the base."""
+    lab.set(
+        Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6), Time(factor=factor, side="target")], noise=QUICK.noise)
+    )
+    count = int(lab.repo.git("rev-list", "--count", "HEAD"))
+    return lab.repo.commit("More", {"kernels/k/__init__.py": f"WHO = {count}\n"})
+
+
+def nights(lab: Lab) -> list[tuple[int, str, str, str]]:
+    with opened(lab.runs) as index:
+        return [(row.number, row.kind, row.base, row.head) for row in index.nights("main")]
+
+
+def test_nights_one_after_the_other(lab: Lab) -> None:
+    first = lab.repo.git("rev-parse", "HEAD")
+    code, said, _ = night(lab)
+    assert (code, said["did"], said["number"], said["head"]) == (0, "first", 1, first)
+    began = time.monotonic()
+    code, said, _ = night(lab)
+    assert (code, said["did"], said["runs"]) == (0, "nothing", [])
+    assert time.monotonic() - began < 60  # how long it really takes: tests/benchmarks/quiet_night.py
+    second = push(lab, 1.2)
+    code, said, done = night(lab)
+    assert (code, said["did"], said["number"]) == (1, "step", 2)
+    assert said["runs"][0]["counts"]["slower"] == 2
+    assert nights(lab) == [(1, "first", "", first), (2, "step", first, second)]
+    assert done.run.night
+    assert done.run.night.machine["device"] == "simulated"
+    assert "2 nights" in (lab.runs / "history.html").read_text()
+    assert night(lab)[1]["did"] == "nothing"
+
+
+@pytest.mark.slow
+def test_another_matrix_begins_anew_and_a_release_is_compared_with(lab: Lab) -> None:
+    night(lab)
+    code, said, _ = night(lab, "--only", "case=a")
+    assert (code, said["did"], said["number"]) == (0, "first", 2)
+    lab.repo.git("tag", "v1")
+    push(lab)
+    code, said, _ = night(lab, "--against", "v1", "--only", "case=a")
+    assert (code, said["did"]) == (0, "step+against")
+    assert night(lab, "--against", "v1", "--only", "case=a")[1]["did"] == "nothing"
+    with opened(lab.runs) as index:
+        against = list(index.values(Question(kinds=("against",))))
+    assert [(row.number, value.cell) for row, value in against] == [(3, "w/case=a")]
+
+
+@pytest.mark.slow
+def test_a_summary_a_heartbeat_and_what_doctor_says_of_it(lab: Lab, tmp_path: Path) -> None:
+    night(lab, "--summary", str(tmp_path / "summary.md"))
+    assert (tmp_path / "summary.md").read_text().startswith("## abprof nightly, `main`: nothing to do\n")
+    (file,) = (lab.state / "nightly").glob("*.json")
+    beat = json.loads(file.read_text())
+    assert (beat["did"], beat["exit_code"], beat["series"]) == ("first", 0, "main")
+    said = lab.command("doctor").out
+    assert "ok       nightly: main of" in said
+    file.write_text(json.dumps({**beat, "ended": time.time() - 50 * 3600}))
+    late = lab.command("doctor")
+    assert "problem  nightly: main of" in late.out
+    assert "50 h ago" in late.out
+    assert late.code == 2
+
+
+def test_what_a_night_does_not_take(lab: Lab) -> None:
+    for words, what in (
+        (["--resume", "runs/x"], "not at night"),
+        (["main", "fast"], "--branch names the branch"),
+        (["--nonsense"], "nonsense"),
+        (["--branch", "nowhere"], "nowhere"),
+        (["--against", "v9"], "v9"),
+    ):
+        code, said, done = night(lab, *words)
+        assert (code, said["did"]) == (2, "refused"), words
+        assert what in done.err
+    assert not list(lab.runs.glob("*/run.json"))
+
+
+@pytest.mark.slow
+def test_a_head_that_does_not_build_is_not_what_the_next_night_compares_with(lab: Lab) -> None:
+    night(lab)
+    good = lab.repo.git("rev-parse", "HEAD")
+    push(lab)
+    lab.set(Scenario(workloads={"w": LOAD}, faults=[Fault("exit:3", "build", side="target")]))
+    code, said, _ = night(lab)
+    assert (code, said["did"]) == (1, "step")
+    assert night(lab)[1]["did"] == "nothing"
+    mended = push(lab)
+    assert night(lab)[:2][1]["did"] == "step"
+    assert nights(lab)[-1] == (3, "step", good, mended)
+
+
+@pytest.mark.slow
+def test_a_clock_that_jumps_back_changes_no_order(lab: Lab) -> None:
+    night(lab)
+    (folder,) = (path for path in lab.runs.iterdir() if path.is_dir())
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**run, "began": "2099-01-01T00:00:00+00:00"}))
+    head = push(lab)
+    assert night(lab)[1]["number"] == 2
+    assert nights(lab)[-1][3] == head
+    assert night(lab)[1]["did"] == "nothing"
+
+
+def _wait(what: Any, process: subprocess.Popen[str], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def _head_is_there(lab: Lab) -> bool:
+    return any(json.loads(file.read_text())["status"] == "running" for file in lab.runs.glob("*/run.json"))
+
+
+def _started(lab: Lab) -> bool:
+    return any((lab.state / "nightly").glob("*.json"))
+
+
+def _measures(lab: Lab) -> bool:
+    return any(file.stat().st_size for file in lab.runs.glob("*/rounds.jsonl"))
+
+
+def _finished(lab: Lab) -> bool:
+    return any(json.loads(file.read_text())["status"] == "complete" for file in lab.runs.glob("*/run.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [_started, _head_is_there, _measures, _finished])
+def test_killed_at_each_stage_the_next_night_goes_on(lab: Lab, stage: Any) -> None:
+    first = lab.repo.git("rev-parse", "HEAD")
+    lab.set(
+        Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], noise=QUICK.noise, faults=[Fault("slow:0.005", "turn")])
+    )
+    process = lab.start("nightly")
+    _wait(lambda: stage(lab), process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    code, said, _ = night(lab)
+    assert code == 0
+    assert said["did"] == ("nothing" if stage is _finished else "first")
+    assert nights(lab) == [(1, "first", "", first)]
+    assert night(lab)[1]["did"] == "nothing"
+
+
+@pytest.mark.slow
+def test_two_at_once_are_one(lab: Lab) -> None:
+    lab.set(
+        Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], noise=QUICK.noise, faults=[Fault("slow:0.01", "turn")])
+    )
+    process = lab.start("nightly")
+    _wait(lambda: _measures(lab), process)
+    code, said, done = night(lab)
+    assert (code, said["did"]) == (2, "refused")
+    assert "another nightly job is at work" in done.err
+    assert lab.finish(process).code == 0
+    assert len(nights(lab)) == 1
