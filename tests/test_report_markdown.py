@@ -7,7 +7,8 @@ import re
 import pytest
 
 from abprof.report.html import html
-from abprof.report.markdown import code, escape, markdown
+from abprof.report.markdown import markdown
+from abprof.report.plain_markdown import code, escape
 
 from . import runs
 

@@ -20,9 +20,9 @@ from abprof.publish.notice import Notice, Row, Tally
 from . import kernels, words
 from .lines import change_text
 from .lines import note as qualified
-from .markdown import code, escape
 from .notice import spelled
 from .pages import environment
+from .plain_markdown import code, escape
 
 MOST_BYTES = 60_000  # of UTF-8; GitHub takes 65,536 characters
 TOP = 5  # rows that are not folded

@@ -11,7 +11,7 @@ from abprof.memory.traffic import Bytes, Pair, Row, Table, beside, sums_beside
 
 from . import terminal, words
 from .lines import TextTable
-from .markdown import escape
+from .plain_markdown import escape
 from .tables import Line, csv_text, plain
 
 COLUMNS = (

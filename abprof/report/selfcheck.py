@@ -7,7 +7,7 @@ from pathlib import Path
 
 from abprof import stats
 from abprof.report import pages, words
-from abprof.report.markdown import code, escape
+from abprof.report.plain_markdown import code, escape
 from abprof.selfcheck.result import Detection, Selfcheck
 
 

@@ -12,7 +12,7 @@ from abprof.model import Comparison, Run
 
 from . import terminal, words
 from .lines import TextTable, change_text
-from .markdown import escape
+from .plain_markdown import escape
 from .tables import csv_text, plain
 
 Key = tuple[str, str, str]  # cell, from, to

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import shutil
+import subprocess
+import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -260,3 +262,9 @@ def test_real_ncu_knows_the_metrics_and_sees_what_changed(tmp_path: Path) -> Non
     assert 0 < base["sm__warps_active.avg.pct_of_peak_sustained_active"] <= 100
     assert base["launch__registers_per_thread"] > 0
     assert any(base[metrics.stall(reason)] > 0 for reason in metrics.STALLS if metrics.stall(reason) in base)
+
+
+@pytest.mark.parametrize("module", ["memory", "profiled", "counters", "markdown", "html"])
+def test_each_part_of_the_report_can_be_imported_first(module: str) -> None:
+    """Two that need each other are found only by whoever happens to begin with the other one."""
+    assert subprocess.run([sys.executable, "-c", f"import abprof.report.{module}"], check=False).returncode == 0
