@@ -15,7 +15,7 @@ from abprof.history.series import trends
 
 from .html import _part
 from .pages import environment
-from .trends import Calendar, picture
+from .trends import Calendar, picture, reach_of
 
 FILE = "history.html"
 
@@ -29,6 +29,7 @@ class Line:
     changes: tuple[Change, ...]
     nights: int
     latest: str
+    reach: float  # per cent, up and down
 
 
 @dataclass(frozen=True)
@@ -93,4 +94,6 @@ def _machines(nights: Sequence[Row]) -> list[NewMachine]:
 def _line(trend: Trend, changes: tuple[Change, ...], shifts: Sequence[Shift], calendar: Calendar) -> Line:
     times = [value for value in trend.head if value > 0]
     latest = f"{times[-1] / 1e6:.4g} ms" if times else "not measured"
-    return Line(trend.name, picture(trend, changes, shifts, calendar), changes, len(trend.numbers), latest)
+    return Line(
+        trend.name, picture(trend, changes, shifts, calendar), changes, len(trend.numbers), latest, reach_of(trend)
+    )

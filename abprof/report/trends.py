@@ -58,8 +58,7 @@ def _days(began: str) -> float:
 def picture(trend: Trend, changes: Sequence[Change], shifts: Sequence[Shift], calendar: Calendar) -> Markup:
     """The picture, which says in words what it shows."""
     level, chain = _level(trend), _chain(trend)
-    both = np.concatenate([level, chain])
-    reach = max(LEAST, float(np.nanmax(np.abs(both))) if np.isfinite(both).any() else 0.0) * 1.1
+    reach = reach_of(trend)
     label = f"Trend of {trend.name} over {len(trend.numbers)} nights, {-reach:.0f} to {reach:.0f} % of time; {_words(changes)}"
 
     def y(pct: float) -> float:
@@ -76,10 +75,15 @@ def picture(trend: Trend, changes: Sequence[Change], shifts: Sequence[Shift], ca
     for name, values in (("chain", chain), ("level", level)):
         parts.append(f'<path class="{name}" d="{_path(trend, values, calendar, y)}"/>')
     parts += [_marked(change, calendar.place.get(change.night, PAD)) for change in changes]
-    scale = f'<text x="2" y="10">+{reach:.0f} %</text><text x="2" y="{HEIGHT - 3:.0f}">-{reach:.0f} %</text>'
     size = f'viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" preserveAspectRatio="none"'
     shown = Markup('<svg class="trend" {} role="img" aria-label="{}">').format(Markup(size), label)  # noqa: S704
-    return shown + Markup("".join(parts) + scale + "</svg>")  # noqa: S704 - numbers and our own words
+    return shown + Markup("".join(parts) + "</svg>")  # noqa: S704 - numbers and our own words
+
+
+def reach_of(trend: Trend) -> float:
+    """How far the picture reaches up and down, in per cent."""
+    both = np.concatenate([_level(trend), _chain(trend)])
+    return max(LEAST, float(np.nanmax(np.abs(both))) if np.isfinite(both).any() else 0.0) * 1.1
 
 
 def _words(changes: Sequence[Change]) -> str:

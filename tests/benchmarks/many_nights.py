@@ -19,6 +19,7 @@ import msgspec
 from abprof import runfolder
 from abprof.history.index import FILE, Question, opened
 from abprof.model import Night, Run
+from abprof.report.history import page
 from tests import large
 from tests.nights import BEGAN, MACHINE, commit
 
@@ -68,6 +69,8 @@ def main(folder: Path, nights: int, cells: int) -> None:
     with opened(folder) as index:
         cell = index.cells()[0]
         timed("one cell's values", lambda: list(index.values(Question(cells=(cell,)))))
+        timed("history.html", lambda: (folder / "history.html").write_text(page(index, "main")))
+    print(f"history.html is {(folder / 'history.html').stat().st_size / 1e6:.2f} MB")
     command = [sys.executable, "-m", "abprof", "history", "query", "--cell", cell, "--runs-dir", str(folder)]
     timed("abprof history query --cell", lambda: subprocess.run(command, check=True, capture_output=True))
 

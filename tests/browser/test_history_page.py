@@ -1,0 +1,38 @@
+"""history.html in a real browser: it opens from disk, asks for nothing, fits, and holds to the rules for everybody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from abprof.history.index import opened
+from abprof.report.history import page
+from tests.browser.test_accessibility import broken_rules
+from tests.test_history_page import HOSTILE, made
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    with opened(made(tmp_path_factory.mktemp("nights")).runs_dir) as index:
+        return page(index, "main")
+
+
+def test_it_opens_without_scripts_and_draws_every_line(visit: Any, text: str) -> None:
+    opened_page = visit(text, java_script_enabled=False)
+    assert opened_page.title() == "abprof history: main"
+    assert opened_page.locator("svg.trend").count() == 2
+    boxes = [path.bounding_box() for path in opened_page.locator("svg.trend path.level").all()]
+    assert all(box and box["width"] > 300 for box in boxes)
+
+
+def test_foreign_text_is_text_and_a_phone_scrolls_only_tables(visit: Any, text: str) -> None:
+    phone = visit(text, viewport={"width": 360, "height": 740})
+    assert HOSTILE.split("|")[0] in phone.locator("table.trends").inner_text()
+    assert phone.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessible(visit: Any, text: str, scheme: str) -> None:
+    assert broken_rules(visit(text, color_scheme=scheme)) == []

@@ -1,0 +1,256 @@
+"""The parts of a nightly job: what is planned, what is kept, who is told, when doctor worries."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from abprof.history.changes import Change, Shift
+from abprof.history.index import Row, opened
+from abprof.nightly import heartbeat, keep, tell
+from abprof.nightly.night import Done, Report
+from abprof.nightly.plan import Job, Tonight, jobs, number_of
+from abprof.nightly.summary import markdown
+from tests.nights import BEGAN, Nights
+
+HEAD, LAST, RELEASE = "h" * 40, "l" * 40, "r" * 40
+TONIGHT = Tonight(HEAD, "", "asked", "m1")
+
+
+def row(number: int, kind: str, base: str, head: str, **more: Any) -> Row:
+    fields = {
+        "asked": "asked",
+        "machine": "m1",
+        "began": "2026-01-01",
+        "subject": "",
+        "exit_code": 0,
+        "sentence": "",
+        "heads": 3,
+    }
+    return Row(folder=f"f{number}", series="main", number=number, kind=kind, base=base, head=head, **(fields | more))
+
+
+# ---------------------------------------------------------------- what is planned
+
+
+@pytest.mark.parametrize(
+    ("nights", "tonight", "todo"),
+    [
+        ([], TONIGHT, [Job("first", (HEAD,))]),
+        ([row(1, "first", "", HEAD)], TONIGHT, []),
+        ([row(1, "first", "", LAST)], TONIGHT, [Job("step", (LAST, HEAD))]),
+        ([row(1, "first", "", LAST), row(2, "step", LAST, HEAD)], TONIGHT, []),
+        # the head went back to an older commit: that is news, once
+        ([row(1, "first", "", HEAD), row(2, "step", HEAD, LAST)], TONIGHT, [Job("step", (LAST, HEAD))]),
+        # a head of which nothing ran is nobody's base, and is not tried every night
+        ([row(1, "first", "", LAST), row(2, "step", LAST, HEAD, heads=0)], TONIGHT, []),
+        ([row(1, "first", "", LAST), row(2, "step", LAST, "x", heads=0)], TONIGHT, [Job("step", (LAST, HEAD))]),
+        ([row(1, "first", "", HEAD, heads=0)], TONIGHT, []),
+        # another matrix, another machine
+        ([row(1, "first", "", HEAD, asked="less")], TONIGHT, [Job("first", (HEAD,))]),
+        ([row(1, "first", "", HEAD, machine="m0")], TONIGHT, [Job("first", (HEAD,))]),
+        # a fixed release
+        ([row(1, "first", "", HEAD)], Tonight(HEAD, RELEASE, "asked", "m1"), [Job("against", (RELEASE, HEAD))]),
+        ([row(1, "first", "", HEAD), row(1, "against", RELEASE, HEAD)], Tonight(HEAD, RELEASE, "asked", "m1"), []),
+        ([row(1, "first", "", HEAD)], Tonight(HEAD, HEAD, "asked", "m1"), []),
+    ],
+)  # fmt: skip
+def test_jobs(nights: list[Row], tonight: Tonight, todo: list[Job]) -> None:
+    assert jobs(nights, tonight) == todo
+
+
+def test_numbers_go_on() -> None:
+    assert number_of([]) == 1
+    assert number_of([row(7, "step", LAST, HEAD), row(3, "step", LAST, HEAD)]) == 8
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Nights:
+    nights = Nights(tmp_path / "runs")
+    for _ in range(6):
+        folder = nights.add({"w/n=1": (1.0, 1.0)})
+        (folder / "rounds.jsonl").write_bytes(b"x" * 1000)
+        (folder / "report.md").write_text("said")
+        (folder / "logs" / "base.log").write_text("log")
+    return nights
+
+
+def kept(nights: Nights) -> list[bool]:
+    return [(folder / "rounds.jsonl").exists() for folder in sorted(nights.runs_dir.glob("*/"))]
+
+
+def prune(nights: Nights, what: keep.Keep, days: float) -> list[str]:
+    with opened(nights.runs_dir) as index:
+        rows = index.nights("main")
+    return keep.prune(nights.runs_dir, rows, what, BEGAN + timedelta(days=days))
+
+
+def test_age_takes_rounds_and_leaves_what_history_needs(old: Nights) -> None:
+    said = prune(old, keep.Keep(days=3, nights=1), 7)
+    assert kept(old) == [False, False, False, True, True, True]
+    assert len(said) == 3
+    first = sorted(old.runs_dir.glob("*/"))[0]
+    assert sorted(path.name for path in first.iterdir()) == ["report.md", "run.json"]
+    with opened(old.runs_dir, anew=True) as index:
+        assert len(index.nights("main")) == 6
+    assert prune(old, keep.Keep(days=3, nights=1), 7) == []
+
+
+def test_the_newest_stay_whatever_their_age_and_size(old: Nights) -> None:
+    prune(old, keep.Keep(days=0, gib=0, nights=2), 400)
+    assert kept(old) == [False] * 4 + [True] * 2
+
+
+def test_size_takes_the_oldest_first(old: Nights) -> None:
+    total = sum(path.stat().st_size for path in old.runs_dir.glob("*/**/*"))
+    prune(old, keep.Keep(days=10**4, gib=(total - 6000) / 2**30, nights=1), 7)
+    assert kept(old) == [False, False, True, True, True, True]
+
+
+def test_what_began_in_the_future_or_never_is_not_old(old: Nights) -> None:
+    assert prune(old, keep.Keep(days=3, nights=0), -1000) == []
+
+
+def test_other_runs_are_not_touched(old: Nights) -> None:
+    mine = old.runs_dir / "20200101T000000Z-mine"
+    mine.mkdir()
+    (mine / "rounds.jsonl").write_text("mine")
+    prune(old, keep.Keep(days=0, gib=0, nights=1), 400)
+    assert (mine / "rounds.jsonl").exists()
+
+
+# ---------------------------------------------------------------- the web hook
+
+
+@dataclass
+class Hook:
+    """A server whose answers a test chooses: a code each, or "cut" to hang up. The last one stays."""
+
+    answers: list[int | str]
+    heard: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    address: str = ""
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    there = Hook([200])
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            there.heard.append((dict(self.headers), body))
+            answer = there.answers.pop(0) if len(there.answers) > 1 else there.answers[0]
+            if answer == "cut":
+                self.connection.close()
+                return
+            self.send_response(int(answer))
+            self.send_header("Location", there.address + "/elsewhere")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    there.address = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield there
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_message_arrives_signed(hook: Hook) -> None:
+    assert tell.post(hook.address, "the key", {"did": "step", "series": "é"}, pause=0) == ""
+    ((headers, body),) = hook.heard
+    assert json.loads(body) == {"did": "step", "series": "é"}
+    assert headers["X-Abprof-Signature"] == tell.signature("the key", headers["X-Abprof-Timestamp"], body)
+    assert headers["X-Abprof-Signature"] != tell.signature("another", headers["X-Abprof-Timestamp"], body)
+    assert abs(int(headers["X-Abprof-Timestamp"]) - time.time()) < 60
+    tell.post(hook.address, "", {}, pause=0)
+    assert "X-Abprof-Signature" not in hook.heard[1][0]
+
+
+@pytest.mark.parametrize(
+    ("answers", "said", "tries"),
+    [
+        ([500, 429, 200], "", 3),
+        (["cut", 200], "", 2),
+        ([503], "the web hook answered 503", 3),
+        ([404], "the web hook answered 404", 1),
+        ([302], "the web hook answered 302", 1),
+    ],
+)
+def test_a_server_that_does_not_answer_well(hook: Hook, answers: list[int | str], said: str, tries: int) -> None:
+    hook.answers = answers
+    assert tell.post(hook.address, "key", {}, pause=0) == said
+    assert len(hook.heard) == tries
+
+
+def test_nobody_there() -> None:
+    assert "cannot be reached" in tell.post("http://127.0.0.1:9", "key", {}, pause=0)
+
+
+# ---------------------------------------------------------------- the summary
+
+
+def test_the_summary_says_first_whether_to_act_and_keeps_foreign_text_in_code() -> None:
+    evil = "w/`x`|@you\n# <script>"
+    changes = tuple(Change(f"{evil}{i}", 7, 9, "confirmed", "step", 5.25, "code") for i in range(30))
+    run = Done("step", LAST, HEAD, 1, "1 slower", {"slower": 1}, "/runs/x")
+    text = markdown(Report("step", "main", 9, HEAD, 1, (run,), changes, (Shift(9, 4.0, 12),), ("`note`",)))
+    assert text.startswith("## abprof nightly, `main`: slower or broken, please read\n")
+    assert "all 12 cells moved together by +4.0 %" in text
+    assert "10 more are in history.html" in text
+    assert "\n# " not in text
+    assert all(line.count("`") % 2 == 0 for line in text.splitlines())
+    rows = [line for line in text.splitlines() if line.startswith("| confirmed")]
+    assert len(rows) == 20
+    assert all(line.count("|") == 7 for line in rows)
+
+
+# ---------------------------------------------------------------- the heartbeat
+
+
+@pytest.mark.parametrize(
+    ("more", "hours", "fine", "said"),
+    [
+        ({"ended": 1000.0, "exit_code": 1}, 2, True, "exit code 1"),
+        ({"ended": 1000.0}, 40, False, "last ended 40 h ago"),
+        ({"last_end": 1000.0}, 20, True, "last ended 20 h ago"),  # at work now, or killed last night
+        ({"last_end": 1000.0}, 40, False, "last ended 40 h ago"),
+        ({}, 1, True, "never came to an end"),
+        ({}, 40, False, "never came to an end"),
+        ({"ended": 1000.0}, -30, False, "from now"),
+    ],
+)
+def test_heartbeats(tmp_path: Path, more: dict[str, Any], hours: float, fine: bool, said: str) -> None:
+    beat = heartbeat.Heartbeat(series="main", repo=str(tmp_path), runs_dir="", began=1000.0, **more)
+    heartbeat.write(tmp_path, beat)
+    assert heartbeat.last(tmp_path, str(tmp_path), "main") == beat
+    ((ok, text, _),) = heartbeat.examine(tmp_path, 1000.0 + hours * 3600)
+    assert ok is fine
+    assert said in text
+
+
+def test_a_repository_that_is_gone_and_a_heartbeat_that_cannot_be_read(tmp_path: Path) -> None:
+    heartbeat.write(tmp_path, heartbeat.Heartbeat(series="main", repo=str(tmp_path / "gone"), runs_dir="", began=0.0))
+    assert list(heartbeat.examine(tmp_path)) == []
+    (tmp_path / heartbeat.FOLDER / "x.json").write_text("{")
+    ((ok, text, advice),) = heartbeat.examine(tmp_path)
+    assert not ok
+    assert "cannot be read" in text
+    assert advice
