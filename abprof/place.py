@@ -74,6 +74,9 @@ def look_around(config: Config, view: View) -> Place:
     if config.sustained == "always" and device.kind == "cpu":
         what = "the sustained mode times a GPU at its power limit"
         raise AbprofError(what, where="--sustained always", advice="leave it out")
+    if "perf" in config.probe and device.kind == "cuda":
+        what = "perf samples what processors do, and this run is of a GPU"
+        raise AbprofError(what, where="--probe perf", advice="--probe torch looks at GPUs")
     if config.protocol != "abprof":
         require(config.protocol, device.kind, f"--protocol {config.protocol}")
     runs_dir = Path(config.runs_dir).absolute() if config.runs_dir else Path(repository.path) / "runs"

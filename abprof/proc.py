@@ -28,6 +28,7 @@ MARK = "ABPROF_CHILD"  # environment variable: whose descendant a process is
 ALIVE_EVERY = 0.2  # seconds between looks whether a silent child still lives
 READ_REQUEST = 30.0  # seconds a child may take to read a request
 _PR_SET_CHILD_SUBREAPER = 36
+_LOOKS_ON_WITHIN = 20.0  # seconds a tool may take until it looks on, and to end
 LOG_LIMIT = 16 << 20  # bytes of one child's output that are kept; the rest is counted, read and thrown away
 REPLY_LIMIT = 64 << 20
 
@@ -362,6 +363,58 @@ def logged(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path,
         _kill_strays(mark)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(timeout=10)
+
+
+class Watching:
+    """A tool that looks on while a block runs: it is started before, and told to end (SIGINT) after it.
+
+    Entering raises WorkerDied when it cannot be started, or ends before `ready()`; `why` makes the reason of what it said.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        log: Path,
+        ready: Callable[[], bool],
+        why: Callable[[str], str],
+    ) -> None:
+        self._argv, self._env, self._log, self._ready, self._why = list(argv), env, log, ready, why
+        self._mark = f"{os.getpid()}.{secrets.token_hex(8)}"
+
+    def __enter__(self) -> None:
+        try:
+            with self._log.open("wb") as out:
+                self._child = subprocess.Popen(
+                    self._argv,
+                    env={**self._env, MARK: self._mark},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise WorkerDied(f"{self._argv[0]} could not be started: {error.strerror}") from error
+        end = time.monotonic() + _LOOKS_ON_WITHIN
+        while not self._ready():
+            if self._child.poll() is not None or time.monotonic() > end:
+                self._kill()
+                raise WorkerDied(self._why(self._log.read_text(errors="replace")))
+            time.sleep(0.02)
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            self._child.send_signal(signal.SIGINT)
+            self._child.wait(timeout=_LOOKS_ON_WITHIN)
+        self._kill()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        _kill_strays(self._mark)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(timeout=10)
 
 
 def _descendants(pid: int) -> list[psutil.Process]:

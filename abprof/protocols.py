@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from abprof.model import Arm, Cell, Machine, MachineState, Profile, Trace
+from abprof.model import Arm, Cell, Machine, MachineState, Profile, Sampled, Trace
 
 if TYPE_CHECKING:
     from abprof.measure import Ground
@@ -55,10 +55,11 @@ class Subject:
     arms: tuple[Arm, ...]
 
 
+Evidence = Trace | Profile | Sampled
+
+
 class Probe(Protocol):
     """Looks at cells after all timing, in workers of its own. What fails is said in what it yields, and not raised."""
 
-    def __call__(
-        self, ground: Ground, subjects: Sequence[Subject], folder: Path, epoch: int
-    ) -> Iterator[Trace | Profile]:
+    def __call__(self, ground: Ground, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Evidence]:
         """Evidence for each arm; its files go into the run's `folder`. `epoch` is a number that no other workers have."""

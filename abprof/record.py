@@ -16,7 +16,7 @@ import msgspec
 
 from abprof import kernels, names, paths, runfolder, verdict
 from abprof.code.reader import Reader
-from abprof.model import UNJUDGED_METRICS, Block, Build, Kernel, Profile, Proof, Run, Trace
+from abprof.model import UNJUDGED_METRICS, Block, Build, Kernel, Profile, Proof, Run, Sampled, Trace
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
 from abprof.view import View
@@ -38,6 +38,7 @@ class Record:
         self.kernels = {_identity(kernel): kernel for kernel in head.kernels}
         self.traces = {(trace.cell, trace.arm): trace for trace in head.traces}
         self.profiles = {(profile.cell, profile.arm): profile for profile in head.profiles}
+        self.sampled = {(one.cell, one.arm): one for one in head.sampled}
         self.older = older  # blocks of earlier invocations: a rerun plans its looks on its own
         self.interrupted = False
         self._labels = names.short_labels(head.cells)
@@ -69,7 +70,7 @@ class Record:
         """Cells whose change is worth measuring without a pause."""
         return verdict.power_bound(self.head, self.blocks, self.proofs)
 
-    def add(self, item: Block | Proof | Kernel | Trace | Profile) -> None:
+    def add(self, item: Block | Proof | Kernel | Trace | Profile | Sampled) -> None:
         """Keep a block on disk before anything else is done with it."""
         if isinstance(item, Kernel):
             self.kernels.setdefault(_identity(item), item)
@@ -79,6 +80,9 @@ class Record:
             return
         if isinstance(item, Profile):
             self.profiles[item.cell, item.arm] = item
+            return
+        if isinstance(item, Sampled):
+            self.sampled[item.cell, item.arm] = item
             return
         if isinstance(item, Proof):
             self._prove(item)
@@ -129,6 +133,7 @@ class Record:
             "kernels": tuple(self.kernels.values()),
             "traces": tuple(self.traces.values()),
             "profiles": tuple(self.profiles.values()),
+            "sampled": tuple(self.sampled.values()),
         }
         head = msgspec.structs.replace(self.head, status=status, **found)
         if head.observations and not self.blocks:

@@ -107,8 +107,8 @@ def run(
     probe: Annotated[
         Many,
         typer.Option(
-            metavar="torch|ncu",
-            help="Look at the cells that changed after timing: a trace of each side; counters of each side.",
+            metavar="torch|ncu|perf",
+            help="Look at the cells that changed, after timing: traces; a GPU's counters; samples of a CPU.",
             rich_help_panel=MEASURING,
         ),
     ] = [],  # noqa: B006

@@ -14,6 +14,7 @@ from abprof.model.judged import Advice, Cause, Comparison, Header, Metric, Obser
 from abprof.model.measured import Block, Census, CheckResult, Launch, MachineState, Outcome, Range, Trace, Turn
 from abprof.model.profiled import KernelProfile, Profile
 from abprof.model.run import Ceilings, Machine, Night, Run, Settings, Setup, Toolchain, Waiver
+from abprof.model.sampled import Sampled, SampledFunction
 
 SCHEMA = 1
 # Timed as others do (abprof/sequential.py): shown, never judged.
@@ -70,6 +71,8 @@ __all__ = [
     "Range",
     "Record",
     "Run",
+    "Sampled",
+    "SampledFunction",
     "Settings",
     "Setup",
     "Side",

@@ -11,6 +11,7 @@ from abprof.model.built import Build, Kernel, Proof
 from abprof.model.judged import Advice, Comparison, Header, Observation
 from abprof.model.measured import Trace
 from abprof.model.profiled import Profile
+from abprof.model.sampled import Sampled
 
 
 class Settings(Record, frozen=True, kw_only=True):
@@ -133,6 +134,7 @@ class Run(Record, frozen=True, kw_only=True):
     kernels: tuple[Kernel, ...] = ()
     traces: tuple[Trace, ...] = ()  # of --probe torch
     profiles: tuple[Profile, ...] = ()  # under Nsight Compute: --probe ncu, `abprof profile`, `abprof memory`
+    sampled: tuple[Sampled, ...] = ()  # of --probe perf
     warnings: tuple[Advice, ...] = ()
 
     def side(self, id: str) -> Side:

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Literal
 
 from abprof.measure import Ground
-from abprof.model import Profile, Run, Trace
+from abprof.model import Run
 from abprof.probes.nsight_compute import profiles
+from abprof.probes.perf import samples
 from abprof.probes.torch_profiler import traces
-from abprof.protocols import Probe, Subject
+from abprof.protocols import Evidence, Probe, Subject
 
 MOST = 8  # rows: a trace of each side is up to 16 MB
 _CHANGED = ("slower", "faster", "slight")
-_PROBES: dict[str, Probe] = {"torch": traces, "ncu": profiles}
+_PROBES: dict[str, Probe] = {"torch": traces, "ncu": profiles, "perf": samples}
 
 
 def probed(
@@ -24,7 +25,7 @@ def probed(
     folder: Path,
     epoch: int,
     say: Callable[[str], None],
-) -> Iterator[Trace | Profile]:
+) -> Iterator[Evidence]:
     """What the probes of these names find on the rows that changed, at most eight; of one branch alone on all."""
     if not names:
         return

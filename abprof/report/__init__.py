@@ -16,10 +16,10 @@ def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
 
     Works on any run: finished, interrupted, or of one branch. Raises AbprofError when the disk refuses.
     """
-    from . import beside, cell_table, closing, counters, html, markdown, profiled, seed_tables, traces
+    from . import beside, cell_table, closing, counters, html, markdown, profiled, sampled, seed_tables, traces
 
     made = {"cells.csv": cell_table.cells_csv(run), "comparisons.csv": beside.comparisons_csv(run)}
-    made |= seed_tables.files(run) | traces.files(run) | profiled.files(run) | counters.files(run)
+    made |= seed_tables.files(run) | traces.files(run) | profiled.files(run) | sampled.files(run) | counters.files(run)
     made |= {"report.html": html.html(run, blocks), "report.md": markdown.markdown(run, blocks)}
     log = folder / LOG
     before = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""

@@ -23,6 +23,7 @@ from . import (
     kernels,
     lines,
     pictures,
+    sampled,
     sections,
     surroundings,
     traces,
@@ -71,6 +72,7 @@ def html(run: Run, blocks: Sequence[Block]) -> str:
         sections=sections,
         surroundings=surroundings,
         counters=counters,
+        sampled=sampled,
         traces=traces,
         words=words,
     )

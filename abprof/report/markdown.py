@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from abprof.model import Block, Run
 
-from . import beside, counters, facts, failures, kernels, lines, sections, surroundings, traces, view, words
+from . import beside, counters, facts, failures, kernels, lines, sampled, sections, surroundings, traces, view, words
 from .pages import environment
 from .plain_markdown import code, escape
 
@@ -27,6 +27,7 @@ def markdown(run: Run, blocks: Sequence[Block]) -> str:
         sections=sections,
         surroundings=surroundings,
         counters=counters,
+        sampled=sampled,
         traces=traces,
         words=words,
         blocks=blocks,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from abprof.model import Run, Trace
+from abprof.model import Run, Sampled, Trace
 from abprof.why.say import ns
 
 from . import tables, view, words
@@ -14,6 +15,7 @@ from .lines import TextTable
 TITLE = "Under torch's profiler"
 _TEXT = "A few calls after all timing, with the profiler's own cost in them: they say where the time is, and not how much it is."
 _ON_A_CPU = " On a CPU these are torch's operations: what a kernel does without torch has no row."
+_Evidence = TypeVar("_Evidence", Trace, Sampled)
 MOST = 30  # names that a page shows of a row
 HEADER = ("cell", "variant", "kind", "name", "from", "to", "from_count", "to_count", "from_ns", "to_ns",
           "difference_ns", "presence")  # fmt: skip
@@ -51,7 +53,7 @@ def text(run: Run) -> str:
 
 def parts(run: Run) -> list[Part]:
     """A part for each traced row and target, in the order that they were looked at."""
-    return [_part(run, before, after) for before, after in _pairs(run)]
+    return [_part(run, before, after) for before, after in pairs(run, run.traces)]
 
 
 def files(run: Run) -> dict[str, str]:
@@ -67,11 +69,9 @@ def named(before: Trace, after: Trace | None) -> list[Named]:
     return sorted(found, key=lambda f: -size[f.name])
 
 
-def _pairs(run: Run) -> Iterator[tuple[Trace, Trace | None]]:
-    """Base's trace with each other side's of the same cell and variant; alone where there is one side."""
-    made = {
-        (trace.cell, view.arm(run, trace.arm).variant, view.arm(run, trace.arm).side): trace for trace in run.traces
-    }
+def pairs(run: Run, of: Sequence[_Evidence]) -> Iterator[tuple[_Evidence, _Evidence | None]]:
+    """What was found of base with that of each other side in the same cell and variant; alone where there is one side."""
+    made = {(one.cell, view.arm(run, one.arm).variant, view.arm(run, one.arm).side): one for one in of}
     others = [side.id for side in run.sides if side.id != "base"]
     for (cell, variant, side), trace in made.items():
         if side != "base":
@@ -114,7 +114,7 @@ def _presence(one: Named, first: str, second: str) -> str:
 
 
 def _lines(run: Run) -> Iterator[tables.Line]:
-    for before, after in _pairs(run):
+    for before, after in pairs(run, run.traces):
         first = view.arm(run, before.arm)
         second = view.arm(run, after.arm) if after else None
         for one in named(before, after) if _known(before, after) else []:
