@@ -16,6 +16,7 @@ from abprof import devices, paths, proc
 from abprof.config import Config, File, file_above
 from abprof.errors import AbprofError, Exit
 from abprof.model import Record
+from abprof.ncu import tool as ncu_tool
 from abprof.nightly import heartbeat
 from abprof.place import nvcc
 from abprof.proc import WorkerDied, WorkerFault
@@ -91,7 +92,16 @@ def _compilers() -> list[Finding]:
             rows.append(Finding(name=name, state="missing", text=f"{tool} not found", advice=need))
         else:
             rows.append(Finding(name=name, state="ok", text=said.strip().splitlines()[-1 if name == "nvcc" else 0]))
-    return rows
+    return [*rows, _ncu()]
+
+
+def _ncu() -> Finding:
+    try:
+        found = ncu_tool.find(os.environ)
+    except ncu_tool.Refused as refused:
+        advice = "abprof profile and abprof memory BASE TARGET cannot count; it comes with the CUDA toolkit"
+        return Finding(name="ncu", state="missing", text=refused.what, advice=advice)
+    return Finding(name="ncu", state="ok", text=f"{found.version} ({found.path})")
 
 
 def _beside(command: str) -> str:

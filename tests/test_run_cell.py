@@ -187,11 +187,13 @@ def test_real_ncu_sees_the_calls_and_nothing_else(tmp_path: Path) -> None:
         "--nvtx-include",
         "abprof_call",
         "--metrics",
-        "dram__bytes.sum",
+        "gpu__time_duration.sum",
     ]
     for argv in (cell, [*ncu, *cell]):
         done = subprocess.run(argv, cwd=repo.path, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr + done.stdout
     assert "cached" in done.stderr
-    launches = [line for line in done.stdout.splitlines() if '"dram__bytes.sum"' in line and "elementwise" in line]
+    launches = [
+        line for line in done.stdout.splitlines() if '"gpu__time_duration.sum"' in line and "elementwise" in line
+    ]
     assert len(launches) == 2 * 3, "forward and backward of three calls"

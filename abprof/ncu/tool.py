@@ -82,7 +82,7 @@ def record(
     said = _said(log, began)
     if any("ERR_NVGPUCTRPERM" in line for line in said):
         raise Refused("ncu may not read the GPU's counters (ERR_NVGPUCTRPERM)" + _missing(), advice=_GRANT)
-    unknown = {name for line in said if "metric" in line for name in asked if name in line.replace("\\", "")}
+    unknown = {name for line in said if "metric" in line for name in asked if _names(line, name)}
     if unknown and not to.exists() and len(unknown) < len(asked):
         known = dataclasses.replace(ncu, unknown=ncu.unknown | unknown)
         return record(known, argv, env=env, cwd=cwd, metrics=metrics, to=to, log=log, nvtx=nvtx)
@@ -128,6 +128,11 @@ def _said(log: Path, began: int) -> list[str]:
         file.seek(began)
         text = file.read().decode(errors="replace")
     return list(dict.fromkeys(re.findall(r"^==(?:ERROR|WARNING)== .*$", text, re.M)))
+
+
+def _names(line: str, metric: str) -> bool:
+    """Whether a complaint is about this metric, and not about a longer name; ncu shows it as a regular expression."""
+    return re.search(rf"(?<!\w){re.escape(metric)}(?!\.?\w)", line.replace("\\", "")) is not None
 
 
 def _why(said: Sequence[str], code: int) -> str:

@@ -245,6 +245,14 @@ def test_ncu_is_found_under_cuda_home_and_by_its_installer(tmp_path: Path, monke
     assert tool.find({"PATH": "/nowhere"}).path == f"{tmp_path}/nsight/2025.1/ncu", "the newest"
 
 
+def test_a_complaint_about_a_longer_name_is_not_about_a_shorter_one() -> None:
+    line = r"==ERROR== Failed to find metric regex:^dram__bytes\.sum\.per_second$"
+    assert tool._names(line, "dram__bytes.sum.per_second")
+    assert not tool._names(line, "dram__bytes.sum")
+    assert tool._names("==ERROR== Failed to find metric regex:^dram__bytes\\.sum(\\.(min|max))?$", "dram__bytes.sum")
+    assert tool._names("==WARNING== no metric dram__bytes.sum.", "dram__bytes.sum")
+
+
 def test_what_is_missing_for_permission_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     params, status = tmp_path / "params", tmp_path / "status"
     params.write_text("ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n")
@@ -280,7 +288,8 @@ def double(x):
 @pytest.mark.gpu
 @pytest.mark.skipif(not shutil.which("ncu"), reason="needs Nsight Compute")
 def test_real_ncu_counts_a_triton_kernel_and_a_copy_more(tmp_path: Path) -> None:
-    """16 Mi floats: read once and written once is 128 MiB of DRAM; the branch copies its result, which doubles it."""
+    """16 Mi floats: read once and written once is 128 MiB, of which L2 keeps a part of what is written; the branch reads its
+    result and writes it again, which doubles it."""
     from tests.tinyrepo import WORKLOAD, abprof, tiny_repo
 
     repo = tiny_repo(tmp_path / "repo", 1)
@@ -288,14 +297,14 @@ def test_real_ncu_counts_a_triton_kernel_and_a_copy_more(tmp_path: Path) -> None
     workload = WORKLOAD.replace('torch.randn(case["n"], generator=torch.Generator().manual_seed(seed))', here)
     repo.commit("triton", {"kernels/tiny/__init__.py": TRITON, "workloads/tiny.py": workload})
     repo.git("checkout", "-q", "-b", "copies")
-    repo.commit("a copy more", {"kernels/tiny/__init__.py": TRITON.replace("return y", "return y.clone()")})
+    repo.commit("a copy more", {"kernels/tiny/__init__.py": TRITON.replace("return y", "return y + 0")})
     words = ("memory", "main", "copies", "--set", "n=16777216", "--warmup", "2", "--runs", "5", "--runs-dir", "runs")
     done: Done = abprof(*words, cwd=repo.path, home=tmp_path / "home")
     assert done.code == Exit.OK, done.err + done.out
     by = {(row["arm"], row["kind"]): row for row in rows(folder(repo) / "memory.csv") if not row["kernel"]}
     moved = {arm: float(by[arm, "all"]["dram_bytes_a_call"]) for arm in ("base", "target")}
-    assert 0.9 * (128 << 20) < moved["base"] < 1.3 * (128 << 20)
-    assert 1.6 < moved["target"] / moved["base"] < 2.2
+    assert 0.6 * (128 << 20) < moved["base"] < 1.2 * (128 << 20)
+    assert 1.7 < moved["target"] / moved["base"] < 2.3
     assert (by["base", "all"]["launches_a_call"], by["target", "all"]["launches_a_call"]) == ("1", "2")
     assert len(list((folder(repo) / "ncu").glob("*.ncu-rep"))) == 2
 
