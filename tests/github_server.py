@@ -21,6 +21,7 @@ REPO = "team/kernels"
 BOT, OTHER, READER = "abprof-bot", "mallory", "reader"
 TOKENS = {"bot-token": BOT, "other-token": OTHER, "reader-token": READER}
 LONGEST = 65536
+LONG_AGO = "2020-01-01T00:00:00Z"
 
 
 @dataclass
@@ -86,7 +87,15 @@ class GitHub:
     def comment(self, body: str, author: str = BOT, pr: int = 7, *, minimised: bool = False) -> dict[str, Any]:
         with self.lock:
             self.next_id += 1
-            made = {"id": self.next_id, "pr": pr, "author": author, "body": body, "minimised": minimised, "edits": 0}
+            made = {
+                "id": self.next_id,
+                "pr": pr,
+                "author": author,
+                "body": body,
+                "minimised": minimised,
+                "edits": 0,
+                "at": LONG_AGO,
+            }
             self.comments.append(made)
             return made
 
@@ -182,6 +191,8 @@ class GitHub:
                 "url": f"{self.url}/users/{comment['author']}",
             },
             "body": comment["body"].rstrip(),
+            "created_at": comment["at"],
+            "updated_at": comment["at"],
         }
 
     def pull(self, number: int) -> dict[str, Any]:
@@ -222,6 +233,10 @@ def _post_comment(hub: GitHub, who: str, data: Any, query: dict, number: str) ->
     if int(number) not in hub.heads:
         return 404, {}, {"message": "Not Found"}
     return _too_long(data["body"]) or (201, {}, hub.shown(hub.comment(data["body"], who, int(number))))
+
+
+def _recent_comments(hub: GitHub, who: str, data: Any, query: dict) -> tuple:
+    return 200, {}, [hub.shown(c) for c in hub.comments if c["at"] >= query["since"]]
 
 
 def _one_comment(hub: GitHub, who: str, data: Any, query: dict, id: str) -> tuple:
@@ -294,6 +309,7 @@ ROUTES: dict[str, Callable[..., tuple]] = {
     rf"GET {_AT}/pulls/(\d+)": _get_pull,
     rf"GET {_AT}/issues/(\d+)/comments": _list_comments,
     rf"POST {_AT}/issues/(\d+)/comments": _post_comment,
+    rf"GET {_AT}/issues/comments": _recent_comments,
     rf"GET {_AT}/issues/comments/(\d+)": _one_comment,
     rf"PATCH {_AT}/issues/comments/(\d+)": _edit_comment,
     r"POST /graphql": _graphql,

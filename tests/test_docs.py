@@ -75,6 +75,9 @@ def follow(lab: Lab, command: str) -> Result:
         return lab.command(*words, "--repo", str(lab.repo.path), "--device", "simulated")
     if words[0] in {"rerun", "scripts"}:
         return lab.command(*words, "--repo", str(lab.repo.path))
+    if words[0] == "init":
+        (lab.folder / "bot" / ".git").mkdir(parents=True)
+        return lab.command(*words, "--repo", str(lab.folder / "bot"))
     if words[0] == "waive":
         done = lab.command(*words, "--repo", str(lab.repo.path))
         (lab.repo.path / "abprof-waivers.toml").unlink()

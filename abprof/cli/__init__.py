@@ -9,7 +9,21 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from abprof.cli import comment, history, inspect, memory, nightly, profile, reports, run, run_cell, scripts, waive
+from abprof.cli import (
+    admit,
+    comment,
+    history,
+    init,
+    inspect,
+    memory,
+    nightly,
+    profile,
+    reports,
+    run,
+    run_cell,
+    scripts,
+    waive,
+)
 from abprof.cli.guard import guarded
 from abprof.errors import Exit
 
@@ -42,7 +56,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (run, run_cell, reports, comment, history, nightly, memory, profile, scripts, inspect, waive):
+for module in (
+    run,
+    run_cell,
+    reports,
+    comment,
+    history,
+    nightly,
+    memory,
+    profile,
+    scripts,
+    inspect,
+    waive,
+    admit,
+    init,
+):
     module.register(app)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from abprof.errors import AbprofError
+from abprof.publish import command
 
 MOST_BYTES = 25 << 20  # GitHub cuts its payloads there
 _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
@@ -34,17 +35,22 @@ def repository(text: str) -> str:
     return text
 
 
-def read_event(path: Path) -> Origin:
-    """The origin in an event file (`$GITHUB_EVENT_PATH`): of `workflow_run` or `pull_request`. Raises AbprofError."""
+def load(path: Path) -> Any:
+    """An event file (`$GITHUB_EVENT_PATH`) as it is. Raises AbprofError."""
     where = f"--event {path}"
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
-        event: Any = msgspec.json.decode(data) if len(data) <= MOST_BYTES else None
+        return msgspec.json.decode(data) if len(data) <= MOST_BYTES else None
     except OSError as error:
         raise AbprofError(error.strerror or str(error), where=where) from None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise AbprofError(f"not an event: {error}", where=where) from None
+
+
+def read_event(path: Path) -> Origin:
+    """The origin in an event file: of `workflow_run`, `pull_request`, or a comment that is a command. Raises AbprofError."""
+    where, event = f"--event {path}", load(path)
     repo = _text(event, "repository", "full_name")
     if "workflow_run" in _mapping(event):
         head = _text(event, "workflow_run", "head_sha")
@@ -53,6 +59,9 @@ def read_event(path: Path) -> Origin:
             _text(event, "workflow_run", "head_repository", "full_name"),
         )
         found = Origin(repo, head, branch, home)
+    elif "comment" in _mapping(event):
+        asked = command.asking(event, where)
+        found = Origin(asked.repo, command.parse(asked.comment.text).commit, pr=asked.pr)
     else:
         number = _at(event, "pull_request", "number")
         found = Origin(repo, _text(event, "pull_request", "head", "sha"), pr=number if type(number) is int else 0)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from abprof.errors import AbprofError
+from abprof.publish.command import Written
 from abprof.publish.event import Origin
 from abprof.publish.state import Found, parse
 
@@ -90,6 +92,27 @@ class Hub:
     def head(self, pr: int) -> str:
         """The pull request's head commit now."""
         return _asked(lambda: str(self._repository().get_pull(pr).head.sha), f"pull request {pr} of {self.repo}")
+
+    def ends(self, pr: int) -> tuple[str, str]:
+        """The base branch's and the head's commit of an open pull request. Raises AbprofError for a closed one."""
+
+        def found() -> tuple[str, str, str]:
+            pull = self._repository().get_pull(pr)
+            return str(pull.base.sha), str(pull.head.sha), str(pull.state)
+
+        base, head, state = _asked(found, f"pull request {pr} of {self.repo}")
+        if state != "open":
+            raise AbprofError("it is closed", where=f"pull request {pr} of {self.repo}")
+        return base, head
+
+    def comments_since(self, since: datetime) -> list[tuple[int, Written]]:
+        """The repository's comments on issues and pull requests since then: id, and what was written."""
+
+        def listed() -> list[tuple[int, Written]]:
+            every = self._repository().get_issues_comments(since=since)
+            return [(one.id, Written(one.user.login, one.created_at, one.body or "")) for one in every]
+
+        return _asked(listed, f"comments of {self.repo}")
 
     def pull_of(self, origin: Origin) -> int:
         """The one open pull request whose head is the event's commit, or was until it moved on. Raises AbprofError."""
