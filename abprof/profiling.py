@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,7 @@ from abprof.cleaning import BUILDS_IN_USE
 from abprof.config import Config
 from abprof.errors import AbprofError
 from abprof.measure import Ground
-from abprof.model import Arm, Cell, Run
+from abprof.model import Arm, Cell, Profile, Run
 from abprof.ncu import tool
 from abprof.ncu.capture import Order, captured
 from abprof.place import Place, look_around
@@ -83,8 +83,17 @@ def _look(
 ) -> None:
     with interruptible(record), leases.shared(place.cache / BUILDS_IN_USE):
         ground = lay_ground(place, plan, build_kernels(place, plan, view), record)
+        for found in broken(plan, order):
+            record.add(found)
         for found in captured(ground, rows(ground), order, record.folder.path, ncu, view.say):
             record.add(found)
+
+
+def broken(plan: Plan, order: Order) -> Iterator[Profile]:
+    """A record for each workload that could not say what its cells are: it is not passed over."""
+    for cell, failure in plan.survey.broken.items():
+        yield Profile(cell=cell, arm="base", purpose=order.purpose, warmup=order.warmup, runs=order.runs,
+                      status=failure.status, reason=failure.reason)  # fmt: skip
 
 
 def _every(ground: Ground) -> Rows:

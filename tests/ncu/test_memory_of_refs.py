@@ -95,18 +95,21 @@ ODD = {
 @pytest.mark.slow
 def test_an_arm_that_does_not_add_up_is_an_error_row_and_the_others_stand(tmp_path: Path) -> None:
     repo = launching_repo(tmp_path / "repo", **{name: launches for name, (launches, _) in ODD.items()})
+    repo.write({"workloads/torn.py": "raise ValueError('no such mask')\n"})
     done = with_ncu("memory", "main", *ODD, *CALLS, *CPU, repo=repo, home=tmp_path)
     assert done.code == Exit.CANNOT_RUN
     made = rows(folder(repo) / "memory.csv")
     assert {row["arm"] for row in made if row["kind"] == "all"} == {"base"}
-    failed = {row["arm"]: row["reason"] for row in made if row["kind"] == "error"}
+    (torn,) = (row for row in made if row["cell"] == "torn/")
+    assert "crash: ValueError: no such mask" in torn["reason"], "a workload that is broken is not passed over"
+    failed = {row["arm"]: row["reason"] for row in made if row["kind"] == "error" and row["cell"] != "torn/"}
     for arm, (_, said) in zip(("target", "target2", "target3", "target4"), ODD.values(), strict=True):
         assert said in failed[arm]
         assert f"tiny/n=4096 {arm}: {failed[arm]}" in " ".join(done.out.split())
     run = loaded(repo)
-    assert [one.status for one in run.profiles] == ["ok", "error", "error", "error", "crash"]
+    assert [one.status for one in run.profiles] == ["crash", "ok", "error", "error", "error", "crash"]
     assert run.header
-    assert "4 of 5 arms failed, first tiny/n=4096 target: launches are no multiple" in run.header.sentence
+    assert "5 of 6 arms failed, first torn/ base: ValueError: no such mask" in run.header.sentence
 
 
 @pytest.mark.slow

@@ -107,6 +107,22 @@ def test_a_side_that_failed_is_said_and_the_other_is_shown_alone() -> None:
     assert part.files == (("base", "ncu/a.ncu-rep"),)
 
 
+def test_bytes_alone_are_shown_as_their_own_table() -> None:
+    bytes_alone = {"lts__t_bytes.sum": 4096.0, "l1tex__t_bytes.sum": 8192.0}
+    both = under_ncu(
+        (measured(metrics=bytes_alone),), (measured(metrics=bytes_alone, launches_a_call=2),), minimum={"dram": 2048.0}
+    )
+    run = msgspec.structs.replace(
+        both, profiles=tuple(msgspec.structs.replace(one, purpose="memory") for one in both.profiles)
+    )
+    (part,) = counters.parts(run)
+    ((title, made),) = part.tables
+    assert title.endswith("target: bytes a call")
+    assert ("attn_fwd", "compute", "L2", "1 → 2", "4.0 KiB", "8.0 KiB", "+100.0 %") in made.rows
+    assert ("predicted minimum", "", "DRAM", "", "2.0 KiB", "", "") in made.rows
+    assert "predicted minimum" in html(run, [])
+
+
 def test_pages_have_the_section_and_run_no_name() -> None:
     name = "k<script>alert(1)</script>|`x` =cmd"
     run = under_ncu((measured(name),), (measured(name, metrics={HIT: 1.0}),), notes=("10 launches are 2 a call",))
