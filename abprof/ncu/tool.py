@@ -91,11 +91,15 @@ def record(
 
 def raw_page(ncu: Ncu, report: Path, *, env: Mapping[str, str], to: Path) -> None:
     """Print a report's raw page, in base units and the locale C. Raises AbprofError."""
-    argv = [ncu.path, "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]
-    printed = proc.output(argv, timeout=LIMIT, env={**env, "LC_ALL": "C"})
-    if printed is None:
-        raise AbprofError("ncu could not print its own report", where=str(report), advice=f"try {' '.join(argv)}")
-    to.write_text(printed, encoding="utf-8")
+    argv = [ncu.path, "--import", str(report.absolute()), "--csv", "--page", "raw", "--print-units", "base"]
+    to.unlink(missing_ok=True)
+    try:
+        code = proc.logged(argv, env={**env, "LC_ALL": "C"}, cwd=to.parent, log=to, timeout=LIMIT)
+    except proc.WorkerDied as failed:
+        raise AbprofError(f"ncu could not print its own report: {failed.reason}", where=str(report)) from failed
+    if code:
+        what = f"ncu could not print its own report (exit code {code})"
+        raise AbprofError(what, where=str(report), advice=f"try {' '.join(argv)}")
 
 
 _GRANT = (
