@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -191,3 +192,63 @@ def test_two_at_once_are_one(lab: Lab) -> None:
     assert "another nightly job is at work" in done.err
     assert lab.finish(process).code == 0
     assert len(nights(lab)) == 1
+
+
+SEQUENCE = Workload(kernel="k", presets={"default": {"case": ["steady", "step", "drift"]}})
+STEP_NIGHT, DRIFT_NIGHT = 18, 9
+
+
+def _level(case: str, number: int) -> float:
+    """How slow the head of that night is."""
+    if case == "step":
+        return 1.08 if number >= STEP_NIGHT else 1.0
+    return 1.006 ** max(0, number - DRIFT_NIGHT + 1) if case == "drift" else 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_thirty_commits_with_a_planted_step_and_drift(tmp_path: Path) -> None:
+    """The drift is far below what any night's threshold could see, and is confirmed before it sums to 7 %."""
+    lab = Lab(tmp_path, Scenario(workloads={"w": SEQUENCE}))
+    heads, found = [], list[dict[str, Any]]()
+    for number in range(1, 31):
+        alone = number == 1  # the head is the only side, and called base
+        times = [Time(ns=20e6)]
+        for case in ("steady", "step", "drift"):
+            before, now = _level(case, number if alone else number - 1), _level(case, number)
+            times += [
+                Time(factor=before, side="base", cell=f"*={case}"),
+                Time(factor=now, side="target", cell=f"*={case}"),
+            ]
+        noise = [Noise(epoch=0.003, common=0.001)]
+        lab.set(Scenario(workloads={"w": SEQUENCE}, times=times, noise=noise, seed=number))
+        heads.append(lab.repo.commit(f"Night {number}", {"kernels/k/__init__.py": f"WHO = {number}\n"}))
+        _, said, _ = night(lab, "--epochs", "2")
+        assert said["number"] == number
+        found += said["changes"]
+    confirmed = [change for change in found if change["state"] == "confirmed"]
+    assert {change["trend"] for change in confirmed} == {"w/case=step", "w/case=drift"}
+    step = next(change for change in confirmed if change["trend"] == "w/case=step")
+    assert (step["night"], step["found"], step["kind"]) == (STEP_NIGHT, STEP_NIGHT + 2, "step")
+    assert step["because"] == "code"
+    suspected = {(it["night"], it["found"]) for it in found if it["state"] == "suspected" and "step" in it["trend"]}
+    assert suspected == {(STEP_NIGHT, STEP_NIGHT), (STEP_NIGHT, STEP_NIGHT + 1)}
+    drift = next(change for change in confirmed if change["trend"] == "w/case=drift")
+    assert drift["found"] <= DRIFT_NIGHT + 11
+    page = (lab.runs / "history.html").read_text()
+    assert heads[STEP_NIGHT - 1][:10] in page
+    assert "30 nights, 3 cells" in page
+
+
+def test_a_full_disk_is_said_and_the_night_is_done_again(lab: Lab) -> None:
+    """No file may grow beyond a few kB: run.json does not fit, so there is no run, and nothing that a later night would believe."""
+    command = 'ulimit -f 3; exec "$@"'
+    words = [sys.executable, "-P", "-m", "abprof", *lab._placed(["nightly", "--quiet"])]
+    full = subprocess.run(["sh", "-c", command, "sh", *words], env=lab.environment() | {"PYTHONDONTWRITEBYTECODE": "1"},
+                          cwd=lab.folder, capture_output=True, text=True, check=False)  # fmt: skip
+    assert full.returncode == 2, full
+    assert "File too large" in full.stderr
+    (line,) = full.stdout.splitlines()
+    assert json.loads(line)["did"] == "refused"
+    code, said, _ = night(lab)
+    assert (code, said["did"], said["number"]) == (0, "first", 1)

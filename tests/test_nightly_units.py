@@ -1,0 +1,72 @@
+"""The timer's files: what they start is what was meant, whatever paths and branches are called."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from abprof.errors import AbprofError
+from abprof.nightly.units import NAMES, Timed, units
+
+PLAIN = Timed(Path("/srv/team repo"), "main", "02:17", sys.executable, "/usr/local/bin:/usr/bin")
+ODD = replace(PLAIN, branch='a b$(touch x)`y`"z"%n\'q\\', repo=Path('/srv/100%/$HOME "x"'), more=("--only", "mask=50%"))
+
+
+def test_all_of_them_name_the_command() -> None:
+    made = units(PLAIN)
+    assert set(made) == set(NAMES)
+    assert "@" not in "".join(made.values())
+    service = configparser.ConfigParser(interpolation=None, strict=True)
+    service.optionxform = str  # type: ignore[assignment,method-assign]
+    service.read_string(made["abprof-nightly.service"])
+    assert service["Service"]["ExecStart"].startswith(
+        f'"{sys.executable}" "-m" "abprof" "nightly" "--quiet" "--repo" "/srv/team repo"'
+    )
+    assert service["Service"]["WorkingDirectory"] == "/srv/team repo"
+    assert "OnCalendar=*-*-* 02:17:00\nPersistent=true" in made["abprof-nightly.timer"]
+
+
+def test_cron_gives_the_shell_exactly_these_words(tmp_path: Path) -> None:
+    """The line as cron hands it on, its escaped per cent signs plain again, run by a shell; the command tells its words."""
+    repo = tmp_path / "100% of $HOME \"x\" 'y'"
+    repo.mkdir()
+    teller = tmp_path / "tell"
+    teller.write_text(f"#!{sys.executable}\nimport sys, json; print(json.dumps(sys.argv[1:]))\n")
+    teller.chmod(0o755)
+    timed = replace(ODD, repo=repo, python=str(teller))
+    line = units(timed)["crontab"].splitlines()[-1]
+    minute, hour, *_, command = line.split(" ", 5)
+    assert (minute, hour) == ("17", "2")
+    assert "%" not in command.replace("\\%", "")
+    subprocess.run(["sh", "-c", command.replace("\\%", "%")], check=True, cwd=tmp_path, env={"HOME": str(tmp_path)})
+    said = (tmp_path / "abprof-nightly.log").read_text()
+    assert json.loads(said) == list(timed.command[1:])
+    assert not (repo / "x").exists()
+
+
+def test_systemd_takes_them(tmp_path: Path) -> None:
+    tool = shutil.which("systemd-analyze")
+    if tool is None:
+        pytest.skip("no systemd-analyze on this machine")
+    for timed in (PLAIN, ODD):
+        for name, text in units(replace(timed, repo=tmp_path)).items():
+            (tmp_path / name).write_text(text)
+        files = [str(tmp_path / name) for name in NAMES[:2]]
+        done = subprocess.run([tool, "verify", *files], capture_output=True, text=True, check=False)
+        ours = [line for line in done.stderr.splitlines() if "abprof-nightly" in line]
+        assert not ours, done.stderr
+
+
+@pytest.mark.parametrize(
+    "timed", [replace(PLAIN, at="2:17"), replace(PLAIN, at="24:00"), replace(PLAIN, branch="a\nb")]
+)
+def test_what_cannot_be_timed(timed: Timed) -> None:
+    with pytest.raises(AbprofError):
+        units(timed)
