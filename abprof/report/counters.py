@@ -57,7 +57,7 @@ def _parts(row: list[Profile]) -> Iterator[Part]:
     if len(ok) < 2:
         yield _part(row, tuple(_tables(ok[0], None)) if ok else ())
         return
-    yield _part(row, tuple(made for other in ok[1:] for made in _tables(ok[0], other)))
+    yield _part(row, tuple(made for other in ok[1:] for made in _tables(ok[0], other, named=len(ok) > 2)))
 
 
 def _part(row: list[Profile], made: tuple[tuple[str, TextTable], ...]) -> Part:
@@ -67,13 +67,15 @@ def _part(row: list[Profile], made: tuple[tuple[str, TextTable], ...]) -> Part:
     return Part(title, tuple((one.arm, one.file) for one in row if one.file), tuple(said), made)
 
 
-def _tables(before: Profile, after: Profile | None) -> Iterator[tuple[str, TextTable]]:
-    """A table for each kernel of a call."""
+def _tables(before: Profile, after: Profile | None, *, named: bool = False) -> Iterator[tuple[str, TextTable]]:
+    """A table for each kernel of a call. `named`: its title says whose, where others are of other sides."""
     arms = (before.arm, after.arm) if after else (before.arm,)
     for one, two in _pairs(before, after):
         either = two or one
         assert either is not None
-        title = words.clean(f"{either.name} {either.grid} x {either.block}", 200)
+        title = words.clean(
+            f"{either.name} {either.grid} x {either.block}" + (f", {' and '.join(arms)}" if named else ""), 200
+        )
         header = ("metric", *arms, *(("difference",) if after else ()))
         yield title, TextTable(header, tuple(_rows((one, two), compared=after is not None)), 1)
 

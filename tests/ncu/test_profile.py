@@ -21,10 +21,10 @@ from abprof.model import KernelProfile, Profile, Run
 from abprof.ncu import capture, metrics, tool
 from abprof.probes.nsight_compute import profiles
 from abprof.protocols import Subject
-from abprof.report import counters
+from abprof.report import counters, profiled
 from abprof.report.html import html
 from abprof.report.markdown import markdown
-from tests.blocks import head
+from tests.blocks import head, side
 
 from . import fake_ncu
 from .fake import launching_repo, path_with_ncu, with_ncu
@@ -105,6 +105,28 @@ def test_a_side_that_failed_is_said_and_the_other_is_shown_alone() -> None:
     assert part.said == ("target: error: launches are no multiple of 5: attn 4",)
     assert part.tables[0][1].header == ("metric", "base")
     assert part.files == (("base", "ncu/a.ncu-rep"),)
+
+
+def test_rows_are_sides_of_a_variant_base_first_then_peers_and_each_target_stands_beside_base() -> None:
+    sides = (side("base"), side("target"), side("target2"))
+    run = head(2, sides=sides, variants=("a", "b"), peers=("sdpa",))
+    fields: dict[str, Any] = {"purpose": "profile", "warmup": 2, "runs": 3, "kernels": (measured(),)}
+    ids = ["peer:sdpa", "target2:b", "target:b", "base:b", "target:a", "base:a"]
+    made = [Profile(cell=cell.id, arm=arm, **fields) for cell in reversed(run.cells) for arm in ids]
+    run = msgspec.structs.replace(run, profiles=tuple(made))
+    told = [[one.arm for one in row] for row in profiled.rows(run)]
+    assert told[:3] == told[3:]
+    assert sorted(told[:2]) == [["base:a", "target:a"], ["base:b", "target:b", "target2:b"]]
+    assert told[2] == ["peer:sdpa"]
+    assert [row[0].cell for row in profiled.rows(run)] == [run.cells[0].id] * 3 + [run.cells[1].id] * 3
+    headers = [[made.header for _, made in part.tables] for part in counters.parts(run)[:3]]
+    assert [("metric", "base:b", "target:b", "difference"), ("metric", "base:b", "target2:b", "difference")] in headers
+    assert headers[2] == [("metric", "peer:sdpa")]
+    titles = [title for part in counters.parts(run)[:3] for title, _ in part.tables]
+    assert [title.rpartition(", ")[2] for title in titles if " and " in title] == [
+        "base:b and target:b",
+        "base:b and target2:b",
+    ]
 
 
 def test_bytes_alone_are_shown_as_their_own_table() -> None:
