@@ -76,7 +76,7 @@ def follow(lab: Lab, command: str) -> Result:
     if words[0] in {"rerun", "scripts"}:
         return lab.command(*words, "--repo", str(lab.repo.path))
     if words[0] == "init":
-        (lab.folder / "bot" / ".git").mkdir(parents=True)
+        (lab.folder / "bot" / ".git").mkdir(parents=True, exist_ok=True)
         return lab.command(*words, "--repo", str(lab.folder / "bot"))
     if words[0] == "waive":
         done = lab.command(*words, "--repo", str(lab.repo.path))

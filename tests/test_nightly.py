@@ -241,7 +241,7 @@ def test_thirty_commits_with_a_planted_step_and_drift(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_said_and_the_night_is_done_again(lab: Lab) -> None:
-    """No file may grow beyond a few kB: run.json does not fit, so there is no run, and nothing that a later night would believe."""
+    """No file may grow beyond a few kB: run.json does not fit, so there is no run that a later night would believe."""
     command = 'ulimit -f 3; exec "$@"'
     words = [sys.executable, "-P", "-m", "abprof", *lab._placed(["nightly", "--quiet"])]
     full = subprocess.run(["sh", "-c", command, "sh", *words], env=lab.environment() | {"PYTHONDONTWRITEBYTECODE": "1"},

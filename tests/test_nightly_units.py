@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from abprof.cli import run_command_line
 from abprof.errors import AbprofError
 from abprof.nightly.units import NAMES, Timed, units
 
@@ -70,3 +71,18 @@ def test_systemd_takes_them(tmp_path: Path) -> None:
 def test_what_cannot_be_timed(timed: Timed) -> None:
     with pytest.raises(AbprofError):
         units(timed)
+
+
+def test_init_writes_them_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["init", "--nightly", "--repo", str(tmp_path), "--branch", "dev", "--at", "03:30"]
+    assert run_command_line(words) == 2  # no repository
+    (tmp_path / ".git").mkdir()
+    assert run_command_line([*words, "--", "--preset", "full"]) == 0
+    folder = tmp_path / "abprof-nightly"
+    assert sorted(path.name for path in folder.iterdir()) == sorted([".gitignore", *NAMES])
+    assert '"--branch" "dev" "--preset" "full"' in (folder / "abprof-nightly.service").read_text()
+    assert "systemctl --user enable" in capsys.readouterr().out
+    assert run_command_line([*words, "--", "--preset", "full"]) == 0  # the same again is no change
+    assert run_command_line(words) == 2
+    assert "is there and differs" in capsys.readouterr().err
+    assert run_command_line(["init", "--repo", str(tmp_path)]) == 2

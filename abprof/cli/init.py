@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,33 +15,66 @@ from abprof.errors import AbprofError, Exit
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("init", help=init.__doc__, short_help="Write a bot's workflow into a repository.")(init)
+    app.command("init", help=init.__doc__, short_help="Write a bot's workflow or a timer's files.")(init)
 
 
 _FILES = {"abprof.yml": ".github/workflows/abprof.yml", "abprof-bot.toml": ".github/abprof-bot.toml"}
+_UNITS = "abprof-nightly"  # folder of a nightly job's files: they are this machine's, and not for git
 
 
 def init(
+    more: Annotated[
+        list[str], typer.Argument(metavar="[-- OPTIONS]", help="With --nightly: more options of `abprof nightly`.")
+    ] = [],  # noqa: B006
     github: Annotated[bool, typer.Option("--github", help="The bot on GitHub's pull requests.")] = False,
+    nightly: Annotated[bool, typer.Option("--nightly", help="Timer files for `abprof nightly`.")] = False,
+    branch: Annotated[str, typer.Option(help="With --nightly: the branch that is watched.")] = "main",
+    at: Annotated[str, typer.Option(metavar="HH:MM", help="With --nightly: when.")] = "02:17",
     repo: Annotated[str, typer.Option(help="The git repository.")] = ".",
 ) -> int:
-    """Write what a repository needs: with --github the bot's workflow and the list of who may ask it.
+    """Write what a repository needs: with --github the bot's workflow and the list of who may ask it, with --nightly a
+    systemd service with its timer and a crontab's line.
 
     A file that is there and differs is never replaced (exit code 2).
     """
     from abprof import runfolder
-    from abprof.bundled import bundled
 
-    if not github:
-        raise AbprofError("nothing to write", where="abprof init", advice="--github")
+    if not (github or nightly):
+        raise AbprofError("nothing to write", where="abprof init", advice="--github or --nightly")
     root = Path(repo).absolute()
     if not (root / ".git").exists():
         raise AbprofError("not the top of a git repository", where=f"--repo {repo}")
-    made = {root / place: (bundled("templates") / "github" / name).read_bytes() for name, place in _FILES.items()}
+    made = (_bot(root) if github else {}) | (_timer(root, branch, at, more) if nightly else {})
     for path, content in made.items():
         if path.exists() and path.read_bytes() != content:
             raise AbprofError("is there and differs", where=str(path), advice="move it away first; nothing was written")
     for path, content in made.items():
         print(runfolder.put(path, content))
-    print("Read both, fill in the lines marked FILL IN, and commit them to the default branch: docs/BOT.md")
+    if github:
+        print("Read both, fill in the lines marked FILL IN, and commit them to the default branch: docs/BOT.md")
+    if nightly:
+        print(_advice(root / _UNITS))
     return Exit.OK
+
+
+def _bot(root: Path) -> dict[Path, bytes]:
+    from abprof.bundled import bundled
+
+    return {root / place: (bundled("templates") / "github" / name).read_bytes() for name, place in _FILES.items()}
+
+
+def _timer(root: Path, branch: str, at: str, more: list[str]) -> dict[Path, bytes]:
+    from abprof.nightly.units import Timed, units
+
+    path = os.environ.get("PATH", os.defpath)
+    made = units(Timed(root, branch, at, sys.executable, path, tuple(more)))
+    return {root / _UNITS / name: text.encode() for name, text in ({".gitignore": "*\n"} | made).items()}
+
+
+def _advice(folder: Path) -> str:
+    copy = shlex.join(["cp", *(str(folder / name) for name in ("abprof-nightly.service", "abprof-nightly.timer"))])
+    return (
+        f"Either: {copy} ~/.config/systemd/user/\n"
+        "        systemctl --user daemon-reload; systemctl --user enable --now abprof-nightly.timer; loginctl enable-linger\n"
+        f"    or: the last two lines of {folder / 'crontab'} into `crontab -e`. Then docs/NIGHTLY.md"
+    )
