@@ -67,7 +67,7 @@ class GitHub:
             def answer(self) -> None:
                 hub.answer(self)
 
-            do_GET = do_POST = do_PATCH = do_DELETE = answer
+            do_GET = do_POST = do_PATCH = do_PUT = answer
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True

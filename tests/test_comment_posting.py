@@ -12,7 +12,7 @@ import pytest
 
 from abprof.cli import run_command_line
 from abprof.errors import AbprofError
-from abprof.publish import upsert as upserting
+from abprof.publish import patience
 from abprof.publish.github import Api, Hub
 from abprof.publish.notice import Notice
 from abprof.publish.state import parse, state_of
@@ -37,7 +37,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[GitHub]:
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The waits that were asked for, and are not waited."""
     asked: list[float] = []
-    monkeypatch.setattr(upserting, "sleep", asked.append)
+    monkeypatch.setattr(patience, "sleep", asked.append)
     return asked
 
 
@@ -371,7 +371,7 @@ def test_an_edit_and_a_minimise_whose_answers_were_lost_end_the_same(hub, waits)
 def test_a_server_that_is_not_there_is_told(waits):
     nowhere = Hub(Api("http://127.0.0.1:9", "t", timeout=1, pause=0), REPO)
     with pytest.raises(AbprofError, match=r"the connection failed \(ConnectionError\), 4 times"):
-        upserting.patiently(lambda: nowhere.head(7), print)
+        patience.patiently(lambda: nowhere.head(7), print)
 
 
 @pytest.mark.parametrize("answer", [[], {"head": 5}, {"head": None}, b"not JSON", {"number": 7}])

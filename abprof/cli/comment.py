@@ -24,8 +24,8 @@ def register(app: typer.Typer) -> None:
 
 def comment(
     run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run folder.")] = "",
-    repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="The repository on GitHub.")] = "",
-    pr: Annotated[int | None, typer.Option(metavar="N", min=1, help="The pull request.")] = None,
+    repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="The repository (GitLab: GROUP/PROJECT).")] = "",
+    pr: Annotated[int | None, typer.Option(metavar="N", min=1, help="The pull (or merge) request.")] = None,
     artifact: Annotated[
         str, typer.Option(metavar="FILE", help="In place of RUN: a file of `report --format artifact`.")
     ] = "",
@@ -37,11 +37,13 @@ def comment(
     url: Annotated[str, typer.Option(metavar="URL", help="Where the full report is.")] = "",
     summary: Annotated[str, typer.Option(metavar="FILE", help="Add it to this file too [$GITHUB_STEP_SUMMARY].")] = "",
     check: Annotated[bool, typer.Option("--check", help="Make a check run too.")] = False,
+    gitlab: Annotated[bool, typer.Option("--gitlab", help="A note on a merge request of GitLab.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print it; ask and write nothing.")] = False,
 ) -> int:
     """Post a run's answer on a pull request as one comment that is kept up to date, or print it (--dry-run).
 
-    The token comes from GITHUB_TOKEN or GH_TOKEN, the server from GITHUB_API_URL. docs/BOT.md has the rules, and the two
+    The token comes from GITHUB_TOKEN or GH_TOKEN, the server from GITHUB_API_URL; with --gitlab from GITLAB_TOKEN and
+    CI_SERVER_URL. docs/BOT.md has the rules, and the two
     jobs of which only the second holds a token.
     """
     from abprof.publish.event import repository
@@ -52,7 +54,7 @@ def comment(
         raise AbprofError(f"{policy!r} is not one of {', '.join(_POLICIES)}", where="--policy")
     if bool(run) == bool(artifact):
         raise AbprofError("a run or an artifact: one of the two", where="abprof comment", advice="abprof comment RUN")
-    if repo:
+    if repo and not gitlab:
         repository(repo)
     around = Around(link=url)
     notice = _read(artifact) if artifact else _noticed(Path(run))
@@ -62,7 +64,9 @@ def comment(
     _summarise(summary or os.environ.get("GITHUB_STEP_SUMMARY", ""), rendered(notice, around))
     from abprof.publish import post
 
-    for line in post.everywhere(notice, post.Target(repo, pr or 0, event), policy, key, around, check=check, say=_note):
+    for line in post.everywhere(
+        notice, post.Target(repo, pr or 0, event, gitlab), policy, key, around, check=check, say=_note
+    ):
         print(line)
     return Exit.OK
 

@@ -10,7 +10,7 @@ from abprof.errors import AbprofError
 from abprof.publish import command
 from abprof.publish.event import load, repository
 from abprof.publish.github import Api, Hub
-from abprof.publish.upsert import patiently
+from abprof.publish.patience import patiently
 
 
 def admitted(event: Path, allow: Path, say: Callable[[str], None]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from abprof.errors import AbprofError
 from abprof.publish.command import Written
 from abprof.publish.event import Origin
+from abprof.publish.patience import Passing, TooLong
 from abprof.publish.state import Found, parse
 
 try:
@@ -30,18 +31,6 @@ _MINIMISE = """mutation($id: ID!) {
   minimizeComment(input: {subjectId: $id, classifier: OUTDATED}) { minimizedComment { isMinimized } }
 }"""
 T = TypeVar("T")
-
-
-class Passing(Exception):
-    """What may be over at another try: a limit, an outage, a connection that was cut. `after`: seconds, if GitHub said."""
-
-    def __init__(self, what: str, after: float | None = None) -> None:
-        super().__init__(what)
-        self.after = after
-
-
-class TooLong(Exception):
-    """GitHub finds the text too long."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +67,7 @@ class Hub:
             base_url=api.url,
             auth=github.Auth.Token(api.token),
             timeout=api.timeout,
-            retry=0,  # abprof/publish/upsert.py tries again, with an end to its patience
+            retry=0,  # abprof/publish/patience.py tries again, with an end to its patience
             per_page=100,
             user_agent="abprof",
             seconds_between_requests=0,

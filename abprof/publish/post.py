@@ -10,10 +10,11 @@ from typing import cast
 from abprof.errors import AbprofError
 from abprof.publish import check as checks
 from abprof.publish.event import Origin, read_event
-from abprof.publish.github import Api, Hub
 from abprof.publish.notice import Notice
+from abprof.publish.patience import patiently
 from abprof.publish.state import Policy
-from abprof.publish.upsert import patiently, upsert
+from abprof.publish.upsert import Hub as Conversation
+from abprof.publish.upsert import upsert
 from abprof.report.comment import Around, comment, sentence
 
 
@@ -24,12 +25,16 @@ class Target:
     repo: str = ""
     pr: int = 0
     event: str = ""  # file
+    gitlab: bool = False
 
 
 def everywhere(
     notice: Notice, target: Target, policy: str, key: str, around: Around, *, check: bool, say: Callable[[str], None]
 ) -> Iterator[str]:
     """A line for each thing that was done. Raises AbprofError."""
+    if target.gitlab:
+        yield from _on_gitlab(notice, target, policy, key, around, check=check, say=say)
+        return
     origin = read_event(Path(target.event)) if target.event else None
     if not origin and not target.pr:
         raise AbprofError("no pull request", where="abprof comment", advice="--pr N, or --event FILE")
@@ -37,6 +42,8 @@ def everywhere(
     if origin and origin.head != notice.head:
         what = f"the artifact speaks of commit {notice.head[:10]}, the event of {origin.head[:10]}"
         raise AbprofError(what, where="--artifact", advice="only the answer for the event's own commit is posted")
+    from abprof.publish.github import Api, Hub
+
     hub = Hub(Api.from_environment(), repo)
     if check:
         text = comment(notice, around, checks.MOST_BYTES)
@@ -48,11 +55,30 @@ def everywhere(
         return
     pr = target.pr or (origin.pr if origin else 0) or patiently(lambda: hub.pull_of(cast("Origin", origin)), say)
 
+    yield _commented(hub, pr, notice, key, policy, around, say)
+
+
+def _on_gitlab(
+    notice: Notice, target: Target, policy: str, key: str, around: Around, *, check: bool, say: Callable[[str], None]
+) -> Iterator[str]:
+    from abprof.publish import gitlab
+
+    if check or target.event:
+        raise AbprofError("--check and --event are GitHub's", where="--gitlab", advice="give --repo and --pr")
+    if not target.pr:
+        raise AbprofError("no merge request", where="abprof comment", advice="--pr N")
+    hub = gitlab.Hub.from_environment(gitlab.project(target.repo))
+    yield _commented(hub, target.pr, notice, key, policy, around, say)
+
+
+def _commented(
+    hub: Conversation, pr: int, notice: Notice, key: str, policy: str, around: Around, say: Callable[[str], None]
+) -> str:
     def render(head: str, replaces: str, most: int) -> str:
         return comment(notice, replace(around, head=head, replaces=replaces), most)
 
     done = upsert(hub, pr, notice, key, cast("Policy", policy), render, say)
-    yield f"comment: {done.what} {done.url}".rstrip()
+    return f"comment: {done.what} {done.url}".rstrip()
 
 
 def _repo(target: Target, origin: Origin | None) -> str:

@@ -6,24 +6,42 @@ the same place: nothing is written twice, and nothing older over something newer
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from time import sleep
-from typing import TypeVar
+from typing import Protocol
 
 from abprof.errors import AbprofError
-from abprof.publish.github import Hub, Passing, TooLong
 from abprof.publish.notice import Notice
+from abprof.publish.patience import TooLong, patiently
 from abprof.publish.state import Found, Policy, State, Step, state_of, step, wanted
 
 STEPS = 8  # after as many somebody else writes as fast as we do
-TRIES = 4
-LONGEST_WAIT = 60.0  # seconds; GitHub may ask for an hour, and a job that waits costs a runner
-SIZES = (59_500, 30_000, 8_000)  # bytes, the hidden line apart; the next where GitHub finds a comment too long
-T = TypeVar("T")
+SIZES = (59_500, 30_000, 8_000)  # bytes, the hidden line apart; the next where the server finds a comment too long
 Render = Callable[[str, str, int], str]  # (the head now, the commit replaced, most bytes) -> Markdown
 Say = Callable[[str], None]
+
+
+class Hub(Protocol):
+    """The conversation of pull (merge) requests on some server. Each method raises AbprofError, or `Passing`."""
+
+    def head(self, pr: int) -> str:
+        """The head commit now."""
+
+    def own(self, pr: int, key: str, written: Iterable[int] = ()) -> list[Found]:
+        """Our own comments of this key that are not folded away; `written` are ids that a list may not hold yet."""
+
+    def post(self, pr: int, body: str) -> tuple[int, str]:
+        """Make a comment: its id and address. Raises TooLong."""
+
+    def state(self, pr: int, id: int, key: str) -> Found | None:
+        """A comment as it is now."""
+
+    def edit(self, pr: int, id: int, body: str) -> tuple[int, str]:
+        """Replace a comment's text. Raises TooLong."""
+
+    def minimise(self, node: str) -> None:
+        """Fold a comment away as outdated."""
 
 
 @dataclass(frozen=True)
@@ -40,24 +58,6 @@ def upsert(hub: Hub, pr: int, notice: Notice, key: str, policy: Policy, render: 
         return Posted("nothing: the policy is never")
     post = _Post(hub, pr, notice, key, policy, cache(render))
     return patiently(post.run, say)
-
-
-def patiently(do: Callable[[], T], say: Say) -> T:
-    """`do` again where it may pass, with an end to the patience. Raises AbprofError."""
-    for attempt in range(1, TRIES + 1):
-        try:
-            return do()
-        except Passing as error:
-            wait = error.after if error.after is not None else 2.0 ** (attempt - 1)
-            if wait > LONGEST_WAIT:
-                raise AbprofError(
-                    f"{error}, and asks to wait {wait:.0f} s", where="GitHub", advice="try again then"
-                ) from None
-            if attempt == TRIES:
-                raise AbprofError(f"{error}, {TRIES} times", where="GitHub", advice="try again later") from None
-            say(f"{error}; trying again in {wait:.0f} s")
-            sleep(wait)
-    raise AssertionError("the last try returns or raises")
 
 
 class _Post:

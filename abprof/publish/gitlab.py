@@ -1,0 +1,161 @@
+"""The doorway to GitLab: the only place of python-gitlab. Notes of merge requests, by the rules of pull requests' comments.
+
+GitLab minimises nothing, so what is outdated is folded by an edit that takes its hidden line away.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+from abprof.errors import AbprofError
+from abprof.publish.patience import Passing, TooLong
+from abprof.publish.state import Found, parse
+
+try:
+    import gitlab
+    import requests
+except ImportError as error:
+    raise AbprofError(f"{error.name} is not installed", advice="pip install 'abprof[bot]'") from error
+
+TIMEOUT = 20  # seconds for an answer
+_PAGE = 100
+_LOCAL = ("127.0.0.1", "localhost", "::1")
+T = TypeVar("T")
+
+
+def project(text: str) -> str:
+    """GROUP/PROJECT, with subgroups or without. Raises AbprofError for anything else."""
+    if not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)+", text, re.ASCII):
+        raise AbprofError(f"{text!r} is not GROUP/PROJECT", where="--repo")
+    return text
+
+
+class Hub:
+    """One project on GitLab. Every method raises AbprofError, or `Passing` where another try may do."""
+
+    def __init__(self, url: str, token: str, name: str, timeout: float = TIMEOUT) -> None:
+        self.name = name
+        self._path = f"/projects/{quote(project(name), safe='')}/merge_requests"
+        self._headers: dict[str, str] = {}
+        session = requests.Session()
+        session.hooks["response"].append(self._heard)
+        # As a bearer token, for a redirection to another host takes that header away; any GitLab token may go so.
+        self._gate = gitlab.Gitlab(url, oauth_token=token, timeout=timeout, user_agent="abprof", session=session)
+        self._mine: int | None = None
+
+    @classmethod
+    def from_environment(cls, name: str, environ: Mapping[str, str] = os.environ) -> Hub:
+        """$GITLAB_TOKEN, $CI_SERVER_URL. Raises AbprofError where there is no token, or it would be sent in the clear."""
+        url, token = environ.get("CI_SERVER_URL") or "https://gitlab.com", environ.get("GITLAB_TOKEN") or ""
+        if not token:
+            raise AbprofError(
+                "no token", where="GITLAB_TOKEN", advice="set it in the environment; --dry-run needs none"
+            )
+        parts = urlsplit(url)
+        if parts.scheme != "https" and (parts.scheme != "http" or parts.hostname not in _LOCAL):
+            raise AbprofError(f"{url!r} is not an https address", where="CI_SERVER_URL")
+        return cls(url, token, name)
+
+    def head(self, pr: int) -> str:
+        """The merge request's head commit now."""
+        return self._asked(lambda: str(self._get(f"{self._path}/{pr}")["sha"]), f"merge request {pr} of {self.name}")
+
+    def own(self, pr: int, key: str, written: Iterable[int] = ()) -> list[Found]:
+        """Our own notes of this key, on all pages; whose token it is GitLab says."""
+        notes = f"{self._path}/{pr}/notes"
+
+        def listed() -> list[Found]:
+            if self._mine is None:
+                self._mine = int(self._get("/user")["id"])
+            every: dict[int, dict[str, Any]] = {}
+            page = 1
+            while True:
+                some = self._get(notes, per_page=_PAGE, page=page, sort="asc")
+                every |= {one["id"]: one for one in some}
+                if len(some) < _PAGE:
+                    break
+                page += 1
+            every |= {id: self._get(f"{notes}/{id}") for id in written if id not in every}
+            ours = [one for one in every.values() if one["author"]["id"] == self._mine and not one.get("system")]
+            return [found for one in ours if (found := self._found(pr, one, key))]
+
+        return self._asked(listed, f"notes of merge request {pr} of {self.name}")
+
+    def post(self, pr: int, body: str) -> tuple[int, str]:
+        """Make a note: its id and address."""
+        path = f"{self._path}/{pr}/notes"
+        made = self._asked(
+            lambda: self._gate.http_post(path, post_data={"body": body}, obey_rate_limit=False), f"merge request {pr}"
+        )
+        return self._written(pr, made)
+
+    def state(self, pr: int, id: int, key: str) -> Found | None:
+        """A note as it is now."""
+        return self._asked(lambda: self._found(pr, self._get(f"{self._path}/{pr}/notes/{id}"), key), f"note {id}")
+
+    def edit(self, pr: int, id: int, body: str) -> tuple[int, str]:
+        """Replace a note's text."""
+        path = f"{self._path}/{pr}/notes/{id}"
+        made = self._asked(
+            lambda: self._gate.http_put(path, post_data={"body": body}, obey_rate_limit=False),
+            f"note {id} of {self.name}",
+        )
+        return self._written(pr, made)
+
+    def minimise(self, node: str) -> None:
+        """Fold a note away as outdated: its text without the hidden line, behind a summary."""
+        pr, _, id = node.partition("/")
+        before = self._asked(lambda: str(self._get(f"{self._path}/{pr}/notes/{id}")["body"]), f"note {id}")
+        kept = before.rstrip().rpartition("\n<!-- abprof:v1 ")[0] or before
+        self.edit(int(pr), int(id), f"<details><summary>abprof: outdated</summary>\n\n{kept.rstrip()}\n\n</details>\n")
+
+    def _get(self, path: str, **query: Any) -> Any:
+        return self._gate.http_get(path, query_data=query, obey_rate_limit=False)
+
+    def _found(self, pr: int, note: dict[str, Any], key: str) -> Found | None:
+        state = parse(note["body"], key)
+        return Found(note["id"], f"{pr}/{note['id']}", state, self._written(pr, note)[1]) if state else None
+
+    def _written(self, pr: int, note: Any) -> tuple[int, str]:
+        return note["id"], f"{self._gate.url}/{self.name}/-/merge_requests/{pr}#note_{note['id']}"
+
+    def _heard(self, response: requests.Response, *_: Any, **__: Any) -> None:
+        self._headers = {name.lower(): value for name, value in response.headers.items()}
+
+    def _asked(self, do: Callable[[], T], where: str) -> T:
+        """What GitLab answers to `do`. Raises AbprofError, Passing or TooLong."""
+        try:
+            return do()
+        except gitlab.GitlabParsingError:
+            raise AbprofError("the answer is not GitLab's", where=where, advice="check CI_SERVER_URL") from None
+        except gitlab.GitlabError as error:
+            raise self._refused(error, where) from None
+        except requests.exceptions.Timeout:
+            raise Passing("GitLab did not answer in time") from None
+        except requests.exceptions.RequestException as error:
+            raise Passing(f"the connection failed ({type(error).__name__})") from None
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise AbprofError("the answer is not GitLab's", where=where, advice="check CI_SERVER_URL") from None
+
+    def _refused(self, error: gitlab.GitlabError, where: str) -> Exception:
+        status = error.response_code or 0
+        said = "".join(letter if letter.isprintable() else " " for letter in str(error.error_message))[:200]
+        if status == 413 or "too long" in said.lower():
+            return TooLong(said)
+        if status == 429 or status >= 500:
+            after = self._headers.get("retry-after", "")
+            what = "GitLab limits the rate" if status == 429 else f"GitLab answers {status}"
+            return Passing(what, float(after) if after.isdigit() else None)
+        what, advice = _ADVICE.get(status, (f"GitLab answers {status}", ""))
+        return AbprofError(f"{what}: {said}" if said else what, where=where, advice=advice)
+
+
+_ADVICE = {
+    401: ("the token is refused", "set GITLAB_TOKEN to one that is valid"),
+    403: ("the token may not do this", "it needs the scope api, and the role Reporter or more"),
+    404: ("not there, or the token may not see it", "check --repo, --pr and the token's projects"),
+}
