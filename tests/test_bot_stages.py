@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,9 +108,7 @@ def test_a_gigabyte_is_not_read(tmp_path):
     with path.open("wb") as file:
         file.truncate(1 << 30)
     tracemalloc.start()
-    began = time.monotonic()
     assert f"larger than {MOST_BYTES} bytes" in refused(path)
-    assert time.monotonic() - began < 5
     assert tracemalloc.get_traced_memory()[1] < 8 * MOST_BYTES
     tracemalloc.stop()
 
