@@ -175,9 +175,23 @@ def test_killed_at_each_stage_the_next_night_goes_on(lab: Lab, stage: Any) -> No
     process.communicate()
     code, said, _ = night(lab)
     assert code == 0
-    assert said["did"] == ("nothing" if stage is _finished else "first")
+    assert said["did"] == ("told" if stage is _finished else "first")
     assert nights(lab) == [(1, "first", "", first)]
     assert night(lab)[1]["did"] == "nothing"
+
+
+@pytest.mark.slow
+def test_a_slower_night_that_was_killed_before_it_could_tell_is_told(lab: Lab) -> None:
+    night(lab)
+    push(lab, 1.2)
+    assert night(lab)[0] == 1
+    (file,) = (lab.state / "nightly").glob("*.json")
+    beat = json.loads(file.read_text())
+    file.write_text(json.dumps({**beat, "ended": None, "told": 1}))  # as it stands while the job is at work
+    code, said, _ = night(lab)
+    assert (code, said["did"], said["number"]) == (1, "told", 2)
+    assert said["runs"][0]["exit_code"] == 1
+    assert night(lab)[:2][1]["did"] == "nothing"
 
 
 @pytest.mark.slow

@@ -54,8 +54,8 @@ def nightly(
             tell.check_url(hook)
         config, options = _config(ctx)
         view = View(quiet=options["quiet"], verbose=options["verbose"])
-        report = night(config, Wish(branch, against, series, Keep(keep_days, keep_gib, keep_nights)), view)
-    return _tell(report, summary, hook, key)
+        wish = Wish(branch, against, series, Keep(keep_days, keep_gib, keep_nights))
+        return night(config, wish, view, lambda report: _tell(report, summary, hook, key)).exit_code
 
 
 def _config(ctx: typer.Context) -> tuple[Config, dict[str, Any]]:
@@ -94,7 +94,7 @@ def _told(hook: str, key: str) -> Iterator[None]:
         raise
 
 
-def _tell(report: Report, summary: str, hook: str, key: str) -> int:
+def _tell(report: Report, summary: str, hook: str, key: str) -> None:
     from abprof.nightly.summary import markdown
     from abprof.runfolder import put
 
@@ -104,7 +104,6 @@ def _tell(report: Report, summary: str, hook: str, key: str) -> int:
     if report.did != "nothing":
         _send(hook, key, message)
     _print(message)
-    return report.exit_code
 
 
 def _send(hook: str, key: str, message: dict[str, Any]) -> None:

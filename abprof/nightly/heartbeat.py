@@ -27,6 +27,7 @@ class Heartbeat(Record, frozen=True, kw_only=True):
     ended: float | None = None  # None: it is at work, or was killed
     did: str = ""
     exit_code: int | None = None
+    told: int = 0  # the newest night whose result was told
     last_end: float | None = None  # of the time before, while this one has not ended
 
 

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +56,7 @@ class Done:
 class Report:
     """The night in one record: what is printed, told and sent."""
 
-    did: str  # first, step, against, joined by "+"; or nothing
+    did: str  # first, step, against, joined by "+"; told, of a night that was killed before it could; or nothing
     series: str
     number: int  # 0: nothing new
     head: str
@@ -72,17 +72,19 @@ class Report:
         return loose
 
 
-def night(config: Config, wish: Wish, view: View) -> Report:
+def night(config: Config, wish: Wish, view: View, tell: Callable[[Report], None]) -> Report:
     """Do what this night asks for. Raises AbprofError for what a person can mend, also when another nightly job is at work."""
     place = look_around(msgspec.structs.replace(config, specs=(wish.branch,)), view)
     series = wish.series or place.sides[0].label
     with _alone(place), _beating(place, series) as beat:
-        report = _work(place, wish, series, view)
-        beat(report)
+        report = _work(place, wish, series, beat.told, view)
+        tell(report)  # before it counts as told: killed in between, it is told twice rather than never
+        beat.report = report
         return report
 
 
-def _work(place: Place, wish: Wish, series: str, view: View) -> Report:
+def _work(place: Place, wish: Wish, series: str, told: int | None, view: View) -> Report:
+    """`told`: the newest night whose result was told; None where that is not known."""
     head, release = place.sides[0].commit, _commit(place, wish.against)
     machine = question.machine(place)
     tonight = plan.Tonight(head, release, question.asked(place), _text(machine))
@@ -97,16 +99,36 @@ def _work(place: Place, wish: Wish, series: str, view: View) -> Report:
         )
         todo = [plan.Job("first", (head,)), *(job for job in todo if job.kind == "against")]
     if not todo:
+        if nights and told is not None and nights[-1].number > told:
+            number = nights[-1].number
+            view.say(f"night {number} was measured, and killed before it could tell")
+            done = [_again(place, night) for night in nights if night.number == number]
+            return _report(place, wish, (series, number, head), "told", done, notes)
         view.say(f"nothing new: {head[:10]} of {series} has been judged with this matrix on this machine")
         return Report("nothing", series, 0, head, Exit.OK, notes=tuple(notes))
-    done = [_run(place, job, Night(series=series, number=number, kind=job.kind, asked=tonight.asked, machine=machine), view)
-            for job in todo]  # fmt: skip
+    done = [
+        _run(place, job, Night(series=series, number=number, kind=job.kind, asked=tonight.asked, machine=machine), view)
+        for job in todo
+    ]
+    return _report(place, wish, (series, number, head), "+".join(job.kind for job in todo), done, notes)
+
+
+def _report(
+    place: Place, wish: Wish, of: tuple[str, int, str], did: str, done: Sequence[Done], notes: Sequence[str]
+) -> Report:
+    """`of`: series, number and head of the night."""
+    series, number, head = of
     changes, shifts, more = _after(place, wish, series, number)
     codes = [run.exit_code for run in done]
     if any(change.state == "confirmed" and change.pct > 0 and change.because != "machine" for change in changes):
         codes.append(Exit.SLOWER)
-    kinds = "+".join(job.kind for job in todo)
-    return Report(kinds, series, number, head, _worst(codes), tuple(done), changes, shifts, (*notes, *more))
+    return Report(did, series, number, head, _worst(codes), tuple(done), changes, shifts, (*notes, *more))
+
+
+def _again(place: Place, night: Row) -> Done:
+    """A run of a night that is over, from the index."""
+    code = Exit.OK if night.kind == "first" and night.heads and night.exit_code == Exit.UNTRUSTED else night.exit_code
+    return Done(night.kind, night.base, night.head, code, night.sentence, {}, str(place.runs_dir / night.folder))
 
 
 def _run(place: Place, job: plan.Job, about: Night, view: View) -> Done:
@@ -206,24 +228,35 @@ def _alone(place: Place) -> Iterator[None]:
         yield
 
 
+@dataclass
+class _Beat:
+    told: int | None
+    report: Report | None = None
+
+
 @contextlib.contextmanager
-def _beating(place: Place, series: str) -> Iterator[Any]:
+def _beating(place: Place, series: str) -> Iterator[_Beat]:
     """Write that the job began, and how it ended, also when it ended in an error."""
     root = str(place.root)
     before = heartbeat.last(place.state, root, series)
-    last_end = (before.ended or before.last_end) if before else None
     beat = heartbeat.Heartbeat(
-        series=series, repo=root, runs_dir=str(place.runs_dir), began=time.time(), last_end=last_end
+        series=series,
+        repo=root,
+        runs_dir=str(place.runs_dir),
+        began=time.time(),
+        last_end=(before.ended or before.last_end) if before else None,
+        told=before.told if before else 0,
     )
     heartbeat.write(place.state, beat)
-    told: list[Report] = []
+    now = _Beat(before.told if before else None)
     try:
-        yield told.append
+        yield now
     except AbprofError as error:
         _end(place, beat, f"could not: {error.line}", Exit.CANNOT_RUN)
         raise
-    if told:
-        _end(place, beat, told[0].did, told[0].exit_code)
+    if now.report:
+        told = max(beat.told, now.report.number)
+        _end(place, msgspec.structs.replace(beat, told=told), now.report.did, now.report.exit_code)
 
 
 def _end(place: Place, beat: heartbeat.Heartbeat, did: str, code: int) -> None:
