@@ -108,6 +108,98 @@ def test_vector_width_of_real_code(tmp_path: Path) -> None:
     assert "GCC" in wide.compiler or "clang" in wide.compiler
 
 
+# As objdump prints it: loops aligned by nops of every kind, an endless jump, prefixes, and padding up to the next function.
+PADDED = """
+0000000000001100 <f>:
+    1100:\ttest   %rdx,%rdx
+    1103:\tjle    1130 <f+0x30>
+    1105:\tdata16 cs nopw 0x0(%rax,%rax,1)
+    1110:\tnopl   0x0(%rax,%rax,1)
+    1114:\txchg   %ax,%ax
+    1116:\tmovss  (%rdi,%rax,4),%xmm0
+    111b:\tmulss  %xmm1,%xmm0
+    111f:\tlock xadd %eax,(%rsi)
+    1123:\txchg   %ecx,(%rsi)
+    1125:\trep stos %al,%es:(%rdi)
+    1128:\tdata16 lea 0x2ee0(%rip),%rdi        # 3ff0 <x>
+    112a:\tjne    1116 <f+0x16>
+    112e:\tjmp    112e <f+0x2e>
+    1130:\tret
+    1131:\tcs nopw 0x0(%rax,%rax,1)
+    113b:\tint3
+    113c:\tnopl   0x0(%rax)
+"""
+
+
+def test_what_only_fills_a_processors_code_is_no_instruction_and_no_loop() -> None:
+    [(name, reading)] = x86.parse(PADDED).items()
+    counted = {kind: count for kind, count in reading.classes.items() if count}
+    assert name == "f"
+    # test, jle, movss, lock xadd, xchg, rep stos, data16 lea, jne, jmp, ret; the second jump leads to itself
+    assert counted == {"scalar arithmetic": 1, "loads": 1, "stores": 3, "loops": 1, "other": 10}
+    shorter = PADDED[: PADDED.index("    1131:")]
+    assert x86.parse(shorter)["f"] == reading, "what fills up to the next function is none of its own"
+    unaligned = "".join(line for line in shorter.splitlines(True) if "nop" not in line and "%ax,%ax" not in line)
+    assert x86.parse(unaligned)["f"].classes == reading.classes
+    for change in (("lock xadd", "xadd"), ("rep stos", "stos"), ("mulss  %xmm1", "mulss  %xmm2")):
+        assert x86.parse(shorter.replace(*change))["f"].code != reading.code
+
+
+def test_each_width_of_a_function_is_counted_for_itself() -> None:
+    lines = ("vmulps %zmm1,%zmm0,%zmm0", "vfmadd231ps %ymm1,%ymm0,%ymm2", "vaddps %ymm1,%ymm0,%ymm0", "addps  %xmm1,%xmm0",
+             "vaddss %xmm1,%xmm0,%xmm0", "vpaddd %ymm1,%ymm0,%ymm0", "vpsadbw %xmm3,%xmm0,%xmm1")  # fmt: skip
+    text = "0000000000001100 <f>:\n" + "".join(f"    11{i:02x}:\t{line}\n" for i, line in enumerate(lines))
+    counted = x86.parse(text)["f"].classes
+    assert {kind: count for kind, count in counted.items() if count} == {
+        "512-bit arithmetic": 1, "256-bit arithmetic": 3, "128-bit arithmetic": 2, "scalar arithmetic": 1,
+    }  # fmt: skip
+
+
+@on_x86
+def test_what_follows_a_function_does_not_change_it(tmp_path: Path) -> None:
+    """The last one is not filled up to anything."""
+    reader = Reader(tmp_path / "cache")
+    before = reader.read(built(tmp_path, "-O2", name="before.so"))
+    after = reader.read(built(tmp_path, "-O2", name="after.so", source=SOURCE + 'extern "C" int one() { return 1; }\n'))
+    assert differing([before.functions, after.functions]) == {"one"}
+
+
+@on_x86
+def test_static_functions_of_one_name_are_read_together(tmp_path: Path) -> None:
+    def both(first: str, second: str, name: str) -> Content:
+        objects = []
+        for place, body in (("a", first), ("b", second)):
+            caller = f'extern "C" void {place}(float *y, long n) {{ helper(y, n); }}'
+            text = f"static void helper(float *y, long n) {{ {body} }}\n{caller}\n"
+            (tmp_path / f"{place}.cpp").write_text(text)
+            objects.append(tmp_path / f"{name}-{place}.o")
+            argv = ["g++", "-O1", "-fno-inline", "-fPIC", "-c", "-o", objects[-1], tmp_path / f"{place}.cpp"]
+            subprocess.run(argv, check=True)
+        subprocess.run(["g++", "-shared", "-o", tmp_path / f"{name}.so", *objects], check=True)
+        return Reader(tmp_path / "cache").read(tmp_path / f"{name}.so")
+
+    one, two = "for (long i = 0; i < n; ++i) y[i] *= 3.0f;", "y[n] = 1.0f;"
+    base = both(one, two, "base")
+    helper = base.functions["helper(float*, long)"]
+    assert helper.classes["loops"] == 1, "of the first, though the second comes after it"
+    assert helper.classes["stores"] == 2
+    assert differing([base.functions, both(two, one, "swapped").functions]) & {"helper(float*, long)"} == set()
+    for name, first, second in (("first", one + one, two), ("second", one, two + two.replace("n", "2 * n"))):
+        assert "helper(float*, long)" in differing([base.functions, both(first, second, name).functions]), name
+
+
+@on_x86
+def test_an_object_without_symbols_says_so_and_keeps_its_hash(tmp_path: Path) -> None:
+    """objdump would name regions after the nearest exported function, and say `scale-0xc0`."""
+    reader = Reader(tmp_path / "cache")
+    whole, bare = (
+        reader.read(built(tmp_path, "-O2", *more, name=name)) for more, name in (((), "a.so"), (("-s",), "b.so"))
+    )
+    assert set(whole.functions) == {"scale", "other"}
+    assert (bare.functions, bare.missing) == ({}, "stripped of its symbols: its functions cannot be told apart")
+    assert bare.code == whole.code != ""
+
+
 @on_x86
 def test_a_function_that_only_moved_is_the_same(tmp_path: Path) -> None:
     more = SOURCE.replace(
@@ -184,6 +276,15 @@ def test_a_gpus_instructions_are_put_into_classes() -> None:
     moved = sass.parse(SASS.replace("Function : fwd", "Function : gwd").replace("Function fwd", "Function gwd"))
     assert moved["gwd"].code == reading.code
     assert sass.parse(SASS.replace("0402007981", "0402007980"))["fwd"].code != reading.code
+
+
+def test_a_gpus_endless_jump_after_the_end_is_no_loop() -> None:
+    def jump(at: str, to: str) -> str:
+        return f"        /*{at}*/              @P0 BRA 0x{to} ;        /* 0x00000000000079{at[:2]} */\n"
+
+    assert sass.classes(SASS + jump("0070", "70"))["loops"] == 0
+    assert sass.classes(SASS + jump("0070", "90"))["loops"] == 0
+    assert sass.classes(SASS + jump("0070", "10") + jump("0080", "10") + jump("0090", "20"))["loops"] == 2
 
 
 def test_content_round_trips(tmp_path: Path) -> None:

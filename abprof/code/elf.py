@@ -35,6 +35,11 @@ class Elf:
         return sorted(name for name, _ in self.sections if name.startswith(".text"))
 
     @property
+    def stripped(self) -> bool:
+        """Whether nothing in it says where each function begins; what it exports is told all the same."""
+        return all(name != ".symtab" for name, _ in self.sections)
+
+    @property
     def compiler(self) -> str:
         """What made it, by its own account; "" where it does not say."""
         notes = [body for name, body in self.sections if name == ".comment"]

@@ -16,7 +16,7 @@ from abprof import proc
 from . import elf, sass, x86
 from .reading import Reading
 
-_VERSION = 4  # of what is read out of a disassembly: another makes what is kept unread
+_VERSION = 5  # of what is read out of a disassembly: another makes what is kept unread
 _LARGEST = 256 << 20  # bytes of a file
 _MOST_NAMES = 2000  # of one file: more do not fit into a command line
 _TIMEOUT = 120.0  # seconds for one file
@@ -79,8 +79,11 @@ class Reader:
         if found.machine == elf.X86_64:
             if not self._objdump:
                 return Content(code, compiler, missing="no objdump here (binutils has it)")
-            argv = [self._objdump, "-d", "-C", "--no-show-raw-insn", str(path)]
-            functions |= x86.parse(proc.output(argv, timeout=_TIMEOUT, env={"LC_ALL": "C"}) or "")
+            if not found.stripped:
+                argv = [self._objdump, "-d", "-C", "--no-show-raw-insn", str(path)]
+                functions |= x86.parse(proc.output(argv, timeout=_TIMEOUT, env={"LC_ALL": "C"}) or "")
+            elif not functions:
+                return Content(code, compiler, missing="stripped of its symbols: its functions cannot be told apart")
         elif found.machine != elf.CUDA:
             return Content(code, compiler, missing="machine code of this kind of processor is not read")
         missing = "" if functions else "the disassembler found no function in it"

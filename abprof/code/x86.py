@@ -22,39 +22,88 @@ _FMA = re.compile(r"vfn?m(add|sub|addsub|subadd)(132|213|231)(ps|pd|ph|ss|sd|sh)
 _INTEGER = re.compile(r"v?p(add|sub|mul|madd|min|max|sad|abs)\w+|vdp\w+|vpdp\w+")
 _JUMP = re.compile(r"j\w+|loop\w*|xbegin")
 _NO_ACCESS = ("lea", "nop", "prefetch", "call", "j")
+_PREFIXES = {
+    "data16",
+    "addr32",
+    "cs",
+    "ds",
+    "es",
+    "fs",
+    "gs",
+    "ss",
+    "rex.W",
+    "lock",
+    "rep",
+    "repz",
+    "repnz",
+    "bnd",
+    "notrack",
+}
 _COMPARES = ("cmp", "test", "ucomi", "vucomi", "comi", "vcomi")
 _GLUE = ("_init", "_fini", "deregister_tm_clones", "register_tm_clones", "frame_dummy", "__do_global_dtors_aux", ".plt")
 
 
 def parse(text: str) -> dict[str, Reading]:
-    """Each function by its demangled name. The parts that a compiler splits off (`.cold`) stand for themselves."""
-    found = {}
+    """Each function by its demangled name. The parts that a compiler splits off (`.cold`) stand for themselves; functions
+    of one name, as every source file may have a static one, are read together."""
+    found: dict[str, list[Reading]] = {}
     for at, name, body in _FUNCTION.findall(text):
         if not name.startswith(_GLUE) and "@plt" not in name:
-            found[name] = _reading(int(at, 16), name, _LINE.findall(body))
-    return found
+            found.setdefault(name, []).append(_reading(int(at, 16), name, _LINE.findall(body)))
+    return {name: _together(readings) for name, readings in found.items()}
+
+
+def _together(readings: Sequence[Reading]) -> Reading:
+    """As one: the sums of their instructions, and a hash that does not depend on their order."""
+    if len(readings) == 1:
+        return readings[0]
+    digest = hashlib.sha256(" ".join(sorted(one.code for one in readings)).encode())
+    return Reading(code=digest.hexdigest(), classes={name: sum(r.classes[name] for r in readings) for name in CLASSES})
 
 
 def _reading(start: int, name: str, lines: Sequence[tuple[str, str, str]]) -> Reading:
     counted = dict.fromkeys(CLASSES, 0)
     digest = hashlib.sha256()
     heads = set()
-    for at, opcode, told in lines:
-        operands = told.strip()
+    end = len(lines)
+    while end and _pads(*lines[end - 1][1:]):
+        end -= 1  # what fills up to the next function is of where that begins
+    for at, word, told in lines[:end]:
+        prefix, opcode, operands = _split(word, told.strip())
         target = _TARGET.match(operands)
         inside = target is not None and target[2] == name and _JUMP.fullmatch(opcode)
         if target and inside:
             to = int(target[1], 16)
-            digest.update(f"{opcode} {to - start}\n".encode())
-            if start <= to <= int(at, 16):
+            digest.update(f"{prefix}{opcode} {to - start}\n".encode())
+            if start <= to < int(at, 16):
                 heads.add(to)  # two jumps back to one place are one loop
         else:
             plain = target[2] if target else _RIP.sub("(%rip)", operands)
-            digest.update(f"{opcode} {plain}\n".encode())
-        if opcode not in {"nop", "nopw", "nopl", "xchg", "data16", "cs"}:
+            digest.update(f"{prefix}{opcode} {plain}\n".encode())
+        if not _idle(opcode, operands):
             _count(counted, opcode, "" if inside else operands)
     counted["loops"] = len(heads)
     return Reading(code=digest.hexdigest(), classes=counted)
+
+
+def _split(opcode: str, operands: str) -> tuple[str, str, str]:
+    """(prefixes, opcode, operands): objdump prints `data16 cs nopw 0x0(%rax)` with a prefix in the opcode's place."""
+    prefix = ""
+    while opcode in _PREFIXES and operands:
+        prefix += f"{opcode} "
+        opcode, _, operands = operands.partition(" ")
+        operands = operands.strip()
+    return prefix, opcode, operands
+
+
+def _idle(opcode: str, operands: str) -> bool:
+    """Whether it does nothing: compilers align loops with such."""
+    return opcode.startswith("nop") or (opcode == "xchg" and operands.replace(" ", "") == "%ax,%ax")
+
+
+def _pads(word: str, told: str) -> bool:
+    _, opcode, operands = _split(word, told.strip())
+    return opcode == "int3" or _idle(opcode, operands)
 
 
 def _count(counted: dict[str, int], opcode: str, operands: str) -> None:

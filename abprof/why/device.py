@@ -33,7 +33,7 @@ def same_code(sides: Sides) -> list[Cause]:
     unread = [pair for pair in sides.pairs if pair.same_code is None]
     read = len(sides.pairs) - len(unread)
     known = read > 0 and all(pair.same_code is not False for pair in sides.pairs)
-    objects = all(one.code and one.code == two.code for one, two in sides.objects) and sides.whole
+    objects = all(one.code and one.code == two.code for one, two in sides.objects) and sides.matched
     if not (sides.same_launches and known and objects):
         return []
     if sides.carries(sum(pair.after.ns - pair.before.ns for pair in unread)):

@@ -25,7 +25,7 @@ def causes(sides: Sides) -> list[Cause]:
 def same_code(sides: Sides) -> list[Cause]:
     """Said where the objects and torch's operations are the same, and no more than that: what Python calls in the objects,
     and how often, is not counted."""
-    if not (sides.whole and sides.objects and sides.same_launches):
+    if not (sides.matched and sides.objects and sides.same_launches):
         return []
     if any(not one.code or one.code != two.code for one, two in sides.objects):
         return []
@@ -51,24 +51,31 @@ def _operations(sides: Sides) -> Iterator[Cause]:
         told.sort(reverse=True)
         word = "replaced" if len(ways) > 1 else "added" if sides.slower else "gone"
         text = f"operations of torch {word}: {say.listed([line for *_, line in told])}"
-        yield Cause(kind="launches", text=text, kernels=tuple(name for _, name, _ in told), evidence=("census",))
+        yield Cause(kind="operations", text=text, kernels=tuple(name for _, name, _ in told), evidence=("census",))
 
 
-def _functions(sides: Sides) -> tuple[dict[str, Function], dict[str, Function]]:
-    """Functions that are not the same, by name, of all objects together."""
-    before, after = ({f.name: f for pair in sides.objects for f in pair[side].functions} for side in (0, 1))
+_Named = dict[tuple[int, str], Function]
+
+
+def _functions(sides: Sides) -> tuple[_Named, _Named]:
+    """Functions that are not the same, of all objects together, by object and name: two objects may have one name each."""
+    before, after = (
+        {(place, f.name): f for place, pair in enumerate(sides.objects) for f in pair[side].functions}
+        for side in (0, 1)
+    )
     return before, after
 
 
 def _vectors(sides: Sides) -> list[Cause]:
     """Functions whose widest arithmetic became narrower (slower), or wider (faster)."""
     before, after = _functions(sides)
-    moved = {name: _width(after[name]) - _width(before[name]) for name in before.keys() & after.keys()}
+    moved = {key: _width(after[key]) - _width(before[key]) for key in before.keys() & after.keys()}
     wanted = -1 if sides.slower else 1
-    names = sorted(name for name, width in moved.items() if width * wanted > 0)
-    if not names or any(width * wanted < 0 for width in moved.values()):
+    keys = sorted(key for key, width in moved.items() if width * wanted > 0)
+    if not keys or any(width * wanted < 0 for width in moved.values()):
         return []
-    told = [f"{name} ({_arithmetic(before[name].classes, after[name].classes)})" for name in names]
+    names = [name for _, name in keys]
+    told = [f"{key[1]} ({_arithmetic(before[key].classes, after[key].classes)})" for key in keys]
     text = f"vectorisation {'lost' if sides.slower else 'gained'} in {say.listed(told)}{_flags(sides)}{_UNTOLD}"
     return [Cause(kind="vectorisation", text=text, kernels=tuple(names), evidence=("kernels",))]
 
@@ -79,15 +86,15 @@ def _passes(sides: Sides) -> list[Cause]:
     before, after = _functions(sides)
     few, many = (before, after) if sides.slower else (after, before)
     codes = {function.code for function in few.values()}
-    lone = [f for name, f in many.items() if name not in few and f.code not in codes and _walks(f.classes)]
+    lone = [f for key, f in many.items() if key not in few and f.code not in codes and _walks(f.classes)]
     told = [f"{f.name} ({_plural(f.classes['loops'], 'loop')}, {_traffic(f.classes)})" for f in lone]
     names = [f.name for f in lone]
-    for name in sorted(few.keys() & many.keys()):
-        one, two = few[name].classes, many[name].classes
-        if two["loops"] > one["loops"] and _accesses(two) > _accesses(one) and _width(few[name]) == _width(many[name]):
+    for key in sorted(few.keys() & many.keys()):
+        one, two = few[key].classes, many[key].classes
+        if two["loops"] > one["loops"] and _accesses(two) > _accesses(one) and _width(few[key]) == _width(many[key]):
             first, second = (one, two) if sides.slower else (two, one)
-            told.append(f"{name} ({say.counts(_pass(first), _pass(second))})")
-            names.append(name)
+            told.append(f"{key[1]} ({say.counts(_pass(first), _pass(second))})")
+            names.append(key[1])
     if not told:
         return []
     head = "an extra pass over memory" if sides.slower else "a pass over memory less"

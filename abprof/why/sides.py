@@ -151,10 +151,14 @@ class Sides:
         return found
 
     @property
+    def matched(self) -> bool:
+        """Whether every object of one side has its like on the other."""
+        return sum(kernel.kind == "object" for kernels in self.kernels for kernel in kernels) == 2 * len(self.objects)
+
+    @property
     def whole(self) -> bool:
-        """Whether every object of one side has its like on the other, and all of them were read."""
-        own = [kernel for kernels in self.kernels for kernel in kernels if kernel.kind == "object"]
-        return len(own) == 2 * len(self.objects) and all(not kernel.missing for kernel in own)
+        """Whether the objects are matched, and all of them were read."""
+        return self.matched and all(not kernel.missing for pair in self.objects for kernel in pair)
 
 
 def _parts(census: Census, kernels: Sequence[Kernel]) -> list[Part]:

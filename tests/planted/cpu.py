@@ -90,7 +90,7 @@ BRANCHES: dict[str, tuple[dict[str, str], str, str]] = {
                 "    for _ in range(8):\n        z = (z.double() / 3.0 * 3.0).float()\n    return z\n",
             )
         },
-        "launches",
+        "operations",
         "aten::",
     ),
 }

@@ -14,8 +14,22 @@ import msgspec
 import pytest
 
 from abprof import kernels, verdict
+from abprof.code import x86
 from abprof.code.reader import Reader
-from abprof.model import Artefact, Build, Census, Comparison, Kernel, Launch, Outcome, Proof, Range
+from abprof.model import (
+    Artefact,
+    Build,
+    Cause,
+    Census,
+    Comparison,
+    Function,
+    Kernel,
+    Launch,
+    Outcome,
+    Proof,
+    Range,
+    Run,
+)
 from tests import blocks
 from tests.planted import cpu
 from tests.why.cases import kinds
@@ -106,6 +120,7 @@ def test_an_added_operation_is_named_and_one_that_takes_no_time_is_not(tmp_path:
     added = Census(launches=(*PLAIN.launches, Launch(name="aten::clone", count=2, ns=2.9e5)), hidden_ns=0.0)
     [cause] = judged(found, 30.0, (PLAIN, added)).causes or ()
     assert cause.text == "operations of torch added: aten::clone 0 -> 2 times a call (290 µs)"
+    assert cause.kind == "operations", "launches are a GPU's"
     tiny = Census(launches=(*PLAIN.launches, Launch(name="aten::view", count=1, ns=900.0)), hidden_ns=0.0)
     assert kinds(judged(found, 30.0, (PLAIN, tiny))) == []
 
@@ -149,3 +164,71 @@ def test_without_a_disassembler_no_cause_is_made_up(tmp_path: Path, monkeypatch:
     lost = tuple(type(k)(side=k.side, package=k.package, name=k.name, kind=k.kind, key=k.key, code=k.code,
                          missing="no objdump here") for k in found)  # fmt: skip
     assert judged(lost, 80.0).causes == ()
+
+
+def sides_of(*objects: tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]) -> tuple[Kernel, ...]:
+    """Both sides' objects, from what each function counts: name -> class -> instructions, of base and of target."""
+    made = []
+    for place, both in enumerate(objects):
+        for side, functions in zip(("base", "target"), both, strict=True):
+            told = tuple(
+                Function(name=name, code=f"{side} {name}", classes=dict.fromkeys(x86.CLASSES, 0) | counts)
+                for name, counts in functions.items()
+            )
+            made.append(Kernel(side=side, package="ffa", name=f"{place}.so", kind="object", key=f"{place}.so",
+                               code=f"{side}{place}", functions=told, missing=""))  # fmt: skip
+    return tuple(made)
+
+
+def test_in_a_function_of_several_widths_the_widest_counts() -> None:
+    mixed = {"256-bit arithmetic": 4, "128-bit arithmetic": 2, "scalar arithmetic": 1}
+    narrow = {"256-bit arithmetic": 0, "128-bit arithmetic": 9, "scalar arithmetic": 1}
+    [cause] = judged(sides_of(({"f": mixed}, {"f": narrow})), 80.0).causes or ()
+    assert cause.kind == "vectorisation"
+    assert cause.text.startswith("vectorisation lost in f (256-bit arithmetic 4 -> 0, 128-bit arithmetic 2 -> 9)")
+    less = mixed | {"256-bit arithmetic": 1, "128-bit arithmetic": 8}
+    assert kinds(judged(sides_of(({"f": mixed}, {"f": less})), 80.0)) == [], "both have 256 bits"
+    wider = {"512-bit arithmetic": 4, "128-bit arithmetic": 2}
+    assert kinds(judged(sides_of(({"f": mixed}, {"f": wider})), -30.0)) == ["vectorisation"]
+    assert kinds(judged(sides_of(({"f": mixed}, {"f": wider})), 30.0)) == []
+    both = ({"f": mixed, "g": narrow}, {"f": narrow, "g": mixed})
+    assert kinds(judged(sides_of(both), 80.0)) == [], "one lost what the other gained"
+
+
+def test_functions_of_one_name_in_two_objects_are_told_apart() -> None:
+    same = {"helper": {"loops": 1, "loads": 1, "stores": 1}}
+    more = {"helper": {"loops": 2, "loads": 3, "stores": 2}}
+    fewer = {"helper": {"loops": 1, "loads": 2, "stores": 1}}
+    for objects in (((same, more), (same, fewer)), ((same, fewer), (same, more))):
+        [cause] = judged(sides_of(*objects), 40.0).causes or ()
+        assert (cause.kind, cause.kernels) == ("pass", ("helper",))
+        assert "loops 1 -> 2, loads 1 -> 3, stores 1 -> 2" in cause.text
+
+
+def test_of_objects_without_symbols_no_function_is_named_and_the_same_code_is_still_the_same() -> None:
+    one, two = sides_of(({}, {}))
+    bare = [msgspec.structs.replace(kernel, missing="stripped of its symbols", code="1") for kernel in (one, two)]
+    assert kinds(judged(tuple(bare), 20.0)) == ["same_code"]
+    assert judged((bare[0], msgspec.structs.replace(bare[1], code="2")), 20.0).causes == ()
+    named = msgspec.structs.replace(two, functions=sides_of(({}, {"f": {"loops": 1, "loads": 1}}))[1].functions)
+    assert judged((bare[0], named), 20.0).causes == (), "what one side does not tell is not new on the other"
+    unread = [msgspec.structs.replace(kernel, code="") for kernel in bare]
+    assert judged(tuple(unread), 20.0).causes == (), "two files that were not read are not the same"
+
+
+def test_an_object_that_only_one_side_has_leaves_open_where_the_time_is() -> None:
+    mixed, narrow = {"256-bit arithmetic": 4}, {"128-bit arithmetic": 9}
+    both = sides_of(({"f": mixed}, {"f": narrow}))
+    assert kinds(judged(both, 80.0)) == ["vectorisation"]
+    further = sides_of(({}, {}), ({}, {}))[-1]
+    assert judged((*both, further), 80.0).causes == ()
+
+
+def test_a_run_that_calls_operations_launches_is_read() -> None:
+    run = blocks.head()
+    old = Cause(
+        kind="launches", text="operations of torch added: aten::clone 0 -> 2 times a call", evidence=("census",)
+    )
+    row = msgspec.structs.replace(judged((), 30.0), causes=(old,))
+    kept = msgspec.json.encode(msgspec.structs.replace(run, comparisons=(row,)))
+    assert msgspec.json.decode(kept, type=Run).comparisons[0].causes == (old,)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from abprof import runfolder, verdict
-from abprof.model import Census, Comparison
+from abprof.model import Census, Comparison, Kernel
+from abprof.why import device
+from abprof.why.sides import Sides
 from tests.planted import BRANCHES
 from tests.why import cases, record
 from tests.why.cases import Side
@@ -97,6 +100,47 @@ def test_a_clock_is_no_change_of_code(number: int) -> None:
     assert set(cases.kinds(row)) <= {"same_code"}
     if row.causes:
         assert "the device's clock was" in row.causes[0].text
+
+
+@pytest.mark.parametrize(
+    ("pct", "clock", "said"),
+    [
+        (6.0, -5.0, "; the device's clock was 5.0 % lower"),
+        (-6.0, 5.0, "; the device's clock was 5.0 % higher"),
+        (6.0, -1.6, "; the device's clock was 1.6 % lower"),
+        (6.0, -1.4, ""),  # less than a quarter of the change
+        (6.0, 5.0, ""),  # a faster clock makes nothing slower
+        (-6.0, -5.0, ""),
+    ],
+)
+def test_the_clocks_share_is_said_where_it_is_one(pct: float, clock: float, said: str) -> None:
+    side = SIDES["spill"]["base"]
+    row = msgspec.structs.replace(cases.judged(side, side, pct), clock_pct=clock)
+    census = cases.census(side, 1e6), cases.census(side, 1e6 * (1 + pct / 100))
+    kernels = cases.kernels(side, "base"), cases.kernels(side, "target")
+    [found] = device.same_code(Sides(row, True, 1e6, census, kernels, (None, None)))
+    assert found.kind == "same_code"
+    assert found.text == "same machine code and the same launches on both sides, different time" + said
+
+
+def test_on_a_gpu_objects_are_the_same_by_their_code_and_each_must_have_its_like() -> None:
+    side = SIDES["spill"]["base"]
+    row = cases.judged(side, side, 5.0)
+    census = cases.census(side, 1e6), cases.census(side, 1.05e6)
+
+    def said(*objects: tuple[Kernel, ...]) -> bool:
+        kernels = tuple((*cases.kernels(side, of), *own) for of, own in zip(("base", "target"), objects, strict=True))
+        return bool(device.same_code(Sides(row, True, 1e6, census, (kernels[0], kernels[1]), (None, None))))
+
+    base, target = (
+        Kernel(
+            side=of, package="ffa", name="a.so", kind="object", key="a.so", code="1", missing="stripped of its symbols"
+        )
+        for of in ("base", "target")
+    )
+    assert said((base,), (target,))
+    assert not said((base,), (msgspec.structs.replace(target, code="2"),))
+    assert not said((base,), (target, msgspec.structs.replace(target, name="b.so", key="b.so")))
 
 
 def test_without_a_census_nothing_of_the_launches_is_said() -> None:
