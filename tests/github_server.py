@@ -47,6 +47,7 @@ class GitHub:
         self.pulls: dict[int, dict[str, Any]] = {}
         self.comments: list[dict[str, Any]] = []
         self.checks: list[dict[str, Any]] = []
+        self.issues: list[dict[str, Any]] = []
         self.requests: list[tuple[str, str, str]] = []  # method, path, token
         self.faults: list[Fault] = []
         self.moments: list[tuple[str, str, Callable[[], None]]] = []
@@ -98,6 +99,27 @@ class GitHub:
             }
             self.comments.append(made)
             return made
+
+    def issue(self, body: str, author: str = BOT, state: str = "open", title: str = "") -> dict[str, Any]:
+        with self.lock:
+            self.next_id += 1
+            made = {"number": self.next_id, "author": author, "body": body, "state": state, "title": title, "edits": 0}
+            self.issues.append(made)
+            self.heads[self.next_id] = ""  # comments can be made on it
+            return made
+
+    def shown_issue(self, issue: dict[str, Any]) -> dict[str, Any]:
+        number = issue["number"]
+        shown = {name: issue[name] for name in ("number", "state", "title")}
+        return {
+            **shown,
+            "id": number,
+            "node_id": f"I_{number}",
+            "body": issue["body"].rstrip(),
+            "url": f"{self.url}/repos/{REPO}/issues/{number}",
+            "html_url": f"https://github.example/{REPO}/issues/{number}",
+            "user": {"login": issue["author"], "id": 1, "url": f"{self.url}/users/{issue['author']}"},
+        }
 
     def fault(self, method: str, path: str, **what: Any) -> None:
         self.faults.append(Fault(method, path, **what))
@@ -260,6 +282,10 @@ def _edit_comment(hub: GitHub, who: str, data: Any, query: dict, id: str) -> tup
 def _graphql(hub: GitHub, who: str, data: Any, query: dict) -> tuple:
     by_node = {f"IC_{c['id']}": c for c in hub.comments}
     asked = data["variables"]
+    if "on Issue " in data["query"]:
+        authors = {f"I_{issue['number']}": issue["author"] for issue in hub.issues}
+        seen = [{"id": id, "viewerDidAuthor": authors[id] == who} if id in authors else None for id in asked["ids"]]
+        return 200, {}, {"data": {"nodes": seen}}
     if "minimizeComment" in data["query"]:
         found = by_node.get(asked["id"])
         if found is None or found["author"] != who:
@@ -275,6 +301,35 @@ def _graphql(hub: GitHub, who: str, data: Any, query: dict) -> tuple:
         for id in asked["ids"]
     ]
     return 200, {}, {"data": {"nodes": nodes}}
+
+
+def _list_issues(hub: GitHub, who: str, data: Any, query: dict) -> tuple:
+    every = [hub.shown_issue(issue) for issue in hub.issues if query.get("state", "open") in ("all", issue["state"])]
+    every.append(
+        {
+            **hub.pull(7),
+            "node_id": "PR_7",
+            "body": "a pull request is listed too",
+            "pull_request": {"url": "x"},
+            "html_url": f"https://github.example/{REPO}/pull/7",
+        }
+    )
+    size, page = int(query.get("per_page", 30)), int(query.get("page", 1))
+    following = f"{hub.url}/repos/{REPO}/issues?state=open&per_page={size}&page={page + 1}"
+    more = {"Link": f'<{following}>; rel="next"'} if page * size < len(every) else {}
+    return 200, more, every[(page - 1) * size : page * size]
+
+
+def _make_issue(hub: GitHub, who: str, data: Any, query: dict) -> tuple:
+    return _too_long(data["body"]) or (201, {}, hub.shown_issue(hub.issue(data["body"], who, title=data["title"])))
+
+
+def _edit_issue(hub: GitHub, who: str, data: Any, query: dict, number: str) -> tuple:
+    found = next(issue for issue in hub.issues if issue["number"] == int(number))
+    if found["author"] != who:
+        return 403, {}, {"message": "Must have admin rights to Repository."}
+    found.update(body=data["body"], edits=found["edits"] + 1)
+    return 200, {}, hub.shown_issue(found)
 
 
 def _commit_pulls(hub: GitHub, who: str, data: Any, query: dict, sha: str) -> tuple:
@@ -309,6 +364,9 @@ ROUTES: dict[str, Callable[..., tuple]] = {
     rf"GET {_AT}/pulls/(\d+)": _get_pull,
     rf"GET {_AT}/issues/(\d+)/comments": _list_comments,
     rf"POST {_AT}/issues/(\d+)/comments": _post_comment,
+    rf"GET {_AT}/issues": _list_issues,
+    rf"POST {_AT}/issues": _make_issue,
+    rf"PATCH {_AT}/issues/(\d+)": _edit_issue,
     rf"GET {_AT}/issues/comments": _recent_comments,
     rf"GET {_AT}/issues/comments/(\d+)": _one_comment,
     rf"PATCH {_AT}/issues/comments/(\d+)": _edit_comment,

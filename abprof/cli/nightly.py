@@ -17,6 +17,7 @@ from abprof.errors import AbprofError, Exit
 if TYPE_CHECKING:
     from abprof.config import Config
     from abprof.nightly.night import Report
+    from abprof.publish.github import Hub
 
 _NOT_AT_NIGHT = ("resume", "dry_run", "refs")
 
@@ -33,6 +34,9 @@ def nightly(
     against: Annotated[str, typer.Option(metavar="REF", help="Compare with this release too.")] = "",
     series: Annotated[str, typer.Option(metavar="NAME", help="What its nights are called; the branch's name.")] = "",
     summary: Annotated[str, typer.Option(metavar="FILE", help="Write a summary in Markdown.")] = "",
+    issue: Annotated[
+        str, typer.Option(metavar="OWNER/NAME", help="Keep an issue on GitHub up to date; the token is $GITHUB_TOKEN.")
+    ] = "",
     keep_days: Annotated[float, typer.Option(min=0, help="How long rounds, logs and pages are kept.")] = 30.0,
     keep_gib: Annotated[float, typer.Option(min=0, help="How much all nights may take.")] = 20.0,
     keep_nights: Annotated[int, typer.Option(min=1, help="The newest so many are never touched.")] = 10,
@@ -52,10 +56,11 @@ def nightly(
     with as_given(ctx), _told(hook, key):
         if hook:
             tell.check_url(hook)
+        hub = _hub(issue)
         config, options = _config(ctx)
         view = View(quiet=options["quiet"], verbose=options["verbose"])
         wish = Wish(branch, against, series, Keep(keep_days, keep_gib, keep_nights))
-        return night(config, wish, view, lambda report: _tell(report, summary, hook, key)).exit_code
+        return night(config, wish, view, lambda report: _tell(report, summary, hook, key, hub)).exit_code
 
 
 def _config(ctx: typer.Context) -> tuple[Config, dict[str, Any]]:
@@ -94,7 +99,17 @@ def _told(hook: str, key: str) -> Iterator[None]:
         raise
 
 
-def _tell(report: Report, summary: str, hook: str, key: str) -> None:
+def _hub(repository: str) -> Hub | None:
+    """Where issues are kept; without a token or the client it is refused before anything is measured."""
+    if not repository:
+        return None
+    from abprof.publish import issue
+    from abprof.publish.github import Api, Hub
+
+    return Hub(Api.from_environment(), issue.repository(repository))
+
+
+def _tell(report: Report, summary: str, hook: str, key: str, hub: Hub | None) -> None:
     from abprof.nightly.summary import markdown
     from abprof.runfolder import put
 
@@ -103,7 +118,25 @@ def _tell(report: Report, summary: str, hook: str, key: str) -> None:
     message = report.as_json()
     if report.did != "nothing":
         _send(hook, key, message)
+        _keep_issue(hub, report)
     _print(message)
+
+
+def _keep_issue(hub: Hub | None, report: Report) -> None:
+    """What GitHub refuses costs the issue, not the night."""
+    if hub is None:
+        return
+    from abprof.nightly.summary import markdown
+    from abprof.publish import issue
+
+    def say(line: str) -> None:
+        print(f"abprof: {line}", file=sys.stderr)
+
+    try:
+        text, alert = markdown(report), report.exit_code != Exit.OK
+        say(f"issue: {issue.tell(hub, report.series, report.number, alert=alert, text=text, say=say)}")
+    except AbprofError as error:
+        say(error.line)
 
 
 def _send(hook: str, key: str, message: dict[str, Any]) -> None:

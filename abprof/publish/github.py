@@ -27,6 +27,7 @@ except ImportError as error:
 TIMEOUT = 20  # seconds for an answer
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _MINE = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on IssueComment { id isMinimized viewerDidAuthor } } }"
+_OUR_ISSUES = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on Issue { id viewerDidAuthor } } }"
 _MINIMISE = """mutation($id: ID!) {
   minimizeComment(input: {subjectId: $id, classifier: OUTDATED}) { minimizedComment { isMinimized } }
 }"""
@@ -171,6 +172,33 @@ class Hub:
             return _written(one)
 
         return _asked(edited, f"comment {id} of {self.repo}")
+
+    def open_issues(self) -> list[tuple[int, str, str, str]]:
+        """Number, node, text and address of every open issue, pull requests left out."""
+
+        def listed() -> list[tuple[int, str, str, str]]:
+            every = self._repository().get_issues(state="open")
+            # To ask one for its pull_request would cost a request each: a plain issue's is not in the list.
+            plain = (one for one in every if "/pull/" not in one.html_url)
+            return [(one.number, one.node_id, one.body or "", one.html_url) for one in plain]
+
+        return _asked(listed, f"issues of {self.repo}")
+
+    def written_by_us(self, nodes: list[str]) -> set[str]:
+        """Of these issues those whose author is who the token is of; GitHub itself says so."""
+        mine: set[str] = set()
+        for start in range(0, len(nodes), 100):
+            answer = self._graphql(_OUR_ISSUES, {"ids": nodes[start : start + 100]}, f"issues of {self.repo}")
+            mine |= {node["id"] for node in answer.get("nodes") or () if node and node.get("viewerDidAuthor") is True}
+        return mine
+
+    def open_issue(self, title: str, body: str) -> str:
+        """Make an issue: its address."""
+        return _asked(lambda: str(self._repository().create_issue(title, body).html_url), f"issues of {self.repo}")
+
+    def edit_issue(self, number: int, body: str) -> None:
+        """Replace an issue's text."""
+        _asked(lambda: self._repository().get_issue(number).edit(body=body), f"issue {number} of {self.repo}")
 
     def minimise(self, node: str) -> None:
         """Fold a comment away as outdated."""
