@@ -21,7 +21,7 @@ from abprof.report.scripts import NAMES, scripts
 from tests import runs
 from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Time, Workload
-from tests.tinyrepo import ROOT, abprof, source, tiny_repo
+from tests.tinyrepo import ROOT, WORKLOAD, abprof, source, tiny_repo
 
 BIN = Path(sys.executable).parent
 # A tool that keeps its arguments, and does of its work what a script waits for.
@@ -159,7 +159,7 @@ def test_what_the_profilers_are_told(tmp_path: Path, tools: Path) -> None:
     assert file.startswith("dense-seqlen-8192-mask_type-full")
     assert file.endswith(".base")
     around = "--target-processes all --nvtx --nvtx-include abprof_call --clock-control none --set detailed --metrics"
-    metrics = "dram__bytes.sum,lts__t_bytes.sum,l1tex__t_bytes.sum,dram__bytes_read.sum,dram__bytes_write.sum"
+    metrics = "lts__t_bytes.sum,l1tex__t_bytes.sum,dram__bytes_read.sum,dram__bytes_write.sum"
     cell = [
         "abprof",
         "run-cell",
@@ -381,3 +381,46 @@ def test_compare_analysis_on_a_real_repository(tmp_path: Path) -> None:
     assert seen == [("tiny/n=5000", "base", "ok"), ("tiny/n=5000", "target", "ok")]
     commits = [repo.git("rev-parse", name).strip() for name in ("main", "slow")]
     assert [side["commit"] for side in run["sides"]] == commits
+
+
+@pytest.mark.gpu
+def test_the_profilers_scripts_on_a_gpu(tmp_path: Path) -> None:
+    """Real ncu and nsys where they are there: what lies in the folder, and the ranges that both find the calls by."""
+    repo = tiny_repo(tmp_path / "repo", 1)
+    workload = WORKLOAD.replace(
+        'torch.randn(case["n"], generator=torch.Generator().manual_seed(seed))', 'torch.randn(case["n"], device=device)'
+    )
+    workload += "\ndef nvtx(case, arm):\n    return ['forward_pass']\n"
+    package = "import torch\n\ndef double(x):\n    return x * 2\n"
+    repo.commit("on a GPU", {"kernels/tiny/__init__.py": package, "workloads/tiny.py": workload})
+    repo.branch("other")
+    repo.commit("two kernels", {"kernels/tiny/__init__.py": package.replace("x * 2", "x.clone().mul_(2)")})
+    repo.checkout("main")
+    home, out = tmp_path / "home", tmp_path / "made"
+    asked = ("scripts", "main", "other", "--cell", "tiny/n=5000", "--device", "cuda", "--out", str(out))
+    done = abprof(*asked, cwd=repo.path, home=home)
+    assert done.code == 0, done.err
+    (tmp_path / "abprof").write_text(f'#!/bin/sh\nexec {sys.executable} -P -m abprof "$@"\n')
+    (tmp_path / "abprof").chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    env |= {"ABPROF_CACHE_DIR": str(home / "cache"), "ABPROF_STATE_DIR": str(home / "state")}
+
+    def ran(name: str, tool: str) -> subprocess.CompletedProcess[str]:
+        made = subprocess.run([out / name], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+        if shutil.which(tool):
+            assert made.returncode == 0, made.stdout + made.stderr
+        else:
+            assert (made.returncode, f"{tool} is not installed" in made.stderr) == (2, True)
+        return made
+
+    ncu = ran("ncu_analysis.sh", "ncu")
+    if shutil.which("ncu"):
+        reports = sorted((out / "ncu").glob("*.ncu-rep"))
+        assert [path.suffixes[-2] for path in reports] == [".base", ".target"]
+        assert "DRAM a call" in ncu.stdout, "the memory traffic of both sides, by abprof memory"
+        rows = [sum("elementwise" in line for line in path.with_suffix(".csv").open()) for path in reports]
+        assert rows[0] == 4, "a warm-up and three runs of one kernel, and nothing of the set-up"
+    ran("nvtx_analysis.sh", "nsys")
+    if shutil.which("nsys"):
+        for text in (path.read_text() for path in (out / "nsys").glob("*.txt")):
+            assert {"abprof_call", "forward_pass"} <= set(text.replace(":", " ").split())

@@ -1,7 +1,7 @@
 {% include "scripts/head.sh" %}
 {% include "scripts/rows.sh" %}
 begin ncu 'NVIDIA Nsight Compute, https://developer.nvidia.com/nsight-compute'
-metrics=dram__bytes.sum,lts__t_bytes.sum,l1tex__t_bytes.sum,dram__bytes_read.sum,dram__bytes_write.sum
+metrics=lts__t_bytes.sum,l1tex__t_bytes.sum,dram__bytes_read.sum,dram__bytes_write.sum # not dram__bytes.sum: some GPUs lack it
 export LC_ALL=C
 
 # File, side, kernel package, ref, cell, further options: a report of every kernel within its calls, as text and as CSV.
