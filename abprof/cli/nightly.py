@@ -25,7 +25,8 @@ _NOT_AT_NIGHT = ("resume", "dry_run", "refs")
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     more = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command("nightly", help=nightly.__doc__, cls=FromEnvironment, context_settings=more)(nightly)
+    short = "A branch's head against its last judged commit."
+    app.command("nightly", help=nightly.__doc__, short_help=short, cls=FromEnvironment, context_settings=more)(nightly)
 
 
 def nightly(
