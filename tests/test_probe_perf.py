@@ -226,3 +226,28 @@ def test_real_perf_finds_the_hot_function_of_a_process_that_runs(tmp_path: Path)
     event, seen = perf.counted(looks.script(), [str(tmp_path)])
     assert event.partition("/")[0] in ("cycles", "cpu-clock", "cpu_core")
     assert (seen[0].name, seen[0].object, seen[0].own) == ("hot", "hot", True)
+
+
+@pytest.mark.parametrize(
+    ("tool", "why"),
+    [
+        ("#!/nowhere/at/all\n", "perf could not be started: No such file or directory"),
+        (
+            "#!/bin/sh\necho 'Error:' >&2\necho 'No such device' >&2\nexit 19\n",
+            "perf could not record: No such device (kernel",
+        ),
+    ],
+)
+def test_a_perf_that_does_not_begin_is_told_with_its_reason(tool: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "perf").write_text(tool)
+    (tmp_path / "perf").chmod(0o755)
+    with pytest.raises(WorkerDied) as died, perf.Perf(str(tmp_path / "perf"), tmp_path).record(1):
+        pytest.fail("nothing may be called that nobody looks at")
+    assert why in died.value.reason
+
+
+def test_a_recording_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "perf").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "perf").chmod(0o755)
+    with pytest.raises(WorkerDied, match="perf could not read what it had recorded"):
+        perf.Perf(str(tmp_path / "perf"), tmp_path).script()

@@ -332,6 +332,22 @@ def test_scripts_of_refs_need_no_run(lab: Lab, tmp_path: Path) -> None:
     assert [cell.id for cell in made.cells] == ["w/n=7", "w/n=2"], "one that no preset has, too"
 
 
+def test_what_cannot_be_as_in_the_run_is_said(lab: Lab, tmp_path: Path) -> None:
+    """A working tree that is another now, and workloads that only one side's run-cell can be given."""
+    lab.repo.write({"kernels/k/__init__.py": "WHO = 'now'\n"})
+    asked = ("main", ".", "--cell", "w/n=2", "--workloads-from", "base", "--out", str(tmp_path / "made"))
+    done = lab.command("scripts", *asked, "--repo", str(lab.repo.path), "--device", "simulated")
+    lab.repo.git("checkout", "--", ".")
+    assert done.code == 0, done.err
+    assert "abprof: the workloads are base's; what is recorded of target takes the working tree's" in done.err
+    text = (tmp_path / "made" / "ncu_analysis.sh").read_text()
+    base, target = (line for line in text.splitlines() if line.startswith("look w-n-2"))
+    assert base.endswith("--workloads-from base")
+    assert " . w/n=2" in target
+    assert "--workloads-from" not in target
+    assert "--workloads-from=base" in (tmp_path / "made" / "compare_analysis.sh").read_text()
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [

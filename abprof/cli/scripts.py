@@ -65,6 +65,10 @@ def scripts(
         run = _planned(options)
         cells, folder = run.cells, Path(out or BESIDE)
     root = _repository(run, repo)
+    source = run.setup.workloads_from
+    others = [side.id for side in run.sides if side.id != source]
+    if others and len(others) < len(run.sides):
+        _note(f"the workloads are {source}'s; what is recorded of {', '.join(others)} takes the working tree's")
     for name, text in made(run, cells, root).items():
         written = runfolder.put(folder / name, text.encode())
         written.chmod(0o755)
@@ -84,7 +88,7 @@ def _refuse_beside_a_run(ctx: typer.Context) -> None:
 def _recorded(path: Path, only: Sequence[str]) -> tuple[Run, tuple[Cell, ...]]:
     from abprof import rerun, session
 
-    run, _ = session.judged(path, lambda text: print(f"abprof: {text}", file=sys.stderr))
+    run, _ = session.judged(path, _note)
     return run, rerun.choose(run, only)
 
 
@@ -112,5 +116,9 @@ def _repository(run: Run, where: str) -> Path:
     now, _ = repo.resolve(repository, specs)
     for before, side in zip(run.sides, now, strict=True):
         if before.tree != side.tree:
-            print(f"abprof: {before.id} is the working tree, which is not what it was in the run", file=sys.stderr)
+            _note(f"{before.id} is the working tree, which is not what it was in the run")
     return Path(repository.path)
+
+
+def _note(text: str) -> None:
+    print(f"abprof: {text}", file=sys.stderr)
