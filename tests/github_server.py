@@ -300,7 +300,11 @@ def _graphql(hub: GitHub, who: str, data: Any, query: dict) -> tuple:
         else None
         for id in asked["ids"]
     ]
-    return 200, {}, {"data": {"nodes": nodes}}
+    gone = [id for id in asked["ids"] if id not in by_node]
+    errors = [
+        {"type": "NOT_FOUND", "message": f"Could not resolve to a node with the global id of '{id}'"} for id in gone
+    ]
+    return 200, {}, {"data": {"nodes": nodes}} | ({"errors": errors} if errors else {})
 
 
 def _list_issues(hub: GitHub, who: str, data: Any, query: dict) -> tuple:

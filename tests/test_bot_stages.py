@@ -6,6 +6,7 @@ import json
 import os
 import tracemalloc
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from abprof.cli import run_command_line
 from abprof.errors import AbprofError
 from abprof.publish.check import conclusion
 from abprof.publish.event import read_event
-from abprof.publish.notice import DEEPEST, MOST_BYTES, encoded, read
+from abprof.publish.notice import _STRING, DEEPEST, MOST_BYTES, encoded, read
+from abprof.publish.post import _timely
 from abprof.report.comment import MOST_BYTES as LONGEST
 from abprof.report.comment import comment
 
@@ -121,6 +123,13 @@ def test_deep_nesting_is_refused_before_it_is_parsed(tmp_path, brackets):
     assert "brackets" in refused(put(tmp_path, b'{"schema":' + b"[" * 500_000))
 
 
+@pytest.mark.parametrize("piece", [b'"', b'\\"', b"\\", b'"\\"', b'"\\', b'[\\"'])
+def test_a_quote_that_nothing_closes_is_looked_at_once(tmp_path, piece):
+    for text in (b'"' + piece * 5, b'"' + piece * 5 + b"\\", b'"' + piece * 5 + b'\\"'):
+        assert b'"' not in _STRING.sub(b"", text), "a match at every quote: none is tried in vain, and the next"
+    refused(put(tmp_path, b'"' + piece * (MOST_BYTES // len(piece) - 2)))
+
+
 @pytest.mark.parametrize("text", [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"1e300", b"-101"])
 def test_numbers_are_finite_and_of_a_size(tmp_path, text):
     raw = json.dumps(plain("slower")).replace('"pct": 2.1', '"pct": @').encode()
@@ -207,6 +216,35 @@ def test_an_artifact_cannot_choose_its_commit_or_its_pull_request(hub, tmp_path,
     assert "the artifact speaks of commit 8888888888, the event of 9f2c4e7a9f" in capsys.readouterr().err
     assert hub.comments == []
     assert hub.requests == []
+
+
+def test_without_an_event_an_artifact_is_only_believed_about_the_head(hub, tmp_path, capsys):
+    artifact = str(put(tmp_path, plain("faster")))
+    args = ["comment", "--artifact", artifact, "--repo", REPO, "--pr", "7", "--check"]
+    hub.heads[7] = "5" * 40
+    assert run_command_line(args) == 2
+    assert "the artifact speaks of commit 9f2c4e7a9f, the head of 7 is 5555555555" in capsys.readouterr().err
+    assert (hub.comments, hub.checks) == ([], [])
+    hub.heads[7] = HEAD
+    assert run_command_line(args) == 0
+    assert hub.checks[0]["conclusion"] == "success"
+
+
+@pytest.mark.parametrize("began", ["9999-12-31T00:00:00Z", "9999-99-99T00:00:00Z"])
+def test_a_run_of_the_future_would_stand_for_ever_and_is_refused(hub, tmp_path, capsys, began):
+    args = ["--artifact", str(put(tmp_path, {**plain(), "began": began})), "--event", str(event(tmp_path)), "--check"]
+    assert run_command_line(["comment", *args]) == 2
+    err = capsys.readouterr().err
+    assert "began of the run: 9999-" in err
+    assert len(err.splitlines()) == 1
+    assert hub.requests == []
+
+
+def test_an_hour_of_the_other_machines_clock_is_borne_with():
+    made = runs.changed(notices.made("slower"), began="2026-11-20T03:00:00Z")
+    _timely(made, datetime(2026, 11, 20, 2, 0, tzinfo=UTC))
+    with pytest.raises(AbprofError, match="is later than now, 2026-11-20T01:59:59Z"):
+        _timely(made, datetime(2026, 11, 20, 1, 59, 59, tzinfo=UTC))
 
 
 # ---------------------------------------------------------------- the pull request, from the event
@@ -322,6 +360,51 @@ def test_an_interrupted_run_is_not_green():
 def test_what_fail_on_lets_pass_is_neutral_and_not_green():
     assert conclusion(runs.changed(notices.made("slower"), fail_on=("broken",))) == "neutral"
     assert conclusion(runs.changed(notices.made("act"), fail_on=("never",))) == "neutral"
+
+
+def checked(tmp_path: Path, kind: str, began: str, *more: str) -> int:
+    made = {**plain(kind), "began": began, "run": began}
+    args = ["--artifact", str(put(tmp_path, made)), "--event", str(event(tmp_path)), "--policy", "never", "--check"]
+    return run_command_line(["comment", *args, *more])
+
+
+def test_an_older_result_never_replaces_a_newer_check(hub, tmp_path, capsys):
+    assert checked(tmp_path, "slower", "2026-11-20T03:00:00Z") == 0
+    assert checked(tmp_path, "faster", "2026-11-20T02:00:00Z") == 0
+    assert "check nothing: a newer result stands there https://" in capsys.readouterr().out
+    assert [check["conclusion"] for check in hub.checks] == ["failure"]
+    assert checked(tmp_path, "running", "2026-11-20T03:00:00Z") == 0
+    assert [check["status"] for check in hub.checks] == ["completed"]
+    assert checked(tmp_path, "faster", "2026-11-20T04:00:00Z") == 0
+    assert [check["conclusion"] for check in hub.checks] == ["success"]
+
+
+def test_one_check_for_each_key(hub, tmp_path):
+    for kind, key in (("slower", "h200"), ("faster", "b200"), ("faster", "h200"), ("faster", "")):
+        assert checked(tmp_path, kind, "2026-11-20T03:00:00Z", "--key", key) == 0
+    assert [check["name"] for check in hub.checks] == ["abprof (h200)", "abprof (b200)", "abprof"]
+
+
+def test_another_apps_check_of_our_name_is_left_alone(hub, tmp_path):
+    others = [
+        {"id": id, "name": "abprof", "head_sha": HEAD, "external_id": text} for id, text in ((1, "abprof"), (2, None))
+    ]
+    hub.checks += [dict(one) for one in others]
+    for _ in range(2):
+        assert checked(tmp_path, "slower", "2026-11-20T03:00:00Z") == 0
+    assert hub.checks[:2] == others
+    assert len(hub.checks) == 3
+
+
+def test_a_check_that_github_finds_too_long_is_made_shorter_or_told(hub, tmp_path, capsys):
+    fault = {"status": 422, "body": {"message": "Invalid request.", "errors": ["summary is too long"]}}
+    hub.fault("POST", "check-runs", **fault)
+    assert checked(tmp_path, "act", "2026-11-20T03:00:00Z") == 0
+    assert len(hub.checks) == 1
+    hub.checks.clear()
+    hub.fault("POST", "check-runs", times=9, **fault)
+    assert checked(tmp_path, "act", "2026-11-20T03:00:00Z") == 2
+    assert "even the shortest check run is refused" in capsys.readouterr().err
 
 
 def test_a_run_that_goes_on_is_a_check_in_progress(hub, tmp_path):

@@ -356,6 +356,24 @@ def test_a_comment_that_was_made_though_its_answer_was_lost_is_not_made_twice(hu
     assert waits == [1.0]
 
 
+def test_a_limit_that_graphql_tells_with_status_200_is_waited_for(hub, waits):
+    hub.comment(body(at("slower")))
+    error = {"type": "RATE_LIMITED", "message": "API rate limit already exceeded for user ID 1."}
+    hub.fault("POST", "graphql", status=200, body={"data": None, "errors": [error]})
+    assert post(hub, at("act", "2026-11-20T03:00:00Z")).what == "edited"
+    assert waits == [1.0]
+
+
+@pytest.mark.parametrize("gone", [1, 2])
+def test_comments_deleted_between_the_list_and_the_question_whose_they_are_do_not_matter(hub, gone):
+    ours = hub.comment(body(at("slower")))
+    for _ in range(gone):
+        hub.comment(body(at("faster")), OTHER)
+    hub.moment("POST", "graphql", lambda: hub.comments.__delitem__(slice(1, None)))
+    assert post(hub, at("act", "2026-11-20T03:00:00Z")).what == "edited"
+    assert hub.comments == [ours]
+
+
 def test_an_edit_and_a_minimise_whose_answers_were_lost_end_the_same(hub, waits):
     post(hub, at("slower"))
     hub.fault("PATCH", "issues/comments", cut=True, after=True)

@@ -65,7 +65,7 @@ def comment(
     from abprof.publish import post
 
     for line in post.everywhere(
-        notice, post.Target(repo, pr or 0, event, gitlab), policy, key, around, check=check, say=_note
+        notice, post.Target(repo, pr or 0, event, gitlab, bool(artifact)), policy, key, around, check=check, say=_note
     ):
         print(line)
     return Exit.OK

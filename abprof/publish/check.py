@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from abprof.answer import certain, mostly_undecided
 from abprof.publish.notice import Notice
+from abprof.publish.state import short
 
 NAME = "abprof"
-MOST_BYTES = 60_000  # of a summary; GitHub takes 65,535
+SIZES = (
+    60_000,
+    30_000,
+    8_000,
+)  # bytes of a summary; GitHub takes 65,535, and the next is for where it finds one too long
 Conclusion = Literal["success", "failure", "neutral", "action_required"]
 
 
@@ -30,6 +37,39 @@ def conclusion(notice: Notice, *, outdated: bool = False) -> Conclusion:
     if notice.status != "complete" or judged <= 0 or doubtful or notice.answer != "fine":
         return "neutral"
     return "neutral" if "unclear" in notice.fail_on and counts["unclear"] else "success"
+
+
+@dataclass(frozen=True, order=True)
+class Mark:
+    """Of which run a check run is, as its external id says it: what began later is greater, and a result than its waiting."""
+
+    began: str  # UTC
+    done: bool
+    run: str
+
+    def text(self, key: str) -> str:
+        """The external id."""
+        return f"abprof:v1 key={short(key)} began={self.began} done={int(self.done)} run={self.run}"
+
+
+_MARK = re.compile(r"abprof:v1 key=([0-9a-f]{12}) began=([0-9TZ:-]{20}) done=([01]) run=([0-9a-f]{12})")
+
+
+def mark(notice: Notice) -> Mark:
+    """The mark of a notice."""
+    return Mark(notice.began.replace("+00:00", "Z"), notice.status != "running", short(notice.run))
+
+
+def marked(external_id: str | None, key: str) -> Mark | None:
+    """The mark in an external id, if it is one of this key; what other apps write there is none."""
+    found = _MARK.fullmatch(external_id or "")
+    return Mark(found[2], found[3] == "1", found[4]) if found and found[1] == short(key) else None
+
+
+def named(key: str) -> str:
+    """The check run's name: one for each key, as of the comments."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in key)
+    return f"{NAME} ({shown[:80]})" if key else NAME
 
 
 def fields(notice: Notice, title: str, summary: str, link: str = "") -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from abprof.errors import AbprofError
+from abprof.publish.check import Mark, marked, named
 from abprof.publish.command import Written
 from abprof.publish.event import Origin
 from abprof.publish.patience import Passing, TooLong
@@ -204,26 +205,35 @@ class Hub:
         """Fold a comment away as outdated."""
         self._graphql(_MINIMISE, {"id": node}, f"a comment of {self.repo}")
 
-    def check(self, name: str, head: str, fields: dict[str, Any]) -> str:
-        """Make or renew the check run of this name on a commit; its address."""
+    def check(self, head: str, key: str, ours: Mark, fields: dict[str, Any]) -> tuple[bool, str]:
+        """Make or renew this key's check run on a commit, but never over one of a later run: whether, and its address.
+        Raises TooLong."""
+        name = named(key)
 
-        def checked() -> str:
+        def checked() -> tuple[bool, str]:
             repository = self._repository()
-            mine = [
-                one
-                for one in repository.get_commit(head).get_check_runs(check_name=name)
-                if one.external_id == "abprof"
-            ]
-            if mine:
-                mine[0].edit(**fields)
-                return str(mine[0].html_url)
-            return str(repository.create_check_run(name=name, head_sha=head, external_id="abprof", **fields).html_url)
+            every = repository.get_commit(head).get_check_runs(check_name=name)
+            mine = [(there, one.id, one) for one in every if (there := marked(one.external_id, key))]
+            text = ours.text(key)
+            if not mine:
+                made = repository.create_check_run(name=name, head_sha=head, external_id=text, **fields)
+                return True, str(made.html_url)
+            there, _, last = max(mine, key=lambda one: one[:2])
+            if there <= ours:
+                last.edit(external_id=text, **fields)
+            return there <= ours, str(last.html_url)
 
         return _asked(checked, f"check {name!r} of {self.repo}")
 
     def _graphql(self, query: str, variables: dict[str, Any], where: str) -> dict[str, Any]:
         def answered() -> dict[str, Any]:
-            data = self._gate.requester.graphql_query(query, variables)[1].get("data")
+            try:
+                answer = self._gate.requester.graphql_query(query, variables)[1]
+            except github.GithubException as error:
+                if _types(error) != {"NOT_FOUND"}:
+                    raise
+                answer = error.data  # what was deleted a moment ago is null in it, and the rest is there
+            data = answer.get("data")
             return data if isinstance(data, dict) else {}
 
         return _asked(answered, where)
@@ -276,12 +286,19 @@ def _refused(error: github.GithubException, where: str) -> Exception:
     if status == 422 and "too long" in said.lower():
         return TooLong(said)
     limited = "rate limit" in said.lower() or "abuse" in said.lower() or "retry-after" in headers
-    if status == 429 or (status == 403 and limited):
+    if status == 429 or (status == 403 and limited) or "RATE_LIMITED" in _types(error):
         return Passing("GitHub limits the rate", _after(headers))
     if status >= 500:
         return Passing(f"GitHub answers {status}", _after(headers))
     what, advice = _ADVICE.get(status, (f"GitHub answers {status}", ""))
     return AbprofError(f"{what}: {said}" if said else what, where=where, advice=advice)
+
+
+def _types(error: github.GithubException) -> set[str]:
+    """The types of the errors of a GraphQL answer, which has the status 200."""
+    errors = error.data.get("errors") if isinstance(error.data, dict) else None
+    found = [one.get("type") for one in errors if isinstance(one, dict)] if isinstance(errors, list) else []
+    return {str(one) for one in found if one}
 
 
 def _said(error: github.GithubException) -> str:

@@ -219,7 +219,9 @@ def _parsed(data: bytes) -> Notice:
     return msgspec.json.decode(data, type=Notice)
 
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+# One pass: it matches at every quote, up to the end where no quote closes it. A pattern that could fail there would be
+# tried again from each of a million quotes.
+_STRING = re.compile(rb'"(?:[^"\\]|\\.?)*+"?', re.DOTALL)
 
 
 def _depth(data: bytes) -> int:
