@@ -18,7 +18,7 @@ from abprof.crew import Crew
 from abprof.model import Arm, Cell
 from abprof.proc import WorkerDied, WorkerFault
 
-KEPT = "it returns what an earlier call made, though its inputs changed in place since, and the base's does not"
+KEPT = "it returns what an earlier call made, though its inputs changed in place since and it was prepared again"
 Ask = Callable[[Any], Any]  # a request to the arm's own worker; its answer, or None when that became the arm's outcome
 
 
@@ -28,26 +28,30 @@ class Outside:
     def __init__(self, crew: Crew, cell: Cell, timeout: float) -> None:
         self._crew, self._cell, self._timeout = crew, cell, timeout
         self._seed, self._other = secrets.randbits(31), secrets.randbits(31)
-        self._follows: dict[str, bool] = {}  # variant -> whether the base's outputs follow inputs changed in place
+        self._keeps: set[str] = set()  # variants of which the base's outputs are kept, too
 
     def fault(self, arm: Arm, ask: Ask) -> str | None:
         """What the judge has against this arm's outputs; "" for nothing, None when the arm's worker had no answer.
 
-        Raises WorkerFault, WorkerDied when the judge itself cannot answer.
+        Where they do not follow inputs that change in place, but are right on fresh ones, the package may have worked the
+        inputs up in the workload's `prepare`, which it may. What is wrong after another `prepare` was kept, unless the
+        base's is too: then it is the workload's doing. Raises WorkerFault, WorkerDied when the judge cannot answer.
         """
         said = self._examined(arm, ask, self._other)
         if not said:
-            if arm.side == "base" and said == "":
-                self._follows[arm.variant] = True
             return said
         plain = self._examined(arm, ask, None)
         if plain is None or plain:
-            return plain and f"checked outside its process: {plain}"
-        return KEPT if arm.side != "base" and self._follows.get(arm.variant) else ""
+            return plain and f"checked outside its process (seed {self._seed}): {plain}"
+        kept = self._examined(arm, ask, self._other, anew=True)
+        if kept and arm.side == "base":
+            self._keeps.add(arm.variant)
+        blamed = kept and arm.side != "base" and arm.variant not in self._keeps
+        return f"{KEPT} (seeds {self._seed}, {self._other})" if blamed else kept and ""
 
-    def _examined(self, arm: Arm, ask: Ask, again: int | None) -> str | None:
+    def _examined(self, arm: Arm, ask: Ask, again: int | None, *, anew: bool = False) -> str | None:
         name = hashlib.sha256(f"{self._cell.id} {arm.id}".encode()).hexdigest()[:24] + ".outputs"
-        if ask(wire.Hand(arm.id, self._seed, name, again)) is None:
+        if ask(wire.Hand(arm.id, self._seed, name, again, anew)) is None:
             return None
         case = dict(self._cell.params)
         asked = wire.Examine(self._cell.workload, case, self._seed, name, again)

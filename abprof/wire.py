@@ -205,13 +205,15 @@ class Checked:
 class Hand:
     """Call the open arm on inputs of this seed and keep its outputs in scratch, for a judge to check (abprof/outside.py).
 
-    With `again` a first call is made, and then that seed's values are put into the inputs in place.
+    With `again` a first call is made, and then that seed's values are put into the inputs in place; with `anew` the
+    operation is prepared once more on them.
     """
 
     arm: str
     seed: int
     outputs: str  # file name in scratch
     again: int | None = None
+    anew: bool = False
 
 
 @dataclass(frozen=True)

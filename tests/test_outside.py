@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import torch
 
+from abprof.kit import tensors
 from abprof.outside import KEPT
+from abprof.worker import outputs
 from tests.gitrepo import GitRepo
 from tests.simulated.planted import NewLab, broken, load, new_lab
 from tests.simulated.scenario import Scenario, Time
@@ -47,12 +52,18 @@ def double(x):
 )
 
 
+class Pair(NamedTuple):
+    a: torch.Tensor
+    b: torch.Tensor
+
+
 def test_each_side_is_judged_and_the_base_first(new_lab: NewLab) -> None:
     """What the base keeps too is how the workload prepares its operation; nobody is blamed for it."""
-    cells = ["honest", "wrong", "kept", "both", "base", "dead"]
+    cells = ["honest", "wrong", "kept", "packed", "both", "base", "dead"]
     faults = [
         broken("wrong", "wrong", "target", verb="hand"),
         broken("kept", "kept", "target", verb="hand"),
+        broken("packed", "packed", "target", verb="hand"),
         broken("kept", "both", verb="hand"),
         broken("wrong", "base", "base", verb="hand"),
         broken("kill", "dead", "judge", verb="examine"),
@@ -60,10 +71,13 @@ def test_each_side_is_judged_and_the_base_first(new_lab: NewLab) -> None:
     asked = Scenario(workloads={"w": load(cells)}, times=[Time(ns=1e6)], faults=faults)
     result = new_lab(asked).abprof("main", "fast", "--check", "outside")
     status = {cell: [result.status(f"w/case={cell}", arm) for arm in ("base", "target")] for cell in cells}
-    assert status["honest"] == status["both"] == [("ok", ""), ("ok", "")]
-    outside = ("wrong", "checked outside its process: output 0: largest error 1, allowed 1e-6")
+    status = {
+        cell: [(word, re.sub(r"seeds? [\d, ]+", "seed N", why)) for word, why in two] for cell, two in status.items()
+    }
+    assert status["honest"] == status["packed"] == status["both"] == [("ok", ""), ("ok", "")]
+    outside = ("wrong", "checked outside its process (seed N): output 0: largest error 1, allowed 1e-6")
     assert status["wrong"] == [("ok", ""), outside]
-    assert status["kept"] == [("ok", ""), ("wrong", KEPT)]
+    assert status["kept"] == [("ok", ""), ("wrong", f"{KEPT} (seed N)")]
     assert status["base"] == [outside, ("ok", "")]
     for arm_status, why in status["dead"]:
         assert arm_status == "crash"
@@ -78,6 +92,21 @@ def test_inside_nobody_is_asked(new_lab: NewLab) -> None:
     result = new_lab(asked).abprof("main", "fast")
     assert result.status("w/case=kept", "target") == ("ok", "")
     assert result.run.setup.check == "inside"
+
+
+def test_whatever_tensors_come_in_can_be_handed_over(tmp_path: Path) -> None:
+    """Named tuples, torch's own and views; anything else is refused in words."""
+    x = torch.randn(8, requires_grad=True)
+    for made in (Pair(x, x[::2]), torch.sort(x), [x, (x,)]):
+        outputs.keep(made, tmp_path / "o")
+        got = tensors(outputs.handed(tmp_path / "o", "cpu"))
+        assert [one.tolist() for one in got] == [one.tolist() for one in tensors(made)]
+    outputs.keep(iter([x]), tmp_path / "o")
+    assert outputs.handed(tmp_path / "o", "cpu")[0].tolist() == x.tolist()
+    outputs.keep(object(), tmp_path / "o")
+    with pytest.raises(ValueError, match="more than tensors"):
+        outputs.handed(tmp_path / "o", "cpu")
+    assert not (tmp_path / "o").exists()
 
 
 def compared(tmp_path: Path, files: dict[str, str], *options: str) -> Done:

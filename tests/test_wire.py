@@ -26,7 +26,7 @@ EXAMPLES: list[Any] = [
     wire.Opened("oom", "out of memory"),
     wire.Opened("ok", "", 1e6, 2e6, 1 << 30),
     wire.Check("a", "expected", "sample", "base"),
-    wire.Hand("a", 7, "outputs", 8),
+    wire.Hand("a", 7, "outputs", 8, True),
     wire.Handed(),
     wire.Examine("w", {"n": 1}, 7, "outputs"),
     wire.Checked(True),

@@ -196,10 +196,13 @@ class Bench:
 
     def make(self, request: wire.Open, placement: int) -> OpenArm:
         """Inputs and operation of an arm; nothing of it was called yet."""
-        module = self._workload(request.workload)
-        case = types.MappingProxyType(request.case)
         pad = self.clock.pad(placement)
         inputs = self._inputs(request)
+        return OpenArm(request, self._prepared(request, inputs), inputs, pad)
+
+    def _prepared(self, request: wire.Open, inputs: Any) -> Op:
+        module, case = self._workload(request.workload), types.MappingProxyType(request.case)
+        op: Op
         if request.peer:
             op = module.PEERS[request.peer](case, inputs)
         else:
@@ -208,7 +211,7 @@ class Bench:
                 raise MissingPackage(f"this side has no variant {request.variant}")
             op = module.prepare(kernel, request.variant or None, case, inputs)
         self.clock.sync()
-        return OpenArm(request, op, inputs, pad)
+        return op
 
     def _inputs(self, request: wire.Open) -> Any:
         """Inputs that nothing was called on yet: the same bytes each time."""
@@ -264,6 +267,8 @@ class Bench:
         if request.again is not None:
             arm.op.call()
             outputs.overwrite(arm.inputs, self._inputs(dataclasses.replace(opened, seed=request.again)))
+        if request.anew:
+            arm.op = self._prepared(opened, arm.inputs)
         if arm.op.reset:
             arm.op.reset()
         outputs.keep(arm.op.call(), Path(self.start.scratch) / request.outputs)

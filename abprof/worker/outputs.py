@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import math
 import os
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -72,15 +73,17 @@ def overwrite(inputs: Any, fresh: Any) -> None:
 
 
 def keep(results: Any, path: Path) -> None:
-    """Whole outputs in a file that `handed` reads: tensors in lists, tuples and mappings."""
+    """Whole outputs in a file that `handed` reads: tensors in lists, tuples and mappings, whatever they were in."""
     _save(_compact(_on_host(results)), path)
 
 
 def handed(path: Path, device: Any) -> Any:
     """What `keep` wrote; the file is gone then. It may hold tensors and plain containers alone: another process's object
-    would bring its code along. Raises pickle.UnpicklingError."""
+    would bring its code along. Raises ValueError."""
     try:
         return torch.load(path, map_location=device, weights_only=True)
+    except pickle.UnpicklingError:
+        raise ValueError("the outputs hold more than tensors in lists, tuples and mappings") from None
     finally:
         path.unlink(missing_ok=True)
 
@@ -90,7 +93,9 @@ def _on_host(values: Any) -> Any:
         return values.detach().cpu()
     if isinstance(values, Mapping):
         return {key: _on_host(value) for key, value in values.items()}
-    return type(values)(map(_on_host, values)) if type(values) in {list, tuple} else values
+    if isinstance(values, tuple):  # named ones and torch's own as well
+        return tuple(map(_on_host, values))
+    return list(map(_on_host, values)) if isinstance(values, Iterable) and not isinstance(values, str) else values
 
 
 def _held(values: Any) -> Iterator[torch.Tensor]:

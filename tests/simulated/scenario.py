@@ -22,7 +22,18 @@ NORMAL = NormalDist()
 STATUS = {"unsupported": "unsupported", "missing": "missing", "oom": "oom", "crash_status": "crash"}
 DEED = {"exit", "hang", "stubborn", "crash", "kill", "sigstop", "slow", "print", "fork", "daemon", "close", "partial"}
 SPOIL = {"garbage", "nan", "extra_key", "wrong_id", "bigreply"}
-ANSWER = {"negative", "zero", "null", "wrong", "never_launched", "foreign_path", "compile", "torn_trace", "kept"}
+ANSWER = {
+    "negative",
+    "zero",
+    "null",
+    "wrong",
+    "never_launched",
+    "foreign_path",
+    "compile",
+    "torn_trace",
+    "kept",
+    "packed",
+}
 FAULTS = DEED | SPOIL | ANSWER | set(STATUS)
 
 
@@ -66,7 +77,7 @@ class Fault:
       descriptor and hangs), partial (half a line, then exit), garbage (a line that is no JSON), nan (a reply with NaN),
       extra_key, wrong_id, bigreply:BYTES, unsupported, missing, oom, crash_status (typed outcomes, with `text`);
       for a turn negative, zero, null; for a check wrong; for phases never_launched; for a trace torn_trace;
-      for a hand wrong, kept; for a proof foreign_path, compile:COUNT.
+      for a hand wrong, kept, packed; for a proof foreign_path, compile:COUNT.
     `cell` is matched with the open cell's id, with the workload's name for describe and screen, and with the kernel's
     name for start, build, prove and stop.
     """

@@ -166,9 +166,11 @@ class Worker:
         )
 
     def hand(self, args: wire.Hand, faults: list[Fault]) -> wire.Handed:
-        """Outputs are the seeds that they follow: with the fault `kept` of the first call alone, with `wrong` of none."""
+        """Outputs are the seeds that they follow: with the fault `kept` of the first call alone, with `packed` of what it
+        was prepared on, with `wrong` of none."""
         words = {fault.word for fault in faults}
-        follows = [] if "wrong" in words else [args.seed] if "kept" in words else [args.seed, args.again]
+        old = "kept" in words or ("packed" in words and not args.anew)
+        follows = [] if "wrong" in words else [args.seed] if old else [args.seed, args.again]
         self._scratch(args.outputs).write_text(json.dumps(follows))
         return wire.Handed()
 
