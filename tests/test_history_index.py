@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -262,3 +263,23 @@ def test_a_text_that_a_spreadsheet_would_calculate(tmp_path: Path) -> None:
     with opened(nights.runs_dir) as index:
         table.write_csv(index.values(Question()), out)
     assert "'=cmd" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda run: json.dumps({**run, "sides": []}), "without a side"),
+        (lambda run: json.dumps(run)[:-1] + ', "more": ' + "[" * 3000 + "]" * 3000 + "}", "recursion"),
+        (lambda run: json.dumps({**run, "night": {**run["night"], "number": 10**19}}), "too large"),
+    ],
+)
+def test_one_run_that_cannot_be_believed_costs_no_other_night(
+    made: Nights, spoil: Callable[[dict[str, object]], str], said: str
+) -> None:
+    folder = made.add({CELL: (103.0, 99.0)})
+    (folder / "run.json").write_text(spoil(json.loads((folder / "run.json").read_text())))
+    for _ in range(2):
+        with opened(made.runs_dir) as index:
+            assert [night.number for night in index.nights()] == [1, 2, 3]
+            (note,) = index.notes
+            assert said in note

@@ -185,6 +185,27 @@ def test_killed_at_each_stage_the_next_night_goes_on(lab: Lab, stage: Any) -> No
     assert night(lab)[1]["did"] == "nothing"
 
 
+def test_a_night_that_could_not_be_told_is_told_with_the_next_commit(lab: Lab, tmp_path: Path) -> None:
+    """The summary's path is seen to be a folder before anything is measured; a heartbeat that stands at an older night is
+    what a kill leaves."""
+    code, said, done = night(lab, "--summary", str(tmp_path))
+    assert (code, said["did"]) == (2, "refused")
+    assert "no file can be written there" in done.err
+    assert not list(lab.runs.glob("*/run.json"))
+    night(lab)
+    push(lab, 1.2)
+    assert night(lab)[0] == 1
+    (file,) = (lab.state / "nightly").glob("*.json")
+    beat = json.loads(file.read_text())
+    assert beat["told"] == 2
+    file.write_text(json.dumps({**beat, "ended": None, "told": 1}))
+    push(lab)  # in between somebody pushed: what is new alone would exit 0
+    code, said, _ = night(lab)
+    assert (code, said["did"], said["number"]) == (1, "told+step", 3)
+    assert [run["exit_code"] for run in said["runs"]] == [1, 0]
+    assert json.loads(file.read_text())["told"] == 3
+
+
 @pytest.mark.slow
 def test_a_slower_night_that_was_killed_before_it_could_tell_is_told(lab: Lab) -> None:
     night(lab)

@@ -18,7 +18,7 @@ from abprof.history.changes import Change, Shift
 from abprof.history.index import Row, opened
 from abprof.nightly import heartbeat, keep, tell
 from abprof.nightly.night import Done, Report
-from abprof.nightly.plan import Job, Tonight, jobs, number_of
+from abprof.nightly.plan import Job, Tonight, after, jobs, last, number_of
 from abprof.nightly.summary import markdown
 from tests.nights import BEGAN, Nights
 
@@ -66,6 +66,16 @@ def row(number: int, kind: str, base: str, head: str, **more: Any) -> Row:
 )  # fmt: skip
 def test_jobs(nights: list[Row], tonight: Tonight, todo: list[Job]) -> None:
     assert jobs(nights, tonight) == todo
+
+
+def test_a_stretch_begins_anew_after_a_commit_that_is_gone_and_is_begun_once() -> None:
+    nights = [row(1, "first", "", "x"), row(2, "step", "x", LAST), row(3, "against", RELEASE, LAST)]
+    assert last(nights) == LAST
+    assert [night.number for night in after(nights, LAST)] == [3]
+    assert jobs(after(nights, LAST), TONIGHT) == [Job("first", (HEAD,))]
+    nights.append(row(4, "first", "", HEAD, heads=0, exit_code=1))  # it does not build
+    assert last(nights) == LAST
+    assert jobs(after(nights, LAST), TONIGHT) == []
 
 
 def test_numbers_go_on() -> None:
@@ -229,6 +239,8 @@ def test_the_summary_says_first_whether_to_act_and_keeps_foreign_text_in_code() 
     ("more", "hours", "fine", "said"),
     [
         ({"ended": 1000.0, "exit_code": 1}, 2, True, "exit code 1"),
+        ({"ended": 1000.0, "exit_code": 2, "did": "could not: no git"}, 2, False, "exit code 2: could not: no git"),
+        ({"ended": 1000.0, "exit_code": 3}, 2, False, "exit code 3"),
         ({"ended": 1000.0}, 40, False, "last ended 40 h ago"),
         ({"last_end": 1000.0}, 20, True, "last ended 20 h ago"),  # at work now, or killed last night
         ({"last_end": 1000.0}, 40, False, "last ended 40 h ago"),

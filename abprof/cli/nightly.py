@@ -58,6 +58,7 @@ def nightly(
         if hook:
             tell.check_url(hook)
         hub = _hub(issue)
+        _check_summary(summary)
         config, options = _config(ctx)
         view = View(quiet=options["quiet"], verbose=options["verbose"])
         wish = Wish(branch, against, series, Keep(keep_days, keep_gib, keep_nights))
@@ -98,6 +99,13 @@ def _told(hook: str, key: str) -> Iterator[None]:
             _print(message)
         _send(hook, key, message)
         raise
+    except (typer.Exit, typer.Abort, BrokenPipeError, USAGE):
+        raise
+    except Exception as error:
+        message = {"did": "refused", "exit_code": int(Exit.BUG), "error": {"what": f"a bug: {error!r}"[:500]}}
+        _print(message)
+        _send(hook, key, message)
+        raise
 
 
 def _hub(repository: str) -> Hub | None:
@@ -110,17 +118,33 @@ def _hub(repository: str) -> Hub | None:
     return Hub(Api.from_environment(), issue.repository(repository))
 
 
-def _tell(report: Report, summary: str, hook: str, key: str, hub: Hub | None) -> None:
-    from abprof.nightly.summary import markdown
-    from abprof.runfolder import put
+def _check_summary(summary: str) -> None:
+    """What can be seen before anything is measured. Raises AbprofError."""
+    path = Path(summary).absolute()
+    if summary and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise AbprofError("no file can be written there", where=f"--summary {summary}", advice="name a file")
 
-    if summary:
-        put(Path(summary), markdown(report).encode())
+
+def _tell(report: Report, summary: str, hook: str, key: str, hub: Hub | None) -> None:
+    """A night that has been measured is told to each; where one cannot be told it costs the others nothing."""
     message = report.as_json()
     if report.did != "nothing":
         _send(hook, key, message)
-        _keep_issue(hub, report)
     _print(message)
+    if summary:
+        _write_summary(report, Path(summary))
+    if report.did != "nothing":
+        _keep_issue(hub, report)
+
+
+def _write_summary(report: Report, path: Path) -> None:
+    from abprof.nightly.summary import markdown
+    from abprof.runfolder import put
+
+    try:
+        put(path, markdown(report).encode())
+    except (AbprofError, OSError) as error:
+        print(f"abprof: the summary could not be written: {error}", file=sys.stderr)
 
 
 def _keep_issue(hub: Hub | None, report: Report) -> None:

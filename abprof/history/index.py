@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from abprof.errors import AbprofError
-from abprof.history.night import Value, read
+from abprof.history.night import Told, Value, read
 from abprof.runfolder import RUN
 
 FILE = "history.sqlite"
@@ -249,9 +249,16 @@ def _add(database: sqlite3.Connection, file: Path, stamp: str, trends: dict[tupl
         told = read(file)
     except (OSError, ValueError) as error:
         problem = " ".join(str(error).split())[:300] or "cannot be read"
+    if told is not None:
+        try:
+            _insert(database, name, told, trends)
+        except (ValueError, OverflowError) as error:  # a number or a text that SQLite does not hold
+            _remove(database, name)
+            problem = f"not a run of this abprof: {error}"
     database.execute("INSERT INTO folder VALUES (?, ?, ?)", (name, stamp, problem))
-    if told is None:
-        return
+
+
+def _insert(database: sqlite3.Connection, name: str, told: Told, trends: dict[tuple[Any, ...], int | None]) -> None:
     about = told.night
     machine = msgspec.json.encode(dict(sorted(about.machine.items()))).decode()
     heads = sum(value.judged and value.head_status in ("ok", "identical") for value in told.values)

@@ -102,10 +102,12 @@ def read(file: Path) -> Told | None:
     """
     try:
         run = _DECODER.decode(file.read_bytes())
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"not a run of this abprof: {error}") from None
     if run.night is None or run.status != "complete":
         return None
+    if not run.sides:
+        raise ValueError("a night without a side")
     head = run.sides[-1]
     base = run.sides[0].commit if len(run.sides) > 1 else ""
     header = run.header or _Header()

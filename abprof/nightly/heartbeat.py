@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from abprof.errors import Exit
 from abprof.model import Record
 from abprof.runfolder import put
 
@@ -27,7 +28,7 @@ class Heartbeat(Record, frozen=True, kw_only=True):
     ended: float | None = None  # None: it is at work, or was killed
     did: str = ""
     exit_code: int | None = None
-    told: int = 0  # the newest night whose result was told
+    told: int | None = None  # the newest night whose result was told; None: not known
     last_end: float | None = None  # of the time before, while this one has not ended
 
 
@@ -68,11 +69,12 @@ def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, 
             yield False, f"{name}: last ended {(now - end) / 3600:.0f} h ago", advice
         else:
             code = beat.exit_code if beat.ended else None
-            yield (
-                True,
-                f"{name}: last ended {(now - end) / 3600:.0f} h ago{'' if code is None else f', exit code {code}'}",
-                "",
-            )
+            said = f"{name}: last ended {(now - end) / 3600:.0f} h ago{'' if code is None else f', exit code {code}'}"
+            if code in (Exit.CANNOT_RUN, Exit.BUG):
+                why = "".join(letter if letter.isprintable() else " " for letter in beat.did[:200])
+                yield False, f"{said}: {why}", "run abprof nightly by hand and read what it says"
+            else:
+                yield True, said, ""
 
 
 def _file(state: Path, repo: str, series: str) -> Path:

@@ -56,7 +56,7 @@ class Done:
 class Report:
     """The night in one record: what is printed, told and sent."""
 
-    did: str  # first, step, against, joined by "+"; told, of a night that was killed before it could; or nothing
+    did: str  # told (of nights that were killed before they could), first, step, against, joined by "+"; or nothing
     series: str
     number: int  # 0: nothing new
     head: str
@@ -77,52 +77,63 @@ def night(config: Config, wish: Wish, view: View, tell: Callable[[Report], None]
     place = look_around(msgspec.structs.replace(config, specs=(wish.branch,)), view)
     series = wish.series or place.sides[0].label
     with _alone(place), _beating(place, series) as beat:
-        report = _work(place, wish, series, beat.told, view)
+        report = _work(place, wish, series, beat, view)
         tell(report)  # before it counts as told: killed in between, it is told twice rather than never
         beat.report = report
         return report
 
 
-def _work(place: Place, wish: Wish, series: str, told: int | None, view: View) -> Report:
-    """`told`: the newest night whose result was told; None where that is not known."""
+def _work(place: Place, wish: Wish, series: str, beat: _Beat, view: View) -> Report:
+    """What nights before could not tell is told with what is measured now."""
     head, release = place.sides[0].commit, _commit(place, wish.against)
     machine = question.machine(place)
     tonight = plan.Tonight(head, release, question.asked(place), _text(machine))
     with _index(place) as index:
-        nights = index.nights(series)
+        everything = nights = index.nights(series)
         notes = list(index.notes)
-    todo, number = plan.jobs(nights, tonight), plan.number_of(nights)
-    gone = [commit for job in todo for commit in job.commits[:-1] if not _known(place, commit)]
-    if gone:
-        notes.append(
-            f"{gone[0][:10]}, which was judged last, is no longer in the repository: its successor begins a new stretch"
-        )
-        todo = [plan.Job("first", (head,)), *(job for job in todo if job.kind == "against")]
-    if not todo:
-        if nights and told is not None and nights[-1].number > told:
-            number = nights[-1].number
-            view.say(f"night {number} was measured, and killed before it could tell")
-            done = [_again(place, night) for night in nights if night.number == number]
-            return _report(place, wish, (series, number, head), "told", done, notes)
+    number = plan.number_of(nights)
+    told = beat.knows(number - 1)
+    last = plan.last(nights)
+    if last and last != head and not _known(place, last):
+        what = "which was judged last, is no longer in the repository: its successor begins a new stretch"
+        notes.append(f"{last[:10]}, {what}")
+        nights = plan.after(nights, last)
+    todo = plan.jobs(nights, tonight)
+    untold = [night for night in everything if night.number > told]
+    if untold:
+        view.say(f"night {untold[-1].number} was measured, and ended before it could tell")
+    elif not todo:
         view.say(f"nothing new: {head[:10]} of {series} has been judged with this matrix on this machine")
         return Report("nothing", series, 0, head, Exit.OK, notes=tuple(notes))
-    done = [
+    done = [_again(place, night) for night in untold]
+    done += [
         _run(place, job, Night(series=series, number=number, kind=job.kind, asked=tonight.asked, machine=machine), view)
         for job in todo
     ]
-    return _report(place, wish, (series, number, head), "+".join(job.kind for job in todo), done, notes)
+    did = "+".join([*(["told"] if untold else []), *(job.kind for job in todo)])
+    return _report(place, wish, _Since(series, number if todo else untold[-1].number, head, told), did, done, notes)
 
 
-def _report(
-    place: Place, wish: Wish, of: tuple[str, int, str], did: str, done: Sequence[Done], notes: Sequence[str]
-) -> Report:
-    """`of`: series, number and head of the night."""
-    series, number, head = of
-    changes, shifts, more = _after(place, wish, series, number)
+@dataclass(frozen=True)
+class _Since:
+    """What is reported: a series up to this night, from after the night that was told last."""
+
+    series: str
+    number: int
+    head: str
+    told: int
+
+
+def _report(place: Place, wish: Wish, of: _Since, did: str, done: Sequence[Done], notes: Sequence[str]) -> Report:
     codes = [run.exit_code for run in done]
+    try:
+        changes, shifts, more = _after(place, wish, of)
+    except (AbprofError, OSError) as error:  # the night has been measured, and must be told
+        changes, shifts, more = (), (), [f"what many nights say together is not known: {error}"]
+        codes.append(Exit.UNTRUSTED)
     if any(change.state == "confirmed" and change.pct > 0 and change.because != "machine" for change in changes):
         codes.append(Exit.SLOWER)
-    return Report(did, series, number, head, _worst(codes), tuple(done), changes, shifts, (*notes, *more))
+    return Report(did, of.series, of.number, of.head, _worst(codes), tuple(done), changes, shifts, (*notes, *more))
 
 
 def _again(place: Place, night: Row) -> Done:
@@ -150,26 +161,24 @@ def _first_is_no_failure(job: plan.Job, run: Run, code: int) -> int:
     return Exit.OK if job.kind == "first" and measured and code == Exit.UNTRUSTED else code
 
 
-def _after(
-    place: Place, wish: Wish, series: str, number: int
-) -> tuple[tuple[Change, ...], tuple[Shift, ...], list[str]]:
-    """The changes and shifts of tonight, the page, and what was removed of old nights. What fails here is a note: the
-    night has been measured."""
+def _after(place: Place, wish: Wish, of: _Since) -> tuple[tuple[Change, ...], tuple[Shift, ...], list[str]]:
+    """The changes and shifts that were not told, the page, and what was removed of old nights."""
     notes: list[str] = []
     with _index(place) as index:
-        nights = index.nights(series)
-        rows = (pair for pair in index.values(Question(series=series)) if pair[0].number > number - LOOK_BACK)
+        nights = index.nights(of.series)
+        rows = (pair for pair in index.values(Question(series=of.series)) if pair[0].number > of.number - LOOK_BACK)
         changes, shifts = find(list(trends(rows)))
         if wish.page:
             from abprof.report import history
 
             try:
-                put(place.runs_dir / history.FILE, history.page(index, series).encode())
+                put(place.runs_dir / history.FILE, history.page(index, of.series).encode())
             except AbprofError as error:
                 notes.append(error.line)
     notes += keep.prune(place.runs_dir, nights, wish.keep)
-    told = tuple(change for change in changes if change.found == number)
-    return told, tuple(shift for shift in shifts if shift.night == number), notes
+    news = [change for change in changes if change.found > of.told]
+    now = tuple(change for change in news if change.state == "confirmed" or change.found == of.number)
+    return now, tuple(shift for shift in shifts if shift.night > of.told), notes
 
 
 @contextlib.contextmanager
@@ -230,8 +239,23 @@ def _alone(place: Place) -> Iterator[None]:
 
 @dataclass
 class _Beat:
-    told: int | None
+    """The heartbeat while the job is at work."""
+
+    place: Place
+    record: heartbeat.Heartbeat
     report: Report | None = None
+
+    def knows(self, newest: int) -> int:
+        """The newest night whose result was told. Where that is not known, every night that there is counts as told."""
+        if self.record.told is None:
+            self.record = msgspec.structs.replace(self.record, told=newest)
+            heartbeat.write(self.place.state, self.record)
+        return self.record.told or 0
+
+    def end(self, did: str, code: int, told: int = 0) -> None:
+        told_ = None if self.record.told is None else max(self.record.told, told)
+        over = msgspec.structs.replace(self.record, ended=time.time(), did=did, exit_code=int(code), told=told_)
+        heartbeat.write(self.place.state, over)
 
 
 @contextlib.contextmanager
@@ -239,28 +263,27 @@ def _beating(place: Place, series: str) -> Iterator[_Beat]:
     """Write that the job began, and how it ended, also when it ended in an error."""
     root = str(place.root)
     before = heartbeat.last(place.state, root, series)
-    beat = heartbeat.Heartbeat(
+    runs_dir = str(place.runs_dir)
+    record = heartbeat.Heartbeat(
         series=series,
         repo=root,
-        runs_dir=str(place.runs_dir),
+        runs_dir=runs_dir,
         began=time.time(),
         last_end=(before.ended or before.last_end) if before else None,
-        told=before.told if before else 0,
+        told=before.told if before and before.runs_dir == runs_dir else None,
     )
-    heartbeat.write(place.state, beat)
-    now = _Beat(before.told if before else None)
+    heartbeat.write(place.state, record)
+    beat = _Beat(place, record)
     try:
-        yield now
+        yield beat
     except AbprofError as error:
-        _end(place, beat, f"could not: {error.line}", Exit.CANNOT_RUN)
+        beat.end(f"could not: {error.line}", Exit.CANNOT_RUN)
         raise
-    if now.report:
-        told = max(beat.told, now.report.number)
-        _end(place, msgspec.structs.replace(beat, told=told), now.report.did, now.report.exit_code)
-
-
-def _end(place: Place, beat: heartbeat.Heartbeat, did: str, code: int) -> None:
-    heartbeat.write(place.state, msgspec.structs.replace(beat, ended=time.time(), did=did, exit_code=int(code)))
+    except Exception as error:
+        beat.end(f"could not: {error!r}", Exit.BUG)
+        raise
+    if beat.report:
+        beat.end(beat.report.did, beat.report.exit_code, beat.report.number)
 
 
 __all__ = ["Done", "Report", "Row", "Wish", "night"]

@@ -9,6 +9,8 @@ from typing import Literal
 
 from abprof.history.index import Row
 
+CHAIN = ("first", "step")
+
 
 @dataclass(frozen=True)
 class Tonight:
@@ -40,20 +42,31 @@ def jobs(nights: Sequence[Row], tonight: Tonight) -> list[Job]:
         return (kind, base, tonight.head, tonight.asked, tonight.machine) not in known
 
     found = []
-    chain = [night for night in nights if night.kind in ("first", "step")]
-    last = next((night.head for night in reversed(chain) if night.heads), "")
+    chain = [night for night in nights if night.kind in CHAIN]
+    last_ = last(nights)
     settled = any(
         night.head == tonight.head and (night.asked, night.machine) == (tonight.asked, tonight.machine)
         for night in chain
     )
-    if not last or last == tonight.head:
+    if not last_ or last_ == tonight.head:
         if not settled:
             found.append(Job("first", (tonight.head,)))
-    elif new("step", last):
-        found.append(Job("step", (last, tonight.head)))
+    elif new("step", last_):
+        found.append(Job("step", (last_, tonight.head)))
     if tonight.release and tonight.release != tonight.head and new("against", tonight.release):
         found.append(Job("against", (tonight.release, tonight.head)))
     return found
+
+
+def last(nights: Sequence[Row]) -> str:
+    """The commit that was judged last: the head of the newest night that measured any; "" where there is none."""
+    return next((night.head for night in reversed(nights) if night.kind in CHAIN and night.heads), "")
+
+
+def after(nights: Sequence[Row], commit: str) -> list[Row]:
+    """The nights of a stretch that begins after the last with this head: what was judged before is forgotten."""
+    at = max((place for place, night in enumerate(nights) if night.kind in CHAIN and night.head == commit), default=-1)
+    return [night for place, night in enumerate(nights) if place > at or night.kind not in CHAIN]
 
 
 def number_of(nights: Sequence[Row]) -> int:
