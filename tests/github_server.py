@@ -211,7 +211,9 @@ class GitHub:
                 "login": comment["author"],
                 "id": len(comment["author"]),
                 "url": f"{self.url}/users/{comment['author']}",
-            },
+            }
+            if comment["author"]
+            else None,  # a deleted account
             "body": comment["body"].rstrip(),
             "created_at": comment["at"],
             "updated_at": comment["at"],

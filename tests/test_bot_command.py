@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -107,6 +108,21 @@ def test_only_those_on_the_list_and_only_after_the_cooldown():
         allowed(asked, written(), MAY, [other])
 
 
+def test_a_command_that_was_refused_costs_no_cooldown():
+    asked, now, other = parse(f"/abprof {HEAD}"), dataclasses.replace(written(), pr=7), f"/abprof {'5' * 40}"
+    for refused in (
+        Written("ada", written(minute=29).at, other, 7),
+        Written("ada", written(minute=29).at, f"/abprof {HEAD} budget=2h", 7),
+    ):
+        allowed(asked, now, MAY, [refused])
+    for measured in (
+        Written("ada", written(minute=29).at, other, 8),
+        Written("ada", written(minute=29).at, now.text, 7),
+    ):
+        with pytest.raises(AbprofError, match="asked a moment ago"):
+            allowed(asked, now, MAY, [measured])
+
+
 def test_a_budget_has_its_longest():
     allowed(parse(f"/abprof {HEAD} budget=30m"), written(), MAY, [])
     with pytest.raises(AbprofError, match="longer than 30m"):
@@ -196,6 +212,17 @@ def test_a_stranger_costs_no_request(hub, tmp_path):
     assert hub.requests == []
 
 
+def test_a_head_that_moved_costs_one_refusal_and_no_wait(hub, tmp_path):
+    refused = hub.comment(f"/abprof {'5' * 40}", "ada")
+    refused["at"] = "2026-11-20T12:29:00Z"
+    assert admit(tmp_path, event()) == 0
+
+
+def test_a_comment_of_a_deleted_account_refuses_nobody(hub, tmp_path):
+    hub.comment("hello", "").update(at="2026-11-20T12:25:00Z")
+    assert admit(tmp_path, event()) == 0
+
+
 def test_the_command_itself_is_no_reason_to_wait(hub, tmp_path):
     made = hub.comment(f"/abprof {HEAD}", "ada")
     made["at"] = "2026-11-20T12:30:00Z"
@@ -278,6 +305,32 @@ def test_the_job_that_runs_the_branch_has_no_token_and_the_one_that_posts_checks
     assert "checkout" not in found["post"]
     assert re.findall(r"      ([\w-]+): write", found["post"]) == ["checks", "pull-requests"]
     assert "ref:" not in found["admit"]
+
+
+def test_only_what_was_admitted_is_in_the_queue():
+    assert "concurrency" not in TEXT[: TEXT.index("\n  measure:")]
+    assert "      group: abprof-${{ github.event.issue.number }}\n" in jobs()["measure"]
+
+
+@pytest.mark.parametrize("job", ["admit", "post"])
+def test_a_workflow_that_nobody_filled_in_installs_nothing_and_says_what_to_do(tmp_path, job):
+    assert '\n  ABPROF: ""\n' in TEXT
+    (tmp_path / "python").write_text("#!/bin/sh\necho installed\n")
+    (tmp_path / "python").chmod(0o755)
+    found = re.search(r"name: Install abprof\n        run: \|\n((?: {10}[^\n]*\n)+)", jobs()[job])
+    assert found
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ABPROF_NEEDS": ""}
+    for where, code in (("", 1), ("abprof @ https://example/x.whl", 0)):
+        done = subprocess.run(
+            ["bash", "-e", "-c", found[1]],
+            env={**environment, "ABPROF": where},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode != 0) == bool(code)
+        assert ("installed" in done.stdout) == (not code)
+        assert not code or "ABPROF: is empty: say in .github/workflows/abprof.yml where" in done.stderr
 
 
 def test_zizmor_finds_nothing(tmp_path):

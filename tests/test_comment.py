@@ -86,7 +86,13 @@ def test_the_command_names_commits_the_seed_and_keeps_the_options():
     )
     text = comment(notice(run))
     base, target = (side.commit for side in run.sides)
-    assert f"```\nabprof {base} {target} --only 'a=b c' --budget 5m --seed 0\n```" in text
+    assert f"```\n abprof {base} {target} --only 'a=b c' --budget 5m --seed 0\n```" in text
+
+
+def test_no_line_of_a_log_is_a_command_to_another_bot():
+    trouble = runs.changed(notices.made("act").troubles[0], lines=("/close", "/approve", "@dependabot merge"))
+    lines = comment(runs.changed(notices.made("act"), troubles=(trouble,))).splitlines()
+    assert [line for line in lines if "/close" in line or "/approve" in line] == [" /close", " /approve"]
 
 
 def test_a_demos_command_is_the_demo():
@@ -111,12 +117,12 @@ def test_a_failed_builds_log_is_shown_from_its_first_error_and_cleaned(tmp_path)
     assert block, told
     assert block[1] == "````"  # longer than the log's own fence
     assert block[2].splitlines() == [
-        "noise",
-        "[1/2] c++ -c ffa.cpp",
-        "note: fine so far",
-        "error: no member named 'tile' in 'Params'",
-        "```",
-        "@torvalds",
+        " noise",
+        " [1/2] c++ -c ffa.cpp",
+        " note: fine so far",
+        " error: no member named 'tile' in 'Params'",
+        " ```",
+        " @torvalds",
     ]
     assert "mend the build" in text
 

@@ -95,32 +95,41 @@ class Written:
     author: str
     at: datetime
     text: str
+    pr: int = 0
 
 
 def allowed(asked: Asked, comment: Written, may: Rights, earlier: Sequence[Written]) -> None:
     """Raises AbprofError where this person may not ask this, or asked a moment ago. `earlier`: the repository's comments
-    since the cooldown began, without this one."""
-    from abprof.config import seconds
-
+    since the cooldown began, without this one. Of them count commands that were not refused, as far as can be seen."""
     if comment.author.lower() not in {user.lower() for user in may.users}:
         raise AbprofError("this user is not on the list", where=WORD, advice="users of .github/abprof-bot.toml")
-    if "budget" in asked.options and seconds(asked.options["budget"], "budget") > seconds(
-        may.longest_budget, "longest_budget"
-    ):
+    if _too_long(asked, may):
         raise AbprofError(f"a budget longer than {may.longest_budget}", where=WORD)
     since = comment.at - timedelta(minutes=may.cooldown_minutes)
     for one in earlier:
-        if one.author.lower() == comment.author.lower() and since < one.at <= comment.at and _is_command(one.text):
+        if one.author.lower() != comment.author.lower() or not since < one.at <= comment.at:
+            continue
+        before = _command(one.text)
+        if before is None or _too_long(before, may):
+            continue
+        # Only a head is measured: of two commits of one pull request the other was refused, or its answer is outdated.
+        if one.pr != comment.pr or before.commit == asked.commit:
             wait = (one.at - since).total_seconds() / 60
             raise AbprofError("asked a moment ago", where=WORD, advice=f"again in {wait:.0f} minutes")
 
 
-def _is_command(text: str) -> bool:
+def _too_long(asked: Asked, may: Rights) -> bool:
+    from abprof.config import seconds
+
+    longest = seconds(may.longest_budget, "longest_budget")
+    return "budget" in asked.options and seconds(asked.options["budget"], "budget") > longest
+
+
+def _command(text: str) -> Asked | None:
     try:
-        parse(text)
+        return parse(text)
     except AbprofError:
-        return False
-    return True
+        return None
 
 
 # ---------------------------------------------------------------- the event
@@ -147,7 +156,9 @@ def asking(event: Any, where: str) -> Asking:
         raise AbprofError("only a comment that was just made on a pull request counts", where=where)
     if found.comment.user.type != "User":
         raise AbprofError("a bot does not ask", where=where)
-    written = Written(found.comment.user.login, at if at.tzinfo else at.replace(tzinfo=UTC), found.comment.body)
+    written = Written(
+        found.comment.user.login, at if at.tzinfo else at.replace(tzinfo=UTC), found.comment.body, found.issue.number
+    )
     return Asking(found.repository.full_name, found.issue.number, found.comment.id, written)
 
 

@@ -101,7 +101,8 @@ class Hub:
 
         def listed() -> list[tuple[int, Written]]:
             every = self._repository().get_issues_comments(since=since)
-            return [(one.id, Written(one.user.login, one.created_at, one.body or "")) for one in every]
+            # Who has no account any more has no user, and asks nothing.
+            return [(one.id, _said_by(one)) for one in every if one.user is not None]
 
         return _asked(listed, f"comments of {self.repo}")
 
@@ -247,6 +248,11 @@ def _home(pull: PullRequest) -> str:
 def _found(comment: IssueComment, key: str) -> Found | None:
     state = parse(comment.body or "", key)
     return Found(comment.id, comment.node_id, state, comment.html_url) if state else None
+
+
+def _said_by(comment: IssueComment) -> Written:
+    pr = int(comment.issue_url.rpartition("/")[2])
+    return Written(comment.user.login, comment.created_at, comment.body or "", pr)
 
 
 def _written(comment: IssueComment) -> tuple[int, str]:

@@ -102,7 +102,9 @@ def next_step(notice: Notice, *, outdated: bool = False) -> str:
     if failed - {"build_failed", "wrong"}:
         steps.append("mend what did not run")
     if certain(notice.counts.named(), "slower"):
-        steps.append("make the slower cases as quick again, or have them waived on the base branch (abprof waive)")
+        steps.append(
+            "make the slower cases as quick again, or have them waived on the base branch (abprof waive), then rebase"
+        )
     if notice.answer == "confirm":
         steps.append("measure the doubtful cases again (abprof rerun RUN --only slower,unclear) before acting")
     if notice.answer == "unjudged":
@@ -151,8 +153,11 @@ def span(text: str, limit: int = 120) -> Markup:
 
 
 def fenced(texts: Sequence[str]) -> Markup:
-    """Lines as a fenced block, the fence longer than any run of backticks in them."""
-    lines = [words.clean(text, 2000) for text in texts]
+    """Lines as a fenced block, the fence longer than any run of backticks in them.
+
+    One blank stands before each: to bots that read comments `/close` at the start of a line is a command.
+    """
+    lines = [" " + words.clean(text, 2000) for text in texts]
     longest = max((len(run) for line in lines for run in _backticks(line)), default=0)
     fence = "`" * max(3, longest + 1)
     return Markup("\n".join([fence, *lines, fence]))  # noqa: S704 - nothing ends the block but its fence
