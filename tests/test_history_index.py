@@ -242,6 +242,64 @@ def test_rebuild_says_what_it_found(made: Nights, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == "3 nights, 2 cells\n"
 
 
+@pytest.mark.parametrize("verb", ["query", "changes", "page", "export out.csv"])
+def test_a_name_that_nothing_bears_is_refused(
+    made: Nights, verb: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = ["--runs-dir", str(made.runs_dir)]
+    assert run_command_line(["history", "page", *place]) == 0
+    good = (made.runs_dir / "history.html").read_text()
+    assert run_command_line(["history", *verb.split(), "--series", "mian", *place]) == 2
+    assert "--series: no series 'mian' (there are main)" in capsys.readouterr().err
+    assert (made.runs_dir / "history.html").read_text() == good
+    if verb != "page":
+        assert run_command_line(["history", *verb.split(), "--cell", "w/n=3*", *place]) == 2
+        assert f"no cell is or fits 'w/n=3*' (there are {CELL}, {OTHER})" in capsys.readouterr().err
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_changes_are_searched_in_all_cells_and_nights_and_then_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The machine is 8 % slower from night 21 on, which two cells alone do not show; one cell's code is from night 31 on."""
+    nights = Nights(tmp_path / "runs")
+    cells = [f"w/n={number}" for number in range(6)]
+    for night in range(1, 41):
+        slow, code = (1.08 if night >= 21 else 1.0), (1.1 if night > 31 else 1.0)
+        base = {cell: slow * 1e6 * (code if cell == cells[0] else 1) for cell in cells}
+        head = base | {cells[0]: slow * 1e6 * (1.1 if night >= 31 else 1.0)}
+        nights.add({cell: (None if night == 1 else base[cell], head[cell]) for cell in cells},
+                   kind="first" if night == 1 else "step")  # fmt: skip
+    place = ["--json", "--runs-dir", str(nights.runs_dir)]
+
+    def asked(*words: str) -> tuple[list[tuple[str, int]], list[int]]:
+        assert run_command_line(["history", "changes", *words, *place]) == 0
+        said = json.loads(capsys.readouterr().out)
+        return [(it["trend"], it["night"]) for it in said["changes"]], [it["night"] for it in said["shifts"]]
+
+    assert asked() == ([(cells[0], 31)], [21])
+    assert asked("--cell", cells[1], "--cell", cells[2]) == ([], [21])
+    assert asked("--cell", cells[0]) == ([(cells[0], 31)], [21])
+    assert asked("--since", "2026-01-31") == ([(cells[0], 31)], [])
+    assert asked("--since", "2026-02-08") == ([], [])
+    assert run_command_line(["history", "changes", "--cell", cells[1], "--since", "2026-02-08", *place[1:]]) == 0
+    assert capsys.readouterr() == ("", "no change that was asked for\n")
+
+
+@pytest.mark.parametrize(("status", "settled"), [("build_failed", 1), ("crash", 0), ("timeout", 0), ("wrong", 1)])
+def test_a_night_on_which_nothing_could_run_is_known(made: Nights, status: str, settled: int) -> None:
+    folder = made.add({CELL: (None, 99.0)}, kind="first")
+    run = json.loads((folder / "run.json").read_text())
+    for seen in run["observations"]:
+        seen |= {"status": status, "metrics": {}}
+    run["header"]["exit_code"] = 2
+    (folder / "run.json").write_text(json.dumps(run))
+    with opened(made.runs_dir) as index:
+        night = index.nights()[-1]
+    assert (night.heads, night.settled) == (0, settled)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

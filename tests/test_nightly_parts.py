@@ -55,6 +55,13 @@ def row(number: int, kind: str, base: str, head: str, **more: Any) -> Row:
         ([row(1, "first", "", LAST), row(2, "step", LAST, HEAD, heads=0)], TONIGHT, []),
         ([row(1, "first", "", LAST), row(2, "step", LAST, "x", heads=0)], TONIGHT, [Job("step", (LAST, HEAD))]),
         ([row(1, "first", "", HEAD, heads=0)], TONIGHT, []),
+        # a night on which nothing could run is done again
+        ([row(1, "first", "", HEAD, heads=0, settled=0)], TONIGHT, [Job("first", (HEAD,))]),
+        (
+            [row(1, "first", "", LAST), row(2, "step", LAST, HEAD, heads=0, settled=0)],
+            TONIGHT,
+            [Job("step", (LAST, HEAD))],
+        ),
         # another matrix, another machine
         ([row(1, "first", "", HEAD, asked="less")], TONIGHT, [Job("first", (HEAD,))]),
         ([row(1, "first", "", HEAD, machine="m0")], TONIGHT, [Job("first", (HEAD,))]),

@@ -14,6 +14,7 @@ import typer
 from abprof.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
+    from abprof.history.changes import Change, Shift
     from abprof.history.index import Index, Question
 
 Many = list[str]
@@ -49,6 +50,20 @@ def _index(repo: str, runs_dir: str, *, anew: bool = False) -> Iterator[Index]:
         yield index
 
 
+def _named(index: Index, series: str, cells: Many) -> None:
+    """Raises AbprofError for a series or a cell that there is not: nothing found would look like nothing happened."""
+    names = index.series()
+    if series and series not in names:
+        advice = f"there are {', '.join(names)}" if names else "there is no night here yet"
+        raise AbprofError(f"no series {series!r}", where="--series", advice=advice)
+    there = index.cells()
+    for cell in cells:
+        if cell not in there and not index.cells(cell):
+            few = ", ".join(there[:5]) + (f" and {len(there) - 5} more" if len(there) > 5 else "")
+            advice = f"there are {few}" if few else "there is no night here yet"
+            raise AbprofError(f"no cell is or fits {cell!r}", where="--cell", advice=advice)
+
+
 def _question(cell: Many, metric: str, series: str, since: str, *, against: bool) -> Question:
     from abprof.history.index import Question
     from abprof.history.night import METRICS
@@ -76,6 +91,7 @@ def query(
 
     asked = _question(cell, metric, series, since, against=against)
     with _index(repo, runs_dir) as index, while_read():
+        _named(index, series, cell)
         if json:
             import msgspec
 
@@ -104,6 +120,7 @@ def export(
         raise AbprofError("neither .csv nor .parquet", where=file)
     asked = _question(cell, metric, series, since, against=against)
     with _index(repo, runs_dir) as index:
+        _named(index, series, cell)
         if path.suffix == ".parquet":
             from abprof.report import history_parquet
 
@@ -128,13 +145,13 @@ def changes(
 ) -> int:
     """List where cells changed: suspected on the first night, confirmed on the third; and when the machine did."""
     from abprof.cli.guard import while_read
-    from abprof.history.changes import find
-    from abprof.history.series import trends
 
-    asked = _question(cell, "", series, since, against=False)
+    asked, silent = _question(cell, "", series, since, against=False), True
     with _index(repo, runs_dir) as index, while_read():
+        _named(index, series, cell)
         for name in [series] if series else index.series():
-            found, shifts = find(list(trends(index.values(replace(asked, series=name)))))
+            found, shifts = _found(index, replace(asked, series=name))
+            silent = silent and not found and not shifts
             if json:
                 import msgspec
 
@@ -147,7 +164,25 @@ def changes(
                     f"{name} night {change.night}: {change.state} on night {change.found}, {change.pct:+.1f} % ({change.kind},"
                     f" {change.because}) {change.trend}"
                 )
+    if silent and not json:
+        print("no change" if not (cell or since) else "no change that was asked for", file=sys.stderr)
     return Exit.OK
+
+
+def _found(index: Index, asked: Question) -> tuple[list[Change], list[Shift]]:
+    """What of a series is asked for. All of it is searched: a machine is told by all cells, a change by all nights."""
+    from abprof.history.changes import find
+    from abprof.history.series import trends
+
+    found, shifts = find(list(trends(index.values(replace(asked, cells=(), since="")))))
+    if asked.cells:
+        wanted = {trend.name for trend in trends(index.values(replace(asked, since="")))}
+        found = [change for change in found if change.trend in wanted]
+    if asked.since:
+        late = {night.number for night in index.nights(asked.series, asked.kinds) if night.began >= asked.since}
+        found = [change for change in found if change.found in late]
+        shifts = [shift for shift in shifts if shift.night in late]
+    return found, shifts
 
 
 def page(
@@ -163,6 +198,7 @@ def page(
 
     path = Path(file) if file else runs_of(repo, runs_dir) / history.FILE
     with _index(repo, runs_dir) as index:
+        _named(index, series, [])
         names = [series] if series else index.series()
         if len(names) > 1:
             advice = f"one of {', '.join(names)}"

@@ -16,18 +16,20 @@ from typing import Any
 
 import msgspec
 
-from abprof.errors import AbprofError
+from abprof.errors import AbprofError, Exit
 from abprof.history.night import Told, Value, read
 from abprof.runfolder import RUN
 
 FILE = "history.sqlite"
-VERSION = 2
+VERSION = 3
+_OF_THE_HEAD = ("ok", "identical", "build_failed", "wrong", "unsupported", "missing")  # the same every night
 _WAIT = 60.0  # seconds for another process that writes
 _TABLES = """
 CREATE TABLE folder (name TEXT PRIMARY KEY, stamp TEXT NOT NULL, problem TEXT NOT NULL);
 CREATE TABLE night (id INTEGER PRIMARY KEY, folder TEXT NOT NULL UNIQUE, series TEXT NOT NULL, number INTEGER NOT NULL,
   kind TEXT NOT NULL, asked TEXT NOT NULL, machine TEXT NOT NULL, began TEXT NOT NULL, base TEXT NOT NULL,
-  head TEXT NOT NULL, subject TEXT NOT NULL, exit_code INTEGER NOT NULL, sentence TEXT NOT NULL, heads INTEGER NOT NULL);
+  head TEXT NOT NULL, subject TEXT NOT NULL, exit_code INTEGER NOT NULL, sentence TEXT NOT NULL, heads INTEGER NOT NULL,
+  settled INTEGER NOT NULL);
 CREATE TABLE trend (id INTEGER PRIMARY KEY, cell TEXT NOT NULL, variant TEXT NOT NULL, metric TEXT NOT NULL,
   judged INTEGER NOT NULL, UNIQUE (cell, variant, metric, judged));
 CREATE TABLE value (trend INTEGER NOT NULL, night INTEGER NOT NULL, verdict TEXT NOT NULL, pct REAL, low_pct REAL,
@@ -35,7 +37,8 @@ CREATE TABLE value (trend INTEGER NOT NULL, night INTEGER NOT NULL, verdict TEXT
   PRIMARY KEY (trend, night)) WITHOUT ROWID;
 """
 _NIGHT = "n.folder, n.series, n.number, n.kind, n.asked, n.machine, n.began, n.base, n.head, n.subject, n.exit_code,"
-_NIGHT += " n.sentence, n.heads"
+_NIGHT += " n.sentence, n.heads, n.settled"
+_COLUMNS = 14  # of them
 _VALUE = "v.verdict, v.pct, v.low_pct, v.high_pct, v.base, v.head, v.base_status, v.head_status"
 
 
@@ -56,6 +59,7 @@ class Row:
     exit_code: int
     sentence: str
     heads: int  # cells and variants whose head ran, or whose code was the base's
+    settled: int = 1  # 0: nothing could run, and not because of the head: it may another night
 
 
 @dataclass(frozen=True)
@@ -99,17 +103,18 @@ class Index:
         )
         known: dict[str, Row] = {}
         for line in found:
-            row = known.get(line[0]) or known.setdefault(line[0], Row(*line[:13]))
-            cell, variant, name, judged, *rest = line[13:]
+            row = known.get(line[0]) or known.setdefault(line[0], Row(*line[:_COLUMNS]))
+            cell, variant, name, judged, *rest = line[_COLUMNS:]
             yield row, Value(cell, variant, name, bool(judged), *rest)
 
     def series(self) -> list[str]:
         """What nights there are of."""
         return [name for (name,) in self._database.execute("SELECT DISTINCT series FROM night ORDER BY series")]
 
-    def cells(self) -> list[str]:
-        """Ids of all cells that have a trend."""
-        return [cell for (cell,) in self._database.execute("SELECT DISTINCT cell FROM trend ORDER BY cell")]
+    def cells(self, glob: str = "*") -> list[str]:
+        """Ids of the cells that have a trend, and fit."""
+        found = self._database.execute("SELECT DISTINCT cell FROM trend WHERE cell GLOB ? ORDER BY cell", [glob])
+        return [cell for (cell,) in found]
 
 
 def _where(asked: Question) -> tuple[str, list[str]]:
@@ -262,10 +267,11 @@ def _insert(database: sqlite3.Connection, name: str, told: Told, trends: dict[tu
     about = told.night
     machine = msgspec.json.encode(dict(sorted(about.machine.items()))).decode()
     heads = sum(value.judged and value.head_status in ("ok", "identical") for value in told.values)
+    settled = told.exit_code != Exit.CANNOT_RUN or any(value.head_status in _OF_THE_HEAD for value in told.values)
     row = Row(name, about.series, about.number, about.kind, about.asked, machine, told.began, told.base, told.head,
-              told.subject, told.exit_code, told.sentence, heads)  # fmt: skip
+              told.subject, told.exit_code, told.sentence, heads, int(settled))  # fmt: skip
     id = database.execute(
-        "INSERT INTO night VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(row)
+        "INSERT INTO night VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(row)
     ).lastrowid
     lines = []
     for value in told.values:

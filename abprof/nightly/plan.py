@@ -34,15 +34,16 @@ def jobs(nights: Sequence[Row], tonight: Tonight) -> list[Job]:
     """What to measure, nothing twice. `nights` are those of one series, in their order.
 
     The head is compared with the head of the newest night that measured any; alone it is profiled on the first night, and
-    when the same commit is asked for with another matrix or on another machine.
+    when the same commit is asked for with another matrix or on another machine. A night on which nothing could run, and not
+    because of the head, is no answer: it is done again.
     """
-    known = {(night.kind, night.base, night.head, night.asked, night.machine) for night in nights}
+    known = {(night.kind, night.base, night.head, night.asked, night.machine) for night in nights if night.settled}
 
     def new(kind: str, base: str) -> bool:
         return (kind, base, tonight.head, tonight.asked, tonight.machine) not in known
 
     found = []
-    chain = [night for night in nights if night.kind in CHAIN]
+    chain = [night for night in nights if night.kind in CHAIN and night.settled]
     last_ = last(nights)
     settled = any(
         night.head == tonight.head and (night.asked, night.machine) == (tonight.asked, tonight.machine)
