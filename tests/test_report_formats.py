@@ -126,7 +126,7 @@ def test_the_picture_shows_the_verdicts_colours():
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--format", "pdf"), "no format 'pdf' (there are html, md, csv, json, png, junit, legacy)"),
+        (("--format", "pdf"), "no format 'pdf' (there are html, md, csv, json, png, junit, legacy, artifact)"),
         (("--format", "md", "--json"), "--format md with --json"),
         (("--format", "md", "--open"), "--format md with --open"),
         (("--format", "legacy"), "no script before abprof wrote a file for these workloads"),

@@ -6,7 +6,7 @@ import traceback
 import types
 from pathlib import Path
 
-from torch.profiler import record_function
+import torch
 
 from abprof import wire
 from abprof.worker import declared, mount
@@ -47,7 +47,7 @@ def _call(arm: OpenArm, clock: Clock) -> None:
     if arm.op.reset:
         arm.op.reset()
     clock.sync()
-    with record_function(wire.CALL_RANGE):
+    with torch.profiler.record_function(wire.CALL_RANGE):
         arm.op.call()
         clock.sync()
 

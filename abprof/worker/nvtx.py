@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.profiler import record_function
 
 from abprof import wire
 
@@ -59,6 +58,7 @@ def _spans(names: Sequence[str]) -> Iterator[None]:
 @contextlib.contextmanager
 def _followed(further: Mapping[str, Sequence[str]]) -> Iterator[None]:
     """Torch's own way (`emit_nvtx`) is none under its profiler, marks every operation, and puts numbers behind names."""
+    record_function = torch.profiler.record_function
     enter, leave = record_function.__enter__, record_function.__exit__
 
     @functools.wraps(enter)
