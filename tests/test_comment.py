@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from abprof.errors import AbprofError
+from abprof.model import Night
 from abprof.publish.notice import Commit, Moment, Notice, Ref, Row, Trouble, Warned, encoded, read
 from abprof.report.comment import MOST_BYTES, TOP, Around, comment, sentence
 from abprof.report.notice import notice
@@ -87,6 +88,30 @@ def test_the_command_names_commits_the_seed_and_keeps_the_options():
     text = comment(notice(run))
     base, target = (side.commit for side in run.sides)
     assert f"```\n abprof {base} {target} --only 'a=b c' --budget 5m --seed 0\n```" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "rest"),
+    [
+        ("main fast --preset fast --set k=main", ["--preset", "fast", "--set", "k=main"]),
+        ("--quick main --no-peers fast", ["--quick", "--no-peers"]),
+        ("main...fast --quick", ["--quick"]),
+        ("--preset fast main fast", None),  # which `fast` is the branch cannot be told
+        ("rerun runs/x", None),
+    ],
+)
+def test_only_refs_are_replaced_in_the_command(words, rest):
+    base, target = notices.act().sides[0], notices.act().sides[-1]
+    sides = (runs.changed(base, spec="main"), runs.changed(target, spec="fast"))
+    made = notice(runs.changed(notices.act(), arguments=tuple(words.split()), sides=sides)).command
+    assert made == (() if rest is None else ("abprof", base.commit, target.commit, *rest, "--seed", "0"))
+
+
+def test_a_nights_command_compares_its_commits():
+    night = Night(series="main", number=2, kind="step", asked="", machine={})
+    run = runs.changed(notices.act(), arguments=("nightly", "--branch", "main", "--keep-nights", "3"), night=night)
+    base, target = run.sides[0].commit, run.sides[-1].commit
+    assert notice(run).command == ("abprof", base, target, "--seed", "0")
 
 
 def test_no_line_of_a_log_is_a_command_to_another_bot():

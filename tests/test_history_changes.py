@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -198,3 +199,14 @@ def test_trends_come_from_the_index(tmp_path: object) -> None:
     assert trend.head.tolist() == [1.0, 1.1, 1.2]
     assert trend.base[1:].tolist() == [1.0, 1.1]
     assert np.exp(trend.ratio[1:]).tolist() == pytest.approx([1.1, 1.2 / 1.1])
+
+
+def test_workloads_that_were_edited_under_the_same_ids_are_neither_the_machine_nor_a_change(tmp_path: Path) -> None:
+    """From night 21 on every cell does 20 % more work: its time begins anew, and is compared with nothing before."""
+    nights, cells = Nights(tmp_path / "runs"), [f"w/n={number}" for number in range(5)]
+    for night in range(1, 41):
+        time, asked = (1.2e6, "edited") if night >= 21 else (1e6, "matrix")
+        kind = "first" if night == 1 else "step"
+        nights.add(dict.fromkeys(cells, (None if night == 1 else time, time)), kind=kind, asked=asked)
+    with opened(nights.runs_dir) as index:
+        assert find(list(trends(index.values(Question())))) == ([], [])

@@ -8,7 +8,8 @@ A change is confirmed on the first night on which the last nights differ from an
 standard deviations or more, and each of the last CONFIRM nights by itself lies well beyond it: one bad night is
 never enough, and an undone change never is. Then the search begins anew at the change. A night that differs by as much
 alone is `suspected`. The standard deviation comes of successive differences without those beyond five of it, so that past
-steps do not widen it (as in LLVM's compile-time tracker), and stretches end where the machine's fingerprint changes.
+steps do not widen it (as in LLVM's compile-time tracker), and stretches end where the machine's fingerprint or the workloads
+change.
 Comparing a short stretch at the
 end with earlier ones at several distances is a moving-sum test (Bauer and Hackl, 1978; Eichinger and Kirch, 2018).
 What it finds, and how often it errs, is measured in tests/test_history_changes.py and docs/NIGHTLY.md.
@@ -49,7 +50,8 @@ class Trend:
     """One cell (of one variant), a place per night on which it has a value, in their order; nights without are no places.
 
     `base` and `head` are ns, nan where not recorded. `ratio` is ln(head / base) as the night's run judged it, nan where
-    it did not; nights of identical code are exact zeros in `ratio` and `measured` is False there.
+    it did not; nights of identical code are exact zeros in `ratio` and `measured` is False there. `machine` is whatever
+    absolute times depend on beside the code: the machine, and the matrix with its workloads' contents.
     """
 
     name: str

@@ -32,7 +32,7 @@ def _trend(name: str, told: list[tuple[Row, Value]]) -> Trend:
         head=_numbers(value.head for _, value in told),
         ratio=_numbers(None if value.pct is None else math.log1p(max(value.pct, -99.9) / 100) for _, value in told),
         measured=tuple(value.head is not None for _, value in told),
-        machine=tuple(night.machine for night, _ in told),
+        machine=tuple(f"{night.machine} {night.asked}" for night, _ in told),
     )
 
 

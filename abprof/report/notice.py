@@ -174,20 +174,32 @@ def _waived(run: Run) -> Iterator[str]:
 
 
 def _command(run: Run) -> tuple[str, ...]:
-    """The command line of this run with its refs as commits and its seed, a word each; none where it is too long to say."""
+    """The command line of this run with its refs as commits and its seed, a word each; none where it is too long to say, or
+    where it cannot be told which words are the refs. Of a night it is the plain comparison of its commits."""
     if run.arguments[:1] == ("demo",):  # its repository is made for it, and is the same every time
         return ("abprof", *run.arguments)
     given = list(run.arguments)
     given = given[1:] if given[:1] == ["abprof"] else given
     given = given[1:] if given[:1] == ["run"] else given
-    specs = {side.spec for side in run.sides}
-    rest = [word for word in given if word not in specs]
+    rest = [] if run.night else _without_refs(given, [side.spec for side in run.sides])
+    if rest is None:
+        return ()
     sides = ["." if side.kind == "worktree" else side.commit for side in run.sides]
     seed = [] if "--seed" in rest else ["--seed", str(run.settings.seed)]
     command = ["abprof", *sides, *rest, *seed]
     if len(command) > 100 or any(len(word) > TEXT or words.clean(word, TEXT) != word for word in command if word):
         return ()
     return tuple(command)
+
+
+def _without_refs(given: list[str], specs: list[str]) -> list[str] | None:
+    """The words that are not this run's refs; None where an option's value could be one of them."""
+    for refs in (specs, ["...".join(specs[:2]), *specs[2:]]):
+        if given[: len(refs)] == refs:
+            return given[len(refs) :]
+        if [word for word in given if word in refs] == refs:
+            return [word for word in given if word not in refs]
+    return None
 
 
 def spelled(command: tuple[str, ...]) -> str:
