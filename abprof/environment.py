@@ -44,22 +44,28 @@ def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> t
     kept, withheld = {}, []
     for name, value in environ.items():
         secret = bool(_SECRET.search(name.upper()) or _SECRET_VALUE.search(value))
-        known = bool(_ALLOWED.match(name)) or of_a_profiler(name, value)
-        wanted = name in let_through or (not secret and (mode == "user" or known))
+        wanted = name in let_through or (not secret and (mode == "user" or bool(_ALLOWED.match(name))))
         if name in _DROPPED or _GIT.match(name):
             continue
         if wanted:
             kept[name] = value
-        else:
+            continue
+        profilers, own = parted(name, value)
+        if profilers and not secret:
+            kept[name] = profilers
+        if own or not profilers or secret:
             withheld.append(name)
     return kept, tuple(sorted(withheld))
 
 
-def of_a_profiler(name: str, value: str) -> bool:
-    """Whether a variable is how a profiler follows the processes that its program starts: they need it, and no build
-    reads it."""
-    preloads = name == "LD_PRELOAD" and all(_PRELOADED.search(part) for part in re.split(r"[\s:]+", value) if part)
-    return preloads or bool(_PROFILER.match(name))
+def parted(name: str, value: str) -> tuple[str, str]:
+    """The value's part by which a profiler follows the processes that its program starts (they need it, and no build
+    reads it), and the user's own."""
+    if name != "LD_PRELOAD":
+        return (value, "") if _PROFILER.match(name) else ("", value)
+    parts = [part for part in re.split(r"[\s:]+", value) if part]
+    profilers = [part for part in parts if _PRELOADED.search(part)]
+    return ":".join(profilers), ":".join(part for part in parts if part not in profilers)
 
 
 def mode(asked: Literal["", "user", "clean"], environ: Mapping[str, str]) -> Literal["user", "clean"]:

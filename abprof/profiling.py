@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from abprof import proc, rerun, runfolder
+from abprof import proc, report, rerun, runfolder
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.config import Config
 from abprof.errors import AbprofError
@@ -26,12 +28,35 @@ from abprof.session import alone, interruptible, signals, worktrees
 from abprof.view import View
 
 Rows = Sequence[tuple[Cell, Sequence[Arm]]]
+Keep = Callable[[Profile], None]
+LOGS = "profile"  # in the run's logs: those of its own builds stay
+_SHOWN = 8  # arms that a ^C names
 
 
-def refs(config: Config, order: Order, view: View) -> tuple[Run, Path]:
+@dataclass(frozen=True)
+class Looked:
+    """What an invocation came to. `made`: the arms of this one; a run may have others, of before."""
+
+    run: Run
+    folder: Path
+    made: tuple[Profile, ...]
+    interrupted: bool
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """What every arm is asked, and by which ncu."""
+
+    order: Order
+    ncu: tool.Ncu
+    folder: Path  # the run's
+    view: View
+
+
+def refs(config: Config, order: Order, view: View) -> Looked:
     """Every cell of the matrix on every side, variant and peer; a run folder in which nothing was timed.
 
-    Raises AbprofError for what the user can mend.
+    Raises AbprofError for what the user can mend; nothing is left of a run that ncu refused at once.
     """
     ncu = tool.find(os.environ)
     config = msgspec.structs.replace(config, all=True)  # same code or not, its counters are asked for
@@ -46,12 +71,25 @@ def refs(config: Config, order: Order, view: View) -> tuple[Run, Path]:
         plan = make_plan(place, trees, folder.logs, view, dry=True)
         settings = msgspec.structs.replace(plan.head.settings, timed=False)
         record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id, settings=settings), [], view)
-        _look(place, plan, record, view, order, ncu, _every)
-        return record.finish(), folder.path
+
+        def keep(found: Profile) -> None:
+            record.add(found)
+            folder.write_run(record.judged("running"))
+
+        try:
+            made = _look(place, plan, record, _Ask(order, ncu, folder.path, view), _every, keep)
+        except tool.Refused:
+            if any(one.kernels for one in record.profiles.values()):
+                record.interrupted = True
+                record.finish()
+            else:
+                (folder.path / runfolder.RUN).unlink(missing_ok=True)  # the folder goes with it
+            raise
+        return Looked(record.finish(), folder.path, made, record.interrupted)
 
 
-def run(path: Path, only: Sequence[str], repo: str, order: Order, view: View) -> tuple[Run, Path]:
-    """The cells of a run that changed, or those that `only` says, added to its own folder.
+def run(path: Path, only: Sequence[str], repo: str, order: Order, view: View) -> Looked:
+    """The cells of a run that changed, or those that `only` says, added to its own folder, of which nothing else changes.
 
     Raises AbprofError when code, judge, machine or toolchain is another now, and where no cell changed.
     """
@@ -62,6 +100,15 @@ def run(path: Path, only: Sequence[str], repo: str, order: Order, view: View) ->
     if not chosen:
         raise AbprofError("no cell changed", where=str(path), advice="--only CELL says which to look at all the same")
     place = rerun.same_place(head, repo, folder.path.parent, 1.0, view)
+    profiles = {(one.cell, one.arm): one for one in head.profiles}
+
+    def kept() -> Run:
+        return msgspec.structs.replace(head, profiles=tuple(profiles.values()))
+
+    def keep(found: Profile) -> None:
+        profiles[found.cell, found.arm] = found
+        folder.write_run(kept())
+
     with (
         signals(),
         proc.no_orphans(),
@@ -69,24 +116,46 @@ def run(path: Path, only: Sequence[str], repo: str, order: Order, view: View) ->
         alone(place, view, wait=True),
     ):
         view.attach(folder.path / "output.txt")
-        plan = make_plan(place, trees, folder.logs, view, Again(head, chosen))
-        record = Record(folder, plan.head, blocks, view, older=len(blocks))
+        plan = make_plan(place, trees, _made(folder.logs / LOGS), view, Again(head, chosen), dry=True)
+        aside = RunFolder(_made(Path(trees[0].path).parent / "look"))  # builds and arms of now are not the run's
+        record = Record(aside, plan.head, blocks, view, older=len(blocks))
         for note in notes:
             view.warn(note)
         flagged = {(subject.cell.id, arm.id) for subject in subjects(head) for arm in subject.arms}
-        _look(place, plan, record, view, order, ncu, lambda g: _every(g) if only else _only(g, flagged))
-        return record.finish(status=head.status), folder.path
+        known = {(cell.id, arm.id) for cell in chosen for arm in head.arms} if only else flagged
+        ask = _Ask(order, ncu, folder.path, view)
+        made = _look(place, plan, record, ask, lambda ground: _only(ground, known), keep)
+        view.detach()
+        folder.write_run(kept())
+        report.write_all(folder.path, kept(), blocks)
+        return Looked(kept(), folder.path, made, record.interrupted)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def _look(
-    place: Place, plan: Plan, record: Record, view: View, order: Order, ncu: tool.Ncu, rows: Callable[[Ground], Rows]
-) -> None:
+    place: Place, plan: Plan, record: Record, ask: _Ask, rows: Callable[[Ground], Rows], keep: Keep
+) -> tuple[Profile, ...]:
+    """The arms that were looked at, each kept as soon as it was; ^C ends it, and says which were not."""
+    made: list[Profile] = []
+    wanted: list[tuple[str, str]] = []
     with interruptible(record), leases.shared(place.cache / BUILDS_IN_USE):
-        ground = lay_ground(place, plan, build_kernels(place, plan, view), record)
-        for found in broken(plan, order):
-            record.add(found)
-        for found in captured(ground, rows(ground), order, record.folder.path, ncu, view.say):
-            record.add(found)
+        ground = lay_ground(place, plan, build_kernels(place, plan, ask.view), record)
+        asked = rows(ground)
+        wanted += [(cell.id, arm.id) for cell, arms in asked for arm in arms]
+        arms = captured(ground, asked, ask.order, ask.folder, ask.ncu, ask.view.say)
+        for found in itertools.chain(broken(plan, ask.order), arms):
+            made.append(found)
+            keep(found)
+    looked = {(one.cell, one.arm) for one in made}
+    missing = [f"{cell} {arm}" for cell, arm in wanted if (cell, arm) not in looked]
+    if record.interrupted:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        ask.view.warn(f"not looked at: {', '.join(missing[:_SHOWN]) or 'every arm'}{more}")
+    return tuple(made)
 
 
 def broken(plan: Plan, order: Order) -> Iterator[Profile]:

@@ -125,6 +125,13 @@ def test_a_demos_command_is_the_demo():
     assert notice(runs.changed(notices.act(), arguments=("demo", "there"))).command == ("abprof", "demo", "there")
 
 
+def test_a_run_without_times_has_nothing_to_post():
+    made = runs.run()
+    counted = msgspec.structs.replace(made, settings=msgspec.structs.replace(made.settings, timed=False))
+    with pytest.raises(AbprofError, match="nothing was timed in this run"):
+        notice(counted)
+
+
 def test_a_run_of_one_branch_has_nothing_to_post():
     with pytest.raises(AbprofError, match="one branch has no verdict"):
         notice(runs.single())

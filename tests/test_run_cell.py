@@ -152,6 +152,10 @@ def test_a_profilers_variables_reach_a_worker_and_decide_no_build() -> None:
     own = {"LD_PRELOAD": "/usr/lib/libjemalloc.so"}
     assert keys.counted(own, (), "") == own
     assert environment.clean(own, "clean") == ({}, ("LD_PRELOAD",))
+    both = {"LD_PRELOAD": f"{theirs['LD_PRELOAD']}:{own['LD_PRELOAD']}"}
+    assert keys.counted(both, (), "") == own
+    assert environment.clean(both, "clean") == ({"LD_PRELOAD": theirs["LD_PRELOAD"]}, ("LD_PRELOAD",))
+    assert environment.clean(both, "user") == (both, ())
 
 
 @pytest.mark.gpu

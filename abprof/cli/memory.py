@@ -163,10 +163,11 @@ def _of_refs(options: Mapping[str, Any], printing: str, targets: Sequence[tuple[
     (runs,) = _per_file(options["runs"] or [50], 1, "--runs")
     config = config_from({**defaults(), **options}, sys.argv[1:])
     view = View(quiet=options["quiet"], verbose=options["verbose"])
-    finished, folder = profiling.refs(config, order(warmup, runs), view)
-    _show(groups(finished), printing, targets)
-    view.say(f"kept in {os.path.relpath(folder)}: memory.csv, memory.md, report.html, ncu/*.ncu-rep")
-    return Exit.INTERRUPTED if finished.status == "interrupted" else finished.header.exit_code if finished.header else 2
+    looked = profiling.refs(config, order(warmup, runs), view)
+    _show(groups(looked.run), printing, targets)
+    view.say(f"kept in {os.path.relpath(looked.folder)}: memory.csv, memory.md, report.html, ncu/*.ncu-rep")
+    header = looked.run.header
+    return Exit.INTERRUPTED if looked.interrupted else header.exit_code if header else Exit.CANNOT_RUN
 
 
 def _show(groups: Sequence[Group], printing: str, targets: Sequence[tuple[Path, str]]) -> int:

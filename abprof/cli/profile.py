@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from abprof.cli import shared
 from abprof.cli.completion import refs as complete_refs
 from abprof.cli.guard import while_read
 from abprof.errors import AbprofError, Exit
+
+if TYPE_CHECKING:
+    from abprof.profiling import Looked
 
 _BESIDE_RUN = {"words", "repo", "only", "json", "quiet", "verbose"}
 
@@ -69,15 +72,15 @@ def profile(
     view = View(quiet=quiet, verbose=verbose)
     if _is_run(words[0]):
         _nothing_else(ctx, words)
-        finished, folder = profiling.run(Path(words[0]), only, repo, PROFILE, view)
+        looked = profiling.run(Path(words[0]), only, repo, PROFILE, view)
     else:
-        finished, folder = profiling.refs(_config(options), PROFILE, view)
-    _show(finished, folder, json=json)
-    view.say(f"kept in {os.path.relpath(folder)}: report.html, profiles.csv, memory.csv, ncu/*.ncu-rep")
-    if finished.status == "interrupted":
+        looked = profiling.refs(_config(options), PROFILE, view)
+    _show(looked, json=json)
+    view.say(f"kept in {os.path.relpath(looked.folder)}: report.html, profiles.csv, memory.csv, ncu/*.ncu-rep")
+    if looked.interrupted:
         return Exit.INTERRUPTED
-    ok = any(one.status == "ok" for one in finished.profiles)
-    failed = any(one.status not in ("ok", "unsupported") for one in finished.profiles)
+    ok = any(one.status == "ok" for one in looked.made)
+    failed = any(one.status not in ("ok", "unsupported") for one in looked.made)
     return Exit.OK if ok and not failed else Exit.CANNOT_RUN
 
 
@@ -107,16 +110,19 @@ def _config(options: Mapping[str, Any]) -> Any:
     return config_from({**defaults(), **options, "peers": peers, "refs": options["words"]}, sys.argv[1:])
 
 
-def _show(finished: Any, folder: Path, *, json: bool) -> None:
+def _show(looked: Looked, *, json: bool) -> None:
+    """The tables of the arms of this invocation alone: others were shown by theirs."""
+    import msgspec
+
     from abprof.cli.run import run_as_json
     from abprof.report import counters, terminal
 
     with while_read():
         if json:
-            print(run_as_json(finished, folder))
+            print(run_as_json(looked.run, looked.folder))
             return
-        parts = counters.parts(finished)
+        parts = counters.parts(msgspec.structs.replace(looked.run, profiles=looked.made))
         made = [(f"{part.title}: {title}", table) for part in parts for title, table in part.tables]
         notes = [f"{part.title}: {line}" for part in parts for line in part.said]
-        looked = len({one.cell for one in finished.profiles if one.status == "ok"})
-        terminal.print_tables(made, notes, f"{looked} cell{'s' * (looked != 1)} under Nsight Compute")
+        cells = len({one.cell for one in looked.made if one.status == "ok"})
+        terminal.print_tables(made, notes, f"{cells} cell{'s' * (cells != 1)} under Nsight Compute")

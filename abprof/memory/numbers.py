@@ -37,9 +37,12 @@ def decimal_mark(texts: Iterable[str]) -> str:
 
 
 def bytes_of(text: str, unit: str, mark: str) -> float | None:
-    """A number with its unit in bytes; None for ncu's `n/a` and an empty cell. Raises AbprofError for anything else."""
+    """A number with its unit in bytes; None for an empty cell and for what ncu prints of none (`n/a`, `(!) nan`, `no data`).
+
+    Raises AbprofError for anything else.
+    """
     plain = _BLANKS.sub("", text)
-    if plain.lower() in ("", "n/a", "nan", "-"):
+    if plain.lower().removeprefix("(!)") in ("", "n/a", "nan", "-", "nodata"):
         return None
     scale = _BYTES.get(unit.strip().lower())
     if scale is None:

@@ -93,6 +93,8 @@ def _one(
                           nvtx=wire.CALL_RANGE)  # fmt: skip
     except WorkerDied as failed:
         return msgspec.structs.replace(empty, status="error", reason=failed.reason), ncu
+    if did.failed and not job.told.exists():  # ncu took the worker with it
+        return msgspec.structs.replace(empty, status="error", reason=f"ncu: {did.failed}"), did.ncu
     told = job.outcome(did.code)
     if told.status != "ok":
         return msgspec.structs.replace(empty, status=told.status, reason=told.reason), did.ncu

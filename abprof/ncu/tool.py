@@ -14,6 +14,9 @@ from abprof.errors import AbprofError
 
 LIMIT = 1800.0  # seconds for one recording: every launch is replayed once for each group of counters
 _PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
+_TORN = ("==ERROR== Failed to profile", "==ERROR== An error occurred while trying to profile")
+# Lines that say that something failed, and not what.
+_HOLLOW = re.compile(r"The application |An error occurred while trying to profile")
 _ADMINISTRATORS = Path("/proc/driver/nvidia/params")
 _CAPABILITIES = Path("/proc/self/status")
 _SYS_ADMIN = 1 << 21
@@ -34,10 +37,14 @@ class Ncu:
 
 @dataclass(frozen=True)
 class Recorded:
-    """How a recording went. `code`: ncu's exit code; `error`: what ncu complains of, "" where it does not."""
+    """How a recording went. `code`: ncu's exit code; `error`: why there is nothing to count, "" where there is.
+
+    `failed`: what went wrong with ncu itself, and not with the program; "" where it says nothing of the kind.
+    """
 
     code: int
     error: str
+    failed: str
     ncu: Ncu  # with what it did not know
 
 
@@ -48,7 +55,7 @@ def find(env: Mapping[str, str]) -> Ncu:
     found = [shutil.which("ncu", path=env.get("PATH")), *map(shutil.which, [*under, *fixed])]
     for path in filter(None, found):
         said = proc.output([path, "--version"], timeout=60.0, env={**env, "LC_ALL": "C"})
-        if said is not None:
+        if said is not None and "Nsight Compute" in said:  # there are other tools of this name
             version = re.search(r"[Vv]ersion\s+(\S+)", said)
             return Ncu(path, version[1] if version else said.strip().splitlines()[-1][:80] if said.strip() else "?")
     looked = ", ".join(["PATH", *under, *_PLACES])
@@ -76,7 +83,7 @@ def record(
     asked = [name for name in metrics if name not in ncu.unknown]
     filtered = ["--nvtx", "--nvtx-include", nvtx] if nvtx else []
     options = ["--target-processes", "all", "--clock-control", "none", *filtered, "--metrics", ",".join(asked)]
-    options += ["--force-overwrite", "--export", str(to)]
+    options += ["--force-overwrite", "--export", str(to).replace("%", "%%")]  # a lone one is a macro
     began = log.stat().st_size if log.exists() else 0
     code = proc.logged([ncu.path, *options, *argv], env={**env, "LC_ALL": "C"}, cwd=cwd, log=log, timeout=LIMIT)
     said = _said(log, began)
@@ -86,7 +93,11 @@ def record(
     if unknown and not to.exists() and len(unknown) < len(asked):
         known = dataclasses.replace(ncu, unknown=ncu.unknown | unknown)
         return record(known, argv, env=env, cwd=cwd, metrics=metrics, to=to, log=log, nvtx=nvtx)
-    return Recorded(code, "" if to.exists() else _why(said, code), ncu)
+    failed = _failed(said)
+    if to.exists():  # also where it failed midway
+        torn = any(line.startswith(_TORN) for line in said)
+        return Recorded(code, f"ncu failed midway: {failed}" if torn else "", failed, ncu)
+    return Recorded(code, _why(said, failed, code), failed, ncu)
 
 
 def raw_page(ncu: Ncu, report: Path, *, env: Mapping[str, str], to: Path) -> None:
@@ -139,8 +150,22 @@ def _names(line: str, metric: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(metric)}(?!\.?\w)", line.replace("\\", "")) is not None
 
 
-def _why(said: Sequence[str], code: int) -> str:
-    errors = [line.removeprefix("==ERROR== ") for line in said if line.startswith("==ERROR== ")]
+def _failed(said: Sequence[str]) -> str:
+    """In ncu's words what went wrong with ncu itself; "" where it says only how the program ended."""
+    errors = _errors(said)
+    told = [line for line in errors if not _HOLLOW.match(line)]
+    own = told or [line for line in errors if not line.startswith("The application ")]
+    return " ".join(own)[:300]
+
+
+def _errors(said: Sequence[str]) -> list[str]:
+    return [line.removeprefix("==ERROR== ") for line in said if line.startswith("==ERROR== ")]
+
+
+def _why(said: Sequence[str], failed: str, code: int) -> str:
+    """Why there is no report."""
+    errors = _errors(said)
     if not errors and any("No kernels were profiled" in line for line in said):
         return "ncu saw no kernel in the calls"
-    return f"ncu made no report: {errors[0][:300]}" if errors else f"ncu made no report (exit code {code})"
+    what = failed or " ".join(errors)[:300] or f"exit code {code}"
+    return f"ncu made no report: {what}" if errors else f"ncu made no report ({what})"

@@ -21,7 +21,7 @@ TEXT = (
 )
 MOST = 3  # reasons to wait that are shown of a kernel
 HEADER = ("cell", "variant", "kernel", "grid", "block", "launches_a_call", "metric", "from", "to", "from_value", "to_value",
-          "change_pct", "presence")  # fmt: skip
+          "change_pct", "presence", "status", "reason")  # fmt: skip
 _ABSENT = "not launched"
 
 Values = Mapping[str, float]
@@ -40,24 +40,30 @@ class Part:
 
 def parts(run: Run) -> list[Part]:
     """A part for each row that was looked at: bytes alone where only they were asked for, else every metric."""
-    return [part for row in profiled.rows(run) for part in _parts(row)]
+    return [part for row in profiled.rows(run) for part in _parts(run, row)]
 
 
 def files(run: Run) -> dict[str, str]:
-    """profiles.csv, where anything was looked at: every metric of a launch, by ncu's name in base units."""
+    """profiles.csv, where anything was looked at: every metric of a launch, by ncu's name in base units, and a line for each
+    arm that has none."""
     return {"profiles.csv": tables.csv_text(HEADER, _lines(run))} if run.profiles else {}
 
 
-def _parts(row: list[Profile]) -> Iterator[Part]:
+def _parts(run: Run, row: list[Profile]) -> Iterator[Part]:
     if all(one.purpose == "memory" for one in row):
-        group = profiled.group(row)
-        yield _part(row, tuple(memory.titled(group.tables)))
+        groups = profiled.of_row(run, row)
+        yield _part(row, tuple(made for group in groups for made in memory.titled(group.tables)))
         return
-    ok = [one for one in row if one.status == "ok"]
-    if len(ok) < 2:
-        yield _part(row, tuple(_tables(ok[0], None)) if ok else ())
-        return
-    yield _part(row, tuple(made for other in ok[1:] for made in _tables(ok[0], other, named=len(ok) > 2)))
+    pairs = list(_compared(run, row))
+    yield _part(row, tuple(made for one, two in pairs for made in _tables(one, two, named=len(pairs) > 1)))
+
+
+def _compared(run: Run, row: list[Profile]) -> Iterator[tuple[Profile, Profile | None]]:
+    """Base with each other side that ran; one that stands alone with nothing."""
+    for first, *others in profiled.beside(run, row):
+        if not others:
+            yield first, None
+        yield from ((first, other) for other in others)
 
 
 def _part(row: list[Profile], made: tuple[tuple[str, TextTable], ...]) -> Part:
@@ -152,11 +158,14 @@ def _difference(shown: Shown, before: float | None, after: float | None) -> str:
 
 def _lines(run: Run) -> Iterator[tables.Line]:
     for row in profiled.rows(run):
-        ok = [one for one in row if one.status == "ok"]
-        others: list[Profile | None] = [*ok[1:]] or [None]
-        for other in others if ok else ():
-            for one, two in _pairs(ok[0], other):
-                yield from _of_kernel(run, ok[0], other, (one, two))
+        for before, after in _compared(run, row):
+            for both in _pairs(before, after):
+                yield from _of_kernel(run, before, after, both)
+        for one in row:
+            if one.status != "ok":
+                line = {"cell": one.cell, "variant": view.arm(run, one.arm).variant, "from": one.arm}
+                line |= {"status": one.status, "reason": one.reason}
+                yield {column: tables.plain(text) for column, text in line.items()}
 
 
 def _of_kernel(run: Run, before: Profile, after: Profile | None, both: Both) -> Iterator[tables.Line]:
@@ -170,6 +179,7 @@ def _of_kernel(run: Run, before: Profile, after: Profile | None, both: Both) -> 
         "grid": either.grid,
     }
     line |= {"block": either.block, "from": before.arm, "to": after.arm if after else ""}
+    line["status"] = "ok"
     line["launches_a_call"] = str(either.launches_a_call)
     line["presence"] = "" if after is None else "both" if all(both) else "only from" if both[0] else "only to"
     for name in dict.fromkeys((*first, *second)):
@@ -180,4 +190,4 @@ def _of_kernel(run: Run, before: Profile, after: Profile | None, both: Both) -> 
 
 
 def _plain(value: float | None) -> str:
-    return "" if value is None else f"{value:.6g}" if value != int(value) else str(int(value))
+    return "" if value is None else repr(value) if value != int(value) else str(int(value))

@@ -24,8 +24,11 @@ _BEFORE = 3  # lines of a log that are shown above its first error
 def notice(run: Run, folder: Path | None = None) -> Notice:
     """The notice of a run; with its folder, failed builds bring the first lines of their logs.
 
-    Raises AbprofError for a run of one branch: there is nothing that a reviewer could be told to act on.
+    Raises AbprofError for a run of one branch or without times: there is nothing that a reviewer could be told to act on.
     """
+    if not run.settings.timed:
+        what = "nothing was timed in this run, so it has no verdict to post"
+        raise AbprofError(what, where=run.id, advice="its report.md has the counters")
     if len(run.sides) < 2:
         raise AbprofError("a run of one branch has no verdict to post", where=run.id, advice="compare two refs")
     groups = view.groups(run)

@@ -22,13 +22,23 @@ def files(run: Run) -> dict[str, str]:
 
 def groups(run: Run) -> list[Group]:
     """The sides of each row of the run beside each other, and each peer alone."""
-    return [group(row) for row in rows(run)]
+    return [made for row in rows(run) for made in of_row(run, row)]
 
 
-def group(row: Sequence[Profile]) -> Group:
-    """What stands beside each other, and who has nothing to show."""
-    failed = ((one.cell, one.arm, f"{one.status}: {one.reason}") for one in row if one.status != "ok")
-    return Group(tuple(table(one) for one in row if one.status == "ok"), tuple(failed))
+def of_row(run: Run, row: Sequence[Profile]) -> Iterator[Group]:
+    """What stands beside each other, and with the first of it who has nothing to show."""
+    failed = tuple((one.cell, one.arm, f"{one.status}: {one.reason}") for one in row if one.status != "ok")
+    for ok in beside(run, row) or [()]:
+        yield Group(tuple(map(table, ok)), failed)
+        failed = ()
+
+
+def beside(run: Run, row: Sequence[Profile]) -> list[tuple[Profile, ...]]:
+    """Who of a row that ran stands beside whom, base first. Without base each stands alone: none is against another."""
+    ok = tuple(one for one in row if one.status == "ok")
+    if ok and view.arm(run, ok[0].arm).side == "base":
+        return [ok]
+    return [(one,) for one in ok]
 
 
 def rows(run: Run) -> Iterator[list[Profile]]:

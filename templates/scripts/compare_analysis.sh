@@ -5,6 +5,7 @@ if [[ ${1-} == --help || ${1-} == -h ]]; then
   printf 'Measures the cells again, in a new run folder; the exit code is that of abprof run.\n'
   exit 0
 fi
+[[ $# -eq 0 || $1 == -* ]] || refuse "no word $1: the refs are those of the run, and options come first (--help)"
 
 exec "$abprof" run --repo "$repo" --device "$device" \
 {% for word in run %}

@@ -21,3 +21,4 @@ need() {
   command -v "$1" >/dev/null || refuse "$1 is not installed, or not on PATH: $2"
 }
 need "$abprof" 'pip install abprof, or name it: ABPROF=/path/to/abprof'
+[[ $abprof != */* ]] || abprof=$(cd -- "$(dirname -- "$abprof")" && pwd)/${abprof##*/} # it is called from another folder

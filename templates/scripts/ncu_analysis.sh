@@ -9,7 +9,7 @@ look() {
   local file=$1 side=$2 kernel=$3 ref=$4 cell=$5
   shift 5
   ready "$side" "$kernel" "$ref" "$cell" "$@" || return 0
-  rm -f -- "$file.ncu-rep" "$file.csv"
+  rm -f -- "$file.ncu-rep" "$file.csv" "$file.txt"
   ncu --target-processes all --nvtx --nvtx-include {{ range }} --clock-control none --set detailed --metrics "$metrics" \
     --force-overwrite --export "$file" \
     "$abprof" run-cell --repo "$repo" --device "$device" "$@" --warmup "$warmup" --runs "$runs" -- "$ref" "$cell" ||

@@ -7,6 +7,7 @@ look() {
   local file=$1 side=$2 kernel=$3 ref=$4 cell=$5 report
   shift 5
   ready "$side" "$kernel" "$ref" "$cell" "$@" || return 0
+  rm -f -- "$file.nsys-rep" "$file.qdrep" "$file.sqlite" "$file.txt" # nsys stats would read the last run's again
   nsys profile --trace=cuda,nvtx,osrt --sample=none --cpuctxsw=none --force-overwrite=true --output="$file" \
     "$abprof" run-cell --repo "$repo" --device "$device" "$@" --warmup "$warmup" --runs "$runs" -- "$ref" "$cell" ||
     { failed "nsys could not record $cell on $side" && return 0; }

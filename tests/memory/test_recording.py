@@ -232,3 +232,10 @@ def test_a_file_that_is_cut_off_loses_no_launch_unsaid(tmp_path: Path, cut: int)
     except AbprofError:
         return
     assert table.rows[0].launches == 4
+
+
+@pytest.mark.parametrize("text", ["(!) n/a", "(!) nan", "no data", "n/a", ""])
+def test_what_ncu_prints_of_no_number_is_a_missing_one(text: str) -> None:
+    assert numbers.bytes_of(text, "byte", ".") is None
+    with pytest.raises(AbprofError, match="is not a number"):
+        numbers.bytes_of("(!) many", "byte", ".")

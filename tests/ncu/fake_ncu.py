@@ -1,7 +1,8 @@
 """Stands in for Nsight Compute where there is no GPU: takes the options that abprof gives, runs the program, and reports
 launches of which the program itself leaves a line each in $FAKE_NCU_LAUNCHES. Its words and its raw page are those of ncu.
 
-$FAKE_NCU: `denied` (no permission), `broken` (an error of ncu's own). $FAKE_NCU_LACKS: metrics that it does not know.
+$FAKE_NCU: `denied` (no permission), `broken` (an error of ncu's own), `kills` (one that takes the program with it), `torn`
+(one after which it still writes a report). $FAKE_NCU_LACKS: metrics that it does not know.
 With --nvtx-include the launches of the first call are left out: that is the one which abprof makes outside its range.
 """
 
@@ -52,6 +53,11 @@ def read(words: list[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def record(options: dict[str, str], program: list[str]) -> int:
+    assert (options["--target-processes"], options["--clock-control"]) == ("all", "none"), options
+    assert os.environ["LC_ALL"] == "C"
+    report = options["--export"].replace("%%", "\0")
+    assert "%" not in report, "a macro"
+    report = report.replace("\0", "%")
     metrics = options["--metrics"].split(",")
     lacking = [name for name in os.environ.get("FAKE_NCU_LACKS", "").split(",") if name in metrics]
     if lacking:
@@ -63,6 +69,8 @@ def record(options: dict[str, str], program: list[str]) -> int:
         lines.touch()
         child = subprocess.Popen(program, env={**os.environ, "FAKE_NCU_LAUNCHES": str(lines)})
         print(f"==PROF== Connected to process {child.pid} ({program[0]})", flush=True)
+        if os.environ.get("FAKE_NCU") == "kills":
+            child.kill()
         code = child.wait()
         print(f"==PROF== Disconnected from process {child.pid}")
         launches = [json.loads(line) for line in lines.read_text().splitlines()]
@@ -72,15 +80,25 @@ def record(options: dict[str, str], program: list[str]) -> int:
         print(DENIED)
         return 1
     if os.environ.get("FAKE_NCU") == "broken":
+        print("==ERROR== An error was reported by the counter measurement library:")
         print("==ERROR== Failed to initialize the profiler: LibraryNotLoaded")
         return 9
+    if os.environ.get("FAKE_NCU") == "kills":
+        print("==ERROR== Profiling failed because a driver resource was unavailable.")
+        print('==ERROR== Failed to profile "twice_kernel" in process 649')
+        print("==ERROR== An error occurred while trying to profile.")
+        print("==ERROR== The application returned an error code (9).")
+        return 9
+    if os.environ.get("FAKE_NCU") == "torn":
+        print('==ERROR== Failed to profile "fwd" in process 649')
+        print("==ERROR== An error occurred while trying to profile.")
     if code:
         print("==ERROR== The application returned an error code (1).")
     if not launches:
         print("==WARNING== No kernels were profiled.")
         return code
-    Path(options["--export"]).write_bytes(b"NVR\0" + json.dumps({"metrics": metrics, "launches": launches}).encode())
-    print(f"==PROF== Report: {options['--export']}")
+    Path(report).write_bytes(b"NVR\0" + json.dumps({"metrics": metrics, "launches": launches}).encode())
+    print(f"==PROF== Report: {report}")
     return code
 
 

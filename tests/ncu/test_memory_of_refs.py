@@ -182,7 +182,17 @@ def test_any_program(program: Sequence[str], tmp_path: Path, capsys: pytest.Capt
             "ncu made no report: The application returned an error code (1). (it said last: ValueError: invalid literal",
         ),
         ("0", "", "ncu saw no kernel in the calls"),
-        ("60", "broken", "ncu made no report: Failed to initialize the profiler: LibraryNotLoaded"),
+        (
+            "60",
+            "broken",
+            "An error was reported by the counter measurement library: Failed to initialize the profiler: LibraryNotLoaded",
+        ),
+        ("60", "torn", 'ncu failed midway: Failed to profile "fwd" in process 649'),
+        (
+            "60",
+            "kills",
+            "ncu made no report: Profiling failed because a driver resource was unavailable. Failed to profile",
+        ),
         ("60", "denied", "(ERR_NVGPUCTRPERM)"),
     ],
 )
@@ -246,6 +256,24 @@ def test_ncu_is_found_under_cuda_home_and_by_its_installer(tmp_path: Path, monke
         path_with_ncu(tmp_path / "nsight" / version)
     monkeypatch.setattr(tool, "_PLACES", (str(tmp_path / "nsight" / "*" / "ncu"),))
     assert tool.find({"PATH": "/nowhere"}).path == f"{tmp_path}/nsight/2025.1/ncu", "the newest"
+
+
+def test_another_tool_that_is_called_ncu_is_passed_over(tmp_path: Path) -> None:
+    other = tmp_path / "node" / "ncu"  # npm-check-updates
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\necho 17.1.14\n")
+    other.chmod(0o755)
+    mine = path_with_ncu(tmp_path / "cuda" / "bin")
+    assert tool.find({"PATH": str(other.parent), "CUDA_HOME": str(tmp_path / "cuda")}).path == f"{mine}/ncu"
+
+
+def test_a_folder_with_a_per_cent_sign_is_no_macro(
+    program: Sequence[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "100%p").mkdir()
+    words = ["memory", "--warmup", "10", "--runs", "50", "--export", "100%p/a.ncu-rep", "--", *program, "60"]
+    assert run_command_line(words) == Exit.OK, capsys.readouterr().err
+    assert (tmp_path / "100%p" / "a.ncu-rep").exists()
 
 
 def test_a_complaint_about_a_longer_name_is_not_about_a_shorter_one() -> None:

@@ -21,7 +21,7 @@ from abprof.model import KernelProfile, Profile, Run
 from abprof.ncu import capture, metrics, tool
 from abprof.probes.nsight_compute import profiles
 from abprof.protocols import Subject
-from abprof.report import counters, profiled
+from abprof.report import counters, memory, profiled
 from abprof.report.html import html
 from abprof.report.markdown import markdown
 from tests.blocks import head, side
@@ -105,6 +105,49 @@ def test_a_side_that_failed_is_said_and_the_other_is_shown_alone() -> None:
     assert part.said == ("target: error: launches are no multiple of 5: attn 4",)
     assert part.tables[0][1].header == ("metric", "base")
     assert part.files == (("base", "ncu/a.ncu-rep"),)
+
+
+@pytest.mark.parametrize("purpose", ["memory", "profile"])
+def test_without_base_each_side_stands_alone_and_nothing_is_a_difference(purpose: str) -> None:
+    run = head(1, sides=(side("base"), side("target"), side("target2")))
+    fields: dict[str, Any] = {"cell": run.cells[0].id, "purpose": purpose, "warmup": 2, "runs": 3}
+    arms = [Profile(arm="base", status="oom", reason="3 GiB", **fields)]
+    for arm, moved in (("target", 1000.0), ("target2", 2000.0)):
+        arms.append(Profile(arm=arm, kernels=(measured(metrics={"lts__t_bytes.sum": moved}),), **fields))
+    run = msgspec.structs.replace(run, profiles=tuple(arms))
+    (part,) = counters.parts(run)
+    assert part.said == ("base: oom: 3 GiB",)
+    assert len(part.tables) == 2
+    assert not any({"difference", "change"} & set(shown.header) for _, shown in part.tables)
+    lines = list(csv.DictReader(io.StringIO(counters.files(run)["profiles.csv"])))
+    assert {line["change_pct"] for line in lines} == {""}
+    assert [(line["from"], line["status"], line["reason"]) for line in lines if line["status"] != "ok"] == [
+        ("base", "oom", "3 GiB")
+    ]
+    groups = profiled.groups(run)
+    assert [[made.arm for made in group.tables] for group in groups] == [["target"], ["target2"]]
+    made = list(csv.DictReader(io.StringIO(memory.csv(groups))))
+    assert {line["l2_change_pct"] for line in made} == {""}
+    assert [line["arm"] for line in made if line["kind"] == "error"] == ["base"]
+    assert "(base)" not in memory.markdown(groups)
+
+
+def test_values_of_the_csv_are_exact_and_a_change_has_its_sign() -> None:
+    exact = 16777216.5
+    run = under_ncu(
+        (measured(metrics={"lts__t_bytes.sum": 1000.0, "l1tex__t_bytes.sum": exact}),),
+        (measured(metrics={"lts__t_bytes.sum": 2000.0}),),
+    )
+    lines = csv.DictReader(io.StringIO(counters.files(run)["profiles.csv"]))
+    told = {line["metric"]: (line["from_value"], line["to_value"], line["change_pct"]) for line in lines}
+    assert told["lts__t_bytes.sum"] == ("1000", "2000", "100.0000")
+    assert told["l1tex__t_bytes.sum"] == (str(exact), "", "")
+
+
+def test_a_metric_that_one_launch_lacks_is_not_the_mean_of_the_rest() -> None:
+    whole, torn = {HIT: 80.0, metrics.TIME: 1.0}, {metrics.TIME: 1.0}
+    assert capture._mean(HIT, [whole, whole]) == 80.0
+    assert capture._mean(HIT, [whole, torn]) is None
 
 
 def test_rows_are_sides_of_a_variant_base_first_then_peers_and_each_target_stands_beside_base() -> None:
