@@ -77,7 +77,8 @@ def with_one_more(text: str, waiver: Waiver, where: str) -> str:
     for name in ("cells", "reason", "owner"):
         if not getattr(waiver, name).isprintable():
             raise AbprofError("it holds what cannot be printed", where=f"--{name}")
-    parse(text, where)
+    if waiver in parse(text, where):
+        raise AbprofError("this very waiver is there already", where=where)
     entry = [
         "[[waiver]]",
         f"cells = {json.dumps(waiver.cells, ensure_ascii=False)}",
@@ -90,6 +91,12 @@ def with_one_more(text: str, waiver: Waiver, where: str) -> str:
     if parse(made, where)[-1] != waiver:
         raise AbprofError("the waiver does not read back as it was given", where=where, advice="add it by hand")
     return made
+
+
+def of_some(cells: str, workloads: Sequence[str]) -> bool:
+    """Whether this pattern of ids, which are WORKLOAD/..., can match a cell of one of these workloads."""
+    fixed = re.split(r"[*?\[]", cells, maxsplit=1)[0]
+    return any(fixed.startswith(f"{name}/") or (fixed != cells and f"{name}/".startswith(fixed)) for name in workloads)
 
 
 # ---------------------------------------------------------------- what they do

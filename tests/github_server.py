@@ -24,6 +24,12 @@ LONGEST = 65536
 LONG_AGO = "2020-01-01T00:00:00Z"
 
 
+def nobody() -> str:
+    """An address that nothing listens on: a port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        return f"http://127.0.0.1:{closed.getsockname()[1]}"
+
+
 @dataclass
 class Fault:
     """What is done in place of (or, with `after`, beside) the next answers that match."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,8 +77,10 @@ def follow(lab: Lab, command: str) -> Result:
     if words[0] in {"rerun", "scripts"}:
         return lab.command(*words, "--repo", str(lab.repo.path))
     if words[0] == "init":
-        (lab.folder / "bot" / ".git").mkdir(parents=True, exist_ok=True)
-        return lab.command(*words, "--repo", str(lab.folder / "bot"))
+        plain = lab.folder / "bot"
+        if not plain.exists():
+            subprocess.run(["git", "clone", "-q", "-b", "main", str(lab.repo.path), str(plain)], check=True)
+        return lab.command(*words, "--repo", str(plain))
     if words[0] == "waive":
         done = lab.command(*words, "--repo", str(lab.repo.path))
         (lab.repo.path / "abprof-waivers.toml").unlink()

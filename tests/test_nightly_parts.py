@@ -20,6 +20,7 @@ from abprof.nightly import heartbeat, keep, tell
 from abprof.nightly.night import Done, Report
 from abprof.nightly.plan import Job, Tonight, after, jobs, last, number_of
 from abprof.nightly.summary import markdown
+from tests.github_server import nobody
 from tests.nights import BEGAN, Nights
 
 HEAD, LAST, RELEASE = "h" * 40, "l" * 40, "r" * 40
@@ -218,7 +219,7 @@ def test_a_server_that_does_not_answer_well(hook: Hook, answers: list[int | str]
 
 
 def test_nobody_there() -> None:
-    assert "cannot be reached" in tell.post("http://127.0.0.1:9", "key", {}, pause=0)
+    assert "cannot be reached" in tell.post(nobody(), "key", {}, pause=0)
 
 
 # ---------------------------------------------------------------- the summary

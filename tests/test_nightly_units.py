@@ -73,10 +73,44 @@ def test_what_cannot_be_timed(timed: Timed) -> None:
         units(timed)
 
 
+def repository(folder: Path) -> None:
+    """One with a commit on the branch dev."""
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (("init", "-q", "-b", "dev"), (*who, "commit", "-q", "--allow-empty", "-m", "First")):
+        subprocess.run(["git", "-C", str(folder), *words], check=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--branch", "nosuch"], "'nosuch'"),
+        (["--branch", "dev", "--", "--presett", "x"], "--presett"),
+        (["--branch", "dev", "--", "--keep-nights", "0"], "--keep-nights"),
+        (["--branch", "dev", "--", "--budget", "soon"], "--budget"),
+        (["--branch", "dev", "--", "other"], "'other' is not an option"),
+        (["--branch", "dev", "--", "--resume", "x"], "--resume: not at night"),
+    ],
+)
+def test_init_writes_nothing_that_no_night_could_begin_with(tmp_path, capsys, words, says) -> None:
+    repository(tmp_path)
+    assert run_command_line(["init", "--nightly", "--repo", str(tmp_path), *words]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert len(err.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [".git"]
+
+
+def test_init_without_nightly_takes_no_further_words(tmp_path, capsys) -> None:
+    repository(tmp_path)
+    assert run_command_line(["init", "--github", "--repo", str(tmp_path), "foo"]) == 2
+    assert "'foo' is not an option" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [".git"]
+
+
 def test_init_writes_them_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["init", "--nightly", "--repo", str(tmp_path), "--branch", "dev", "--at", "03:30"]
     assert run_command_line(words) == 2  # no repository
-    (tmp_path / ".git").mkdir()
+    repository(tmp_path)
     assert run_command_line([*words, "--", "--preset", "full"]) == 0
     folder = tmp_path / "abprof-nightly"
     assert sorted(path.name for path in folder.iterdir()) == sorted([".gitignore", *NAMES])

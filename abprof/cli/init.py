@@ -23,6 +23,7 @@ _UNITS = "abprof-nightly"  # folder of a nightly job's files: they are this mach
 
 
 def init(
+    ctx: typer.Context,
     more: Annotated[
         list[str], typer.Argument(metavar="[-- OPTIONS]", help="With --nightly: more options of `abprof nightly`.")
     ] = [],  # noqa: B006
@@ -41,9 +42,15 @@ def init(
 
     if not (github or nightly):
         raise AbprofError("nothing to write", where="abprof init", advice="--github or --nightly")
+    if more and not nightly:
+        raise AbprofError(
+            f"{more[0]!r} is not an option", where="abprof init", advice="nightly's are given with --nightly"
+        )
     root = Path(repo).absolute()
     if not (root / ".git").exists():
         raise AbprofError("not the top of a git repository", where=f"--repo {repo}")
+    if nightly:
+        _would_begin(ctx, root, branch, more)
     made = (_bot(root) if github else {}) | (_timer(root, branch, at, more) if nightly else {})
     for path, content in made.items():
         if path.exists() and path.read_bytes() != content:
@@ -55,6 +62,16 @@ def init(
     if nightly:
         print(_advice(root / _UNITS))
     return Exit.OK
+
+
+def _would_begin(ctx: typer.Context, root: Path, branch: str, more: list[str]) -> None:
+    """Raises AbprofError for what the job would refuse every night: options that are none, a branch that is not there."""
+    from abprof import paths, repo
+    from abprof.cli.nightly import check_options
+
+    assert ctx.parent
+    check_options(ctx.parent, ["--repo", str(root), "--branch", branch, *more])
+    repo.commit_of(repo.open_repository(root, cache=paths.cache_dir()), branch)
 
 
 def _bot(root: Path) -> dict[Path, bytes]:

@@ -65,6 +65,19 @@ def nightly(
         return night(config, wish, view, lambda report: _tell(report, summary, hook, key, hub)).exit_code
 
 
+def check_options(parent: Any, words: list[str]) -> None:
+    """Raises AbprofError where `abprof nightly` would refuse these words."""
+    command = parent.command.commands["nightly"]
+    try:
+        ctx = command.make_context("nightly", list(words), parent=parent)
+    except USAGE as error:
+        raise AbprofError(
+            usage(error), where="abprof nightly", advice="abprof nightly --help has its options"
+        ) from None
+    with as_given(ctx):
+        _config(ctx)
+
+
 def _config(ctx: typer.Context) -> tuple[Config, dict[str, Any]]:
     """What is left of the command line, read as `run` reads it. Raises AbprofError for what makes no sense at night."""
     from abprof.cli.options import config_from

@@ -41,6 +41,9 @@ def waive(
         raise AbprofError(f"cannot be read: {error}", where=str(path)) from None
     runfolder.put(path, waivers.with_one_more(text, made, str(path)).encode())
     print(f"{path}: {waivers.said(made)}")
+    loads = [file.stem for file in sorted(path.parent.glob("workloads/*.py")) if not file.name.startswith("_")]
+    if loads and not waivers.of_some(cells, loads):
+        print(f"No workload in {path.parent / 'workloads'} has such cells: there are {', '.join(loads)}.")
     print("It holds for comparisons with a base that has it: commit it there.")
     return Exit.OK
 
