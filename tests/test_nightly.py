@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from abprof.history.index import Question, opened
+from abprof.nightly import heartbeat
 from abprof.nightly.tell import signature
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
@@ -115,6 +117,9 @@ def test_what_a_night_does_not_take(lab: Lab) -> None:
         assert (code, said["did"]) == (2, "refused"), words
         assert what in done.err
     assert not list(lab.runs.glob("*/run.json"))
+    ((fine, seen, _),) = heartbeat.examine(lab.state)  # of the last, which was begun
+    assert not fine
+    assert re.search("exit code 2: could not: .*v9", seen)
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,12 +16,16 @@ from typing import Any
 
 import pytest
 
+from abprof.cli import run_command_line
+from abprof.errors import AbprofError, Exit
 from abprof.history.changes import Change, Shift
 from abprof.history.index import Row, opened
-from abprof.nightly import heartbeat, keep, tell
+from abprof.nightly import heartbeat, keep, night, tell
 from abprof.nightly.night import Done, Report
 from abprof.nightly.plan import Job, Tonight, after, jobs, last, number_of
 from abprof.nightly.summary import markdown
+from abprof.place import Place
+from tests import runs
 from tests.github_server import nobody
 from tests.nights import BEGAN, Nights
 
@@ -220,6 +226,75 @@ def test_a_server_that_does_not_answer_well(hook: Hook, answers: list[int | str]
 
 def test_nobody_there() -> None:
     assert "cannot be reached" in tell.post(nobody(), "key", {}, pause=0)
+
+
+# ---------------------------------------------------------------- exit codes, and what is measured
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (Change("w/a", 7, 9, "confirmed", "drift", 5.0, "code"), Exit.SLOWER),
+        (Change("w/a", 7, 9, "confirmed", "drift", 5.0, "open"), Exit.SLOWER),
+        (Change("w/a", 7, 9, "confirmed", "drift", 5.0, "machine"), Exit.OK),
+        (Change("w/a", 7, 9, "confirmed", "drift", -5.0, "code"), Exit.OK),
+        (Change("w/a", 9, 9, "suspected", "step", 5.0, "code"), Exit.OK),
+    ],
+)
+def test_a_slow_down_that_many_nights_confirm_is_exit_code_1(
+    change: Change, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(night, "_after", lambda *_: ((change,), (), []))
+    done = Done("step", LAST, HEAD, 0, "nothing slower", {}, "")
+    of = night._Since("main", 9, HEAD, 8)
+    assert night._report(Place.__new__(Place), night.Wish(), of, "step", [done], ()).exit_code == code
+
+
+def test_a_night_is_told_though_what_follows_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AbprofError("another abprof is writing the index")
+
+    monkeypatch.setattr(night, "_after", fail)
+    for code, then in ((Exit.OK, Exit.UNTRUSTED), (Exit.SLOWER, Exit.SLOWER)):
+        done = Done("step", LAST, HEAD, code, "", {}, "")
+        of = night._Since("main", 9, HEAD, 8)
+        report = night._report(Place.__new__(Place), night.Wish(), of, "step", [done], ("before",))
+        assert report.exit_code == then
+        assert report.runs == (done,)
+        assert report.notes[0] == "before"
+        assert "another abprof is writing the index" in report.notes[1]
+
+
+def test_a_first_night_that_is_not_to_be_trusted_is_no_failure() -> None:
+    first, step = Job("first", (HEAD,)), Job("step", (LAST, HEAD))
+    measured, nothing = runs.run(), runs.changed(runs.run(), observations=())
+    assert night._first_is_no_failure(first, measured, Exit.UNTRUSTED) == Exit.OK
+    assert night._first_is_no_failure(first, nothing, Exit.UNTRUSTED) == Exit.UNTRUSTED
+    assert night._first_is_no_failure(first, measured, Exit.CANNOT_RUN) == Exit.CANNOT_RUN
+    assert night._first_is_no_failure(step, measured, Exit.UNTRUSTED) == Exit.UNTRUSTED
+
+
+def test_what_is_measured_does_not_have_the_web_hooks_variables(
+    tmp_path: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A child that is started where a run's would be, and a bug in place of a run: that is told as well."""
+    monkeypatch.setenv(tell.URL, hook.address)
+    monkeypatch.setenv(tell.KEY, "secret")
+    seen = []
+
+    def spy(*_: object) -> None:
+        code = "import os; print([name for name in os.environ if name.startswith('ABPROF_WEBHOOK')])"
+        seen.append(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(night, "night", spy)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert run_command_line(["nightly", "--quiet"]) == Exit.BUG
+    assert seen == ["[]\n"]
+    ((_, body),) = hook.heard
+    assert json.loads(body) == json.loads(capsys.readouterr().out)
+    assert json.loads(body)["exit_code"] == Exit.BUG
+    assert "a bug" in json.loads(body)["error"]["what"]
 
 
 # ---------------------------------------------------------------- the summary

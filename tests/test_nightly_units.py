@@ -15,6 +15,7 @@ import pytest
 from abprof.cli import run_command_line
 from abprof.errors import AbprofError
 from abprof.nightly.units import NAMES, Timed, units
+from tests.gitrepo import GitRepo, make_repo
 
 PLAIN = Timed(Path("/srv/team repo"), "main", "02:17", sys.executable, "/usr/local/bin:/usr/bin")
 ODD = replace(PLAIN, branch='a b$(touch x)`y`"z"%n\'q\\', repo=Path('/srv/100%/$HOME "x"'), more=("--only", "mask=50%"))
@@ -31,13 +32,16 @@ def test_all_of_them_name_the_command() -> None:
         f'"{sys.executable}" "-m" "abprof" "nightly" "--quiet" "--repo" "/srv/team repo"'
     )
     assert service["Service"]["WorkingDirectory"] == "/srv/team repo"
+    assert service["Service"]["ExecStartPre"].endswith("git fetch --quiet --all")
     assert "OnCalendar=*-*-* 02:17:00\nPersistent=true" in made["abprof-nightly.timer"]
 
 
 def test_cron_gives_the_shell_exactly_these_words(tmp_path: Path) -> None:
     """The line as cron hands it on, its escaped per cent signs plain again, run by a shell; the command tells its words."""
-    repo = tmp_path / "100% of $HOME \"x\" 'y'"
-    repo.mkdir()
+    repo, origin = tmp_path / "100% of $HOME \"x\" 'y'", make_repo(tmp_path / "origin")
+    origin.commit("One", {"a": "1"})
+    subprocess.run(["git", "clone", "-q", str(origin.path), str(repo)], check=True)
+    news = origin.commit("Two", {"a": "2"})
     teller = tmp_path / "tell"
     teller.write_text(f"#!{sys.executable}\nimport sys, json; print(json.dumps(sys.argv[1:]))\n")
     teller.chmod(0o755)
@@ -50,6 +54,7 @@ def test_cron_gives_the_shell_exactly_these_words(tmp_path: Path) -> None:
     said = (tmp_path / "abprof-nightly.log").read_text()
     assert json.loads(said) == list(timed.command[1:])
     assert not (repo / "x").exists()
+    assert GitRepo(repo).git("rev-parse", "origin/main") == news  # it was fetched
 
 
 def test_systemd_takes_them(tmp_path: Path) -> None:

@@ -93,5 +93,6 @@ def _advice(folder: Path) -> str:
     return (
         f"Either: {copy} ~/.config/systemd/user/\n"
         "        systemctl --user daemon-reload; systemctl --user enable --now abprof-nightly.timer; loginctl enable-linger\n"
-        f"    or: the last two lines of {folder / 'crontab'} into `crontab -e`. Then docs/NIGHTLY.md"
+        f"    or: the last two lines of {folder / 'crontab'} into `crontab -e`. Then docs/NIGHTLY.md\n"
+        "Both fetch first, which moves origin/main and not main: a branch of one's own stands still, every night is nothing new."
     )
