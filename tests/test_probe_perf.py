@@ -95,6 +95,7 @@ def test_the_rows_that_changed_are_sampled_on_both_sides(new_lab: NewLab, fake: 
              if line["cell"] == "w/case=slower"}  # fmt: skip
     counts = {name: (line["from_samples"], line["to_samples"]) for name, line in table.items()}
     assert counts == {"twice": ("3", "5"), "__sin_fma": ("1", "0"), "new<float>(int)": ("0", "1")}
+    assert float(table["__sin_fma"]["difference_ns"]) < 0 < float(table["new<float>(int)"]["difference_ns"])
     assert float(table["twice"]["from_ns"]) == pytest.approx(3e9 / first.hz / first.calls)
     text = (result.folder / "report.md").read_text()
     assert "## Sampled by perf" in text

@@ -2,7 +2,8 @@
 launches of which the program itself leaves a line each in $FAKE_NCU_LAUNCHES. Its words and its raw page are those of ncu.
 
 $FAKE_NCU: `denied` (no permission), `broken` (an error of ncu's own), `kills` (one that takes the program with it), `torn`
-(one after which it still writes a report). $FAKE_NCU_LACKS: metrics that it does not know.
+(one after which it still writes a report), `late` (^C to whoever called it, where another report lies there already).
+$FAKE_NCU may also name a file that says it: a variable is part of a build. $FAKE_NCU_LACKS: metrics that it does not know.
 With --nvtx-include the launches of the first call are left out: that is the one which abprof makes outside its range.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,6 +44,11 @@ def main(words: list[str]) -> int:
     return record(options, program)
 
 
+def mode() -> str:
+    told = os.environ.get("FAKE_NCU", "")
+    return Path(told).read_text() if told.startswith("/") else told
+
+
 def read(words: list[str]) -> tuple[dict[str, str], list[str]]:
     options: dict[str, str] = {}
     while words and words[0].startswith("-"):
@@ -69,27 +76,29 @@ def record(options: dict[str, str], program: list[str]) -> int:
         lines.touch()
         child = subprocess.Popen(program, env={**os.environ, "FAKE_NCU_LAUNCHES": str(lines)})
         print(f"==PROF== Connected to process {child.pid} ({program[0]})", flush=True)
-        if os.environ.get("FAKE_NCU") == "kills":
+        if mode() == "kills":
             child.kill()
+        if mode() == "late" and list(Path(report).parent.glob("*.ncu-rep")):
+            os.kill(os.getppid(), signal.SIGINT)
         code = child.wait()
         print(f"==PROF== Disconnected from process {child.pid}")
         launches = [json.loads(line) for line in lines.read_text().splitlines()]
     if "--nvtx-include" in options:
         launches = [launch for launch in launches if launch["call"] > 0]
-    if os.environ.get("FAKE_NCU") == "denied":
+    if mode() == "denied":
         print(DENIED)
         return 1
-    if os.environ.get("FAKE_NCU") == "broken":
+    if mode() == "broken":
         print("==ERROR== An error was reported by the counter measurement library:")
         print("==ERROR== Failed to initialize the profiler: LibraryNotLoaded")
         return 9
-    if os.environ.get("FAKE_NCU") == "kills":
+    if mode() == "kills":
         print("==ERROR== Profiling failed because a driver resource was unavailable.")
         print('==ERROR== Failed to profile "twice_kernel" in process 649')
         print("==ERROR== An error occurred while trying to profile.")
         print("==ERROR== The application returned an error code (9).")
         return 9
-    if os.environ.get("FAKE_NCU") == "torn":
+    if mode() == "torn":
         print('==ERROR== Failed to profile "fwd" in process 649')
         print("==ERROR== An error occurred while trying to profile.")
     if code:

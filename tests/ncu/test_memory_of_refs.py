@@ -136,6 +136,7 @@ def test_without_permission_nothing_goes_on(tmp_path: Path) -> None:
     assert "options nvidia NVreg_RestrictProfilingToAdminUsers=0" in line
     assert "CAP_SYS_ADMIN" in line
     assert "--cap-add=SYS_ADMIN" in line
+    assert not list((repo.path / "runs").glob("2*")), "no dead run is left"
 
 
 PROGRAM = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import shutil
 import subprocess
@@ -27,7 +28,7 @@ from abprof.report.markdown import markdown
 from tests.blocks import head, side
 
 from . import fake_ncu
-from .fake import launching_repo, path_with_ncu, with_ncu
+from .fake import ONCE, launching_repo, path_with_ncu, with_ncu
 
 OLD = Path(__file__).parents[1] / "data" / "run_schema1"
 CPU = ("--device", "cpu")
@@ -314,6 +315,44 @@ def test_refs_then_a_run_then_the_main_job(tmp_path: Path) -> None:
     denied = with_ncu("run", "main", "--quick", "--probe", "ncu", *CPU, repo=repo, home=tmp_path, FAKE_NCU="denied")
     assert denied.code == probed.code
     assert "NVreg_RestrictProfilingToAdminUsers=0" in denied.err
+
+
+@pytest.mark.slow
+def test_what_ends_early_keeps_what_was_read_and_changes_nothing_else(tmp_path: Path) -> None:
+    """^C in the middle, and an ncu that takes the worker with it; of a run that was measured."""
+    repo = launching_repo(tmp_path / "repo", more=ONCE + '\nlaunch("copy_kernel", 4)')
+    mode = tmp_path / "mode"
+    mode.write_text("")
+    run = functools.partial(with_ncu, repo=repo, home=tmp_path, FAKE_NCU=str(mode))
+    timed = run("run", "main", "more", "--quick", *CPU)
+    (folder,) = (repo.path / "runs").glob("2*")
+    before, _, _ = runfolder.read(folder)
+    assert before.observations, timed.err
+    logs = {path.name: path.read_bytes() for path in (folder / "logs").glob("build-*")}
+    words = ("profile", str(folder), "--only", "n=4096")
+    mode.write_text("late")
+    cut = run(*words)
+    assert cut.code == Exit.INTERRUPTED, cut.err
+    assert "not looked at: tiny/n=4096 target" in cut.err
+    after, _, _ = runfolder.read(folder)
+    assert [(one.arm, one.status) for one in after.profiles] == [("base", "ok")]
+    assert msgspec.structs.replace(after, profiles=()) == before
+    assert {path.name: path.read_bytes() for path in (folder / "logs").glob("build-*")} == logs
+    assert after.profiles[0].file.endswith(".base.ncu-rep")
+
+    mode.write_text("kills")
+    killed = run(*words)
+    assert killed.code == Exit.CANNOT_RUN, killed.err
+    after, _, _ = runfolder.read(folder)
+    assert [one.status for one in after.profiles] == ["error", "error"], "no crash of the branch"
+    assert after.profiles[1].reason.startswith("ncu: Profiling failed because a driver resource was unavailable.")
+
+    mode.write_text("")
+    whole = run(*words)
+    assert whole.code == Exit.OK, whole.err
+    after, _, _ = runfolder.read(folder)
+    assert len({one.file for one in after.profiles}) == len({one.csv for one in after.profiles}) == 2, "a file each"
+    assert [len(one.kernels) for one in after.profiles] == [1, 2]
 
 
 @pytest.mark.gpu
