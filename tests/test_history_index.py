@@ -259,6 +259,11 @@ def test_a_name_that_nothing_bears_is_refused(
     assert not (tmp_path / "out.csv").exists()
 
 
+def test_where_there_is_no_night_nothing_is_misspelt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line(["history", "query", "--json", "--cell", CELL, "--runs-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr() == ("", "abprof: there is no night here yet\n")
+
+
 def test_changes_are_searched_in_all_cells_and_nights_and_then_chosen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

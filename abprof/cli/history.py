@@ -57,11 +57,13 @@ def _named(index: Index, series: str, cells: Many) -> None:
         advice = f"there are {', '.join(names)}" if names else "there is no night here yet"
         raise AbprofError(f"no series {series!r}", where="--series", advice=advice)
     there = index.cells()
+    if not there:
+        print("abprof: there is no night here yet", file=sys.stderr)
+        return
     for cell in cells:
         if cell not in there and not index.cells(cell):
             few = ", ".join(there[:5]) + (f" and {len(there) - 5} more" if len(there) > 5 else "")
-            advice = f"there are {few}" if few else "there is no night here yet"
-            raise AbprofError(f"no cell is or fits {cell!r}", where="--cell", advice=advice)
+            raise AbprofError(f"no cell is or fits {cell!r}", where="--cell", advice=f"there are {few}")
 
 
 def _question(cell: Many, metric: str, series: str, since: str, *, against: bool) -> Question:
