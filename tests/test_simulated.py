@@ -116,11 +116,13 @@ def test_a_worker_dies_with_its_parent(tmp_path: Path) -> None:
     """Also when it hangs: a parent that is killed cannot clean up."""
     path = faulty(Fault("hang", "start")).write(tmp_path / "scenario.json")
     parent = f"""
-import os, subprocess, time
+import fcntl, os, subprocess, termios, time
 reads, request = os.pipe()
 argv = {[sys.executable, "-P", str(WORKER)]!r} + ["--in", str(reads), "--out", "1"]
 child = subprocess.Popen(argv, pass_fds=(reads,))
 os.write(request, {wire.dump({"id": 1, "do": "start", "args": wire.pack(wire.Start("cpu", "base"))})!r})
+while any(fcntl.ioctl(reads, termios.FIONREAD, bytes(4))):  # until it has read its request, and hangs
+    time.sleep(0.01)
 print(child.pid, flush=True)
 time.sleep(60)
 """
@@ -128,8 +130,7 @@ time.sleep(60)
     killed = subprocess.Popen([sys.executable, "-c", parent], env=environment, stdout=subprocess.PIPE, text=True)
     assert killed.stdout
     worker = Path("/proc") / killed.stdout.readline().strip()
-    time.sleep(0.5)
-    assert worker.exists()
+    assert alive(worker)
     killed.kill()
     killed.wait()
     killed.stdout.close()
@@ -242,13 +243,13 @@ def test_turns_never_overlap_in_virtual_time(spawn: Spawn) -> None:
     assert time.monotonic_ns() - before < 10e9, "60 s of turns returned at once"
 
 
-def test_ten_thousand_turns_take_seconds(spawn: Spawn) -> None:
+def test_ten_thousand_turns_of_a_second_take_a_hundredth_of_that(spawn: Spawn) -> None:
     noise = Noise(turn=0.01, common=0.01, epoch=0.01, process=0.01)
-    client = spawn(replace(SCENARIO, noise=[noise], times=[Time(ns=1e6)] * 50))
+    client = spawn(replace(SCENARIO, noise=[noise], times=[Time(ns=1e9)] * 50))
     opened(client)
     began = time.monotonic()
     assert len(turns(client, 10_000)) == 10_000
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 10_000 / 100
 
 
 def mount(root: Path, module: str = "abprof_side.k", allowed: list[str] | None = None) -> wire.Mount:

@@ -41,11 +41,11 @@ def test_smoke_cell_is_right(ffa: Side, name: str, one: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("name", "one"), CELLS, ids=IDS)
 def test_smoke_cell_shows_its_phases(ffa: Side, name: str, one: dict[str, Any]) -> None:
     ffa.open(name, one)
-    phased: wire.Phased = ffa.ask(wire.Phases("base", 2))
+    phased: wire.Phased = ffa.ask(wire.Phases("base", 5))
     way = one["direction"]
     there = {phase: ns for phase, ns in phased.phases.items() if ns is not None}
     assert all(phase.startswith(way) for phase in there)
-    assert there[f"{way}_run"] > 0.2 * phased.total
+    assert there[f"{way}_run"] > 0.2 * sum(there.values()), "of the total a busy machine takes its share"
     assert sum(there.values()) <= 1.05 * phased.total
 
 
