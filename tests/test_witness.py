@@ -97,10 +97,10 @@ def test_faster_than_the_device_can_be(best: float, factor: float, said: bool) -
 @pytest.mark.slow
 @pytest.mark.parametrize("work", [100, 250], ids=["the same work", "more work"])
 def test_a_package_that_patches_the_timer(tmp_path: Path, work: int) -> None:
-    """Its clock goes at a third of the pace, so that its calls seem to take a third of their time."""
+    """Its clock goes at a tenth of the pace, so that its calls seem to take a tenth of their time."""
     repo = tiny_repo(tmp_path / "repo", 100)
     repo.branch("forged")
-    patch = "import time as _time\n_real = _time.perf_counter_ns\n_time.perf_counter_ns = lambda: _real() // 3\n"
+    patch = "import time as _time\n_real = _time.perf_counter_ns\n_time.perf_counter_ns = lambda: _real() // 10\n"
     repo.commit("much faster", {"kernels/tiny/__init__.py": patch + PACKAGE, "kernels/tiny/tiny.c": source(work)})
     asked = ("--device", "cpu", "--no-peers", "--epochs", "4", "--json")
     done = abprof("main", "forged", *asked, cwd=repo.path, home=tmp_path / "home")

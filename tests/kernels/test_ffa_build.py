@@ -157,6 +157,7 @@ def test_plain_use_builds_into_the_users_cache_and_shares_torchs_threads(copy, t
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_torch_extension_equals_the_tensor_operations(copy, tmp_path):
     env = {"FFA_TORCH_EXTENSION": "1"}
     built = copy.python(BUILD.replace("False", "True"), **env)
