@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
@@ -334,25 +334,26 @@ def foreground(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> int
         _kill_strays(mark)
 
 
+def _tool(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path | None, log: Path, mode: Literal["ab", "wb"]
+) -> subprocess.Popen[bytes]:
+    """A tool with nothing to read, in a session of its own, that prints to `log`. Raises WorkerDied."""
+    try:
+        with log.open(mode) as out:
+            return subprocess.Popen(
+                list(argv), env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+    except OSError as error:
+        raise WorkerDied(f"{argv[0]} could not be started: {error.strerror}") from error
+
+
 def logged(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, timeout: float) -> int:
     """Run a tool to its end with what it prints added to `log`. Its exit code, negative for a signal.
 
     Raises WorkerDied when it cannot be started, WorkerHung when it takes longer than `timeout` seconds.
     """
     mark = f"{os.getpid()}.{secrets.token_hex(8)}"
-    try:
-        with log.open("ab") as out:
-            child = subprocess.Popen(
-                list(argv),
-                env={**env, MARK: mark},
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
-    except OSError as error:
-        raise WorkerDied(f"{argv[0]} could not be started: {error.strerror}") from error
+    child = _tool(argv, env={**env, MARK: mark}, cwd=cwd, log=log, mode="ab")
     try:
         return child.wait(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -384,18 +385,7 @@ class Watching:
         self._mark = f"{os.getpid()}.{secrets.token_hex(8)}"
 
     def __enter__(self) -> None:
-        try:
-            with self._log.open("wb") as out:
-                self._child = subprocess.Popen(
-                    self._argv,
-                    env={**self._env, MARK: self._mark},
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=out,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise WorkerDied(f"{self._argv[0]} could not be started: {error.strerror}") from error
+        self._child = _tool(self._argv, env={**self._env, MARK: self._mark}, cwd=None, log=self._log, mode="wb")
         end = time.monotonic() + _LOOKS_ON_WITHIN
         while not self._ready():
             if self._child.poll() is not None or time.monotonic() > end:

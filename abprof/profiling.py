@@ -18,13 +18,13 @@ from abprof.measure import Ground
 from abprof.model import Arm, Cell, Profile, Run
 from abprof.ncu import tool
 from abprof.ncu.capture import Order, captured
-from abprof.place import Place, look_around
+from abprof.place import Place
 from abprof.prepare import Again, Plan, build_kernels, lay_ground, make_plan
 from abprof.probes.after import subjects
-from abprof.record import Record, new_folder
+from abprof.record import Record
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
-from abprof.session import alone, interruptible, signals, worktrees
+from abprof.session import alone, begun, interruptible, signals, worktrees
 from abprof.view import View
 
 Rows = Sequence[tuple[Cell, Sequence[Arm]]]
@@ -60,14 +60,7 @@ def refs(config: Config, order: Order, view: View) -> Looked:
     """
     ncu = tool.find(os.environ)
     config = msgspec.structs.replace(config, all=True)  # same code or not, its counters are asked for
-    place = look_around(config, view)
-    with (
-        signals(),
-        proc.no_orphans(),
-        new_folder(place.runs_dir, place.id, view) as folder,
-        worktrees(place, folder.id, view) as trees,
-        alone(place, view, wait=not config.no_wait),
-    ):
+    with begun(config, view) as (place, folder, trees):
         plan = make_plan(place, trees, folder.logs, view, dry=True)
         settings = msgspec.structs.replace(plan.head.settings, timed=False)
         record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id, settings=settings), [], view)

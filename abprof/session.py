@@ -38,14 +38,7 @@ def run(config: Config, view: View, also: Study | None = None) -> tuple[Run, Pat
     `also`: blocks to record after all others, which no verdict reads, from the same ground and the number of an epoch.
     Raises AbprofError for what the user can mend; ^C ends measuring, and the report is written all the same.
     """
-    place = look_around(config, view)
-    with (
-        signals(),
-        proc.no_orphans(),
-        new_folder(place.runs_dir, place.id, view) as folder,
-        worktrees(place, folder.id, view) as trees,
-        alone(place, view, wait=not config.no_wait),
-    ):
+    with begun(config, view) as (place, folder, trees):
         plan = make_plan(place, trees, folder.logs, view)
         record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id), [], view)
         measure(place, plan, record, view, also)
@@ -151,6 +144,20 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
             record.add(trace)
         chains = plan.shop.toolchain.values()
         record.read_kernels(Reader(place.cache / "code", [chain.get("prefix", "") for chain in chains]))
+
+
+@contextlib.contextmanager
+def begun(config: Config, view: View) -> Iterator[tuple[Place, RunFolder, tuple[Checkout, ...]]]:
+    """A new run while the block runs: its place, its folder, its sides' worktrees, and the device for it alone."""
+    place = look_around(config, view)
+    with (
+        signals(),
+        proc.no_orphans(),
+        new_folder(place.runs_dir, place.id, view) as folder,
+        worktrees(place, folder.id, view) as trees,
+        alone(place, view, wait=not config.no_wait),
+    ):
+        yield place, folder, trees
 
 
 @contextlib.contextmanager

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from abprof.errors import AbprofError
+from abprof.publish.access import access
 from abprof.publish.check import Mark, marked, named
 from abprof.publish.command import Written
 from abprof.publish.event import Origin
@@ -26,7 +26,6 @@ except ImportError as error:
     raise AbprofError(f"{error.name} is not installed", advice="pip install 'abprof[bot]'") from error
 
 TIMEOUT = 20  # seconds for an answer
-_LOCAL = ("127.0.0.1", "localhost", "::1")
 _MINE = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on IssueComment { id isMinimized viewerDidAuthor } } }"
 _OUR_ISSUES = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on Issue { id viewerDidAuthor } } }"
 _MINIMISE = """mutation($id: ID!) {
@@ -48,15 +47,7 @@ class Api:
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Api:
         """$GITHUB_TOKEN (or $GH_TOKEN) and $GITHUB_API_URL. Raises AbprofError where there is no token, or it would be sent
         in the clear."""
-        url = environ.get("GITHUB_API_URL") or "https://api.github.com"
-        token = environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN") or ""
-        if not token:
-            raise AbprofError(
-                "no token", where="GITHUB_TOKEN", advice="set it (or GH_TOKEN) in the environment; --dry-run needs none"
-            )
-        parts = urlsplit(url)
-        if parts.scheme != "https" and (parts.scheme != "http" or parts.hostname not in _LOCAL):
-            raise AbprofError(f"{url!r} is not an https address", where="GITHUB_API_URL")
+        url, token = access(environ, "GITHUB_API_URL", "https://api.github.com", ("GITHUB_TOKEN", "GH_TOKEN"))
         return cls(url, token)
 
 

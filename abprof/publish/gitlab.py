@@ -9,9 +9,10 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from abprof.errors import AbprofError
+from abprof.publish.access import access
 from abprof.publish.patience import Passing, TooLong
 from abprof.publish.state import Found, parse
 
@@ -23,7 +24,6 @@ except ImportError as error:
 
 TIMEOUT = 20  # seconds for an answer
 _PAGE = 100
-_LOCAL = ("127.0.0.1", "localhost", "::1")
 T = TypeVar("T")
 
 
@@ -50,14 +50,7 @@ class Hub:
     @classmethod
     def from_environment(cls, name: str, environ: Mapping[str, str] = os.environ) -> Hub:
         """$GITLAB_TOKEN, $CI_SERVER_URL. Raises AbprofError where there is no token, or it would be sent in the clear."""
-        url, token = environ.get("CI_SERVER_URL") or "https://gitlab.com", environ.get("GITLAB_TOKEN") or ""
-        if not token:
-            raise AbprofError(
-                "no token", where="GITLAB_TOKEN", advice="set it in the environment; --dry-run needs none"
-            )
-        parts = urlsplit(url)
-        if parts.scheme != "https" and (parts.scheme != "http" or parts.hostname not in _LOCAL):
-            raise AbprofError(f"{url!r} is not an https address", where="CI_SERVER_URL")
+        url, token = access(environ, "CI_SERVER_URL", "https://gitlab.com", ("GITLAB_TOKEN",))
         return cls(url, token, name)
 
     def head(self, pr: int) -> str:
