@@ -1,7 +1,15 @@
-"""For all tests: signals as a terminal leaves them."""
+"""For all tests: signals as a terminal leaves them, and examples that do not depend on the machine."""
 
 import signal
+
+from hypothesis import HealthCheck, settings
 
 # A shell script that starts the suite in the background has it ignore ^C, and its children too, which the tests send it to.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples wherever and whenever the suite runs, and no clock: how long one took says how busy the machine was.
+settings.register_profile(
+    "suite", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
