@@ -9,7 +9,8 @@ import shutil
 from pathlib import Path
 
 _SOURCE = Path(__file__).parent
-_FILES = ("__init__.py", "wire.py", "kit.py")
+_FILES = ("__init__.py", "kit.py")
+_ROOMS = ("wire", "worker")
 _RUN = """import os, sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from abprof.worker.main import main
@@ -19,7 +20,9 @@ sys.exit(main())
 
 def install(cache: Path) -> Path:
     """The script that starts a worker: CACHE/harness/HASH/run_worker.py. Made once per content, by rename."""
-    files = [_SOURCE / name for name in _FILES] + sorted((_SOURCE / "worker").rglob("*.py"))
+    files = [_SOURCE / name for name in _FILES] + [
+        file for room in _ROOMS for file in sorted((_SOURCE / room).rglob("*.py"))
+    ]
     digest = hashlib.sha256(_RUN.encode())
     for file in files:
         digest.update(f"{file.relative_to(_SOURCE)}\0".encode() + file.read_bytes())

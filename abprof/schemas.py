@@ -1,6 +1,6 @@
 """`python -m abprof.schemas [FOLDER]` writes the JSON Schemas of run.json, rounds.jsonl, selfcheck.json, notices and the wire.
 
-They are made from the records themselves (model/, wire.py, selfcheck/result.py, publish/notice.py), so that there is one
+They are made from the records themselves (model/, wire/, selfcheck/result.py, publish/notice.py), so that there is one
 definition of each file.
 """
 

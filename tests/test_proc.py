@@ -82,7 +82,7 @@ def test_hangs(begin: Begin, do: str) -> None:
 
 def test_a_child_that_stopped_reading_does_not_stop_its_parent(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than a pipe holds (64 KiB): the cases of a large matrix in one `screen`."""
-    monkeypatch.setattr(proc, "READ_REQUEST", 1.0)
+    monkeypatch.setattr(proc.worker, "READ_REQUEST", 1.0)
     worker = begin(Fault("sigstop", "turn"))
     worker.send(TURN)
     with pytest.raises(proc.WorkerHung, match="did not read its request"):

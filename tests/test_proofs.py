@@ -59,7 +59,9 @@ def ordinary(tmp_path_factory: pytest.TempPathFactory) -> Ordinary:
     bomb = "raise RuntimeError('the abprof folder of the branch was imported')"
     judge = WORKLOAD.replace("API = 1", "from ._shared import N\nAPI = 1").replace("[4096]", "[N]")
     abprofs = {
-        f"{folder}abprof/{name}": bomb for folder in ("", "kernels/") for name in ("__init__.py", "kit.py", "wire.py")
+        f"{folder}abprof/{name}": bomb
+        for folder in ("", "kernels/")
+        for name in ("__init__.py", "kit.py", "wire/__init__.py")
     }
     repo.commit("more", {**abprofs, "workloads/_shared.py": "N = 4096\n", "workloads/tiny.py": judge})
     says = PACKAGE + "\nimport sys; print('KIT', sys.modules['abprof.kit'].__file__, flush=True)\n"

@@ -1,6 +1,6 @@
 """The simulated worker's process: `python -P worker.py --in FD --out FD`, ABPROF_SIMULATED=/path/scenario.json.
 
-It speaks abprof/wire.py like the real worker and imports neither torch nor anything of the kernel packages, whose
+It speaks abprof/wire like the real worker and imports neither torch nor anything of the kernel packages, whose
 files it only hashes. Standard output and error are the log.
 """
 

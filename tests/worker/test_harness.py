@@ -17,8 +17,8 @@ ROOT = Path(harness.__file__).parent
 def test_only_the_workers_part_is_copied(tmp_path: Path) -> None:
     script = harness.install(tmp_path)
     copied = {str(path.relative_to(script.parent)) for path in script.parent.rglob("*") if path.is_file()}
-    worker = {f"abprof/{path.relative_to(ROOT)}" for path in (ROOT / "worker").rglob("*.py")}
-    assert copied == {"run_worker.py", "abprof/__init__.py", "abprof/wire.py", "abprof/kit.py", *worker}
+    rooms = {f"abprof/{path.relative_to(ROOT)}" for room in ("worker", "wire") for path in (ROOT / room).rglob("*.py")}
+    assert copied == {"run_worker.py", "abprof/__init__.py", "abprof/kit.py", *rooms}
 
 
 def test_it_is_made_once_and_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,4 +52,4 @@ def test_its_messages_need_the_standard_library_alone(tmp_path: Path) -> None:
     place = harness.install(tmp_path).parent
     code = f"import sys; sys.path.insert(0, {str(place)!r}); import abprof.wire; print(abprof.wire.__file__)"
     done = subprocess.run([sys.executable, "-S", "-I", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(place / "abprof" / "wire.py")
+    assert done.stdout.strip() == str(place / "abprof" / "wire" / "__init__.py")

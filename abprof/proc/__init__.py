@@ -1,0 +1,29 @@
+"""The one doorway to child processes: workers, builders, and nothing else starts one.
+
+Every child leads its own process group (one in the foreground shares its parent's terminal) and bears a mark in its
+environment, so that whatever it forks dies with it, also what has left the group. That it dies with its parent, also
+when that one is killed with -9, it sees to itself (abprof/worker/main.py).
+"""
+
+from __future__ import annotations
+
+from abprof.proc.faults import WorkerDied, WorkerFault, WorkerHung
+from abprof.proc.log import LOG_LIMIT, Log
+from abprof.proc.strays import MARK, no_orphans
+from abprof.proc.tools import Watching, foreground, logged, output
+from abprof.proc.worker import Worker
+
+__all__ = [
+    "LOG_LIMIT",
+    "MARK",
+    "Log",
+    "Watching",
+    "Worker",
+    "WorkerDied",
+    "WorkerFault",
+    "WorkerHung",
+    "foreground",
+    "logged",
+    "no_orphans",
+    "output",
+]

@@ -1,0 +1,62 @@
+"""Whatever a child forks dies with it: it is found by a mark in its environment, or because it came to this process."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import secrets
+import signal
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import psutil
+
+MARK = "ABPROF_CHILD"  # environment variable: whose descendant a process is
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def new_mark() -> str:
+    """A mark that no other child bears."""
+    return f"{os.getpid()}.{secrets.token_hex(8)}"
+
+
+def kill_strays(mark: str) -> None:
+    """Kill every process of this user whose environment bears the mark; again while there are any: they may fork."""
+    needle = f"{MARK}={mark}".encode()
+    for _ in range(5):
+        found = False
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it ended, or is another user's
+                if needle in (folder / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(folder.name), signal.SIGKILL)
+                    found = True
+        if not found:
+            return
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.Error:
+        return []
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+@contextlib.contextmanager
+def no_orphans() -> Iterator[None]:
+    """At the end of the block nothing that was started in it lives on: orphans come to this process, and are killed."""
+    known = {process.pid for process in _descendants(os.getpid())}
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        left = [process for process in _descendants(os.getpid()) if process.pid not in known]
+        _kill(left)
+        psutil.wait_procs(left, timeout=5)

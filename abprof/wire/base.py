@@ -1,0 +1,20 @@
+"""What both ends name alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+PROTOCOL = 1
+CALL_RANGE = "abprof_call"  # around each call that is not a turn (abprof/worker/nvtx.py)
+LONG_CALL = 5e7  # ns: a call that takes so long is made no oftener than it must, and needs little to be warm
+Value = str | int | float | bool
+
+
+def cell_id(workload: str, case: Mapping[str, Value]) -> str:
+    """WORKLOAD/axis=value,...: what a cell is called on both ends."""
+    return f"{workload}/" + ",".join(f"{axis}={shown(value)}" for axis, value in case.items())
+
+
+def shown(value: Value) -> str:
+    """An axis's value as a cell's id has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,115 @@
+"""One cell on one arm: opened, checked, timed, closed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from abprof.wire.base import Value
+
+
+@dataclass(frozen=True)
+class Open:
+    """Make inputs and the operation of one cell on one arm, and call it once."""
+
+    workload: str
+    case: dict[str, Value]
+    arm: str
+    variant: str = ""
+    peer: str = ""
+    seed: int = 0
+    usual_ns: float = 0.0  # a warm call in an earlier epoch: a long one is then made once, and not timed again
+    placement: int = 0  # seeds the random offset at which inputs are allocated; re-drawn by Turn.placement
+
+
+@dataclass(frozen=True)
+class Opened:
+    """How the first calls went. `status` is ok, unsupported, missing, oom or crash."""
+
+    status: str
+    reason: str = ""
+    call_ns: float = 0.0  # a warm call, by the judged clock
+    open_ns: float = 0.0  # what a re-allocation costs
+    peak_mem_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """Compare the open arm's outputs with the reference. The first caller makes `expected`, others read it."""
+
+    arm: str
+    expected: str  # file name in scratch
+    sample: str  # file name in scratch for this arm's sampled outputs
+    against: str = ""  # file name of the base's sampled outputs
+
+
+@dataclass(frozen=True)
+class Checked:
+    ok: bool
+    reason: str = ""
+    max_abs: float | None = None
+    max_rel: float | None = None
+    digest: str = ""
+    base_max_abs: float | None = None
+    facts: dict[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Hand:
+    """Call the open arm on inputs of this seed and keep its outputs in scratch, for a judge to check (abprof/outside.py).
+
+    With `again` a first call is made, and then that seed's values are put into the inputs in place; with `anew` the
+    operation is prepared once more on them.
+    """
+
+    arm: str
+    seed: int
+    outputs: str  # file name in scratch
+    again: int | None = None
+    anew: bool = False
+
+
+@dataclass(frozen=True)
+class Handed:
+    """The outputs are there."""
+
+
+@dataclass(frozen=True)
+class Examine:
+    """To a worker without a package: check outputs that another one handed over. Answered as `Check` is."""
+
+    workload: str
+    case: dict[str, Value]
+    seed: int
+    outputs: str
+    again: int | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    arm: str
+    calls: int
+    timer: str  # cpu_clock, cuda_event, wall_clock, do_bench, sustained
+    cold: bool = True  # flush the cache before each call
+    placement: int | None = None  # re-allocate the inputs first, untimed
+    empties: int = 0  # empty launches to time after the calls
+
+
+@dataclass(frozen=True)
+class Turned:
+    """ns per call: `value` by the turn's timer, `wall` by the host's clock. `start`/`end`: time.monotonic_ns().
+
+    `empty`: what the same timer reads of a launch that does nothing; 0 where that was not timed (abprof/turns.py).
+    `mhz`: the device's mean clock over the calls; 0 where it is not known.
+    """
+
+    value: float
+    wall: float
+    start: int
+    end: int
+    empty: float = 0.0
+    mhz: float = 0.0
+
+
+@dataclass(frozen=True)
+class Close:
+    """Forget every open arm of the cell."""
