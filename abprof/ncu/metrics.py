@@ -8,6 +8,8 @@ from typing import Literal
 from abprof.memory.recording import DRAM_PARTS, METRICS
 
 TIME = "gpu__time_duration.sum"
+L2_BYTES = (METRICS["l2"],)
+DRAM_BYTES = ((METRICS["dram"],), DRAM_PARTS)  # either: not every device has both
 MEMORY = (*METRICS.values(), *DRAM_PARTS, TIME)
 # What a warp waits for, as ncu's warp states have it; `selected` is no wait. The last is of Hopper alone.
 STALLS = (
@@ -38,18 +40,21 @@ def _rate(name: str) -> str:
 
 
 _PEAK = "pct_of_peak_sustained"
+DRAM_BUSY = f"gpu__dram_throughput.avg.{_PEAK}_elapsed"
+L2_HITS = "lts__t_sector_hit_rate.pct"
+LOAD_EFFICIENCY = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct"
+STORE_EFFICIENCY = "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct"
 TABLE = (
     Shown("time under ncu", (TIME,), "ns", "lower", per_call=True),
-    Shown("DRAM bytes", (METRICS["dram"],), "bytes", "lower", per_call=True),
-    Shown("DRAM bytes", DRAM_PARTS, "bytes", "lower", per_call=True),
-    Shown("L2 bytes", (METRICS["l2"],), "bytes", "lower", per_call=True),
+    *(Shown("DRAM bytes", names, "bytes", "lower", per_call=True) for names in DRAM_BYTES),
+    Shown("L2 bytes", L2_BYTES, "bytes", "lower", per_call=True),
     Shown("L1 bytes", (METRICS["l1"],), "bytes", "lower", per_call=True),
     Shown("DRAM rate", (_rate(METRICS["dram"]),), "bytes/s", "higher"),
     Shown("DRAM rate", tuple(map(_rate, DRAM_PARTS)), "bytes/s", "higher"),
     Shown("L2 rate", (_rate(METRICS["l2"]),), "bytes/s", "higher"),
     Shown("L1 rate", (_rate(METRICS["l1"]),), "bytes/s", "higher"),
-    Shown("DRAM busy", (f"gpu__dram_throughput.avg.{_PEAK}_elapsed",), "%"),
-    Shown("L2 hit rate", ("lts__t_sector_hit_rate.pct",), "%", "higher"),
+    Shown("DRAM busy", (DRAM_BUSY,), "%"),
+    Shown("L2 hit rate", (L2_HITS,), "%", "higher"),
     Shown("L1 hit rate", ("l1tex__t_sector_hit_rate.pct",), "%", "higher"),
     Shown("tensor cores busy", (f"sm__pipe_tensor_cycles_active.avg.{_PEAK}_active",), "%", "higher"),
     Shown("issue slots busy", (f"smsp__issue_active.avg.{_PEAK}_active",), "%", "higher"),
@@ -57,8 +62,8 @@ TABLE = (
     Shown("occupancy", (f"sm__warps_active.avg.{_PEAK}_active",), "%", "higher"),
     Shown("registers a thread", ("launch__registers_per_thread",), "count"),
     Shown("shared bank conflicts", ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",), "count", "lower", True),
-    Shown("global load efficiency", ("smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",), "%", "higher"),
-    Shown("global store efficiency", ("smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct",), "%", "higher"),
+    Shown("global load efficiency", (LOAD_EFFICIENCY,), "%", "higher"),
+    Shown("global store efficiency", (STORE_EFFICIENCY,), "%", "higher"),
 )
 PROFILE = tuple(dict.fromkeys((*MEMORY, *(name for row in TABLE for name in row.names), *map(stall, STALLS))))
 

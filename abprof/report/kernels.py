@@ -25,6 +25,11 @@ def because(judged: Comparison | None) -> str:
     return "; ".join(words.clean(cause.text, _LONGEST) for cause in judged.causes) or NO_CAUSE
 
 
+def counted(judged: Comparison | None) -> bool:
+    """Whether a cause rests on Nsight Compute's counters, which have a section of their own."""
+    return judged is not None and any("ncu" in cause.evidence for cause in judged.causes or ())
+
+
 def sentence(judged: Comparison) -> str:
     """The causes with the change of time that they explain: `...; time +6.1 % [5.9, 6.3]`."""
     said = because(judged)

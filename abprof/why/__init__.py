@@ -14,7 +14,7 @@ from abprof import observe
 from abprof.evidence import Evidence
 from abprof.model import Cause, Comparison, Kernel, Run, Verdict
 
-from . import device, host, passes, phase
+from . import counters, device, host, passes, phase
 from .sides import Sides
 
 CHANGED: frozenset[Verdict] = frozenset({"slower", "faster", "slight"})
@@ -42,6 +42,9 @@ def causes(run: Run, item: Evidence, row: Comparison) -> tuple[Cause, ...] | Non
         found += phase.causes(sides)
     if not found and not passes.differ(sides):
         found = device.same_code(sides) if sides.on_gpu else host.same_code(sides)
+    counted = counters.of_row(run.profiles, sides)
+    if counted:
+        found += counters.causes(sides, counted)
     return tuple(found[:MOST])
 
 

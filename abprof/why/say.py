@@ -17,6 +17,14 @@ def ns(value: float) -> str:
     return f"{value:.3g} ns"
 
 
+def bytes_of(value: float) -> str:
+    """A number of bytes, to three digits."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g} bytes"
+
+
 def times(count: int) -> str:
     """`once`, `3 times`."""
     return "once" if count == 1 else f"{count} times"

@@ -1,0 +1,133 @@
+"""Causes that Nsight Compute's counters name: only where they changed, and are what the kernel waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from abprof.memory.recording import DRAM_PARTS
+from abprof.model import Comparison, KernelProfile, Profile
+from abprof.ncu.metrics import DRAM_BUSY, DRAM_BYTES, L2_BYTES, L2_HITS, LOAD_EFFICIENCY, STORE_EFFICIENCY, TIME
+from abprof.report.html import html
+from tests import blocks
+from tests.why import cases
+
+BASE = cases.recorded()["spill"]["base"]
+CELL = blocks.head().cells[0].id
+# A copy of 1 GB a call, as long as the rows of `cases` say.
+PLAIN = {TIME: 1e6, "dram__bytes.sum": 1e9, "lts__t_bytes.sum": 1e9, DRAM_BUSY: 88.0, L2_HITS: 50.0,
+         LOAD_EFFICIENCY: 100.0, STORE_EFFICIENCY: 100.0}  # fmt: skip
+
+
+def profile(arm: str, /, *kernels: dict[str, float], **fields: Any) -> Profile:
+    made = tuple(
+        KernelProfile(
+            name=f"copy_{i}", grid="1x1", block="32x1", kind="compute", launches=3, launches_a_call=1, metrics=of
+        )
+        for i, of in enumerate(kernels)
+    )
+    told = {"cell": CELL, "arm": arm, "purpose": "profile", "warmup": 1, "runs": 2, "kernels": made}
+    return Profile(**(told | fields))
+
+
+def judged(before: dict[str, float], after: dict[str, float], pct: float = 30.0, **fields: Any) -> Comparison:
+    """The same code on both sides, and these counters of it."""
+    profiles = profile("base", before), profile("target", after, **fields)
+    return cases.judged(BASE, BASE, pct, profiles=profiles)
+
+
+def counted(row: Comparison) -> list[str]:
+    return [cause.kind for cause in row.causes or () if "ncu" in cause.evidence]
+
+
+def test_more_bytes_of_a_kernel_that_waits_for_them() -> None:
+    row = judged(PLAIN, PLAIN | {TIME: 1.3e6, "dram__bytes.sum": 1.32e9})
+    assert cases.kinds(row) == ["same_code", "dram_traffic"]
+    text = "more DRAM traffic: 1 GB -> 1.32 GB a call with DRAM 88 % busy in copy_0"
+    assert (row.causes or ())[1].text == text
+
+
+def test_a_hit_rate_that_fell_is_told_with_it() -> None:
+    row = judged(PLAIN, PLAIN | {TIME: 1.3e6, "dram__bytes.sum": 1.32e9, L2_HITS: 41.0})
+    assert (row.causes or ())[1].text.endswith("88 % busy, L2 hit rate 50 -> 41 % in copy_0")
+
+
+def test_fewer_bytes_make_it_faster() -> None:
+    row = judged(PLAIN | {TIME: 1.3e6, "dram__bytes.sum": 1.32e9}, PLAIN, -23.0)
+    assert (row.verdict, counted(row)) == ("faster", ["dram_traffic"])
+
+
+def test_a_device_that_counts_reads_and_writes_apart() -> None:
+    parts = {name: value for name, value in PLAIN.items() if name not in DRAM_BYTES[0]}
+    before = parts | dict.fromkeys(DRAM_PARTS, 5e8)
+    row = judged(before, before | {TIME: 1.3e6, DRAM_PARTS[0]: 8.2e8})
+    assert counted(row) == ["dram_traffic"]
+
+
+@pytest.mark.parametrize("name", [LOAD_EFFICIENCY, STORE_EFFICIENCY])
+def test_accesses_that_are_coalesced_no_more(name: str) -> None:
+    row = judged(PLAIN, PLAIN | {TIME: 1.3e6, name: 50.0, L2_BYTES[0]: 1.9e9, "dram__bytes.sum": 1.32e9})
+    [cause] = [cause for cause in row.causes or () if "ncu" in cause.evidence]
+    what = "load" if name == LOAD_EFFICIENCY else "store"
+    assert cause.text == (
+        f"global memory is accessed less coalesced: {what} efficiency 100 -> 50 %, L2 bytes a call 1 GB -> 1.9 GB in copy_0"
+    )
+
+
+MORE = {"dram__bytes.sum": 1.32e9}
+
+
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        ({TIME: 1.3e6}, "the same bytes"),
+        ({TIME: 1.3e6, DRAM_BUSY: 59.0} | MORE, "the kernel does not wait for DRAM"),
+        ({TIME: 1.3e6, "dram__bytes.sum": 1.1e9}, "the bytes explain less than half"),
+        ({TIME: 1.3e6, "dram__bytes.sum": 0.7e9}, "fewer bytes do not slow it down"),
+        ({TIME: 1.0e6} | MORE, "under ncu the kernel takes no longer"),
+        ({TIME: 0.7e6} | MORE, "under ncu it is faster"),
+        ({TIME: 1.05e6, "dram__bytes.sum": 1.05e9}, "under ncu it changed by too little of the row's change"),
+        ({TIME: 1.3e6, L2_BYTES[0]: 1.9e9}, "accesses are as coalesced as they were"),
+        ({TIME: 1.3e6, LOAD_EFFICIENCY: 50.0}, "no more bytes are moved"),
+        ({TIME: 1.3e6, LOAD_EFFICIENCY: 91.0, L2_BYTES[0]: 1.9e9}, "accesses at the edges"),
+    ],
+)
+def test_counters_that_explain_nothing_are_no_cause(after: dict[str, float], why: str) -> None:
+    assert cases.kinds(judged(PLAIN, PLAIN | after)) == ["same_code"], why
+
+
+@pytest.mark.parametrize("fields", [{"status": "error"}, {"purpose": "memory"}, {"cell": "other"}, {"arm": "base:v"}])
+def test_one_arm_without_counters_names_nothing(fields: dict[str, str]) -> None:
+    row = judged(PLAIN, PLAIN | {TIME: 1.3e6} | MORE, **fields)
+    assert cases.kinds(row) == ["same_code"]
+
+
+@pytest.mark.parametrize("gone", [TIME, DRAM_BUSY, "dram__bytes.sum"])
+def test_a_counter_that_one_side_lacks_names_nothing(gone: str) -> None:
+    after = PLAIN | {TIME: 1.3e6} | MORE
+    row = judged(PLAIN, {name: value for name, value in after.items() if name != gone})
+    assert cases.kinds(row) == ["same_code"]
+
+
+def test_the_kernel_that_changed_most_stands_first_and_one_of_two_like_names_is_not_guessed() -> None:
+    slow = PLAIN | {TIME: 1.5e6, "dram__bytes.sum": 1.52e9}
+    both = profile("base", PLAIN, PLAIN), profile("target", PLAIN | {TIME: 1.1e6, "dram__bytes.sum": 1.1e9}, slow)
+    row = cases.judged(BASE, BASE, 30.0, profiles=both)
+    assert [cause.kernels for cause in row.causes or () if "ncu" in cause.evidence] == [("copy_1",), ("copy_0",)]
+    twice = tuple(one for one in profile("target", slow).kernels for _ in range(2))
+    row = cases.judged(BASE, BASE, 30.0, profiles=(both[0], profile("target", kernels=twice)))
+    assert counted(row) == []
+
+
+def test_an_unchanged_row_has_no_cause_whatever_was_counted() -> None:
+    row = judged(PLAIN, PLAIN | {TIME: 1.3e6} | MORE, 0.0)
+    assert (row.verdict, row.causes) == ("same", None)
+
+
+def test_the_page_links_the_cause_to_its_counters() -> None:
+    slow = PLAIN | {TIME: 1.3e6} | MORE
+    page = html(cases.run(BASE, BASE, 30.0, profiles=(profile("base", PLAIN), profile("target", slow))), [])
+    assert "in copy_0 (<a href=#counters>counters</a>)" in page
+    assert '<section id="counters">' in page
+    assert "#counters" not in html(cases.run(BASE, BASE, 30.0), [])
