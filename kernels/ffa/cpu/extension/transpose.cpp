@@ -1,5 +1,8 @@
 // Block lists the other way round, as a torch extension. Counting keeps query blocks in ascending order.
-#include <torch/extension.h>
+// Not torch/extension.h: all of torch's headers take a compiler more than twice as long.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <tuple>
 
