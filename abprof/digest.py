@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from abprof.model import Block, Outcome
+from abprof.model import REPORTED, Block, Outcome
 
 Column = NDArray[np.float64]
 _LESS = 0.8  # of the scatter as read
@@ -45,11 +45,12 @@ def digest(block: Block) -> Digest:
     if (values < 0).any():
         raise ValueError(f"{block.cell}, epoch {block.epoch}: a time that is not positive and finite in a kept round")
     calls = f"{block.calls} call{'s' if block.calls != 1 else ''} a turn"
+    protocol = block.rule if block.metric == REPORTED else f"{block.timer}, {calls}"
     present = [(i, arm) for i, arm in enumerate(block.arms) if not np.isnan(values[i]).all()]
     return Digest(
         epoch=block.epoch,
         metric=block.metric,
-        protocol=f"{block.timer}, {calls}",
+        protocol=protocol,
         outcomes=block.outcomes,
         values={arm: values[i] for i, arm in present},
         walls={arm: walls[i] for i, arm in present},

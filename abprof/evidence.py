@@ -13,6 +13,7 @@ import numpy as np
 from abprof import stats
 from abprof.digest import Column, Digest, at_one_clock, digest
 from abprof.model import (
+    JUDGED_METRIC,
     SEQUENTIAL_METRICS,
     SUSTAINED,
     UNJUDGED_METRICS,
@@ -61,7 +62,7 @@ class Evidence:
     quick: bool
     allow_wrong: bool
     attempts: int  # distinct epochs that tried this cell
-    metric: str  # the judged one: gpu_span or wall
+    metric: str  # the judged one: gpu_span, wall or reported
     blocks: tuple[Block, ...] = field(repr=False)
     read: tuple[Digest, ...] = field(default=(), repr=False)  # as they were read, where `digests` are at one clock
     sequential: tuple[Block, ...] = field(default=(), repr=False)  # timed as others do: one round, a turn a side
@@ -200,7 +201,7 @@ def _evidence(run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof]
 
 def _judged(run: Run, cell: Cell) -> str:
     judge = next((w.judge for w in run.workloads if w.name == cell.workload), run.settings.judge)
-    return "gpu_span" if judge == "gpu" else "wall"
+    return JUDGED_METRIC[judge]
 
 
 # ---------------------------------------------------------------- arms

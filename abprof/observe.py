@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from abprof import stats
 from abprof.evidence import Evidence
-from abprof.model import SUSTAINED, Block, Census, Metric, Observation, Outcome, Value
+from abprof.model import REPORTED, SUSTAINED, Block, Census, Metric, Observation, Outcome, Value
 
 _PAUSE = 120.0  # seconds between two blocks: longer, and the second is of a later invocation (rerun, --resume)
 
@@ -18,7 +18,10 @@ def observe(evidence: Mapping[str, Evidence]) -> tuple[Observation, ...]:
 
 
 def busy_share(blocks: Sequence[Block]) -> float | None:
-    """Time inside turns over the time from the first block to the last, starts of workers included (0 to 1)."""
+    """Time inside turns over the time from the first block to the last, starts of workers included (0 to 1); None where
+    there is none, or it is not known."""
+    if any(block.metric == REPORTED for block in blocks):
+        return None  # of what one process said, nobody knows when it was
     inside = sum(turn.end - turn.start for block in blocks for row in block.rounds for turn in row) / 1e9
     wall = _wall(blocks)
     return inside / wall if wall else None

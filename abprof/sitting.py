@@ -7,13 +7,26 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import msgspec
 
 from abprof import turns, wire
 from abprof.crew import Crew
-from abprof.model import Arm, Block, Cell, Census, CheckResult, MachineState, Outcome, Settings, Status, Turn
+from abprof.model import (
+    JUDGED_METRIC,
+    Arm,
+    Block,
+    Cell,
+    Census,
+    CheckResult,
+    Judge,
+    MachineState,
+    Outcome,
+    Settings,
+    Status,
+    Turn,
+)
 from abprof.outside import Outside, why_not
 from abprof.proc import WorkerDied, WorkerFault, WorkerHung
 from abprof.protocols import Device
@@ -33,7 +46,7 @@ class Request:
     check: bool  # correctness too: the first sitting of a cell in this invocation
     profile: bool  # a profiled pass before the turns: what a call launches,
     phases: bool  # and the phases that the workload declares
-    judge: Literal["gpu", "wall"]
+    judge: Judge
     timeout: float
     share: float = 1.0  # of the rounds that the rules give (abprof/budget.py)
     rounds: int | None = None  # instead of those, where earlier epochs tell (abprof/allocation.py)
@@ -85,7 +98,7 @@ class Sitting:
         return Block(
             epoch=self.request.epoch,
             cell=self.request.cell.id,
-            metric="gpu_span" if self.request.judge == "gpu" else "wall",
+            metric=JUDGED_METRIC[self.request.judge],
             timer=pace.timer if pace else "",
             calls=pace.calls if pace else 0,
             rule=pace.rule if pace else "",

@@ -7,8 +7,8 @@ Units: times in nanoseconds, memory in bytes, changes in per cent of time (negat
 
 from __future__ import annotations
 
-from abprof.model.asked import Arm, Band, Cell, Checkout, Package, Phase, Side, Sweep, Workload
-from abprof.model.base import Record, Status, Value, Verdict
+from abprof.model.asked import Arm, Band, Cell, Checkout, Command, Package, Phase, Side, Sweep, Workload
+from abprof.model.base import Judge, Record, Status, Value, Verdict
 from abprof.model.built import Artefact, Build, Failure, Function, Kernel, Proof
 from abprof.model.judged import Advice, Cause, Comparison, Header, Metric, Observation
 from abprof.model.measured import Block, Census, CheckResult, Launch, MachineState, Outcome, Range, Trace, Turn
@@ -26,13 +26,19 @@ TURN_LENGTH, ALONE, IDLE_SECOND = "turn_length", "one_worker", "idle_second_work
 SUSTAINED = "gpu_sustained"
 UNJUDGED_METRICS = (*SEQUENTIAL_METRICS, TURN_LENGTH, ALONE, IDLE_SECOND, SUSTAINED)
 
+# What a command says of itself: judged, with a weaker guarantee (abprof/reported/, abprof/guarantees.py).
+REPORTED = "reported"
+JUDGED_METRIC: dict[Judge, str] = {"gpu": "gpu_span", "wall": "wall", "reported": REPORTED}
+
 POWER_CAP = "software power cap"  # in MachineState.throttle: the device slowed down to stay within its power limit
 
 __all__ = [
     "ALONE",
     "DO_BENCH_METRIC",
     "IDLE_SECOND",
+    "JUDGED_METRIC",
     "POWER_CAP",
+    "REPORTED",
     "SCHEMA",
     "SEED_METRIC",
     "SEQUENTIAL_METRICS",
@@ -51,10 +57,12 @@ __all__ = [
     "Census",
     "CheckResult",
     "Checkout",
+    "Command",
     "Comparison",
     "Failure",
     "Function",
     "Header",
+    "Judge",
     "Kernel",
     "KernelProfile",
     "Launch",

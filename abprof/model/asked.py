@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from abprof.model.base import Record, Value
+from abprof.model.base import Judge, Record, Value
 
 
 class Side(Record, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class Workload(Record, frozen=True, kw_only=True):
     kernel: str
     suite: str
     axes: tuple[str, ...]
-    judge: Literal["gpu", "wall"]
+    judge: Judge
     variants: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     phases: tuple[Phase, ...] = ()
@@ -79,6 +79,14 @@ class Workload(Record, frozen=True, kw_only=True):
     sweep: Sweep | None = None
     sha256: str = ""
     text: str = ""
+
+
+class Command(Record, frozen=True, kw_only=True):
+    """A command that times itself, run once a process on each side: `abprof BASE TARGET -- ARGV` (abprof/reported/)."""
+
+    argv: tuple[str, ...]  # as typed: {worktree}, {build_dir} and {side} are filled in for each side
+    build: tuple[str, ...] = ()  # argv that is run once in each side's worktree before it
+    env: dict[str, str] = {}  # its variables beside the environment's, likewise to be filled in
 
 
 class Cell(Record, frozen=True, kw_only=True):

@@ -101,8 +101,8 @@ class Block(Record, frozen=True, kw_only=True):
 
     epoch: int
     cell: str
-    metric: str  # the judged metric: gpu_span or wall
-    timer: str  # cuda_event, cpu_clock, simulated
+    metric: str  # the judged metric: gpu_span, wall or reported
+    timer: str  # cuda_event, cpu_clock, simulated, or `the command` of a run whose times are reported
     calls: int  # calls per turn, the same on all arms
     rule: str  # why this timer and turn length
     arms: tuple[str, ...]

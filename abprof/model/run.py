@@ -5,8 +5,8 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from abprof.model.asked import Arm, Cell, Side, Workload
-from abprof.model.base import Record
+from abprof.model.asked import Arm, Cell, Command, Side, Workload
+from abprof.model.base import Judge, Record
 from abprof.model.built import Build, Kernel, Proof
 from abprof.model.judged import Advice, Comparison, Header, Observation
 from abprof.model.measured import Trace
@@ -23,7 +23,7 @@ class Settings(Record, frozen=True, kw_only=True):
     budget: float = 600.0  # seconds of measuring
     quick: bool = False
     protocol: Literal["abprof", "seed", "do_bench"] = "abprof"  # what else times the same cells
-    judge: Literal["gpu", "wall"] = "wall"
+    judge: Judge = "wall"
     sustained: Literal["auto", "always", "never"] = "auto"  # which cells are measured without a pause, too
     allow_wrong: bool = False
     fail_on: tuple[str, ...] = ("slower", "broken")
@@ -112,6 +112,7 @@ class Run(Record, frozen=True, kw_only=True):
     sides: tuple[Side, ...]
     workloads: tuple[Workload, ...]
     workloads_from: str = ""  # folder and content hash
+    command: Command | None = None  # in the place of workloads: a run of a command that times itself
     waivers: tuple[Waiver, ...] = ()  # of base's commit
     night: Night | None = None  # of `abprof nightly`
     arms: tuple[Arm, ...]

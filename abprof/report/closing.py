@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from abprof.guarantees import weaker
 from abprof.model import Cell, Observation, Run, Side, Workload
 from abprof.sentence import base_not_ok, undecided_row
 
@@ -130,6 +131,7 @@ def findings(run: Run) -> Iterator[str]:
     """The run's sentence and own warnings, then its broken and its undecided cells."""
     yield ""
     yield words.clean(run.header.sentence, 1000) if run.header else "Nothing was judged."
+    yield from weaker(run)
     if run.status != "complete":
         yield f"This run is {run.status}: what is missing was not measured."
     for advice in run.warnings:

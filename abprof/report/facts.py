@@ -5,11 +5,13 @@ Each function returns (label, text) pairs that every page shows in its own way.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from abprof import waivers
-from abprof.model import UNJUDGED_METRICS, Block, Comparison, Machine, Run
+from abprof.guarantees import weaker
+from abprof.model import JUDGED_METRIC, REPORTED, UNJUDGED_METRICS, Block, Command, Comparison, Machine, Run
 from abprof.observe import busy_share, check_share
 from abprof.sentence import inside_margin, outside_margin
 
@@ -33,10 +35,13 @@ GLOSSARY: Facts = [
 ]  # fmt: skip
 
 
+_CLOCKS = {"gpu_span": "GPU time", "wall": "wall clock", REPORTED: "what the command says of itself"}
+
+
 def trust(run: Run, blocks: Sequence[Block]) -> Facts:
     """Why this run may be believed, or may not."""
     header = run.header
-    found: Facts = []
+    found: Facts = [("guarantee", text) for text in weaker(run)]
     if header and len(run.sides) > 1:
         found.append(("trusted", _trusted(run)))
     found += controls(run) or [("controls", _no_controls(run))]
@@ -78,13 +83,16 @@ def method(run: Run, blocks: Sequence[Block]) -> Facts:
     found: Facts = [
         *(rules if len(run.sides) > 1 or run.comparisons or run.within else []),
         *_families(run),
-        ("protocol", settings.protocol + (", one epoch (--quick)" if settings.quick else "")),
-        ("judged by", _judged_by(measured) or ("GPU time" if settings.judge == "gpu" else "wall clock")),
+        ("protocol", _protocol(run)),
+        ("judged by", _judged_by(measured) or _CLOCKS[JUDGED_METRIC[settings.judge]]),
         *(("allowed", "wrong outputs are timed too (--allow-wrong)") for _ in range(settings.allow_wrong)),
     ]
     for (metric, timer, calls, rule), cells in ways.items():
-        text = f"{metric} by {timer}, {words.plural(calls, 'call')} a turn: {words.clean(rule)}"
+        by = f"{metric} by {timer}" + ("" if metric == REPORTED else f", {words.plural(calls, 'call')} a turn")
+        text = f"{by}: {words.clean(rule)}"
         found.append((words.plural(cells, "cell"), text))
+    if run.command:
+        return [*found, *_command(run.command)]
     found.append(
         ("conventions", ", ".join(sorted({words.clean(c.convention) for c in run.cells if c.convention})) or "-")
     )
@@ -106,6 +114,18 @@ def environment(run: Run) -> Facts:
     """Environment variables the workers had, and the names of those kept from them."""
     withheld = ", ".join(words.clean(name) for name in run.withheld)
     return [*_foreign(run.environment), *([("withheld", withheld)] if withheld else [])]
+
+
+def _protocol(run: Run) -> str:
+    own = "the command's own" if run.command else run.settings.protocol
+    return own + (", one epoch (--quick)" if run.settings.quick else "")
+
+
+def _command(command: Command) -> Facts:
+    """What was run on each side, as it was typed or configured."""
+    found = [("command", words.clean(shlex.join(command.argv), LONGEST))]
+    found += [("built by", words.clean(shlex.join(command.build), LONGEST))] if command.build else []
+    return [*found, *((f"with {words.clean(name, 80)}", words.clean(value)) for name, value in command.env.items())]
 
 
 _FEW = 4  # compiled kernels of a build that are named in its line
@@ -188,6 +208,8 @@ def _families(run: Run) -> Facts:
 
 
 def _proofs(run: Run) -> str:
+    if run.command:
+        return "none can be given: what a command's processes load is not seen"
     if not run.proofs:
         return words.NOT_RECORDED
     bad = [proof for proof in run.proofs if not proof.ok]
@@ -248,7 +270,7 @@ def _judged(blocks: Iterable[Block]) -> list[Block]:
 
 def _judged_by(measured: Iterable[Block]) -> str:
     metrics = {block.metric for block in measured}
-    names = ["GPU time"] * bool(metrics - {"wall"}) + ["wall clock"] * ("wall" in metrics)
+    names = [name for metric, name in _CLOCKS.items() if metric in metrics]
     return " or ".join(names) + (", by workload" if len(names) > 1 else "")
 
 

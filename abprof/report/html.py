@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup, escape
 
+from abprof import guarantees
 from abprof.bundled import bundled
 from abprof.model import Block, Run
 
@@ -68,6 +69,7 @@ def html(run: Run, blocks: Sequence[Block]) -> str:
         facts=facts,
         kernels=kernels,
         failures=failures,
+        guarantees=guarantees,
         lines=lines,
         sections=sections,
         surroundings=surroundings,

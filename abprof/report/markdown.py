@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from abprof import guarantees
 from abprof.model import Block, Run
 
 from . import beside, counters, facts, failures, kernels, lines, sampled, sections, surroundings, traces, view, words
@@ -23,6 +24,7 @@ def markdown(run: Run, blocks: Sequence[Block]) -> str:
         facts=facts,
         kernels=kernels,
         failures=failures,
+        guarantees=guarantees,
         lines=lines,
         sections=sections,
         surroundings=surroundings,

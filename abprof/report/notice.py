@@ -9,6 +9,7 @@ from pathlib import Path
 
 from abprof import __version__, waivers
 from abprof.errors import AbprofError
+from abprof.guarantees import weaker
 from abprof.model import Comparison, Run, Side
 from abprof.publish import notice as made
 from abprof.publish.notice import Counts, Notice, Ref, Row, Tally, Trouble, Warned
@@ -59,7 +60,7 @@ def notice(run: Run, folder: Path | None = None) -> Notice:
         troubles=tuple(troubles[: made.MOST_FAILURES]),
         troubles_left_out=max(0, len(troubles) - made.MOST_FAILURES),
         warnings=tuple(_warnings(run))[:20],
-        notes=tuple(words.clean(note, TEXT) for note in (*run.notes, *_waived(run)))[:20],
+        notes=tuple(words.clean(note, TEXT) for note in (*weaker(run), *run.notes, *_waived(run)))[:20],
         environment=tuple((words.clean(k, NAME), words.clean(v, TEXT)) for k, v in facts.machine(run))[
             : made.MOST_FACTS
         ],

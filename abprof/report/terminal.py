@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from abprof.guarantees import weaker
 from abprof.model import Run
 
 from . import beside, closing, facts, failures, kernels, lines, sections, view, words
@@ -73,6 +74,8 @@ def show(run: Run, console: Console, folder: Path, *, everything: bool = False) 
     for line in closing.fluctuations(run):
         console.print(Text(line), soft_wrap=True)
     console.print()
+    for line in weaker(run):
+        _say(console, line, "yellow")
     for label, text in facts.controls(run):
         _say(console, f"{label}: {text}", "dim")
     if run.status != "complete":

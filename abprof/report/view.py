@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from abprof.model import Arm, Cell, Comparison, Observation, Run, Side, Verdict, Workload
+from abprof.model import JUDGED_METRIC, Arm, Cell, Comparison, Observation, Run, Side, Verdict, Workload
 
 from . import words
 
@@ -89,7 +89,7 @@ def groups(run: Run) -> tuple[Group, ...]:
 
 def judged_metric(run: Run, workload: Workload, seen: Observation | None = None) -> str:
     """The name of the metric verdicts are made by; the wall clock when a GPU's is asked for and was not recorded."""
-    name = "gpu_span" if workload.judge == "gpu" and run.settings.judge == "gpu" else "wall"
+    name = JUDGED_METRIC["wall" if workload.judge == "gpu" and run.settings.judge != "gpu" else workload.judge]
     if seen and seen.metrics and name not in seen.metrics:
         return next((other for other in ("gpu_span", "gpu_busy", "wall") if other in seen.metrics), name)
     return name
