@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from abprof.errors import AbprofError
-from abprof.model import Night, Package, Record, Settings
+from abprof.model import Judge, Night, Package, Record, Settings
 
 
 class Config(Record, frozen=True):
@@ -55,6 +55,7 @@ class Config(Record, frozen=True):
     no_wait: bool = False
     no_peers: bool = False
     peer: tuple[str, ...] = ()  # of the workloads' peers only these; "all": every one; (): those they measure unasked
+    command: tuple[str, ...] = ()  # argv of one that times itself, in the place of workloads
     arguments: tuple[str, ...] = ()
     night: Night | None = None  # of a nightly job
     file: File | None = None
@@ -67,7 +68,7 @@ class Config(Record, frozen=True):
             self, file=file, preset=self.preset or default.preset or "default", budget=budget
         )
 
-    def settings(self, kind: str, judge: Literal["gpu", "wall"]) -> Settings:
+    def settings(self, kind: str, judge: Judge) -> Settings:
         """The verdict's settings on this kind of device ("cpu", "cuda", "simulated")."""
         file = self.file or File()
         threshold, margin = self._percents(kind)
@@ -150,6 +151,13 @@ class Environment(Record, frozen=True):
     allow: tuple[str, ...] = ()
 
 
+class CommandEntry(Record, frozen=True):
+    """The `[command]` table: what `-- COMMAND` needs on each side."""
+
+    build: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+
+
 class File(Record, frozen=True):
     """abprof.toml, or [tool.abprof] of pyproject.toml."""
 
@@ -158,6 +166,7 @@ class File(Record, frozen=True):
     workloads: str = ""  # folder of the workloads, relative to the file
     defaults: Defaults = Defaults()
     environment: Environment = Environment()
+    command: CommandEntry = CommandEntry()
     python: dict[str, str] = {}
     threshold: tuple[Threshold, ...] = ()
 

@@ -63,7 +63,9 @@ def look_around(config: Config, view: View) -> Place:
         view.say(line)
     repository = repo.open_repository(Path(config.repo), cache=cache)
     file = _file(repository, config)
-    kernel_paths = tuple(entry.path for entry in file.kernels.values() if entry.path) or ("kernels",)
+    kernel_paths: tuple[str, ...] = tuple(entry.path for entry in file.kernels.values() if entry.path) or ("kernels",)
+    if config.command:
+        kernel_paths = ()  # what it runs, nobody knows
     sides, notes = repo.resolve(repository, config.specs, kernel_paths=kernel_paths)
     if os.environ.get("CI"):
         file = _file_at(repository, sides[0])  # should base have moved since it was asked for its kernels' paths

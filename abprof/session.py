@@ -24,6 +24,8 @@ from abprof.prepare import Again, Plan, broken_workloads, build_kernels, lay_gro
 from abprof.probes.after import probed
 from abprof.record import Record, new_folder
 from abprof.repo import leases
+from abprof.reported import epochs as reported
+from abprof.reported.bench import ready
 from abprof.runfolder import RunFolder
 from abprof.sequential import one_after_the_other
 from abprof.sustained import chosen, sustained
@@ -39,6 +41,8 @@ def run(config: Config, view: View, also: Study | None = None) -> tuple[Run, Pat
     Raises AbprofError for what the user can mend; ^C ends measuring, and the report is written all the same.
     """
     with begun(config, view) as (place, folder, trees):
+        if config.command:
+            return measure_command(place, folder, trees, view).finish(), folder.path
         plan = make_plan(place, trees, folder.logs, view)
         record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id), [], view)
         measure(place, plan, record, view, also)
@@ -55,6 +59,8 @@ def again(
     head, blocks, notes = runfolder.read(path)
     if not head.settings.timed:
         raise AbprofError("nothing was timed in this run", where=str(path), advice="start a new one: abprof run")
+    if head.command:
+        raise AbprofError("a run of a command cannot be gone on with yet", where=str(path), advice="start a new one")
     folder = RunFolder(path.parent if path.is_file() else path)
     if resume and head.status == "complete":
         return head, folder.path
@@ -144,6 +150,20 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
             record.add(trace)
         chains = plan.shop.toolchain.values()
         record.read_kernels(Reader(place.cache / "code", [chain.get("prefix", "") for chain in chains]))
+
+
+def measure_command(place: Place, folder: RunFolder, trees: Sequence[Checkout], view: View) -> Record:
+    """The same of a command that times itself, which nothing can be built, checked or proved for."""
+    bench = ready(place, trees, folder.logs, view)
+    record = Record(folder, msgspec.structs.replace(bench.head, id=folder.id), [], view)
+    with interruptible(record):
+        record.start(())
+        with view.measuring():
+            for block in reported.epochs(
+                bench, place.device, record.wanted, view.warn, first=record.next_epoch, budget=place.config.budget
+            ):
+                record.add(block)
+    return record
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from abprof.cli import app
-from abprof.config import Defaults, Environment, File, PackageEntry, Threshold, parse_file
+from abprof.config import CommandEntry, Defaults, Environment, File, PackageEntry, Threshold, parse_file
 from abprof.errors import AbprofError, Exit
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Scenario, Time, Workload
@@ -57,7 +57,9 @@ def follow(lab: Lab, command: str) -> Result:
     recorded = {name: str(ROOT / "tests" / "data" / "ncu" / name) for name in ("a.csv", "b.csv")}
     csv = {"BASE": "profile_dense_main", "TARGET": "profile_dense_optimize_ffa", "OUT": "out"}
     words = [
-        str(folder / f"{csv[word[:-4]]}.csv")
+        "--help"  # of a command: tests/reported runs them
+        if word == "--"
+        else str(folder / f"{csv[word[:-4]]}.csv")
         if word[:-4] in csv
         else str(folder)
         if word in ("RUN", "RUN1", "RUN2")
@@ -212,6 +214,7 @@ SECTIONS = {
     PackageEntry: "`[kernels.NAME]`",
     Defaults: "`[defaults]`",
     Environment: "`[environment]`",
+    CommandEntry: "`[command]`",
     Threshold: "`[[threshold]]`",
 }
 

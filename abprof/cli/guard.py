@@ -14,6 +14,7 @@ from typing import Any
 
 import typer
 
+from abprof.cli.program import before
 from abprof.cli.variables import USAGE, usage
 from abprof.errors import AbprofError, Exit
 
@@ -56,7 +57,7 @@ def _read_no_more() -> None:
 
 
 def _refuse(error: AbprofError, argv: Sequence[str]) -> int:
-    if "--json" in argv:
+    if "--json" in before(list(argv)):
         print(json.dumps(error.as_json()))
     print(f"abprof: {error.line}", file=sys.stderr)
     return Exit.CANNOT_RUN

@@ -10,31 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from abprof.cli import shared
 from abprof.cli.completion import refs as complete_refs
 from abprof.cli.guard import while_read
+from abprof.cli.program import BeforeProgram
+from abprof.cli.program import program as behind
 from abprof.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
     from abprof.report.memory import Group
 
 _FORMATS = ("md", "csv", "json")
-_PROGRAM = "abprof.program"  # in the context: what stands behind `--`
 _ALWAYS = {"warmup", "runs", "out", "format", "json"}
 _BESIDE = {"--from": {*_ALWAYS, "from_", "kernel"}, "-- PROGRAM": {*_ALWAYS, "kernel", "nvtx", "export", "quiet"}}
 _NOT_BESIDE_REFS = {"from_", "kernel", "nvtx", "export"}
-
-
-class BeforeProgram(TyperCommand):
-    """A command line behind which a whole other one may stand: `-- PROGRAM ITS ARGS`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read what is before the `--`."""
-        own = args[: args.index("--")] if "--" in args else args
-        ctx.meta[_PROGRAM] = args[len(own) + 1 :] if len(own) < len(args) else None
-        return super().parse_args(ctx, own)
 
 
 def register(app: typer.Typer) -> None:
@@ -103,7 +93,7 @@ def memory(
     runs is refused (exit code 2). docs/MEMORY.md has the rules.
     """
     options = dict(locals())
-    program: list[str] | None = ctx.meta[_PROGRAM]
+    program = behind(ctx)
     asked = [name for name, given in (("BASE", refs), ("--from", from_), ("-- PROGRAM", program)) if given]
     if len(asked) != 1:
         what = f"{asked[0]} with {asked[1]}" if asked else "of what?"

@@ -59,6 +59,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         no_wait=options["no_wait"],
         no_peers=not options["peers"],
         peer=_asked_peers(options),
+        command=tuple(options.get("command", ())),
         arguments=tuple(argv),
     )
 

@@ -13,6 +13,7 @@ import typer
 from abprof.cli import shared
 from abprof.cli.completion import refs as complete_refs
 from abprof.cli.guard import while_read
+from abprof.cli.program import BeforeProgram, program
 from abprof.cli.shared import MATRIX, MEASURING, OUTPUT, PLACE, Many
 from abprof.cli.variables import FromEnvironment, as_given
 from abprof.errors import AbprofError, Exit
@@ -30,10 +31,35 @@ _BESIDE_RESUME = {
     "verbose": "--verbose",
 }
 
+_OF_WORKLOADS = {
+    "kernels",
+    "workloads",
+    "workloads_from",
+    "preset",
+    "set_",
+    "cell",
+    "peers",
+    "peer",
+    "python",
+    "protocol",
+    "sustained",
+    "probe",
+    "allow_wrong",
+    "autotune",
+    "check",
+    "rebuild",
+    "dry_run",
+    "resume",
+}
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("run", help=run.__doc__, cls=FromEnvironment)(run)
+    app.command("run", help=run.__doc__, cls=_Run)(run)
+
+
+class _Run(BeforeProgram, FromEnvironment):
+    """Its options come from the environment too, and behind `--` a command may stand."""
 
 
 def defaults() -> dict[str, Any]:
@@ -52,8 +78,8 @@ def run(
     refs: Annotated[
         Many,
         typer.Argument(
-            metavar="BASE [TARGET]...",
-            help="Refs, or `.`, or BASE...TARGET (merge base).",
+            metavar="BASE [TARGET]... [-- COMMAND]",
+            help="Refs, or `.`, or BASE...TARGET (merge base); behind -- a command that times itself.",
             autocompletion=complete_refs,
         ),
     ] = [],  # noqa: B006
@@ -158,6 +184,9 @@ def run(
     Both sides go into worktrees of their own, their kernel packages are built with the compiler's output on show, and
     isolated processes take turns on the device until each cell is decided or the budget is spent.
 
+    `abprof BASE TARGET -- COMMAND ARGS` runs a command on each side in turns that prints `name,ms` lines, CSV or JSON: its
+    own timing is judged, and nothing is checked or proved.
+
     An option that takes a value is also read from the environment: ABPROF_THRESHOLD for --threshold.
     """
     options = dict(locals())
@@ -174,7 +203,10 @@ def _run(ctx: typer.Context, options: Mapping[str, Any]) -> int:
         return _resume(ctx, options)
     if not options["refs"]:
         raise AbprofError("which refs?", advice="abprof BASE TARGET, or abprof run REF for one branch alone")
-    config = config_from(options, sys.argv[1:])
+    command = program(ctx)
+    if command is not None:
+        _refuse_beside_command(ctx, command)
+    config = config_from({**options, "command": command or ()}, sys.argv[1:])
     view = View(quiet=options["quiet"], verbose=options["verbose"])
     if config.dry_run:
         return _show_plan(session.dry_run(config, view), options["json"], peers=options["peers"])
@@ -206,6 +238,16 @@ def _refuse_beside_resume(ctx: typer.Context) -> None:
             beside = ", ".join(name for name in _BESIDE_RESUME.values() if name)
             advice = f"beside --resume go {beside}"
             raise AbprofError("an interrupted run goes on as it began", where=param.opts[0], advice=advice)
+
+
+def _refuse_beside_command(ctx: typer.Context, command: list[str]) -> None:
+    """Raises AbprofError for an option that only workloads follow, and for no command at all."""
+    if not command:
+        raise AbprofError("there is no command", where="--", advice="abprof BASE TARGET -- python bench.py")
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name) if param.name else None
+        if param.name in _OF_WORKLOADS and source and source.name == "COMMANDLINE":
+            raise AbprofError("goes with workloads, not with a command", where=param.opts[0], advice="leave it out")
 
 
 def show(finished: Run, folder: Path, *, json: bool, everything: bool) -> int:

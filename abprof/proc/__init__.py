@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abprof.proc.faults import WorkerDied, WorkerFault, WorkerHung
 from abprof.proc.log import LOG_LIMIT, Log
+from abprof.proc.printing import printing
 from abprof.proc.strays import MARK, no_orphans
 from abprof.proc.tools import Watching, foreground, logged, output
 from abprof.proc.worker import Worker
@@ -26,4 +27,5 @@ __all__ = [
     "logged",
     "no_orphans",
     "output",
+    "printing",
 ]

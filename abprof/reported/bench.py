@@ -1,0 +1,196 @@
+"""Getting a command ready: its worktrees built, its first run on every side, and the cells that this told."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from abprof import __version__, environment, plan, proc
+from abprof.errors import AbprofError
+from abprof.model import SCHEMA, Arm, Cell, Checkout, Command, Run, Setup, Workload
+from abprof.place import Place
+from abprof.proc import WorkerDied
+from abprof.reported.process import Ended, Stand, run
+from abprof.view import View
+
+NAME = "command"  # of its only workload, whose cells are the names that it prints
+AXIS = "name"
+CONTROL = "control"
+_PLACES = ("worktree", "build_dir", "side")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the epochs stand on: everything that was settled before the first of them."""
+
+    head: Run
+    stands: dict[str, Stand]  # side id -> how it runs there
+    arms: dict[str, tuple[Arm, ...]]  # cell id -> who takes turns in it
+    names: frozenset[str]  # that the first run printed on any side
+    logs: Path
+    timeout: float
+
+
+def ready(place: Place, trees: Sequence[Checkout], logs: Path, view: View) -> Bench:
+    """Build, run the command once on every side without counting it, and lay out the cells.
+
+    Raises AbprofError when it runs on no side, prints no times on any, or no cell is left.
+    """
+    command = _command(place)
+    mode = environment.mode(place.config.env, os.environ)
+    env, withheld = environment.clean(os.environ, mode, place.file.environment.allow)
+    env |= place.file.environment.set
+    stands = {tree.side.id: _stand(place, tree, command, env) for tree in trees}
+    notes = (*place.notes, *_unlike(trees, command.argv))
+    for line in notes:
+        view.say(line)
+    for stand in stands.values():
+        _build(stand, command, logs, place.config.build_timeout, view)
+    first = {side: _first(stand, logs, place.config.timeout, view) for side, stand in stands.items()}
+    if all(ended.status != "ok" for ended in first.values()):
+        side, ended = next(iter(first.items()))
+        where = f"{Path(command.argv[0]).name} on {side}"
+        raise AbprofError(ended.reason, where=where, advice="docs/ADOPT.md says what a command prints")
+    cells = plan.select(_cells(first), place.config.only)
+    arms = _arms(place, cells)
+    every = tuple({arm.id: arm for row in arms.values() for arm in row}.values())
+    head = _head(place, command, cells, every, notes, withheld)
+    names = frozenset(name for ended in first.values() for name in ended.readings.times)
+    return Bench(head, stands, arms, names, logs, place.config.timeout)
+
+
+def log(logs: Path, side: str) -> Path:
+    """Where all is kept that the command says on a side."""
+    return logs / f"command-{side}.log"
+
+
+# ---------------------------------------------------------------- where it runs
+
+
+def _command(place: Place) -> Command:
+    """As typed, with what abprof.toml adds."""
+    entry = place.file.command
+    return Command(argv=place.config.command, build=entry.build, env=entry.env)
+
+
+def _stand(place: Place, tree: Checkout, command: Command, env: dict[str, str]) -> Stand:
+    """The command on one side. Its caches are the side's own and last as long as the run."""
+    own = Path(tree.path).parent / NAME / tree.side.id
+    places = {"worktree": tree.path, "build_dir": str(own / "out"), "side": tree.side.id}
+    (own / "out").mkdir(parents=True)
+    extra = environment.fill(command.env, "abprof.toml [command.env]", **places)
+    given = environment.worker(env, own / "caches", place.device.worker, extra)
+    return Stand(tree.side.id, filled(command.argv, places), given, Path(tree.path))
+
+
+def filled(argv: Sequence[str], places: dict[str, str]) -> tuple[str, ...]:
+    """The words with {worktree}, {build_dir} and {side} filled in; any other brace is the command's own."""
+    words = list(argv)
+    for name in _PLACES:
+        words = [word.replace(f"{{{name}}}", places[name]) for word in words]
+    return tuple(words)
+
+
+def _unlike(trees: Sequence[Checkout], argv: Sequence[str]) -> list[str]:
+    """A line for each file that the command names and that is not the same on all sides: every side runs its own."""
+    lines = []
+    for word in argv:
+        if word.startswith("/") or "\0" in word or len(word) > 1000:
+            continue
+        files = [Path(tree.path) / word for tree in trees]
+        there = [file for file in files if file.is_file()]
+        if there and (len(there) < len(files) or len({file.read_bytes() for file in there}) > 1):
+            lines.append(f"{word} is not the same on all sides: each runs its own, so what it measures may differ too")
+    return lines
+
+
+def _build(stand: Stand, command: Command, logs: Path, timeout: float, view: View) -> None:
+    """The build of abprof.toml, in this side's worktree. Raises AbprofError: without it nothing could be compared."""
+    if not command.build:
+        return
+    places = {"worktree": str(stand.cwd), "side": stand.side, "build_dir": _build_dir(stand)}
+    argv, to = filled(command.build, places), log(logs, stand.side)
+    view.say(f"{stand.side}: building")
+    try:
+        code = proc.logged(argv, env=stand.env, cwd=stand.cwd, log=to, timeout=timeout)
+        why = f"exit code {code}" if code else ""
+    except WorkerDied as died:
+        why = died.reason
+    if why:
+        said = to.read_text(errors="replace").strip().splitlines() if to.exists() else []
+        what = f"{why}{f': {said[-1]}' if said else ''}"
+        raise AbprofError(what, where=f"the build of {stand.side}", advice="abprof.toml [command] names it")
+
+
+def _build_dir(stand: Stand) -> str:
+    return str(stand.cwd.parent / NAME / stand.side / "out")
+
+
+# ---------------------------------------------------------------- what it measures
+
+
+def _first(stand: Stand, logs: Path, timeout: float, view: View) -> Ended:
+    """A run that is not counted: it fills the side's caches, and tells the names."""
+    ended = run(stand, "at first, not counted", log(logs, stand.side), timeout)
+    said = f"{len(ended.readings.times)} names" if ended.status == "ok" else f"{ended.status}, {ended.reason}"
+    view.say(
+        f"{stand.side}: the command took {ended.seconds:.1f} s: {said}", style="" if ended.status == "ok" else "red"
+    )
+    over = ended.readings.passed_over
+    if over:
+        more = f" and {len(over) - 1} more" if len(over) > 1 else ""
+        view.say(f"{stand.side}: passed over what is not `name,ms`: {over[0][:80]!r}{more}")
+    return ended
+
+
+def _cells(first: dict[str, Ended]) -> tuple[Cell, ...]:
+    """A cell for each name that any side printed, in the order of the first that did."""
+    names = dict.fromkeys(name for ended in first.values() for name in ended.readings.times)
+    return tuple(
+        Cell(id=f"{NAME}/{AXIS}={name}", workload=NAME, kernel="", suite=NAME, params={AXIS: name}) for name in names
+    )
+
+
+def _arms(place: Place, cells: Sequence[Cell]) -> dict[str, tuple[Arm, ...]]:
+    """Every side, and base once more as the control of cells spread over the run."""
+    sides = tuple(Arm(id=side.id, side=side.id) for side in place.sides)
+    alone = len(sides) == 1 or place.config.quick
+    controlled = set() if alone else plan.controls(cells, set())
+    control = Arm(id=CONTROL, side=CONTROL)
+    return {cell.id: (*sides, control) if cell.id in controlled else sides for cell in cells}
+
+
+def _head(
+    place: Place,
+    command: Command,
+    cells: tuple[Cell, ...],
+    arms: tuple[Arm, ...],
+    notes: tuple[str, ...],
+    withheld: tuple[str, ...],
+) -> Run:
+    config, text = place.config, shlex.join(command.argv)
+    return Run(
+        schema=SCHEMA,
+        id=place.id,
+        status="running",
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+        arguments=config.arguments,
+        settings=config.settings(place.device.kind, "reported"),
+        sides=place.sides,
+        waivers=place.waivers,
+        command=command,
+        workloads=(Workload(name=NAME, kernel="", suite=NAME, axes=(AXIS,), judge="reported", text=text),),
+        arms=arms,
+        cells=cells,
+        machine=place.device.machine(),
+        setup=Setup(
+            env=environment.mode(config.env, os.environ), timeout=config.timeout, build_timeout=config.build_timeout
+        ),
+        versions={"abprof": __version__},
+        withheld=withheld,
+        notes=notes,
+    )

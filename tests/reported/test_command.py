@@ -1,0 +1,194 @@
+"""`abprof BASE TARGET -- COMMAND`, with real processes that print planned times."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from abprof import runfolder
+from tests.gitrepo import ENVIRONMENT, GitRepo, make_repo
+from tests.runs import HOSTILE
+from tests.simulated import warm
+from tests.tinyrepo import Done
+
+# Each process tells its side in a file of the test's, and prints the side's own times.
+BENCH = """
+import json, os, sys, pathlib
+import times
+with open(os.environ["TOLD"], "a") as told:
+    told.write(os.path.basename(os.path.dirname(os.path.abspath(times.__file__))) + " " + " ".join(sys.argv[1:]) + "\\n")
+times.say()
+"""
+SAY = "def say():\n    print({!r})\n"
+
+
+def lines(**times: float) -> str:
+    return SAY.format("\n".join(f"{name},{ms}" for name, ms in times.items()))
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> GitRepo:
+    made = make_repo(tmp_path / "r é")
+    made.commit("one", {"bench.py": BENCH, "times.py": lines(sort=1.0, copy=2.0), ".gitignore": "runs/\n"})
+    return made
+
+
+def abprof(repo: GitRepo, *args: str) -> Done:
+    """The command line, in a process of its own."""
+    home = repo.path.parent
+    places = {"ABPROF_CACHE_DIR": str(home / "cache"), "ABPROF_STATE_DIR": str(home / "state")}
+    ours = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(home), "TOLD": str(home / "told")}
+    ended = warm.abprof(args, {**ENVIRONMENT, **places, **ours}, repo.path, 120.0)
+    return Done(ended.code, ended.out, ended.err)
+
+
+def run(repo: GitRepo, *args: str, command: tuple[str, ...] = (sys.executable, "bench.py")) -> Done:
+    """main with the working tree."""
+    return abprof(repo, "main", ".", "--device", "cpu", *args, "--", *command)
+
+
+def folder(repo: GitRepo) -> Path:
+    (found,) = (repo.path / "runs").glob("2*")
+    return found
+
+
+def test_a_command_is_judged_by_what_it_prints(repo: GitRepo) -> None:
+    repo.write({"times.py": lines(sort=1.3, copy=2.0, new=1.0)})
+    done = run(repo, "--json")
+    assert done.code == 1, done.err
+    assert done.verdicts() == {
+        "command/name=sort": "slower",
+        "command/name=copy": "same",
+        "command/name=new": "unclear",
+    }
+    rows = {row["cell"]: row for row in done.run["comparisons"]}
+    assert rows["command/name=sort"]["pct"] == pytest.approx(30.0)
+    assert rows["command/name=sort"]["metric"] == "reported"
+    assert rows["command/name=new"]["reasons"] == ["base_missing"]
+    assert done.run["command"] == {"argv": [sys.executable, "bench.py"], "build": [], "env": {}}
+    controls = {row["cell"]: row["verdict"] for row in done.run["controls"]}
+    assert controls["command/name=copy"] == "same", "base is run once more as the control"
+    assert done.run["header"]["trusted"]
+
+
+def test_its_pages_say_what_is_not_vouched_for(repo: GitRepo) -> None:
+    done = run(repo)
+    assert done.code == 0, done.err
+    where = folder(repo)
+    for text in (done.out, *((where / name).read_text() for name in ("report.html", "report.md", "output.txt"))):
+        assert "Weaker guarantee: the command timed itself" in text
+    page = (where / "report.md").read_text()
+    assert "none can be given: what a command" in page
+    assert "bench.py" in page
+    assert abprof(repo, "report", str(where)).code == 0
+    head, blocks, _ = runfolder.read(where)
+    assert head.settings.judge == "reported"
+    assert {block.metric for block in blocks} == {"reported"}
+
+
+@pytest.mark.slow
+def test_every_epoch_has_fresh_processes_in_balanced_order(repo: GitRepo) -> None:
+    repo.write({"new": ""})  # another tree: no run of the same code twice
+    assert run(repo, "--epochs", "4").code == 0
+    _, blocks, _ = runfolder.read(folder(repo))
+    orders = [block.start_order for block in blocks if block.cell == "command/name=sort"]
+    assert len(orders) == 4
+    assert all(sorted(order) == ["base", "control", "target"] for order in orders)
+    assert [order[::-1] for order in orders[::2]] == orders[1::2], "every second order mirrors the one before"
+    told = (repo.path.parent / "told").read_text().splitlines()
+    assert len(told) == 2 + 4 * 3, "once on each side at first, then three processes an epoch"
+
+
+def test_a_side_that_fails_is_broken_with_its_last_line(repo: GitRepo) -> None:
+    repo.write({"times.py": "def say():\n    print('sort,1')\n    raise RuntimeError('no such kernel')\n"})
+    done = run(repo, "--json", "--epochs", "4")
+    assert done.code == 1
+    assert done.verdicts() == {"command/name=sort": "broken", "command/name=copy": "broken"}
+    seen = {(row["cell"], row["arm"]): row for row in done.run["observations"]}
+    failed = seen["command/name=sort", "target"]
+    assert (failed["status"], failed["reason"]) == ("crash", "exit code 1: RuntimeError: no such kernel")
+    assert "Traceback" in (folder(repo) / "logs" / failed["log"]).read_text()
+
+
+def test_a_name_is_data(repo: GitRepo) -> None:
+    repo.write({"times.py": SAY.format(json.dumps({HOSTILE: 1.0, "no time": float("nan")}))})
+    repo.commit("hostile")
+    done = run(repo, "--json")
+    (id, other) = (cell["id"] for cell in done.run["cells"])
+    assert id == f"command/name={' '.join(HOSTILE.split())}"
+    assert done.verdicts() == {id: "same", other: "broken"}
+    assert "<script>alert" not in (folder(repo) / "report.html").read_text()
+    assert "printed nan ms" in done.out
+
+
+@pytest.mark.slow
+def test_places_are_filled_in_and_abprof_toml_adds_variables_and_a_build(repo: GitRepo) -> None:
+    toml = """schema = 1
+[command]
+build = ["sh", "-c", "echo 'def say(): print(\\"sort,1\\")' > {worktree}/lib/times.py"]
+env = { PYTHONPATH = "{worktree}/lib", WHO = "{side}" }
+"""
+    repo.git("rm", "--quiet", "times.py")
+    repo.commit("built", {"abprof.toml": toml, "lib/note": "", "bench.py": BENCH})
+    code = "import os, times; print(os.environ['WHO'], '{side}', {}); times.say()"
+    done = run(repo, "--json", "--epochs", "4", command=(sys.executable, "-c", code))
+    assert done.code == 0, done.err
+    assert done.verdicts() == {"command/name=sort": "same"}
+    assert "target target {}" in (folder(repo) / "logs" / "command-target.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_file_that_the_sides_have_of_their_own_is_told(repo: GitRepo) -> None:
+    repo.write({"bench.py": BENCH + "# another\n"})
+    done = run(repo, "--quick")
+    assert "bench.py is not the same on all sides: each runs its own" in done.err
+    assert "bench.py is not the same on all sides" in (folder(repo) / "report.md").read_text()
+
+
+@pytest.mark.slow
+def test_cells_are_chosen_by_name(repo: GitRepo) -> None:
+    assert set(run(repo, "--json", "--quick", "--only", "name=sort").verdicts()) == {"command/name=sort"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ((), "--: there is no command (abprof BASE TARGET -- python bench.py)"),
+        (("no-such-program", "x"), "no-such-program on base: no-such-program could not be started"),
+        (("echo", "hello"), "echo on base: no line of what it printed is `name,ms`; the first is 'hello'"),
+        (("sh", "-c", "echo oh no >&2; exit 3"), "sh on base: exit code 3: oh no"),
+        (("sh", "-c", "kill -9 $$"), "sh on base: killed by SIGKILL"),
+    ],
+)
+def test_what_cannot_run_is_one_line(repo: GitRepo, command: tuple[str, ...], said: str) -> None:
+    done = run(repo, "--quiet", command=command)
+    assert done.code == 2
+    (line,) = [line for line in done.err.splitlines() if line.startswith("abprof:")]
+    assert line.startswith(f"abprof: {said}")
+    assert not list((repo.path / "runs").glob("2*"))
+
+
+@pytest.mark.slow
+def test_an_option_of_workloads_is_refused_and_the_commands_own_are_not_read(repo: GitRepo) -> None:
+    assert "--preset: goes with workloads, not with a command" in run(repo, "--preset", "smoke").err
+    done = run(repo, "--quick", command=("sh", "-c", "exit 1", "--json", "--preset", "smoke"))
+    assert done.code == 2
+    assert not done.out, "its --json is not abprof's"
+
+
+@pytest.mark.slow
+def test_a_command_that_does_not_end_is_ended(repo: GitRepo) -> None:
+    done = run(repo, "--timeout", "1s", command=("sleep", "600"))
+    assert done.code == 2
+    assert "sleep on base: no end in 1 s" in done.err
+
+
+def test_a_run_of_before_has_no_command() -> None:
+    old, _, _ = runfolder.read(Path(__file__).parent.parent / "data" / "run_schema1")
+    assert old.command is None
+    assert old.settings.judge in {"gpu", "wall"}
