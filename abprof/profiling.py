@@ -88,6 +88,7 @@ def run(path: Path, only: Sequence[str], repo: str, order: Order, view: View) ->
     """
     ncu = tool.find(os.environ)
     head, blocks, notes = runfolder.read(path)
+    rerun.of_workloads(head, str(path))
     folder = RunFolder(path.parent if path.is_file() else path)
     chosen = rerun.choose(head, only) if only else tuple({s.cell.id: s.cell for s in subjects(head)}.values())
     if not chosen:

@@ -31,6 +31,7 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View) -
         workloads_from=run.setup.workloads_from,
         timeout=run.setup.timeout,
         build_timeout=run.setup.build_timeout,
+        command=run.command.argv if run.command else (),
         protocol=run.settings.protocol,
         sustained=run.settings.sustained,
         probe=run.settings.probes,
@@ -52,6 +53,13 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View) -
             f"the run was made on {run.machine.device}, this is {machine.device}", advice="start a new run"
         )
     return dataclasses.replace(place, sides=run.sides, notes=(), id=run.id)
+
+
+def of_workloads(run: Run, where: str) -> None:
+    """Raise AbprofError for a run of a command: it has no workload that anything else could call."""
+    if run.command:
+        what = "this run is of a command, which has no operation to call"
+        raise AbprofError(what, where=where, advice="run the command itself under the profiler")
 
 
 def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:

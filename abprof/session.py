@@ -25,7 +25,7 @@ from abprof.probes.after import probed
 from abprof.record import Record, new_folder
 from abprof.repo import leases
 from abprof.reported import epochs as reported
-from abprof.reported.bench import ready
+from abprof.reported.bench import Bench, ready
 from abprof.runfolder import RunFolder
 from abprof.sequential import one_after_the_other
 from abprof.sustained import chosen, sustained
@@ -42,10 +42,13 @@ def run(config: Config, view: View, also: Study | None = None) -> tuple[Run, Pat
     """
     with begun(config, view) as (place, folder, trees):
         if config.command:
-            return measure_command(place, folder, trees, view).finish(), folder.path
-        plan = make_plan(place, trees, folder.logs, view)
-        record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id), [], view)
-        measure(place, plan, record, view, also)
+            bench = ready(place, trees, folder.logs, view)
+            record = Record(folder, msgspec.structs.replace(bench.head, id=folder.id), [], view)
+            measure_command(place, bench, record, view)
+        else:
+            plan = make_plan(place, trees, folder.logs, view)
+            record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id), [], view)
+            measure(place, plan, record, view, also)
         return record.finish(), folder.path
 
 
@@ -59,8 +62,6 @@ def again(
     head, blocks, notes = runfolder.read(path)
     if not head.settings.timed:
         raise AbprofError("nothing was timed in this run", where=str(path), advice="start a new one: abprof run")
-    if head.command:
-        raise AbprofError("a run of a command cannot be gone on with yet", where=str(path), advice="start a new one")
     folder = RunFolder(path.parent if path.is_file() else path)
     if resume and head.status == "complete":
         return head, folder.path
@@ -80,11 +81,17 @@ def again(
         alone(place, view, wait=True),
     ):
         view.attach(folder.path / "output.txt")
-        plan = make_plan(place, trees, folder.logs, view, Again(head, cells))
-        record = Record(folder, plan.head, blocks, view, older=0 if resume else len(blocks))
+        older = 0 if resume else len(blocks)
         for note in notes:
             view.warn(note)
-        measure(place, plan, record, view)
+        if head.command:
+            bench = ready(place, trees, folder.logs, view, Again(head, cells))
+            record = Record(folder, bench.head, blocks, view, older)
+            measure_command(place, bench, record, view)
+        else:
+            plan = make_plan(place, trees, folder.logs, view, Again(head, cells))
+            record = Record(folder, plan.head, blocks, view, older)
+            measure(place, plan, record, view)
         waiting = rerun.between_looks(before, rerun.epochs(record.head, record.blocks))
         if waiting:
             view.say(f"{waiting} of {len(cells)} cells: the epochs added do not reach the next planned look")
@@ -152,18 +159,13 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
         record.read_kernels(Reader(place.cache / "code", [chain.get("prefix", "") for chain in chains]))
 
 
-def measure_command(place: Place, folder: RunFolder, trees: Sequence[Checkout], view: View) -> Record:
-    """The same of a command that times itself, which nothing can be built, checked or proved for."""
-    bench = ready(place, trees, folder.logs, view)
-    record = Record(folder, msgspec.structs.replace(bench.head, id=folder.id), [], view)
-    with interruptible(record):
+def measure_command(place: Place, bench: Bench, record: Record, view: View) -> None:
+    """The same of a command that times itself: nothing of it can be checked or proved, and nothing is looked at after."""
+    with interruptible(record), view.measuring():
         record.start(())
-        with view.measuring():
-            for block in reported.epochs(
-                bench, place.device, record.wanted, view.warn, first=record.next_epoch, budget=place.config.budget
-            ):
-                record.add(block)
-    return record
+        first, budget = record.next_epoch, place.config.budget
+        for block in reported.epochs(bench, place.device, record.wanted, view.warn, first=first, budget=budget):
+            record.add(block)
 
 
 @contextlib.contextmanager

@@ -89,6 +89,7 @@ def _recorded(path: Path, only: Sequence[str]) -> tuple[Run, tuple[Cell, ...]]:
     from abprof import rerun, session
 
     run, _ = session.judged(path, _note)
+    rerun.of_workloads(run, str(path))
     return run, rerun.choose(run, only)
 
 

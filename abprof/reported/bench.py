@@ -13,6 +13,7 @@ from abprof import __version__, environment, plan, proc
 from abprof.errors import AbprofError
 from abprof.model import SCHEMA, Arm, Cell, Checkout, Command, Run, Setup, Workload
 from abprof.place import Place
+from abprof.prepare import Again
 from abprof.proc import WorkerDied
 from abprof.reported.process import Ended, Stand, run
 from abprof.view import View
@@ -35,12 +36,13 @@ class Bench:
     timeout: float
 
 
-def ready(place: Place, trees: Sequence[Checkout], logs: Path, view: View) -> Bench:
-    """Build, run the command once on every side without counting it, and lay out the cells.
+def ready(place: Place, trees: Sequence[Checkout], logs: Path, view: View, again: Again | None = None) -> Bench:
+    """Build, run the command once on every side without counting it, and lay out the cells, or take those of a run that is
+    gone on with.
 
     Raises AbprofError when it runs on no side, prints no times on any, or no cell is left.
     """
-    command = _command(place)
+    command = again.run.command if again and again.run.command else _command(place)
     mode = environment.mode(place.config.env, os.environ)
     env, withheld = environment.clean(os.environ, mode, place.file.environment.allow)
     env |= place.file.environment.set
@@ -55,10 +57,10 @@ def ready(place: Place, trees: Sequence[Checkout], logs: Path, view: View) -> Be
         side, ended = next(iter(first.items()))
         where = f"{Path(command.argv[0]).name} on {side}"
         raise AbprofError(ended.reason, where=where, advice="docs/ADOPT.md says what a command prints")
-    cells = plan.select(_cells(first), place.config.only)
+    cells = again.cells if again else plan.select(_cells(first), place.config.only)
     arms = _arms(place, cells)
     every = tuple({arm.id: arm for row in arms.values() for arm in row}.values())
-    head = _head(place, command, cells, every, notes, withheld)
+    head = again.run if again else _head(place, command, cells, every, notes, withheld)
     names = frozenset(name for ended in first.values() for name in ended.readings.times)
     return Bench(head, stands, arms, names, logs, place.config.timeout)
 

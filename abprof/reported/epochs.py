@@ -41,7 +41,7 @@ def epochs(
         budget -= cost
         told = told or _new_names(bench, ended, warn)
         bad, state = _bad(device, ended), device.state()
-        for cell in bench.head.cells:
+        for cell in (cell for cell in bench.head.cells if cell.id in bench.arms):
             yield _block(bench, cell, number, ended, (began, cost), (bad, state))
         number += 1
 

@@ -192,3 +192,19 @@ def test_a_run_of_before_has_no_command() -> None:
     old, _, _ = runfolder.read(Path(__file__).parent.parent / "data" / "run_schema1")
     assert old.command is None
     assert old.settings.judge in {"gpu", "wall"}
+
+
+@pytest.mark.slow
+def test_a_run_is_gone_on_with(repo: GitRepo) -> None:
+    repo.write({"times.py": lines(sort=1.3, copy=2.0)})
+    repo.commit("slower")
+    assert abprof(repo, "main~1", "main", "--device", "cpu", "--quick", "--", sys.executable, "bench.py").code == 4
+    where = str(folder(repo))
+    done = abprof(repo, "rerun", where, "--only", "name=sort", "--json")
+    assert done.code == 1, done.err
+    assert done.verdicts() == {"command/name=sort": "slower", "command/name=copy": "unclear"}
+    for verb in ("scripts", "profile"):
+        refused = abprof(repo, verb, where)
+        assert refused.code == 2
+        assert "this run is of a command" in refused.err or "ncu" in refused.err
+    assert abprof(repo, "run", "--resume", where, "--json").run["status"] == "complete"
