@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint browser clean
+.PHONY: demo test test-slow lint browser wall clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -31,11 +31,19 @@ browser:
 	  $$as apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1 && exit 0; \
 	done; echo "no Chromium here, and none could be installed: the browser tests are skipped"
 
+# Code under test is contained by bubblewrap: where it does not start, its tests are skipped with that reason.
+wall:
+	@command -v bwrap >/dev/null && exit 0; \
+	for as in "" "sudo -n"; do \
+	  $$as apt-get update -qq >/dev/null 2>&1 && \
+	  $$as apt-get install -qq -y --no-install-recommends bubblewrap >/dev/null 2>&1 && exit 0; \
+	done; echo "no bubblewrap here, and none could be installed: its tests are skipped"
+
 # File by file in the order they stand in: the last ones are short, so that no process waits long for the other.
-test: $(STAMP) lint browser
+test: $(STAMP) lint browser wall
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test-slow: $(STAMP) browser
+test-slow: $(STAMP) browser wall
 	@# Test by test: a file may be split, for none of these tests leans on another.
 	$(BIN)/pytest -n 2 --dist worksteal -m 'slow and not gpu' --ignore=tests/test_demo.py --ignore=tests/test_bad_days.py \
 	  --ignore=tests/why/test_real_causes.py

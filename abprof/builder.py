@@ -137,13 +137,15 @@ class Builder:
 
     def _start(self, place: Path, log: Path) -> Worker:
         side, package = self.job.checkout, self.job.package
-        return Worker(
-            self.shop.argv(side.side.id),
-            env=self.shop.worker_env(side, package, place),
-            cwd=place / "src",
+        return self.shop.worker(
+            side.side.id,
+            side,
+            package,
+            place,
             log=log,
             name=self.job.name,
             on_line=lambda line: self.say(self.job.name, line),
+            network=True,  # recipes fetch what they build with
         )
 
     def _build(self, worker: Worker, place: Path) -> wire.Built:

@@ -49,6 +49,7 @@ class Config(Record, frozen=True):
     env: Literal["", "user", "clean"] = ""
     autotune: Literal["pinned", "each-epoch"] = "pinned"
     check: Literal["inside", "outside"] = "inside"
+    contain: Literal["auto", "always", "never"] = "auto"
     rebuild: bool = False
     keep_worktrees: bool = False
     dry_run: bool = False

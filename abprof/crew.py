@@ -75,13 +75,9 @@ class Crew:
             worker.kill()
 
     def _spawn(self, post: Post) -> Worker:
-        worker = Worker(
-            self._shop.argv(post.id),
-            env=self._shop.worker_env(post.checkout, post.package, Path(post.build.path)),
-            cwd=Path(post.build.path) / "src",
-            log=self._shop.logs / self.log_name(post.id),
-            name=post.id,
-        )
+        log = self._shop.logs / self.log_name(post.id)
+        place = Path(post.build.path)
+        worker = self._shop.worker(post.id, post.checkout, post.package, place, log=log, name=post.id)
         self._workers[post.id] = worker
         return worker
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from abprof import devices, paths, proc
+from abprof import contain, devices, paths, proc
 from abprof.config import Config, File, file_above
 from abprof.errors import AbprofError, Exit
 from abprof.model import Record
@@ -52,7 +52,7 @@ def examine(python: str) -> list[Finding]:
         config = msgspec.structs.replace(config, file=file_above(Path.cwd()))
     except AbprofError as error:
         found.append(Finding(name="abprof.toml", state="problem", text=error.line, advice="mend that line"))
-    return [*_folders(), _git(), *_compilers(), *found, *_devices(config), *_nights()]
+    return [*_folders(), _git(), *_compilers(), *found, *_devices(config), *containment(), *_nights()]
 
 
 def _folders() -> list[Finding]:
@@ -65,6 +65,15 @@ def _folders() -> list[Finding]:
         except AbprofError as error:
             found.append(Finding(name=name, state="problem", text=error.line))
     return found
+
+
+def containment() -> Iterator[Finding]:
+    """Whether code under test can be started behind a wall."""
+    try:
+        yield Finding(name="bubblewrap", state="ok", text=contain.find().version)
+    except contain.Refused as refused:
+        need = "--contain cannot keep code under test to its own folders; what it writes elsewhere is only looked for"
+        yield Finding(name="bubblewrap", state="missing", text=str(refused), advice=need)
 
 
 def _nights() -> Iterator[Finding]:

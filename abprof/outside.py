@@ -50,7 +50,7 @@ class Outside:
         return f"{KEPT} (seeds {self._seed}, {self._other})" if blamed else kept and ""
 
     def _examined(self, arm: Arm, ask: Ask, again: int | None, *, anew: bool = False) -> str | None:
-        name = hashlib.sha256(f"{self._cell.id} {arm.id}".encode()).hexdigest()[:24] + ".outputs"
+        name = f"{arm.side}/{hashlib.sha256(f'{self._cell.id} {arm.id}'.encode()).hexdigest()[:24]}.outputs"
         if ask(wire.Hand(arm.id, self._seed, name, again, anew)) is None:
             return None
         case = dict(self._cell.params)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import build, environment, evidence, plan, rerun
+from abprof import build, contain, environment, evidence, plan, rerun
 from abprof.builder import Job
 from abprof.errors import AbprofError
 from abprof.measure import Ground, unmeasured
@@ -30,7 +30,7 @@ from abprof.survey import (
     who_is,
 )
 from abprof.view import View
-from abprof.workshop import Workshop, alone, command, surroundings
+from abprof.workshop import Workshop, alone, command, surroundings, wall_for
 
 _KEPT_AS_CONTROLS = 3  # identical-code cells that are measured all the same, at random
 
@@ -83,6 +83,7 @@ def make_plan(
         best = best or (None if dry else ceilings(asked, config.timeout))
     finally:
         asked.stop()
+    wall, not_contained = wall_for(config, place.cache, device.worker, beside)
     mine = toolchain(found.ready.versions, found.ready.facts, device.kind, env)
     chains = {workers["base"]: Toolchain(versions=mine, packages=installed)}
     for side, argv in workers.items():
@@ -105,29 +106,33 @@ def make_plan(
         timeout=config.timeout,
         build_timeout=config.build_timeout,
         named=frozenset({*place.file.environment.set, *place.file.environment.allow}),
+        wall=wall,
     )
-    for line in place.notes:
+    for line in (*place.notes, *not_contained):
         view.say(line)
     for line in workloads_differ(place, trees, source):
         view.warn(line)
     for name in found.empty:
         view.warn(f"workload {name} has no cell in preset {config.preset}")
-    setup = _setup(place, workers)
+    setup = _setup(place, workers, wall)
     shown = environment.shared(env, device.worker)
     head = again.run if again else _head(place, found, f"{source} sha256:{digest}", shown, withheld, setup)
+    head = msgspec.structs.replace(head, notes=tuple(dict.fromkeys((*head.notes, *not_contained))))
     by_side = {side: chains[argv] for side, argv in workers.items()}
     head = msgspec.structs.replace(head, ceilings=best, toolchains=head.toolchains or by_side)
     kernels = list(dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel))
     return Plan(shop, found, place.packages(kernels), {c.side.id: c for c in trees}, head)
 
 
-def _setup(place: Place, workers: Mapping[str, Sequence[str]]) -> Setup:
+def _setup(place: Place, workers: Mapping[str, Sequence[str]], wall: contain.Wall | None) -> Setup:
     config, folder = place.config, place.config.workloads_from
     return Setup(
         python={side: argv[0] for side, argv in workers.items()},
         env=environment.mode(config.env, os.environ),
         autotune=config.autotune,
         check=config.check,
+        contain=config.contain,
+        wall=wall.version if wall else "",
         workloads_from=folder if folder in {"", *workers} else str(Path(folder).absolute()),
         timeout=config.timeout,
         build_timeout=config.build_timeout,

@@ -28,6 +28,7 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View) -
         env=run.setup.env,
         autotune=run.setup.autotune,
         check=run.setup.check,
+        contain=run.setup.contain,
         workloads_from=run.setup.workloads_from,
         timeout=run.setup.timeout,
         build_timeout=run.setup.build_timeout,

@@ -209,10 +209,8 @@ class Sitting:
 
     def _check(self, seat: Seat) -> None:
         name = hashlib.sha256(self.request.cell.id.encode()).hexdigest()[:24]
-        sample = f"{name}-{hashlib.sha256(seat.arm.id.encode()).hexdigest()[:8]}.sample"
-        base = f"{name}-{hashlib.sha256(self.seats[0].arm.id.encode()).hexdigest()[:8]}.sample"
-        against = base if seat is not self.seats[0] else ""
-        checked = self._ask(seat, wire.Check(seat.arm.id, f"{name}.expected", sample, against))
+        against = _sample(name, self.seats[0].arm) if seat is not self.seats[0] else ""
+        checked = self._ask(seat, wire.Check(seat.arm.id, f"{name}.expected", _sample(name, seat.arm), against))
         if checked is not None:
             self._checked(seat, checked)
         if self.outside is not None and seat.outcome.status == "ok" and not seat.arm.peer:
@@ -338,3 +336,8 @@ class Sitting:
             earlier = first.compiles if first is not None and pid == self.crew.pid(id) else 0
             if count and after.compiles > earlier:
                 rejected.update(dict.fromkeys(range(count), f"{id} compiled a kernel during timing"))
+
+
+def _sample(name: str, arm: Arm) -> str:
+    """The file of an arm's sampled outputs, in its side's room."""
+    return f"{arm.side}/{name}-{hashlib.sha256(arm.id.encode()).hexdigest()[:8]}.sample"

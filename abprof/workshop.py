@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from abprof import environment, wire
+from abprof import contain, environment, wire
 from abprof.config import Config, File, worker_argv
+from abprof.contain import Wall
 from abprof.errors import AbprofError
 from abprof.harness import install
 from abprof.model import Checkout, Package
-from abprof.proc import Worker
+from abprof.proc import Worker, WorkerDied, WorkerFault
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Workshop:
     build_timeout: float
     sources: tuple[str, ...] = ()  # the repository under test: what was installed from there is no side's own
     named: frozenset[str] = frozenset()  # variables that abprof.toml's [environment] sets or lets through
+    wall: Wall | None = None  # what code under test is started behind
 
     def argv(self, side: str) -> Sequence[str]:
         """The worker's command for this side; the control is base again."""
@@ -62,7 +64,40 @@ class Workshop:
     def judge(self) -> Worker:
         """A worker that holds no package. Raises WorkerDied when it cannot be started."""
         env = environment.worker(self.env, self.scratch / "caches", self.device, {})
-        return Worker(self.argv("base"), env=env, cwd=self.scratch, log=self.logs / "judge.log", name="judge")
+        argv = list(self.argv("base"))
+        if self.wall is not None:
+            argv, env = self.wall.around(argv, env, own=self.scratch, network=False)
+        log, walled = self.logs / "judge.log", self.wall is not None
+        return Worker(argv, env=env, cwd=self.scratch, log=log, name="judge", walled=walled)
+
+    def worker(
+        self,
+        side: str,
+        checkout: Checkout,
+        package: Package,
+        place: Path,
+        *,
+        log: Path,
+        name: str,
+        on_line: Callable[[str], None] | None = None,
+        network: bool = False,
+    ) -> Worker:
+        """A builder or worker of the build at `place`; `network`: behind a wall it has it too. Raises WorkerDied.
+
+        Of the scratch folder the base writes everything, because it makes the expected values, and every other side its room.
+        """
+        argv, env, room = list(self.argv(side)), self.worker_env(checkout, package, place), self.room(side)
+        if self.wall is not None:
+            writable = [self.scratch if side in {"base", "control"} else room]
+            argv, env = self.wall.around(argv, env, own=place, writable=writable, network=network)
+        walled = self.wall is not None
+        return Worker(argv, env=env, cwd=place / "src", log=log, name=name, on_line=on_line, walled=walled)
+
+    def room(self, side: str) -> Path:
+        """What a side's workers write for others to read, made if need be."""
+        room = self.scratch / side
+        room.mkdir(exist_ok=True)
+        return room
 
     def worker_env(self, checkout: Checkout, package: Package, place: Path) -> dict[str, str]:
         """The environment of a builder or worker of the build at `place`."""
@@ -101,17 +136,43 @@ def surroundings(config: Config, cache: Path) -> tuple[dict[str, str], tuple[str
 
 
 def alone(
-    config: Config, cache: Path, device: str, folder: Path, *, side: str = "base", log: Path | None = None
+    config: Config,
+    cache: Path,
+    device: str,
+    folder: Path,
+    *,
+    side: str = "base",
+    log: Path | None = None,
+    wall: Wall | None = None,
 ) -> Worker:
     """A worker without a build, with `folder` for itself: it says what it is, or what workloads are.
 
     Raises AbprofError, and WorkerDied when it cannot be started.
     """
-    env, _ = surroundings(config, cache)
-    return Worker(
-        command(config, side, cache),
-        env=environment.worker(env, folder / "caches", device, {}),
-        cwd=folder,
-        log=log or folder / "log",
-        name="survey",
-    )
+    variables, _ = surroundings(config, cache)
+    argv, env = list(command(config, side, cache)), environment.worker(variables, folder / "caches", device, {})
+    if wall is not None:
+        argv, env = wall.around(argv, env, own=folder, network=False)
+    return Worker(argv, env=env, cwd=folder, log=log or folder / "log", name="survey", walled=wall is not None)
+
+
+def wall_for(config: Config, cache: Path, device: str, folder: Path) -> tuple[Wall | None, tuple[str, ...]]:
+    """What code under test is started behind, and a line where it cannot be though `auto` would have it. A GPU is tried behind
+    the wall: its driver may need more than files. Raises AbprofError where --contain always cannot be."""
+    wall, why = contain.chosen(config.contain, environment.mode(config.env, os.environ))
+    if wall is not None and device != "cpu":
+        try:
+            _try_device(config, cache, device, folder, wall)
+        except (WorkerDied, WorkerFault) as failed:
+            wall, why = None, f"a worker in bubblewrap cannot use {device}: {failed.reason}"
+            if config.contain == "always":
+                raise AbprofError(why, where="--contain always", advice=contain.ADVICE) from None
+    return wall, (f"not contained: {why}",) if why else ()
+
+
+def _try_device(config: Config, cache: Path, device: str, folder: Path, wall: Wall) -> None:
+    worker = alone(config, cache, device, folder, log=folder / "wall.log", wall=wall)
+    try:
+        worker.call(wire.Start(device, "base"), config.timeout)
+    finally:
+        worker.stop()

@@ -53,6 +53,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         env=choice(options["env"], "--env", ("", "user", "clean")),
         autotune=choice(options["autotune"], "--autotune", ("pinned", "each-epoch")),
         check=choice(options["check"], "--check", ("inside", "outside")),
+        contain=choice(options["contain"], "--contain", ("auto", "always", "never")),
         rebuild=options["rebuild"],
         keep_worktrees=options["keep_worktrees"],
         dry_run=options["dry_run"],

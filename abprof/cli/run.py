@@ -164,6 +164,14 @@ def run(
             rich_help_panel=PLACE,
         ),
     ] = "inside",
+    contain: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|always|never",
+            help="Start code under test in bubblewrap; auto: with --env clean, where it starts.",
+            rich_help_panel=PLACE,
+        ),
+    ] = "auto",
     rebuild: shared.Rebuild = False,
     keep_worktrees: Annotated[
         bool, typer.Option("--keep-worktrees", help="Leave the worktrees for debugging.", rich_help_panel=PLACE)

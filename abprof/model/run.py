@@ -65,6 +65,8 @@ class Setup(Record, frozen=True, kw_only=True):
     env: Literal["", "user", "clean"] = ""  # "": not recorded
     autotune: Literal["pinned", "each-epoch"] = "pinned"
     check: Literal["inside", "outside"] = "inside"  # where outputs are checked (abprof/outside.py)
+    contain: Literal["auto", "always", "never"] = "auto"  # as it was asked for (abprof/contain.py)
+    wall: str = ""  # what code under test was started behind: "bubblewrap 0.8.0"; "" for nothing
     workloads_from: str = ""  # as it was asked for: "", base, target, or a folder
     timeout: float = 120.0  # seconds for one answer of a worker
     build_timeout: float = 1800.0

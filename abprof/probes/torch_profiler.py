@@ -43,9 +43,9 @@ def file_name(cell: str, variant: str, side: str) -> str:
 def _traced(ground: Ground, crew: Crew, subject: Subject, arm: Arm, folder: Path) -> Trace:
     none = Trace(cell=subject.cell.id, arm=arm.id)
     name = file_name(subject.cell.id, subject.variant, arm.side)
-    made = ground.shop.scratch / name
+    made = ground.shop.scratch / arm.side / name
     try:
-        calls, reply = _asked(ground, crew, subject, arm, name)
+        calls, reply = _asked(ground, crew, subject, arm, f"{arm.side}/{name}")
         counted = msgspec.convert(dataclasses.asdict(reply.census), Census)
         none = msgspec.structs.replace(none, calls=calls, census=counted)
         if reply.missing:

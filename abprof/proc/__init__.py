@@ -11,7 +11,7 @@ from abprof.proc.faults import WorkerDied, WorkerFault, WorkerHung
 from abprof.proc.log import LOG_LIMIT, Log
 from abprof.proc.printing import printing
 from abprof.proc.strays import MARK, no_orphans
-from abprof.proc.tools import Watching, foreground, logged, output
+from abprof.proc.tools import Watching, foreground, logged, output, tried
 from abprof.proc.worker import Worker
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "no_orphans",
     "output",
     "printing",
+    "tried",
 ]

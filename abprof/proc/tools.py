@@ -28,6 +28,17 @@ def output(argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str]
     return done.stdout if done.returncode == 0 else None
 
 
+def tried(argv: Sequence[str], *, timeout: float = 10.0) -> tuple[bool, str]:
+    """Whether a tool does a short thing and ends with 0; with it the last line that it says of trouble."""
+    try:
+        done = subprocess.run(
+            list(argv), capture_output=True, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return False, str(error)
+    return done.returncode == 0, (done.stderr.strip().splitlines() or [""])[-1]
+
+
 def foreground(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> int:
     """Run a child with this process's own input and output until it ends. Its exit code, negative for a signal.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from abprof import wire
+from abprof.proc import inner
 from abprof.proc.faults import WorkerDied, WorkerFault, WorkerHung
 from abprof.proc.log import Log
 from abprof.proc.strays import MARK, kill_strays, new_mark
@@ -35,10 +36,12 @@ class Worker:
         log: Path,
         name: str,
         on_line: Callable[[str], None] | None = None,
+        walled: bool = False,
     ) -> None:
+        """`walled`: the command is bubblewrap's (abprof/contain.py), and the child is what that starts."""
         self.name = name
         self.log = Log(log, on_line)
-        self._argv, self._env, self._cwd = tuple(argv), dict(env), cwd
+        self._argv, self._env, self._cwd, self._walled = tuple(argv), dict(env), cwd, walled
         self._launch()
 
     def restart(self) -> None:
@@ -48,6 +51,7 @@ class Worker:
 
     def _launch(self) -> None:
         self._next = 0
+        self._inner: tuple[int, ...] = ()  # behind a wall: its first process, and the child
         self._buffer = bytearray()
         self._mark = new_mark()
         to_child, self._out = os.pipe()
@@ -84,8 +88,13 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The child's process id, which is its process group's too."""
-        return self._child.pid
+        """The child's process id."""
+        return self._behind()[1] if len(self._behind()) > 1 else self._child.pid
+
+    def _behind(self) -> tuple[int, ...]:
+        if self._walled and len(self._inner) < 2:
+            self._inner = inner.inside(self._child.pid) or self._inner
+        return self._inner
 
     @property
     def alive(self) -> bool:
@@ -150,6 +159,7 @@ class Worker:
             self._buffer += chunk
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
+        self._behind()  # once it has answered they are there; when it has died it is too late to ask
         return line
 
     def _wait(self, deadline: float, timeout: float) -> None:
@@ -177,6 +187,8 @@ class Worker:
         self.kill()  # whatever it forked
         self._drainer.join(timeout=1)
         said = f": {self.log.last_line}" if self.log.last_line else ""
+        if self._walled and code > 128:  # how bubblewrap tells of a signal
+            code = 128 - code
         if code < 0:
             why = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
             return WorkerDied(f"killed by {why}{said}")
@@ -194,17 +206,22 @@ class Worker:
     def end(self) -> None:
         """Kill the process group, from another thread than the one that waits for an answer: that one cleans up."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)
+            behind = self._behind()
+            if behind and self._child.poll() is None:  # all behind the wall end with the first, and then bubblewrap
+                os.kill(behind[0], signal.SIGKILL)
+            else:
+                os.killpg(self._child.pid, signal.SIGKILL)
 
     def kill(self) -> None:
         """Kill the process group and whatever left it. Safe to call twice."""
         if self._in < 0:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)
+        self.end()
         kill_strays(self._mark)
         with contextlib.suppress(subprocess.TimeoutExpired):  # one stuck in a driver's call cannot even be killed
             self._child.wait(timeout=10)
+        if self._inner:
+            inner.await_end(self._inner[0], 5.0)
         for fd in (self._in, self._out):
             with contextlib.suppress(OSError):
                 os.close(fd)

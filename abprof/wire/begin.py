@@ -29,7 +29,7 @@ class Start:
     side: str
     mount: Mount | None = None
     workloads: dict[str, str] = field(default_factory=dict)  # name -> file
-    scratch: str = ""  # folder for expected values and outputs, shared by the workers of a run
+    scratch: str = ""  # folder for expected values, shared by a run's workers; each side writes to its own folder in it
     epoch: int = 0  # 0 outside measuring (describe, build, profile)
 
 

@@ -38,8 +38,8 @@ class Check:
 
     arm: str
     expected: str  # file name in scratch
-    sample: str  # file name in scratch for this arm's sampled outputs
-    against: str = ""  # file name of the base's sampled outputs
+    sample: str  # file in scratch for this arm's sampled outputs: SIDE/NAME
+    against: str = ""  # file of the base's sampled outputs
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Hand:
 
     arm: str
     seed: int
-    outputs: str  # file name in scratch
+    outputs: str  # file in scratch: SIDE/NAME
     again: int | None = None
     anew: bool = False
 

@@ -341,7 +341,7 @@ class Bench:
         ranges = {name: spec[0] for name, spec in getattr(module, "PHASES", {}).items()}
         with self.marked(arm.request):
             profiler, launched = profile.profiled(arm.op, request.calls, self.clock, request.discarded, self.compiles)
-        target = Path(self.start.scratch) / Path(request.name).name
+        target = Path(self.start.scratch) / request.name
         with profile.exported(profiler) as raw:
             counted = profile.counted_calls(profiler, launched, ranges, self.clock, request.discarded, raw)
             try:

@@ -1,0 +1,324 @@
+"""`--contain`: what code under test can reach behind bubblewrap, and that it lives and dies as it does without."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from abprof import contain, doctor, proc, wire
+from abprof.errors import AbprofError
+from tests.simulated.client import CASE, WORKER, faulty
+from tests.simulated.lab import Lab
+from tests.simulated.planted import load
+from tests.simulated.processes import alive
+from tests.simulated.scenario import Fault, Scenario, Time
+from tests.tinyrepo import PACKAGE, abprof, source, tiny_repo
+from tests.walls import needs_wall, wall
+
+# Tries what hostile code would, and says as JSON what came of it.
+HOSTILE = """
+import json, os, socket, sys
+from pathlib import Path
+asked = json.loads(sys.argv[1])
+did = {}
+for path in asked["write"]:
+    try:
+        Path(path).write_text("mine")
+        did[path] = "written"
+    except OSError as error:
+        did[path] = "refused"
+for path in asked["read"]:
+    try:
+        did[f"read {path}"] = [p.name for p in Path(path).iterdir()] if Path(path).is_dir() else Path(path).read_text()
+    except OSError as error:
+        did[f"read {path}"] = "refused"
+try:
+    os.kill(asked["parent"], 0)
+    did["kill"] = "reached"
+except ProcessLookupError:
+    did["kill"] = "nobody"
+try:
+    socket.create_connection(("127.0.0.1", asked["port"]), 2).close()
+    did["network"] = "reached"
+except OSError:
+    did["network"] = "nobody"
+did["processes"] = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+did["secrets"] = [name for name in os.listdir("/proc") if name.isdigit() and int(name) > 1
+                  and b"PARENTS_OWN" in Path(f"/proc/{name}/environ").read_bytes()]
+did["disks"] = [name for name in os.listdir("/dev") if name.startswith(("sd", "vd", "nvme", "mem", "kmsg"))]
+did["capabilities"] = Path("/proc/self/status").read_text().split("CapEff:")[1].split()[0]
+did["temporary"] = os.environ["TMPDIR"]
+print(json.dumps(did))
+"""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+def tried(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert not done.returncode, done.stderr
+    loaded: dict[str, Any] = json.loads(done.stdout)
+    return loaded
+
+
+@needs_wall
+@pytest.mark.parametrize("network", [False, True])
+def test_hostile_code_reaches_its_own_folder_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int, network: bool
+) -> None:
+    home, own, others, room = (tmp_path / name for name in ("home", "own", "others", "room"))
+    for folder in (home / ".ssh", own, others, room):
+        folder.mkdir(parents=True)
+    (home / ".ssh" / "id_ed25519").write_text("a key")
+    (home / ".netrc").write_text("a password")
+    (others / "kernel.so").write_text("base's")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PARENTS_OWN", "a token")
+    writes = [own / "a", room / "b", others / "kernel.so", others / "new", home / ".bashrc", Path("/etc/abprof-test")]
+    asked = {
+        "write": [str(path) for path in writes],
+        "read": [str(home / ".ssh"), str(home / ".netrc"), str(others / "kernel.so")],
+        "parent": os.getpid(),
+        "port": port,
+    }
+    env = {"PATH": os.environ["PATH"], "HOME": str(home)}
+    command = [sys.executable, "-c", HOSTILE, json.dumps(asked)]
+    argv, behind = wall().around(command, env, own=own, writable=[room], network=network)
+    did = tried(argv, behind)
+    assert [did[str(path)] for path in writes] == ["written", "written", "refused", "refused", "refused", "refused"]
+    assert did[f"read {home}/.ssh"] == []
+    assert did[f"read {home}/.netrc"] in ("", "refused")
+    assert did[f"read {others}/kernel.so"] == "base's", "what others built can be read and not written"
+    assert (did["kill"], did["network"]) == ("nobody", "reached" if network else "nobody")
+    assert did["processes"] == [1, 2]
+    assert (did["secrets"], did["disks"], int(did["capabilities"], 16)) == ([], [], 0)
+    assert (others / "kernel.so").read_text() == "base's"
+
+
+@needs_wall
+@pytest.mark.parametrize("needed", [(), ("/tmp/",), ("/tmp/", "/var/tmp/")])
+def test_temporary_files_are_private(tmp_path: Path, needed: tuple[str, ...]) -> None:
+    """In the usual place where nothing that is given lies there, else in the next, else in its own folder."""
+    say = [sys.executable, "-c", "import tempfile; print(tempfile.NamedTemporaryFile(delete=False).name)"]
+    own = tmp_path / "own"
+    env = {"PATH": os.environ["PATH"], "TMPDIR": "/elsewhere", **{f"A{i}": f"{p}x" for i, p in enumerate(needed)}}
+    given = (*say, *env.values(), str(own))
+    free = [place for place in ("/tmp/", "/var/tmp/") if not any(place in text for text in given)]
+    argv, behind = wall().around(say, env, own=own, network=False)
+    name = subprocess.run(argv, env=behind, capture_output=True, text=True, check=True).stdout.strip()
+    assert name.startswith(free[0] if free else f"{own}/caches/tmp/")
+    assert (own / "caches" / "tmp" / Path(name).name).exists()
+
+
+def test_a_folder_that_is_needed_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter may lie in ~/.config, and a cache anywhere."""
+    (tmp_path / ".config" / "venv").mkdir(parents=True)
+    (tmp_path / ".ssh").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    made = contain.Wall("bwrap", "bubblewrap 1")
+    python = str(tmp_path / ".config" / "venv" / "bin" / "python")
+    argv, _ = made.around([python, "x.py"], {}, own=tmp_path / "own", network=False)
+    assert str(tmp_path / ".ssh") in argv
+    assert str(tmp_path / ".config") not in argv
+
+
+# ---------------------------------------------------------------- life and death behind it
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Callable[..., proc.Worker]]:
+    workers: list[proc.Worker] = []
+
+    def make(*faults: Fault) -> proc.Worker:
+        path = faulty(*faults).write(tmp_path / "scenario.json")
+        env = {"PATH": os.environ["PATH"], "ABPROF_SIMULATED": str(path)}
+        argv, env = wall().around([sys.executable, "-P", str(WORKER)], env, own=tmp_path, network=False)
+        worker = proc.Worker(argv, env=env, cwd=tmp_path, log=tmp_path / "log", name="base", walled=True)
+        workers.append(worker)
+        worker.call(wire.Start("cpu", "base"), 20)
+        worker.call(wire.Open("w", CASE, "a"), 20)
+        return worker
+
+    yield make
+    for worker in workers:
+        worker.kill()
+
+
+def living(scenario: Path) -> list[int]:
+    """Processes, of whatever space, that were started with this scenario."""
+    needle, found = f"ABPROF_SIMULATED={scenario}".encode(), []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if needle in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:
+            pass
+    return found
+
+
+@needs_wall
+@pytest.mark.parametrize(
+    ("do", "reason"),
+    [("exit:3", "ended with exit code 3"), ("crash", "killed by SIGSEGV"), ("kill", "killed by SIGKILL")],
+)
+def test_deaths_are_told_alike(begin: Callable[..., proc.Worker], tmp_path: Path, do: str, reason: str) -> None:
+    worker = begin(Fault(do, "turn"))
+    with pytest.raises(proc.WorkerDied, match=reason):
+        worker.call(wire.Turn("a", 1, "cpu_clock"), 20)
+    assert not alive(worker.pid)
+    assert not living(tmp_path / "scenario.json")
+
+
+@needs_wall
+@pytest.mark.parametrize("do", ["stubborn", "sigstop"])
+def test_what_hangs_is_killed(begin: Callable[..., proc.Worker], tmp_path: Path, do: str) -> None:
+    worker = begin(Fault(do, "turn"))
+    with pytest.raises(proc.WorkerHung, match="no answer for 1 s"):
+        worker.call(wire.Turn("a", 1, "cpu_clock"), 1)
+    assert not living(tmp_path / "scenario.json")
+
+
+@needs_wall
+@pytest.mark.parametrize("do", ["fork", "daemon"])
+def test_what_it_forks_dies_with_it(begin: Callable[..., proc.Worker], tmp_path: Path, do: str) -> None:
+    worker = begin(Fault(do, "turn"))
+    worker.call(wire.Turn("a", 1, "cpu_clock"), 20)
+    before = living(tmp_path / "scenario.json")
+    assert worker.pid in before, "the process that measures, by the number that it has out here"
+    worker.end()  # as all workers of an epoch are ended at once
+    worker.kill()
+    assert not living(tmp_path / "scenario.json")
+
+
+@needs_wall
+def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
+    """kill -9 of abprof itself: bubblewrap dies with it, and all behind it."""
+    path = faulty().write(tmp_path / "scenario.json")
+    parent = f"""
+import os, sys, time
+from pathlib import Path
+from abprof import contain, proc, wire
+own = Path({str(tmp_path)!r})
+env = {{"PATH": os.environ["PATH"], "ABPROF_SIMULATED": {str(path)!r}}}
+argv, env = contain.find().around([sys.executable, "-P", {str(WORKER)!r}], env, own=own, network=False)
+worker = proc.Worker(argv, env=env, cwd=own, log=own / "log", name="base", walled=True)
+worker.call(wire.Start("cpu", "base"), 20)
+print(worker.pid, flush=True)
+time.sleep(600)
+"""
+    root = str(Path(__file__).parents[1])
+    child = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True, cwd=root)
+    try:
+        assert child.stdout
+        worker = int(child.stdout.readline())
+        assert alive(worker)
+    finally:
+        child.kill()
+        child.wait()
+    assert not alive(worker, wait=10)
+
+
+# ---------------------------------------------------------------- when there is one
+
+
+def fake(folder: Path, text: str) -> str:
+    folder.mkdir()
+    (folder / "bwrap").write_text(f"#!/bin/sh\n{text}\n")
+    (folder / "bwrap").chmod(0o755)
+    return str(folder)
+
+
+REFUSES = "echo 'bwrap: No permissions to create new namespace' >&2; exit 1"
+# Starts what it is asked to try, and no worker: as where a driver does not work in a namespace.
+NO_WORKERS = 'case "$*" in *simulated*|*run_worker*) echo "no device in here"; exit 9;; esac'
+
+
+def test_auto_goes_with_the_clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", fake(tmp_path / "bin", REFUSES), prepend=os.pathsep)
+    assert contain.chosen("auto", "user") == contain.chosen("never", "clean") == (None, "")
+    why = "bwrap does not start: bwrap: No permissions to create new namespace"
+    assert contain.chosen("auto", "clean") == (None, why)
+    with pytest.raises(AbprofError) as refused:
+        contain.chosen("always", "user")
+    assert refused.value.line.startswith(f"--contain always: {why}")
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert contain.chosen("auto", "clean") == (None, "bwrap is not there")
+
+
+SPEEDS = Scenario(workloads={"w": load(["a"])}, times=[Time(ns=1e6)])
+
+
+@pytest.mark.parametrize(
+    ("tool", "why"), [(REFUSES, "does not start"), (NO_WORKERS, "cannot use simulated")], ids=["a", "b"]
+)
+def test_where_it_does_not_start_the_run_says_so_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, why: str
+) -> None:
+    monkeypatch.setenv("PATH", fake(tmp_path / "bin", tool), prepend=os.pathsep)
+    lab = Lab(tmp_path, SPEEDS)
+    result = lab.abprof("main", "fast", "--env", "clean", "--quick")
+    assert result.run.status == "complete"
+    assert (result.run.setup.contain, result.run.setup.wall) == ("auto", "")
+    (said,) = [line for line in result.run.notes if line.startswith("not contained: ")]
+    assert why in said
+    refused = lab.abprof("main", "fast", "--contain", "always", "--quick")
+    assert refused.code == 2
+    assert why in refused.err
+
+
+@needs_wall
+def test_doctor_tells_whether_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [(row.state, row.text) for row in doctor.containment()] == [("ok", wall().version)]
+    monkeypatch.setenv("PATH", fake(tmp_path / "bin", REFUSES), prepend=os.pathsep)
+    (row,) = doctor.containment()
+    assert (row.state, "No permissions" in row.text) == ("missing", True)
+
+
+# ---------------------------------------------------------------- a whole run
+
+SPOILS = """
+import json as _json
+from pathlib import Path as _Path
+_done = {}
+for _path in ([p for p in _Path(os.environ["ABPROF_BUILD_DIR"]).parents[2].glob("*/*/out/*.so")]
+              + [_Path("REPO/planted"), _Path("REPO/.git/hooks/planted")]):
+    if str(_path.parents[2]) == str(_Path(os.environ["ABPROF_BUILD_DIR"]).parents[1]):
+        continue
+    try:
+        with open(_path, "ab") as _file:
+            _file.write(b"spoilt")
+        _done[str(_path)] = "written"
+    except OSError:
+        _done[str(_path)] = "refused"
+print("TRIED", _json.dumps(_done), flush=True)
+"""
+
+
+@needs_wall
+@pytest.mark.slow
+def test_a_target_that_would_spoil_the_base_gets_nowhere(tmp_path: Path) -> None:
+    repo = tiny_repo(tmp_path / "repo", 100)
+    repo.branch("hostile")
+    spoils = SPOILS.replace("REPO", str(repo.path))
+    repo.commit("hostile", {"kernels/tiny/__init__.py": PACKAGE + spoils, "kernels/tiny/tiny.c": source(50)})
+    options = ("--quick", "--device", "cpu", "--no-peers", "--json", "--env", "clean", "--check", "outside")
+    done = abprof("main", "hostile", *options, cwd=repo.path, home=tmp_path)
+    assert done.run["setup"]["wall"] == wall().version
+    assert done.statuses("base") == done.statuses("target") == {"tiny/n=4096": "ok"}
+    log = (Path(done.run["run_dir"]) / "logs" / "worker-target-tiny.log").read_text()
+    tries = json.loads(next(line for line in log.splitlines() if line.startswith("TRIED")).removeprefix("TRIED "))
+    assert set(tries.values()) == {"refused"}
+    assert len(tries) == 3, "base's library, and two files of the repository"
+    assert not (repo.path / "planted").exists()

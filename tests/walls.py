@@ -1,0 +1,23 @@
+"""The wall of this machine, for tests that need one that starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from abprof import contain
+
+
+def _found() -> contain.Wall | str:
+    try:
+        return contain.find()
+    except contain.Refused as refused:
+        return str(refused)
+
+
+FOUND = _found()
+needs_wall = pytest.mark.skipif(isinstance(FOUND, str), reason=f"nothing can be contained here: {FOUND}")
+
+
+def wall() -> contain.Wall:
+    assert isinstance(FOUND, contain.Wall)
+    return FOUND
