@@ -251,7 +251,7 @@ def test_forked_children_are_ended(tmp_path: Path, do: str) -> None:
     result = lab.abprof("main", "fast")
     assert set(result.table().values()) == {"same"}
     assert len(noted(lab.scenario, do)) >= 5
-    assert not [pid for pid in noted(lab.scenario) if alive(pid, wait=2)]
+    assert not [pid for pid in noted(lab.scenario) if alive(pid, wait=60)]
     assert lab.left_behind() == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -12,9 +13,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.simulated.lab import Lab
+from tests.simulated.client import WORKER
+from tests.simulated.lab import TIMEOUT, Lab
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
 
@@ -28,7 +31,7 @@ LONG = Scenario(
 )
 
 
-def wait_for(what: Callable[[], object], process: subprocess.Popen[str], seconds: float = 60) -> None:
+def wait_for(what: Callable[[], object], process: subprocess.Popen[str], seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert process.poll() is None, process.communicate()
@@ -40,6 +43,15 @@ def blocks(lab: Lab) -> int:
     return sum(len(path.read_bytes().splitlines()) for path in lab.runs.glob("*/rounds.jsonl"))
 
 
+def has_worker(process: subprocess.Popen[str]) -> bool:
+    """Also one that has not answered yet, and so noted nothing."""
+    for child in psutil.Process(process.pid).children():
+        with contextlib.suppress(psutil.Error):  # another child that has ended since
+            if str(WORKER) in child.cmdline():
+                return True
+    return False
+
+
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGTERM, signal.SIGHUP))]
 )
@@ -49,7 +61,7 @@ def test_interrupted_while_measuring(tmp_path: Path, number: signal.Signals) -> 
     process = lab.start("main", "fast")
     wait_for(lambda: blocks(lab) >= 4, process)
     process.send_signal(number)
-    result = lab.finish(process, 30)
+    result = lab.finish(process)
     assert result.code == 130
     assert result.run.status == "interrupted"
     assert result.folder
@@ -69,7 +81,7 @@ def test_interrupted_from_the_terminal(tmp_path: Path) -> None:
     process = lab.start("main", "fast")
     wait_for(lambda: blocks(lab) >= 2, process)
     os.killpg(process.pid, signal.SIGINT)
-    result = lab.finish(process, 30)
+    result = lab.finish(process)
     assert result.code == 130
     assert not any(item.status not in ("ok", "identical") for item in result.run.observations)
 
@@ -81,10 +93,10 @@ def test_interrupted_while_a_worker_hangs(tmp_path: Path, verb: str) -> None:
     """Whatever the run waits for, ^C ends it at once, and nothing stays."""
     lab = Lab(tmp_path, Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], faults=[Fault("stubborn", verb)]))
     process = lab.start("main", "fast")
-    wait_for(lambda: noted(lab.scenario) or verb == "start", process)
+    wait_for(lambda: has_worker(process) if verb == "start" else noted(lab.scenario), process)
     time.sleep(2)
     process.send_signal(signal.SIGINT)
-    result = lab.finish(process, 30)
+    result = lab.finish(process)
     assert result.code == 130
     assert lab.left_behind() == []
     assert "Traceback" not in result.err
@@ -98,7 +110,7 @@ def test_interrupted_twice_still_ends(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    result = lab.finish(process, 30)
+    result = lab.finish(process)
     assert result.code == 130
     assert lab.left_behind() == []
     assert result.folder
@@ -114,7 +126,7 @@ def test_killed_and_tidied_up_by_the_next_run(tmp_path: Path) -> None:
     process.communicate()
     pids = noted(lab.scenario)
     assert pids
-    assert not [pid for pid in pids if alive(pid, wait=5)], "the workers die with their parent"
+    assert not [pid for pid in pids if alive(pid, wait=60)], "the workers die with their parent"
     assert [line for line in lab.left_behind() if "worktrees" in line], "kill -9 leaves the worktrees"
     killed = lab.newest()
     assert killed
@@ -137,7 +149,7 @@ def test_resumed(tmp_path: Path, number: signal.Signals) -> None:
     process = lab.start("main", "fast")
     wait_for(lambda: blocks(lab) >= 4, process)
     process.send_signal(number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=TIMEOUT)
     folder = lab.newest()
     assert folder
     kept = (folder / "rounds.jsonl").read_bytes()
@@ -191,7 +203,7 @@ def test_a_busy_device_is_not_waited_for_when_told_so(tmp_path: Path) -> None:
         assert "in use by" in result.err
     finally:
         process.send_signal(signal.SIGINT)
-        lab.finish(process, 30)
+        lab.finish(process)
     assert len([path for path in lab.runs.iterdir() if path.is_dir()]) == 1
     assert lab.left_behind() == []
 
@@ -216,7 +228,7 @@ def test_a_run_under_nohup_outlives_its_terminal_and_keeps_its_builds(tmp_path: 
     seen = blocks(lab)
     wait_for(lambda: blocks(lab) > seen + 3, process)
     process.send_signal(signal.SIGINT)
-    assert lab.finish(process, 30).run.status == "interrupted"
+    assert lab.finish(process).run.status == "interrupted"
     assert lab.command("clean", "--builds").out.count("removed the build") >= 2
     assert list((lab.cache / "builds").iterdir()) == []
 
@@ -311,7 +323,7 @@ def test_superseded_builds_go_once_no_run_uses_them(tmp_path: Path) -> None:
     assert lab.command("clean").out == "nothing to clean\n"
     assert (first / "0").is_dir()
     process.send_signal(signal.SIGINT)
-    lab.finish(process, 30)
+    lab.finish(process)
     said = lab.command("clean").out.splitlines()
     assert said == [f"removed the superseded build {home.name}/0" for home in homes]
     assert [sorted(p.name for p in home.iterdir() if p.is_dir()) for home in homes] == [["1"]] * len(homes)

@@ -63,7 +63,7 @@ def test_a_busy_device_is_refused_saying_who_has_it(tmp_path: Path) -> None:
         )
         assert take(tmp_path, "GPU-1") == [], "another device is free"
     finally:
-        child.communicate("\n", timeout=30)
+        child.communicate("\n", timeout=120)
     assert take(tmp_path) == []
 
 
@@ -74,8 +74,8 @@ def test_a_busy_device_is_waited_for_saying_for_whom(tmp_path: Path) -> None:
     waiting.start()
     time.sleep(0.5)
     assert waiting.is_alive()
-    child.communicate("\n", timeout=30)
-    waiting.join(30)
+    child.communicate("\n", timeout=120)
+    waiting.join(120)
     assert said == [
         [f"waiting for cpu, in use by abprof main fast in /repo (process {child.pid})", said[0][1]],
     ]
@@ -103,7 +103,7 @@ def test_an_owner_that_cannot_be_read_is_another_abprof(tmp_path: Path) -> None:
             with pytest.raises(AbprofError, match="cpu is in use by another abprof"):
                 take(tmp_path)
     finally:
-        child.communicate("\n", timeout=30)
+        child.communicate("\n", timeout=120)
 
 
 def test_a_devices_name_is_no_path(tmp_path: Path) -> None:

@@ -58,10 +58,8 @@ def test_nights_one_after_the_other(lab: Lab) -> None:
     first = lab.repo.git("rev-parse", "HEAD")
     code, said, _ = night(lab)
     assert (code, said["did"], said["number"], said["head"]) == (0, "first", 1, first)
-    began = time.monotonic()
-    code, said, _ = night(lab)
+    code, said, _ = night(lab)  # how long it takes: tests/benchmarks/quiet_night.py
     assert (code, said["did"], said["runs"]) == (0, "nothing", [])
-    assert time.monotonic() - began < 60  # how long it really takes: tests/benchmarks/quiet_night.py
     second = push(lab, 1.2)
     code, said, done = night(lab)
     assert (code, said["did"], said["number"]) == (1, "step", 2)
@@ -148,7 +146,7 @@ def test_a_clock_that_jumps_back_changes_no_order(lab: Lab) -> None:
     assert night(lab)[1]["did"] == "nothing"
 
 
-def _wait(what: Any, process: subprocess.Popen[str], seconds: float = 60) -> None:
+def _wait(what: Any, process: subprocess.Popen[str], seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while not what():
         if process.poll() is not None:  # it may have come there and ended between two looks

@@ -74,7 +74,7 @@ def test_the_crew_that_was_awaited_works_with_the_processes_that_waited(hand: Re
         assert sorted(crew.pids()) == sorted(early)
         assert all(proved.ok for proved in crew.prove().values())
         assert crew.start_order == ("target", "base")
-    assert not any(alive(pid, wait=5) for pid in early)
+    assert not any(alive(pid, wait=60) for pid in early)
 
 
 @pytest.mark.parametrize(("epoch", "which"), [(3, slice(None)), (2, slice(1))])
@@ -83,14 +83,14 @@ def test_one_that_was_not_is_ended(hand: Relay, posts: list[Post], epoch: int, w
     early = waiting(hand)
     with hand.crew(posts[which], epoch) as crew:
         assert not set(crew.pids()) & set(early)
-        assert not any(alive(pid, wait=5) for pid in early)
+        assert not any(alive(pid, wait=60) for pid in early)
 
 
 def test_a_process_that_died_waiting_is_started_again(hand: Relay, posts: list[Post]) -> None:
     hand.ahead(posts, 2)
     early = waiting(hand)
     os.kill(early[0], 9)
-    assert not alive(early[0], wait=5)
+    assert not alive(early[0], wait=60)
     with hand.crew(posts, 2) as crew:
         assert len(crew.pids()) == 2
         assert len(set(crew.pids()) & set(early)) == 1
@@ -101,7 +101,7 @@ def test_nobody_waits_on_after_the_run(shop: Workshop, posts: list[Post]) -> Non
         hand.ahead(posts, 2)
         early = waiting(hand)
     assert early
-    assert not any(alive(pid, wait=5) for pid in early)
+    assert not any(alive(pid, wait=60) for pid in early)
 
 
 def test_nobody_waits_where_they_would_take_what_is_measured(

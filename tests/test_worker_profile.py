@@ -88,13 +88,13 @@ def test_what_ran_between_calls_is_not_counted() -> None:
 
 
 def test_a_slow_first_call_leaves_no_trace_in_a_real_pass() -> None:
-    """Each call sleeps 1 ms in its range, the first two 100 ms: the mean would be beyond 20 ms."""
+    """Each call sleeps 10 ms in its range, the first two 300 ms: the mean would be beyond 70 ms."""
     calls: list[float] = []
 
     def sleeps() -> None:
         with torch.profiler.record_function("load"):
             began = time.perf_counter_ns()
-            time.sleep(0.1 if len(calls) < 2 else 0.001)
+            time.sleep(0.3 if len(calls) < 2 else 0.01)
             calls.append(time.perf_counter_ns() - began)
 
     phased = profile.phases(Op(sleeps), {"load": "load"}, 7, clock("cpu"))

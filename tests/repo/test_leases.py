@@ -51,13 +51,13 @@ def test_who_waited_for_a_deleted_lock_takes_the_new_one(tmp_path: Path) -> None
     def wait() -> None:
         with leases.locked(lock):
             inside.set()
-            leave.wait(10)
+            leave.wait(120)
 
     waiter = threading.Thread(target=wait)
     waiter.start()
     assert not inside.wait(0.3)
     leases.drop(lock)
-    assert inside.wait(10)
+    assert inside.wait(120)
     assert not free(lock)
     leave.set()
     waiter.join()

@@ -236,7 +236,7 @@ def test_two_runs_at_once(repo: GitRepo, cache: Path) -> None:
         subprocess.Popen([*command, name], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for name in ("a", "b")
     ]
-    assert [run.communicate(timeout=60) for run in runs] == [("well\n", "")] * 2
+    assert [run.communicate(timeout=240) for run in runs] == [("well\n", "")] * 2
     assert leftovers(cache) == []
     assert fingerprint(repo.path) == before
 

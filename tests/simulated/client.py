@@ -67,7 +67,7 @@ class Client:
         os.write(self.request, wire.dump(message))
         return self.count
 
-    def line(self, seconds: float = 10.0) -> bytes | None:
+    def line(self, seconds: float = 120.0) -> bytes | None:
         """The next reply's line; b"" at the end of the stream (half a line stays in `pending`); None: silence."""
         end = time.monotonic() + seconds
         while b"\n" not in self.pending:

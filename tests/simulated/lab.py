@@ -150,7 +150,7 @@ class Lab:
 
     def left_behind(self) -> list[str]:
         """What should be gone after a run: living processes, worktrees, and entries in the user's .git."""
-        left = [f"process {pid}" for pid in noted(self.scenario) if alive(pid, wait=3)]
+        left = [f"process {pid}" for pid in noted(self.scenario) if alive(pid, wait=60)]
         trees = self.cache / "worktrees"
         left += [str(path) for path in (trees.iterdir() if trees.exists() else []) if path.is_dir()]
         left += [str(p) for p in (self.repo.path / ".git" / "worktrees").glob("*")]

@@ -26,7 +26,7 @@ class Side:
         """The reply. Raises WorkerFault."""
         return self.worker.call(request, TIMEOUT)
 
-    def log_has(self, text: str, within: float = 5.0) -> bool:
+    def log_has(self, text: str, within: float = 60.0) -> bool:
         """Whether the worker printed this; its log is written by a thread that may lag."""
         end = time.monotonic() + within
         while text not in self.worker.log.path.read_text():
