@@ -30,8 +30,20 @@ _NOISE = re.compile(
 
 def inputs(tree: Path, package: Package) -> list[str]:
     """Files that decide a rebuild, relative to the side's root: the package's globs, all of kernels/, or the whole tree."""
-    patterns = package.inputs or (("**",) if package.module or package.path else ("kernels/**",))
-    return [name for name in _files(tree) if any(_matches(name, pattern) for pattern in patterns)]
+    return [name for name in _files(tree) if any(_matches(name, pattern) for pattern in _patterns(package))]
+
+
+def folders(package: Package) -> tuple[str, ...]:
+    """Folders, relative to the side's root, below which all `inputs` lie; "" for the root. Where two commits hold the
+    same there, they have the same inputs."""
+    patterns = _patterns(package)
+    if all(pattern.endswith("/**") for pattern in patterns):  # any other may match at any depth
+        return tuple(dict.fromkeys(pattern[:-3] for pattern in patterns))
+    return ("",)
+
+
+def _patterns(package: Package) -> tuple[str, ...]:
+    return package.inputs or (("**",) if package.module or package.path else ("kernels/**",))
 
 
 def _files(tree: Path) -> list[str]:

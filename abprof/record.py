@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -21,6 +21,7 @@ from abprof.repo import leases
 from abprof.runfolder import RunFolder
 from abprof.view import View
 
+Until = Callable[[Run, Sequence[Block], Sequence[Proof]], set[str]]  # ids of the cells that need one more epoch
 _NOTES = "unfinished"  # in the state folder: a file for each living run
 _REWRITE = 5.0  # seconds between rewrites of run.json while measuring
 _REWRITE_SHARE = 20.0  # and at least so many times what the last one took: a thousand cells take seconds to judge
@@ -29,7 +30,15 @@ _REWRITE_SHARE = 20.0  # and at least so many times what the last one took: a th
 class Record:
     """Grows block by block. run.json stands before the first turn, and is rewritten with what is known so far."""
 
-    def __init__(self, folder: RunFolder, head: Run, blocks: list[Block], view: View, older: int = 0) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        head: Run,
+        blocks: list[Block],
+        view: View,
+        older: int = 0,
+        until: Until | None = None,
+    ) -> None:
         self.folder = folder
         self.head = head
         self.blocks = blocks
@@ -40,6 +49,7 @@ class Record:
         self.profiles = {(profile.cell, profile.arm): profile for profile in head.profiles}
         self.sampled = {(one.cell, one.arm): one for one in head.sampled}
         self.older = older  # blocks of earlier invocations: a rerun plans its looks on its own
+        self.until = until or verdict.undecided
         self.interrupted = False
         self._labels = names.short_labels(head.cells)
         self._next_write = 0.0
@@ -62,7 +72,7 @@ class Record:
 
     def wanted(self) -> set[str]:
         """Cells that need one more epoch."""
-        todo = verdict.undecided(self.head, self.blocks[self.older :], self.proofs)
+        todo = self.until(self.head, self.blocks[self.older :], self.proofs)
         self.view.progress(f"epoch {self.next_epoch}: {len(todo)} of {len(self.head.cells)} cells undecided")
         return todo
 

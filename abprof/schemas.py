@@ -1,7 +1,8 @@
-"""`python -m abprof.schemas [FOLDER]` writes the JSON Schemas of run.json, rounds.jsonl, selfcheck.json, notices and the wire.
+"""`python -m abprof.schemas [FOLDER]` writes the JSON Schemas of run.json, rounds.jsonl, selfcheck.json, bisect.json, notices
+and the wire.
 
-They are made from the records themselves (model/, wire/, selfcheck/result.py, publish/notice.py), so that there is one
-definition of each file.
+They are made from the records themselves (model/, wire/, selfcheck/result.py, bisect/state.py, publish/notice.py), so that
+there is one definition of each file.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 
 from . import wire
+from .bisect.state import State
 from .model import SCHEMA, Block, Run
 from .publish.notice import Notice
 from .selfcheck.result import Selfcheck
@@ -29,6 +31,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "rounds.schema.json": _rounds(),
         "selfcheck.schema.json": _selfcheck(),
         "notice.schema.json": _notice(),
+        "bisect.schema.json": _bisect(),
         "wire.schema.json": _wire(),
     }
 
@@ -74,6 +77,12 @@ def _selfcheck() -> dict[str, Any]:
 
 def _notice() -> dict[str, Any]:
     schema: dict[str, Any] = {"$schema": DIALECT, "title": "abprof notice, schema 1", **msgspec.json.schema(Notice)}
+    _strict(schema)
+    return schema
+
+
+def _bisect() -> dict[str, Any]:
+    schema: dict[str, Any] = {"$schema": DIALECT, "title": "abprof bisect.json, schema 1", **msgspec.json.schema(State)}
     _strict(schema)
     return schema
 

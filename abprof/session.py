@@ -22,7 +22,7 @@ from abprof.model import Block, Checkout, Run
 from abprof.place import Place, look_around
 from abprof.prepare import Again, Plan, broken_workloads, build_kernels, lay_ground, make_plan
 from abprof.probes.after import probed
-from abprof.record import Record, new_folder
+from abprof.record import Record, Until, new_folder
 from abprof.repo import leases
 from abprof.reported import epochs as reported
 from abprof.reported.bench import Bench, ready
@@ -34,10 +34,11 @@ from abprof.view import View
 Study = Callable[[Ground, int], Iterator[Block]]
 
 
-def run(config: Config, view: View, also: Study | None = None) -> tuple[Run, Path]:
+def run(config: Config, view: View, also: Study | None = None, until: Until | None = None) -> tuple[Run, Path]:
     """Compare two refs or more, or profile one. Returns the run as run.json has it, and its folder.
 
     `also`: blocks to record after all others, which no verdict reads, from the same ground and the number of an epoch.
+    `until`: which cells need one more epoch; by default those without a verdict.
     Raises AbprofError for what the user can mend; ^C ends measuring, and the report is written all the same.
     """
     with begun(config, view) as (place, folder, trees):
@@ -47,15 +48,23 @@ def run(config: Config, view: View, also: Study | None = None) -> tuple[Run, Pat
             measure_command(place, bench, record, view)
         else:
             plan = make_plan(place, trees, folder.logs, view)
-            record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id), [], view)
+            record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id), [], view, until=until)
             measure(place, plan, record, view, also)
         return record.finish(), folder.path
 
 
 def again(
-    path: Path, only: Sequence[str], repo_path: str, budget: float, view: View, *, resume: bool
+    path: Path,
+    only: Sequence[str],
+    repo_path: str,
+    budget: float,
+    view: View,
+    *,
+    resume: bool,
+    until: Until | None = None,
 ) -> tuple[Run, Path]:
-    """Go on with a run in its own folder: fresh epochs of some cells, or the rest of a run that was interrupted.
+    """Go on with a run in its own folder: fresh epochs of some cells, or the rest of a run that was interrupted; with an
+    `until` of its own also of one that is complete.
 
     Results are added, never replaced. Raises AbprofError when code, judge, machine or toolchain is another now.
     """
@@ -63,7 +72,7 @@ def again(
     if not head.settings.timed:
         raise AbprofError("nothing was timed in this run", where=str(path), advice="start a new one: abprof run")
     folder = RunFolder(path.parent if path.is_file() else path)
-    if resume and head.status == "complete":
+    if resume and head.status == "complete" and until is None:
         return head, folder.path
     cells = head.cells if resume else rerun.choose(head, only)
     before = rerun.epochs(head, blocks)
@@ -90,7 +99,7 @@ def again(
             measure_command(place, bench, record, view)
         else:
             plan = make_plan(place, trees, folder.logs, view, Again(head, cells))
-            record = Record(folder, plan.head, blocks, view, older)
+            record = Record(folder, plan.head, blocks, view, older, until)
             measure(place, plan, record, view)
         waiting = rerun.between_looks(before, rerun.epochs(record.head, record.blocks))
         if waiting:

@@ -99,6 +99,11 @@ def repeated_interval(values: Sequence[float], alpha: float = 0.05) -> Interval 
     return student_interval(values[:look], _LEVEL[alpha]) if look else None
 
 
+def tabled(alpha: float) -> float:
+    """The largest level of JOINT that is no more than `alpha`, for `repeated_interval`; its smallest where none is."""
+    return max((row for row, _ in JOINT if row <= alpha), default=JOINT[0][0])
+
+
 def student_interval(values: Sequence[float], alpha: float) -> Interval:
     """Two-sided Student interval of the mean at level 1 - alpha; needs two values. Raises ValueError on NaN."""
     from scipy.special import stdtrit

@@ -91,7 +91,7 @@ def follow(lab: Lab, command: str) -> Result:
         return lab.command(*words, "--runs-dir", str(lab.runs))
     if words[0] == "nightly":
         return lab.command(*words, "--help")  # tests/test_nightly.py runs nights
-    if words[0] in VERBS and words[0] != "run":
+    if words[0] in VERBS and words[0] not in {"run", "bisect"}:
         return lab.command(*words)
     return lab.abprof(*words, *(() if "--dry-run" in words else ("--dry-run",)))
 

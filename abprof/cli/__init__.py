@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from abprof.cli import (
     admit,
+    bisect,
     comment,
     history,
     init,
@@ -70,6 +71,7 @@ for module in (
     waive,
     admit,
     init,
+    bisect,
 ):
     module.register(app)
 

@@ -1,17 +1,23 @@
 """Everything git: finding the repository, resolving refs, snapshots and worktrees. Nothing else in abprof runs git."""
 
-from abprof.repo.history import read_file, ref_names
+from abprof.repo.history import merge_base, read_file, ref_names
 from abprof.repo.leftovers import tidy
+from abprof.repo.lineage import Link, between, contents, is_ancestor
 from abprof.repo.locate import Repository, folders, open_repository
 from abprof.repo.refs import commit_of
 from abprof.repo.sides import resolve
 from abprof.repo.worktrees import checkouts
 
 __all__ = [
+    "Link",
     "Repository",
+    "between",
     "checkouts",
     "commit_of",
+    "contents",
     "folders",
+    "is_ancestor",
+    "merge_base",
     "open_repository",
     "read_file",
     "ref_names",

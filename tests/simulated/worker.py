@@ -10,10 +10,12 @@ import argparse
 import ctypes
 import hashlib
 import json
+import math
 import os
 import signal
 import sys
 from dataclasses import dataclass
+from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,8 @@ class Worker:
         return wire.Listed(self.scenario.packages)
 
     def build(self, args: wire.Build, faults: list[Fault]) -> wire.Built:
+        if "build" in self.own():
+            raise Typed("crash", str(self.own()["build"]))
         if self.scenario.build_log:
             print(self.scenario.build_log, flush=True)
         mount = self.start_.mount
@@ -138,7 +142,7 @@ class Worker:
             return wire.Opened("missing", f"no peer {args.peer!r}")
         if cell != self.cell:
             self.cell, self.arms = cell, {}
-        ns = self.scenario.ns(self.start_.side, cell, label)
+        ns = self.scenario.ns(self.start_.side, cell, label) * self.factor(cell)
         self.workload = workload
         self.arms[args.arm] = Arm(label, ns, self.scenario.noise_of(self.start_.side, cell), args.seed)
         self.clock.advance(ns)
@@ -182,7 +186,7 @@ class Worker:
     def turn(self, args: wire.Turn, faults: list[Fault]) -> wire.Turned:
         arm, workload = self._arm(args.arm)
         begun = self.start_
-        value = self.scenario.ns(begun.side, self.cell, arm.label, args.timer)
+        value = self.scenario.ns(begun.side, self.cell, arm.label, args.timer) * self.factor(self.cell)
         if arm.noise:
             value = self.scenario.scatter(value, arm.noise, begun.side, begun.epoch, self.cell, arm.label, arm.turns)
         arm.turns += 1
@@ -230,6 +234,16 @@ class Worker:
 
     def stop(self, args: wire.Stop, faults: list[Fault]) -> wire.Closed:
         return wire.Closed()
+
+    def own(self) -> dict[str, Any]:
+        """What the mounted package says of itself in its file `simulated.json`: glob over cells -> factor of their times,
+        and as "build" how its build fails. So commits differ as those of a real kernel do, by what they hold."""
+        mount = self.start_.mount
+        file = Path(mount.root) / mount.name / "simulated.json" if mount else Path()
+        return dict(json.loads(file.read_text())) if file.is_file() else {}
+
+    def factor(self, cell: str) -> float:
+        return math.prod(float(value) for glob, value in self.own().items() if glob != "build" and fnmatch(cell, glob))
 
     def _find(self, name: str) -> Workload:
         if name not in self.scenario.workloads:

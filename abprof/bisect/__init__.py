@@ -1,0 +1,5 @@
+"""`abprof bisect GOOD BAD`: which commit made the cells slower.
+
+Pure: `lineage.py` (what can have done it), `search.py` (what to measure next, and what is found), `rule.py` (when an
+answer is certain). `step.py` measures one commit against another, `work.py` goes from step to step, `state.py` keeps them.
+"""

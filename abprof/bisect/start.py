@@ -1,0 +1,126 @@
+"""How a bisection begins: everything that can be refused is refused here, and what every step needs is written down."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from abprof import keys, names, proc, repo, runfolder, session, stats
+from abprof.bisect import rule, state, work
+from abprof.bisect.lineage import History
+from abprof.bisect.state import Asked, State
+from abprof.config import Config
+from abprof.errors import AbprofError
+from abprof.estimate import epoch_seconds, span
+from abprof.model import Run, Side
+from abprof.place import Place, look_around
+from abprof.prepare import make_plan
+from abprof.survey import copy_workloads
+from abprof.view import View
+
+WORKLOADS = "workloads"  # in the bisection's folder: one judge for all steps, whatever becomes of the working tree
+
+
+@contextlib.contextmanager
+def planned(config: Config, view: View) -> Iterator[tuple[State, Place, Path]]:
+    """The bisection before its first step, and where it takes place; the folder holds the workloads while the block runs.
+
+    Raises AbprofError for ends that are no good and bad end, and for all that a run would be refused for.
+    """
+    place = look_around(config, view)
+    good, bad = _ends(place)
+    with session.signals(), proc.no_orphans(), tempfile.TemporaryDirectory() as logs:
+        with session.worktrees(place, f"{place.id}-bisect", view) as trees:
+            head = make_plan(place, trees, Path(logs), view, dry=True).head
+            copy_workloads(Path(trees[0].path).parent / WORKLOADS, Path(logs) / WORKLOADS)
+        yield _state(config, place, good, bad, head), place, Path(logs) / WORKLOADS
+
+
+def folder_of(of: State, place: Place, workloads: Path) -> tuple[State, Path]:
+    """A folder of its own beside the run folders, with the workloads and the file in it. Raises AbprofError."""
+    labels = names.safe_labels((of.labels[commit], commit) for commit in (of.good, of.bad))
+    stamp = place.id.partition("-")[0]
+    folder = runfolder.create(place.runs_dir, "-".join([stamp, "bisect", *labels])[:180])
+    folder.logs.rmdir()
+    copy_workloads(workloads, folder.path / WORKLOADS)
+    asked = msgspec.structs.replace(of.asked, workloads_from=str((folder.path / WORKLOADS).absolute()))
+    of = msgspec.structs.replace(of, asked=asked)
+    state.write(folder.path, of)
+    return of, folder.path
+
+
+def _ends(place: Place) -> tuple[Side, Side]:
+    if len(place.sides) != 2:
+        raise AbprofError("a bisection has two ends", where="abprof bisect", advice="abprof bisect GOOD BAD")
+    good, bad = place.sides
+    for side in (good, bad):
+        if side.kind == "worktree":
+            raise AbprofError("the working tree is no commit", where=side.spec, advice="commit it, or name HEAD")
+    if good.commit == bad.commit:
+        what = f"both are commit {good.commit[:10]}: nothing lies between them"
+        raise AbprofError(what, where=f"{good.spec} {bad.spec}")
+    if not repo.is_ancestor(place.repository, good.commit, bad.commit):
+        raise AbprofError(
+            f"{good.spec} is not an ancestor of {bad.spec}", where="abprof bisect", advice=_advice(place, good, bad)
+        )
+    return good, bad
+
+
+def _advice(place: Place, good: Side, bad: Side) -> str:
+    if repo.is_ancestor(place.repository, bad.commit, good.commit):
+        return f"it comes after it: abprof bisect {bad.spec} {good.spec}"
+    common = repo.merge_base(place.repository, good.commit, bad.commit)
+    if common is None:
+        return "they have no common ancestor here; in a shallow clone: git fetch --unshallow"
+    return f"their merge base is: abprof bisect {common[:10]} {bad.spec}"
+
+
+def _state(config: Config, place: Place, good: Side, bad: Side, head: Run) -> State:
+    cells = tuple(cell for cell in head.cells if cell.kernel and not cell.skip)
+    if not cells:
+        raise AbprofError("no cell can be measured here", where="abprof bisect", advice="abprof list says why")
+    kernels = {cell.id: cell.kernel for cell in cells}
+    links = repo.between(place.repository, good.commit, bad.commit)
+    commits = tuple(dict.fromkeys([good.commit, *(c for link in links for c in (*link.parents, link.commit))]))
+    holds = {
+        kernel: repo.contents(place.repository, commits, keys.folders(package))
+        for kernel, package in place.packages(list(dict.fromkeys(kernels.values()))).items()
+    }
+    by_commit = {link.commit: link for link in links}
+    histories = {kernel: History(good.commit, by_commit, held) for kernel, held in holds.items()}
+    asked = {field.name: getattr(config, field.name) for field in msgspec.structs.fields(Asked)}
+    return State(
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+        asked=Asked(**{**asked, "repo": str(place.root)}),
+        good=good.commit,
+        bad=bad.commit,
+        labels={good.commit: good.label, bad.commit: bad.label},
+        cells=tuple(kernels),
+        threshold={cell.id: head.settings.threshold_of(cell.id) for cell in cells},
+        kernels=kernels,
+        links=links,
+        holds=holds,
+        planned=work.planned(histories, bad.commit),
+        step_seconds=stats.LOOKS[0] * epoch_seconds(head, peers=False)[1],
+    )
+
+
+def plan(of: State) -> list[str]:
+    """What is going to be done, for people."""
+    lines = [f"{len(of.links)} commits from {work.name(of, of.good)} to {work.name(of, of.bad)}"]
+    for kernel in dict.fromkeys(of.kernels.values()):
+        history = work.history(of, kernel)
+        path = history.path(of.good, of.bad)
+        turns = len(history.turns(path)) - 1
+        aside = f" of {len(path) - 1} along first parents" if len(path) - 1 < len(of.links) else ""
+        halving = rule.steps(turns)
+        lines.append(f"{kernel}: {turns}{aside} change its inputs: log2 of that is {halving} steps, and one each for the "
+                     "ends, for the commit against its parent and for what is left after it")  # fmt: skip
+    seconds = of.planned * of.step_seconds
+    lines.append(f"{of.planned} steps for one culprit, about {span(seconds)} of measuring where all is clear")
+    return lines

@@ -1,0 +1,157 @@
+"""`abprof bisect`: the commits that made kernels slower."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from abprof.cli import shared
+from abprof.cli.completion import refs as complete_refs
+from abprof.cli.guard import while_read
+from abprof.cli.shared import MEASURING, OUTPUT, PLACE
+from abprof.errors import AbprofError, Exit
+
+if TYPE_CHECKING:
+    from abprof.bisect.state import State
+    from abprof.view import View
+
+_BESIDE_RESUME = {"resume", "repo", "json", "quiet", "verbose"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("bisect", help=bisect.__doc__, short_help="Which commit made it slower.")(bisect)
+
+
+def bisect(
+    ctx: typer.Context,
+    refs: Annotated[
+        list[str], typer.Argument(metavar="GOOD BAD", help="A fast and a slow end.", autocompletion=complete_refs)
+    ] = [],  # noqa: B006
+    repo: shared.Repo = ".",
+    kernels: shared.Kernels = [],  # noqa: B006
+    workloads: shared.Workloads = [],  # noqa: B006
+    workloads_from: shared.WorkloadsFrom = "",
+    preset: shared.Preset = "",
+    only: shared.Only = [],  # noqa: B006
+    set_: shared.Set = [],  # noqa: B006
+    cell: shared.Cell = [],  # noqa: B006
+    device: shared.Device = [],  # noqa: B006
+    python: shared.Python = [],  # noqa: B006
+    threshold: Annotated[
+        str, typer.Option(metavar="PCT", help="Slower by more than this is looked for.", rich_help_panel=MEASURING)
+    ] = "",
+    budget: Annotated[
+        str, typer.Option(metavar="TIME", help="Time for measuring one step, e.g. 10m.", rich_help_panel=MEASURING)
+    ] = "",
+    seed: shared.Seed = 0,
+    timeout: shared.Timeout = "120s",
+    build_timeout: shared.BuildTimeout = "30m",
+    env: shared.Env = "",
+    runs_dir: shared.RunsDir = "",
+    no_wait: shared.NoWait = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan and an estimate.", rich_help_panel=OUTPUT)
+    ] = False,
+    resume: Annotated[
+        str, typer.Option(metavar="FOLDER", help="Go on with an interrupted bisection.", rich_help_panel=PLACE)
+    ] = "",
+    json: Annotated[
+        bool, typer.Option("--json", help="Print culprits and steps as JSON.", rich_help_panel=OUTPUT)
+    ] = False,
+    quiet: shared.Quiet = False,
+    verbose: shared.Verbose = False,
+) -> int:
+    """Find the commits between GOOD and BAD that made cells slower: each step is an ordinary run of one commit against the
+    good end, which goes on until it is certain; the culprit is then measured against its parent.
+
+    Commits that do not build are passed over, more than one culprit is found, and what stays unclear is told as a range of
+    commits. Exit codes: 0 found, or nothing is slower; 4 not all of it could be decided.
+    """
+    options = dict(locals())
+    from abprof.view import View
+
+    view = View(quiet=quiet, verbose=verbose)
+    if resume:
+        return _resume(ctx, options, view)
+    if len(refs) != 2:
+        raise AbprofError("which ends?", where="abprof bisect", advice="abprof bisect GOOD BAD, or --resume FOLDER")
+    return _begin(options, view)
+
+
+def _begin(options: Mapping[str, Any], view: View) -> int:
+    from abprof.bisect import start
+
+    with start.planned(_config(options), view) as (planned, place, workloads):
+        for line in start.plan(planned):
+            view.say(line)
+        if options["dry_run"]:
+            return _show_plan(planned, start.plan(planned), json=options["json"])
+        begun, folder = start.folder_of(planned, place, workloads)
+    return _go_on(begun, folder, options, view)
+
+
+def _resume(ctx: typer.Context, options: Mapping[str, Any], view: View) -> int:
+    import msgspec
+
+    from abprof.bisect import state
+
+    if options["refs"]:
+        raise AbprofError("a bisection has its ends", where="--resume", advice="abprof bisect --resume FOLDER")
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name) if param.name else None
+        if source and source.name == "COMMANDLINE" and param.name not in _BESIDE_RESUME:
+            raise AbprofError("a bisection goes on as it began", where=param.opts[0], advice="leave it out")
+    begun, folder = state.read(Path(options["resume"]))
+    if ctx.get_parameter_source("repo").name == "COMMANDLINE":  # type: ignore[union-attr]
+        begun = msgspec.structs.replace(begun, asked=msgspec.structs.replace(begun.asked, repo=options["repo"]))
+    return _go_on(begun, folder, options, view)
+
+
+def _go_on(begun: State, folder: Path, options: Mapping[str, Any], view: View) -> int:
+    from abprof import session
+    from abprof.bisect import work
+
+    try:
+        with session.signals():
+            done = work.finish(begun, folder, view, lambda _: None)
+    except KeyboardInterrupt:
+        view.warn(f"interrupted; abprof bisect --resume {folder} goes on")
+        return Exit.INTERRUPTED
+    with while_read():
+        print(_as_json(done, folder) if options["json"] else "\n".join(work.result(done)))
+    return Exit.OK if work.decided(done) else Exit.UNTRUSTED
+
+
+def _config(options: Mapping[str, Any]) -> Any:
+    from abprof.cli.options import config_from
+    from abprof.cli.run import defaults
+
+    return config_from({**defaults(), **options}, sys.argv[1:])
+
+
+def _show_plan(planned: State, lines: list[str], *, json: bool) -> int:
+    import msgspec
+
+    if json:
+        plan = {
+            "commits": len(planned.links),
+            "steps": planned.planned,
+            "seconds": planned.planned * planned.step_seconds,
+        }
+        print(msgspec.json.encode({**plan, "cells": planned.cells}).decode())
+    else:
+        print("\n".join([*lines, *(f"  {cell}" for cell in planned.cells)]))
+    return Exit.OK
+
+
+def _as_json(done: State, folder: Path) -> str:
+    import msgspec
+
+    loose = msgspec.to_builtins(done)
+    shown = {name: loose[name] for name in ("culprits", "steps", "found", "status")}
+    return msgspec.json.encode({**shown, "bisect_dir": str(folder)}).decode()
