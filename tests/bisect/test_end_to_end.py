@@ -16,5 +16,5 @@ def test_one_slip_of_eight(tmp_path: Path) -> None:
     assert result.code == 0, result.err
     assert story.culprits(result) == [commits[5]]
     steps = loose(result)["steps"]
-    assert [step["question"] for step in steps] == ["ends", "step", "step", "step", "parent"]
+    assert [step["question"] for step in steps] == ["ends", "step", "step", "step", "parent", "ends"]
     assert story.lab.left_behind() == []
