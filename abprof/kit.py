@@ -106,6 +106,44 @@ def compare(outputs: Any, expected: Any, *, rtol: float, atol: float) -> Check:
     return Check(True, "", worst_abs, worst_rel)
 
 
+_AGREE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 2e-2}
+_AGREE_NARROW = 0.1  # of types of eight bits and less
+
+
+def agree(outputs: Any, expected: Any) -> Check:
+    """Whether outputs agree with those of another side: what is checked where there is no reference.
+
+    As `compare` with a tolerance of the dtype (1e-3 of the largest magnitude for float32, since tensor cores round to
+    TF32; integers exactly), and NaN agrees with NaN in the same place: a benchmark may well compute on what it never set.
+    """
+    outs, refs = tensors(outputs), tensors(expected)
+    if [out.dtype for out in outs] != [ref.dtype for ref in refs]:
+        return Check(False, f"outputs of {_types(outs)}, and base's are of {_types(refs)}")
+    worst_abs = worst_rel = 0.0
+    for place, pair in enumerate(zip(outs, refs, strict=True)):
+        out, ref = _without_common_nans(*pair)
+        rtol = _AGREE.get(ref.dtype, _AGREE_NARROW) if ref.is_floating_point() else 0.0
+        found = compare(out, ref, rtol=rtol, atol=0.0)
+        worst_abs, worst_rel = max(worst_abs, found.max_abs or 0.0), max(worst_rel, found.max_rel or 0.0)
+        if not found.ok:
+            said = f"output {place}{found.reason.removeprefix('output 0')}"
+            return Check(False, f"the sides do not agree: {said}", worst_abs, worst_rel)
+    return Check(True, "", worst_abs, worst_rel)
+
+
+def _without_common_nans(out: torch.Tensor, ref: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both on one device, with zero where both are NaN."""
+    mine = out.detach().to(ref.device)
+    if mine.shape != ref.shape or not mine.is_floating_point():
+        return mine, ref
+    both = mine.isnan() & ref.isnan()
+    return mine.masked_fill(both, 0.0), ref.masked_fill(both, 0.0)
+
+
+def _types(values: Sequence[torch.Tensor]) -> str:
+    return ", ".join(str(value.dtype).removeprefix("torch.") for value in values) or "nothing"
+
+
 def tensors(values: Any) -> list[torch.Tensor]:
     """Every tensor of a possibly nested sequence, in order. Raises TypeError for anything else in it."""
     if isinstance(values, torch.Tensor):

@@ -33,6 +33,7 @@ def workload(name: str, described: wire.Described, sha256: str, kind: str, asked
         scaled=described.scaled,
         ladder=tuple(described.ladder),
         sweep=_sweep(described.sweep),
+        checked="sides" if described.checked == "sides" else "reference",
         sha256=sha256,
         text=described.text,
     )

@@ -73,6 +73,11 @@ def survey(
             if isinstance(error, WorkerDied):  # the others are asked in a new process
                 worker.restart()
                 _start(worker, files, device, timeout)
+    for name in [name for name, one in found.items() if config.check == "outside" and one.checked != "reference"]:
+        del found[name]
+        broken[name] = Failure(
+            status="unsupported", reason="--check outside compares with a reference, and it has none"
+        )
     wanted = {n: d for n, d in found.items() if not config.kernels or d.kernel in config.kernels}
     if not broken or not wanted:  # which kernel a broken one is for, nobody knows
         _known_kernels(config, found)

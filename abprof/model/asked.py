@@ -77,6 +77,7 @@ class Workload(Record, frozen=True, kw_only=True):
     scaled: str = ""  # the axis along which reports show how time grows
     ladder: tuple[str, ...] = ()  # variants that are steps of one optimisation, in order; the first is the baseline
     sweep: Sweep | None = None
+    checked: Literal["reference", "sides"] = "reference"  # `sides`: outputs are compared with base's, and nothing else
     sha256: str = ""
     text: str = ""
 

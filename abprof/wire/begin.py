@@ -78,6 +78,7 @@ class Described:
     ladder: list[str] = field(default_factory=list)
     sweep: Sweep | None = None
     default_peers: list[str] | None = None  # those measured without being asked for; None: all
+    checked: str = "reference"  # what outputs are compared with: reference, or only the other sides' (`sides`)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from abprof import wire
-from abprof.kit import Op
+from abprof.kit import Check, Op, agree
 
 Presets = Mapping[str, list[tuple[list[str], list[Any]]]]
 
@@ -76,6 +76,21 @@ def facts(module: types.ModuleType, case: Mapping[str, Any], inputs: Any, op: Op
         if not isinstance(value, str | int | float | bool) or (isinstance(value, float) and not math.isfinite(value)):
             raise ValueError(f"facts: {name} is {value!r}, and must be a str, an int, a finite float or a bool")
     return told
+
+
+def check(module: types.ModuleType, case: Mapping[str, Any], results: Any, expected: Any) -> Check:
+    """The workload's check; without one, whether outputs agree with base's."""
+    if hasattr(module, "check"):
+        judged: Check = module.check(case, results, expected)
+        return judged
+    if hasattr(module, "reference"):
+        raise ValueError("a workload with a reference needs a check(case, outputs, expected)")
+    return agree(results, expected)
+
+
+def unchecked(results: Any) -> dict[str, wire.Value]:
+    """What is to be said of outputs that hold nothing that could be compared."""
+    return {"checked": "nothing: a call returns no tensor"} if isinstance(results, list) and not results else {}
 
 
 def nvtx(module: types.ModuleType, case: Mapping[str, Any], arm: str) -> list[str]:

@@ -62,7 +62,7 @@ def input_digests(inputs: Any) -> list[str]:
     Tensors held in anything else, and sparse ones, are not seen.
     """
     found: list[str] = []
-    for tensor in _held(inputs):
+    for tensor in held(inputs):
         flat = tensor.detach().reshape(-1)
         kept = flat[:: max(1, flat.numel() // SAMPLE)].contiguous().cpu()
         found.append(hashlib.sha256(kept.view(torch.uint8).numpy().tobytes()).hexdigest())
@@ -72,14 +72,14 @@ def input_digests(inputs: Any) -> list[str]:
 def overwrite(inputs: Any, fresh: Any) -> None:
     """Put the values of `fresh` into the floating-point tensors of `inputs`, in place, where they are of the same shapes."""
     with torch.no_grad():
-        for old, new in zip(_held(inputs), _held(fresh), strict=False):
+        for old, new in zip(held(inputs), held(fresh), strict=False):
             if old.is_floating_point() and (old.shape, old.dtype) == (new.shape, new.dtype):
                 old.copy_(new)
 
 
 def keep(results: Any, path: Path) -> None:
     """Whole outputs in a file that `handed` reads: tensors in lists, tuples and mappings, whatever they were in."""
-    _save(_compact(_on_host(results)), path)
+    _save(_compact(on_host(results)), path)
 
 
 def handed(path: Path, device: Any) -> Any:
@@ -93,17 +93,19 @@ def handed(path: Path, device: Any) -> Any:
         path.unlink(missing_ok=True)
 
 
-def _on_host(values: Any) -> Any:
+def on_host(values: Any) -> Any:
+    """Tensors in lists, tuples and mappings, copied to the host."""
     if isinstance(values, torch.Tensor):
         return values.detach().cpu()
     if isinstance(values, Mapping):
-        return {key: _on_host(value) for key, value in values.items()}
+        return {key: on_host(value) for key, value in values.items()}
     if isinstance(values, tuple):  # named ones and torch's own as well
-        return tuple(map(_on_host, values))
-    return list(map(_on_host, values)) if isinstance(values, Iterable) and not isinstance(values, str) else values
+        return tuple(map(on_host, values))
+    return list(map(on_host, values)) if isinstance(values, Iterable) and not isinstance(values, str) else values
 
 
-def _held(values: Any) -> Iterator[torch.Tensor]:
+def held(values: Any) -> Iterator[torch.Tensor]:
+    """Strided tensors in sequences, mappings and dataclasses; what is held in anything else is not seen."""
     if isinstance(values, torch.Tensor):
         if values.layout == torch.strided:
             yield values
@@ -117,7 +119,7 @@ def _held(values: Any) -> Iterator[torch.Tensor]:
     else:
         return
     for part in parts:
-        yield from _held(part)
+        yield from held(part)
 
 
 def _sums(flat: torch.Tensor) -> tuple[int, int]:

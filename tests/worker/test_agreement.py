@@ -1,0 +1,81 @@
+"""A workload without a reference: the sides' outputs are compared with each other, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from abprof import wire
+from abprof.guarantees import weaker
+from abprof.kit import agree
+from tests import runs
+from tests.workloads.worker import side
+
+PACKAGE = """
+import torch
+def double(x, wrong=0.0): return x * 2 + wrong
+"""
+WORKLOAD = """
+import torch
+from abprof.kit import Op
+API = 1
+KERNEL = "tiny"
+PRESETS = {"default": {"what": ["tensor", "wrong", "nothing"]}}
+
+def inputs(case, device, seed):
+    return torch.randn(64)
+
+def prepare(kernel, variant, case, x):
+    return Op({"tensor": lambda: kernel.double(x), "wrong": lambda: (kernel.double(x, 0.5), "a word"),
+               "nothing": lambda: None}[case["what"]])
+"""
+
+
+def test_base_tells_what_the_others_are_to_agree_with(tmp_path: Path) -> None:
+    (tmp_path / "kernels" / "tiny").mkdir(parents=True)
+    (tmp_path / "kernels" / "tiny" / "__init__.py").write_text(PACKAGE)
+    load = tmp_path / "alone.py"
+    load.write_text(WORKLOAD)
+    with side(tmp_path / "kernels", "tiny", [load], tmp_path) as worker:
+        assert worker.ask(wire.Describe("alone")).checked == "sides"
+        worker.open("alone", {"what": "tensor"})
+        assert worker.check().ok
+        worker.open("alone", {"what": "tensor"}, arm="target")
+        same = worker.check("target")
+        assert (same.ok, same.max_abs) == (True, 0.0)
+        worker.open("alone", {"what": "wrong"}, arm="target2")
+        other = worker.check("target2")
+        assert not other.ok
+        assert other.reason.startswith("the sides do not agree: output 0: largest error 0.5")
+        worker.open("alone", {"what": "nothing"}, arm="base")
+        nothing = worker.check("base", expected="other")
+        assert (nothing.ok, nothing.facts) == (True, {"checked": "nothing: a call returns no tensor"})
+
+
+@pytest.mark.parametrize(
+    ("out", "ref", "said"),
+    [
+        (torch.tensor([1.0, float("nan")]), torch.tensor([1.0005, float("nan")]), ""),
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, float("nan")]), "output 0: 1 of 2 values are NaN"),
+        (torch.tensor([1, 2]), torch.tensor([1, 3]), "output 0: largest error 1, allowed 0"),
+        (torch.ones(2).half(), torch.ones(2), "outputs of float16, and base's are of float32"),
+        (torch.ones(2).bfloat16() * 1.01, torch.ones(2).bfloat16(), ""),
+        (torch.ones(2), torch.ones(3), "output 0: shape (2,), expected (3,)"),
+        ([torch.ones(2), torch.ones(2)], [torch.ones(2), torch.zeros(2)], "output 1: largest error 1, allowed 0"),
+        ([], [], ""),
+    ],
+)
+def test_outputs_agree_by_the_dtype(out: object, ref: object, said: str) -> None:
+    found = agree(out, ref)
+    assert found.ok == (not said)
+    assert found.reason.removeprefix("the sides do not agree: ") == said
+
+
+def test_every_page_says_that_there_was_no_reference() -> None:
+    plain = runs.run()
+    assert weaker(plain) == ()
+    load, *others = plain.workloads
+    (line,) = weaker(runs.changed(plain, workloads=(runs.changed(load, checked="sides"), *others)))
+    assert line.startswith("Weaker guarantee: dense has no reference.")
