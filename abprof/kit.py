@@ -5,6 +5,7 @@ from abprof.kit import Check, Op, Unsupported, Work, compare
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -144,8 +145,25 @@ def _types(values: Sequence[torch.Tensor]) -> str:
     return ", ".join(str(value.dtype).removeprefix("torch.") for value in values) or "nothing"
 
 
+def accepts(function: Callable[..., Any], *names: str) -> bool:
+    """Whether a side's function takes these arguments by name: where the sides' signatures differ, `prepare` asks this.
+
+    One without a signature (built in, or compiled) takes none that is known.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return True
+    return set(names) <= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+
 def tensors(values: Any) -> list[torch.Tensor]:
-    """Every tensor of a possibly nested sequence, in order. Raises TypeError for anything else in it."""
+    """Every tensor of a possibly nested sequence, in order, without None: what a function returns in the place of an
+    output that was not asked for. Raises TypeError for anything else in it."""
+    if values is None:
+        return []
     if isinstance(values, torch.Tensor):
         return [values]
     if isinstance(values, Iterable):

@@ -51,6 +51,15 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     assert made.left_behind() == []
 
 
+def run_elsewhere(words: list[str]) -> bool:
+    """Verbs that tests of their own run: test_demo.py, test_selfcheck.py, test_run_cell.py, ncu/, test_nightly.py, and
+    adopt/ (an init that looks at a repository)."""
+    looks = words[0] == "init" and not {"--github", "--nightly"} & {*words}
+    return (
+        words[0] in {"demo", "selfcheck", "run-cell", "profile", "nightly"} or words[:2] == ["memory", "main"] or looks
+    )
+
+
 def follow(lab: Lab, command: str) -> Result:
     """Run a command as README has it. Comparisons are planned only: that their options exist and their refs resolve."""
     folder = next(path for path in lab.runs.iterdir() if path.is_dir())
@@ -68,10 +77,8 @@ def follow(lab: Lab, command: str) -> Result:
     ]
     if "--help" in words:
         return lab.command(*words)
-    if words[0] in {"demo", "selfcheck", "run-cell"} or words[:2] == ["memory", "main"] or words[0] == "profile":
-        return lab.command(
-            words[0], "--help"
-        )  # tests/test_demo.py, test_selfcheck.py, test_run_cell.py, tests/ncu/ run them
+    if run_elsewhere(words):
+        return lab.command(words[0], "--help")
     if words[0] == "list":
         return lab.command(*words, "--repo", str(lab.repo.path), "--device", "simulated")
     if words[0] == "scripts" and str(folder) not in words:
@@ -89,8 +96,6 @@ def follow(lab: Lab, command: str) -> Result:
         return done
     if words[0] == "history":
         return lab.command(*words, "--runs-dir", str(lab.runs))
-    if words[0] == "nightly":
-        return lab.command(*words, "--help")  # tests/test_nightly.py runs nights
     if words[0] in VERBS and words[0] not in {"run", "bisect"}:
         return lab.command(*words)
     return lab.abprof(*words, *(() if "--dry-run" in words else ("--dry-run",)))

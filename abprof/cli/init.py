@@ -15,7 +15,7 @@ from abprof.errors import AbprofError, Exit
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("init", help=init.__doc__, short_help="Write a bot's workflow or a timer's files.")(init)
+    app.command("init", help=init.__doc__, short_help="Begin with a repository: abprof.toml and a workload.")(init)
 
 
 _FILES = {"abprof.yml": ".github/workflows/abprof.yml", "abprof-bot.toml": ".github/abprof-bot.toml"}
@@ -32,16 +32,28 @@ def init(
     branch: Annotated[str, typer.Option(help="With --nightly: the branch that is watched.")] = "main",
     at: Annotated[str, typer.Option(metavar="HH:MM", help="With --nightly: when.")] = "02:17",
     repo: Annotated[str, typer.Option(help="The git repository.")] = ".",
+    kernel: Annotated[str, typer.Option(metavar="NAME", help="Begin kernels/NAME and its workload.")] = "",
+    workload: Annotated[str, typer.Option(metavar="NAME", help="A workload for the kernel package of that name.")] = "",
+    function: Annotated[str, typer.Option(metavar="[FILE:]NAME", help="What to measure first.")] = "",
+    workloads_dir: Annotated[str, typer.Option(metavar="PATH", help="Where workloads lie, also elsewhere.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Take the first choice of every question.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there and differ.")] = False,
 ) -> int:
-    """Write what a repository needs: with --github the bot's workflow and the list of who may ask it, with --nightly a
-    systemd service with its timer and a crontab's line.
+    """Propose abprof.toml and a first workload for this repository, by reading its files and running none: docs/ADOPT.md.
 
-    A file that is there and differs is never replaced (exit code 2).
+    --kernel and --workload begin in abprof's own layout; --github writes the bot's workflow and the list of who may ask
+    it, --nightly a systemd service with its timer and a crontab's line. A file that is there and differs is not replaced
+    (exit code 2).
     """
     from abprof import runfolder
 
-    if not (github or nightly):
-        raise AbprofError("nothing to write", where="abprof init", advice="--github or --nightly")
+    if not (github or nightly or more):
+        from abprof.cli.adopt import Wanted, adopt
+
+        adopt(Wanted(repo, yes, overwrite, function, kernel, workload, workloads_dir))
+        return Exit.OK
+    if others := [name for name, value in (("--kernel", kernel), ("--workload", workload), ("--yes", yes)) if value]:
+        raise AbprofError("does not go with --github or --nightly", where=others[0])
     if more and not nightly:
         raise AbprofError(
             f"{more[0]!r} is not an option", where="abprof init", advice="nightly's are given with --nightly"

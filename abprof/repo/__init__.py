@@ -3,7 +3,7 @@
 from abprof.repo.history import merge_base, read_file, ref_names
 from abprof.repo.leftovers import tidy
 from abprof.repo.lineage import Link, between, contents, is_ancestor
-from abprof.repo.locate import Repository, folders, open_repository
+from abprof.repo.locate import Repository, folders, open_repository, present
 from abprof.repo.refs import commit_of
 from abprof.repo.sides import resolve
 from abprof.repo.worktrees import checkouts
@@ -19,6 +19,7 @@ __all__ = [
     "is_ancestor",
     "merge_base",
     "open_repository",
+    "present",
     "read_file",
     "ref_names",
     "resolve",

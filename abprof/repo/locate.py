@@ -56,6 +56,12 @@ def folders(repository: Repository) -> tuple[str, ...]:
     return tuple(dict.fromkeys((str(repository.path), *found)))
 
 
+def present(repository: Repository) -> list[str]:
+    """Files of the work tree that are tracked, or not ignored, relative to its root: what `.` holds, without submodules."""
+    names = repository.reader.records("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    return [name for name in sorted(set(names)) if (repository.path / name).is_file()]
+
+
 def open_repository(path: Path, *, cache: Path) -> Repository:
     """The repository that `path` (a folder, at any depth) belongs to. `cache` is abprof's cache folder.
 

@@ -1,0 +1,151 @@
+"""What a project's own files say of it: name, where import names start, what setup.py builds, what a build generates."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from abprof.adopt.facts import Project
+
+_EXTENSION = re.compile(r"(?:Extension|CUDAExtension|CppExtension|cpp_extension|Pybind11Extension|HIPExtension)$")
+_GENERATED = (  # where setuptools-scm and hatch-vcs are told which file to write
+    ("tool", "setuptools_scm", "version_file"),
+    ("tool", "setuptools_scm", "write_to"),
+    ("tool", "hatch", "build", "hooks", "vcs", "version-file"),
+    ("tool", "pdm", "version", "write_to"),
+)
+
+
+def read(files: Sequence[str], text: Callable[[str], str]) -> Project:
+    """The project at the top of these files; `text` gives a file's content. What cannot be read says nothing."""
+    there = set(files)
+    declared = _toml(text("pyproject.toml")) if "pyproject.toml" in there else {}
+    setup = _tree(text("setup.py")) if "setup.py" in there else None
+    options = _cfg(text("setup.cfg")) if "setup.cfg" in there else {}
+    name = str(_at(declared, "project", "name") or options.get("name") or _argument(setup, "name") or "")
+    roots = _roots(declared, options, setup, there)
+    generated = [str(_at(declared, *path)) for path in _GENERATED if _at(declared, *path)]
+    return Project(
+        name=name,
+        roots=roots,
+        extensions=tuple(_extensions(setup)),
+        reads=tuple(_reads(setup, there)),
+        generated=tuple(path for path in dict.fromkeys(generated) if path not in there),
+        submodules=tuple(re.findall(r"^\s*path\s*=\s*(.+?)\s*$", text(".gitmodules"), re.M))
+        if ".gitmodules" in there
+        else (),
+    )
+
+
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def _cfg(text: str) -> dict[str, str]:
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return {}
+    found = dict(parser["metadata"]) if parser.has_section("metadata") else {}
+    where = parser.get("options.packages.find", "where", fallback="")
+    folder = re.search(r"^\s*=\s*(\S+)", parser.get("options", "package_dir", fallback=""), re.M)
+    return found | {"where": where or (folder[1] if folder else "")}
+
+
+def _tree(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _at(table: Mapping[str, Any], *path: str) -> Any:
+    value: Any = table
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _roots(
+    declared: Mapping[str, Any], options: Mapping[str, str], setup: ast.Module | None, files: set[str]
+) -> tuple[str, ...]:
+    """Folders that import names start from; "" is the top, and always the last of them."""
+    found = [str(one) for one in _at(declared, "tool", "setuptools", "packages", "find", "where") or ()]
+    found += [str(one) for one in (_at(declared, "tool", "setuptools", "package-dir") or {}).values()]
+    found += [str(folder).rpartition("/")[0] for folder in _hatch(declared)]
+    found += [str(_at(declared, "tool", "maturin", "python-source") or ""), options.get("where", "")]
+    found += [value for node in _calls(setup) for value in _where(node)]
+    found += ["src"] if any(name.startswith("src/") and name.endswith(".py") for name in files) else []
+    cleaned = (re.sub(r"^\./|/$", "", place) for place in found)
+    return (*dict.fromkeys(place for place in cleaned if place and place != "."), "")
+
+
+def _hatch(declared: Mapping[str, Any]) -> list[Any]:
+    return list(_at(declared, "tool", "hatch", "build", "targets", "wheel", "packages") or ())
+
+
+def _where(node: ast.Call) -> Iterator[str]:
+    """Of setup.py: `package_dir={"": "src"}` and `find_packages("src")`."""
+    for word in node.keywords:
+        if word.arg == "package_dir" and isinstance(word.value, ast.Dict):
+            yield from (v.value for v in word.value.values if isinstance(v, ast.Constant) and isinstance(v.value, str))
+        if word.arg == "where" and isinstance(word.value, ast.Constant):
+            yield str(word.value.value)
+    if _name(node).startswith(("find_packages", "find_namespace_packages")) and node.args:
+        first = node.args[0]
+        if isinstance(first, ast.Constant) and isinstance(first.value, str):
+            yield first.value
+
+
+def _calls(setup: ast.Module | None) -> Iterator[ast.Call]:
+    yield from (node for node in ast.walk(setup) if isinstance(node, ast.Call)) if setup else ()
+
+
+def _name(node: ast.Call) -> str:
+    return ast.unparse(node.func).rpartition(".")[2]
+
+
+def _argument(setup: ast.Module | None, name: str) -> str:
+    for node in _calls(setup):
+        if _name(node) == "setup":
+            for word in node.keywords:
+                if word.arg == name and isinstance(word.value, ast.Constant):
+                    return str(word.value.value)
+    return ""
+
+
+def _extensions(setup: ast.Module | None) -> Iterator[str]:
+    """Import names of the extension modules that setup.py makes, "" for a name that it computes."""
+    constants = {}
+    for node in ast.walk(setup) if setup else ():
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            constants[node.targets[0].id] = node.value
+    for node in _calls(setup):
+        if _EXTENSION.search(_name(node)):
+            given = next(
+                (word.value for word in node.keywords if word.arg == "name"), node.args[0] if node.args else None
+            )
+            if isinstance(given, ast.Name):
+                given = constants.get(given.id)
+            yield str(given.value) if isinstance(given, ast.Constant) else ""
+
+
+def _reads(setup: ast.Module | None, files: set[str]) -> Iterator[str]:
+    """Files, and folders as `DIR/**`, whose names stand in setup.py."""
+    folders = {name[:at] for name in files for at in range(len(name)) if name[at] == "/"}
+    words = (
+        {n.value for n in ast.walk(setup) if isinstance(n, ast.Constant) and isinstance(n.value, str)} if setup else ()
+    )
+    for word in sorted(re.sub(r"^\./|/$", "", word) for word in words):
+        if word in files:
+            yield word
+        elif word in folders:
+            yield f"{word}/**"

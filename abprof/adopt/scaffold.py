@@ -1,0 +1,97 @@
+"""What is written, as paths and texts: for code that is there, and for a package and a workload that begin here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from string import Template
+
+import msgspec
+
+from abprof.adopt import look, texts
+from abprof.adopt.facts import Candidate, Found
+from abprof.adopt.propose import Proposal, place_of, propose
+from abprof.bundled import bundled
+from abprof.config import File
+from abprof.errors import AbprofError
+from abprof.model import Record
+
+
+class Made(Record, frozen=True, kw_only=True):
+    """Files to be written, relative to the repository's root, and where they come from."""
+
+    files: dict[str, str]
+    proposal: Proposal
+    missing: tuple[str, ...] = ()  # lines that the configuration which is there lacks
+
+
+def adopted(found: Found, one: Candidate, file: File | None, folder: str, name: str = "") -> Made:
+    """A table for the candidate's package where the configuration has none yet, and a workload."""
+    proposal = propose(found, one)
+    known = _entry_of(proposal, file)
+    proposal = msgspec.structs.replace(proposal, kernel=known or proposal.kernel, workload=name or proposal.workload)
+    settings = "" if known or (file and not proposal.entry) else texts.toml(proposal, folder)
+    table = texts.table(proposal.kernel, proposal.entry, proposal.why) if proposal.entry and file and settings else []
+    files = {f"{folder}/{proposal.workload}.py": texts.workload(proposal)}
+    if settings and file is None:
+        files = {"abprof.toml": settings, **files}
+    return Made(files=files, proposal=proposal, missing=tuple(table))
+
+
+def _entry_of(proposal: Proposal, file: File | None) -> str:
+    """The name under which the configuration has this package already."""
+    entry = proposal.entry
+    for name, there in (file.kernels if file else {}).items():
+        if entry and (there.path.rstrip("/"), there.import_) == (entry.path, entry.import_):
+            return name
+    return ""
+
+
+def begun(name: str, workload: str, file: File | None, folder: str) -> Made:
+    """A kernel package in abprof's own layout that runs as it stands, and its workload."""
+    path = f"kernels/{name}/__init__.py"
+    text = Template((bundled("templates") / "adopt" / "kernel.txt").read_text(encoding="utf-8")).substitute(name=name)
+    found = look.look([path], {path: text}.__getitem__)
+    made = adopted(found, look.candidates(found)[0], file, folder, workload or name)
+    return msgspec.structs.replace(made, files={path: text, **made.files})
+
+
+def within(found: Found, kernel: str, file: File | None) -> tuple[Candidate, ...]:
+    """What can be measured in a kernel package that is there. Raises AbprofError for one that is not, or holds nothing."""
+    package = (file or File()).package(kernel)
+    folder = (package.path or (package.module.replace(".", "/") if package.module else f"kernels/{kernel}")).rstrip("/")
+    inside = [p for p in found.files if p.startswith(f"{folder}/") or p in {folder, f"{folder}.py"}]
+    if not inside:
+        raise AbprofError(
+            f"no kernel package {kernel}", where=folder, advice=f"abprof init --kernel {kernel} begins one"
+        )
+    some = tuple(one for one in look.candidates(_only(found, inside)) if one.module in inside)
+    if not some:
+        raise AbprofError(
+            "no function of tensors found", where=folder, advice="docs/WRITING.md says how a workload is written"
+        )
+    return some
+
+
+def _only(found: Found, inside: Sequence[str]) -> Found:
+    modules = {path: module for path, module in found.modules.items() if path in inside}
+    return msgspec.structs.replace(found, modules=modules)
+
+
+def plain_name(name: str, option: str) -> str:
+    """A name that a file, a module and a TOML key can have. Raises AbprofError."""
+    if not re.fullmatch(r"[A-Za-z]\w*", name):
+        raise AbprofError(f"{name!r} is no name for a module", where=option, advice="letters, digits and _")
+    return name
+
+
+def shown(found: Found, one: Candidate) -> str:
+    """A candidate in one line."""
+    place = place_of(found, found.modules[one.module])
+    taken = ", ".join(p.name for p in one.function.parameters if not p.rest)
+    how = (
+        f"launches {', '.join(one.kernels[:2])}"
+        if one.kernels
+        else {"extension": "calls an extension"}.get(one.kind, "plain torch")
+    )
+    return f"{place.module or one.module}.{one.called}({taken}) at {one.module}:{one.function.line}, {how}"

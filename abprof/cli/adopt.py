@@ -1,0 +1,156 @@
+"""`abprof init` for a repository: proposes abprof.toml and a first workload, asks where it is not sure, and writes them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from abprof.adopt import look, scaffold
+from abprof.adopt.facts import Candidate, Found
+from abprof.adopt.scaffold import Made
+from abprof.config import File, read_file
+from abprof.errors import AbprofError
+
+_SHOWN = 9  # choices that fit a screen
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The options."""
+
+    repo: str
+    yes: bool = False
+    overwrite: bool = False
+    function: str = ""
+    kernel: str = ""
+    workload: str = ""
+    workloads_dir: str = ""
+
+
+def adopt(wanted: Wanted) -> None:
+    """Look, ask, write, and say what comes next. Raises AbprofError; then nothing was written."""
+    from abprof import paths, repo
+
+    repository = repo.open_repository(Path(wanted.repo), cache=paths.cache_dir())
+    root = Path(repository.path)
+    file = read_file(root)
+    folder = _folder(root, wanted, file)
+    files = repo.present(repository)
+    made, told = _made(wanted, files, root, file, folder)
+    if made.missing:
+        print("\n".join(made.missing))
+        what = "is there and has no table for this package"
+        raise AbprofError(what, where=str(root / "abprof.toml"), advice="add the lines above and run this again")
+    _write(root, made, overwrite=wanted.overwrite)
+    for line in told:
+        print(line)
+    _what_next(root, made)
+
+
+def _made(
+    wanted: Wanted, files: Sequence[str], root: Path, file: File | None, folder: str
+) -> tuple[Made, tuple[str, ...]]:
+    """What is to be written, and what is to be said of it."""
+    name = scaffold.plain_name(wanted.workload, "--workload") if wanted.workload else ""
+    kernel = scaffold.plain_name(wanted.kernel, "--kernel") if wanted.kernel else ""
+    there = [path for path in files if path.startswith(f"kernels/{kernel}/") or path == f"kernels/{kernel}.py"]
+    if kernel and not there and kernel not in (file or File()).kernels:
+        return scaffold.begun(kernel, name, file, folder), ()
+    if kernel and not name:
+        raise AbprofError(
+            "is there", where=there[0] if there else "abprof.toml", advice="--workload NAME writes one for it"
+        )
+    found = look.look(files, lambda path: (root / path).read_text(encoding="utf-8"))
+    some = scaffold.within(found, kernel or name, file) if name else look.candidates(found)
+    if not some:
+        what = f"found nothing to measure in {len(found.modules)} Python files: no @triton.jit, no function of tensors"
+        raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME begins a kernel package")
+    one = _chosen(found, some, wanted)
+    made = scaffold.adopted(found, one, file, folder, name)
+    unread = (f"not Python of this version: {', '.join(found.unread[:3])}",) if found.unread else ()
+    return made, (*made.proposal.notes, *unread)
+
+
+def _chosen(found: Found, some: Sequence[Candidate], wanted: Wanted) -> Candidate:
+    """What is to be measured first: by --function, by a person, or the likeliest."""
+    if wanted.function:
+        file, _, name = wanted.function.rpartition(":")
+        fitting = [one for one in some if one.called == name and one.module.endswith(file)]
+        if not fitting:
+            names = ", ".join(one.called for one in some[:_SHOWN])
+            raise AbprofError(
+                "no such function of tensors", where=f"--function {wanted.function}", advice=f"there is {names}"
+            )
+        some = fitting
+    shown = [scaffold.shown(found, one) for one in some]
+    advice = "--yes takes the first, --function FILE:NAME another"
+    return some[_choice("Which function is to be measured first?", shown, advice, yes=wanted.yes)]
+
+
+def _choice(question: str, choices: Sequence[str], advice: str, *, yes: bool) -> int:
+    """The place of what a person chose. Raises AbprofError where nobody can be asked."""
+    if yes or len(choices) == 1:
+        return 0
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise AbprofError(f"{question} There are {len(choices)}, and no terminal to ask on", advice=advice)
+    for number, text in enumerate(choices[:_SHOWN], 1):
+        print(f"{number:3}  {text}")
+    if len(choices) > _SHOWN:
+        print(f"     and {len(choices) - _SHOWN} more ({advice})")
+    most = min(len(choices), _SHOWN)
+    while True:
+        answer = str(typer.prompt(f"{question} 1 to {most}", default="1"))
+        if answer.isdecimal() and 1 <= int(answer) <= most:
+            return int(answer) - 1
+
+
+def _folder(root: Path, wanted: Wanted, file: File | None) -> str:
+    """The workloads' folder, relative to the root, also where it lies beside the repository."""
+    known = file.workloads if file else ""
+    if not wanted.workloads_dir:
+        return known or "workloads"
+    folder = os.path.relpath(Path(wanted.workloads_dir).expanduser().absolute(), root)
+    if file and folder != (known or "workloads"):
+        advice = f"set workloads = {folder!r} there first"
+        raise AbprofError(
+            "the file that is there names another folder", where=f"--workloads-dir {folder}", advice=advice
+        )
+    return folder
+
+
+def _write(root: Path, made: Made, *, overwrite: bool) -> None:
+    """Raises AbprofError, before anything is written, for a file that is there and differs."""
+    from abprof import runfolder
+
+    for name, text in made.files.items():
+        path = root / name
+        if path.exists() and path.read_bytes() != text.encode() and not overwrite:
+            advice = "--overwrite replaces it; nothing was written"
+            raise AbprofError("is there and differs", where=str(path), advice=advice)
+    for name, text in made.files.items():
+        print(f"wrote {runfolder.put(Path(os.path.normpath(root / name)), text.encode())}")
+
+
+def _what_next(root: Path, made: Made) -> None:
+    from abprof import devices
+
+    one = made.proposal.candidate
+    guessed = sum(text.count("GUESSED") + text.count("# WRITE") for text in made.files.values()) - 1
+    print(
+        f"It calls {one.called} ({one.module}:{one.function.line}); {guessed} marks GUESSED or WRITE say what to look at."
+    )
+    where = "" if Path.cwd().is_relative_to(root) else f" --repo {shlex.quote(str(root))}"
+    here = devices.choose(()).kind
+    interpreted = one.kind == "triton" and here == "cpu"
+    preset = " --preset smoke" if here == "cpu" else ""
+    print(f"Next: abprof .{where} --dry-run")
+    print(f"then: {'TRITON_INTERPRET=1 ' if interpreted else ''}abprof run .{where} --quick{preset}")
+    if interpreted:
+        print("      (no GPU here: Triton's interpreter shows whether it works, and its times mean nothing)")
+    print("then: abprof BASE TARGET with two branches; docs/ADOPT.md goes on from here")

@@ -1,0 +1,177 @@
+"""`abprof init` on whole repositories: what it writes, that the next command runs, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from abprof.cli import run_command_line
+from tests.adopt.repositories import EXTENSION, SINGLE, TRITON, WRAPPER, repository
+from tests.gitrepo import GitRepo
+from tests.tinyrepo import ROOT, Done, abprof
+
+PLAIN = {"ops/__init__.py": "", "ops/rows.py": SINGLE["02-softmax.py"]}
+TWO = {"ops.py": SINGLE["02-softmax.py"] + "\n\ndef scaled(x):\n    return x / x.shape[0]\n"}
+
+
+def init(repo: GitRepo, *args: str, home: Path) -> Done:
+    """In this process: nothing of the repository is run."""
+    out, err = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setenv("ABPROF_CACHE_DIR", str(home / "cache"))
+        patch.chdir(repo.path)
+        code = run_command_line(["init", *args])
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def next_command(said: str) -> list[str]:
+    return next(line for line in said.splitlines() if line.startswith("Next: abprof ")).split()[2:]
+
+
+SHAPES = {
+    "single": SINGLE,
+    "triton": pytest.param(TRITON, marks=pytest.mark.slow),
+    "extension": pytest.param(EXTENSION, marks=pytest.mark.slow),
+    "plain": pytest.param(PLAIN, marks=pytest.mark.slow),
+}
+
+
+@pytest.mark.parametrize("files", SHAPES.values(), ids=SHAPES)
+def test_the_next_command_runs(tmp_path: Path, files: dict[str, str]) -> None:
+    repo = repository(tmp_path / "a repo", files)
+    done = init(repo, "--yes", home=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    written = [line for line in repo.git("status", "--porcelain", "--untracked-files=all").splitlines() if line]
+    assert [line[:3] for line in written] == ["?? ", "?? "], "abprof.toml and one workload, and nothing that was there"
+    planned = abprof(*next_command(done.out), "--device", "cpu", cwd=repo.path, home=tmp_path)
+    assert planned.code == 0, planned
+    again = init(repo, "--yes", home=tmp_path)
+    assert again.code == 0, "the same once more is no conflict"
+
+
+def test_without_a_terminal_a_choice_is_refused_in_one_line(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", TWO)
+    done = init(repo, home=tmp_path)
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert "--yes takes the first, --function FILE:NAME another" in done.err
+    assert repo.git("status", "--porcelain") == ""
+    assert init(repo, "--function", "scaled", home=tmp_path).code == 0
+    assert (repo.path / "workloads" / "scaled.py").exists()
+    lacking = init(repo, "--function", "nothing", home=tmp_path)
+    assert lacking.code == 2
+    assert "there is softmax, scaled" in lacking.err
+
+
+def test_a_person_is_asked(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", TWO)
+    master, slave = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ABPROF_CACHE_DIR": str(tmp_path / "cache"), "TERM": "dumb"}
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "abprof", "init"], cwd=repo.path, env=environment, stdin=slave, stdout=slave
+    )
+    os.close(slave)
+    os.write(master, b"x\n2\n")
+    said = b""
+    try:
+        while chunk := os.read(master, 4096):
+            said += chunk
+    except OSError:  # how a terminal ends
+        pass
+    os.close(master)
+    assert child.wait() == 0, said
+    assert b"1 to 2" in said
+    assert (repo.path / "workloads" / "scaled.py").exists()
+
+
+def test_what_is_there_is_not_overwritten_without_being_told(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", {**PLAIN, "workloads/softmax.py": "API = 1\n"})
+    done = init(repo, "--yes", home=tmp_path)
+    assert done.code == 2
+    assert "is there and differs (--overwrite replaces it; nothing was written)" in done.err
+    assert repo.git("status", "--porcelain") == ""
+    assert init(repo, "--yes", "--overwrite", home=tmp_path).code == 0
+    assert "KERNEL" in (repo.path / "workloads" / "softmax.py").read_text()
+
+
+def test_a_configuration_that_is_there_is_told_what_it_lacks(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", {**PLAIN, "abprof.toml": "schema = 1\n[defaults]\nthreshold = 3.0\n"})
+    done = init(repo, "--yes", home=tmp_path)
+    assert done.code == 2
+    assert "add the lines above and run this again" in done.err
+    with (repo.path / "abprof.toml").open("a") as file:
+        file.write(done.out)
+    assert init(repo, "--yes", home=tmp_path).code == 0
+    assert "threshold = 3.0" in (repo.path / "abprof.toml").read_text()
+
+
+def test_workloads_beside_the_repository(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", PLAIN)
+    done = init(repo, "--yes", "--workloads-dir", str(tmp_path / "judges"), home=tmp_path)
+    assert done.code == 0, done
+    assert repo.git("status", "--porcelain") == "?? abprof.toml"
+    assert 'workloads = "../judges"' in (repo.path / "abprof.toml").read_text()
+
+
+def test_nothing_to_measure(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", {"README.md": "# nothing\n"})
+    done = init(repo, "--yes", home=tmp_path)
+    assert done.code == 2
+    assert "found nothing to measure in 0 Python files" in done.err
+    assert "abprof init --kernel NAME begins" in done.err
+
+
+def test_a_kernel_and_a_workload_in_our_own_layout(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", {"README.md": "# new\n"})
+    done = init(repo, "--kernel", "rows", home=tmp_path)
+    assert done.code == 0, done
+    again = init(repo, "--kernel", "rows", home=tmp_path)
+    assert again.code == 2
+    assert "--workload NAME writes one for it" in again.err
+    assert init(repo, "--kernel", "rows", "--workload", "second", home=tmp_path).code == 0
+    assert 'KERNEL = "rows"' in (repo.path / "workloads" / "second.py").read_text()
+    unknown = init(repo, "--workload", "nowhere", home=tmp_path)
+    assert unknown.code == 2
+    assert "abprof init --kernel nowhere begins one" in unknown.err
+    assert init(repo, "--kernel", "../up", home=tmp_path).code == 2
+
+
+@pytest.mark.slow
+def test_a_run_finds_workloads_beside_the_repository(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", PLAIN)
+    done = init(repo, "--yes", "--workloads-dir", str(tmp_path / "judges"), home=tmp_path)
+    assert abprof(*next_command(done.out), "--device", "cpu", cwd=repo.path, home=tmp_path).code == 0
+
+
+@pytest.mark.slow
+def test_what_was_proposed_is_measured(tmp_path: Path) -> None:
+    """Both sides of a plain function, of a begun package, and of an extension that setup.py builds."""
+    for name, files, args in (
+        ("plain", PLAIN, ("--yes",)),
+        ("begun", {"README.md": "# new\n"}, ("--kernel", "rows")),
+        ("extension", {**EXTENSION, "scaled/ops.py": WRAPPER}, ("--yes",)),
+    ):
+        repo = repository(tmp_path / name, files)
+        assert init(repo, *args, home=tmp_path).code == 0
+        command = ("run", ".", "--quick", "--preset", "smoke", "--device", "cpu", "--json")
+        done = abprof(*command, cwd=repo.path, home=tmp_path)
+        assert done.code == 0, (name, done.err)
+        assert set(done.statuses("base").values()) == {"ok"}, (name, done.run["observations"])
+
+
+@pytest.mark.slow
+def test_a_triton_package_runs_in_the_interpreter(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    repo = repository(tmp_path / "repo", TRITON)
+    assert init(repo, "--yes", home=tmp_path).code == 0
+    command = ("run", ".", "--quick", "--preset", "smoke", "--device", "cpu", "--json", "--set", "n_rows=4")
+    done = abprof(*command, cwd=repo.path, home=tmp_path, TRITON_INTERPRET="1")
+    assert done.code == 0, done.err
+    assert set(done.statuses("base").values()) == {"ok"}, done.run["observations"]

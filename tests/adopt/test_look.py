@@ -1,0 +1,148 @@
+"""What is found in a repository by reading it, and what is made of it: no code of it is run."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+
+import pytest
+
+from abprof.adopt import look, scaffold, texts
+from abprof.adopt.facts import Candidate, Found
+from abprof.adopt.propose import Proposal, propose
+from abprof.config import parse_file
+from tests.adopt.repositories import EXTENSION, SINGLE, TRITON
+
+
+def found(files: dict[str, str]) -> Found:
+    return look.look(list(files), files.__getitem__)
+
+
+def first(files: dict[str, str]) -> tuple[Candidate, Proposal]:
+    seen = found(files)
+    one = look.candidates(seen)[0]
+    return one, propose(seen, one)
+
+
+def made(files: dict[str, str]) -> tuple[str, str]:
+    """abprof.toml and the workload; both can be read."""
+    _, proposal = first(files)
+    toml, workload = texts.toml(proposal, "workloads"), texts.workload(proposal)
+    ast.parse(workload)
+    if toml:
+        parse_file(toml, "abprof.toml")
+    return toml, workload
+
+
+def test_a_package_in_src_layout() -> None:
+    one, proposal = first(TRITON)
+    assert (one.called, one.kind, one.kernels) == ("rms_norm", "triton", ("_rms_norm_fwd",))
+    assert proposal.entry
+    assert (proposal.kernel, proposal.entry.path, proposal.entry.import_) == (
+        "tiny_kernels",
+        "src/tiny_kernels",
+        "tiny_kernels",
+    )
+    assert proposal.entry.inputs == ("src/tiny_kernels/**",)
+    assert proposal.access == "", "it stands at the package's front"
+    _, workload = made(TRITON)
+    assert '"x": draw("n_rows", "n_cols"),\n' in workload, "the shape is the code's: of a callee of a callee"
+    assert '"weight": draw("n_cols"),  # GUESSED' in workload
+    assert "Op(lambda: kernel.rms_norm(**inputs))" in workload
+    assert "torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-06) * weight" in workload
+
+
+def test_an_extension_that_setup_builds() -> None:
+    one, proposal = first(EXTENSION)
+    assert (one.called, one.kind) == ("add", "extension")
+    assert proposal.entry
+    assert proposal.entry.build == ("python", "setup.py", "build_ext", "--inplace")
+    assert proposal.entry.env == {"PYTHONPATH": "{worktree}"}
+    assert {"scaled/**", "csrc/**", "setup.py", "README.md"} == set(proposal.entry.inputs), "setup.py reads README.md"
+    assert '"a": draw("rows", "width"),\n' in made(EXTENSION)[1], "the docstring says so"
+
+
+def test_a_single_file_whose_name_no_import_could_spell() -> None:
+    toml, workload = made(SINGLE)
+    assert tomllib.loads(toml)["kernels"] == {"02-softmax": {"path": "02-softmax.py", "inputs": ["02-softmax.py"]}}
+    assert 'KERNEL = "02-softmax"' in workload
+    assert "torch.softmax(x, -1)" in workload
+
+
+def test_what_no_test_and_no_benchmark_is_measured() -> None:
+    assert {one.called for one in look.candidates(found(TRITON))} == {"rms_norm", "rms_norm_forward"}
+    only = {name: text for name, text in TRITON.items() if name.startswith(("tests/", "benchmarks/"))}
+    assert look.candidates(found(only)) == ()
+
+
+def test_a_file_that_is_no_python_is_told() -> None:
+    seen = found({**TRITON, "src/tiny_kernels/old.py": "print 'hello'\n"})
+    assert seen.unread == ("src/tiny_kernels/old.py",)
+    assert look.candidates(seen)[0].called == "rms_norm"
+
+
+def test_a_name_without_a_known_meaning_gets_no_reference() -> None:
+    files = {"ops.py": SINGLE["02-softmax.py"].replace("softmax", "frobnicate")}
+    workload = made(files)[1]
+    assert "# WRITE: reference(case, inputs)" in workload
+    assert "def check" not in workload, "that the sides agree is checked, and every report says that it is all"
+
+
+def test_scalars_and_what_is_left_at_its_default_are_told() -> None:
+    text = (
+        "import torch\n\n\ndef scan(q, k, chunk_size, reverse=False):\n"
+        "    B, T, D = q.shape\n    return torch.cumsum(q * k, 1)\n"
+    )
+    workload = made({"scan.py": text})[1]
+    assert "scan(**inputs, chunk_size=64)" in workload
+    assert "# GUESSED: the value of chunk_size" in workload
+    assert "# Not given: reverse=False" in workload
+    assert '"k": draw("B", "T", "D"),  # GUESSED: that it is a tensor, and its shape' in workload
+
+
+def test_dimensions_that_are_asserted_to_be_equal_are_one_axis() -> None:
+    text = (
+        "import torch\n\n\ndef product(a, b):\n    assert a.shape[1] == b.shape[0]\n    M, K = a.shape\n"
+        "    _, N = b.shape\n    return torch.mm(a, b)\n"
+    )
+    workload = made({"product.py": text})[1]
+    assert '"b": draw("K", "N"),\n' in workload
+
+
+def test_what_writes_to_an_argument_is_given_one() -> None:
+    text = "import torch\n\n\ndef twice(x: torch.Tensor, out: torch.Tensor):\n    torch.mul(x, 2, out=out)\n"
+    workload = made({"twice.py": text})[1]
+    assert 'out = torch.empty_like(inputs["x"])' in workload
+    assert "(kernel.twice(**inputs, out=out), out)[1]" in workload
+
+
+@pytest.mark.parametrize("name", ["src/acme/kernels/__init__.py", "src/acme/kernels/rows/__init__.py"])
+def test_a_namespace_package(name: str) -> None:
+    files = {"src/acme/kernels/__init__.py": "", name: "", "src/acme/kernels/rows.py": SINGLE["02-softmax.py"]}
+    _, proposal = first(files)
+    assert proposal.entry
+    assert (proposal.entry.path, proposal.entry.import_) == ("src/acme/kernels", "acme.kernels")
+    assert proposal.access == "acme.kernels.rows"
+
+
+def test_a_version_file_that_git_does_not_have_is_made() -> None:
+    scm = '[project]\nname = "p"\n[tool.setuptools_scm]\nversion_file = "p/_version.py"\n'
+    files = {
+        "pyproject.toml": scm,
+        "p/__init__.py": "from ._version import version\nfrom .ops import softmax\n",
+        "p/ops.py": SINGLE["02-softmax.py"],
+    }
+    _, proposal = first(files)
+    assert proposal.entry
+    assert proposal.entry.build[:2] == ("python", "-c")
+    parse_file(texts.toml(proposal, "workloads"), "abprof.toml")
+
+
+def test_the_scaffold_of_a_plain_callable_is_short() -> None:
+    """Under 25 lines of code, reference and check included."""
+    made = scaffold.begun("rows", "", None, "workloads")
+    text = made.files["workloads/rows.py"]
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert len(lines) < 25, text
+    assert "compare(outputs, expected" in text
+    assert set(made.files) == {"kernels/rows/__init__.py", "workloads/rows.py"}, "abprof's own layout needs no file"
