@@ -55,22 +55,24 @@ def _read(
     profiler: Any, launched: Sequence[tuple[str, str]], ranges: dict[str, str], clock: Clock, discarded: int
 ) -> wire.Phased:
     if clock.kind != "cuda":
-        host = list(profiler.events())
+        host = list(profiler.function_events)
         return wire.Phased(*read_host(host, ranges, discarded), host_census(host, ranges, discarded))
     with exported(profiler) as trace:
         counted = counted_calls(profiler, launched, ranges, clock, discarded, trace)
-    return wire.Phased(*read_device(profiler.profiler.kineto_results.events(), ranges, discarded), counted)
+    return wire.Phased(*read_device(profiler.kineto_results.events(), ranges, discarded), counted)
 
 
 def profiled(
     op: Op, calls: int, clock: Clock, discarded: int, watch: Watch | None
-) -> tuple[torch.profiler.profile, Sequence[tuple[str, str]]]:
-    """`discarded + calls` calls under torch's profiler, each in a range of its own, and what Triton launched in them."""
+) -> tuple[torch.autograd.profiler.profile, Sequence[tuple[str, str]]]:
+    """`discarded + calls` calls under torch's profiler, each in a range of its own, and what Triton launched in them.
+
+    Autograd's class, which `torch.profiler.profile` starts too: that one first imports all of torch's compiler, two
+    seconds in each worker.
+    """
     on_gpu = clock.kind == "cuda"
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if on_gpu:
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with (watch or Watch()).launches() as launched, torch.profiler.profile(activities=activities) as profiler:
+    torchs = torch.autograd.profiler.profile(use_kineto=True, use_device="cuda" if on_gpu else None)
+    with (watch or Watch()).launches() as launched, torchs as profiler:
         if on_gpu:
             with torch.profiler.record_function(_SHOWN):
                 torch.zeros(256, device=clock.device)
@@ -104,8 +106,8 @@ def counted_calls(
 ) -> wire.Census:
     """What each call of a profiled pass launched; `trace` is its file."""
     if clock.kind != "cuda":
-        return host_census(list(profiler.events()), ranges, discarded)
-    events = profiler.profiler.kineto_results.events()
+        return host_census(list(profiler.function_events), ranges, discarded)
+    events = profiler.kineto_results.events()
     return device_census(events, ranges, launched, census.geometry(trace), discarded)
 
 

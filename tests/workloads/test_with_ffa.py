@@ -17,6 +17,9 @@ CELLS = [(name, one) for name in ("dense", "block_sparse") for one in cases(load
 IDS = [f"{name}-{one.get('mask_type', one.get('sparsity_ratio'))}-{one['direction']}" for name, one in CELLS]
 
 
+PARTS = {"fwd": ("prepare", "run"), "bwd": ("prepare", "preprocess", "run", "postprocess")}
+
+
 @pytest.fixture(scope="module")
 def ffa(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Side]:
     """The build folder outlives the test run: a library is found there by its content."""
@@ -41,12 +44,12 @@ def test_smoke_cell_is_right(ffa: Side, name: str, one: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("name", "one"), CELLS, ids=IDS)
 def test_smoke_cell_shows_its_phases(ffa: Side, name: str, one: dict[str, Any]) -> None:
     ffa.open(name, one)
-    phased: wire.Phased = ffa.ask(wire.Phases("base", 5))
+    phased: wire.Phased = ffa.ask(wire.Phases("base", 1))  # of several, medians need not add up
     way = one["direction"]
     there = {phase: ns for phase, ns in phased.phases.items() if ns is not None}
-    assert all(phase.startswith(way) for phase in there)
-    assert there[f"{way}_run"] > 0.2 * sum(there.values()), "of the total a busy machine takes its share"
-    assert sum(there.values()) <= 1.05 * phased.total
+    assert set(there) - {f"{way}_range_merge"} == {f"{way}_{part}" for part in PARTS[way]}
+    assert min(there.values()) > 0
+    assert sum(there.values()) <= phased.total
 
 
 @pytest.mark.parametrize(
