@@ -6,6 +6,8 @@ import keyword
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
+
 from abprof.adopt.facts import Candidate, Parameter, Use
 from abprof.adopt.references import Known, known
 from abprof.model import Record
@@ -37,6 +39,7 @@ _GENERIC = {
     3: ("batch", "seqlen", "width"),
     4: ("batch", "heads", "seqlen", "head_dim"),
 }
+_FAMILIES = (("q", "k", "v"), ("query", "key", "value"), ("Q", "K", "V"))
 _RESERVED = {"dtype", "direction", "arm", "case", "device"}
 
 
@@ -58,6 +61,7 @@ class Called(Record, frozen=True, kw_only=True):
     arguments: tuple[Argument, ...]
     reference: str = ""  # in plain torch, of the tensors' names
     left_out: tuple[str, ...] = ()  # parameters that keep their defaults
+    meant: dict[str, str] = {}  # axis -> what it is where functions of this name are known
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -77,7 +81,8 @@ def called(one: Candidate) -> Called:
     given = [p for p in tensors if p is not out]
     if meaning and len(given) != meaning.tensors:
         meaning = None
-    shapes = _shapes(one, given, meaning)
+    alike: dict[str, str] = {}
+    shapes = _shapes(one, given, meaning, alike)
     made = []
     for p in chosen:
         if p is out:
@@ -92,7 +97,12 @@ def called(one: Candidate) -> Called:
             made.append(Argument(name=p.name, value=_value(p, meaning, shapes), guessed="the value", keyword=p.keyword))
     left = [p for p in one.function.parameters if not p.rest and p not in chosen]
     text = _reference(meaning, given, made, left) if meaning else ""
-    return Called(arguments=tuple(made), reference=text, left_out=tuple(f"{p.name}={p.default}" for p in left))
+    return Called(
+        arguments=tuple(made),
+        reference=text,
+        left_out=tuple(f"{p.name}={p.default}" for p in left),
+        meant={_axis(mine): general for general, mine in alike.items()},
+    )
 
 
 def _chosen(one: Candidate, meaning: Known | None) -> list[Parameter]:
@@ -113,9 +123,7 @@ def _chosen(one: Candidate, meaning: Known | None) -> list[Parameter]:
 def _is_tensor(one: Candidate, p: Parameter, *, first: bool) -> bool:
     if "Tensor" in p.annotation:
         return "list" not in p.annotation.lower() and "tuple" not in p.annotation.lower()
-    if p.annotation and re.fullmatch(
-        r"(Optional\[)?(int|float|bool|str|Callable.*|torch\.dtype|Sequence.*)(\]|\s*\|\s*None)?", p.annotation
-    ):
+    if p.annotation not in {"", "Any", "typing.Any"}:
         return False
     if p.default not in {None, "None"}:
         return False
@@ -156,13 +164,13 @@ def _reference(meaning: Known, given: Sequence[Parameter], made: Sequence[Argume
 
 
 def _shapes(
-    one: Candidate, given: Sequence[Parameter], meaning: Known | None
+    one: Candidate, given: Sequence[Parameter], meaning: Known | None, alike: dict[str, str]
 ) -> dict[str, tuple[tuple[str, ...], bool]]:
-    """Tensor -> its axes, and whether the code says all of them."""
+    """Tensor -> its axes, and whether the code says all of them. `alike` is filled: the meaning's name of a dimension
+    -> the code's."""
     made: dict[str, tuple[tuple[str, ...], bool]] = {}
-    alike: dict[str, str] = {}  # the meaning's name of a dimension -> the code's
     for at, p in enumerate(given):
-        use = one.function.uses.get(p.name, Use())
+        use = _use(one, p.name)
         usual = meaning.shapes[at] if meaning else ()
         first = made[given[0].name][0] if at else ()
         said = _said(use, len(usual))
@@ -172,12 +180,23 @@ def _shapes(
         for dim in range(rank):
             mine = said.get(dim) or equal.get(dim)
             general = usual[dim] if dim < len(usual) and len(usual) == rank else ""
-            if mine and general:
-                alike.setdefault(general, mine)
-            names.append(mine or (alike.get(general, general) if general else "") or _filled(p, dim, rank, first))
+            if general:
+                alike.setdefault(general, mine or general)
+            names.append(alike.get(general) or mine or _filled(p, dim, rank, first))
         sure = bool(use.ndim) and all(dim in said or dim in equal for dim in range(rank))
         made[p.name] = (tuple(_axis(name) for name in names), sure)
     return made
+
+
+def _use(one: Candidate, name: str) -> Use:
+    """What is said of it; a query, key or value that nothing is said of is like the one of them that something is."""
+    uses = one.function.uses
+    use = uses.get(name, Use())
+    family = next((names for names in _FAMILIES if name in names), ())
+    nearest = [uses[other] for other in reversed(family) if other != name and uses.get(other, Use()).ndim]
+    if use.ndim or not nearest:
+        return use
+    return nearest[0] if not use.dims else msgspec.structs.replace(use, ndim=nearest[0].ndim)
 
 
 def _said(use: Use, usual: int) -> dict[int, str]:

@@ -71,6 +71,7 @@ class Project(Record, frozen=True, kw_only=True):
     roots: tuple[str, ...] = ("",)  # folders that import names start from, the likeliest first
     namespaces: tuple[str, ...] = ()  # declared packages without an __init__.py, dotted
     extensions: tuple[str, ...] = ()  # import names that setup.py builds; "" for one that it computes
+    cuda: bool = False  # one of them needs CUDA's compiler
     reads: tuple[str, ...] = ()  # tracked files and folders that setup.py names
     generated: tuple[str, ...] = ()  # files that a build writes and git does not have (setuptools-scm's)
     submodules: tuple[str, ...] = ()

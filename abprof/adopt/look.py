@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from abprof.adopt import project, shapes, source
 from abprof.adopt.facts import Candidate, Found, Function, Kind, Module, Use
 from abprof.adopt.references import known
 
-_ASIDE = {
+ASIDE = {
     *(
         "test",
         "tests",
@@ -26,11 +27,25 @@ _ASIDE = {
         "examples",
     ),
     *("scripts", "script", "tools", "third_party", "3rdparty", "vendor", "evals", "ci", "legacy", "profiling", "utils"),
-    *("workloads", "runs", "node_modules", "dev", "demo", "demos", "tutorial", "tutorials"),
+    *(
+        "exps",
+        "experiments",
+        "baselines",
+        "prototypes",
+        "workloads",
+        "runs",
+        "node_modules",
+        "dev",
+        "demo",
+        "demos",
+        "tutorial",
+        "tutorials",
+    ),
 }
 _LARGEST = 1 << 20  # bytes of a Python file that a person wrote
 _DEPTH = 6
 _BACK = ("backward", "bwd", "_grad", "grad_", "dgrad", "wgrad")
+_COMPILED = re.compile(r"_C|\w+_(?:C|cuda|cpp|ext|extension)")  # how modules are called whose name setup.py computes
 _INNER = ("_forward", "_fwd", "_impl", "_inner", "_kernel", "_launch", "_update", "_cpu", "autotune", "_config")
 
 
@@ -73,7 +88,7 @@ def _aside(path: str) -> bool:
     parts = path.split("/")
     name = parts[-1]
     beside = name.startswith(("test_", "bench", "conftest", "setup.")) or name.endswith(("_test.py", "_bench.py"))
-    return beside or bool(_ASIDE & set(parts[:-1]))
+    return beside or bool(ASIDE & set(parts[:-1]))
 
 
 def _of_module(index: _Index, module: Module) -> Iterator[Candidate]:
@@ -85,11 +100,15 @@ def _of_module(index: _Index, module: Module) -> Iterator[Candidate]:
             made = _candidate(index, module, function, function.name)
             if made:
                 yield made
-    wrapped = {call.name for function in module.functions.values() for call in function.calls if call.apply}
     for alias, owner in module.aliases.items():
         forward = index.forward(module, owner)
-        if forward and not alias.startswith("_") and owner not in wrapped:
+        if forward and not alias.startswith("_") and owner not in index.wrapped:
             made = _candidate(index, module, forward, alias, positional=True)
+            if made:
+                yield made
+    for owner, forward in module.forwards.items():
+        if owner not in index.wrapped and owner not in module.aliases.values():
+            made = _candidate(index, module, forward, f"{owner}.apply", positional=True)
             if made:
                 yield made
 
@@ -100,8 +119,9 @@ def _candidate(
     kernels, native = index.reaches(module, function)
     uses = index.uses(module, function)
     function = msgspec.structs.replace(function, uses=uses)
-    tensors = [p for p in function.parameters if (p.name in uses or "Tensor" in p.annotation) and not p.rest]
-    if not tensors:
+    if not any(
+        "Tensor" in p.annotation or (p.name in uses and not p.annotation) for p in function.parameters if not p.rest
+    ):
         return None
     kind: Kind = "triton" if kernels else "extension" if native else "torch"
     if kind == "torch" and "torch" not in module.roots:  # x.shape is numpy's as well
@@ -117,14 +137,19 @@ def _candidate(
 
 
 def _score(found: Found, one: Candidate, inner: bool) -> int:
+    """How likely it is what people call, and that it can be called by what is known of it."""
     name = one.called.lower()
     required = [p for p in one.function.parameters if p.default is None and not p.rest]
-    other = "backend" in one.module or "experimental" in one.module  # of another vendor, or not yet meant
+    uses = [one.function.uses.get(p.name, Use()) for p in required]
     front = any(one.called in m.exports for path, m in found.modules.items() if path.endswith("__init__.py"))
-    score = 3 * bool(known(name)) + 2 * front - max(0, len(required) - 3) - 2 * inner
-    score -= 6 * any(word in name for word in _BACK) + 2 * any(word in name for word in _INNER)
-    score -= 3 * other + 3 * (not one.function.returns) + 2 * (found.modules[one.module].runs is not None)
-    return score - 4 * sum(p.name not in one.function.uses and not p.annotation for p in required)
+    project = re.sub(r"[-.]", "_", found.project.name)
+    score = 3 * bool(known(name)) + 2 * front + 3 * (project in one.module.split("/")[:-1])
+    score += min(3, sum(use.ndim > 0 for use in uses)) - max(0, len(required) - 3)
+    score -= 4 * sum(not use.tensor and not p.annotation for use, p in zip(uses, required, strict=True))
+    score -= 2 * inner + 2 * any(word in name for word in _INNER) + 2 * name.endswith("_")
+    score -= 6 * any(word in name for word in _BACK) + 3 * (not one.function.returns)
+    other = "backend" in one.module or "experimental" in one.module  # of another vendor, or not yet meant
+    return score - 3 * other - 2 * (found.modules[one.module].runs is not None)
 
 
 @dataclass
@@ -135,6 +160,7 @@ class _Index:
     functions: dict[str, list[tuple[Module, Function]]] = field(init=False)
     forwards: dict[str, list[tuple[Module, Function]]] = field(init=False)
     kernels: frozenset[str] = field(init=False)
+    wrapped: frozenset[str] = field(init=False)  # autograd functions that a Python function applies
 
     def __post_init__(self) -> None:
         self.functions, self.forwards = {}, {}
@@ -144,6 +170,8 @@ class _Index:
             for name, function in module.forwards.items():
                 self.forwards.setdefault(name, []).append((module, function))
         self.kernels = frozenset(name for module in self.found.modules.values() for name in module.kernels)
+        every = (function for module in self.found.modules.values() for function in module.functions.values())
+        self.wrapped = frozenset(call.name for function in every for call in function.calls if call.apply)
         self._reached: dict[tuple[str, str, int], tuple[frozenset[str], bool]] = {}
 
     def forward(self, module: Module, name: str) -> Function | None:
@@ -188,6 +216,8 @@ class _Index:
         """Names of this file that stand for a built extension."""
         built = {name.rpartition(".")[2] for name in self.found.project.extensions if name}
         mine = {name for name, real in module.imported.items() if real in built or name in built}
+        if "" in self.found.project.extensions:
+            mine |= {name for name, real in module.imported.items() if _COMPILED.fullmatch(real)}
         return mine | module.extensions | ({"torch.ops"} if self.found.project.extensions else set())
 
     def uses(self, module: Module, function: Function, depth: int = 3) -> dict[str, Use]:

@@ -12,6 +12,7 @@ from typing import Any
 from abprof.adopt.facts import Project
 
 _EXTENSION = re.compile(r"(?:Extension|CUDAExtension|CppExtension|cpp_extension|Pybind11Extension|HIPExtension)$")
+_ASIDE = {"tests", "test", "docs", "doc", "examples", "scripts", "assets", "tools", "benchmarks", "dist", "build"}
 _GENERATED = (  # where setuptools-scm and hatch-vcs are told which file to write
     ("tool", "setuptools_scm", "version_file"),
     ("tool", "setuptools_scm", "write_to"),
@@ -33,6 +34,7 @@ def read(files: Sequence[str], text: Callable[[str], str]) -> Project:
         name=name,
         roots=roots,
         extensions=tuple(_extensions(setup)),
+        cuda=any(_name(node) == "CUDAExtension" for node in _calls(setup)),
         reads=tuple(_reads(setup, there)),
         generated=tuple(path for path in dict.fromkeys(generated) if path not in there),
         submodules=tuple(re.findall(r"^\s*path\s*=\s*(.+?)\s*$", text(".gitmodules"), re.M))
@@ -147,5 +149,5 @@ def _reads(setup: ast.Module | None, files: set[str]) -> Iterator[str]:
     for word in sorted(re.sub(r"^\./|/$", "", word) for word in words):
         if word in files:
             yield word
-        elif word in folders:
+        elif word in folders and word not in _ASIDE:
             yield f"{word}/**"

@@ -25,6 +25,7 @@ class Proposal(Record, frozen=True, kw_only=True):
     candidate: Candidate
     call: Called
     notes: tuple[str, ...] = ()
+    cuda: bool = False  # its build needs CUDA's compiler
 
 
 class Place(Record, frozen=True, kw_only=True):
@@ -41,19 +42,21 @@ def propose(found: Found, one: Candidate) -> Proposal:
     """What abprof needs to measure this candidate."""
     place = place_of(found, found.modules[one.module])
     front = found.modules.get(f"{place.path}/__init__.py")
+    name = one.called.partition(".")[0]
     at_front = (
-        place.single or one.module == f"{place.path}/__init__.py" or (front is not None and one.called in front.exports)
+        place.single or one.module == f"{place.path}/__init__.py" or (front is not None and name in front.exports)
     )
     entry, why = (None, {}) if place.conventional else _entry(found, place)
     return Proposal(
         kernel=place.package.rpartition(".")[2],
         entry=entry,
         why=why,
-        workload=re.sub(r"\W", "_", one.called).strip("_") or "first",
+        workload=re.sub(r"\W", "_", one.called.removesuffix(".apply")).strip("_") or "first",
         access="" if at_front else place.module,
         candidate=one,
         call=called(one),
         notes=tuple(_notes(found, one, place)),
+        cuda=found.project.cuda,
     )
 
 

@@ -82,8 +82,9 @@ _UNARY = {"relu": "torch.relu", "gelu": "torch.nn.functional.gelu", "silu": "tor
 
 def known(name: str) -> Known | None:
     """How torch computes what is called so, or None: the meaning is the kernel's own, and a person has to say it."""
-    bare = re.fullmatch(f"{_BEFORE}(.+?){_AFTER}", name.lower())
-    word = bare[1] if bare else name.lower()
+    plain = re.sub(r"(autograd|function|func)$", "", name.lower().removesuffix(".apply"))
+    bare = re.fullmatch(f"{_BEFORE}(.+?){_AFTER}", plain)
+    word = bare[1] if bare else plain
     for pattern, entry in _TABLE:
         if re.fullmatch(pattern, word):
             if entry.text:

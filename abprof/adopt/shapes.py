@@ -23,9 +23,12 @@ _TENSORS = {
     ),
 }
 _OPS = {"empty_like", "zeros_like", "ones_like", "rand_like", "randn_like"}
-# "name: ... (B, T, H, D)" or "[B, T, H, D]" within the two lines that follow the name.
-_TOLD = r"^[ \t]*[-*]?[ \t]*`*{name}`*[ \t]*(?:\(.*?\))?[ \t]*[:\-=][^\n]*?(?:\n[^\n]*?)??[\[(]([\w ]+(?:,[\w ]+)+,?|\w+,)[\])]"
-
+# "name: (B, T, H, D)", or "name (Tensor): queries of shape [B, T, H, D]" in the same line or the next.
+_TOLD = (
+    r"^[ \t]*[-*]?[ \t]*`*{name}`*[ \t]*(?:\([^()\n]*\))?[ \t]*[:=-][ \t]*\n?"
+    r"(?:[^\n]*?\b(?:[Ss]hape|[Ss]ize|Tensor)\b[ \t:=`]*)?[ \t`]*"
+    r"[\[(]([\w ]+(?:,[\w ]+)+,?|\w+,)[\])]"
+)
 _TYPES = {"tensor", "longtensor", "optional", "int", "float", "bool", "str", "none", "default", "list", "tuple"}
 
 Ends = tuple[tuple[str, int], tuple[str, int]]

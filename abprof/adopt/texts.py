@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Sequence
 from string import Template
 
@@ -85,7 +86,7 @@ def workload(proposal: Proposal) -> str:
 
 
 def _access(proposal: Proposal) -> list[str]:
-    name, module = proposal.candidate.called, proposal.access
+    name, module = proposal.candidate.called.partition(".")[0], proposal.access
     if module.startswith("."):  # in kernels/ a package bears another name on each side
         return [f'{name} = import_module("{module}", kernel.__name__).{name}']
     return [f"from {module} import {name}  # this side's own", ""] if module else []
@@ -101,7 +102,8 @@ def _passed(call: Called, positional: bool) -> str:
 def _told(call: Called) -> list[str]:
     guessed = [a.name for a in call.arguments if a.shape is None]
     lines = [f"# GUESSED: the value of {', '.join(guessed)}"] if guessed else []
-    return [*lines, *([f"# Not given: {', '.join(call.left_out)}"] if call.left_out else [])]
+    rest = textwrap.wrap(f"Not given: {', '.join(call.left_out)}", 110, break_long_words=False) if call.left_out else []
+    return [*lines, *(f"# {line}" for line in rest)]
 
 
 def _presets(proposal: Proposal) -> list[str]:
@@ -109,7 +111,7 @@ def _presets(proposal: Proposal) -> list[str]:
     call, kind = proposal.call, proposal.candidate.kind
     shapes = [a.shape for a in call.arguments if a.shape]
     beside = {axis: max(len(shape) for shape in shapes if axis in shape) - 1 for axis in call.axes}
-    known = {axis: sizes(axis, beside[axis], call.axes) for axis in call.axes}
+    known = {axis: sizes(call.meant.get(axis, axis), beside[axis], call.axes) for axis in call.axes}
     along = scaled(call.axes) if call.axes else ""
     heads = any(len(shape) == 4 for shape in shapes)
     small = ["float16"] if heads and kind == "triton" else ["float32"]
@@ -120,8 +122,12 @@ def _presets(proposal: Proposal) -> list[str]:
         if steps and along:
             most = known[along][1]
             axes[along] = sorted({max(1, most // step) for step in (*steps, 2 if name == "default" else 1)})
-        lines.append(f'    "{name}": {json.dumps({**axes, "dtype": dtypes})},')
+        lines += _wrapped(f'    "{name}": {json.dumps({**axes, "dtype": dtypes})},', "        ")
     return lines
+
+
+def _wrapped(line: str, indent: str) -> list[str]:
+    return textwrap.wrap(line, 118, subsequent_indent=indent, break_long_words=False, drop_whitespace=True) or [line]
 
 
 def _tensors(call: Called) -> list[str]:
@@ -133,6 +139,8 @@ def _tensors(call: Called) -> list[str]:
         made = f"draw({axes})"
         if a.index and first:
             made = f"torch.randint({first}, draw({axes}).shape, generator=generator, device=device)"
+        elif a.name.endswith("mask"):
+            made += " > 0"
         elif not first:
             first = a.shape[-1] if a.shape[-1].isdigit() else f'case["{a.shape[-1]}"]'
         lines.append(f'"{a.name}": {made},' + (f"  # GUESSED: {a.guessed}" if a.guessed else ""))

@@ -150,7 +150,10 @@ def _what_next(root: Path, made: Made) -> None:
     interpreted = one.kind == "triton" and here == "cpu"
     preset = " --preset smoke" if here == "cpu" else ""
     print(f"Next: abprof .{where} --dry-run")
-    print(f"then: {'TRITON_INTERPRET=1 ' if interpreted else ''}abprof run .{where} --quick{preset}")
-    if interpreted:
+    if made.proposal.cuda and here == "cpu":
+        print(f"then: abprof run .{where} --quick   (on a machine with a GPU and nvcc: its extension needs them)")
+    else:
+        print(f"then: {'TRITON_INTERPRET=1 ' if interpreted else ''}abprof run .{where} --quick{preset}")
+    if interpreted and not made.proposal.cuda:
         print("      (no GPU here: Triton's interpreter shows whether it works, and its times mean nothing)")
     print("then: abprof BASE TARGET with two branches; docs/ADOPT.md goes on from here")

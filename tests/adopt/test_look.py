@@ -146,3 +146,64 @@ def test_the_scaffold_of_a_plain_callable_is_short() -> None:
     assert len(lines) < 25, text
     assert "compare(outputs, expected" in text
     assert set(made.files) == {"kernels/rows/__init__.py", "workloads/rows.py"}, "abprof's own layout needs no file"
+
+
+def test_an_autograd_function_that_nobody_wraps_is_applied() -> None:
+    text = TRITON["src/tiny_kernels/norm.py"].partition("\n\ndef rms_norm(x")[0]
+    one, proposal = first({"norm.py": text, "front.py": "from norm import RMSNormFunction\n"})
+    assert (one.called, one.positional, proposal.workload) == ("RMSNormFunction.apply", True, "RMSNormFunction")
+    workload = made({"norm.py": text})[1]
+    assert 'kernel.RMSNormFunction.apply(inputs["x"], inputs["weight"], 1e-6)' in workload
+    package = {"pack/__init__.py": "", "pack/norm.py": text}
+    assert "from pack.norm import RMSNormFunction  # this side's own" in made(package)[1]
+
+
+def test_in_our_own_layout_a_function_inside_is_asked_of_the_sides_package() -> None:
+    files = {"kernels/rows/__init__.py": "", "kernels/rows/inner.py": SINGLE["02-softmax.py"]}
+    toml, workload = made(files)
+    assert toml == ""
+    assert 'softmax = import_module(".inner", kernel.__name__).softmax' in workload
+    assert 'KERNEL = "rows"' in workload
+
+
+def test_a_dimension_of_one_meaning_is_one_axis_whatever_the_code_calls_it() -> None:
+    text = (
+        "import torch\n\n\ndef cross_entropy(logits, target):\n    BT, V = logits.shape\n"
+        "    n_rows = target.shape[0]\n    return logits.sum() / n_rows\n"
+    )
+    workload = made({"loss.py": text})[1]
+    assert '"target": torch.randint(case["V"], draw("BT").shape' in workload
+    assert '"V": [32768]' in workload, "a vocabulary is long"
+
+
+@pytest.mark.parametrize(
+    ("told", "axes"),
+    [
+        ("x: (batch, width)", '"batch", "width"'),
+        ("x (torch.Tensor): rows of shape `[B, T, D]`, as they are", '"B", "T", "D"'),
+        ("x (Tensor, optional)", '"rows", "width"'),
+        ("x: a pair (start, end)", '"rows", "width"'),
+        ("x (torch.Tensor):\n        Queries of shape `[B, T]`", '"B", "T"'),
+    ],
+)
+def test_docstrings_tell_shapes(told: str, axes: str) -> None:
+    text = f'import torch\n\n\ndef frob(x: torch.Tensor):\n    """Frob.\n\n    Args:\n        {told}\n    """\n    return x\n'
+    assert f'"x": draw({axes}),' in made({"frob.py": text})[1]
+
+
+def test_what_runs_on_import_is_told() -> None:
+    files = {"ops.py": SINGLE["02-softmax.py"] + "\n\nbench.run(print_data=True)\n"}
+    _, proposal = first(files)
+    assert [note.partition(" ")[0] for note in proposal.notes] == ["ops.py:12"]
+    assert "bench.run(print_data=True)" in proposal.notes[0]
+
+
+def test_a_submodule_is_checked_out_where_something_is_compiled() -> None:
+    modules = '[submodule "cutlass"]\n\tpath = csrc/cutlass\n\turl = ../cutlass\n'
+    _, proposal = first({**EXTENSION, ".gitmodules": modules})
+    assert proposal.entry
+    assert proposal.entry.submodules
+    assert "submodules = true" in texts.toml(proposal, "workloads")
+    _, plain = first({**TRITON, ".gitmodules": modules})
+    assert plain.entry
+    assert not plain.entry.submodules
