@@ -185,18 +185,20 @@ def _record(job: Job, key: str, place: Path, known: Published, log: Path, *, cac
 # ---------------------------------------------------------------- identical code
 
 
-def identical(builds: Sequence[Build], package: Package, toolchain: Mapping[str, Mapping[str, str]]) -> bool:
-    """Whether all sides load the same bytes for this package, under the same settings and by the same `toolchain` (of
-    each side, by its id), and nothing that they may not. What a case imports or reads lazily may not have been loaded
-    by the builder, so the sources that the package can reach must agree too."""
-    mine = [b for b in builds if b.kernel == package.name]
+def identical(
+    builds: Sequence[Build], packages: Mapping[str, Package], toolchain: Mapping[str, Mapping[str, str]]
+) -> bool:
+    """Whether all sides load the same bytes for a package (`packages`: where each side has it, by its id), under the
+    same settings and by the same `toolchain` (of each side), and nothing that they may not. What a case imports or
+    reads lazily may not have been loaded by the builder, so the sources that the package can reach must agree too."""
+    mine = [b for b in builds if b.side in packages and b.kernel == packages[b.side].name]
     if len(mine) < 2 or any(b.failure or b.unproved for b in mine):
         return False
-    if any(keys.of_side(package, b.side) != keys.of_side(package, mine[0].side) for b in mine):
+    if len({msgspec.json.encode(keys.of_side(packages[b.side], b.side)) for b in mine}) > 1:
         return False
     if any(toolchain[b.side] != toolchain[mine[0].side] for b in mine):  # another torch runs the same sources
         return False
-    return len({_loaded(b) for b in mine}) == 1 and len({package_content(b, package) for b in mine}) == 1
+    return len({_loaded(b) for b in mine}) == 1 and len({package_content(b, packages[b.side]) for b in mine}) == 1
 
 
 def _loaded(build: Build) -> frozenset[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from abprof import paths, record, repo
+from abprof import dists, paths, record, repo
 from abprof.build import published
 from abprof.errors import AbprofError
 from abprof.repo import leases
@@ -33,6 +33,7 @@ def _cache(*, builds: bool, everything: bool) -> list[str]:
         if builds and not free:
             raise AbprofError("a run is using the builds", where="abprof clean", advice="wait for its end")
         lines = [*repo.tidy(cache, everything=everything), *_builds(cache / "builds", everything=builds)]
+        lines += dists.sweep(cache) if everything else ()
         # Workers load the generation that was published when their run began, whatever was published since.
         return [*lines, *(_superseded(cache / "builds") if free else ())]
 

@@ -244,5 +244,5 @@ def posts(
         side = "base" if id == "control" else id
         made = find(side, package.name)
         if made is not None and made.failure is None:
-            found.append(Post(id, sides[side], package, made))
+            found.append(Post(id, sides[side], package.of(sides[side].side), made))
     return found

@@ -30,7 +30,7 @@ _NOISE = re.compile(
 
 def inputs(tree: Path, package: Package) -> list[str]:
     """Files that decide a rebuild, relative to the side's root: the package's globs, all of kernels/, or the whole tree."""
-    return [name for name in _files(tree) if any(_matches(name, pattern) for pattern in _patterns(package))]
+    return [name for name in files(tree) if any(_matches(name, pattern) for pattern in _patterns(package))]
 
 
 def folders(package: Package) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ def _patterns(package: Package) -> tuple[str, ...]:
     return package.inputs or (("**",) if package.module or package.path else ("kernels/**",))
 
 
-def _files(tree: Path) -> list[str]:
+def files(tree: Path) -> list[str]:
     """Every file and link below `tree`, sorted. Links are kept as links; .git is git's own."""
     found = []
     for folder, folders, files in os.walk(tree):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from abprof import devices, names, paths, proc, repo, waivers
+from abprof import devices, dists, names, paths, proc, repo, waivers
 from abprof.config import Config, File, parse_file, read_file
 from abprof.errors import AbprofError
 from abprof.model import Package, Side, Waiver
@@ -18,6 +18,7 @@ from abprof.ncu import tool
 from abprof.protocols import Device
 from abprof.sequential import require
 from abprof.view import View
+from abprof.workshop import interpreter
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Place:
 
     config: Config
     file: File
-    repository: repo.Repository
+    repository: repo.Repository | repo.Folder
     device: Device
     sides: tuple[Side, ...]
     notes: tuple[str, ...]
@@ -61,13 +62,14 @@ def look_around(config: Config, view: View) -> Place:
     cache, state = paths.cache_dir(), paths.state_dir()
     for line in repo.tidy(cache):
         view.say(line)
-    repository = repo.open_repository(Path(config.repo), cache=cache)
+    repository = _repository(config, cache)
     file = _file(repository, config)
     kernel_paths: tuple[str, ...] = tuple(entry.path for entry in file.kernels.values() if entry.path) or ("kernels",)
     if config.command:
         kernel_paths = ()  # what it runs, nobody knows
-    sides, notes = repo.resolve(repository, config.specs, kernel_paths=kernel_paths)
-    if os.environ.get("CI"):
+    released = _released(config.under(file), cache, view)
+    sides, notes = repo.resolve(repository, config.specs, kernel_paths=kernel_paths, known=released)
+    if os.environ.get("CI") and isinstance(repository, repo.Repository) and sides[0].kind != "dist":
         file = _file_at(repository, sides[0])  # should base have moved since it was asked for its kernels' paths
     _known_sides(config, sides)
     if "ncu" in config.probe:
@@ -100,6 +102,27 @@ def look_around(config: Config, view: View) -> Place:
     )
 
 
+def _repository(config: Config, cache: Path) -> repo.Repository | repo.Folder:
+    """The repository; a run of releases alone does with the folder, where git has none for it. Raises AbprofError."""
+    path = Path(config.repo).expanduser()
+    try:
+        return repo.open_repository(path, cache=cache)
+    except AbprofError:
+        if not path.is_dir() or not all(map(dists.is_one, config.specs)):
+            raise
+        return repo.Folder(path.resolve(), cache)
+
+
+def _released(config: Config, cache: Path, view: View) -> dict[str, tuple[Side, tuple[str, ...]]]:
+    """The sides that are releases, installed for their interpreters, by their specs. Raises AbprofError."""
+    ids = [repo.side_id(place) for place in range(len(config.specs))]
+    wanted = {spec: id for id, spec in zip(ids, config.specs, strict=True) if dists.is_one(spec)}
+    return {
+        spec: dists.resolve(spec, interpreter(config, id), cache, config.build_timeout, view.say)
+        for spec, id in wanted.items()
+    }
+
+
 def _known_sides(config: Config, sides: Sequence[Side]) -> None:
     """Raises AbprofError for an option that speaks of a side that the run has not."""
     ids = [side.id for side in sides]
@@ -112,9 +135,11 @@ def _known_sides(config: Config, sides: Sequence[Side]) -> None:
         raise AbprofError(f"there is no {name}", where="--workloads-from", advice=advice)
 
 
-def _file(repository: repo.Repository, config: Config) -> File:
-    """The working tree's configuration; with CI set, base's: a pull request does not configure its own judge."""
-    if not os.environ.get("CI"):
+def _file(repository: repo.Repository | repo.Folder, config: Config) -> File:
+    """The working tree's configuration; with CI set, base's: a pull request does not configure its own judge. A release
+    has none."""
+    released = dists.is_one(config.specs[0]) if config.specs else False
+    if not os.environ.get("CI") or released or isinstance(repository, repo.Folder):
         return read_file(Path(repository.path)) or File()
     (base, *_), _ = repo.resolve(repository, config.specs[:1])
     return _file_at(repository, base)
@@ -128,8 +153,10 @@ def _file_at(repository: repo.Repository, base: Side) -> File:
     return File()
 
 
-def _waivers(repository: repo.Repository, base: Side) -> tuple[Waiver, ...]:
-    """Those of base's commit, always: neither the target nor the working tree waives itself."""
+def _waivers(repository: repo.Repository | repo.Folder, base: Side) -> tuple[Waiver, ...]:
+    """Those of base's commit, always: neither the target nor the working tree waives itself. A release has none."""
+    if base.kind == "dist" or isinstance(repository, repo.Folder):
+        return ()
     text = repo.read_file(repository, base.commit, waivers.FILE)
     return () if text is None else waivers.parse(text.decode(errors="replace"), f"{base.label}:{waivers.FILE}")
 
@@ -164,7 +191,7 @@ def nvcc(env: Mapping[str, str]) -> str:
 
 def sources(place: Place) -> tuple[str, ...]:
     """Folders that hold code of the repository under test: its worktrees, the user's own and abprof's, and builds."""
-    return (*repo.folders(place.repository), *(str(place.cache / name) for name in ("worktrees", "builds")))
+    return (*repo.folders(place.repository), *(str(place.cache / name) for name in ("worktrees", "builds", "dists")))
 
 
 def forbidden(place: Place) -> tuple[str, ...]:

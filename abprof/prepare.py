@@ -179,21 +179,23 @@ def workloads_folder(place: Place, trees: Sequence[Checkout], recorded: str = ""
     """Where the judge comes from: the working tree, or --workloads-from. With CI set it is base's commit, like
     abprof.toml, so that a pull request does not bring its own judge.
 
+    It may be a file, where one workload alone was asked for by its path.
     A run that is gone on with takes the folder that judged it (`recorded`, its "PATH sha256:HEX"). Where that was a
     worktree which is gone, it is the one of the new worktrees that holds the same. Raises AbprofError.
     """
     name = place.file.workloads or "workloads"
-    wanted = place.config.workloads_from or ("base" if os.environ.get("CI") else "")
+    in_ci = "base" if os.environ.get("CI") and place.sides[0].kind != "dist" else ""
+    wanted = place.config.workloads_from or in_ci
     by_side = {checkout.side.id: Path(checkout.path) / name for checkout in trees}
     folder = by_side.get(wanted) or (Path(wanted) if wanted else place.root / name)
     before, _, digest = recorded.rpartition(" sha256:")
-    if digest and Path(before).is_dir():
+    if digest and Path(before).exists():
         folder = Path(before)
     elif digest:
         places = (folder, *by_side.values())
         folder = next((path for path in places if path.is_dir() and content(path) == digest), folder)
-    if not folder.is_dir():
-        advice = "put them there, name a folder in abprof.toml (docs/CONFIG.md), or give --workloads-from"
+    if not folder.exists():
+        advice = "put them there, name a folder in abprof.toml (docs/CONFIG.md), or give their path to --workloads"
         raise AbprofError("no workloads: there is no such folder", where=str(folder), advice=advice)
     return folder
 
@@ -217,7 +219,7 @@ def build_kernels(place: Place, ready: Plan, view: View) -> tuple[Build, ...]:
     """Every package that a cell is to be measured with, on every side."""
     cells = {name: tuple(c for c in ready.survey.cells if c.kernel == name and not c.skip) for name in ready.packages}
     jobs = [
-        Job(checkout, package, cells[package.name])
+        Job(checkout, package.of(checkout.side), cells[package.name])
         for package in ready.packages.values()
         for checkout in ready.checkouts.values()
         if cells[package.name]
@@ -282,7 +284,11 @@ def lay_ground(place: Place, ready: Plan, builds: tuple[Build, ...], record: Rec
 def _identical_cells(ready: Plan, builds: Sequence[Build]) -> set[str]:
     """Cells whose kernels load the same bytes on every side, by the same toolchain."""
     chains = ready.shop.toolchain
-    same = {name for name, package in ready.packages.items() if build.identical(builds, package, chains)}
+    lies = {
+        name: {id: package.of(checkout.side) for id, checkout in ready.checkouts.items()}
+        for name, package in ready.packages.items()
+    }
+    same = {name for name, packages in lies.items() if build.identical(builds, packages, chains)}
     return {cell.id for cell in ready.survey.cells if cell.kernel in same}
 
 

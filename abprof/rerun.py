@@ -21,7 +21,7 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View) -
     """The place of an earlier run. Raises AbprofError when the code or the machine is another now."""
     device = run.machine.uuid or run.machine.kind
     config = Config(
-        specs=tuple(side.commit if side.kind == "commit" else "." for side in run.sides),
+        specs=tuple(side.anew for side in run.sides),
         repo=repo,
         device=(device,),
         python=run.setup.python,

@@ -53,7 +53,8 @@ def run(config: Config, wanted: Wanted, view: View) -> str:
         with leases.shared(place.cache / BUILDS_IN_USE):
             (build,) = build_kernels(place, ready, view)
             arm = _arm(ready.survey.workloads[0], build, wanted)
-            post = Post("base", ready.checkouts["base"], ready.packages[cell.kernel], build)
+            checkout = ready.checkouts["base"]
+            post = Post("base", checkout, ready.packages[cell.kernel].of(checkout.side), build)
             child = foreground.job(
                 ready.shop, post, cell, arm, warmup=wanted.warmup, runs=wanted.runs, seed=config.seed
             )

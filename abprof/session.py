@@ -7,11 +7,12 @@ import signal
 import tempfile
 import types
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from abprof import noise, proc, repo, rerun, runfolder, stats
+from abprof import dists, noise, proc, repo, rerun, runfolder, stats
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.code.reader import Reader
 from abprof.config import Config
@@ -195,7 +196,8 @@ def begun(config: Config, view: View) -> Iterator[tuple[Place, RunFolder, tuple[
 def worktrees(place: Place, run_id: str, view: View) -> Iterator[tuple[Checkout, ...]]:
     """A worktree of each side while the block runs; where those are that are kept is said, and stands in the log."""
     keep, submodules = place.config.keep_worktrees, place.submodules
-    with repo.checkouts(place.repository, place.sides, run=run_id, submodules=submodules, keep=keep) as made:
+    put = partial(dists.put, place.cache)
+    with repo.checkouts(place.repository, place.sides, run=run_id, submodules=submodules, keep=keep, put=put) as made:
         for checkout in made if keep else ():
             view.say(f"{checkout.side.id}'s worktree is kept: {checkout.path}")
         if keep:

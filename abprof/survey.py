@@ -30,8 +30,10 @@ class Survey:
 
 
 def find_workloads(folder: Path, names: Sequence[str]) -> dict[str, Path]:
-    """Name -> file. Raises AbprofError when there are none, or a wanted one is missing."""
-    files = {p.stem: p for p in sorted(folder.glob("*.py")) if not p.name.startswith("_")}
+    """Name -> file; `folder` may be a single workload's file. Raises AbprofError when there are none, or a wanted one is
+    missing."""
+    listed = [folder] if folder.is_file() else sorted(folder.glob("*.py"))
+    files = {p.stem: p for p in listed if p.suffix == ".py" and not p.name.startswith("_")}
     if not files:
         raise AbprofError("no workloads here", where=str(folder), advice="docs/WRITING.md says how to write one")
     for name in names:
@@ -42,17 +44,31 @@ def find_workloads(folder: Path, names: Sequence[str]) -> dict[str, Path]:
 
 
 def copy_workloads(folder: Path, place: Path) -> str:
-    """Copy the folder, so that editing it while the run goes on changes nothing. Its content's SHA-256."""
-    shutil.copytree(folder, place, ignore=shutil.ignore_patterns("__pycache__", ".git"))
+    """Copy what judges, so that editing it while the run goes on changes nothing. Its content's SHA-256."""
+    if folder.is_dir():
+        shutil.copytree(folder, place, ignore=shutil.ignore_patterns("__pycache__", ".git"))
+    else:
+        for name, file in _judging(folder):
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, place / name)
     return content(place)
 
 
 def content(folder: Path) -> str:
-    """SHA-256 over the names and bytes of the files of a workloads folder."""
+    """SHA-256 over the names and bytes of the files of a workloads folder, or of a workload's file and its helpers."""
     digest = hashlib.sha256()
-    for file in sorted(p for p in folder.rglob("*") if p.is_file() and not {"__pycache__", ".git"} & set(p.parts)):
-        digest.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes())
+    for name, file in _judging(folder):
+        digest.update(f"{name}\0".encode() + file.read_bytes())
     return digest.hexdigest()
+
+
+def _judging(source: Path) -> list[tuple[str, Path]]:
+    """(name, file) of all files of a workloads folder; of one workload's file that, and what lies beside it under names
+    that begin with an underscore: its folder may be anything."""
+    home = source if source.is_dir() else source.parent
+    starts = [source] if source.is_dir() else [source, *source.parent.glob("_*")]
+    files = {file for start in starts for file in (start.rglob("*") if start.is_dir() else [start]) if file.is_file()}
+    return [(str(p.relative_to(home)), p) for p in sorted(files) if not {"__pycache__", ".git"} & set(p.parts)]
 
 
 def survey(

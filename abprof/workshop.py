@@ -59,6 +59,7 @@ class Workshop:
             allowed=[str(place), checkout.path],
             forbidden=list(self.forbidden),
             sources=list(self.sources),
+            whole=checkout.side.kind == "dist",
         )
 
     def judge(self) -> Worker:
@@ -113,14 +114,19 @@ def command(config: Config, side: str, cache: Path) -> tuple[str, ...]:
     simulated = worker_argv()
     if simulated:
         return simulated
+    # A worker starts in a folder of its own. No link is followed: that of a venv is what makes it one.
+    return (interpreter(config, side), "-P", str(install(cache)))
+
+
+def interpreter(config: Config, side: str) -> str:
+    """A side's Python, by its whole path. Raises AbprofError for one that is not there."""
     asked, file = config.python, (config.file or File()).python
     python = asked.get(side) or asked.get("") or file.get(side) or file.get("all") or sys.executable
     found = shutil.which(python)
     if found is None:
         where = "--python" if python in asked.values() else "abprof.toml [python]"
         raise AbprofError(f"no interpreter {python!r}", where=where)
-    # A worker starts in a folder of its own. No link is followed: that of a venv is what makes it one.
-    return (str(Path(found).absolute()), "-P", str(install(cache)))
+    return str(Path(found).absolute())
 
 
 def surroundings(config: Config, cache: Path) -> tuple[dict[str, str], tuple[str, ...]]:

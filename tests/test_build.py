@@ -109,7 +109,7 @@ class Shop:
         )
 
     def identical(self, builds: list[Build], package: Package) -> bool:
-        return build.identical(builds, package, self.shop.toolchain)
+        return build.identical(builds, {b.side: package for b in builds}, self.shop.toolchain)
 
 
 @pytest.fixture
@@ -489,7 +489,9 @@ def test_the_same_sources_by_another_toolchain_are_not_identical_code(shop: Shop
     assert base.failure is None
     assert {(a.name, a.sha256) for a in base.artefacts} == {(a.name, a.sha256) for a in target.artefacts}
     assert not shop.identical([base, target], Package(name="tiny"))
-    assert build.identical([base, target], Package(name="tiny"), {"base": {}, "target": {}}), "in all else they agree"
+    assert build.identical(
+        [base, target], dict.fromkeys(("base", "target"), Package(name="tiny")), {"base": {}, "target": {}}
+    ), "in all else they agree"
 
 
 @pytest.mark.parametrize("what", ["object", "source"])

@@ -53,7 +53,7 @@ app = typer.Typer(
     cls=Verbs,
     help="Did this branch change the speed of these GPU kernels, by how much, and why?\n\n"
     "`abprof BASE TARGET` compares two refs of the git repository you stand in; either may be `.`, the working tree as "
-    "it is. It is short for `abprof run BASE TARGET`.",
+    "it is, or a release, `dist:NAME==VERSION`. It is short for `abprof run BASE TARGET`.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

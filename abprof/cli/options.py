@@ -22,12 +22,13 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
     if options["quick"] and options["epochs"] is not None:
         raise AbprofError("--quick is one epoch", where="--epochs", advice="leave one of them out")
     budget = options["budget"]
+    workloads, judges = _judges(options)
     return Config(
         specs=tuple(options["refs"]),
         repo=repo,
         kernels=_names(options, "kernels"),
-        workloads=_names(options, "workloads") or _workloads_of(options),
-        workloads_from=options["workloads_from"],
+        workloads=workloads or _workloads_of(options),
+        workloads_from=judges,
         preset=options["preset"],
         only=tuple(options["only"]),
         set=tuple(options["set_"]),
@@ -74,6 +75,21 @@ def _names(options: Mapping[str, Any], name: str) -> tuple[str, ...]:
         if not _split([value]):
             raise AbprofError("an empty text is no name", where=f"--{name}")
     return _split(options[name])
+
+
+def _judges(options: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
+    """--workloads as names, and where they are: it takes names, or the path of a workload's file or of a folder."""
+    places = [value for value in options["workloads"] if "/" in value or value in {".", ".."} or value.endswith(".py")]
+    names = _names({"workloads": [value for value in options["workloads"] if value not in places]}, "workloads")
+    if not places:
+        return names, options["workloads_from"]
+    place = Path(places[0]).expanduser()
+    if len(places) > 1 or options["workloads_from"]:
+        raise AbprofError("more than one place of workloads", where="--workloads", advice="name one file or folder")
+    if not (place.is_dir() or (place.is_file() and place.suffix == ".py")):
+        what = "not a Python file" if place.is_file() else "no such file or folder"
+        raise AbprofError(what, where=f"--workloads {place}")
+    return names, str(place.absolute())
 
 
 def _workloads_of(options: Mapping[str, Any]) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ def run(
         Many,
         typer.Argument(
             metavar="BASE [TARGET]... [-- COMMAND]",
-            help="Refs, or `.`, or BASE...TARGET (merge base); behind -- a command that times itself.",
+            help="Refs, `.`, BASE...TARGET (merge base), releases (dist:NAME==VERSION); behind -- a command that times itself.",
             autocompletion=complete_refs,
         ),
     ] = [],  # noqa: B006

@@ -112,9 +112,11 @@ def _repository(run: Run, where: str) -> Path:
     another now."""
     from abprof import paths, repo
 
+    released = {side.anew: (side, ()) for side in run.sides if side.kind == "dist"}
+    if len(released) == len({side.anew for side in run.sides}):
+        return Path(where).resolve()
     repository = repo.open_repository(Path(where), cache=paths.cache_dir())
-    specs = tuple(side.commit if side.kind == "commit" else "." for side in run.sides)
-    now, _ = repo.resolve(repository, specs)
+    now, _ = repo.resolve(repository, tuple(side.anew for side in run.sides), known=released)
     for before, side in zip(run.sides, now, strict=True):
         if before.tree != side.tree:
             _note(f"{before.id} is the working tree, which is not what it was in the run")

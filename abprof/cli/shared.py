@@ -11,7 +11,10 @@ Many = list[str]
 
 Repo = Annotated[str, typer.Option(help="The git repository.", rich_help_panel=PLACE)]
 Kernels = Annotated[Many, typer.Option(help="Only these kernel packages.", rich_help_panel=MATRIX)]
-Workloads = Annotated[Many, typer.Option(help="Only these workloads.", rich_help_panel=MATRIX)]
+Workloads = Annotated[
+    Many,
+    typer.Option(metavar="NAME|PATH", help="Only these workloads; or their file or folder.", rich_help_panel=MATRIX),
+]
 WorkloadsFrom = Annotated[
     str,
     typer.Option(metavar="base|target|PATH", help="Where the workloads are taken from.", rich_help_panel=MATRIX),

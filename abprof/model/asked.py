@@ -8,15 +8,20 @@ from abprof.model.base import Judge, Record, Value
 
 
 class Side(Record, frozen=True, kw_only=True):
-    """One side of the comparison: a ref resolved once to a commit, or `.`, the working tree as it is."""
+    """One side of the comparison: a ref resolved once to a commit, `.`, the working tree as it is, or a release."""
 
     id: str  # base, target, target2, ...
     spec: str  # as the user typed it
-    kind: Literal["commit", "worktree"]
-    commit: str  # 40 hex digits; for a working tree the commit it stands on
-    tree: str  # 40 hex digits: the content that is measured
-    label: str  # branch name, or the spec: what file names and sentences use
-    subject: str = ""  # first line of the commit message
+    kind: Literal["commit", "worktree", "dist"]
+    commit: str  # 40 hex digits; for a working tree the commit it stands on; of a release 64: its installed files' hash
+    tree: str  # 40 hex digits: the content that is measured; of a release as `commit`
+    label: str  # branch name, NAME==VERSION, or the spec: what file names and sentences use
+    subject: str = ""  # first line of the commit message; of a release the wheel's name and hash
+
+    @property
+    def anew(self) -> str:
+        """What to type for the same again: a working tree may be another by then, a release is known by its name."""
+        return {"commit": self.commit, "worktree": ".", "dist": self.spec}[self.kind]
 
 
 class Checkout(Record, frozen=True, kw_only=True):
@@ -36,6 +41,12 @@ class Package(Record, frozen=True, kw_only=True):
     build: tuple[str, ...] = ()  # argv of a build recipe, run in a copy of the inputs
     env: dict[str, str] = {}
     submodules: bool = False
+
+    def of(self, side: Side) -> Package:
+        """The package where this side has it: a release installs it by its import name, and built."""
+        if side.kind != "dist":
+            return self
+        return Package(name=self.name, module=self.module or self.name, env=self.env)
 
 
 class Phase(Record, frozen=True, kw_only=True):

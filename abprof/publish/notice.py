@@ -24,7 +24,7 @@ DEEPEST = 8  # brackets within brackets: the record needs five
 Name = Annotated[str, Meta(max_length=200)]
 Text = Annotated[str, Meta(max_length=600)]
 Code = Annotated[str, Meta(max_length=40, pattern="^[a-z0-9_]*$")]
-Commit = Annotated[str, Meta(pattern="^[0-9a-f]{40}$")]
+Commit = Annotated[str, Meta(pattern="^[0-9a-f]{40}([0-9a-f]{24})?$")]
 Moment = Annotated[str, Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|[+]00:00)$")]
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 Percent = Annotated[float, Meta(ge=-100.0, le=1e9)]

@@ -14,6 +14,14 @@ ADVICE = "run abprof inside a repository, or name one with --repo PATH"
 
 
 @dataclass(frozen=True)
+class Folder:
+    """A folder in the place of a repository, for a run of releases alone: no commit is asked for."""
+
+    path: Path
+    cache: Path
+
+
+@dataclass(frozen=True)
 class Repository:
     """The user's repository, which is only ever read, and the cache folder where abprof's clone of it lives."""
 
@@ -49,8 +57,10 @@ class Repository:
         return self.reader.using(GIT_OBJECT_DIRECTORY=str(self.store / "objects"))
 
 
-def folders(repository: Repository) -> tuple[str, ...]:
+def folders(repository: Repository | Folder) -> tuple[str, ...]:
     """The folders of the user's repository: its own work tree first, then those of `git worktree add`."""
+    if isinstance(repository, Folder):
+        return ()
     rows = repository.reader.text("worktree", "list", "--porcelain").split("\n")
     found = [row.removeprefix("worktree ") for row in rows if row.startswith("worktree ")]
     return tuple(dict.fromkeys((str(repository.path), *found)))

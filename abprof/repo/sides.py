@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import msgspec
 
 from abprof.errors import AbprofError
 from abprof.model import Side
 from abprof.repo.history import commits_between, commits_touching, merge_base, read_commit
-from abprof.repo.locate import Repository
+from abprof.repo.locate import ADVICE, Folder, Repository
 from abprof.repo.refs import ambiguity, commit_of, label_of
 from abprof.repo.snapshot import snapshot
 
 WORKING_TREE = "."
 RANGE = "..."
+_ALIKE = {
+    "commit": "are the same commit {}",
+    "worktree": "are the same working tree",
+    "dist": "are the same release",
+}
 
 
 @dataclass(frozen=True)
@@ -33,9 +39,15 @@ class Fork:
 class _Specs:
     """Remembers what each spec stood for, because a branch may move while we look."""
 
-    repository: Repository
-    sides: dict[str, tuple[Side, list[str]]] = field(default_factory=dict)
+    place: Repository | Folder
+    sides: dict[str, tuple[Side, list[str]]]
     commits: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def repository(self) -> Repository:
+        if isinstance(self.place, Folder):
+            raise AbprofError("not a git repository", where=str(self.place.path), advice=ADVICE)
+        return self.place
 
     def commit(self, spec: str) -> str:
         name = "HEAD" if spec == WORKING_TREE else spec
@@ -59,13 +71,18 @@ class _Specs:
 
 
 def resolve(
-    repository: Repository, specs: Sequence[str], *, kernel_paths: Sequence[str] = ("kernels",)
+    repository: Repository | Folder,
+    specs: Sequence[str],
+    *,
+    kernel_paths: Sequence[str] = ("kernels",),
+    known: Mapping[str, tuple[Side, Sequence[str]]] = MappingProxyType({}),
 ) -> tuple[tuple[Side, ...], tuple[str, ...]]:
     """The sides (base, target, target2, ...) that `specs` name, and lines of notes about them.
 
     A spec is a branch, remote branch, tag, commit (abbreviated too), an expression such as HEAD~2, or `.` for the
     working tree as it is. The first may be `base...target`, which means their merge base and the target.
-    `kernel_paths`, relative to the root, are what "touch the kernels" means in the notes.
+    `kernel_paths`, relative to the root, are what "touch the kernels" means in the notes. `known`: the sides of specs
+    that are no refs, with their notes; where all are, a folder will do.
     Raises AbprofError for a spec that stands for no commit.
     """
     if not specs:
@@ -73,23 +90,25 @@ def resolve(
     for spec in specs[1:]:
         if RANGE in spec:
             raise AbprofError(f"{spec!r} can only come first", advice="base...target stands for base and target")
-    names = _Specs(repository)
+    names = _Specs(repository, {spec: (side, list(notes)) for spec, (side, notes) in known.items()})
     fork = _fork(names, specs[0]) if RANGE in specs[0] else None
     found: list[tuple[Side, list[str]]] = [] if fork is None else [(_merge_base_side(names, fork), [])]
     words = specs if fork is None else [fork.target, *specs[1:]]
     found += [names.side(spec) for spec in words]
-    sides = tuple(msgspec.structs.replace(side, id=_id(place)) for place, (side, _) in enumerate(found))
+    sides = tuple(msgspec.structs.replace(side, id=side_id(place)) for place, (side, _) in enumerate(found))
     notes = [line for _, lines in found for line in lines]
     alike = [line for side in sides[1:] for line in _same(sides[0], side)]
     notes += [f"{line}: this is an A/A run" for line in alike] if len(alike) == len(sides) - 1 else alike
-    if fork is None:
-        notes += [line for side in sides[1:] for line in _moved_on(repository, sides[0], side, kernel_paths)]
-    else:
-        notes += _left_behind(repository, fork, kernel_paths)
+    if fork is not None:
+        notes += _left_behind(names.repository, fork, kernel_paths)
+    elif sides[0].kind != "dist":
+        commits = [side for side in sides[1:] if side.kind != "dist"]
+        notes += [line for side in commits for line in _moved_on(names.repository, sides[0], side, kernel_paths)]
     return sides, tuple(dict.fromkeys(notes))
 
 
-def _id(place: int) -> str:
+def side_id(place: int) -> str:
+    """base, target, target2, ...: what the spec in this place is called."""
     return ("base", "target")[place] if place < 2 else f"target{place}"
 
 
@@ -133,7 +152,7 @@ def _same(base: Side, side: Side) -> list[str]:
     if base.tree != side.tree:
         return []
     if base.kind == side.kind and base.commit == side.commit:
-        what = f"are the same commit {base.commit[:10]}" if base.kind == "commit" else "are the same working tree"
+        what = _ALIKE[base.kind].format(base.commit[:10])
     else:
         what = "hold the same files"
     return [f"{base.id} ({base.label}) and {side.id} ({side.label}) {what}"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from abprof.errors import AbprofError
@@ -16,18 +16,30 @@ from abprof.model import Checkout, Side
 from abprof.repo import leases
 from abprof.repo.command import Git, GitError
 from abprof.repo.leftovers import KEEP, prune_all
-from abprof.repo.locate import Repository
+from abprof.repo.locate import Folder, Repository
 from abprof.repo.store import lock_of
 from abprof.repo.submodules import Origin, add_submodules
 from abprof.repo.trees import remove_tree
 
+Put = Callable[[Side, Path], None]  # makes the files of a side that is no commit
+
+
+def _not_here(side: Side, _path: Path) -> None:
+    raise AbprofError("git has no such side", where=side.spec)
+
 
 @contextlib.contextmanager
 def checkouts(
-    repository: Repository, sides: Sequence[Side], *, run: str, submodules: bool = False, keep: bool = False
+    repository: Repository | Folder,
+    sides: Sequence[Side],
+    *,
+    run: str,
+    submodules: bool = False,
+    keep: bool = False,
+    put: Put = _not_here,
 ) -> Iterator[tuple[Checkout, ...]]:
     """`checkout` for the length of a block. With `keep` the worktrees stay until `tidy(cache, everything=True)`."""
-    made = checkout(repository, sides, run=run, submodules=submodules)
+    made = checkout(repository, sides, run=run, submodules=submodules, put=put)
     try:
         yield made
     finally:
@@ -38,9 +50,16 @@ def checkouts(
 
 
 def checkout(
-    repository: Repository, sides: Sequence[Side], *, run: str, submodules: bool = False
+    repository: Repository | Folder,
+    sides: Sequence[Side],
+    *,
+    run: str,
+    submodules: bool = False,
+    put: Put = _not_here,
 ) -> tuple[Checkout, ...]:
     """Worktrees of all sides, in order, at paths of equal length. They belong to this process until `release`.
+
+    What is no commit is `put` there.
 
     Raises AbprofError where a tree cannot be checked out; nothing is left behind then.
     """
@@ -56,6 +75,9 @@ def checkout(
         width = len(str(len(sides) - 1))
         paths = [folder / f"s{place:0{width}}" for place in range(len(sides))]
         for side, path in zip(sides, paths, strict=True):
+            if side.kind == "dist" or isinstance(repository, Folder):
+                put(side, path)
+                continue
             _add(repository, side, path)
             if submodules:
                 add_submodules(path, _origin(repository), repository.cache)

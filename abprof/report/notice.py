@@ -188,7 +188,7 @@ def _command(run: Run) -> tuple[str, ...]:
     rest = [] if run.night else _without_refs(given, [side.spec for side in run.sides])
     if rest is None:
         return ()
-    sides = ["." if side.kind == "worktree" else side.commit for side in run.sides]
+    sides = [side.anew for side in run.sides]
     seed = [] if "--seed" in rest else ["--seed", str(run.settings.seed)]
     command = ["abprof", *sides, *rest, *seed]
     if len(command) > 100 or any(len(word) > TEXT or words.clean(word, TEXT) != word for word in command if word):

@@ -124,8 +124,7 @@ def _of(source: str, side: str, run: Run) -> bool:
 
 
 def _ref(run: Run, side: str) -> str:
-    of = run.side(side)
-    return of.commit if of.kind == "commit" else "."
+    return run.side(side).anew
 
 
 def _measured(run: Run, cells: Sequence[Cell]) -> list[str]:

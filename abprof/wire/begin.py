@@ -19,6 +19,7 @@ class Mount:
     allowed: list[str]  # folders that the package's modules and shared objects may come from
     forbidden: list[str] = field(default_factory=list)  # folders that nothing else may come from
     sources: list[str] = field(default_factory=list)  # nor what was installed from one of these
+    whole: bool = False  # all that lies under `root` is the side's, as an installed release is, whatever it is called
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import importlib.util
 import os
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import metadata
 from importlib.abc import MetaPathFinder
 
 from abprof import wire
@@ -23,11 +24,14 @@ class SideFinder(MetaPathFinder):
 
     What lies inside it is found along its own path, before hooks that map each submodule of an editable install. One
     that this side does not have is left to the other finders: should they bring it from elsewhere, the proof says so.
+    Extension modules that lie at the root are the side's too, as is all that does where the root is an installed
+    release (`whole`); and so is what the root says of distributions (`importlib.metadata.version`).
     """
 
-    def __init__(self, top: str, root: str) -> None:
+    def __init__(self, top: str, root: str, *, whole: bool = False) -> None:
         self.top = top
         self.root = root
+        self.whole = whole
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -35,13 +39,26 @@ class SideFinder(MetaPathFinder):
         """The spec under the root, or None for every other name."""
         if fullname.startswith(self.top + "."):
             return importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if fullname != self.top:
+        if "." in fullname or (fullname != self.top and fullname in sys.stdlib_module_names):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, [self.root], target)
-        if spec is not None and spec.origin is None and spec.submodule_search_locations is not None:
+        if spec is None or not (fullname == self.top or self.whole or _is_extension(spec)):
+            return None
+        if spec.origin is None and spec.submodule_search_locations is not None:
             # A namespace package would go on looking along sys.path: pin it to this root.
             spec.submodule_search_locations = [os.path.join(self.root, fullname)]  # noqa: PTH118
         return spec
+
+    def find_distributions(self, context: metadata.DistributionFinder.Context) -> Iterable[metadata.Distribution]:
+        """Those under the root; none where the question is about certain folders."""
+        if "path" in vars(context):
+            return ()
+        here = metadata.DistributionFinder.Context(name=context.name, path=[self.root])
+        return metadata.MetadataPathFinder.find_distributions(here)
+
+
+def _is_extension(spec: importlib.machinery.ModuleSpec) -> bool:
+    return isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
 
 
 def kernel_package(mount: wire.Mount) -> types.ModuleType:
@@ -49,7 +66,7 @@ def kernel_package(mount: wire.Mount) -> types.ModuleType:
     if mount.module.startswith(PRIVATE + "."):
         _namespace(PRIVATE, mount.root)
     else:
-        sys.meta_path.insert(0, SideFinder(mount.module.split(".")[0], mount.root))
+        sys.meta_path.insert(0, SideFinder(mount.module.split(".")[0], mount.root, whole=mount.whole))
     os.environ["ABPROF_BUILD_DIR"] = mount.build_dir
     try:
         if importlib.util.find_spec(mount.module) is None:

@@ -1,0 +1,145 @@
+"""Releases by the real pip, from wheels made here: what is installed, kept and refused."""
+
+from __future__ import annotations
+
+import sys
+import venv
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from abprof import dists
+from abprof.errors import AbprofError
+from abprof.model import Side
+from tests.wheels import index, only, wheel
+
+pytestmark = pytest.mark.slow
+FILES = {"tinyk/__init__.py": "from tinyk_ops import WHO\n", "tinyk_ops.py": "WHO = 1\n"}
+
+
+@dataclass
+class Shelf:
+    """A folder of wheels that pip is told of, and abprof's cache."""
+
+    links: Path
+    cache: Path
+    monkeypatch: pytest.MonkeyPatch
+    said: list[str] = field(default_factory=list)
+
+    def told(self, **places: str) -> None:
+        for name, value in only(**places).items():
+            self.monkeypatch.setenv(name, value)
+
+    def resolve(self, spec: str, python: str = sys.executable) -> tuple[Side, tuple[str, ...]]:
+        return dists.resolve(spec, python, self.cache, 100.0, self.said.append)
+
+    def refusal(self, spec: str, python: str = sys.executable) -> str:
+        with pytest.raises(AbprofError) as refused:
+            self.resolve(spec, python)
+        return refused.value.line
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    made = Shelf(tmp_path / "links", tmp_path / "cache", monkeypatch)
+    made.told(PIP_FIND_LINKS=str(made.links), PIP_NO_INDEX="1")
+    return made
+
+
+def test_a_release_is_its_installed_files(shelf: Shelf, tmp_path: Path) -> None:
+    file = wheel(shelf.links, "tinyk", "1.0", FILES)
+    side, notes = shelf.resolve("dist:Tinyk==1.0")
+    assert (side.kind, side.label, side.spec, side.anew) == ("dist", "Tinyk==1.0", "dist:Tinyk==1.0", "dist:Tinyk==1.0")
+    assert side.commit == side.tree
+    assert len(side.commit) == 64
+    assert side.subject.startswith("tinyk-1.0-py3-none-any.whl sha256:")
+    assert notes == ()
+    dists.put(shelf.cache, side, tmp_path / "tree")
+    names = {str(p.relative_to(tmp_path / "tree")) for p in (tmp_path / "tree").rglob("*") if p.is_file()}
+    assert names == {*FILES, "tinyk-1.0.dist-info/METADATA", "tinyk-1.0.dist-info/WHEEL"}
+    assert len(shelf.said) == 1, "it was installed"
+    assert shelf.resolve("dist:tinyk==1.0")[0].commit == side.commit
+    assert len(shelf.said) == 1, "and is not again"
+    wheel(file.parent, "tinyk", "1.0", {**FILES, "tinyk_ops.py": "WHO = 2\n"})
+    assert shelf.resolve("dist:tinyk==1.0")[0].commit != side.commit, (
+        "another wheel under the same name is not taken for it"
+    )
+
+
+def test_files_that_were_changed_in_the_cache_are_installed_again(shelf: Shelf, tmp_path: Path) -> None:
+    wheel(shelf.links, "tinyk", "1.0", FILES)
+    side, _ = shelf.resolve("dist:tinyk==1.0")
+    (kept,) = (shelf.cache / "dists" / "files").iterdir()
+    (kept / "tinyk_ops.py").write_text("WHO = 'spoilt'\n")
+    with pytest.raises(AbprofError, match="were changed"):
+        dists.put(shelf.cache, side, tmp_path / "spoilt")
+    assert shelf.resolve("dist:tinyk==1.0")[0] == side
+    dists.put(shelf.cache, side, tmp_path / "whole")
+    assert [line for line in dists.sweep(shelf.cache) if "removed" in line] == [
+        f"removed the installed release {kept.name}"
+    ]
+    assert not (shelf.cache / "dists").exists()
+
+
+def test_an_index_that_does_not_answer(shelf: Shelf) -> None:
+    """What an earlier run took does: nothing else could be meant by a release's name."""
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_NO_INDEX": "0"}
+    shelf.told(**nowhere)
+    says = "tinyk==1.0: pip cannot reach its package index (PIP_INDEX_URL and PIP_FIND_LINKS name others)"
+    assert shelf.refusal("dist:tinyk==1.0") == says
+    file = wheel(shelf.links, "tinyk", "1.0", FILES)
+    shelf.told(PIP_INDEX_URL=index(shelf.links / "simple", "tinyk", {file: ""}), PIP_NO_INDEX="0")
+    side, _ = shelf.resolve("dist:tinyk==1.0")
+    shelf.told(**nowhere)
+    assert shelf.resolve("dist:tinyk==1.0") == (
+        side,
+        ("no package index answers: tinyk==1.0 is the tinyk-1.0-py3-none-any.whl of an earlier run",),
+    )
+    assert "cannot reach" in shelf.refusal("dist:tinyk==2.0")
+
+
+def test_what_cannot_be_had_is_one_line(shelf: Shelf) -> None:
+    for version in ("0.8", "0.9", "1.0"):
+        wheel(shelf.links, "tinyk", version, FILES)
+    wheel(shelf.links, "tinyk", "3.0", FILES, tag="cp27-cp27mu-manylinux1_x86_64")
+    (shelf.links / "tinyk-2.0.tar.gz").write_text("")
+    assert shelf.refusal("dist:tinyk==9") == "tinyk==9: tinyk has no version 9 (there are 0.8, 0.9, 1.0)"
+    assert shelf.refusal("dist:tinyk==2.0") == (
+        "tinyk==2.0: has no wheel, only sources, and abprof compiles no release "
+        "(make a wheel of it (pip wheel --no-deps) and name its folder in PIP_FIND_LINKS)"
+    )
+    assert shelf.refusal("dist:tinyk==3.0") == (
+        f"tinyk==3.0: has no wheel that fits this interpreter (it is {sys.executable})"
+    )
+    assert shelf.refusal("dist:absent==1.0").startswith(
+        "absent==1.0: pip finds no such distribution (is its name right?"
+    )
+    assert not (shelf.cache / "dists" / "files").exists()
+
+
+def test_a_release_that_was_withdrawn_or_is_for_another_python(shelf: Shelf) -> None:
+    files = {version: wheel(shelf.links, "tinyk", version, FILES) for version in ("1.0", "2.0")}
+    links = {files["1.0"]: 'data-yanked="wrong at 4096"', files["2.0"]: 'data-requires-python="&gt;=9"'}
+    shelf.told(PIP_INDEX_URL=index(shelf.links / "simple", "tinyk", links), PIP_NO_INDEX="0")
+    _, notes = shelf.resolve("dist:tinyk==1.0")
+    assert notes == ("tinyk==1.0 was withdrawn by its authors: wrong at 4096",)
+    assert shelf.refusal("dist:tinyk==2.0") == f"tinyk==2.0: is not for this Python (it is {sys.executable})"
+
+
+def test_an_interpreter_without_pip_is_served_by_abprofs(shelf: Shelf, tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", with_pip=False)
+    wheel(shelf.links, "tinyk", "1.0", FILES)
+    assert shelf.resolve("dist:tinyk==1.0", str(tmp_path / "bare" / "bin" / "python"))[0].kind == "dist"
+
+
+def test_settings_that_do_not_go_with_a_folder(shelf: Shelf) -> None:
+    wheel(shelf.links, "tinyk", "1.0", FILES)
+    shelf.told(
+        PIP_FIND_LINKS=str(shelf.links),
+        PIP_NO_INDEX="1",
+        PIP_USER="1",
+        PIP_REQUIRE_VIRTUALENV="1",
+        PIP_NO_BINARY=":all:",
+    )
+    assert shelf.resolve("dist:tinyk==1.0")[0].label == "tinyk==1.0"
