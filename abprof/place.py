@@ -38,6 +38,13 @@ class Place:
     id: str
 
     @property
+    def commits(self) -> repo.Repository:
+        """The repository, for who asks for its history. Raises AbprofError where there is none."""
+        if isinstance(self.repository, repo.Folder):
+            raise AbprofError("not a git repository", where=str(self.repository.path), advice=repo.ADVICE)
+        return self.repository
+
+    @property
     def label(self) -> str:
         """For whoever waits for this run: what it is."""
         return f"abprof {' '.join(side.label for side in self.sides)} in {self.repository.path}"

@@ -66,8 +66,8 @@ def follow(lab: Lab, command: str) -> Result:
     recorded = {name: str(ROOT / "tests" / "data" / "ncu" / name) for name in ("a.csv", "b.csv")}
     csv = {"BASE": "profile_dense_main", "TARGET": "profile_dense_optimize_ffa", "OUT": "out"}
     words = [
-        "--help"  # of a command: tests/reported runs them
-        if word == "--"
+        "--help"  # of a command: tests/reported runs them, and tests/test_releases.py releases
+        if word == "--" or word.startswith("dist:")
         else str(folder / f"{csv[word[:-4]]}.csv")
         if word[:-4] in csv
         else str(folder)
@@ -76,7 +76,7 @@ def follow(lab: Lab, command: str) -> Result:
         for word in shlex.split(command)[1:]
     ]
     if "--help" in words:
-        return lab.command(*words)
+        return lab.command(*words[: words.index("--help") + 1])
     if run_elsewhere(words):
         return lab.command(words[0], "--help")
     if words[0] == "list":

@@ -59,12 +59,14 @@ def _ends(place: Place) -> tuple[Side, Side]:
         raise AbprofError("a bisection has two ends", where="abprof bisect", advice="abprof bisect GOOD BAD")
     good, bad = place.sides
     for side in (good, bad):
+        if side.kind == "dist":
+            raise AbprofError("a release is no commit", where=side.spec, advice="name the tag it was made from")
         if side.kind == "worktree":
             raise AbprofError("the working tree is no commit", where=side.spec, advice="commit it, or name HEAD")
     if good.commit == bad.commit:
         what = f"both are commit {good.commit[:10]}: nothing lies between them"
         raise AbprofError(what, where=f"{good.spec} {bad.spec}")
-    if not repo.is_ancestor(place.repository, good.commit, bad.commit):
+    if not repo.is_ancestor(place.commits, good.commit, bad.commit):
         raise AbprofError(
             f"{good.spec} is not an ancestor of {bad.spec}", where="abprof bisect", advice=_advice(place, good, bad)
         )
@@ -72,9 +74,9 @@ def _ends(place: Place) -> tuple[Side, Side]:
 
 
 def _advice(place: Place, good: Side, bad: Side) -> str:
-    if repo.is_ancestor(place.repository, bad.commit, good.commit):
+    if repo.is_ancestor(place.commits, bad.commit, good.commit):
         return f"it comes after it: abprof bisect {bad.spec} {good.spec}"
-    common = repo.merge_base(place.repository, good.commit, bad.commit)
+    common = repo.merge_base(place.commits, good.commit, bad.commit)
     if common is None:
         return "they have no common ancestor here; in a shallow clone: git fetch --unshallow"
     return f"their merge base is: abprof bisect {common[:10]} {bad.spec}"
@@ -85,10 +87,10 @@ def _state(config: Config, place: Place, good: Side, bad: Side, head: Run) -> St
     if not cells:
         raise AbprofError("no cell can be measured here", where="abprof bisect", advice="abprof list says why")
     kernels = {cell.id: cell.kernel for cell in cells}
-    links = repo.between(place.repository, good.commit, bad.commit)
+    links = repo.between(place.commits, good.commit, bad.commit)
     commits = tuple(dict.fromkeys([good.commit, *(c for link in links for c in (*link.parents, link.commit))]))
     holds = {
-        kernel: repo.contents(place.repository, commits, keys.folders(package))
+        kernel: repo.contents(place.commits, commits, keys.folders(package))
         for kernel, package in place.packages(list(dict.fromkeys(kernels.values()))).items()
     }
     by_commit = {link.commit: link for link in links}

@@ -75,10 +75,10 @@ class Report:
 def night(config: Config, wish: Wish, view: View, tell: Callable[[Report], None]) -> Report:
     """Do what this night asks for. Raises AbprofError for what a person can mend, also when another nightly job is at work."""
     place = look_around(msgspec.structs.replace(config, specs=(wish.branch,)), view)
-    if isinstance(place.repository, repo.Folder) or place.sides[0].kind == "dist":
+    if place.sides[0].kind == "dist":
         raise AbprofError("a night watches a branch, and a release never moves", where=wish.branch)
     series = wish.series or place.sides[0].label
-    with _alone(place, place.repository), _beating(place, series) as beat:
+    with _alone(place), _beating(place, series) as beat:
         report = _work(place, wish, series, beat, view)
         tell(report)  # before it counts as told: killed in between, it is told twice rather than never
         beat.report = report
@@ -217,9 +217,9 @@ def _worst(codes: Sequence[int]) -> int:
 
 
 @contextlib.contextmanager
-def _alone(place: Place, repository: repo.Repository) -> Iterator[None]:
+def _alone(place: Place) -> Iterator[None]:
     """One nightly job at a time on a device and a repository. The lock ends with the process, however that ends."""
-    where = hashlib.sha256(os.fsencode(repository.common_dir)).hexdigest()[:12]
+    where = hashlib.sha256(os.fsencode(place.commits.common_dir)).hexdigest()[:12]
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(

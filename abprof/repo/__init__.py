@@ -3,12 +3,13 @@
 from abprof.repo.history import merge_base, read_file, ref_names
 from abprof.repo.leftovers import tidy
 from abprof.repo.lineage import Link, between, contents, is_ancestor
-from abprof.repo.locate import Folder, Repository, folders, open_repository, present
+from abprof.repo.locate import ADVICE, Folder, Repository, folders, open_repository, present
 from abprof.repo.refs import commit_of
 from abprof.repo.sides import resolve, side_id
 from abprof.repo.worktrees import checkouts
 
 __all__ = [
+    "ADVICE",
     "Folder",
     "Link",
     "Repository",
