@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from abprof import stats, waivers
 from abprof.evidence import ArmState, Evidence
-from abprof.model import Advice, Comparison, Run
+from abprof.model import Advice, Comparison, Run, Touched
 from abprof.sentence import base_not_ok, outside_margin, trust_panel, undecided_row
 from abprof.witness import beyond_the_device
 
@@ -17,6 +17,7 @@ def advise(
 ) -> tuple[Advice, ...]:
     """All warnings of a run, the gravest first."""
     found = [
+        _tampered(run),
         _controls(run, rows, controls),
         _states(evidence, "proof", lambda item, arm: item.state(arm).proof_broken, PROOF),
         _rows(evidence, "broken", [r for r in rows if r.verdict == "broken" and not _proof(r)], "broken"),
@@ -32,6 +33,7 @@ def advise(
         _lost(evidence),
         _crowded(evidence),
         _foreign(evidence),
+        _elsewhere(run),
     ]
     return tuple(advice for advice in (*found, *waivers.advice(run, rows)) if advice is not None)
 
@@ -59,6 +61,35 @@ def _controls(run: Run, rows: Sequence[Comparison], controls: Sequence[Compariso
         advice="something on this machine favours one worker; find it before reading any verdict of this run",
         cells=_unique(row.cell for row in out),
     )
+
+
+def _tampered(run: Run) -> Advice | None:
+    found = [one for one in run.touched if one.falsifies]
+    if not found:
+        return None
+    return Advice(
+        kind="tampered",
+        text=f"{_first(found)}: what was measured or judged may not be what was built",
+        advice="a package may have written there: read the change, then measure again with --contain always",
+    )
+
+
+def _elsewhere(run: Run) -> Advice | None:
+    found = [one for one in run.touched if not one.falsifies]
+    if not found:
+        return None
+    return Advice(
+        kind="written_elsewhere",
+        text=f"{_first(found)}; no verdict rests on it",
+        advice="code under test may have written outside its folders, or something else on this machine did; --contain always "
+        "keeps it out",
+    )
+
+
+def _first(found: Sequence[Touched]) -> str:
+    one = found[0]
+    more = f", and {len(found) - 1} more files" if len(found) > 1 else ""
+    return f"{one.path} was {one.how} {one.moment}{more}"
 
 
 def _crowded(evidence: Mapping[str, Evidence]) -> Advice | None:

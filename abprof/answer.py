@@ -15,8 +15,9 @@ Counts = Mapping[str, int]
 
 
 def answer(counts: Counts, *, measured: bool) -> Answer:
-    """Must somebody act? `unjudged`: nothing was measured, the controls failed, or too much is undecided to say."""
-    if not measured or counts.get("controls_outside"):
+    """Must somebody act? `unjudged`: nothing was measured, what was measured had been written to, the controls failed, or too
+    much is undecided to say."""
+    if not measured or counts.get("controls_outside") or counts.get("tampered"):
         return "unjudged"
     if counts.get("broken") or certain(counts, "slower"):
         return "act"
@@ -61,6 +62,8 @@ def many(number: int, noun: str) -> str:
 
 
 def _lead(counts: Counts, margin: float, same_code: bool) -> str:
+    if counts.get("tampered"):
+        return f"Do not act on this run, {many(counts['tampered'], 'file')} that it rests on changed while it ran"
     if counts.get("controls_outside"):
         return (
             f"Do not act on this run, {counts['controls_outside']} of {many(counts.get('controls', 0), 'control')} "

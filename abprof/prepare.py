@@ -29,6 +29,7 @@ from abprof.survey import (
     survey,
     who_is,
 )
+from abprof.untouched import Watch, elsewhere
 from abprof.view import View
 from abprof.workshop import Workshop, alone, command, surroundings, wall_for
 
@@ -210,6 +211,17 @@ def workloads_differ(place: Place, trees: Sequence[Checkout], source: Path) -> l
         if folder.is_dir() and content(folder) != mine:
             lines.append(f"{checkout.side.label}'s own {name}/ differs from the one that judges, {source}")
     return lines
+
+
+def watched(place: Place, ready: Plan) -> Watch:
+    """Looks at what code under test must not write to, from now on; where it may be a stranger's and nothing contains it, at
+    other places too."""
+    folder = ready.shop.scratch.parent
+    judging = (folder / "workloads", Path(ready.shop.argv("base")[-1]).parent)
+    alone = environment.mode(place.config.env, os.environ) == "clean" and ready.shop.wall is None
+    git = Path(place.repository.common_dir)
+    others = elsewhere(place.root, git, place.runs_dir, os.environ) if alone else ()
+    return Watch(judging, ready.checkouts.values(), others)
 
 
 # ---------------------------------------------------------------- build

@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,8 @@ import msgspec
 
 from abprof import kernels, names, paths, runfolder, verdict
 from abprof.code.reader import Reader
-from abprof.model import UNJUDGED_METRICS, Block, Build, Kernel, Profile, Proof, Run, Sampled, Trace
+from abprof.errors import AbprofError
+from abprof.model import UNJUDGED_METRICS, Block, Build, Kernel, Profile, Proof, Run, Sampled, Touched, Trace
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
 from abprof.view import View
@@ -106,6 +107,19 @@ class Record:
             done = time.monotonic()
             self._next_write = done + max(_REWRITE, _REWRITE_SHARE * (done - began))
 
+    def note(self, found: Iterable[Touched]) -> None:
+        """Files that changed and should not have: they stand in the head, for every later judgement."""
+        for one in found:
+            self.head = msgspec.structs.replace(self.head, touched=(*self.head.touched, one))
+            self.view.warn(f"{one.path} was {one.how} {one.moment}")
+
+    def _rounds_touched(self) -> Iterator[Touched]:
+        """Whether rounds.jsonl, of which reports are made again, holds what was measured."""
+        with contextlib.suppress(AbprofError):
+            ours = {cell.id for cell in self.head.cells}
+            if [block for block in runfolder.read_blocks(self.folder.path)[0] if block.cell in ours] != self.blocks:
+                yield Touched(path=runfolder.ROUNDS, how="changed", moment="after abprof wrote it")
+
     def read_kernels(self, reader: Reader) -> None:
         """What the machine code of everything loaded is made of. To be called after all timing."""
         run = msgspec.structs.replace(self.head, proofs=tuple(self.proofs))
@@ -168,6 +182,7 @@ class Record:
         if status is None:
             ended = datetime.now(UTC).isoformat(timespec="seconds")
             self.head = msgspec.structs.replace(self.head, ended=ended)
+            self.note(self._rounds_touched())
         run = self.judged(status or ("interrupted" if self.interrupted else "complete"))
         self.folder.write_run(run)
         self.view.detach()

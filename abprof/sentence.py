@@ -40,16 +40,18 @@ def summarise(
     alarms = [row for row in tested if outside_margin(run, row)]
     counts = count(run, rows)
     counts["controls"], counts["controls_outside"] = len(tested), len(alarms)
+    counts["tampered"] = sum(one.falsifies for one in run.touched)
     counts["controls_inside"] = sum(inside_margin(run, row) for row in tested)
     decided = len(alarms) + counts["controls_inside"]
     measured = _measured(evidence, rows)
+    trusted = not alarms and not counts["tampered"]
     return Header(
         sentence=sentence(run, counts, measured=measured, within=within),
         counts=counts,
-        trusted=not alarms,
+        trusted=trusted,
         false_alarm_bound=stats.false_alarm_bound(len(alarms), decided),
         geomean_pct=geomean_pct(run, evidence, rows),
-        exit_code=int(exit_code(run, counts, measured=measured, trusted=not alarms)),
+        exit_code=int(exit_code(run, counts, measured=measured, trusted=trusted)),
     )
 
 

@@ -21,7 +21,7 @@ from abprof.lease import lease
 from abprof.measure import Ground, epochs
 from abprof.model import Block, Checkout, Run
 from abprof.place import Place, look_around
-from abprof.prepare import Again, Plan, broken_workloads, build_kernels, lay_ground, make_plan
+from abprof.prepare import Again, Plan, broken_workloads, build_kernels, lay_ground, make_plan, watched
 from abprof.probes.after import probed
 from abprof.record import Record, Until, new_folder
 from abprof.repo import leases
@@ -149,12 +149,16 @@ def _record(path: Path, say: Callable[[str], None] | None = None) -> Record:
 def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | None = None) -> None:
     """Build, then add epochs to the record until all is decided, the budget is spent, or ^C."""
     with interruptible(record), leases.shared(place.cache / BUILDS_IN_USE):
+        watch = watched(place, plan)
         builds = build_kernels(place, plan, view)
         ground = lay_ground(place, plan, builds, record)
+        record.note(watch.built(builds, "while kernels were built"))
         budget = place.config.budget
         with view.measuring(), noise.remembered(place.state, place.device.lease, view.warn) as known:
             for item in epochs(ground, record.wanted, known, first=record.next_epoch, done=record.done, budget=budget):
                 record.add(item)
+                if isinstance(item, Block):
+                    record.note(watch.look(f"in epoch {item.epoch}"))
         cells = chosen(ground, record.power_bound(), view.say)
         for block in sustained(ground, cells, record.blocks, record.next_epoch):
             record.add(block)

@@ -13,7 +13,7 @@ from abprof.model.built import Artefact, Build, Failure, Function, Kernel, Proof
 from abprof.model.judged import Advice, Cause, Comparison, Header, Metric, Observation
 from abprof.model.measured import Block, Census, CheckResult, Launch, MachineState, Outcome, Range, Trace, Turn
 from abprof.model.profiled import KernelProfile, Profile
-from abprof.model.run import Ceilings, Machine, Night, Run, Settings, Setup, Toolchain, Waiver
+from abprof.model.run import Ceilings, Machine, Night, Run, Settings, Setup, Toolchain, Touched, Waiver
 from abprof.model.sampled import Sampled, SampledFunction
 
 SCHEMA = 1
@@ -87,6 +87,7 @@ __all__ = [
     "Status",
     "Sweep",
     "Toolchain",
+    "Touched",
     "Trace",
     "Turn",
     "Value",

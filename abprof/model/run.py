@@ -72,6 +72,15 @@ class Setup(Record, frozen=True, kw_only=True):
     build_timeout: float = 1800.0
 
 
+class Touched(Record, frozen=True, kw_only=True):
+    """A file that changed while code under test ran, and nobody should have written (abprof/untouched.py)."""
+
+    path: str
+    how: Literal["changed", "removed", "added"]
+    moment: str  # "while kernels were built", "in epoch 2"
+    falsifies: bool = True  # what it holds is measured, or judges; False: elsewhere, and no verdict rests on it
+
+
 class Machine(Record, frozen=True, kw_only=True):
     """The machine and device the run was made on."""
 
@@ -128,6 +137,7 @@ class Run(Record, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     withheld: tuple[str, ...] = ()  # names of environment variables kept from the workers
     notes: tuple[str, ...] = ()  # lines about the sides: merge base moved on, same ref twice, ...
+    touched: tuple[Touched, ...] = ()  # what changed that should not have
     header: Header | None = None
     observations: tuple[Observation, ...] = ()
     comparisons: tuple[Comparison, ...] = ()  # base with targets, peers with every side

@@ -26,7 +26,7 @@ def conclusion(notice: Notice, *, outdated: bool = False) -> Conclusion:
     answer for another commit, or a finding that the run's --fail-on lets pass.
     """
     counts = notice.counts.named()
-    if outdated or not notice.measured or counts["controls_outside"]:
+    if outdated or not notice.measured or counts["controls_outside"] or counts["tampered"]:
         return "neutral"
     if counts["broken"]:
         return "action_required" if "broken" in notice.fail_on else "neutral"

@@ -57,6 +57,7 @@ class Counts(Record, frozen=True, kw_only=True):
     controls: Count = 0
     controls_inside: Count = 0
     controls_outside: Count = 0
+    tampered: Count = 0  # files that the run rests on and that changed while it ran
 
     def named(self) -> dict[str, int]:
         """Name -> count."""

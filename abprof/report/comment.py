@@ -93,6 +93,8 @@ def next_step(notice: Notice, *, outdated: bool = False) -> str:
     steps = []
     if notice.answer == "running":
         return "wait for the result, which replaces this comment."
+    if notice.counts.tampered:
+        return "do not act on these numbers: find out who wrote to those files (the warning names them)."
     if notice.counts.controls_outside:
         return "do not act on these numbers: measure again on a quiet machine."
     if "build_failed" in failed:

@@ -166,6 +166,8 @@ def counts(run: Run) -> list[tuple[str, int]]:
 
 
 def _trusted(run: Run) -> str:
+    if any(one.falsifies for one in run.touched):
+        return "no: files that it rests on changed while it ran (see the warnings)"
     if run.header and not run.header.trusted:
         return "no: a control moved beyond the margin, so may any cell"
     if not _tested(run):

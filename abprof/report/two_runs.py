@@ -67,7 +67,12 @@ def _notes(first: Run, second: Run) -> Iterator[str]:
             yield f"{what}: {before} → {after}"
     for place, run in (("first", first), ("second", second)):
         if run.header and not run.header.trusted:
-            yield f"the {place} run cannot be trusted: a control moved beyond the margin"
+            why = (
+                "files that it rests on changed"
+                if run.header.counts.get("tampered")
+                else "a control moved beyond the margin"
+            )
+            yield f"the {place} run cannot be trusted: {why}"
         if run.status != "complete":
             yield f"the {place} run is {run.status}"
 

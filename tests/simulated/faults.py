@@ -67,8 +67,24 @@ class Faults:
             time.sleep(fault.number(1))
         elif word == "print":
             _flood(int(fault.number(1 << 20)))
+        elif word == "write":
+            _write(self._scenario.parent, fault.text)
         elif word in ("fork", "daemon"):
             self.note(_child(word == "daemon"), word)
+
+
+def _write(folder: Path, text: str) -> None:
+    if text.endswith("+"):
+        (folder / text.removesuffix("+")).write_text("planted")
+        return
+    found = list(folder.glob(text.removesuffix("-")))
+    assert found, f"nothing is called {text}"
+    for file in found:
+        if text.endswith("-"):
+            file.unlink()
+            continue
+        with file.open("ab") as out:
+            out.write(b"\n")
 
 
 class Typed(Exception):

@@ -20,7 +20,21 @@ from typing import Any
 Value = str | int | float | bool
 NORMAL = NormalDist()
 STATUS = {"unsupported": "unsupported", "missing": "missing", "oom": "oom", "crash_status": "crash"}
-DEED = {"exit", "hang", "stubborn", "crash", "kill", "sigstop", "slow", "print", "fork", "daemon", "close", "partial"}
+DEED = {
+    "exit",
+    "hang",
+    "stubborn",
+    "crash",
+    "kill",
+    "sigstop",
+    "slow",
+    "print",
+    "fork",
+    "daemon",
+    "close",
+    "partial",
+    "write",
+}
 SPOIL = {"garbage", "nan", "extra_key", "wrong_id", "bigreply"}
 ANSWER = {
     "negative",
@@ -74,7 +88,8 @@ class Fault:
       exit:CODE, hang, stubborn (hangs and ignores SIGTERM and SIGINT), crash (SIGSEGV), kill (SIGKILL), sigstop:SECONDS
       (stops itself; 0: until somebody continues it), slow:SECONDS, print:BYTES (to standard output), fork, daemon
       (leaves a sleeping child, in its own session for daemon, with every descriptor open), close (closes the reply
-      descriptor and hangs), partial (half a line, then exit), garbage (a line that is no JSON), nan (a reply with NaN),
+      descriptor and hangs), write (to each file that the glob `text` finds beside the scenario; GLOB- removes,
+      NAME+ makes it), partial (half a line, then exit), garbage (a line that is no JSON), nan (a reply with NaN),
       extra_key, wrong_id, bigreply:BYTES, unsupported, missing, oom, crash_status (typed outcomes, with `text`);
       for a turn negative, zero, null; for a check wrong; for phases never_launched; for a trace torn_trace;
       for a hand wrong, kept, packed; for a proof foreign_path, compile:COUNT.

@@ -1,0 +1,139 @@
+"""What code under test wrote where it should not: seen from outside, whoever it was and however it was hidden."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from abprof.model import Artefact, Build, Checkout, Side, Touched
+from abprof.untouched import Watch
+from tests.simulated.planted import NewLab, load, new_lab
+from tests.simulated.scenario import Fault, Scenario, Time
+
+__all__ = ["new_lab"]
+SIDE = Side(id="base", spec="main", kind="commit", commit="a" * 40, tree="b" * 40, label="main")
+
+
+def built(folder: Path) -> Build:
+    """A build with a library, its source, and a cache of kernels beside its lock."""
+    for name in ("src/k/__init__.py", "out/k.so", "out/log", "caches/triton/a/k.cubin", "caches/triton/lock"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"x")
+    digest = hashlib.sha256(b"x").hexdigest()
+    made = Artefact(kind="object", name="k.so", path=f"{folder}/out/k.so", sha256=digest)
+    return Build(side="base", kernel="k", key="1", path=str(folder), artefacts=(made,))
+
+
+def put_back(path: Path) -> None:
+    """Written to and made as it was, time of modification included."""
+    before = path.stat()
+    text = path.read_bytes()
+    path.write_bytes(b"spoilt")
+    path.write_bytes(text)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def told(found: list[Touched], root: Path) -> list[tuple[str, str, bool]]:
+    return sorted((str(Path(one.path).relative_to(root)), one.how, one.falsifies) for one in found)
+
+
+def test_what_is_measured_and_judges_is_watched(tmp_path: Path) -> None:
+    (tmp_path / "workloads").mkdir()
+    (tmp_path / "workloads" / "w.py").write_text("")
+    build = built(tmp_path / "base")
+    watch = Watch([tmp_path / "workloads"], [])
+    assert told(list(watch.built([build], "now")), tmp_path) == []
+    assert told(list(watch.look("now")), tmp_path) == []
+    for harmless in ("out/log", "caches/triton/lock"):
+        (tmp_path / "base" / harmless).write_text("again")
+    (tmp_path / "base" / "caches" / "triton" / "new.cubin").write_text("compiled now")
+    assert told(list(watch.look("now")), tmp_path) == []
+    (tmp_path / "workloads" / "w.py").write_text("# another judge")
+    (tmp_path / "base" / "out" / "k.so").write_text("slower")
+    put_back(tmp_path / "base" / "caches" / "triton" / "a" / "k.cubin")
+    (tmp_path / "base" / "src" / "k" / "torch.py").write_text("# found before the real one")
+    (tmp_path / "base" / "src" / "k" / "__init__.py").unlink()
+    assert told(list(watch.look("now")), tmp_path) == [
+        ("base/caches/triton/a/k.cubin", "changed", True),
+        ("base/out/k.so", "changed", True),
+        ("base/src/k/__init__.py", "removed", True),
+        ("base/src/k/torch.py", "added", True),
+        ("workloads/w.py", "changed", True),
+    ]
+    assert told(list(watch.look("now")), tmp_path) == [], "said once"
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_same_bytes_again_are_only_told_where_code_may_be_a_strangers(tmp_path: Path, alone: bool) -> None:
+    """A package that compiles in each process writes its library again; who hides a change puts the old one back."""
+    build = built(tmp_path / "base")
+    watch = Watch([], [], [tmp_path / "nowhere"] if alone else [])
+    assert not list(watch.built([build], "now"))
+    put_back(tmp_path / "base" / "out" / "k.so")
+    assert told(list(watch.look("now")), tmp_path) == ([("base/out/k.so", "changed", True)] if alone else [])
+
+
+def test_builders_may_not_touch_each_others_trees_and_results(tmp_path: Path) -> None:
+    tree = tmp_path / "s0"
+    tree.mkdir()
+    (tree / "kernel.c").write_text("base's")
+    build = built(tmp_path / "base")
+    watch = Watch([], [Checkout(side=SIDE, path=str(tree))])
+    (tree / "kernel.c").write_text("target's")
+    (tmp_path / "base" / "out" / "k.so").write_text("target's")
+    found = told(list(watch.built([build], "now")), tmp_path)
+    assert found == [("base/out/k.so", "changed", True), ("s0/kernel.c", "changed", True)]
+    (tree / "kernel.c").write_text("of no consequence any more")
+    assert not list(watch.look("now"))
+
+
+# ---------------------------------------------------------------- whole runs
+
+JUDGING = {
+    "the build": ("turn", "cache/builds/*/*/src/kernels/k/__init__.py"),
+    "the workloads": ("turn", "cache/worktrees/*/workloads/w.py"),
+    "the tree": ("build", "cache/worktrees/*/s0/kernels/k/__init__.py"),
+    "the rounds": ("turn", "runs/*/rounds.jsonl-"),
+}
+
+
+@pytest.mark.parametrize("what", JUDGING)
+def test_a_run_whose_ground_was_written_to_is_not_trusted(new_lab: NewLab, what: str) -> None:
+    """The target gains by it: it is called faster, and nobody is to act on that."""
+    verb, glob = JUDGING[what]
+    epoch = 2 if what == "the rounds" else None  # they are there after the first
+    spoils = Fault("write", verb, side="target", text=glob, once=True, epoch=epoch)
+    times = [Time(ns=1e6), Time(factor=0.5, side="target")]
+    lab = new_lab(Scenario(workloads={"w": load(["a", "b"])}, times=times, faults=[spoils]))
+    result = lab.abprof("main", "fast")
+    assert result.code == 4, result.err
+    header = result.run.header
+    assert header is not None
+    assert not header.trusted
+    assert header.sentence.startswith("Do not act on this run, ")
+    first = result.run.warnings[0]
+    assert first.kind == "tampered"
+    assert Path(glob).name.rstrip("-") in first.text
+    assert {one.falsifies for one in result.run.touched} == {True}
+    again = lab.command("report", str(result.folder))
+    assert "Do not act on this run" in (result.folder / "report.md").read_text(), again  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("where", ["repo/planted+", "home/.profile+", "repo/.git/hooks/post-checkout+"])
+def test_in_a_clean_environment_what_is_written_elsewhere_is_told(new_lab: NewLab, where: str) -> None:
+    faults = [Fault("write", "turn", side="target", text=where, once=True)]
+    lab = new_lab(Scenario(workloads={"w": load(["a"])}, times=[Time(ns=1e6)], faults=faults))
+    (lab.repo.path / ".git" / "hooks").mkdir(exist_ok=True)
+    by_hand = lab.abprof("main", "fast", "--quick")
+    assert not by_hand.run.touched, "who measures by hand edits files meanwhile"
+    (lab.folder / "scenario.json.once.0").unlink()
+    (lab.folder / where.removesuffix("+")).unlink()
+    result = lab.abprof("main", "fast", "--quick", "--env", "clean", "--contain", "never")
+    assert [(one.path, one.how, one.falsifies) for one in result.run.touched] == [
+        (str(lab.folder / where.removesuffix("+")), "added", False)
+    ]
+    assert result.run.header.trusted  # type: ignore[union-attr]
+    assert "written_elsewhere" in [advice.kind for advice in result.run.warnings]
