@@ -279,7 +279,7 @@ def any_notice(draw) -> Notice:
     )
 
 
-@pytest.mark.parametrize("examples", [12, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [12, pytest.param(100, marks=pytest.mark.slow)])
 def test_any_notice_fits_and_holds_no_markup_and_no_mention(examples):
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(any_notice(), st.sampled_from(["", "5" * 40]))

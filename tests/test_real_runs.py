@@ -32,7 +32,7 @@ def fingerprint(repo: GitRepo) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Slip:
-    """A run of `main .` on a working tree that does the work twice, and what the repository was before and after."""
+    """A run of `main .` on a working tree that does the work four times over, and what the repository was before and after."""
 
     repo: GitRepo
     home: Path
@@ -51,7 +51,7 @@ def slip(tmp_path_factory: pytest.TempPathFactory) -> Slip:
     repo = tiny_repo(home / "repo")
     repo.write({"kernels/tiny/tiny.c": source(100), "staged.txt": "staged\n", "kernels/tiny/new.h": "// not added\n"})
     repo.git("add", "staged.txt")
-    repo.write({"kernels/tiny/tiny.c": source(200)})
+    repo.write({"kernels/tiny/tiny.c": source(400)})
     before = fingerprint(repo)
     done = abprof("main", ".", *CPU, cwd=repo.path, home=home)
     return Slip(repo, home, done, before, fingerprint(repo))
@@ -66,7 +66,7 @@ def test_an_uncommitted_slip_is_found(slip: Slip) -> None:
     (row,) = (row for row in slip.done.run["comparisons"] if row["to"] == "target")
     assert row["low_pct"] > 15, "far beyond the threshold"
     assert row["low_pct"] <= row["pct"] <= row["high_pct"]
-    assert row["high_pct"] > 60, "twice the work"
+    assert row["high_pct"] > 100, "four times the work"
     assert [(side["kind"], side["spec"]) for side in slip.done.run["sides"]] == [("commit", "main"), ("worktree", ".")]
 
 
@@ -135,9 +135,9 @@ def test_rerun_adds_fresh_epochs_and_replaces_nothing(slip: Slip) -> None:
 
 def test_a_rerun_of_other_code_is_refused(slip: Slip) -> None:
     rounds = (slip.folder / "rounds.jsonl").read_bytes()
-    slip.repo.write({"kernels/tiny/tiny.c": source(300)})
+    slip.repo.write({"kernels/tiny/tiny.c": source(500)})
     done = abprof("rerun", str(slip.folder), "--json", cwd=slip.repo.path, home=slip.home)
-    slip.repo.write({"kernels/tiny/tiny.c": source(200)})
+    slip.repo.write({"kernels/tiny/tiny.c": source(400)})
     assert done.code == 2
     assert done.run["error"] == {
         "what": ". is not what it was in the run",

@@ -200,14 +200,12 @@ def test_quick_never_gives_a_final_verdict(new_lab: NewLab) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_a_thousand_cells(new_lab: NewLab) -> None:
-    """Every tenth cell is 15 % slower: all of those are found, and no other."""
-    values = [f"c{i:03d}" for i in range(1000)]
+def test_two_hundred_cells(new_lab: NewLab) -> None:
+    """Every tenth cell is 15 % slower: all of those are found, and no other. (A thousand take five times as long.)"""
+    values = [f"c{i:03d}" for i in range(200)]
     planted = [Time(ns=40e6), Time(factor=SLOWER, cell="*0", side="target")]
     scenario = Scenario(workloads={"w": load(values)}, times=planted, noise=[NOISE])
-    process = (lab := new_lab(scenario)).start("main", "fast", "--budget", "30m")
-    table = lab.finish(process, 1400).table()
+    table = new_lab(scenario).abprof("main", "fast", "--budget", "30m").table()
     assert {cell for cell, verdict in table.items() if verdict == "slower"} == {c for c in table if c.endswith("0")}
     assert "faster" not in table.values()
-    assert list(table.values()).count("same") >= 890
+    assert list(table.values()).count("same") >= 176
