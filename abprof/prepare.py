@@ -18,6 +18,7 @@ from abprof.measure import Ground, unmeasured
 from abprof.model import SCHEMA, Arm, Build, Cell, Checkout, Observation, Outcome, Package, Run, Setup, Toolchain
 from abprof.place import Place, forbidden, sources, toolchain
 from abprof.record import Record
+from abprof.repo import Repository
 from abprof.survey import (
     Survey,
     ceilings,
@@ -219,7 +220,7 @@ def watched(place: Place, ready: Plan) -> Watch:
     folder = ready.shop.scratch.parent
     judging = (folder / "workloads", Path(ready.shop.argv("base")[-1]).parent)
     alone = environment.mode(place.config.env, os.environ) == "clean" and ready.shop.wall is None
-    git = Path(place.repository.common_dir)
+    git = place.repository.common_dir if isinstance(place.repository, Repository) else place.root / ".git"
     others = elsewhere(place.root, git, place.runs_dir, os.environ) if alone else ()
     return Watch(judging, ready.checkouts.values(), others)
 

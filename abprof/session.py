@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import dists, noise, proc, repo, rerun, runfolder, stats
+from abprof import conceal, dists, noise, proc, repo, rerun, runfolder, stats
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.code.reader import Reader
 from abprof.config import Config
@@ -211,7 +211,9 @@ def worktrees(place: Place, run_id: str, view: View) -> Iterator[tuple[Checkout,
 
 @contextlib.contextmanager
 def alone(place: Place, view: View, *, wait: bool) -> Iterator[None]:
-    """The device for this run alone while the block runs: other abprofs are waited for, anybody else is refused."""
+    """The device for this run alone while the block runs: other abprofs are waited for, anybody else is refused. From here on
+    code under test may run, so this process's secrets are out of its reach."""
+    conceal.withheld(place.file.environment.allow)
     with lease(place.state, place.device.lease, wait=wait, label=place.label, say=view.say):
         busy = place.device.busy()
         if busy:

@@ -48,12 +48,13 @@ def nightly(
     exits as a run does: 0 nothing slower, 1 slower or broken, 2 could not run, 4 not to be trusted. What was judged before
     is not measured again. A web hook is told when $ABPROF_WEBHOOK is set; $ABPROF_WEBHOOK_KEY signs.
     """
+    from abprof import conceal
     from abprof.nightly import tell
     from abprof.nightly.keep import Keep
     from abprof.nightly.night import Wish, night
     from abprof.view import View
 
-    hook, key = os.environ.pop(tell.URL, ""), os.environ.pop(tell.KEY, "")  # nothing that is measured sees them
+    hook, key = conceal.take(tell.URL, tell.KEY)  # nothing that is measured sees them
     with as_given(ctx), _told(hook, key):
         if hook:
             tell.check_url(hook)

@@ -1,0 +1,115 @@
+"""Secrets of abprof's own process, sought by what it starts: by real processes that try."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tinyrepo import PACKAGE, abprof, tiny_repo
+
+ROOT = str(Path(__file__).parents[1])
+SECRETS = {"ABPROF_WEBHOOK_KEY": "sesame", "GITHUB_TOKEN": "ghp_open", "MY_SECRET": "open" * 2000}
+# A parent with secrets, and the child that it starts and that looks for them.
+PARENT = """
+import json, os, subprocess, sys
+from abprof import conceal
+taken = conceal.take("ABPROF_WEBHOOK_KEY", "ABPROF_WEBHOOK")
+conceal.withheld()
+child = subprocess.run([sys.executable, "-c", sys.argv[1]], capture_output=True, text=True, check=True)
+print(json.dumps({"taken": taken, "left": {k: os.environ.get(k) for k in ("GITHUB_TOKEN", "ABPROF_WEBHOOK_KEY")},
+                  "child": json.loads(child.stdout)}))
+"""
+CHILD = """
+import json, os
+seen = {}
+for name in ("environ", "mem"):
+    try:
+        with open(f"/proc/{os.getppid()}/{name}", "rb") as file:
+            seen[name] = file.read(1 << 20).decode(errors="replace") if name == "environ" else "open"
+    except OSError as error:
+        seen[name] = f"refused: {error.errno}"
+print(json.dumps(seen))
+"""
+
+
+# Becomes nobody in particular. Its child, of the same user, tries before and after.
+NOBODY = """
+import ctypes, os
+from abprof import conceal
+os.setgid(65534), os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as for a program that was started by this user
+def tried():
+    read, write = os.pipe()
+    if not os.fork():
+        try:
+            open(f"/proc/{os.getppid()}/mem", "rb").close()
+            os.write(write, b"open")
+        except OSError:
+            os.write(write, b"refused")
+        os._exit(0)
+    os.wait()
+    return os.read(read, 100).decode()
+before = tried()
+conceal.wipe(())
+print(before, tried())
+"""
+
+
+def looked() -> dict[str, dict[str, str]]:
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": ROOT, **SECRETS, "LAST": "kept"}
+    done = subprocess.run(
+        [sys.executable, "-c", PARENT, CHILD], env=env, cwd="/", capture_output=True, text=True, check=False
+    )
+    assert not done.returncode, done.stderr
+    found: dict[str, dict[str, str]] = json.loads(done.stdout)
+    return found
+
+
+def test_a_child_that_reads_its_parents_environment_finds_no_secret() -> None:
+    found = looked()
+    assert found["taken"] == ["sesame", ""], "who needs it has it"
+    assert found["left"] == {"GITHUB_TOKEN": SECRETS["GITHUB_TOKEN"], "ABPROF_WEBHOOK_KEY": None}
+    seen = found["child"]["environ"]
+    assert not [value for value in SECRETS.values() if value in seen]
+    if not seen.startswith("refused"):  # root may read it
+        assert "LAST=kept" in seen, "what comes after what was wiped is whole"
+        assert f"PATH={os.environ['PATH']}" in seen
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="it becomes another user, which only root can")
+def test_a_child_of_the_same_user_may_not_look_into_its_parents_memory() -> None:
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": ROOT}
+    done = subprocess.run([sys.executable, "-c", NOBODY], env=env, cwd="/", capture_output=True, text=True, check=False)
+    assert done.stdout == "open refused\n", done
+
+
+# Looks at the environment of every process that it can see.
+LOOKS = (
+    PACKAGE
+    + """
+from pathlib import Path as _Path
+_seen = []
+for _process in _Path("/proc").glob("[0-9]*"):
+    try:
+        if b"PLANTED" in (_process / "environ").read_bytes():
+            _seen.append((_process / "cmdline").read_bytes().replace(b"\\0", b" ").decode())
+    except OSError:
+        pass
+print("SECRETS IN", _seen, flush=True)
+"""
+)
+
+
+@pytest.mark.slow
+def test_a_package_that_looks_for_the_token_of_its_run_finds_none(tmp_path: Path) -> None:
+    repo = tiny_repo(tmp_path / "repo")
+    repo.commit("looks", {"kernels/tiny/__init__.py": LOOKS})
+    options = ("--quick", "--device", "cpu", "--no-peers", "--json", "--contain", "never")
+    done = abprof("run", "main", *options, cwd=repo.path, home=tmp_path, GITHUB_TOKEN="PLANTED", MY_API_KEY="PLANTED")
+    log = (Path(done.run["run_dir"]) / "logs" / "worker-base-tiny.log").read_text()
+    assert "SECRETS IN []" in log, log
