@@ -76,7 +76,10 @@ def play(round_: Round, folder: Path) -> list[str]:
     """Play the round in a fresh laboratory. The promises that were broken, each in a line."""
     lab = Lab(folder, _scenario(round_))
     before = lab.fingerprint()
-    result, killed = _run(lab, round_)
+    try:
+        result, killed = _run(lab, round_)
+    except AssertionError as endless:
+        return [f"{str(endless).splitlines()[0]} ({round_.told})"]
     too_early = result.code == -signal.SIGTERM and result.folder is None  # as any program: nothing was begun
     broken = [] if killed or too_early else _of_a_run(round_, result)
     if killed or too_early or (result.folder and result.code == 130):
@@ -100,7 +103,7 @@ def _scenario(round_: Round) -> Scenario:
 
 def _run(lab: Lab, round_: Round) -> tuple[Result, bool]:
     """The run, and whether abprof was killed in it."""
-    command = ("main", "fast", "--timeout", TIMEOUT)
+    command = ("main", "fast", "--timeout", TIMEOUT, "--build-timeout", TIMEOUT)
     if round_.end == "spoilt cache":
         lab.abprof(*command)
         _spoil(lab.cache, random.Random(round_.number))
