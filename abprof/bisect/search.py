@@ -7,7 +7,8 @@ same way, so a search that was interrupted is gone on with by sending it the ans
     2. Steps along first parents: is this commit slower than the good end by more than half of the whole change? Commits that
        hold what another one holds are not asked about. Where there is no answer (it cannot be built; it stays unclear) others
        are taken, in widening halves, and what lies between the last below and the first above is a range.
-    3. A merge: if a branch that it brought in was slow before, the search goes on there.
+    3. A merge: each branch that it brought in is searched by itself, from where it left; the merge itself is a culprit where
+       none of them did it and it is slower than each of its parents.
     4. The commit against its parent, by a run of its own.
     5. What is left of the change, before it and after it: the same again from 1. A commit that was taken back (its revert
        names it) is told, and the search goes on after the revert.
@@ -15,7 +16,7 @@ same way, so a search that was interrupted is gone on with by sending it the ans
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -78,6 +79,7 @@ def explore(history: History, bad: str, threshold: float) -> Steps:
         found += yield from search.run()
         todo += search.rest
     place = {commit: number for number, commit in enumerate(history.ordered(history.links))}
+    found = list({finding.commits: finding for finding in found}.values())  # a branch that was merged twice
     return tuple(sorted(found, key=lambda finding: place.get(finding.commits[-1], -1)))
 
 
@@ -109,28 +111,30 @@ class _Search:
         return (yield from self._between(path))
 
     def _between(self, path: tuple[str, ...]) -> Steps:
-        """Narrow down on this path, and on branches that were merged into it."""
-        top = self.new
-        while True:
-            before, suspects = yield from self._halve(self.history.turns(path))
-            self._leave(before, suspects[-1], top)
-            branch = (yield from self._branch(path, suspects)) if len(suspects) == 1 else None
-            if branch is None:
-                break
-            path, top = branch, branch[-1]
-        culprit = suspects[-1]
-        parent = path[path.index(culprit) - 1] if len(suspects) == 1 else before
+        """What made it slower on this path, or on a branch that was merged into it there."""
+        before, suspects = yield from self._halve(self.history.turns(path))
+        culprit, parent, brought = suspects[-1], before, tuple[Finding, ...]()
+        self._leave(before, culprit)
+        if len(suspects) == 1:
+            parent = path[path.index(culprit) - 1]
+            has = self.history.until(parent)
+            brought = yield from self._brought(culprit, has)
+            if any(finding.kind in {"culprit", "range"} for finding in brought) or (yield from self._had(culprit, has)):
+                return brought
         undoing = self._undoing(culprit)
         cut = min(self.threshold, self.change / 2)  # of several culprits none need make half of the whole
         answer = yield self._ask("parent", parent, culprit, cut, 2 if undoing else 1)
         undone = undoing and answer.said == "above" and (yield from self._step(undoing, 1)) == "below"
         if undone:
             self.rest = [(undoing if old == culprit else old, new) for old, new in self.rest]
-        if answer.said != "above":
+        # On a branch that left before the good end a merge may add up what that has as well: it cannot be told apart.
+        mixed = len(self.history.links[culprit].parents) > 1 and self.history.good not in self.history.until(self.old)
+        if answer.said != "above" or mixed or brought:
             kind: Literal["culprit", "range", "doubtful"] = "doubtful"
         else:
             kind = "culprit" if len(suspects) == 1 else "range"
-        return (Finding(kind=kind, commits=suspects, parent=parent, answer=answer, undone=undoing if undone else ""),)
+        found = Finding(kind=kind, commits=suspects, parent=parent, answer=answer, undone=undoing if undone else "")
+        return (*brought, found)
 
     # ------------------------------------------------------------ halving
 
@@ -173,31 +177,36 @@ class _Search:
 
     # ------------------------------------------------------------ merges
 
-    def _branch(
-        self, path: tuple[str, ...], suspects: tuple[str, ...]
-    ) -> Generator[Ask, Answer, tuple[str, ...] | None]:
-        """The path of a branch that the merge brought in slow as it was; None where there is none."""
-        merge = suspects[-1]
-        before = path[path.index(merge) - 1]
-        has = self.history.until(before)
+    def _brought(self, merge: str, has: Set[str]) -> Steps:
+        """What the branches that a merge brought in did by themselves, since they left what was there (`has`) already."""
+        found: list[Finding] = []
         for parent in self.history.links[merge].parents:
-            if parent in has or parent not in self.history.links:
-                continue
-            branch = self.history.path(self.old, parent, has - {self.old})
-            if (yield from self._step(parent, rule.steps(len(self.history.turns(branch)) - 1) + 2)) in SLOW:
-                return branch
-        return None
+            if parent in self.history.links and parent not in has:
+                fork, *_ = self.history.path(self.old, parent, has)
+                search = _Search(self.history, fork, parent, self.threshold)
+                found += yield from search.run()
+                self.rest += search.rest
+        return tuple(found)
+
+    def _had(self, merge: str, has: Set[str]) -> Generator[Ask, Answer, bool]:
+        """Whether a merge is no slower than something it brought in: that has been searched, or the good end has it too."""
+        for parent in self.history.links[merge].parents:
+            if parent not in has:
+                cut = min(self.threshold, self.change / 2)
+                if (yield self._ask("parent", parent, merge, cut, 3)).said == "below":
+                    return True
+        return False
 
     # ------------------------------------------------------------ what is left
 
-    def _leave(self, before: str, culprit: str, top: str) -> None:
+    def _leave(self, before: str, culprit: str) -> None:
         """What this change does not explain: before it, as far as that may still hold one, and after it."""
         answer = self.known.get(before)
         quiet = answer is not None and answer.high is not None and answer.high < self.threshold
         if not (self.history.same(before, self.old) or quiet):
             self.rest.append((self.old, before))
-        if not self.history.same(culprit, top):
-            self.rest.append((culprit, top))
+        if not self.history.same(culprit, self.new):
+            self.rest.append((culprit, self.new))
 
     def _undoing(self, culprit: str) -> str:
         """The last commit whose message says that it takes the culprit back: what is left is searched after that one."""

@@ -19,6 +19,7 @@ from abprof.errors import AbprofError
 from abprof.estimate import epoch_seconds, span
 from abprof.model import Run, Side
 from abprof.place import Place, look_around
+from abprof.plan import id_parts
 from abprof.prepare import make_plan
 from abprof.survey import copy_workloads
 from abprof.view import View
@@ -52,6 +53,44 @@ def folder_of(of: State, place: Place, workloads: Path) -> tuple[State, Path]:
     of = msgspec.structs.replace(of, asked=asked)
     state.write(folder.path, of)
     return of, folder.path
+
+
+def of_run(path: Path, config: Config) -> Config:
+    """The bisection of a run: its ends, every cell that got slower in it, and all else as it was measured there.
+
+    Raises AbprofError for one in which no cell did, and for one of a working tree.
+    """
+    run, _ = session.judged(path, lambda _: None)
+    slower = [row for row in run.comparisons if row.verdict == "slower" and not row.from_.startswith("peer:")]
+    if not slower:
+        raise AbprofError("no cell got slower in this run", where=f"--from-run {path}")
+    side = slower[0].to.partition(":")[0]
+    base, target = run.side("base"), run.side(side)
+    for one in (base, target):
+        if one.kind == "worktree":
+            what = f"{one.id} was a working tree, which no commit holds"
+            raise AbprofError(what, where=f"--from-run {path}", advice="commit it: abprof bisect GOOD BAD")
+    device = run.machine.uuid or run.machine.kind
+    cells = dict.fromkeys(row.cell for row in slower if row.to.partition(":")[0] == side)
+    return msgspec.structs.replace(
+        config,
+        specs=(base.commit, target.commit),
+        cell=tuple(cells),
+        workloads=tuple(dict.fromkeys(id_parts(cell)[0] for cell in cells)),
+        workloads_from=run.setup.workloads_from,
+        device=(device,),
+        python={
+            name: run.setup.python[old] for name, old in (("base", "base"), ("target", side)) if old in run.setup.python
+        },
+        env=run.setup.env,
+        autotune=run.setup.autotune,
+        check=run.setup.check,
+        timeout=run.setup.timeout,
+        build_timeout=run.setup.build_timeout,
+        threshold=run.settings.threshold,
+        margin=run.settings.margin,
+        seed=run.settings.seed,
+    )
 
 
 def _ends(place: Place) -> tuple[Side, Side]:

@@ -29,6 +29,7 @@ class Asked(Record, frozen=True, kw_only=True):
     device: tuple[str, ...] = ()
     python: dict[str, str] = {}
     threshold: float | None = None
+    margin: float | None = None
     budget: float = 0.0  # seconds, of one step; 0: abprof.toml's, or ten minutes
     seed: int = 0
     timeout: float = 120.0

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from abprof.view import View
 
 _BESIDE_RESUME = {"resume", "repo", "json", "quiet", "verbose"}
+_BESIDE_RUN = {"from_run", "repo", "budget", "runs_dir", "no_wait", "dry_run", "json", "quiet", "verbose"}
 
 
 def register(app: typer.Typer) -> None:
@@ -57,6 +58,9 @@ def bisect(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and an estimate.", rich_help_panel=OUTPUT)
     ] = False,
+    from_run: Annotated[
+        str, typer.Option(metavar="RUN", help="Every cell that got slower in a run.", rich_help_panel=PLACE)
+    ] = "",
     resume: Annotated[
         str, typer.Option(metavar="FOLDER", help="Go on with an interrupted bisection.", rich_help_panel=PLACE)
     ] = "",
@@ -77,10 +81,24 @@ def bisect(
 
     view = View(quiet=quiet, verbose=verbose)
     if resume:
+        _nothing_else(ctx, "--resume", _BESIDE_RESUME, "a bisection goes on as it began")
         return _resume(ctx, options, view)
-    if len(refs) != 2:
-        raise AbprofError("which ends?", where="abprof bisect", advice="abprof bisect GOOD BAD, or --resume FOLDER")
+    if from_run:
+        _nothing_else(ctx, "--from-run", _BESIDE_RUN, "that is the run's")
+    elif len(refs) != 2:
+        advice = "abprof bisect GOOD BAD, --from-run RUN or --resume FOLDER"
+        raise AbprofError("which ends?", where="abprof bisect", advice=advice)
     return _begin(options, view)
+
+
+def _nothing_else(ctx: typer.Context, option: str, beside: set[str], why: str) -> None:
+    """Raises AbprofError for what would not be followed."""
+    if ctx.params["refs"]:
+        raise AbprofError("the ends are known", where=option, advice=f"abprof bisect {option} alone")
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name) if param.name else None
+        if source and source.name == "COMMANDLINE" and param.name not in beside:
+            raise AbprofError(why, where=param.opts[0], advice="leave it out")
 
 
 def _begin(options: Mapping[str, Any], view: View) -> int:
@@ -100,12 +118,6 @@ def _resume(ctx: typer.Context, options: Mapping[str, Any], view: View) -> int:
 
     from abprof.bisect import state
 
-    if options["refs"]:
-        raise AbprofError("a bisection has its ends", where="--resume", advice="abprof bisect --resume FOLDER")
-    for param in ctx.command.params:
-        source = ctx.get_parameter_source(param.name) if param.name else None
-        if source and source.name == "COMMANDLINE" and param.name not in _BESIDE_RESUME:
-            raise AbprofError("a bisection goes on as it began", where=param.opts[0], advice="leave it out")
     begun, folder = state.read(Path(options["resume"]))
     if ctx.get_parameter_source("repo").name == "COMMANDLINE":  # type: ignore[union-attr]
         begun = msgspec.structs.replace(begun, asked=msgspec.structs.replace(begun.asked, repo=options["repo"]))
@@ -128,10 +140,12 @@ def _go_on(begun: State, folder: Path, options: Mapping[str, Any], view: View) -
 
 
 def _config(options: Mapping[str, Any]) -> Any:
+    from abprof.bisect import start
     from abprof.cli.options import config_from
     from abprof.cli.run import defaults
 
-    return config_from({**defaults(), **options}, sys.argv[1:])
+    config = config_from({**defaults(), **options}, sys.argv[1:])
+    return start.of_run(Path(options["from_run"]), config) if options["from_run"] else config
 
 
 def _show_plan(planned: State, lines: list[str], *, json: bool) -> int:

@@ -27,23 +27,20 @@ class Story:
         self.stream: list[bytes] = []
         self.hashes: dict[int, str] = {}
 
-    def commit(self, *parents: int, message: str = "", content: str | None = None, **own: Any) -> int:
-        """A commit after `parents`, by number (none: after main). Its package's file says `own` of itself, with `content`
-        to tell it from others; with neither the commit leaves the package alone."""
+    def commit(self, *parents: int, message: str = "", **own: Any) -> int:
+        """A commit after `parents`, by number (none: after main). Its package's file says `own` of itself: `factor` of all
+        times or `factors` by cell, how its `build` fails, `content` (without it: as no other commit); with nothing the commit
+        leaves the package alone."""
         self.count += 1
         first, *others = [f":{parent}" for parent in parents] or ["refs/heads/main^0"]
-        head = [
-            "commit refs/heads/story",
-            f"mark :{self.count}",
-            f"committer A <a@example.org> {self.began + self.count} +0000",
-        ]
-        self._say(*head)
+        when = f"committer A <a@example.org> {self.began + self.count} +0000"
+        self._say("commit refs/heads/story", f"mark :{self.count}", when)
         self._data(message or f"Commit {self.count}")
         self._say(f"from {first}", *(f"merge {other}" for other in others))
-        if own or content is not None:
-            factors = {"*": own["factor"]} if "factor" in own else {}
-            text = {**factors, **({"build": own["build"]} if "build" in own else {}), f"~{content or self.count}": 1}
-            self._file(KERNEL, json.dumps(text))
+        if own:
+            factor = own.pop("factor", None)
+            own |= {} if factor is None else {"factors": {"*": factor}}
+            self._file(KERNEL, json.dumps({"content": self.count, **own}))
         else:
             self._file("NEWS", f"{self.count}\n")
         return self.count

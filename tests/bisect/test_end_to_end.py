@@ -1,20 +1,224 @@
-"""`abprof bisect` on real repositories with simulated workers: the commit that was planted, each time."""
+"""`abprof bisect` on real repositories with simulated workers: the commits that were planted, each time."""
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from dataclasses import replace
 from pathlib import Path
 
-from tests.bisect.histories import Story
-from tests.simulated.lab import loose
+import pytest
+
+from tests.bisect.histories import SCENARIO, Story
+from tests.simulated.lab import Lab, Result, loose
+from tests.simulated.planted import load
+
+SLOW = 1.03
 
 
-def test_one_slip_of_eight(tmp_path: Path) -> None:
+def test_the_only_commit_between_the_ends(tmp_path: Path) -> None:
     story = Story(tmp_path)
-    commits = story.line([1.0] * 5 + [1.03] * 4)
-    story.told()
-    result = story.bisect(commits[0], commits[-1], "--json")
+    good, bad = story.line([1.0, SLOW])
+    result = story.told().bisect(good, bad, "--json")
     assert result.code == 0, result.err
-    assert story.culprits(result) == [commits[5]]
-    steps = loose(result)["steps"]
-    assert [step["question"] for step in steps] == ["ends", "step", "step", "step", "parent", "ends"]
+    assert story.culprits(result) == [bad]
+    told = loose(result)
+    assert [step["question"] for step in told["steps"]] == ["ends", "parent"]
+    assert all((Path(told["bisect_dir"]) / step["run"] / "report.html").exists() for step in told["steps"])
     assert story.lab.left_behind() == []
+
+
+@pytest.mark.slow
+def test_nothing_changed_between_the_ends(tmp_path: Path) -> None:
+    """A slip that was taken back is not there at the bad end: one step says so."""
+    story = Story(tmp_path)
+    commits = story.line([1.0, SLOW, SLOW, 1.0])
+    result = story.told().bisect(commits[0], commits[-1])
+    assert result.code == 0, result.err
+    assert "nothing changed" in result.out
+    assert [p.name for p in sorted((_folder(story.lab) / "steps").iterdir())] == ["01"]
+
+
+# ---------------------------------------------------------------- 64 commits
+
+
+def sixty_four(story: Story, slips: dict[int, float], broken: range = range(0)) -> list[int]:
+    """65 commits, of which those in `slips` multiply the time from there on; the first is the good end."""
+    factors, now = [], 1.0
+    for place in range(65):
+        now *= slips.get(place, 1.0)
+        factors.append(now)
+    return story.line(factors, broken=frozenset(broken))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slips", [[37], [12, 49]], ids=["one", "two"])
+def test_slips_among_64_commits(tmp_path: Path, slips: list[int]) -> None:
+    story = Story(tmp_path)
+    commits = sixty_four(story, dict.fromkeys(slips, SLOW))
+    result = story.told().bisect(commits[0], commits[-1], "--json")
+    assert result.code == 0, result.err
+    assert story.culprits(result) == [commits[place] for place in slips]
+    if len(slips) == 1:
+        questions = [step["question"] for step in loose(result)["steps"]]
+        assert questions == ["ends", *["step"] * 6, "parent", "ends"]
+
+
+@pytest.mark.slow
+def test_a_slip_that_was_reverted_and_made_again_among_64_commits(tmp_path: Path) -> None:
+    """The commit that the bad end is slow by; the one that was taken back is told, and is no culprit."""
+    story = Story(tmp_path)
+    before = story.line([1.0] * 10 + [SLOW])
+    story.told()
+    again = story.line([SLOW] * 20, before[-1])
+    revert = story.commit(again[-1], message=f"Revert\n\nThis reverts commit {story.hashes[before[-1]]}.", factor=1.0)
+    between = story.line([1.0] * 12, revert)
+    after = story.line([SLOW] * 20, between[-1])
+    result = story.told().bisect(before[0], after[-1], "--json")
+    assert result.code == 0, result.err
+    assert story.culprits(result) == [after[0]]
+    undone = {finding["undone"] for finding in loose(result)["found"][0]["findings"]} - {""}
+    assert undone <= {story.hashes[revert]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [20, 33], ids=["outside", "among them"])
+def test_ten_of_64_commits_that_do_not_build(tmp_path: Path, at: int) -> None:
+    story = Story(tmp_path)
+    commits = sixty_four(story, {at: SLOW}, range(28, 38))
+    result = story.told().bisect(commits[0], commits[-1], "--json")
+    if at == 20:
+        assert (result.code, story.culprits(result)) == (0, [commits[at]]), result.err
+        return
+    assert (result.code, story.culprits(result)) == (4, []), result.err
+    (finding,) = loose(result)["found"][0]["findings"]
+    assert finding["kind"] == "range"
+    assert finding["commits"] == [story.hashes[commit] for commit in commits[28:39]]
+
+
+@pytest.mark.slow
+def test_a_slip_on_a_branch_that_was_merged(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    main = story.line([1.0] * 8)
+    branch = story.line([1.0] * 3 + [SLOW] * 5, main[3])
+    merge = story.commit(main[-1], branch[-1], factor=SLOW)
+    after = story.line([SLOW] * 6, merge)
+    result = story.told().bisect(main[0], after[-1], "--json")
+    assert (result.code, story.culprits(result)) == (0, [branch[3]]), result.err
+
+
+@pytest.mark.slow
+def test_commits_that_leave_the_kernels_alone_are_not_measured(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    good = story.commit(factor=1.0)
+    last = good
+    for _ in range(40):
+        last = story.commit(last)
+    culprit = last = story.commit(last, factor=SLOW)
+    for _ in range(20):
+        last = story.commit(last)
+    result = story.told().bisect(good, last, "--json")
+    assert (result.code, story.culprits(result)) == (0, [culprit]), result.err
+    assert [step["question"] for step in loose(result)["steps"]] == ["ends", "parent"]
+
+
+@pytest.mark.slow
+def test_cells_with_culprits_of_their_own(tmp_path: Path) -> None:
+    """Each from a run's slower cells, which --from-run takes; one that did not change is not looked at."""
+    story = Story(tmp_path, replace(SCENARIO, workloads={"w": load(["a", "b", "c"])}))
+    commits = [story.commit(factor=1.0)]
+    for place in range(1, 7):
+        factors = {"*case=a": SLOW if place >= 2 else 1.0, "*case=b": SLOW if place >= 5 else 1.0}
+        commits.append(story.commit(commits[-1], factors=factors))
+    story.told()
+    compared = story.lab.abprof(story.hashes[commits[0]], story.hashes[commits[-1]])
+    assert compared.code == 1, compared.err
+    result = story.lab.abprof("bisect", "--from-run", str(compared.folder), "--json")
+    assert (result.code, story.culprits(result)) == (0, [commits[2], commits[5]]), result.err
+    assert [found["row"]["cell"] for found in loose(result)["found"]] == ["w/case=a", "w/case=b"]
+
+
+# ---------------------------------------------------------------- interrupted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_bisection_goes_on_where_it_was_ended(tmp_path: Path, how: signal.Signals) -> None:
+    story = Story(tmp_path)
+    commits = story.line([1.0] * 5 + [SLOW] * 4)
+    lab = story.told().lab
+    process = lab.start("bisect", story.hashes[commits[0]], story.hashes[commits[-1]])
+    latest = time.monotonic() + 200
+    while not any(lab.runs.glob("*/steps/03/*/rounds.jsonl")):
+        assert process.poll() is None
+        assert time.monotonic() < latest
+        time.sleep(0.01)
+    os.killpg(process.pid, how) if how == signal.SIGKILL else process.send_signal(how)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == (-how if how == signal.SIGKILL else 130), err
+    folder = _folder(lab)
+    assert how == signal.SIGKILL or f"abprof bisect --resume {folder}" in err
+    done = sorted((folder / "steps").glob("0[12]/*/rounds.jsonl"))
+    before = [path.read_bytes() for path in done]
+    result = lab.abprof("bisect", "--resume", str(folder), "--json")
+    assert (result.code, story.culprits(result)) == (0, [commits[5]]), result.err
+    assert [path.read_bytes() for path in done] == before
+    assert len(list((folder / "steps").glob("03/*/run.json"))) == 1
+    again = lab.abprof("bisect", "--resume", str(folder), "--json")
+    assert again.out == result.out
+    assert lab.left_behind() == []
+
+
+# ---------------------------------------------------------------- refused
+
+
+def refused(result: Result, *words: str) -> None:
+    """One line, which has these words; exit 2."""
+    assert result.code == 2, (result.out, result.err)
+    last = result.err.strip().splitlines()[-1]
+    assert last.startswith("abprof: "), result.err
+    assert all(word in last for word in words), last
+    assert "Traceback" not in result.err
+
+
+def test_ends_that_are_none(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    good, bad = story.line([1.0, SLOW])
+    lab = story.told().lab
+    lab.repo.git("branch", "aside", story.hashes[good])
+    lab.repo.checkout("aside")
+    lab.repo.commit("Aside")
+    lab.repo.checkout("main")
+    refused(story.bisect(bad, good), "is not an ancestor of", "abprof bisect")
+    refused(lab.abprof("bisect", "aside", "story"), "aside is not an ancestor of story", story.hashes[good][:10])
+    refused(story.bisect(good, good), "nothing lies between them")
+    refused(lab.abprof("bisect", "storey", "main"), "storey", "story")
+    refused(lab.abprof("bisect", "main"), "which ends?")
+    refused(lab.abprof("bisect", "main", "."), "the working tree is no commit")
+    refused(story.bisect(good, bad, "--only", "case=z"), "case has no value 'z'")
+    refused(lab.command("bisect", "--resume", str(tmp_path)), "no bisection here", "bisect.json")
+    refused(lab.abprof("bisect", "--resume", str(tmp_path), "--budget", "1m"), "--budget", "goes on as it began")
+    refused(lab.command("bisect", "--from-run", str(tmp_path)), "no run here")
+    assert not lab.runs.exists()
+
+
+def test_ends_that_cannot_be_measured(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    good, bad = story.commit(factor=1.0), story.commit(1, build="no such header")
+    refused(story.told().bisect(good, bad), "nothing can be measured at both ends", "build_failed")
+
+
+def test_the_plan_is_shown_and_nothing_is_measured(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    commits = story.line([1.0] * 65)
+    result = story.told().bisect(commits[0], commits[-1], "--dry-run")
+    assert result.code == 0, result.err
+    assert "64 change its inputs: log2 of that is 6 steps" in result.out
+    assert "9 steps for one culprit" in result.out
+    assert not story.lab.runs.exists()
+
+
+def _folder(lab: Lab) -> Path:
+    (found,) = (path for path in lab.runs.iterdir() if path.is_dir())
+    return found

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abprof.bisect.lineage import History
-from abprof.bisect.search import Answer, Ask, Finding, explore
+from abprof.bisect.search import Answer, Ask, Finding, Said, explore
 from abprof.repo import Link
 
 THRESHOLD = math.log(1.015)
@@ -90,3 +90,142 @@ def test_every_slip_is_found(steps: list[float], data: st.DataObject) -> None:
     world, bad = line([math.log1p(step / 100) for step in steps], same=same)
     assert culprits(world.findings(bad)) == [f"c{i}" for i, step in enumerate(steps, 1) if step]
     assert not {ask.commit for ask in world.asked if ask.question == "step"} & {f"c{i}" for i in same}
+
+
+# ---------------------------------------------------------------- what cannot be measured
+
+
+@given(st.integers(2, 40), st.data())
+def test_where_commits_do_not_build_the_culprit_is_in_the_range(count: int, data: st.DataObject) -> None:
+    """And it is the culprit itself wherever it and the commit before it build. No commit is tried twice."""
+    at = data.draw(st.integers(1, count))
+    silent = data.draw(st.sets(st.integers(1, count - 1)))
+    world, bad = line(slips(count, {at: 3.0}), silent)
+    (finding,) = world.findings(bad)
+    first = max(i for i in range(at) if i not in silent)
+    last = min(i for i in range(at, count + 1) if i not in silent)
+    assert finding.commits == tuple(f"c{i}" for i in range(first + 1, last + 1))
+    assert finding.kind == ("culprit" if last == first + 1 else "range")
+    tried = [ask.commit for ask in world.asked if ask.question == "step"]
+    assert len(tried) == len(set(tried))
+
+
+def test_ten_in_a_row_that_do_not_build_cost_few_steps() -> None:
+    """Where the culprit is not among them: others are taken from further away, not one after the other."""
+    world, bad = line(slips(64, {5: 3.0}), set(range(28, 38)))
+    assert culprits(world.findings(bad)) == ["c5"]
+    assert sum(ask.commit in world.silent for ask in world.asked) <= 3
+
+
+def test_what_stays_unclear_widens() -> None:
+    class Unclear(World):
+        def answer(self, ask: Ask) -> Answer:
+            if ask.question == "step" and ask.commit in {"c9", "c10"}:
+                return Answer(said="unclear", reason="budget")
+            return super().answer(ask)
+
+    world, bad = line(slips(16, {9: 3.0}))
+    (finding,) = Unclear(world.history, world.levels).findings(bad)
+    assert (finding.kind, finding.commits, finding.parent) == ("range", ("c9", "c10", "c11"), "c8")
+
+
+@pytest.mark.parametrize("said", ["unclear", "cannot"])
+def test_ends_without_an_answer_stay_open(said: Said) -> None:
+    class Ends(World):
+        def answer(self, ask: Ask) -> Answer:
+            return Answer(said=said, reason="why")
+
+    world, bad = line(slips(8, {4: 3.0}))
+    (finding,) = Ends(world.history, world.levels).findings(bad)
+    assert (finding.kind, finding.parent, finding.commits[-1], finding.answer.said) == ("open", "c0", "c8", said)
+
+
+def test_a_culprit_that_its_parent_does_not_confirm_is_in_doubt() -> None:
+    class Contrary(World):
+        def answer(self, ask: Ask) -> Answer:
+            return Answer(said="below") if ask.question == "parent" else super().answer(ask)
+
+    world, bad = line(slips(8, {4: 3.0}))
+    (finding,) = Contrary(world.history, world.levels).findings(bad)
+    assert (finding.kind, finding.commits) == ("doubtful", ("c4",))
+
+
+def test_a_creep_of_many_small_steps_names_no_culprit() -> None:
+    """None of them is slower than its parent by what is looked for: what the steps lead to is told as in doubt."""
+    world, bad = line(slips(8, dict.fromkeys(range(1, 9), 0.5)))
+    assert {finding.kind for finding in world.findings(bad)} == {"doubtful"}
+
+
+# ---------------------------------------------------------------- reverts
+
+
+def test_a_slip_that_was_taken_back_and_made_again() -> None:
+    """What is slow at the bad end is the second; the first, which the steps come to, is told as taken back."""
+    world, bad = line(slips(64, {10: 3.0, 40: -3.0, 50: 3.0}))
+    links = {**world.history.links, "c40": Link("c40", ("c39",), "Revert", ("c10",))}
+    world = World(History("c0", links, world.history.holds), world.levels)
+    found = world.findings(bad)
+    assert culprits(found) == ["c50"]
+    assert [(finding.commits, finding.undone) for finding in found] == [(("c10",), "c40"), (("c50",), "")]
+
+
+def test_a_revert_to_what_the_good_end_holds_costs_no_step() -> None:
+    world, bad = line(slips(64, {10: 3.0, 40: -3.0, 50: 3.0}))
+    holds = {**world.history.holds, **{f"c{i}": "tree 0" for i in range(40, 50)}}
+    world = World(History("c0", world.history.links, holds), world.levels)
+    assert culprits(world.findings(bad)) == ["c50"]
+    assert all(int(ask.commit[1:]) > 40 for ask in world.asked)
+
+
+def test_a_revert_that_does_not_help_is_no_revert() -> None:
+    world, bad = line(slips(16, {5: 3.0}))
+    links = {**world.history.links, "c9": Link("c9", ("c8",), "Revert in name", ("c5",))}
+    world = World(History("c0", links, world.history.holds), world.levels)
+    assert culprits(world.findings(bad)) == ["c5"]
+
+
+# ---------------------------------------------------------------- branches and merges
+
+
+def grown(data: st.DataObject) -> tuple[World, str, set[str]]:
+    """A history of branches and merges. A commit holds the changes of all that it comes from, and its own; each slip makes
+    3 % of what the good end takes. Also the slips that the last commit has and the good end has not."""
+    count = data.draw(st.integers(2, 14))
+    parents: list[list[int]] = [[]]
+    for i in range(1, count + 1):
+        first = data.draw(st.sampled_from([i - 1, i - 1, i - 1, *range(i)]))
+        second = data.draw(st.sampled_from([first, *range(i)]))
+        parents.append(list(dict.fromkeys([first, second])))
+    slipping = data.draw(st.sets(st.integers(1, count)))
+    has: list[set[int]] = []
+    for i, before in enumerate(parents):
+        has.append({i}.union(*(has[j] for j in before)))
+    good = data.draw(st.sampled_from(sorted(has[count] - {count})))
+    links = {f"c{i}": Link(f"c{i}", tuple(f"c{j}" for j in parents[i]), "") for i in sorted(has[count] - has[good])}
+    changing = slipping | {i for i in range(count + 1) if len(parents[i]) < 2}  # a merge without a slip only merges
+    holds = {f"c{i}": repr(sorted(has[i] & changing)) for i in range(count + 1)}
+    levels = {f"c{i}": math.log1p(0.03 * len(has[i] & slipping)) for i in range(count + 1)}
+    return (
+        World(History(f"c{good}", links, holds), levels),
+        f"c{count}",
+        {f"c{i}" for i in slipping & (has[count] - has[good])},
+    )
+
+
+@given(st.data())
+def test_culprits_among_branches_and_merges(data: st.DataObject) -> None:
+    """Every slip is found whatever the branches, and no other commit is named; but for a slip made in a merge."""
+    world, bad, slipped = grown(data)
+    found = culprits(world.findings(bad))
+    assert set(found) <= slipped
+    assert {commit for commit in slipped if len(world.history.links[commit].parents) < 2} <= set(found)
+
+
+def test_a_merge_that_is_slower_than_each_of_its_parents() -> None:
+    parents = {"c1": ("c0",), "c2": ("c0",), "c3": ("c1", "c2"), "c4": ("c3",)}
+    links = {commit: Link(commit, before, "") for commit, before in parents.items()}
+    levels = {"c0": 0.0, "c1": 0.0, "c2": 0.0, "c3": math.log(1.03), "c4": math.log(1.03)}
+    world = World(History("c0", links, {}), levels)
+    (finding,) = world.findings("c4")
+    assert (finding.kind, finding.commits, finding.parent) == ("culprit", ("c3",), "c1")
+    assert ("c2", "c3") in {(ask.base, ask.commit) for ask in world.asked}

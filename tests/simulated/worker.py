@@ -53,6 +53,7 @@ class Worker:
         self.workload: Workload | None = None
         self.arms: dict[str, Arm] = {}
         self.compiles = 0
+        self.read: dict[str, Any] | None = None
 
     @property
     def start_(self) -> wire.Start:
@@ -188,7 +189,8 @@ class Worker:
         begun = self.start_
         value = self.scenario.ns(begun.side, self.cell, arm.label, args.timer) * self.factor(self.cell)
         if arm.noise:
-            value = self.scenario.scatter(value, arm.noise, begun.side, begun.epoch, self.cell, arm.label, arm.turns)
+            who = f"{begun.side}{self.own().get('content', '')}"  # other code scatters otherwise
+            value = self.scenario.scatter(value, arm.noise, who, begun.epoch, self.cell, arm.label, arm.turns)
         arm.turns += 1
         for fault in faults:
             value = {"negative": -value, "zero": 0.0}.get(fault.word, value)
@@ -236,14 +238,17 @@ class Worker:
         return wire.Closed()
 
     def own(self) -> dict[str, Any]:
-        """What the mounted package says of itself in its file `simulated.json`: glob over cells -> factor of their times,
-        and as "build" how its build fails. So commits differ as those of a real kernel do, by what they hold."""
-        mount = self.start_.mount
-        file = Path(mount.root) / mount.name / "simulated.json" if mount else Path()
-        return dict(json.loads(file.read_text())) if file.is_file() else {}
+        """What the mounted package says of itself in its file `simulated.json`: "factors" of times by a glob over cells, how
+        its "build" fails, any "content". So commits differ as those of a real kernel do, by what they hold."""
+        if self.read is None:
+            mount = self.start_.mount
+            file = Path(mount.root) / mount.name / "simulated.json" if mount else Path()
+            self.read = dict(json.loads(file.read_text())) if file.is_file() else {}
+        return self.read
 
     def factor(self, cell: str) -> float:
-        return math.prod(float(value) for glob, value in self.own().items() if glob != "build" and fnmatch(cell, glob))
+        factors: dict[str, float] = self.own().get("factors", {})
+        return math.prod(value for glob, value in factors.items() if fnmatch(cell, glob))
 
     def _find(self, name: str) -> Workload:
         if name not in self.scenario.workloads:
