@@ -155,7 +155,7 @@ def test_a_bisection_goes_on_where_it_was_ended(tmp_path: Path, how: signal.Sign
         assert time.monotonic() < latest
         time.sleep(0.01)
     os.killpg(process.pid, how) if how == signal.SIGKILL else process.send_signal(how)
-    out, err = process.communicate(timeout=100)
+    _, err = process.communicate(timeout=100)
     assert process.returncode == (-how if how == signal.SIGKILL else 130), err
     folder = _folder(lab)
     assert how == signal.SIGKILL or f"abprof bisect --resume {folder}" in err
