@@ -4,9 +4,11 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-# A shell script that starts the suite in the background has it ignore ^C, and its children too, which the tests send it to.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell script that starts the suite in the background has it ignore ^C, and nohup has it ignore that the terminal went,
+# and its children too, which the tests send both to.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 # The same examples wherever and whenever the suite runs, and no clock: how long one took says how busy the machine was.
 settings.register_profile(
