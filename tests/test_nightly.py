@@ -184,8 +184,13 @@ def test_killed_at_each_stage_the_next_night_goes_on(lab: Lab, stage: Any) -> No
     if process.returncode is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
+    rounds = {file.parent: file.read_bytes() for file in lab.runs.glob("*/rounds.jsonl")}
     code, said, _ = night(lab)
     assert code == 0
+    for folder, before in rounds.items():
+        whole = before[: before.rfind(b"\n") + 1]
+        assert (folder / "rounds.jsonl").read_bytes().startswith(whole), "what was measured is not measured again"
+    assert len(list(lab.runs.glob("*/run.json"))) == 1
     ended = process.returncode == 0  # sooner than it was killed
     assert said["did"] == ("nothing" if ended else "told" if stage is _finished else "first")
     assert nights(lab) == [(1, "first", "", first)]

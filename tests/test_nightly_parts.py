@@ -14,15 +14,18 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from abprof.cli import run_command_line
 from abprof.errors import AbprofError, Exit
 from abprof.history.changes import Change, Shift
 from abprof.history.index import Row, opened
+from abprof.history.night import begun
+from abprof.model import Night
 from abprof.nightly import heartbeat, keep, night, tell
 from abprof.nightly.night import Done, Report
-from abprof.nightly.plan import Job, Tonight, after, jobs, last, number_of
+from abprof.nightly.plan import Job, Tonight, after, given_up, jobs, last, number_of
 from abprof.nightly.summary import markdown
 from abprof.place import Place
 from tests import runs
@@ -30,7 +33,7 @@ from tests.github_server import nobody
 from tests.nights import BEGAN, Nights
 
 HEAD, LAST, RELEASE = "h" * 40, "l" * 40, "r" * 40
-TONIGHT = Tonight(HEAD, "", "asked", "m1")
+TONIGHT, OTHER = Tonight(HEAD, "", "asked", "m1"), Tonight("y", "", "asked", "m1")
 
 
 def row(number: int, kind: str, base: str, head: str, **more: Any) -> Row:
@@ -69,6 +72,15 @@ def row(number: int, kind: str, base: str, head: str, **more: Any) -> Row:
             TONIGHT,
             [Job("step", (LAST, HEAD))],
         ),
+        # but not for ever: a head that kills every worker does so tomorrow, too
+        ([row(i, "first", "", HEAD, heads=0, settled=0) for i in (1, 2)], TONIGHT, [Job("first", (HEAD,))]),
+        ([row(i, "first", "", HEAD, heads=0, settled=0) for i in (1, 2, 3)], TONIGHT, []),
+        ([row(i, "first", "", HEAD, heads=0, settled=0) for i in (1, 2, 3)], OTHER, [Job("first", ("y",))]),
+        (
+            [row(1, "first", "", LAST), *(row(i, "step", LAST, HEAD, heads=0, settled=0) for i in (2, 3, 4))],
+            TONIGHT,
+            [],
+        ),
         # another matrix, another machine
         ([row(1, "first", "", HEAD, asked="less")], TONIGHT, [Job("first", (HEAD,))]),
         ([row(1, "first", "", HEAD, machine="m0")], TONIGHT, [Job("first", (HEAD,))]),
@@ -80,6 +92,30 @@ def row(number: int, kind: str, base: str, head: str, **more: Any) -> Row:
 )  # fmt: skip
 def test_jobs(nights: list[Row], tonight: Tonight, todo: list[Job]) -> None:
     assert jobs(nights, tonight) == todo
+
+
+def test_what_was_given_up_is_said_until_there_is_something_new() -> None:
+    vain = [row(i, "first", "", HEAD, heads=0, settled=0, sentence="all crashed") for i in (1, 2, 3)]
+    assert given_up(vain, TONIGHT) == "all crashed"
+    assert given_up(vain[:2], TONIGHT) == given_up(vain, OTHER) == ""
+    assert given_up([*vain, row(4, "first", "", HEAD)], TONIGHT) == "", "another commit came in between, and back"
+
+
+def test_a_night_that_was_begun_is_found(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    done, killed = nights.add({"w/n=1": (1.0, 1.0)}), nights.add({"w/n=1": (1.0, 1.0)})
+    text = (killed / "run.json").read_text()
+    run = json.loads(text)
+    (killed / "run.json").write_text(json.dumps({**run, "status": "running"}))
+    about = msgspec.convert(run["night"], Night)
+    commits = [side["commit"] for side in run["sides"]]
+    assert begun(tmp_path, about, commits) == killed
+    assert begun(tmp_path, msgspec.structs.replace(about, number=7), commits) is None
+    assert begun(tmp_path, about, ["0" * 40]) is None
+    (done / "run.json").write_text("{")
+    assert begun(tmp_path, about, commits) == killed
+    (killed / "run.json").write_text(text)
+    assert begun(tmp_path, about, commits) is None, "it has ended"
 
 
 def test_a_stretch_begins_anew_after_a_commit_that_is_gone_and_is_begun_once() -> None:

@@ -105,6 +105,31 @@ def test_init_writes_nothing_that_no_night_could_begin_with(tmp_path, capsys, wo
     assert [path.name for path in tmp_path.iterdir()] == [".git"]
 
 
+def watched(tmp_path: Path, capsys: pytest.CaptureFixture[str], clone: Path) -> str:
+    assert run_command_line(["init", "--nightly", "--repo", str(clone)]) == 0
+    named = (clone / "abprof-nightly" / "abprof-nightly.service").read_text().split('"--branch" "')[1].split('"')[0]
+    assert f"{named} is watched" in capsys.readouterr().out
+    shutil.rmtree(clone / "abprof-nightly")
+    return named
+
+
+def test_init_watches_what_others_push_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    origin = make_repo(tmp_path / "origin")
+    origin.commit("One", {"a": "1"})
+    origin.git("switch", "--quiet", "--create", "trunk")
+    clone = GitRepo(tmp_path / "clone")
+    subprocess.run(["git", "clone", "-q", str(origin.path), str(clone.path)], check=True)
+    clone.git("switch", "--quiet", "--create", "mine")
+    assert watched(tmp_path, capsys, clone.path) == "origin/trunk"
+    clone.git("remote", "set-head", "origin", "--delete")
+    assert watched(tmp_path, capsys, clone.path) == "origin/main", "as most call it"
+    clone.git("update-ref", "-d", "refs/remotes/origin/main")
+    assert run_command_line(["init", "--nightly", "--repo", str(clone.path)]) == 2
+    assert "does not know which branch others push to" in capsys.readouterr().err
+    clone.git("remote", "remove", "origin")
+    assert watched(tmp_path, capsys, clone.path) == "mine", "without a remote there is nobody else"
+
+
 def test_init_without_nightly_takes_no_further_words(tmp_path, capsys) -> None:
     repository(tmp_path)
     assert run_command_line(["init", "--github", "--repo", str(tmp_path), "foo"]) == 2

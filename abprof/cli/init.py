@@ -29,7 +29,9 @@ def init(
     ] = [],  # noqa: B006
     github: Annotated[bool, typer.Option("--github", help="The bot on GitHub's pull requests.")] = False,
     nightly: Annotated[bool, typer.Option("--nightly", help="Timer files for `abprof nightly`.")] = False,
-    branch: Annotated[str, typer.Option(help="With --nightly: the branch that is watched.")] = "main",
+    branch: Annotated[
+        str, typer.Option(help="With --nightly: the branch that is watched; the remote's default branch.")
+    ] = "",
     at: Annotated[str, typer.Option(metavar="HH:MM", help="With --nightly: when.")] = "02:17",
     repo: Annotated[str, typer.Option(help="The git repository.")] = ".",
     kernel: Annotated[str, typer.Option(metavar="NAME", help="Begin kernels/NAME and its workload.")] = "",
@@ -62,7 +64,7 @@ def init(
     if not (root / ".git").exists():
         raise AbprofError("not the top of a git repository", where=f"--repo {repo}")
     if nightly:
-        _would_begin(ctx, root, branch, more)
+        branch = _would_begin(ctx, root, branch, more)
     made = (_bot(root) if github else {}) | (_timer(root, branch, at, more) if nightly else {})
     for path, content in made.items():
         if path.exists() and path.read_bytes() != content:
@@ -72,18 +74,23 @@ def init(
     if github:
         print("Read both, fill in the lines marked FILL IN, and commit them to the default branch: docs/BOT.md")
     if nightly:
+        print(f"{branch} is watched")
         print(_advice(root / _UNITS))
     return Exit.OK
 
 
-def _would_begin(ctx: typer.Context, root: Path, branch: str, more: list[str]) -> None:
-    """Raises AbprofError for what the job would refuse every night: options that are none, a branch that is not there."""
+def _would_begin(ctx: typer.Context, root: Path, branch: str, more: list[str]) -> str:
+    """The branch. Raises AbprofError for what the job would refuse every night: options that are none, a branch that is not
+    there."""
     from abprof import paths, repo
     from abprof.cli.nightly import check_options
 
     assert ctx.parent
+    repository = repo.open_repository(root, cache=paths.cache_dir())
+    branch = branch or repo.watched_branch(repository)
     check_options(ctx.parent, ["--repo", str(root), "--branch", branch, *more])
-    repo.commit_of(repo.open_repository(root, cache=paths.cache_dir()), branch)
+    repo.commit_of(repository, branch)
+    return branch
 
 
 def _bot(root: Path) -> dict[Path, bytes]:

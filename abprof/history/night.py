@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from abprof.model import Night
+from abprof.runfolder import RUN
 
 METRICS = ("gpu_span", "wall", "peak_mem_bytes")  # of an observation's metrics: those that have a trend
 JUDGED = ("gpu_span", "wall")
@@ -113,6 +115,28 @@ def read(file: Path) -> Told | None:
     header = run.header or _Header()
     values = tuple(_values(run))
     return Told(run.night, run.began, base, head.commit, head.subject, header.exit_code, header.sentence, values)
+
+
+_LATEST = 20  # run folders that may hold a night which was killed: the newest, since it is gone on with on the next
+
+
+def begun(runs_dir: Path, night: Night, commits: Sequence[str]) -> Path | None:
+    """The newest run folder in which this very night was begun and did not end; None where there is none."""
+    files = sorted(runs_dir.glob(f"*/{RUN}"), key=_changed, reverse=True)
+    for file in files[:_LATEST]:
+        with suppress(OSError, msgspec.MsgspecError, RecursionError):
+            run = _DECODER.decode(file.read_bytes())
+            same = run.night == night and [side.commit for side in run.sides] == list(commits)
+            if same and run.status != "complete":
+                return file.parent
+    return None
+
+
+def _changed(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 _DECODER = msgspec.json.Decoder(_Run)

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from abprof.config import Config
 from abprof.errors import AbprofError, Exit
 from abprof.history.changes import Change, Shift, find
 from abprof.history.index import Index, Question, Row, opened
+from abprof.history.night import begun
 from abprof.history.series import trends
 from abprof.lease import lease
 from abprof.model import Night, Run
@@ -104,6 +106,10 @@ def _work(place: Place, wish: Wish, series: str, beat: _Beat, view: View) -> Rep
     untold = [night for night in everything if night.number > told]
     if untold:
         view.say(f"night {untold[-1].number} was measured, and ended before it could tell")
+    elif not todo and (said := plan.given_up(nights, tonight)):
+        line = f"{head[:10]} could not be judged on {plan.MOST_TRIES} nights and is not tried again: {said}"
+        view.say(line)
+        return Report("nothing", series, 0, head, Exit.CANNOT_RUN, notes=(*notes, line))
     elif not todo:
         view.say(f"nothing new: {head[:10]} of {series} has been judged with this matrix on this machine")
         return Report("nothing", series, 0, head, Exit.OK, notes=tuple(notes))
@@ -145,9 +151,10 @@ def _again(place: Place, night: Row) -> Done:
 
 
 def _run(place: Place, job: plan.Job, about: Night, view: View) -> Done:
-    """One comparison, or the head alone, as a run folder of its own. ^C ends the whole night."""
+    """One comparison, or the head alone, as a run folder of its own: one that was begun on a night that was killed, or a new
+    one. ^C ends the whole night."""
     config = msgspec.structs.replace(place.config, specs=job.commits, night=about, file=None)
-    run, folder = session.run(config, view)
+    run, folder = _gone_on_with(place, job, about, view) or session.run(config, view)
     if run.status == "interrupted":
         raise KeyboardInterrupt
     header = run.header
@@ -155,6 +162,19 @@ def _run(place: Place, job: plan.Job, about: Night, view: View) -> Done:
     base = job.commits[0] if len(job.commits) > 1 else ""
     sentence, counts = (header.sentence, dict(header.counts)) if header else ("", {})
     return Done(job.kind, base, job.commits[-1], _first_is_no_failure(job, run, code), sentence, counts, str(folder))
+
+
+def _gone_on_with(place: Place, job: plan.Job, about: Night, view: View) -> tuple[Run, Path] | None:
+    """The rest of the same night's run, where one was begun and did not end, and can be gone on with; else None."""
+    folder = begun(place.runs_dir, about, job.commits)
+    if folder is None:
+        return None
+    view.say(f"goes on with {folder}, which was begun and did not end")
+    try:
+        return session.again(folder, (), str(place.root), place.config.budget, view, resume=True)
+    except AbprofError as error:  # the machine's software is another by now, or its file is spoilt
+        view.say(f"that can't be gone on with: {error.line}")
+        return None
 
 
 def _first_is_no_failure(job: plan.Job, run: Run, code: int) -> int:

@@ -3,6 +3,7 @@ killed at any point leaves nothing to mend: it has no finished run, and is done 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,6 +11,7 @@ from typing import Literal
 from abprof.history.index import Row
 
 CHAIN = ("first", "step")
+MOST_TRIES = 3  # nights on which nothing could run for the same commits on the same machine: then they are left alone
 
 
 @dataclass(frozen=True)
@@ -35,15 +37,15 @@ def jobs(nights: Sequence[Row], tonight: Tonight) -> list[Job]:
 
     The head is compared with the head of the newest night that measured any; alone it is profiled on the first night, and
     when the same commit is asked for with another matrix or on another machine. A night on which nothing could run, and not
-    because of the head, is no answer: it is done again.
+    because of the head, is no answer: it is done again, but on MOST_TRIES nights in all.
     """
-    known = {(night.kind, night.base, night.head, night.asked, night.machine) for night in nights if night.settled}
+    known = {_key(night) for night in nights if night.settled} | _hopeless(nights)
 
     def new(kind: str, base: str) -> bool:
         return (kind, base, tonight.head, tonight.asked, tonight.machine) not in known
 
     found = []
-    chain = [night for night in nights if night.kind in CHAIN and night.settled]
+    chain = [night for night in nights if night.kind in CHAIN and _key(night) in known]
     last_ = last(nights)
     settled = any(
         night.head == tonight.head and (night.asked, night.machine) == (tonight.asked, tonight.machine)
@@ -57,6 +59,25 @@ def jobs(nights: Sequence[Row], tonight: Tonight) -> list[Job]:
     if tonight.release and tonight.release != tonight.head and new("against", tonight.release):
         found.append(Job("against", (tonight.release, tonight.head)))
     return found
+
+
+def given_up(nights: Sequence[Row], tonight: Tonight) -> str:
+    """What became of tonight's head on the last of the nights that tried it in vain, where it is not tried again; else ""."""
+    hopeless = _hopeless(nights)
+    asked = (tonight.head, tonight.asked, tonight.machine)
+    mine = [night for night in nights if (night.head, night.asked, night.machine) == asked]
+    tried = [night for night in mine if not night.settled and _key(night) in hopeless]
+    return tried[-1].sentence or "nothing ran" if tried and tried[-1] is mine[-1] else ""
+
+
+def _key(night: Row) -> tuple[str, ...]:
+    return night.kind, night.base, night.head, night.asked, night.machine
+
+
+def _hopeless(nights: Sequence[Row]) -> set[tuple[str, ...]]:
+    """What was tried in vain on as many nights as it is tried."""
+    tries = Counter(_key(night) for night in nights if not night.settled)
+    return {key for key, count in tries.items() if count >= MOST_TRIES}
 
 
 def last(nights: Sequence[Row]) -> str:

@@ -4,7 +4,7 @@ from abprof.repo.history import merge_base, read_file, ref_names
 from abprof.repo.leftovers import tidy
 from abprof.repo.lineage import Link, between, contents, is_ancestor
 from abprof.repo.locate import ADVICE, Folder, Repository, folders, open_repository, present
-from abprof.repo.refs import commit_of
+from abprof.repo.refs import commit_of, watched_branch
 from abprof.repo.sides import resolve, side_id
 from abprof.repo.worktrees import checkouts
 
@@ -27,4 +27,5 @@ __all__ = [
     "resolve",
     "side_id",
     "tidy",
+    "watched_branch",
 ]

@@ -43,6 +43,23 @@ def _verify(git: Git, spec: str) -> str | None:
     return found if found and HASH.fullmatch(found) else None
 
 
+def watched_branch(repository: Repository) -> str:
+    """The branch that others push to: the remote's HEAD (`origin/main`), of origin where there are several; without a remote the
+    branch that is checked out. Raises AbprofError where git knows of none."""
+    git = repository.git
+    remotes = git.text("remote").split()
+    for remote in [name for name in ("origin", *remotes[:1]) if name in remotes]:
+        head = git.maybe("symbolic-ref", "--quiet", "--short", f"refs/remotes/{remote}/HEAD")
+        usual = [f"{remote}/{name}" for name in ("main", "master") if _verify(git, f"refs/remotes/{remote}/{name}")]
+        if head or usual:
+            return head or usual[0]
+    current = git.maybe("symbolic-ref", "--quiet", "--short", "HEAD") if not remotes else None
+    if not current:
+        what = "git does not know which branch others push to" if remotes else "no branch is checked out"
+        raise AbprofError(what, where="--branch", advice="name it, or: git remote set-head origin --auto")
+    return current
+
+
 def ref_of(repository: Repository, spec: str) -> str:
     """The full name of the ref that `spec` is; "" where it is a hash or an expression."""
     git = repository.git
