@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Test processes: one a core, and never so many that a machine that shares its cores is crowded by them.
+WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 4 ? 4 : n)))
 
 .PHONY: demo test test-slow lint browser wall clean
 
@@ -41,11 +43,11 @@ wall:
 
 # File by file in the order they stand in: the last ones are short, so that no process waits long for the other.
 test: $(STAMP) lint browser wall
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-slow: $(STAMP) browser wall
 	@# Test by test: a file may be split, for none of these tests leans on another.
-	$(BIN)/pytest -n 2 --dist worksteal -m 'slow and not gpu' --ignore=tests/test_demo.py --ignore=tests/test_bad_days.py \
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'slow and not gpu' --ignore=tests/test_demo.py --ignore=tests/test_bad_days.py \
 	  --ignore=tests/why/test_real_causes.py
 	@# What measures real kernels against the clock of a budget, or takes every core, has the machine for itself.
 	$(BIN)/pytest -m 'slow and not gpu' tests/test_demo.py tests/test_bad_days.py tests/why/test_real_causes.py

@@ -185,7 +185,7 @@ def test_real_workers_on_a_cpu(tmp_path: Path) -> None:
     repo: GitRepo = tiny_repo(tmp_path / "repo", 100)
     repo.branch("slow")
     more = PACKAGE.replace("y = torch.empty_like(x)", "y = torch.zeros_like(x) + 0")
-    repo.commit("slower", {"kernels/tiny/tiny.c": source(250), "kernels/tiny/__init__.py": more})
+    repo.commit("slower", {"kernels/tiny/tiny.c": source(800), "kernels/tiny/__init__.py": more})
     places = ("--device", "cpu", "--budget", "5m", "--json")
     done = abprof("main", "slow", "--probe", "torch", *places, cwd=repo.path, home=tmp_path / "home")
     assert set(done.verdicts().values()) == {"slower"}, done.err
