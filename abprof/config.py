@@ -165,6 +165,7 @@ class File(Record, frozen=True):
     schema: int = 1
     kernels: dict[str, PackageEntry] = {}
     workloads: str = ""  # folder of the workloads, relative to the file
+    benchmarks: tuple[str, ...] = ()  # files and folders that workloads wrap, likewise
     defaults: Defaults = Defaults()
     environment: Environment = Environment()
     command: CommandEntry = CommandEntry()
@@ -248,6 +249,10 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
 
 def _sensible(file: File, text: str, where: str) -> None:
     """Raises AbprofError, with its line, for a value that has the right type and cannot be meant."""
+    for name in file.benchmarks:
+        if not name or name.startswith(("/", "~")) or ".." in Path(name).parts:
+            line = f"{where}:{_line_of(text, 'benchmarks')}"
+            raise AbprofError(f"{name!r} is not below the repository's root", where=line)
     default = file.defaults
     if default.budget:
         seconds(default.budget, f"{where}:{_line_in(text, 'defaults', 'budget')}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 _SOURCE = Path(__file__).parent
 _FILES = ("__init__.py", "kit.py")
-_ROOMS = ("wire", "worker")
+_ROOMS = ("adapters", "wire", "worker")
 _RUN = """import os, sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from abprof.worker.main import main

@@ -67,7 +67,8 @@ def make_plan(
     beside = Path(trees[0].path).parent  # this run's own folder: what is put here goes with the worktrees
     source = workloads_folder(place, trees, again.run.workloads_from if again else "")
     files = find_workloads(source, config.workloads)
-    digest = copy_workloads(source, beside / "workloads")
+    root = _root_of(place, trees, source)
+    digest = copy_workloads(source, beside / "workloads", {name: root / name for name in place.file.benchmarks})
     files = {name: beside / "workloads" / file.name for name, file in files.items()}
     env, withheld = surroundings(config, place.cache)
     (beside / "scratch").mkdir()
@@ -200,6 +201,11 @@ def workloads_folder(place: Place, trees: Sequence[Checkout], recorded: str = ""
         advice = "put them there, name a folder in abprof.toml (docs/CONFIG.md), or give their path to --workloads"
         raise AbprofError("no workloads: there is no such folder", where=str(folder), advice=advice)
     return folder
+
+
+def _root_of(place: Place, trees: Sequence[Checkout], source: Path) -> Path:
+    """The tree that the workloads are of: what they wrap comes from there too."""
+    return next((Path(tree.path) for tree in trees if source.is_relative_to(tree.path)), place.root)
 
 
 def workloads_differ(place: Place, trees: Sequence[Checkout], source: Path) -> list[str]:

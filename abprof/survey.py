@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from abprof.model import Ceilings, Cell, Failure, Run, Status, Value, Workload
 from abprof.proc import Worker, WorkerDied, WorkerFault, WorkerHung
 
 _REACH = 0.6  # seconds that the ceilings may take, beside the start of torch's libraries
+_IGNORED = shutil.ignore_patterns("__pycache__", ".git")
 _SCREEN = 200  # cases asked about at once, so that a request stays well under a pipe's size
 
 
@@ -43,15 +45,31 @@ def find_workloads(folder: Path, names: Sequence[str]) -> dict[str, Path]:
     return {name: files[name] for name in names} if names else files
 
 
-def copy_workloads(folder: Path, place: Path) -> str:
-    """Copy what judges, so that editing it while the run goes on changes nothing. Its content's SHA-256."""
+def copy_workloads(folder: Path, place: Path, wrapped: Mapping[str, Path] = types.MappingProxyType({})) -> str:
+    """Copy what judges, so that editing it while the run goes on changes nothing, and what its workloads wrap: the place in
+    the repository -> file or folder. A folder that is such a copy has its own. SHA-256 of the content of all of it.
+
+    Raises AbprofError for what is not there.
+    """
     if folder.is_dir():
-        shutil.copytree(folder, place, ignore=shutil.ignore_patterns("__pycache__", ".git"))
+        shutil.copytree(folder, place, ignore=_IGNORED)
     else:
         for name, file in _judging(folder):
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(file, place / name)
+    for name, source in {} if (place / wire.WRAPPED).exists() else wrapped.items():
+        _copy_wrapped(source, place / wire.WRAPPED / name)
     return content(place)
+
+
+def _copy_wrapped(source: Path, target: Path) -> None:
+    if not source.exists():
+        raise AbprofError("no such file or folder", where=f"abprof.toml, benchmarks: {source}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=_IGNORED, dirs_exist_ok=True)
+    else:
+        shutil.copyfile(source, target)
 
 
 def content(folder: Path) -> str:

@@ -16,8 +16,8 @@ FILES = sorted(file for file in ROOT.rglob("*.py") if "tree" not in file.relativ
 
 # Third-party package -> the files or folders of abprof/ that may import it.
 DOORWAYS = {
-    "torch": ("kit.py", "worker/"),
-    "triton": ("worker/compiles.py", "worker/bench.py", "worker/clocks/cuda.py"),
+    "torch": ("kit.py", "worker/", "adapters/"),
+    "triton": ("adapters/reports.py", "worker/compiles.py", "worker/bench.py", "worker/clocks/cuda.py"),
     "git": ("repo/command.py",),
     "github": ("publish/github.py",),
     "gitlab": ("publish/gitlab.py",),
@@ -71,8 +71,12 @@ def test_one_doorway_per_foreign_thing(package: str) -> None:
 
 
 def test_the_worker_imports_the_standard_library_and_torch_only() -> None:
-    ours = {"abprof.wire", "abprof.kit"}
-    for file in [f for f in FILES if name(f).startswith(("worker/", "wire/")) or name(f) in {"kit.py", "__init__.py"}]:
+    ours = {"abprof.wire", "abprof.kit", "abprof.adapters"}
+    for file in [
+        f
+        for f in FILES
+        if name(f).startswith(("adapters/", "worker/", "wire/")) or name(f) in {"kit.py", "__init__.py"}
+    ]:
         for module in imports(file):
             top = module.split(".")[0]
             mine = module.startswith("abprof.worker") or any(module == o or module.startswith(o + ".") for o in ours)

@@ -41,6 +41,8 @@ def _workloads(place: Place) -> list[bytes]:
         return []
     folder = Path(source) if source else place.root / ((place.config.file or File()).workloads or "workloads")
     files = sorted(folder.glob("*.py")) if folder.is_dir() else []
+    wrapped = [place.root / name for name in (place.config.file or File()).benchmarks]
+    files += [file for path in wrapped for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
     return [part for file in files for part in (file.name.encode(), hashlib.sha256(file.read_bytes()).digest())]
 
 

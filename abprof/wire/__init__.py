@@ -8,7 +8,7 @@ The parent sends one `Request` a line and reads one reply a line, in strict turn
 
 from __future__ import annotations
 
-from abprof.wire.base import CALL_RANGE, LONG_CALL, PROTOCOL, Value, cell_id, shown
+from abprof.wire.base import CALL_RANGE, LONG_CALL, PROTOCOL, WRAPPED, Value, cell_id, shown
 from abprof.wire.begin import (
     Build,
     Built,
@@ -53,6 +53,7 @@ __all__ = [
     "NAMES",
     "PROTOCOL",
     "VERBS",
+    "WRAPPED",
     "Build",
     "Built",
     "Census",

@@ -54,7 +54,9 @@ class Places:
         return "given" if library and path.startswith(given.linkable) else "outside"
 
 
-def prove(mount: wire.Mount, given: Given, kernels: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
+def prove(
+    mount: wire.Mount, given: Given, kernels: dict[str, str], judges: tuple[str, ...] = ()
+) -> tuple[str, list[dict[str, str]]]:
     """Every module and shared object that is not the interpreter's or the system's, with its SHA-256, and why one of
     them may not be there ("" if all may).
 
@@ -62,6 +64,7 @@ def prove(mount: wire.Mount, given: Given, kernels: dict[str, str]) -> tuple[str
     (for shared objects), and what is in `given`, unless they lie in `mount.forbidden` (the user's checkout, other
     sides' trees and builds, the caches under the home folder that all branches share), bear the package's name, or are
     of a distribution that was installed from one of `mount.sources`. `kernels` are compiled kernels: name -> sha256.
+    `judges` are folders of benchmarks that workloads wrap: what lies there judges, unless it bears the package's name.
     """
     own = _folders(tuple(mount.allowed))
     places = _places(own, _folders(tuple(mount.forbidden)), given)
@@ -69,7 +72,10 @@ def prove(mount: wire.Mount, given: Given, kernels: dict[str, str]) -> tuple[str
     installed = installed_from(_folders(tuple(mount.sources)), own, tuple(sys.path))
     found: list[dict[str, str]] = []
     reasons: list[str] = []
+    wrapped = _folders(judges)
     for name, path, standing in _modules(places, top, installed):
+        if path.startswith(wrapped) and not _is_of(top, name):
+            continue
         found.append(_artefact("module", name, path))
         if path in installed:
             reasons.append(f"module {name} is of {installed[path]}, outside this side's tree")

@@ -17,7 +17,11 @@ ROOT = Path(harness.__file__).parent
 def test_only_the_workers_part_is_copied(tmp_path: Path) -> None:
     script = harness.install(tmp_path)
     copied = {str(path.relative_to(script.parent)) for path in script.parent.rglob("*") if path.is_file()}
-    rooms = {f"abprof/{path.relative_to(ROOT)}" for room in ("worker", "wire") for path in (ROOT / room).rglob("*.py")}
+    rooms = {
+        f"abprof/{path.relative_to(ROOT)}"
+        for room in ("adapters", "worker", "wire")
+        for path in (ROOT / room).rglob("*.py")
+    }
     assert copied == {"run_worker.py", "abprof/__init__.py", "abprof/kit.py", *rooms}
 
 

@@ -1,0 +1,163 @@
+"""Benchmarks that exist, wrapped in one line: what becomes an axis, and that what is timed is what they would time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from abprof import harness, wire
+from abprof.proc import Worker, WorkerFault
+from tests.adapters.repository import WORKLOADS, files
+from tests.workloads.worker import TIMEOUT, Side
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("repository")
+    for name, text in (files() | {f"workloads/{name}.py": text for name, text in WORKLOADS.items()}).items():
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).write_text(text)
+    return made
+
+
+@contextmanager
+def worker(root: Path, place: Path, *, mounted: bool = True) -> Iterator[Side]:
+    """A worker that reads the workloads where they lie, with mylib of this repository or without any package."""
+    (place / "scratch").mkdir()
+    process = Worker(
+        [sys.executable, "-P", str(harness.install(place / "cache"))],
+        env={**os.environ, "XDG_CACHE_HOME": str(place / "cache"), "OMP_NUM_THREADS": "1"},
+        cwd=place,
+        log=place / "log",
+        name="base",
+    )
+    try:
+        mount = wire.Mount("mylib", str(root / "src"), "mylib", str(place), [str(root / "src")]) if mounted else None
+        loads = {name: str(root / "workloads" / f"{name}.py") for name in WORKLOADS}
+        process.call(wire.Start("cpu", "base", mount, loads, str(place / "scratch")), TIMEOUT)
+        yield Side(process)
+    finally:
+        process.stop()
+
+
+@pytest.fixture(scope="module")
+def side(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
+    with worker(root, tmp_path_factory.mktemp("side")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def survey(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
+    with worker(root, tmp_path_factory.mktemp("survey"), mounted=False) as made:
+        yield made
+
+
+def test_cases_are_told_without_the_package(survey: Side) -> None:
+    report = survey.ask(wire.Describe("report"))
+    assert report.presets["default"] == [[["N"], [[128], [256]]], [["provider"], [["mylib"], ["torch"]]]]
+    assert report.presets["smoke"][0] == [["N"], [[128]]]
+    suite = survey.ask(wire.Describe("suite"))
+    names = ["test_softmax[32]", "test_softmax[64]", "test_pedantic", "test_skipped", "test_broken"]
+    assert suite.presets["default"] == [[["test"], [[f"test_speed.py::{name}"] for name in names]]]
+    operator = survey.ask(wire.Describe("operator"))
+    assert operator.presets["default"] == [
+        [["input", "x"], [[0, "32"], [1, "64"]]],
+        [["backend"], [["torch_softmax"], ["mylib_softmax"]]],
+    ]
+    assert [one.checked for one in (report, suite, operator)] == ["sides"] * 3
+    assert report.kernel == "mylib"
+
+
+CASES = [
+    ("report", {"N": 128, "provider": "mylib"}),
+    ("report", {"N": 128, "provider": "torch"}),
+    ("suite", {"test": "test_speed.py::test_softmax[32]"}),
+    ("suite", {"test": "test_speed.py::test_pedantic"}),
+    ("operator", {"input": 1, "x": "64", "backend": "mylib_softmax"}),
+    ("operator", {"input": 1, "x": "64", "backend": "torch_softmax"}),
+]
+
+
+@pytest.mark.parametrize(("load", "case"), CASES)
+def test_what_the_benchmark_would_time_is_called(side: Side, load: str, case: dict[str, wire.Value]) -> None:
+    opened = side.open(load, case)
+    assert (opened.status, opened.reason) == ("ok", "")
+    checked = side.check(expected=f"{load}{sorted(case.items())}".replace("/", "_"))
+    assert checked.ok
+    assert "checked" not in checked.facts, "its outputs are tensors"
+    turned = side.ask(wire.Turn("base", 3, "cpu_clock", placement=7))
+    assert turned.value > 0
+
+
+def test_what_was_loaded_is_proved_and_benchmarks_judge(side: Side) -> None:
+    side.open("report", {"N": 128, "provider": "mylib"})
+    proved = side.ask(wire.Prove())
+    # Here the benchmarks lie in the repository itself; a run copies them beside the workloads (test_wrapped.py).
+    assert "mylib" in {row["name"] for row in proved.artefacts}
+
+
+def test_equal_seeds_make_equal_inputs(side: Side) -> None:
+    digests = []
+    for arm in ("base", "again"):
+        side.open("operator", {"input": 0, "x": "32", "backend": "mylib_softmax"}, arm=arm)
+        digests.append(side.check(arm, expected="seeds").digest)
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize(
+    ("case", "status", "said"),
+    [
+        ("test_speed.py::test_skipped", "unsupported", "needs a GPU"),
+        ("test_speed.py::test_broken", "crash", "RuntimeError: no such thing"),
+        ("test_speed.py::test_no_benchmark", "crash", "handed nothing to its benchmark"),
+    ],
+)
+def test_a_test_without_an_operation_is_typed(side: Side, case: str, status: str, said: str) -> None:
+    with pytest.raises(WorkerFault) as fault:
+        side.open("suite", {"test": case})
+    assert fault.value.status == status
+    assert said in fault.value.reason
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [
+        ('perf_report("nowhere/b.py:f", kernel="mylib")', 'benchmarks = ["nowhere"]'),
+        ('perf_report("benchmarks/shapes.py:f", kernel="mylib")', "no f under triton.testing.perf_report"),
+        ('perf_report("benchmarks/shapes.py", kernel="mylib")', "0 functions under perf_report"),
+        ('pytest_benchmark("benchmarks/shapes.py", kernel="mylib")', "has no test that asks for the fixture"),
+        ('tritonbench("benchmarks/shapes.py:Op", kernel="mylib")', "has no class Op"),
+        ('tritonbench("benchmarks/shapes.py:Op", kernel="mylib", mode="up")', "'up' is not a valid Mode"),
+    ],
+)
+def test_what_cannot_be_wrapped_says_so(root: Path, survey: Side, workload: str, said: str) -> None:
+    name = f"bad{abs(hash(workload))}"
+    file = root / "workloads" / f"{name}.py"
+    file.write_text(f"from abprof.adapters import *\nWORKLOAD = {workload}\n")
+    survey.worker.call(wire.Start("cpu", "base", None, {name: str(file)}), TIMEOUT)
+    with pytest.raises(WorkerFault) as fault:
+        survey.ask(wire.Describe(name))
+    assert said in fault.value.reason
+
+
+@pytest.mark.parametrize("mode", ["bwd", "fwd_bwd", "fwd_no_grad"])
+def test_modes_of_an_operator(root: Path, side: Side, mode: str) -> None:
+    file = root / "workloads" / f"operator_{mode}.py"
+    file.write_text(WORKLOADS["operator"].replace(")\n", f', mode="{mode}", args=["2"])\n'))
+    mount = wire.Mount("mylib", str(root / "src"), "mylib", str(root), [str(root / "src")])
+    side.worker.call(wire.Start("cpu", "base", mount, {file.stem: str(file)}, str(root)), TIMEOUT)
+    opened = side.open(file.stem, {"input": 0, "x": "32", "backend": "mylib_softmax"})
+    assert opened.status == "ok"
+    assert side.check(expected=f"mode-{mode}").ok
+
+
+def test_the_page_has_the_lines_that_are_tested() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ADOPT.md").read_text()
+    assert WORKLOADS["report"].splitlines()[1] in page
+    assert 'pytest_benchmark("tests/test_speed.py", kernel="mylib")' in page
+    assert 'tritonbench("operators/softmax/operator.py:Operator", kernel="mylib")' in page
