@@ -14,6 +14,7 @@ from abprof import keys, names, proc, repo, runfolder, session, stats
 from abprof.bisect import rule, state, work
 from abprof.bisect.lineage import History
 from abprof.bisect.state import Asked, State
+from abprof.bisect.telling import name
 from abprof.config import Config
 from abprof.errors import AbprofError
 from abprof.estimate import epoch_seconds, span
@@ -153,7 +154,7 @@ def _state(config: Config, place: Place, good: Side, bad: Side, head: Run) -> St
 
 def plan(of: State) -> list[str]:
     """What is going to be done, for people."""
-    lines = [f"{len(of.links)} commits from {work.name(of, of.good)} to {work.name(of, of.bad)}"]
+    lines = [f"{len(of.links)} commits from {name(of, of.good)} to {name(of, of.bad)}"]
     for kernel in dict.fromkeys(of.kernels.values()):
         history = work.history(of, kernel)
         path = history.path(of.good, of.bad)

@@ -126,17 +126,19 @@ def _resume(ctx: typer.Context, options: Mapping[str, Any], view: View) -> int:
 
 def _go_on(begun: State, folder: Path, options: Mapping[str, Any], view: View) -> int:
     from abprof import session
-    from abprof.bisect import work
+    from abprof.bisect import telling, work
+    from abprof.report import bisect as pages
 
     try:
         with session.signals():
-            done = work.finish(begun, folder, view, lambda _: None)
+            done = work.finish(begun, folder, view, lambda now: pages.write(folder, now))
     except KeyboardInterrupt:
         view.warn(f"interrupted; abprof bisect --resume {folder} goes on")
         return Exit.INTERRUPTED
     with while_read():
-        print(_as_json(done, folder) if options["json"] else "\n".join(work.result(done)))
-    return Exit.OK if work.decided(done) else Exit.UNTRUSTED
+        print(_as_json(done, folder) if options["json"] else "\n".join([*pages.lines(done), *telling.result(done)]))
+    view.say(f"kept in {folder}: report.html, report.md, bisect.json, steps/")
+    return Exit.OK if telling.decided(done) else Exit.UNTRUSTED
 
 
 def _config(options: Mapping[str, Any]) -> Any:
