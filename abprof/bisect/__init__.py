@@ -1,6 +1,6 @@
 """`abprof bisect GOOD BAD`: which commit made the cells slower.
 
 Pure: `lineage.py` (what can have done it), `search.py` (what to measure next, and what is found), `rule.py` (when an
-answer is certain). `step.py` measures one commit against another, `start.py` says what is planned, `work.py` goes from step to step,
-`state.py` keeps them, `telling.py` puts them into words.
+answer is certain), `telling.py` (in words). `start.py` says what is planned, `step.py` measures one commit against
+another, `work.py` goes from step to step, `state.py` keeps them.
 """
