@@ -109,18 +109,22 @@ def test_only_those_on_the_list_and_only_after_the_cooldown():
 
 
 def test_a_command_that_was_refused_costs_no_cooldown():
+    """Only a head is measured: 8's is another commit, and 9 is an issue."""
     asked, now, other = parse(f"/abprof {HEAD}"), dataclasses.replace(written(), pr=7), f"/abprof {'5' * 40}"
+    heads = {8: "5" * 40}
     for refused in (
         Written("ada", written(minute=29).at, other, 7),
         Written("ada", written(minute=29).at, f"/abprof {HEAD} budget=2h", 7),
+        Written("ada", written(minute=29).at, now.text, 8),
+        Written("ada", written(minute=29).at, now.text, 9),
     ):
-        allowed(asked, now, MAY, [refused])
+        allowed(asked, now, MAY, [refused], lambda pr: heads.get(pr, ""))
     for measured in (
         Written("ada", written(minute=29).at, other, 8),
         Written("ada", written(minute=29).at, now.text, 7),
     ):
         with pytest.raises(AbprofError, match="asked a moment ago"):
-            allowed(asked, now, MAY, [measured])
+            allowed(asked, now, MAY, [measured], lambda pr: heads.get(pr, ""))
 
 
 def test_a_budget_has_its_longest():
@@ -216,6 +220,15 @@ def test_a_head_that_moved_costs_one_refusal_and_no_wait(hub, tmp_path):
     refused = hub.comment(f"/abprof {'5' * 40}", "ada")
     refused["at"] = "2026-11-20T12:29:00Z"
     assert admit(tmp_path, event()) == 0
+
+
+@pytest.mark.parametrize(("pr", "head", "code"), [(8, "5" * 40, 2), (8, "6" * 40, 0), (99, "", 0)])
+def test_a_command_on_another_pull_request_costs_a_wait_only_if_it_named_its_head(hub, tmp_path, pr, head, code):
+    """99 is a plain issue: nobody is measured there."""
+    if head:
+        hub.heads[pr] = head
+    hub.comment(f"/abprof {'5' * 40}", "ada", pr).update(at="2026-11-20T12:29:00Z")
+    assert admit(tmp_path, event()) == code
 
 
 def test_a_comment_of_a_deleted_account_refuses_nobody(hub, tmp_path):

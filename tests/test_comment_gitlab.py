@@ -114,6 +114,21 @@ def test_a_planted_line_of_somebody_else_and_a_systems_note_are_ignored_on_all_p
     assert all(c["edits"] == 0 for c in lab.comments)
 
 
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_a_note_deleted_between_the_list_and_its_edit_is_posted_anew(lab, method):
+    post(lab, at("slower"))
+    lab.moment(method, rf"{NOTES}/\d+", lab.comments.clear)
+    assert post(lab, at("act", "2026-11-20T03:00:00Z")).what == "posted"
+    assert len(lab.comments) == 1
+
+
+def test_a_note_deleted_before_it_is_folded_away_does_not_matter(lab):
+    post(lab, at("slower"))
+    lab.moment("GET", rf"{NOTES}/{lab.comments[0]['id']}", lambda: lab.comments.pop(0))
+    assert post(lab, at("faster", "2026-11-20T04:00:00Z")).what == "posted"
+    assert len(lab.comments) == 1
+
+
 def test_a_head_that_moved_is_told(lab):
     lab.heads[7] = "5" * 40
     post(lab, at("slower"))

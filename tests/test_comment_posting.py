@@ -374,6 +374,34 @@ def test_comments_deleted_between_the_list_and_the_question_whose_they_are_do_no
     assert hub.comments == [ours]
 
 
+@pytest.mark.parametrize(("method", "path"), [("GET", r"issues/comments/\d+"), ("PATCH", r"issues/comments/\d+")])
+def test_a_comment_deleted_between_the_list_and_its_edit_is_posted_anew(hub, waits, method, path):
+    post(hub, at("slower"))
+    hub.moment(method, path, hub.comments.clear)
+    said = post(hub, at("act", "2026-11-20T03:00:00Z"))
+    assert said.what == "posted"
+    (left,) = hub.live()
+    assert "begun 2026-11-20T03:00:00Z" in left["body"]
+    assert waits == []
+
+
+def test_a_comment_that_stands_and_may_not_be_edited_is_told(hub, waits):
+    """GitHub says 404 for what a token may not write to, too."""
+    post(hub, at("slower"))
+    for _ in range(2):
+        hub.fault("PATCH", "issues/comments", status=404, body={"message": "Not Found"})
+    with pytest.raises(AbprofError, match="not there, or the token may not see it"):
+        post(hub, at("act", "2026-11-20T03:00:00Z"))
+    assert hub.count("PATCH", "issues/comments") == 1
+    assert len(hub.comments) == 1
+
+
+def test_a_comment_deleted_as_soon_as_it_was_made_is_made_again(hub):
+    hub.moment("POST", COMMENTS, lambda: hub.moment("GET", "pulls/7", hub.comments.clear))
+    assert post(hub, at("slower")).what == "posted"
+    assert len(hub.live()) == 1
+
+
 def test_an_edit_and_a_minimise_whose_answers_were_lost_end_the_same(hub, waits):
     post(hub, at("slower"))
     hub.fault("PATCH", "issues/comments", cut=True, after=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -98,9 +98,17 @@ class Written:
     pr: int = 0
 
 
-def allowed(asked: Asked, comment: Written, may: Rights, earlier: Sequence[Written]) -> None:
+def allowed(
+    asked: Asked,
+    comment: Written,
+    may: Rights,
+    earlier: Sequence[Written],
+    head_of: Callable[[int], str] = lambda _: "",
+) -> None:
     """Raises AbprofError where this person may not ask this, or asked a moment ago. `earlier`: the repository's comments
-    since the cooldown began, without this one. Of them count commands that were not refused, as far as can be seen."""
+    since the cooldown began, without this one. `head_of`: another pull request's head now, "" for what is none. Of earlier
+    commands count those that were not refused, as far as can be seen: only a head is measured, so who named another commit
+    was refused, or the answer is outdated by now."""
     if comment.author.lower() not in {user.lower() for user in may.users}:
         raise AbprofError("this user is not on the list", where=WORD, advice="users of .github/abprof-bot.toml")
     if _too_long(asked, may):
@@ -112,8 +120,7 @@ def allowed(asked: Asked, comment: Written, may: Rights, earlier: Sequence[Writt
         before = _command(one.text)
         if before is None or _too_long(before, may):
             continue
-        # Only a head is measured: of two commits of one pull request the other was refused, or its answer is outdated.
-        if one.pr != comment.pr or before.commit == asked.commit:
+        if before.commit == (asked.commit if one.pr == comment.pr else head_of(one.pr)):
             wait = (one.at - since).total_seconds() / 60
             raise AbprofError("asked a moment ago", where=WORD, advice=f"again in {wait:.0f} minutes")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +11,7 @@ from abprof.errors import AbprofError
 from abprof.publish import command
 from abprof.publish.event import load, repository
 from abprof.publish.github import Api, Hub
-from abprof.publish.patience import patiently
+from abprof.publish.patience import Gone, patiently
 
 
 def admitted(event: Path, allow: Path, say: Callable[[str], None]) -> dict[str, str]:
@@ -30,9 +31,17 @@ def admitted(event: Path, allow: Path, say: Callable[[str], None]) -> dict[str, 
     since = asking.comment.at - timedelta(minutes=may.cooldown_minutes)
     recent = patiently(lambda: hub.comments_since(since), say) if may.cooldown_minutes else []
     earlier = [written for id, written in recent if id != asking.id]
-    command.allowed(asked, asking.comment, may, earlier)
+    command.allowed(asked, asking.comment, may, earlier, functools.cache(lambda pr: _head(hub, pr, say)))
     base, head = patiently(lambda: hub.ends(asking.pr), say)
     if head != asked.commit:
         what = f"the head of pull request {asking.pr} is {head[:10]}, not {asked.commit[:10]}"
         raise AbprofError(what, where=command.WORD, advice="look at it again, and name its commit")
     return {"base": base, "target": asked.commit, "pr": str(asking.pr), **asked.options}
+
+
+def _head(hub: Hub, pr: int, say: Callable[[str], None]) -> str:
+    """The head of a pull request; "" for a number that is none's: a command on a plain issue is refused."""
+    try:
+        return patiently(lambda: hub.head(pr), say)
+    except Gone:
+        return ""

@@ -13,12 +13,13 @@ from abprof.publish.access import access
 from abprof.publish.check import Mark, marked, named
 from abprof.publish.command import Written
 from abprof.publish.event import Origin
-from abprof.publish.patience import Passing, TooLong
+from abprof.publish.patience import Gone, Passing, TooLong
 from abprof.publish.state import Found, parse
 
 try:
     import github
     import requests
+    from github.Issue import Issue
     from github.IssueComment import IssueComment
     from github.PullRequest import PullRequest
     from github.Repository import Repository
@@ -132,7 +133,8 @@ class Hub:
         def listed() -> dict[str, Found]:
             issue = self._repository().get_issue(pr)
             comments = {one.id: one for one in issue.get_comments()}
-            comments |= {id: issue.get_comment(id) for id in written if id not in comments}
+            more = [_there(issue, id) for id in written if id not in comments]
+            comments |= {one.id: one for one in more if one}
             found = [_found(one, key) for one in comments.values()]
             return {one.node: one for one in found if one}
 
@@ -153,11 +155,16 @@ class Hub:
         )
 
     def state(self, pr: int, id: int, key: str) -> Found | None:
-        """A comment as it is now."""
-        return _asked(lambda: _found(self._repository().get_issue(pr).get_comment(id), key), f"comment {id}")
+        """A comment as it is now; None where it is gone."""
+
+        def seen() -> Found | None:
+            one = _there(self._repository().get_issue(pr), id)
+            return _found(one, key) if one else None
+
+        return _asked(seen, f"comment {id}")
 
     def edit(self, pr: int, id: int, body: str) -> tuple[int, str]:
-        """Replace a comment's text."""
+        """Replace a comment's text. Raises Gone."""
 
         def edited() -> tuple[int, str]:
             one = self._repository().get_issue(pr).get_comment(id)
@@ -236,6 +243,16 @@ def _home(pull: PullRequest) -> str:
     return str(pull.head.repo.full_name).lower() if pull.head.repo else ""
 
 
+def _there(issue: Issue, id: int) -> IssueComment | None:
+    """A comment, or None for one that somebody has deleted."""
+    try:
+        found = issue.get_comment(id)
+        found.complete()  # it is asked for when something of it is read
+        return found
+    except github.UnknownObjectException:
+        return None
+
+
 def _found(comment: IssueComment, key: str) -> Found | None:
     state = parse(comment.body or "", key)
     return Found(comment.id, comment.node_id, state, comment.html_url) if state else None
@@ -288,7 +305,8 @@ def _refused(error: github.GithubException, where: str) -> Exception:
     if status >= 500:
         return Passing(f"GitHub answers {status}", _after(headers))
     what, advice = _ADVICE.get(status, (f"GitHub answers {status}", ""))
-    return AbprofError(f"{what}: {said}" if said else what, where=where, advice=advice)
+    kind = Gone if status in (404, 410) else AbprofError
+    return kind(f"{what}: {said}" if said else what, where=where, advice=advice)
 
 
 def _types(error: github.GithubException) -> set[str]:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from abprof.errors import AbprofError
 from abprof.publish.access import access
-from abprof.publish.patience import Passing, TooLong
+from abprof.publish.patience import Gone, Passing, TooLong
 from abprof.publish.state import Found, parse
 
 try:
@@ -72,7 +72,8 @@ class Hub:
                 if len(some) < _PAGE:
                     break
                 page += 1
-            every |= {id: self._get(f"{notes}/{id}") for id in written if id not in every}
+            more = {id: self._there(f"{notes}/{id}") for id in written if id not in every}
+            every |= {id: one for id, one in more.items() if one}
             ours = [one for one in every.values() if one["author"]["id"] == self._mine and not one.get("system")]
             return [found for one in ours if (found := self._found(pr, one, key))]
 
@@ -87,11 +88,16 @@ class Hub:
         return self._written(pr, made)
 
     def state(self, pr: int, id: int, key: str) -> Found | None:
-        """A note as it is now."""
-        return self._asked(lambda: self._found(pr, self._get(f"{self._path}/{pr}/notes/{id}"), key), f"note {id}")
+        """A note as it is now; None where it is gone."""
+
+        def seen() -> Found | None:
+            one = self._there(f"{self._path}/{pr}/notes/{id}")
+            return self._found(pr, one, key) if one else None
+
+        return self._asked(seen, f"note {id}")
 
     def edit(self, pr: int, id: int, body: str) -> tuple[int, str]:
-        """Replace a note's text."""
+        """Replace a note's text. Raises Gone."""
         path = f"{self._path}/{pr}/notes/{id}"
         made = self._asked(
             lambda: self._gate.http_put(path, post_data={"body": body}, obey_rate_limit=False),
@@ -102,12 +108,25 @@ class Hub:
     def minimise(self, node: str) -> None:
         """Fold a note away as outdated: its text without the hidden line, behind a summary."""
         pr, _, id = node.partition("/")
-        before = self._asked(lambda: str(self._get(f"{self._path}/{pr}/notes/{id}")["body"]), f"note {id}")
+        note = self._asked(lambda: self._there(f"{self._path}/{pr}/notes/{id}"), f"note {id}")
+        if note is None:
+            return
+        before = str(note["body"])
         kept = before.rstrip().rpartition("\n<!-- abprof:v1 ")[0] or before
         self.edit(int(pr), int(id), f"<details><summary>abprof: outdated</summary>\n\n{kept.rstrip()}\n\n</details>\n")
 
     def _get(self, path: str, **query: Any) -> Any:
         return self._gate.http_get(path, query_data=query, obey_rate_limit=False)
+
+    def _there(self, path: str) -> dict[str, Any] | None:
+        """A note, or None for one that somebody has deleted."""
+        try:
+            found: dict[str, Any] = self._get(path)
+        except gitlab.GitlabHttpError as error:
+            if error.response_code == 404:
+                return None
+            raise
+        return found
 
     def _found(self, pr: int, note: dict[str, Any], key: str) -> Found | None:
         state = parse(note["body"], key)
@@ -144,7 +163,8 @@ class Hub:
             what = "GitLab limits the rate" if status == 429 else f"GitLab answers {status}"
             return Passing(what, float(after) if after.isdigit() else None)
         what, advice = _ADVICE.get(status, (f"GitLab answers {status}", ""))
-        return AbprofError(f"{what}: {said}" if said else what, where=where, advice=advice)
+        kind = Gone if status == 404 else AbprofError
+        return kind(f"{what}: {said}" if said else what, where=where, advice=advice)
 
 
 _ADVICE = {

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from abprof.errors import AbprofError
 from abprof.publish.github import Hub
-from abprof.publish.patience import patiently
+from abprof.publish.patience import Gone, Passing, patiently
 
 _LINE = re.compile(
     r"<!-- abprof-nightly:v1 key=(?P<key>[0-9a-f]{12}) night=(?P<night>\d{1,9}) alert=(?P<alert>[01]) -->"
@@ -51,7 +51,10 @@ def tell(hub: Hub, series: str, night: int, *, alert: bool, text: str, say: Call
             return "nothing: a newer night stands there"
         if best.body.rstrip() == body.rstrip():
             return f"nothing: it stands there, {best.url}"
-        hub.edit_issue(best.number, body)
+        try:
+            hub.edit_issue(best.number, body)
+        except Gone as error:  # deleted between the list and the edit: look again
+            raise Passing(error.line, 0.0) from None
         if alert and not best.alert:
             hub.post(best.number, shown)
         return best.url

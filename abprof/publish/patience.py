@@ -25,6 +25,10 @@ class TooLong(Exception):
     """The server finds the text too long."""
 
 
+class Gone(AbprofError):
+    """It was deleted, or the token may not see it: who saw it a moment ago looks again."""
+
+
 def patiently(do: Callable[[], T], say: Callable[[str], None]) -> T:
     """`do` again where it may pass, with an end to the patience. Raises AbprofError."""
     for attempt in range(1, TRIES + 1):

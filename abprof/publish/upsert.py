@@ -13,7 +13,7 @@ from typing import Protocol
 
 from abprof.errors import AbprofError
 from abprof.publish.notice import Notice
-from abprof.publish.patience import TooLong, patiently
+from abprof.publish.patience import Gone, TooLong, patiently
 from abprof.publish.state import Found, Policy, State, Step, state_of, step, wanted
 
 STEPS = 8  # after as many somebody else writes as fast as we do
@@ -35,10 +35,10 @@ class Hub(Protocol):
         """Make a comment: its id and address. Raises TooLong."""
 
     def state(self, pr: int, id: int, key: str) -> Found | None:
-        """A comment as it is now."""
+        """A comment as it is now; None where it is gone."""
 
     def edit(self, pr: int, id: int, body: str) -> tuple[int, str]:
-        """Replace a comment's text. Raises TooLong."""
+        """Replace a comment's text. Raises TooLong, and Gone for one that was deleted."""
 
     def minimise(self, node: str) -> None:
         """Fold a comment away as outdated."""
@@ -66,6 +66,7 @@ class _Post:
     def __init__(self, hub: Hub, pr: int, notice: Notice, key: str, policy: Policy, render: Render) -> None:
         self.hub, self.pr, self.notice, self.key, self.policy, self.render = hub, pr, notice, key, policy, render
         self.written: dict[int, str] = {}
+        self.gone: dict[int, Gone] = {}  # comments that could not be edited for it
         self.done = ""
         self.size = 0
 
@@ -77,6 +78,8 @@ class _Post:
             now = step(ours, live, head, post=wanted(self.policy, self.notice))
             for old in now.minimise:
                 self.hub.minimise(old.node)
+            if now.edit is not None and now.edit.id in self.gone:  # it is there, and this token may not write to it
+                raise self.gone[now.edit.id]
             if now.do == "nothing":
                 return self._ended(now, live, ours)
             self._write(now, head, ours)
@@ -102,6 +105,11 @@ class _Post:
                 self.done = "edited"
             else:
                 return
+        except Gone as error:
+            if now.edit is None:
+                raise
+            self.gone[now.edit.id] = error  # deleted between the look and the edit: look again
+            return
         except TooLong as error:
             if self.size == len(SIZES) - 1:
                 raise AbprofError(f"even the shortest comment is refused: {error}", where="GitHub") from None
