@@ -25,7 +25,7 @@ def toml(proposal: Proposal, workloads: str) -> str:
     lines = [] if workloads == "workloads" else [f"workloads = {_quoted(workloads)}", ""]
     if proposal.entry:
         lines += table(proposal.kernel, proposal.entry, proposal.why)
-    return "\n".join(["# docs/CONFIG.md has every key.", "schema = 1", *lines, ""]) if lines else ""
+    return "\n".join(["# docs/CONFIG.md has every key.", "schema = 1", "", *lines, ""]) if lines else ""
 
 
 def table(name: str, entry: PackageEntry, why: dict[str, str]) -> list[str]:

@@ -50,7 +50,7 @@ def adopt(wanted: Wanted) -> None:
     _write(root, made, overwrite=wanted.overwrite)
     for line in told:
         print(line)
-    _what_next(root, made)
+    _what_next(root, made, begun=bool(repo.ref_names(repository)))
 
 
 def _made(
@@ -137,7 +137,8 @@ def _write(root: Path, made: Made, *, overwrite: bool) -> None:
         print(f"wrote {runfolder.put(Path(os.path.normpath(root / name)), text.encode())}")
 
 
-def _what_next(root: Path, made: Made) -> None:
+def _what_next(root: Path, made: Made, *, begun: bool) -> None:
+    """The commands that follow. `begun`: the repository has a commit, which every side stands on."""
     from abprof import devices
 
     one = made.proposal.candidate
@@ -149,6 +150,8 @@ def _what_next(root: Path, made: Made) -> None:
     here = devices.choose(()).kind
     interpreted = one.kind == "triton" and here == "cpu"
     preset = " --preset smoke" if here == "cpu" else ""
+    if not begun:
+        print("First: git add --all && git commit -m 'Begin' (the repository has no commit yet)")
     print(f"Next: abprof .{where} --dry-run")
     if made.proposal.cuda and here == "cpu":
         print(f"then: abprof run .{where} --quick   (on a machine with a GPU and nvcc: its extension needs them)")

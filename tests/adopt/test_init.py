@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from abprof.cli import run_command_line
-from tests.adopt.repositories import EXTENSION, SINGLE, TRITON, WRAPPER, repository
-from tests.gitrepo import GitRepo
+from tests.adopt.repositories import ROWS, SINGLE, repository
+from tests.gitrepo import GitRepo, make_repo
 from tests.tinyrepo import ROOT, Done, abprof
 
-PLAIN = {"ops/__init__.py": "", "ops/rows.py": SINGLE["02-softmax.py"]}
-TWO = {"ops.py": SINGLE["02-softmax.py"] + "\n\ndef scaled(x):\n    return x / x.shape[0]\n"}
+PLAIN = {"ops/__init__.py": "", "ops/rows.py": ROWS}
+TWO = {"ops.py": ROWS + "\n\ndef scaled(x):\n    return x / x.shape[0]\n"}
 
 
 def init(repo: GitRepo, *args: str, home: Path) -> Done:
@@ -35,17 +35,9 @@ def next_command(said: str) -> list[str]:
     return next(line for line in said.splitlines() if line.startswith("Next: abprof ")).split()[2:]
 
 
-SHAPES = {
-    "single": SINGLE,
-    "triton": pytest.param(TRITON, marks=pytest.mark.slow),
-    "extension": pytest.param(EXTENSION, marks=pytest.mark.slow),
-    "plain": pytest.param(PLAIN, marks=pytest.mark.slow),
-}
-
-
-@pytest.mark.parametrize("files", SHAPES.values(), ids=SHAPES)
-def test_the_next_command_runs(tmp_path: Path, files: dict[str, str]) -> None:
-    repo = repository(tmp_path / "a repo", files)
+def test_the_next_command_runs(tmp_path: Path) -> None:
+    """Of one shape of repository; tests/adopt/test_page.py goes through the others."""
+    repo = repository(tmp_path / "a repo", SINGLE)
     done = init(repo, "--yes", home=tmp_path)
     assert (done.code, done.err) == (0, "")
     written = [line for line in repo.git("status", "--porcelain", "--untracked-files=all").splitlines() if line]
@@ -151,27 +143,27 @@ def test_a_run_finds_workloads_beside_the_repository(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_proposed_is_measured(tmp_path: Path) -> None:
-    """Both sides of a plain function, of a begun package, and of an extension that setup.py builds."""
-    for name, files, args in (
-        ("plain", PLAIN, ("--yes",)),
-        ("begun", {"README.md": "# new\n"}, ("--kernel", "rows")),
-        ("extension", {**EXTENSION, "scaled/ops.py": WRAPPER}, ("--yes",)),
-    ):
-        repo = repository(tmp_path / name, files)
-        assert init(repo, *args, home=tmp_path).code == 0
-        command = ("run", ".", "--quick", "--preset", "smoke", "--device", "cpu", "--json")
-        done = abprof(*command, cwd=repo.path, home=tmp_path)
-        assert done.code == 0, (name, done.err)
-        assert set(done.statuses("base").values()) == {"ok"}, (name, done.run["observations"])
-
-
-@pytest.mark.slow
-def test_a_triton_package_runs_in_the_interpreter(tmp_path: Path) -> None:
-    pytest.importorskip("triton")
-    repo = repository(tmp_path / "repo", TRITON)
-    assert init(repo, "--yes", home=tmp_path).code == 0
-    command = ("run", ".", "--quick", "--preset", "smoke", "--device", "cpu", "--json", "--set", "n_rows=4")
-    done = abprof(*command, cwd=repo.path, home=tmp_path, TRITON_INTERPRET="1")
+@pytest.mark.parametrize(
+    ("files", "args"), [(PLAIN, ("--yes",)), ({"README.md": "# new\n"}, ("--kernel", "rows"))], ids=["found", "begun"]
+)
+def test_what_was_proposed_is_measured(tmp_path: Path, files: dict[str, str], args: tuple[str, ...]) -> None:
+    repo = repository(tmp_path / "repo", files)
+    assert init(repo, *args, home=tmp_path).code == 0
+    command = ("run", ".", "--quick", "--preset", "smoke", "--device", "cpu", "--json")
+    done = abprof(*command, cwd=repo.path, home=tmp_path)
     assert done.code == 0, done.err
     assert set(done.statuses("base").values()) == {"ok"}, done.run["observations"]
+
+
+def test_a_repository_without_a_commit_is_told_to_make_one(tmp_path: Path) -> None:
+    repo = make_repo(tmp_path / "repo")
+    done = init(repo, "--kernel", "rows", home=tmp_path)
+    assert done.code == 0
+    assert "First: git add --all && git commit" in done.out, "a side stands on a commit, `.` too"
+
+
+def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", PLAIN)
+    done = init(repo, "--github", "--kernel", "rows", home=tmp_path)
+    assert (done.code, "--kernel: does not go with --github or --nightly" in done.err) == (2, True)
+    assert repo.git("status", "--porcelain") == ""

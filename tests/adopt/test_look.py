@@ -11,7 +11,7 @@ from abprof.adopt import look, scaffold, texts
 from abprof.adopt.facts import Candidate, Found
 from abprof.adopt.propose import Proposal, propose
 from abprof.config import parse_file
-from tests.adopt.repositories import EXTENSION, SINGLE, TRITON
+from tests.adopt.repositories import EXTENSION, ROWS, SINGLE, TRITON
 
 
 def found(files: dict[str, str]) -> Found:
@@ -62,6 +62,15 @@ def test_an_extension_that_setup_builds() -> None:
     assert '"a": draw("rows", "width"),\n' in made(EXTENSION)[1], "the docstring says so"
 
 
+@pytest.mark.parametrize(
+    ("made_by", "cuda"), [("CppExtension", False), ("CUDAExtension", True), ("cpp_extension.CUDAExtension", True)]
+)
+def test_torchs_extensions_are_found_like_any(made_by: str, cuda: bool) -> None:
+    setup = EXTENSION["setup.py"].replace('Extension("scaled_ext", ', f'{made_by}(name="scaled_ext", sources=')
+    one, proposal = first({**EXTENSION, "setup.py": setup})
+    assert (one.kind, proposal.cuda) == ("extension", cuda)
+
+
 def test_a_single_file_whose_name_no_import_could_spell() -> None:
     toml, workload = made(SINGLE)
     assert tomllib.loads(toml)["kernels"] == {"02-softmax": {"path": "02-softmax.py", "inputs": ["02-softmax.py"]}}
@@ -82,7 +91,7 @@ def test_a_file_that_is_no_python_is_told() -> None:
 
 
 def test_a_name_without_a_known_meaning_gets_no_reference() -> None:
-    files = {"ops.py": SINGLE["02-softmax.py"].replace("softmax", "frobnicate")}
+    files = {"ops.py": ROWS.lstrip().replace("softmax", "frobnicate")}
     workload = made(files)[1]
     assert "# WRITE: reference(case, inputs)" in workload
     assert "def check" not in workload, "that the sides agree is checked, and every report says that it is all"
@@ -118,7 +127,7 @@ def test_what_writes_to_an_argument_is_given_one() -> None:
 
 @pytest.mark.parametrize("name", ["src/acme/kernels/__init__.py", "src/acme/kernels/rows/__init__.py"])
 def test_a_namespace_package(name: str) -> None:
-    files = {"src/acme/kernels/__init__.py": "", name: "", "src/acme/kernels/rows.py": SINGLE["02-softmax.py"]}
+    files = {"src/acme/kernels/__init__.py": "", name: "", "src/acme/kernels/rows.py": ROWS.lstrip()}
     _, proposal = first(files)
     assert proposal.entry
     assert (proposal.entry.path, proposal.entry.import_) == ("src/acme/kernels", "acme.kernels")
@@ -130,7 +139,7 @@ def test_a_version_file_that_git_does_not_have_is_made() -> None:
     files = {
         "pyproject.toml": scm,
         "p/__init__.py": "from ._version import version\nfrom .ops import softmax\n",
-        "p/ops.py": SINGLE["02-softmax.py"],
+        "p/ops.py": ROWS.lstrip(),
     }
     _, proposal = first(files)
     assert proposal.entry
@@ -159,7 +168,7 @@ def test_an_autograd_function_that_nobody_wraps_is_applied() -> None:
 
 
 def test_in_our_own_layout_a_function_inside_is_asked_of_the_sides_package() -> None:
-    files = {"kernels/rows/__init__.py": "", "kernels/rows/inner.py": SINGLE["02-softmax.py"]}
+    files = {"kernels/rows/__init__.py": "", "kernels/rows/inner.py": ROWS.lstrip()}
     toml, workload = made(files)
     assert toml == ""
     assert 'softmax = import_module(".inner", kernel.__name__).softmax' in workload
@@ -192,9 +201,9 @@ def test_docstrings_tell_shapes(told: str, axes: str) -> None:
 
 
 def test_what_runs_on_import_is_told() -> None:
-    files = {"ops.py": SINGLE["02-softmax.py"] + "\n\nbench.run(print_data=True)\n"}
+    files = {"ops.py": ROWS.lstrip() + "\n\nbench.run(print_data=True)\n"}
     _, proposal = first(files)
-    assert [note.partition(" ")[0] for note in proposal.notes] == ["ops.py:12"]
+    assert [note.partition(" ")[0] for note in proposal.notes] == ["ops.py:11"]
     assert "bench.run(print_data=True)" in proposal.notes[0]
 
 

@@ -24,6 +24,7 @@ def example(root: Path) -> Path:
         "kernels/rmsnorm/__init__.py",
         "kernels/rmsnorm/rmsnorm.c",
         "workloads/rmsnorm.py",
+        "workloads/softmax.py",
     ]
     for name, text in blocks:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -74,6 +75,17 @@ def test_example_runs_is_right_and_is_timed(built: Side) -> None:
     proved: wire.Proved = built.ask(wire.Prove())
     assert (proved.ok, proved.reason) == (True, "")
     assert {a["name"] for a in proved.artefacts} >= {"abprof_side.rmsnorm", "rmsnorm.so"}
+
+
+def test_the_shortest_one_is_short_and_judges(tmp_path: Path) -> None:
+    root = example(tmp_path / "repository")
+    file = root / "workloads" / "softmax.py"
+    assert len(file.read_text().splitlines()) < 25
+    (root / "kernels" / "softmax.py").write_text("from torch import softmax\n")
+    with side(root / "kernels", "softmax", [file], tmp_path / "place") as worker:
+        assert [names for names, _ in worker.ask(wire.Describe("softmax")).presets["smoke"]] == [["rows"], ["width"]]
+        assert worker.open("softmax", {"rows": 8, "width": 32}).status == "ok"
+        assert worker.check().ok
 
 
 @pytest.mark.parametrize(
