@@ -40,7 +40,7 @@ def planned(config: Config, view: View) -> Iterator[tuple[State, Place, Path]]:
         with session.worktrees(place, f"{place.id}-bisect", view) as trees:
             head = make_plan(place, trees, Path(logs), view, dry=True).head
             copy_workloads(Path(trees[0].path).parent / WORKLOADS, Path(logs) / WORKLOADS)
-        yield _state(config, place, good, bad, head), place, Path(logs) / WORKLOADS
+        yield _state(place, good, bad, head), place, Path(logs) / WORKLOADS
 
 
 def folder_of(of: State, place: Place, workloads: Path) -> tuple[State, Path]:
@@ -122,7 +122,7 @@ def _advice(place: Place, good: Side, bad: Side) -> str:
     return f"their merge base is: abprof bisect {common[:10]} {bad.spec}"
 
 
-def _state(config: Config, place: Place, good: Side, bad: Side, head: Run) -> State:
+def _state(place: Place, good: Side, bad: Side, head: Run) -> State:
     cells = tuple(cell for cell in head.cells if cell.kernel and not cell.skip)
     if not cells:
         raise AbprofError("no cell can be measured here", where="abprof bisect", advice="abprof list says why")
@@ -135,13 +135,13 @@ def _state(config: Config, place: Place, good: Side, bad: Side, head: Run) -> St
     }
     by_commit = {link.commit: link for link in links}
     histories = {kernel: History(good.commit, by_commit, held) for kernel, held in holds.items()}
-    asked = {field.name: getattr(config, field.name) for field in msgspec.structs.fields(Asked)}
+    asked = {field.name: getattr(place.config, field.name) for field in msgspec.structs.fields(Asked)}
     return State(
         began=datetime.now(UTC).isoformat(timespec="seconds"),
         asked=Asked(**{**asked, "repo": str(place.root)}),
         good=good.commit,
         bad=bad.commit,
-        labels={good.commit: good.label, bad.commit: bad.label},
+        labels={side.commit: side.label for side in (good, bad)},
         cells=tuple(kernels),
         threshold={cell.id: head.settings.threshold_of(cell.id) for cell in cells},
         kernels=kernels,

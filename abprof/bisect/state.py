@@ -30,7 +30,7 @@ class Asked(Record, frozen=True, kw_only=True):
     python: dict[str, str] = {}
     threshold: float | None = None
     margin: float | None = None
-    budget: float = 0.0  # seconds, of one step; 0: abprof.toml's, or ten minutes
+    budget: float  # seconds, of one step
     seed: int = 0
     timeout: float = 120.0
     build_timeout: float = 1800.0

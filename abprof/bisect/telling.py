@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from abprof import stats
 from abprof.bisect.search import Answer, Finding
-from abprof.bisect.state import State
+from abprof.bisect.state import Given, State
+
+_SAID = {"below": "no", "above": "yes", "between": "yes, though not by the whole", "unclear": "unclear"}
+_NAMED = 12  # commits of a range that are named
 
 
 def name(of: State, commit: str) -> str:
-    """A commit for people."""
-    subject = of.subject(commit) or of.labels.get(commit, "")
-    return f"{commit[:10]}{f' ({subject})' if subject else ''}"
+    """A commit for people: its first digits, with the first line of its message or how it was asked for."""
+    known = of.subject(commit) or of.labels.get(commit, "")
+    return f"{commit[:10]} ({known})" if known and known != commit[:10] else commit[:10]
+
+
+def asked(given: Given) -> str:
+    """What a step asked of a row."""
+    return f"slower by more than {stats.percent(given.cut):.2f} %?"
 
 
 def in_words(answer: Answer) -> str:
     """An answer for people."""
     if answer.said == "cannot":
         return f"cannot be measured there ({answer.reason})"
-    numbers = "no interval yet"
-    if answer.theta is not None and answer.low is not None and answer.high is not None:
-        numbers = "{:+.2f} % of time [{:+.2f}, {:+.2f}]".format(
-            *map(stats.percent, (answer.theta, answer.low, answer.high))
-        )
-    words = {
-        "below": "not the slow one",
-        "above": "slow",
-        "between": "slow, though not by the whole",
-        "unclear": "unclear",
-    }
-    return f"{words[answer.said]}{f' ({answer.reason})' if answer.reason else ''}, {numbers}"
+    return f"{_SAID[answer.said]}{f' ({answer.reason})' if answer.reason else ''}, {numbers(answer)}"
+
+
+def numbers(answer: Answer) -> str:
+    """The change of time with its interval."""
+    if answer.theta is None or answer.low is None or answer.high is None:
+        return answer.reason or "no interval yet"
+    found = map(stats.percent, (answer.theta, answer.low, answer.high))
+    return "{:+.2f} % of time [{:+.2f}, {:+.2f}]".format(*found)
 
 
 def decided(of: State) -> bool:
@@ -44,19 +49,20 @@ def result(of: State) -> list[str]:
     for found in of.found:
         lines += [f"{found.row.label}: {_sentence(of, finding)}" for finding in found.findings]
         if not found.findings:
-            ends = next(one.answer for one in of.steps[0].rows if one.row == found.row)
-            lines.append(f"{found.row.label}: nothing changed, not slower: {in_words(ends)}")
+            ends = next(one for one in of.steps[0].rows if one.row == found.row)
+            lines.append(f"{found.row.label}: nothing changed. {asked(ends).capitalize()} {in_words(ends.answer)}")
     return lines
 
 
 def _sentence(of: State, finding: Finding) -> str:
-    last, count = name(of, finding.commits[-1]), len(finding.commits)
-    numbers = in_words(finding.answer)
+    last, parent, count = name(of, finding.commits[-1]), finding.parent[:10], len(finding.commits)
+    change = numbers(finding.answer)
     if finding.kind == "culprit":
         undone = f"; taken back by {name(of, finding.undone)}" if finding.undone else ""
-        return f"{last} made it slower than its parent {finding.parent[:10]}: {numbers}{undone}"
+        return f"{last} made it slower than its parent {parent}: {change}{undone}"
     if finding.kind == "range":
-        return f"one of {count} commits after {finding.parent[:10]} up to {last} made it slower: {numbers}"
+        which = f" ({', '.join(commit[:10] for commit in finding.commits)})" if count <= _NAMED else ""
+        return f"one of {count} commits after {parent} up to {last} made it slower: {change}{which}"
     if finding.kind == "doubtful":
-        return f"the steps lead to {last}, which is not confirmed against {finding.parent[:10]}: {numbers}"
-    return f"undecided after {finding.parent[:10]} up to {last}: {numbers}"
+        return f"the steps lead to {last}, which is not confirmed against {parent}: {change}"
+    return f"undecided after {parent} up to {last}: {change}"

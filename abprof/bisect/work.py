@@ -14,7 +14,7 @@ from abprof.bisect import rule, state, step
 from abprof.bisect.lineage import History
 from abprof.bisect.search import Answer, Ask, Finding, Steps, explore
 from abprof.bisect.state import Found, Given, Row, State, Step
-from abprof.bisect.telling import in_words, name
+from abprof.bisect.telling import asked, in_words, name
 from abprof.errors import AbprofError
 from abprof.estimate import span
 from abprof.view import View
@@ -102,7 +102,7 @@ def _step(of: State, asks: Mapping[Row, Ask], folder: Path, view: View) -> Step:
     if run.status == "interrupted":
         raise KeyboardInterrupt
     for one in given:
-        view.say(f"  {one.row.label}: {in_words(one.answer)}")
+        view.say(f"  {one.row.label}: {asked(one)} {in_words(one.answer)}")
     if not of.steps:
         _require(given)
     return Step(

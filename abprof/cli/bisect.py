@@ -135,6 +135,9 @@ def _go_on(begun: State, folder: Path, options: Mapping[str, Any], view: View) -
     except KeyboardInterrupt:
         view.warn(f"interrupted; abprof bisect --resume {folder} goes on")
         return Exit.INTERRUPTED
+    except AbprofError:
+        view.warn(f"abprof bisect --resume {folder} goes on from the last step that was finished")
+        raise
     with while_read():
         print(_as_json(done, folder) if options["json"] else "\n".join([*pages.lines(done), *telling.result(done)]))
     view.say(f"kept in {folder}: report.html, report.md, bisect.json, steps/")

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from abprof import runfolder, stats
 from abprof.bisect import telling
 from abprof.bisect.search import Answer
-from abprof.bisect.state import Given, Row, State
+from abprof.bisect.state import Given, Row, State, Step
 
 from .html import _part
 from .pages import environment
@@ -69,7 +69,7 @@ def _graph(of: State, row: Row) -> Graph:
         level, answer = levels.get(step.base), given.answer
         if level is not None and answer.theta is not None:
             levels[step.commit] = level + answer.theta
-        points[step.commit] = _point(of, step.commit, places[step.commit], given, step.run, level)
+        points[step.commit] = _point(of, step, given, places[step.commit], level)
     known = [pct for point in points.values() for pct in (point.pct, point.low, point.high) if pct is not None]
     low, high = min([0.0, *known]), max([_LEAST, *known])
     edge = (high - low) * 0.04
@@ -77,14 +77,23 @@ def _graph(of: State, row: Row) -> Graph:
     return Graph(row, ordered, len(places), low - edge, high + edge)
 
 
-def _point(of: State, commit: str, place: int, given: Given, run: str, level: float | None) -> Point:
-    answer = given.answer
+def _point(of: State, step: Step, given: Given, place: int, level: float | None) -> Point:
+    commit, answer = step.commit, given.answer
     numbers: Mapping[str, float | None] = {}
     if level is not None and answer.theta is not None and answer.low is not None and answer.high is not None:
         bounds = (stats.percent(level + bound) for bound in (answer.theta, answer.low, answer.high))
         numbers = dict(zip(("pct", "low", "high"), bounds, strict=True))
     kind = "culprit" if commit in _culprits(of, given.row) else _kind(answer)
-    return Point(commit, place, telling.name(of, commit), telling.in_words(answer), kind, run, **numbers)
+    return Point(commit, place, telling.name(of, commit), _said(step.base, answer), kind, step.run, **numbers)
+
+
+def _said(base: str, answer: Answer) -> str:
+    words = {
+        "below": "not slower than {}",
+        "above": "slower than {}",
+        "between": "slower than {}, though not by the whole",
+    }
+    return words.get(answer.said, f"{answer.said}: {answer.reason}").format(base[:10])
 
 
 def _kind(answer: Answer) -> str:
@@ -99,6 +108,7 @@ def _culprits(of: State, row: Row) -> set[str]:
 # ---------------------------------------------------------------- terminal
 
 
+_KEY = "  @ culprit; + slower than what it was asked against, o not; ? open; x cannot be measured"
 _MARKS = {"good": "o", "slow": "+", "open": "?", "cannot": "x", "culprit": "@"}
 
 
@@ -108,9 +118,7 @@ def lines(of: State) -> list[str]:
 
 
 def _lines(graph: Graph) -> list[str]:
-    found = [
-        f"{graph.row.label}: change of time against the good end (o not slow, + slow, @ culprit, ? open, x no number)"
-    ]
+    found = [f"{graph.row.label}: change of time against the good end", _KEY]
     before = -1
     for point in graph.points:
         if before >= 0 and point.place > before + 1:
@@ -152,6 +160,7 @@ def write(folder: Path, of: State) -> None:
             graphs=graphs(of),
             picture=picture,
             name=lambda commit: telling.name(of, commit),
+            asked=telling.asked,
             words=telling.in_words,
             code=code,
             style=Markup(_part("report.css") + _part("bisect.css")),  # noqa: S704 - abprof's own

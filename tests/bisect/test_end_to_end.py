@@ -13,6 +13,7 @@ import pytest
 from tests.bisect.histories import SCENARIO, Story
 from tests.simulated.lab import Lab, Result, loose
 from tests.simulated.planted import load
+from tests.simulated.scenario import Noise
 
 SLOW = 1.03
 
@@ -137,6 +138,17 @@ def test_cells_with_culprits_of_their_own(tmp_path: Path) -> None:
     result = story.lab.abprof("bisect", "--from-run", str(compared.folder), "--json")
     assert (result.code, story.culprits(result)) == (0, [commits[2], commits[5]]), result.err
     assert [found["row"]["cell"] for found in loose(result)["found"]] == ["w/case=a", "w/case=b"]
+
+
+@pytest.mark.slow
+def test_what_is_never_certain_is_not_guessed(tmp_path: Path) -> None:
+    """Processes that differ by far more than the change: at the last planned look the ends are open, and nothing is named."""
+    story = Story(tmp_path, replace(SCENARIO, noise=[Noise(epoch=0.3)]))
+    commits = story.line([1.0, SLOW])
+    result = story.told().bisect(commits[0], commits[-1], "--json")
+    assert (result.code, story.culprits(result)) == (4, []), result.err
+    (finding,) = loose(result)["found"][0]["findings"]
+    assert (finding["kind"], finding["answer"]["said"], finding["answer"]["epochs"]) == ("open", "unclear", 32)
 
 
 # ---------------------------------------------------------------- interrupted

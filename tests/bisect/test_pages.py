@@ -30,7 +30,7 @@ def begun(world: World, bad: str) -> State:
     links = tuple(history.links.values())
     return State(
         began="2026-01-01T00:00:00+00:00",
-        asked=Asked(repo="/repo", workloads_from="/workloads"),
+        asked=Asked(repo="/repo", workloads_from="/workloads", budget=600.0),
         good=history.good,
         bad=bad,
         labels={history.good: "v1.0", bad: "main"},
