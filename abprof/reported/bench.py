@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from abprof import __version__, environment, plan, proc
+from abprof import __version__, contain, environment, plan, proc
 from abprof.errors import AbprofError
 from abprof.model import SCHEMA, Arm, Cell, Checkout, Command, Run, Setup, Workload
 from abprof.place import Place
@@ -46,8 +46,9 @@ def ready(place: Place, trees: Sequence[Checkout], logs: Path, view: View, again
     mode = environment.mode(place.config.env, os.environ)
     env, withheld = environment.clean(os.environ, mode, place.file.environment.allow)
     env |= place.file.environment.set
-    stands = {tree.side.id: _stand(place, tree, command, env) for tree in trees}
-    notes = (*place.notes, *_unlike(trees, command.argv))
+    wall, not_contained = _wall(place, mode)
+    stands = {tree.side.id: _stand(place, tree, command, env, wall) for tree in trees}
+    notes = (*place.notes, *_unlike(trees, command.argv), *not_contained)
     for line in notes:
         view.say(line)
     for stand in stands.values():
@@ -60,7 +61,7 @@ def ready(place: Place, trees: Sequence[Checkout], logs: Path, view: View, again
     cells = again.cells if again else plan.select(_cells(first), place.config.only)
     arms = _arms(place, cells)
     every = tuple({arm.id: arm for row in arms.values() for arm in row}.values())
-    head = again.run if again else _head(place, command, cells, every, notes, withheld)
+    head = again.run if again else _head(place, command, cells, every, notes, withheld, wall)
     names = frozenset(name for ended in first.values() for name in ended.readings.times)
     return Bench(head, stands, arms, names, logs, place.config.timeout)
 
@@ -79,14 +80,23 @@ def _command(place: Place) -> Command:
     return Command(argv=place.config.command, build=entry.build, env=entry.env)
 
 
-def _stand(place: Place, tree: Checkout, command: Command, env: dict[str, str]) -> Stand:
+def _wall(place: Place, environment: str) -> tuple[contain.Wall | None, tuple[str, ...]]:
+    """What the command is started behind, and a line where `auto` would have it and it can't be. No worker tries a GPU behind it
+    here, so with one only --contain always contains. Raises AbprofError."""
+    wall, why = contain.chosen(place.config.contain, environment)
+    if wall is not None and place.device.kind == "cuda" and place.config.contain == "auto":
+        wall, why = None, "whether this GPU works in bubblewrap is not tried for a command; --contain always does"
+    return wall, (f"not contained: {why}",) if why else ()
+
+
+def _stand(place: Place, tree: Checkout, command: Command, env: dict[str, str], wall: contain.Wall | None) -> Stand:
     """The command on one side. Its caches are the side's own and last as long as the run."""
     own = Path(tree.path).parent / NAME / tree.side.id
     places = {"worktree": tree.path, "build_dir": str(own / "out"), "side": tree.side.id}
     (own / "out").mkdir(parents=True)
     extra = environment.fill(command.env, "abprof.toml [command.env]", **places)
     given = environment.worker(env, own / "caches", place.device.worker, extra)
-    return Stand(tree.side.id, filled(command.argv, places), given, Path(tree.path))
+    return Stand(tree.side.id, filled(command.argv, places), given, Path(tree.path), own, wall)
 
 
 def filled(argv: Sequence[str], places: dict[str, str]) -> tuple[str, ...]:
@@ -118,7 +128,8 @@ def _build(stand: Stand, command: Command, logs: Path, timeout: float, view: Vie
     argv, to = filled(command.build, places), log(logs, stand.side)
     view.say(f"{stand.side}: building")
     try:
-        code = proc.logged(argv, env=stand.env, cwd=stand.cwd, log=to, timeout=timeout)
+        around, env = stand.started(argv, network=True)  # it may fetch what it builds with
+        code = proc.logged(around, env=env, cwd=stand.cwd, log=to, timeout=timeout)
         why = f"exit code {code}" if code else ""
     except WorkerDied as died:
         why = died.reason
@@ -129,7 +140,7 @@ def _build(stand: Stand, command: Command, logs: Path, timeout: float, view: Vie
 
 
 def _build_dir(stand: Stand) -> str:
-    return str(stand.cwd.parent / NAME / stand.side / "out")
+    return str(stand.own / "out")
 
 
 # ---------------------------------------------------------------- what it measures
@@ -173,6 +184,7 @@ def _head(
     arms: tuple[Arm, ...],
     notes: tuple[str, ...],
     withheld: tuple[str, ...],
+    wall: contain.Wall | None,
 ) -> Run:
     config, text = place.config, shlex.join(command.argv)
     return Run(
@@ -190,7 +202,11 @@ def _head(
         cells=cells,
         machine=place.device.machine(),
         setup=Setup(
-            env=environment.mode(config.env, os.environ), timeout=config.timeout, build_timeout=config.build_timeout
+            env=environment.mode(config.env, os.environ),
+            contain=config.contain,
+            wall=wall.version if wall else "",
+            timeout=config.timeout,
+            build_timeout=config.build_timeout,
         ),
         versions={"abprof": __version__},
         withheld=withheld,

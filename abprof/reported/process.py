@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from abprof import proc
+from abprof.contain import Wall
 from abprof.model import Status
 from abprof.proc import WorkerDied, WorkerHung
 from abprof.reported.readings import Readings, read
@@ -22,6 +23,14 @@ class Stand:
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: Path  # the side's worktree
+    own: Path  # of its caches and builds
+    wall: Wall | None = None  # what it is started behind
+
+    def started(self, argv: Sequence[str], *, network: bool) -> tuple[Sequence[str], Mapping[str, str]]:
+        """A command of this side and its environment; behind the wall it writes to its worktree and its own folder."""
+        if self.wall is None:
+            return argv, self.env
+        return self.wall.around(argv, self.env, own=self.own, writable=[self.cwd], network=network)
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,8 @@ def run(stand: Stand, heading: str, log: Path, timeout: float) -> Ended:
     out.unlink(missing_ok=True)
     began = time.monotonic_ns()
     try:
-        code, last = proc.printing(stand.argv, env=stand.env, cwd=stand.cwd, out=out, log=log, timeout=timeout)
+        argv, env = stand.started(stand.argv, network=False)
+        code, last = proc.printing(argv, env=env, cwd=stand.cwd, out=out, log=log, timeout=timeout)
         ended = time.monotonic_ns()
     except WorkerDied as died:
         status: Status = "timeout" if isinstance(died, WorkerHung) else "crash"
@@ -55,6 +65,8 @@ def run(stand: Stand, heading: str, log: Path, timeout: float) -> Ended:
         said = _said(out)
         _note(log, said)
         out.unlink(missing_ok=True)
+    if stand.wall is not None and code > 128:  # how bubblewrap tells of a signal
+        code = 128 - code
     if code:
         return Ended("crash", f"{_ended(code)}{f': {last}' if last else ''}", Readings({}), began, ended)
     try:

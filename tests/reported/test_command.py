@@ -14,6 +14,7 @@ from tests.gitrepo import ENVIRONMENT, GitRepo, make_repo
 from tests.runs import HOSTILE
 from tests.simulated import warm
 from tests.tinyrepo import Done
+from tests.walls import needs_wall, wall
 
 # Each process tells its side in a file of the test's, and prints the side's own times.
 BENCH = """
@@ -208,3 +209,39 @@ def test_a_run_is_gone_on_with(repo: GitRepo) -> None:
         assert refused.code == 2
         assert "this run is of a command" in refused.err or "ncu" in refused.err
     assert abprof(repo, "run", "--resume", where, "--json").run["status"] == "complete"
+
+
+# Tries to write beside its own tree, where the other side's is, and to the repository.
+SPOILS = """
+import os, pathlib, signal, sys
+for place in [path / "planted" for path in sorted(pathlib.Path.cwd().parent.glob("s*")) if path != pathlib.Path.cwd()] + [
+    pathlib.Path(sys.argv[1]) / "planted"
+]:
+    try:
+        place.write_text("mine")
+        print("written", place, file=sys.stderr)
+    except OSError:
+        print("refused", place, file=sys.stderr)
+pathlib.Path("here").write_text("my own")
+print("sort,1.0")
+"""
+
+
+@needs_wall
+def test_a_command_of_a_stranger_writes_to_its_own_worktree_alone(repo: GitRepo) -> None:
+    repo.commit("spoils", {"bench.py": SPOILS})
+    mine = (sys.executable, "bench.py", str(repo.path))
+    done = run(repo, "--env", "clean", "--json", "--quick", command=mine)
+    assert done.run["setup"]["wall"] == wall().version
+    said = "".join(file.read_text() for file in (Path(done.run["run_dir"]) / "logs").glob("command-*.log"))
+    assert "written" not in said
+    assert said.count("refused") >= 4, "each side tried both, and ran to its end"
+    assert not (repo.path / "planted").exists()
+
+
+@needs_wall
+def test_a_contained_command_that_is_killed_is_told(repo: GitRepo) -> None:
+    repo.commit("dies", {"bench.py": "import os; os.abort()"})
+    done = run(repo, "--contain", "always")
+    assert done.code == 2
+    assert "killed by SIGABRT" in done.err
