@@ -89,7 +89,7 @@ def _alone(home: Path, job: Job, say: Say) -> Iterator[None]:
 def exists(tree: Path, package: Package) -> bool:
     """Whether a side, or a working tree, has this package: configured, a folder of kernels/ or a file there."""
     if package.path:
-        return (tree / package.path).exists()
+        return (tree / package.path).exists() or bool(package.build)  # a recipe may make it
     if package.module:
         return True
     folder = tree / "kernels" / package.name

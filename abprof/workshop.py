@@ -54,7 +54,7 @@ class Workshop:
         return wire.Mount(
             name=package.name,
             root=str(root),
-            module=package.module or f"abprof_side.{package.name}",
+            module=package.module or f"abprof_side.{_stem(package)}",
             build_dir=str(place / "out"),
             allowed=[str(place), checkout.path],
             forbidden=list(self.forbidden),
@@ -106,6 +106,11 @@ class Workshop:
         extra = environment.fill(package.env, f"abprof.toml [kernels.{package.name}.env]", **places)
         extra["ABPROF_BUILD_DIR"] = places["build_dir"]
         return environment.worker(self.env, place / "caches", self.device, extra)
+
+
+def _stem(package: Package) -> str:
+    """What a package without an import name is imported as: the folder or file that it lies in may bear another name."""
+    return Path(package.path).name.removesuffix(".py") or package.name
 
 
 def command(config: Config, side: str, cache: Path) -> tuple[str, ...]:

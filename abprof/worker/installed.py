@@ -16,20 +16,31 @@ _AT_START = tuple(sys.modules)
 
 
 @lru_cache(maxsize=8)
-def installed_from(sources: tuple[str, ...], own: tuple[str, ...], path: tuple[str, ...]) -> dict[str, str]:
+def installed_from(
+    sources: tuple[str, ...], own: tuple[str, ...], path: tuple[str, ...], package: str = ""
+) -> dict[str, str]:
     """Real path of a file -> its distribution, in words; of those distributions on the import `path` that were
-    installed from a folder or archive below `sources` and not below `own` (PEP 610), editable or not.
+    installed from a folder or archive below `sources` and not below `own` (PEP 610), editable or not, and of those that
+    are copies of the package: they hold `package`, its path below a folder of installed packages.
 
     `sources` and `own` end with a slash. What was imported when the worker started is left out.
     """
     found: dict[str, str] = {}
-    for distribution in metadata.distributions(path=list(path)) if sources else ():
-        origin = _origin(distribution)
-        if origin.startswith(sources) and not origin.startswith(own):
-            what = f"{distribution.metadata['Name']}, which was installed from {origin[:-1]}"
+    for distribution in metadata.distributions(path=list(path)) if sources or package else ():
+        origin = _origin(distribution) if sources else ""
+        from_sources = origin.startswith(sources) and not origin.startswith(own) if origin else False
+        if from_sources or (package and _holds(distribution, package)):
+            why = f"was installed from {origin[:-1]}" if from_sources else "is an installed copy of the package"
+            what = f"{distribution.metadata['Name']}, which {why}"
             files = distribution.files or ()
             found |= dict.fromkeys((os.path.realpath(str(distribution.locate_file(file))) for file in files), what)
     return {file: what for file, what in found.items() if file not in _at_start()} if found else {}
+
+
+def _holds(distribution: metadata.Distribution, package: str) -> bool:
+    """Whether it has this folder or module. The text is searched as it is: torch's has fifteen thousand lines."""
+    text = "\n" + (distribution.read_text("RECORD") or "")
+    return any(f"\n{package}{end}" in text for end in ("/", ".py,", ".so,", ".cpython-", ".abi3."))
 
 
 def _origin(distribution: metadata.Distribution) -> str:

@@ -24,6 +24,7 @@ class SideFinder(MetaPathFinder):
 
     What lies inside it is found along its own path, before hooks that map each submodule of an editable install. One
     that this side does not have is left to the other finders: should they bring it from elsewhere, the proof says so.
+    Of a namespace package other distributions have other parts, which are found after the side's.
     Extension modules that lie at the root are the side's too, as is all that does where the root is an installed
     release (`whole`); and so is what the root says of distributions (`importlib.metadata.version`).
     """
@@ -38,15 +39,28 @@ class SideFinder(MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         """The spec under the root, or None for every other name."""
         if fullname.startswith(self.top + "."):
-            return importlib.machinery.PathFinder.find_spec(fullname, path, target)
+            mine = [place for place in path or () if place.startswith(self.root)]
+            others = [place for place in path or () if place not in mine]
+            found = self._pinned(importlib.machinery.PathFinder.find_spec(fullname, mine, target), others)
+            return found or importlib.machinery.PathFinder.find_spec(fullname, others, target)
         if "." in fullname or (fullname != self.top and fullname in sys.stdlib_module_names):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, [self.root], target)
         if spec is None or not (fullname == self.top or self.whole or _is_extension(spec)):
             return None
-        if spec.origin is None and spec.submodule_search_locations is not None:
-            # A namespace package would go on looking along sys.path: pin it to this root.
-            spec.submodule_search_locations = [os.path.join(self.root, fullname)]  # noqa: PTH118
+        return self._pinned(spec, sys.path)
+
+    def _pinned(
+        self, spec: importlib.machinery.ModuleSpec | None, elsewhere: Sequence[str]
+    ) -> importlib.machinery.ModuleSpec | None:
+        """A namespace package keeps this side's portion first, then those that other distributions have of it now. Left
+        to itself it would look along all of the path again whenever that changes."""
+        if spec is None or spec.origin is not None or spec.submodule_search_locations is None:
+            return spec
+        mine = list(spec.submodule_search_locations)
+        others = importlib.machinery.PathFinder.find_spec(spec.name, elsewhere)
+        portions = (others.submodule_search_locations or ()) if others and others.origin is None else ()
+        spec.submodule_search_locations = [*mine, *(place for place in portions if place not in mine)]
         return spec
 
     def find_distributions(self, context: metadata.DistributionFinder.Context) -> Iterable[metadata.Distribution]:
@@ -76,6 +90,18 @@ def kernel_package(mount: wire.Mount) -> types.ModuleType:
             raise MissingPackage(f"{mount.name} does not exist on this side", name=mount.module) from error
         raise
     return importlib.import_module(mount.module)
+
+
+def owned(mount: wire.Mount) -> tuple[str, str]:
+    """(namespace, name): what the package is called below the namespace packages that it shares with others ("" for
+    none), as far as it was imported. A private mount is shared with nobody."""
+    if mount.module.startswith(PRIVATE + "."):
+        return "", mount.module
+    namespace: list[str] = []
+    rest = mount.module.split(".")
+    while len(rest) > 1 and getattr(sys.modules.get(".".join([*namespace, rest[0]]), sys), "__file__", "") is None:
+        namespace.append(rest.pop(0))
+    return ".".join(namespace), rest[0]
 
 
 def workload(name: str, file: str) -> types.ModuleType:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from abprof import wire
 from abprof.worker.given import HARNESS, INTERPRETER, SYSTEM, Given, folder, mapped_objects
 from abprof.worker.installed import installed_from
+from abprof.worker.mount import owned
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,40 @@ class Places:
         return "given" if library and path.startswith(given.linkable) else "outside"
 
 
+@dataclass(frozen=True)
+class _Names:
+    """The names of a side's own modules: the package's, and of those that lie beside it (in a namespace that it shares
+    with other distributions, or at the root of an installed release) what the side has."""
+
+    top: str
+    beside: str  # folder of what lies beside it; "" where that is not the side's
+    prefix: str  # "NAMESPACE." or ""
+
+    @classmethod
+    def of(cls, mount: wire.Mount) -> _Names:
+        namespace, name = owned(mount)
+        prefix = f"{namespace}." if namespace else ""
+        beside = os.path.join(mount.root, *namespace.split(".")) if namespace or mount.whole else ""  # noqa: PTH118
+        return cls(prefix + name, beside, prefix)
+
+    def __contains__(self, name: str) -> bool:
+        if name == self.top or name.startswith(self.top + "."):
+            return True
+        if not self.beside or not name.startswith(self.prefix):
+            return False
+        return _has(self.beside, name.removeprefix(self.prefix).partition(".")[0])
+
+    @property
+    def inside_site_packages(self) -> str:
+        """Where an installed copy has the package, "" for a private mount: those have no other name."""
+        return "" if self.top.startswith("abprof_side.") else self.top.replace(".", "/")
+
+
+@lru_cache(maxsize=4096)
+def _has(folder: str, name: str) -> bool:
+    return any(os.path.exists(os.path.join(folder, name + end)) for end in ("", ".py"))  # noqa: PTH110, PTH118
+
+
 def prove(
     mount: wire.Mount, given: Given, kernels: dict[str, str], judges: tuple[str, ...] = ()
 ) -> tuple[str, list[dict[str, str]]]:
@@ -62,24 +97,25 @@ def prove(
 
     A side's own are from `mount.allowed`. Of its environment are those of the interpreter, of the system's libraries
     (for shared objects), and what is in `given`, unless they lie in `mount.forbidden` (the user's checkout, other
-    sides' trees and builds, the caches under the home folder that all branches share), bear the package's name, or are
-    of a distribution that was installed from one of `mount.sources`. `kernels` are compiled kernels: name -> sha256.
+    sides' trees and builds, the caches under the home folder that all branches share), bear the package's name or that
+    of another module of the side's, or are of a distribution that was installed from one of `mount.sources` or is a copy
+    of the package. `kernels` are compiled kernels: name -> sha256.
     `judges` are folders of benchmarks that workloads wrap: what lies there judges, unless it bears the package's name.
     """
     own = _folders(tuple(mount.allowed))
     places = _places(own, _folders(tuple(mount.forbidden)), given)
-    top = mount.module if mount.module.startswith("abprof_side.") else mount.module.split(".")[0]
-    installed = installed_from(_folders(tuple(mount.sources)), own, tuple(sys.path))
+    names = _Names.of(mount)
+    installed = installed_from(_folders(tuple(mount.sources)), own, tuple(sys.path), names.inside_site_packages)
     found: list[dict[str, str]] = []
     reasons: list[str] = []
     wrapped = _folders(judges)
-    for name, path, standing in _modules(places, top, installed):
-        if path.startswith(wrapped) and not _is_of(top, name):
+    for name, path, standing in _modules(places, names, installed):
+        if path.startswith(wrapped) and name not in names:
             continue
         found.append(_artefact("module", name, path))
         if path in installed:
             reasons.append(f"module {name} is of {installed[path]}, outside this side's tree")
-        elif standing != "own" and (standing == "outside" or _is_of(top, name)):
+        elif standing != "own" and (standing == "outside" or name in names):
             reasons.append(f"module {name} was loaded from {path}, outside this side's tree")
     for path in mapped_objects():
         standing = places.standing(path, path, library=True)
@@ -93,22 +129,18 @@ def prove(
     return next(iter(reasons), ""), found
 
 
-def _modules(places: Places, top: str, installed: Container[str]) -> list[tuple[str, str, str]]:
+def _modules(places: Places, names: _Names, installed: Container[str]) -> list[tuple[str, str, str]]:
     """(name, real path of its file, how it stands) of every imported module, but those of the environment that neither
-    bear the package's name `top` nor are `installed`."""
+    bear one of the side's `names` nor are `installed`."""
     rows = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not file or not file.startswith("/"):  # a relative one is made up: torch.ops says "_ops.py"
             continue
         path, standing = places.of_module(file)
-        if (standing != "environment" or path in installed or _is_of(top, name)) and not _judges(name):
+        if (standing != "environment" or path in installed or name in names) and not _judges(name):
             rows.append((name, path, standing))
     return sorted(rows)
-
-
-def _is_of(top: str, name: str) -> bool:
-    return name == top or name.startswith(top + ".")
 
 
 def _judges(name: str) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import os
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -92,17 +94,55 @@ def test_a_real_name_is_found_before_path_and_hooks_at_every_depth(tmp_path: Pat
     assert all(file and file.startswith(str(roots[0])) for file in files)
 
 
-def test_a_namespace_package_is_pinned_to_its_side(tmp_path: Path) -> None:
-    """Without __init__.py Python would gather portions from all of sys.path, and again whenever that changes."""
-    side = write(tmp_path / "side", {"company/kernels/__init__.py": "WHO = 'side'"})
-    other = write(tmp_path / "other", {"company/kernels/__init__.py": "WHO = 'other'", "company/extra.py": ""})
-    sys.path.insert(0, str(other))
+def test_a_namespace_package_is_the_sides_first_and_others_after_it(tmp_path: Path) -> None:
+    """What other distributions have of it, and had when it was imported: a folder that comes to the path later is not
+    looked into."""
+    names = ("kernels/__init__.py", "deep/inner/__init__.py")
+    side = write(tmp_path / "side", {f"company/{name}": "WHO = 'side'" for name in names})
+    other = {f"company/{name}": "WHO = 'other'" for name in (*names, "extra.py", "deep/more.py")}
+    sys.path.insert(0, str(write(tmp_path / "other", other)))
     package: Any = kernel_package(mount(side, "company.kernels"))
+    inner: Any = importlib.import_module("company.deep.inner")
+    assert (package.WHO, inner.WHO) == ("side", "side")
+    others: list[Any] = [importlib.import_module(name) for name in ("company.extra", "company.deep.more")]
+    assert [module.WHO for module in others] == ["other", "other"]
+    sys.path.insert(0, str(write(tmp_path / "late", {"company/late.py": ""})))
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("company.late")
+
+
+def test_a_regular_package_of_the_same_name_does_not_hide_the_sides_namespace(tmp_path: Path) -> None:
+    side = write(tmp_path / "side", {"company/gpu/kernels.py": "WHO = 'side'"})
+    other = {f"company/{name}": "WHO = 'other'" for name in ("__init__.py", "gpu/__init__.py", "gpu/kernels.py")}
+    sys.path.insert(0, str(write(tmp_path / "other", other)))
+    package: Any = kernel_package(mount(side, "company.gpu.kernels"))
     assert package.WHO == "side"
-    for _ in range(2):
-        with pytest.raises(ModuleNotFoundError):
-            importlib.import_module("company.extra")
-        sys.path.append(str(other))
+
+
+def test_a_release_brings_all_its_modules_and_says_its_own_version(tmp_path: Path) -> None:
+    def files(who: str, version: str) -> dict[str, str]:
+        info = f"mypkg-{version}.dist-info/METADATA"
+        asks = "from importlib.metadata import version; import mypkg_extra, types; VERSION = version('mypkg')"
+        about = f"Metadata-Version: 2.1\nName: mypkg\nVersion: {version}\n"
+        return {"mypkg/__init__.py": asks, "mypkg_extra.py": f"WHO = {who!r}", info: about, "types.py": "1 / 0"}
+
+    side = write(tmp_path / "side", files("side", "2.0"))
+    sys.path.insert(0, str(write(tmp_path / "installed", files("installed", "1.0"))))
+    package: Any = kernel_package(dataclasses.replace(mount(side, "mypkg"), whole=True))
+    assert (package.VERSION, package.mypkg_extra.WHO) == ("2.0", "side")
+    (found,) = (d for d in metadata.distributions(path=[str(tmp_path / "installed")]) if d.metadata["Name"] == "mypkg")
+    assert found.version == "1.0", "who asks about a folder is answered about that folder"
+
+
+def test_extension_modules_at_the_root_are_the_sides_and_nothing_else_there(tmp_path: Path) -> None:
+    """As `setup.py build_ext --inplace` leaves them beside the package; a repository's root also holds setup.py, tests/."""
+    side = write(tmp_path / "side", {"mypkg/__init__.py": "", "setup.py": "1 / 0", "mypkg_c.abi3.so": "not a library"})
+    sys.path.insert(0, str(write(tmp_path / "other", {"mypkg_c.py": "", "setup.py": "WHO = 'other'"})))
+    kernel_package(mount(side, "mypkg"))
+    with pytest.raises(ImportError, match=rf"{side}/mypkg_c.abi3.so"):
+        importlib.import_module("mypkg_c")
+    setup: Any = importlib.import_module("setup")
+    assert setup.WHO == "other"
 
 
 @pytest.mark.parametrize("module", ["abprof_side.absent", "absent", "absent.deep", "mypkg.absent"])

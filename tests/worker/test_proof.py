@@ -402,3 +402,36 @@ def test_a_build_in_place_that_is_installed_where_it_was_built_is_named(
     load(modules, "my_ext", site / "my_ext.so")
     given = dataclasses.replace(mount(tmp_path), sources=[str(tmp_path / "checkout")])
     assert proved(given, {})[0].startswith("module my_ext is of my_editable, which was installed from")
+
+
+@pytest.mark.parametrize("package", ["mypkg", "company.mypkg"])
+def test_an_installed_copy_of_the_package_is_no_sides_own_whatever_its_modules_are_called(
+    proved: Prover, tmp_path: Path, modules: dict[str, Path], monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    """The release of what is under test, beside torch: its extension module at the top level would serve every side."""
+    site, side = tmp_path / "site", tmp_path / "side"
+    monkeypatch.syspath_prepend(str(site))
+    proved.begin()
+    folder = package.replace(".", "/")
+    distribution(site, "my_release", "", f"{folder}/__init__.py", "mypkg_ext.py")
+    distribution(site, "another", "", "company/other/__init__.py", "mypkg_tools/__init__.py")
+    load(modules, package, side / folder / "__init__.py")
+    load(modules, "company.other", site / "company/other/__init__.py")
+    load(modules, "mypkg_tools", site / "mypkg_tools/__init__.py")
+    if "." in package:
+        space = ModuleType("company")
+        space.__path__ = [str(side / "company"), str(site / "company")]
+        monkeypatch.setitem(sys.modules, "company", space)
+        space.__file__ = None  # as of every namespace package
+    given = dataclasses.replace(mount(tmp_path), module=package, root=str(side))
+    assert proved(given, {})[0] == "", "another distribution's, of the same namespace too"
+    load(modules, "mypkg_ext", site / "mypkg_ext.py")
+    says = "module mypkg_ext is of my_release, which is an installed copy of the package, outside this side's tree"
+    assert proved(given, {})[0] == says
+    sys.modules.pop("mypkg_ext")
+    if "." in package:
+        (tmp_path / "build" / "company").mkdir(parents=True)
+        (tmp_path / "build" / "company" / "other.py").write_text("")
+        given = dataclasses.replace(given, root=str(tmp_path / "build"))
+        says = f"module company.other was loaded from {site / 'company/other/__init__.py'}, outside this side's tree"
+        assert proved(given, {})[0] == says, "which the side has"
