@@ -17,7 +17,9 @@ from abprof.workshop import Workshop
 
 _MOST_DEATHS = 3  # builders that may die of a case; then no more cases are called at build time
 _ERROR = re.compile(
-    r"(^|[\s:])(fatal error|error|Error|undefined reference|nvcc fatal|ptxas fatal|FAILED)\b.*", re.ASCII
+    r"(^|[\s:])(fatal error|error|Error|undefined reference|nvcc fatal|ptxas fatal|FAILED)\b.*"
+    r"|^[\w.]+(Error|Exception): .*",  # of a recipe in Python, which is a process of its own
+    re.ASCII,
 )
 
 Say = Callable[[str, str], None]  # (job's name, line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 from abprof.errors import AbprofError
@@ -18,10 +19,35 @@ def state_dir() -> Path:
     return _folder("ABPROF_STATE_DIR", "user_state_path")
 
 
+def home() -> Path | None:
+    """What the user's home folder is called; None for a container's user without a name and without $HOME."""
+    try:
+        found = Path.home()
+    except RuntimeError:
+        return None
+    return found if found.is_absolute() else None
+
+
+def _homeless(variable: str) -> Path:
+    """A folder of this user's own where temporary files are. Raises AbprofError for one that is somebody else's: anybody
+    can make one of that name."""
+    path = Path(tempfile.gettempdir()) / f"abprof-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.is_symlink() or path.stat().st_uid != os.getuid():
+        raise AbprofError(
+            "there is no home folder, and this one is another user's", where=str(path), advice=f"set {variable}"
+        )
+    return path
+
+
 def _folder(variable: str, default: str) -> Path:
     import platformdirs
 
-    path = Path(os.environ.get(variable) or getattr(platformdirs, default)("abprof")).absolute()
+    there = home()
+    if os.environ.get(variable) or (there and there.is_dir()):
+        path = Path(os.environ.get(variable) or getattr(platformdirs, default)("abprof")).absolute()
+    else:
+        path = _homeless(variable) / default.split("_")[1]
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -203,5 +203,5 @@ def sources(place: Place) -> tuple[str, ...]:
 
 def forbidden(place: Place) -> tuple[str, ...]:
     """Folders from which nothing but a side's own files may be loaded: these, and the caches that all branches share."""
-    home = Path.home()
-    return (*sources(place), *(str(home / name) for name in (".cache", ".triton", ".local")))
+    home = paths.home()
+    return (*sources(place), *(str(home / name) for name in (".cache", ".triton", ".local") if home))

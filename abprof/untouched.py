@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
+from abprof import paths
 from abprof.model import Build, Checkout, Touched
 
 MOST = 100_000  # files that are watched; of what is beyond nothing is known
@@ -109,9 +110,10 @@ class Watch:
 def elsewhere(repository: Path, git: Path, runs_dir: Path, environ: Mapping[str, str]) -> list[Path]:
     """Where code that means ill would write, and nobody else does while a machine measures by itself: the repository, git's
     settings and hooks, results of other runs, and the first level of the home folder."""
-    home = Path(environ.get("HOME") or "~").expanduser()
+    home = Path(environ["HOME"]) if environ.get("HOME") else paths.home()
+    homes = [home, *(home / name for name in _IN_HOME)] if home else []
     older = sorted(runs_dir.glob("*/run.json"))[-200:]
-    return [repository, git, git / "hooks", git / "refs" / "heads", *older, home, *(home / name for name in _IN_HOME)]
+    return [repository, git, git / "hooks", git / "refs" / "heads", *older, *homes]
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -1,0 +1,132 @@
+"""Where abprof is run: as a user without a name, home or git identity, in repositories that are another's, large or partial."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.gitrepo import GitRepo
+from tests.repo.conftest import fingerprint
+from tests.simulated.lab import ROOT, Lab
+from tests.simulated.scenario import Scenario, Time, Workload
+
+LOAD = Workload(kernel="k", presets={"default": {"case": ["a"]}})
+SLOWER = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6), Time(factor=1.2, side="target")])
+QUICK = 4  # exit code: one epoch decides nothing
+NAMELESS = 54321  # no such user is in the system's list: as in a container that is given a number alone
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A temporary folder that every user may enter, unlike pytest's."""
+    top = Path(tempfile.mkdtemp(prefix="abprof-test-"))
+    top.chmod(0o777)
+    yield top
+    subprocess.run(["chmod", "-R", "u+w", str(top)], check=True)
+    shutil.rmtree(top)
+
+
+def as_nameless(argv: list[str], env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run by that user, where root runs the tests; else by this one."""
+    who = {"user": NAMELESS, "group": NAMELESS, "extra_groups": []} if os.geteuid() == 0 else {}
+    return subprocess.run(argv, env=env, cwd=cwd, capture_output=True, text=True, check=False, **who)  # type: ignore[call-overload]
+
+
+def reachable(env: dict[str, str], cwd: Path) -> str:
+    """An interpreter that that user may start: this one can lie in root's own home."""
+    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
+        try:
+            if as_nameless([python, "-P", "-c", "import abprof.session, msgspec, git"], env, cwd).returncode == 0:
+                return python
+        except OSError:
+            continue
+    pytest.skip("another user can start no Python here that has abprof's dependencies")
+
+
+def test_a_user_without_name_home_or_identity_in_a_read_only_repository_of_another(open_to_all: Path) -> None:
+    lab = Lab(open_to_all / "ünï code (1)", SLOWER)
+    repo, place = lab.repo.path, open_to_all / "place"
+    for folder in (place, place / "tmp"):
+        folder.mkdir()
+        folder.chmod(0o777)
+    lab.repo.write({"kernels/k/__init__.py": "WHO = 'mine'\n"})
+    subprocess.run(["chmod", "-R", "a-w", str(repo)], check=True)
+    lab.folder.chmod(0o777)  # the simulated workers leave their notes there
+    left_out = ("GIT_", "HOME", "ABPROF_CACHE", "ABPROF_STATE")
+    env = {name: value for name, value in lab.environment().items() if not name.startswith(left_out)}
+    env |= {"TMPDIR": str(place / "tmp"), "PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}"}
+    python = reachable(env, place)
+    env["ABPROF_WORKER"] = env["ABPROF_WORKER"].replace(sys.executable, python)
+    before = fingerprint(repo)
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        words = ("main", ".", "--quick", "--repo", str(repo), "--device", "simulated", *more)
+        return as_nameless([python, "-P", "-m", "abprof", *words], env, place)
+
+    done = run("--runs-dir", str(place / "runs"))
+    assert done.returncode == QUICK, done.stderr
+    assert "20.0 % slower" in done.stdout
+    refused = run()
+    assert refused.returncode == 2
+    assert refused.stderr.strip().splitlines()[-1] == (
+        f"abprof: {repo}/runs: cannot be written: Permission denied (--runs-dir names another place)"
+    )
+    assert fingerprint(repo) == before
+    if os.geteuid() == 0:  # else this user has a home
+        (kept,) = (place / "tmp").glob("abprof-*")
+        assert (kept.name, kept.stat().st_mode & 0o777) == (f"abprof-{NAMELESS}", 0o700)
+        assert {path.name for path in kept.iterdir()} == {"cache", "state"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the folder is made as another user")
+def test_a_folder_for_the_homeless_that_is_somebody_elses_is_refused(open_to_all: Path) -> None:
+    lab = Lab(open_to_all, SLOWER)
+    (open_to_all / f"abprof-{NAMELESS}").mkdir()
+    env = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}",
+        "TMPDIR": str(open_to_all),
+    }
+    argv = [reachable(env, open_to_all), "-P", "-m", "abprof", "list", "--repo", str(lab.repo.path)]
+    done = as_nameless(argv, env, open_to_all)
+    says = "there is no home folder, and this one is another user's (set ABPROF_CACHE_DIR)"
+    assert done.stderr.strip() == f"abprof: {open_to_all}/abprof-{NAMELESS}: {says}"
+    assert done.returncode == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["blobless", "shallow"])
+def test_a_partial_or_shallow_clone(tmp_path: Path, how: str) -> None:
+    """What a blobless clone lacks is fetched from where it was cloned, a folder here, into abprof's cache alone."""
+    lab = Lab(tmp_path, SLOWER)
+    for number in range(5):
+        lab.repo.commit("more", {"kernels/k/notes.txt": f"{number}\n" * 100})
+    lab.repo.git("config", "uploadpack.allowFilter", "true")
+    lab.repo.git("config", "uploadpack.allowAnySHA1InWant", "true")
+    clone = GitRepo(tmp_path / "clone of it")
+    kinds = {"blobless": ["--filter=blob:none"], "shallow": ["--depth=1", "--no-single-branch"]}
+    lab.repo.git("clone", "--quiet", *kinds[how], lab.repo.path.as_uri(), str(clone.path))
+    before = fingerprint(clone.path)
+    runs = ("--quick", "--repo", str(clone.path), "--device", "simulated", "--runs-dir", str(tmp_path / "runs"))
+    done = lab.command("origin/main", "origin/fast", *runs)
+    assert done.code == QUICK, done.err
+    assert [build.failure for build in done.run.builds] == [None, None]
+    assert fingerprint(clone.path) == before
+    gone = lab.command("origin/main~3", "origin/fast", *runs)
+    if how == "blobless":
+        assert gone.code == QUICK, gone.err
+        lab.repo.path.rename(tmp_path / "moved")
+        away = lab.command("origin/main~4", "origin/fast", *runs)
+        assert away.code == 2
+        assert "abprof: " in away.err.splitlines()[-1]
+        assert "Traceback" not in away.err
+    else:
+        assert (gone.code, "is not in this shallow clone" in gone.err) == (2, True)
