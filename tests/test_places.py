@@ -77,7 +77,7 @@ def test_a_user_without_name_home_or_identity_in_a_read_only_repository_of_anoth
     refused = run()
     assert refused.returncode == 2
     assert refused.stderr.strip().splitlines()[-1] == (
-        f"abprof: {repo}/runs: cannot be written: Permission denied (--runs-dir names another place)"
+        f"abprof: {repo}/runs: Permission denied (choose another place with --runs-dir)"
     )
     assert fingerprint(repo) == before
     if os.geteuid() == 0:  # else this user has a home
