@@ -14,6 +14,7 @@ from tests.simulated.scenario import Fault, Scenario, Time, Workload
 CASES = ["a", "bad", "c"]
 FAST = [Time(ns=20e6)]
 BAD = "w/case=bad"
+LIMIT = ("--timeout", "3s")  # a process must start within it on a busy machine, and what hangs costs as much, often
 PHASES = [("run", "k.run", "the kernel itself", 0.5)]
 
 
@@ -31,7 +32,7 @@ def run(folder: Path, planted: Scenario, *arguments: str) -> Result:
     """`abprof main fast` in a fresh laboratory; whatever happened, nothing may be left and nothing touched."""
     lab = Lab(folder, planted)
     before = lab.fingerprint()
-    result = lab.abprof("main", "fast", *(arguments or ("--timeout", "2s")))
+    result = lab.abprof("main", "fast", *(arguments or LIMIT))
     assert lab.left_behind() == []
     assert lab.fingerprint() == before
     assert "Traceback" not in result.err
@@ -56,10 +57,10 @@ ENDINGS: dict[tuple[str, str], tuple[str, str]] = {
     ("extra_key", "open"): ("crash", "unreadable answer"),
     ("wrong_id", "turn"): ("crash", "answer to request"),
     ("close", "turn"): ("crash", "closed its channel"),
-    ("hang", "open"): ("timeout", "no answer for 2 s"),
-    ("hang", "check"): ("timeout", "no answer for 2 s"),
-    ("stubborn", "turn"): ("timeout", "no answer for 2 s"),
-    ("sigstop", "turn"): ("timeout", "no answer for 2 s"),
+    ("hang", "open"): ("timeout", "no answer for 3 s"),
+    ("hang", "check"): ("timeout", "no answer for 3 s"),
+    ("stubborn", "turn"): ("timeout", "no answer for 3 s"),
+    ("sigstop", "turn"): ("timeout", "no answer for 3 s"),
     ("crash", "close"): ("ok", ""),
     ("hang", "close"): ("ok", ""),
     ("slow:0.3", "turn"): ("ok", ""),
@@ -120,7 +121,7 @@ def test_a_crashing_peer_or_variant_does_not_take_the_others_with_it(tmp_path: P
         peers=["lib"],
         variants=["v1", "v2"],
     )
-    result = run(tmp_path, planted, "--timeout", "1s")
+    result = run(tmp_path, planted, *LIMIT)
     for cell in ("w/case=a", "w/case=c"):
         assert result.status(cell, "peer:lib")[0] == "crash"
         assert result.status(cell, "target:v1")[0] == "timeout"
@@ -143,18 +144,22 @@ def test_a_cell_that_also_fails_at_build_time_fails_alone(tmp_path: Path, do: st
 @pytest.mark.slow
 @pytest.mark.parametrize("do", ["crash", "exit:2", "hang", "garbage"])
 def test_a_worker_that_cannot_start(tmp_path: Path, do: str) -> None:
-    """On one side, in every epoch: all of its cells are broken, and it is not waited for once a cell."""
+    """On one side, in every epoch: all of its cells are broken, and it is not waited for once a cell: five minutes."""
     planted = Scenario(
-        workloads={"w": Workload(kernel="k", presets={"default": {"case": [f"c{i}" for i in range(20)]}})},
+        workloads={
+            "w": Workload(
+                kernel="k", presets={"default": {"case": [f"c{i}" for i in range(100 if do == "hang" else 20)]}}
+            )
+        },
         times=FAST,
         faults=[Fault(do, "start", side="target", epoch=epoch) for epoch in range(1, 40)],
     )
     began = time.monotonic()
-    result = run(tmp_path, planted, "--timeout", "2s")
+    result = run(tmp_path, planted, *LIMIT)
+    assert time.monotonic() - began < 250
     assert set(result.table().values()) == {"broken"}
     assert result.status("w/case=c0", "base")[0] == "ok"
     assert result.status("w/case=c0", "target")[0] == ("timeout" if do == "hang" else "crash")
-    assert time.monotonic() - began < 60
 
 
 @pytest.mark.slow
@@ -193,7 +198,7 @@ def test_workloads_that_cannot_say_what_they_are_are_broken_and_the_others_go_on
     ways = {"raises": "crash_status", "exits": "exit:1", "crashes": "crash", "hangs": "hang", "babbles": "garbage"}
     loads = {name: Workload(kernel="k", presets={"default": {"case": ["a"]}}) for name in ("fine", *ways, "well")}
     faults = [Fault(do, verb, cell=name, text="as planted") for name, do in ways.items()]
-    result = run(tmp_path, Scenario(workloads=loads, times=FAST, faults=faults), "--timeout", "1s")
+    result = run(tmp_path, Scenario(workloads=loads, times=FAST, faults=faults), *LIMIT)
     table = result.table()
     assert (table.pop("fine/case=a"), table.pop("well/case=a")) == ("same", "same")
     assert sorted(cell.partition("/")[0] for cell in table) == sorted(ways)

@@ -19,7 +19,7 @@ from tests.simulated.scenario import Fault, Scenario
 
 TWO = replace(SPEEDS, workloads={"w": load(["slower", "same"])})
 OPTIONS = ("--env", "clean", "--autotune", "each-epoch", "--protocol", "seed", "--workloads-from", "target")
-LIMITS = ("--timeout", "3s", "--build-timeout", "2m")
+LIMITS = ("--timeout", "5s", "--build-timeout", "2m")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_rerun_is_set_up_as_the_run_was(tmp_path: Path) -> None:
     assert first.folder
     setup = first.run.setup
     assert (setup.env, setup.autotune, setup.workloads_from) == ("clean", "each-epoch", "target")
-    assert (setup.timeout, setup.build_timeout, set(setup.python)) == (3.0, 120.0, {"base", "target"})
+    assert (setup.timeout, setup.build_timeout, set(setup.python)) == (5.0, 120.0, {"base", "target"})
     before, _ = runfolder.read_blocks(first.folder)
     lab.set(replace(TWO, faults=[Fault("hang", "turn", cell="*slower*", side="target")]))
     again = lab.command("rerun", str(first.folder), "--only", "slower", "--repo", str(lab.repo.path))
@@ -50,7 +50,7 @@ def test_a_rerun_is_set_up_as_the_run_was(tmp_path: Path) -> None:
     added = after[len(before) :]
     assert {block.cell for block in added} == {"w/case=slower"}
     reasons = {block.outcomes["target"].reason for block in added if block.metric != SEED_METRIC}
-    assert reasons == {"no answer for 3 s"}
+    assert reasons == {"no answer for 5 s"}
     assert again.run.setup == setup
 
 

@@ -27,7 +27,7 @@ from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT = 240.0
+TIMEOUT = 600.0
 
 
 @dataclass(frozen=True)
