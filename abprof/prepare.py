@@ -180,17 +180,20 @@ def broken_workloads(ready: Plan) -> tuple[Observation, ...]:
 
 def workloads_folder(place: Place, trees: Sequence[Checkout], recorded: str = "") -> Path:
     """Where the judge comes from: the working tree, or --workloads-from. With CI set it is base's commit, like
-    abprof.toml, so that a pull request does not bring its own judge.
+    abprof.toml, so that a pull request does not bring its own judge; one that lies beside the repository is in no commit,
+    and stays where it is.
 
     It may be a file, where one workload alone was asked for by its path.
     A run that is gone on with takes the folder that judged it (`recorded`, its "PATH sha256:HEX"). Where that was a
     worktree which is gone, it is the one of the new worktrees that holds the same. Raises AbprofError.
     """
     name = place.file.workloads or "workloads"
-    in_ci = "base" if os.environ.get("CI") and place.sides[0].kind != "dist" else ""
+    own = Path(os.path.normpath(place.root / name))
+    in_commits = own.is_relative_to(place.root) and place.sides[0].kind != "dist"
+    in_ci = "base" if os.environ.get("CI") and in_commits else ""
     wanted = place.config.workloads_from or in_ci
     by_side = {checkout.side.id: Path(checkout.path) / name for checkout in trees}
-    folder = by_side.get(wanted) or (Path(wanted) if wanted else place.root / name)
+    folder = by_side.get(wanted) or (Path(wanted) if wanted else own)
     before, _, digest = recorded.rpartition(" sha256:")
     if digest and Path(before).exists():
         folder = Path(before)

@@ -192,3 +192,12 @@ def test_a_variable_of_the_file_or_the_shell_makes_other_builds(lab: Lab, monkey
     assert (cached(), cached()) == ({False}, {True})
     monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "RMS_TILE": "64"})
     assert cached() == {False}
+
+
+def test_in_ci_workloads_beside_the_repository_are_nobodys_commit(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = lab.repo.path.parent / "judges"
+    (lab.repo.path / "workloads").rename(beside)
+    lab.repo.commit("workloads move out", {"abprof.toml": 'workloads = "../judges"\n'})
+    lab.repo.git("branch", "--force", "fast")
+    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true"})
+    assert planned(lab)["workloads_from"].startswith(f"{beside} sha256:")
