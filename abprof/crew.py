@@ -40,7 +40,21 @@ class Crew:
         # Who starts first gets other memory: that alternates by epoch.
         self.start_order = tuple(self._posts) if epoch % 2 else tuple(reversed(self._posts))
         self._judge: Worker | None = None
+        self._adopted: set[str] = set()  # posts whose worker was ready before
         self._failed_starts: dict[str, list[WorkerDied]] = {id: [] for id in self._posts}  # since the last good one
+
+    def adopt(self, id: str, worker: Worker) -> None:
+        """Take a living worker of this post's build, of an earlier crew, in the place of starting one."""
+        self._workers[id] = worker
+        self._adopted.add(id)
+
+    def release(self, id: str) -> Worker | None:
+        """Give up the living worker at this post, for another crew; None where none lives."""
+        worker = self._workers.pop(id, None)
+        if worker is not None and not worker.alive:
+            worker.kill()
+            return None
+        return worker
 
     def is_for(self, posts: Sequence[Post], epoch: int) -> bool:
         """Whether this crew is the one that these posts of this epoch need."""
@@ -54,7 +68,7 @@ class Crew:
 
     def __enter__(self) -> Crew:
         try:
-            starting = [id for id in self.start_order if self._begin(id)]
+            starting = [id for id in self.start_order if id not in self._adopted and self._begin(id)]
             for id in starting:
                 self._receive_ready(id)
         except BaseException:  # ^C

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -67,26 +68,34 @@ class Shift:
 
 
 def epochs(
-    ground: Ground, wanted: Callable[[], set[str]], allocation: Allocation, *, first: int, done: int, budget: float
+    ground: Ground,
+    wanted: Callable[[], set[str]],
+    allocation: Allocation,
+    *,
+    first: int,
+    done: int,
+    budget: float,
+    relay: Relay | None = None,
 ) -> Iterator[Item]:
     """Blocks as they end, and what the workers had loaded and compiled.
 
     `wanted` says which cells need one more epoch; `allocation` knows what earlier epochs taught, and learns; `first` is
     the number of the next, and `done` how many of an earlier invocation count towards the first look. A further epoch
-    begins only if it fits into `budget` seconds.
+    begins only if it fits into `budget` seconds. A `relay` that is given is the caller's to end.
     """
     number, seen, crowded, quick = first, set[str](), set[str](), ground.run.settings.quick
     usual = dict[str, dict[str, float]]()
     todo = wanted() & ground.arms.keys()  # a rerun has cells that are not measured again
     seats = sum(len(ground.arms[cell]) for cell in todo)
     plan = Budget(budget, done, *turns.epoch_cost(ground.device.kind, seats))
-    with Relay(ground.shop, ground.device) as relay:
+    with contextlib.ExitStack() as stack:
+        crews = relay or stack.enter_context(Relay(ground.shop, ground.device))
         while todo:
             share = 1.0 if quick else plan.share()
             if number > first and (quick or not plan.affords(share)):
                 return
             start = time.monotonic()
-            epoch = Epoch(number, share, seen, crowded, usual, allocation, relay, quick or number == first + 1)
+            epoch = Epoch(number, share, seen, crowded, usual, allocation, crews, quick or number == first + 1)
             for item in _epoch(ground, epoch, todo):
                 if isinstance(item, Block) and _checked(item):
                     seen.add(item.cell)

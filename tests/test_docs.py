@@ -66,8 +66,8 @@ def follow(lab: Lab, command: str) -> Result:
     recorded = {name: str(ROOT / "tests" / "data" / "ncu" / name) for name in ("a.csv", "b.csv")}
     csv = {"BASE": "profile_dense_main", "TARGET": "profile_dense_optimize_ffa", "OUT": "out"}
     words = [
-        "--help"  # of a command: tests/reported runs them, and tests/test_releases.py releases
-        if word == "--" or word.startswith("dist:")
+        "--help"  # tests/reported runs commands, tests/watching watches, tests/test_releases.py compares releases
+        if word in {"--", "--watch"} or word.startswith("dist:")
         else str(folder / f"{csv[word[:-4]]}.csv")
         if word[:-4] in csv
         else str(folder)

@@ -28,6 +28,7 @@ DOORWAYS = {
     "pynvml": ("devices/cuda.py",),
     "sqlite3": ("history/index.py",),
     "typer": ("cli/",),
+    "watchdog": ("watching/saves.py",),
     "subprocess": ("proc/", "worker/bench.py"),
 }
 # Stages do not import each other: only the hallway knows the rooms.

@@ -19,7 +19,9 @@ from abprof.cli.variables import FromEnvironment, as_given
 from abprof.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
+    from abprof.config import Config
     from abprof.model import Run
+    from abprof.view import View
 
 _BESIDE_RESUME = {
     "resume": "",
@@ -31,7 +33,9 @@ _BESIDE_RESUME = {
     "verbose": "--verbose",
 }
 
+_NOT_WATCHED = {"epochs", "precision", "probe", "protocol", "sustained", "fail_on", "all_", "json", "dry_run"}
 _OF_WORKLOADS = {
+    "watch",
     "kernels",
     "workloads",
     "workloads_from",
@@ -176,6 +180,9 @@ def run(
     keep_worktrees: Annotated[
         bool, typer.Option("--keep-worktrees", help="Leave the worktrees for debugging.", rich_help_panel=PLACE)
     ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Again at every save, one epoch each, until ^C.", rich_help_panel=MEASURING)
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and an estimate.", rich_help_panel=OUTPUT)
     ] = False,
@@ -216,10 +223,30 @@ def _run(ctx: typer.Context, options: Mapping[str, Any]) -> int:
         _refuse_beside_command(ctx, command)
     config = config_from({**options, "command": command or ()}, sys.argv[1:])
     view = View(quiet=options["quiet"], verbose=options["verbose"])
+    if options["watch"]:
+        return _watch(ctx, config, view)
     if config.dry_run:
         return _show_plan(session.dry_run(config, view), options["json"], peers=options["peers"])
     finished, folder = session.run(config, view)
     return show(finished, folder, json=options["json"], everything=config.all)
+
+
+def _watch(ctx: typer.Context, config: Config, view: View) -> int:
+    from abprof.report import watched
+    from abprof.watching.loop import Answer, watch
+
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name) if param.name else None
+        if param.name in _NOT_WATCHED and source and source.name == "COMMANDLINE":
+            what = "--watch answers every save by one epoch"
+            raise AbprofError(what, where=param.opts[0], advice="leave it out, and confirm by a run")
+
+    def answer(found: Answer) -> None:
+        with while_read():
+            print("\n".join(watched.lines(found.run, found.before, found.seconds)), flush=True)
+
+    watch(config, view, answer)
+    return Exit.OK
 
 
 def _resume(ctx: typer.Context, options: Mapping[str, Any]) -> int:

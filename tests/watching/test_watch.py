@@ -1,0 +1,129 @@
+"""`abprof BASE . --watch`: every save is answered by one epoch of a fresh target beside the base that is kept."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from abprof.watching.saves import Saves
+from tests.simulated.lab import Lab
+from tests.simulated.processes import noted
+from tests.simulated.scenario import Fault, Scenario, Time, Workload
+
+LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}})
+EVEN = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)])
+
+
+def slower(factor: float) -> Scenario:
+    """A target that takes so many times as long in one of its cells."""
+    return Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6), Time(factor=factor, side="target", cell="*case=a")])
+
+
+class Watched:
+    """A watching abprof, and what it answers."""
+
+    def __init__(self, lab: Lab, process: subprocess.Popen[str]) -> None:
+        self.lab, self.process = lab, process
+
+    def answer(self) -> list[str]:
+        """The lines of the next answer, without the last, which tells the time."""
+        assert self.process.stdout
+        lines: list[str] = []
+        while not lines or not lines[-1].startswith("answered "):
+            line = self.process.stdout.readline()
+            assert line, (lines, self.process.stderr.read() if self.process.stderr else "")
+            lines.append(line.rstrip("\n"))
+        return lines[:-1]
+
+    def save(self, text: str) -> None:
+        self.lab.repo.write({"kernels/k/__init__.py": text})
+
+
+@contextmanager
+def watched(lab: Lab, *args: str) -> Iterator[Watched]:
+    """`abprof main . --watch`, ended by ^C at the end of the block: then nothing of it is left."""
+    process = lab.start("main", ".", "--watch", *args)
+    try:
+        yield Watched(lab, process)
+    finally:
+        process.send_signal(signal.SIGINT)
+        result = lab.finish(process)
+    assert result.code == 130
+    assert "Traceback" not in result.err
+    assert lab.left_behind() == []
+    assert result.folder is None, "no run is kept of it"
+
+
+def test_every_save_is_answered_beside_the_answer_before(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, EVEN)
+    lab.repo.write({"kernels/k/__init__.py": "WHO = 'edited'\n"})
+    with watched(lab) as it:
+        assert it.answer() == [
+            "w case=a: 0.0 % change, one epoch: nothing large seen",
+            "w case=b: 0.0 % change, one epoch: nothing large seen",
+        ]
+        started = len(noted(lab.scenario))
+        lab.set(slower(1.2))
+        it.save("WHO = 'slower'\n")
+        assert it.answer()[0] == (
+            "w case=a: 20.0 % slower, one epoch: worth confirming (before: 0.0 % change, one epoch: nothing large seen)"
+        )
+        # What was started for it: a builder and the target's worker. The base answers that answered before.
+        assert len(noted(lab.scenario)) - started == 2
+        lab.set(EVEN)
+        it.save("WHO = 'mended'\n")
+        assert it.answer()[0].startswith("w case=a: 0.0 % change")
+
+
+def test_a_save_that_breaks_the_kernel_is_answered_and_the_next_one_too(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, EVEN)
+    lab.repo.write({"kernels/k/__init__.py": "WHO = 'edited'\n"})
+    with watched(lab, "--only", "case=a") as it:
+        assert len(it.answer()) == 1
+        broken = Fault(do="crash_status", verb="open", side="target", text="no such tile")
+        lab.set(Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], faults=[broken]))
+        it.save("WHO = 'broken'\n")
+        (line,) = it.answer()
+        assert line.startswith("w: broken, crash: no such tile (before: 0.0 % change")
+        lab.set(EVEN)
+        it.save("WHO = 'whole'\n")
+        (line,) = it.answer()
+        assert line.startswith("w: 0.0 % change, one epoch: nothing large seen (before: broken")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ("main fast --watch", "main fast --watch: only the working tree changes with a save (abprof BASE . --watch)"),
+        ("main . --watch --epochs 4", "--epochs: --watch answers every save by one epoch"),
+        ("main . --watch --json", "--json: --watch answers every save by one epoch"),
+        ("main . --watch -- echo a,1", "--watch: goes with workloads, not with a command"),
+    ],
+)
+def test_what_cannot_be_watched_is_one_line(tmp_path: Path, args: str, said: str) -> None:
+    lab = Lab(tmp_path, EVEN)
+    words = args.split()
+    done = lab.command("--repo", str(lab.repo.path), "--device", "simulated", *words)
+    assert done.code == 2
+    assert said in done.err
+
+
+class Event:
+    def __init__(self, kind: str, path: str) -> None:
+        self.event_type, self.src_path = kind, path
+
+
+def test_reading_a_file_and_what_lies_beside_is_no_save(tmp_path: Path) -> None:
+    saves = Saves(tmp_path, (tmp_path / "runs",))
+    for kind, path in (("opened", "a.py"), ("closed_no_write", "a.py"), ("modified", "runs/x/run.json")):
+        saves.note(Event(kind, str(tmp_path / path)))
+    assert not saves._happened.is_set()
+    saves.note(Event("modified", str(tmp_path / "a.py")))
+    saves.note(Event("moved", str(tmp_path / "runs.py")))
+    assert saves.wait() <= saves._last
+    assert not saves._happened.is_set()
