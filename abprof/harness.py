@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import shutil
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from abprof.errors import AbprofError
 
 _SOURCE = Path(__file__).parent
 _FILES = ("__init__.py", "kit.py")
@@ -19,24 +23,59 @@ sys.exit(main())
 
 
 def install(cache: Path) -> Path:
-    """The script that starts a worker: CACHE/harness/HASH/run_worker.py. Made once per content, by rename."""
-    files = [_SOURCE / name for name in _FILES] + [
-        file for room in _ROOMS for file in sorted((_SOURCE / room).rglob("*.py"))
-    ]
-    digest = hashlib.sha256(_RUN.encode())
-    for file in files:
-        digest.update(f"{file.relative_to(_SOURCE)}\0".encode() + file.read_bytes())
+    """The script that starts a worker: CACHE/harness/HASH/run_worker.py. Made once per content, by rename.
+
+    A copy that holds anything else than the source (code under test may have written to it) is put away and made anew.
+    """
+    files = {"run_worker.py": _RUN.encode()}
+    for file in [_SOURCE / name for name in _FILES] + [f for room in _ROOMS for f in (_SOURCE / room).rglob("*.py")]:
+        files[f"abprof/{file.relative_to(_SOURCE)}"] = file.read_bytes()
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\0".encode() + files[name])
     home = cache / "harness" / digest.hexdigest()[:16]
-    script = home / "run_worker.py"
-    if not script.exists():
-        fresh = home.with_name(f"{home.name}.{os.getpid()}")
-        for file in files:
-            place = fresh / "abprof" / file.relative_to(_SOURCE)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, place)
-        (fresh / "run_worker.py").write_text(_RUN)
-        try:
-            fresh.rename(home)
-        except OSError:
-            shutil.rmtree(fresh)  # another process published the same content first
-    return script
+    if not _holds(home, files):
+        _publish(home, files)
+    return home / "run_worker.py"
+
+
+def _holds(home: Path, files: Mapping[str, bytes]) -> bool:
+    """Whether these files are there, with these bytes, and nothing beside them: no link and no compiled Python either."""
+    folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
+    try:
+        for path in [home, *home.rglob("*")]:
+            name = str(path.relative_to(home))
+            if path.is_symlink() or name not in (folders if path.is_dir() else files):
+                return False
+        return all((home / name).read_bytes() == text for name, text in files.items())
+    except OSError:
+        return False
+
+
+def _publish(home: Path, files: Mapping[str, bytes]) -> None:
+    fresh = home.with_name(f"{home.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    for name, text in files.items():
+        place = fresh / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(text)
+    if _moved(fresh, home):
+        return
+    # Another process published the same content first, or what lies there is not the source's.
+    aside = fresh.with_name(f"{fresh.name}.old")
+    if not _holds(home, files) and _moved(home, aside):
+        _moved(fresh, home)
+    for left in (aside, fresh):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        else:
+            left.unlink(missing_ok=True)
+    if not _holds(home, files):
+        raise AbprofError("the worker's code is not what was put there", where=str(home), advice="remove it by hand")
+
+
+def _moved(place: Path, to: Path) -> bool:
+    try:
+        place.rename(to)
+    except OSError:
+        return False
+    return True

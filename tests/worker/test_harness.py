@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import py_compile
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,34 @@ def test_it_is_made_once_and_by_content(tmp_path: Path, monkeypatch: pytest.Monk
     other = harness.install(tmp_path)
     assert other.parent != script.parent
     assert script.exists(), "a run that uses the older one keeps it"
+
+
+@pytest.mark.parametrize("spoilt", ["changed", "removed", "added", "compiled", "linked", "all a link"])
+def test_what_was_written_to_since_is_put_away(tmp_path: Path, spoilt: str) -> None:
+    """Code under test runs as the user whose cache it is: of one run it could change the judge of the next."""
+    script = harness.install(tmp_path)
+    outputs, bench = (script.parent / "abprof" / "worker" / name for name in ("outputs.py", "bench.py"))
+    if spoilt == "changed":
+        outputs.write_text(outputs.read_text().replace("max", "min"))
+    elif spoilt == "removed":
+        outputs.unlink()
+    elif spoilt == "added":
+        (script.parent / "torch.py").write_text("")
+    elif spoilt == "compiled":
+        py_compile.compile(str(outputs))
+    elif spoilt == "linked":
+        bench.rename(tmp_path / "bench.py")
+        bench.symlink_to(tmp_path / "bench.py")
+    else:
+        script.parent.rename(tmp_path / "mine")
+        script.parent.symlink_to(tmp_path / "mine")
+    assert harness.install(tmp_path) == script
+    test_only_the_workers_part_is_copied(tmp_path)
+    for path in (outputs, bench):
+        assert path.read_bytes() == (ROOT / "worker" / path.name).read_bytes()
+        assert not path.is_symlink()
+    assert not script.parent.is_symlink()
+    assert [path.name for path in (tmp_path / "harness").iterdir()] == [script.parent.name]
 
 
 def test_installed_by_several_at_once(tmp_path: Path) -> None:
