@@ -135,7 +135,9 @@ def test_cells_with_culprits_of_their_own(tmp_path: Path) -> None:
     story.told()
     compared = story.lab.abprof(story.hashes[commits[0]], story.hashes[commits[-1]])
     assert compared.code == 1, compared.err
-    result = story.lab.abprof("bisect", "--from-run", str(compared.folder), "--json")
+    place = ("--repo", str(story.lab.repo.path), "--runs-dir", str(story.lab.runs))
+    refused(story.lab.abprof("bisect", "--from-run", str(compared.folder)), "--device", "that is the run's")
+    result = story.lab.command("bisect", "--from-run", str(compared.folder), "--json", *place)
     assert (result.code, story.culprits(result)) == (0, [commits[2], commits[5]]), result.err
     assert [found["row"]["cell"] for found in loose(result)["found"]] == ["w/case=a", "w/case=b"]
 
