@@ -171,11 +171,17 @@ session.run(config, View(quiet=True))
 """
 
 
-def command(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """`python ARGS` with abprof at hand, and caches of its own."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    env |= {f"ABPROF_{name}_DIR": str(cwd / name.lower()) for name in ("CACHE", "STATE")}
+def command(*args: str, cwd: Path, cache: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """`python ARGS` with abprof at hand, a state of its own, and a cache of its own or this one."""
+    places = {"ABPROF_CACHE_DIR": str(cache or cwd / "cache"), "ABPROF_STATE_DIR": str(cwd / "state")}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **places}
     return subprocess.run([sys.executable, "-P", *args], env=env, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's commits have the same content whenever it is made: what is compiled for one run is there for the other."""
+    return tmp_path_factory.mktemp("cache")
 
 
 def causes(home: Path, direction: str) -> set[str]:
@@ -200,9 +206,9 @@ def verdicts(home: Path) -> dict[tuple[str, str], set[str]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_exactly_what_was_planted_is_found(tmp_path: Path) -> None:
+def test_exactly_what_was_planted_is_found(tmp_path: Path, cache: Path) -> None:
     """With time enough, so that a busy machine only takes longer; eight epochs are plenty for what was planted."""
-    done = command("-c", PATIENT, cwd=tmp_path)
+    done = command("-c", PATIENT, cwd=tmp_path, cache=cache)
     assert done.returncode == 0, done.stderr
     named = causes(tmp_path, "bwd")
     assert named
@@ -220,9 +226,9 @@ def test_exactly_what_was_planted_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_command_makes_it_runs_it_and_says_where_the_report_is(tmp_path: Path) -> None:
+def test_the_command_makes_it_runs_it_and_says_where_the_report_is(tmp_path: Path, cache: Path) -> None:
     """In its own time budget, which on a busy machine may leave cells undecided, but never says the opposite."""
-    done = command("-m", "abprof", "demo", "--device", "cpu", cwd=tmp_path)
+    done = command("-m", "abprof", "demo", "--device", "cpu", cwd=tmp_path, cache=cache)
     assert done.returncode == 0, done.stderr
     (report,) = (tmp_path / "abprof-demo" / "runs").glob("*/report.html")
     assert str(report) in done.stdout
