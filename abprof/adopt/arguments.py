@@ -182,7 +182,9 @@ def _shapes(
             general = usual[dim] if dim < len(usual) and len(usual) == rank else ""
             if general:
                 alike.setdefault(general, mine or general)
-            names.append(alike.get(general) or mine or _filled(p, dim, rank, first))
+            # The code's word, but for a vector's length: `n_rows` of the targets is the logits' `BT`.
+            meant = alike.get(general, "")
+            names.append(mine if mine and (rank > 1 or not meant) else meant or _filled(p, dim, rank, first))
         sure = bool(use.ndim) and all(dim in said or dim in equal for dim in range(rank))
         made[p.name] = (tuple(_axis(name) for name in names), sure)
     return made

@@ -41,18 +41,13 @@ class Place(Record, frozen=True, kw_only=True):
 def propose(found: Found, one: Candidate) -> Proposal:
     """What abprof needs to measure this candidate."""
     place = place_of(found, found.modules[one.module])
-    front = found.modules.get(f"{place.path}/__init__.py")
-    name = one.called.partition(".")[0]
-    at_front = (
-        place.single or one.module == f"{place.path}/__init__.py" or (front is not None and name in front.exports)
-    )
     entry, why = (None, {}) if place.conventional else _entry(found, place)
     return Proposal(
         kernel=place.package.rpartition(".")[2],
         entry=entry,
         why=why,
         workload=re.sub(r"\W", "_", one.called.removesuffix(".apply")).strip("_") or "first",
-        access="" if at_front else place.module,
+        access="" if _at_front(found, one, place) else place.module,
         candidate=one,
         call=called(one),
         notes=tuple(_notes(found, one, place)),
@@ -60,10 +55,23 @@ def propose(found: Found, one: Candidate) -> Proposal:
     )
 
 
+def _at_front(found: Found, one: Candidate, place: Place) -> bool:
+    """Whether `package.NAME` is this function: the package's front brings it, and no other file there has one so called."""
+    front, name = f"{place.path}/__init__.py", one.called.partition(".")[0]
+    if place.single or one.module == front:
+        return True
+    same = [
+        path
+        for path, module in found.modules.items()
+        if path.startswith(f"{place.path}/") and (name in module.functions or name in module.forwards)
+    ]
+    return front in found.modules and name in found.modules[front].exports and same == [one.module]
+
+
 def place_of(found: Found, module: Module) -> Place:
     """The import name of a file: as far up as there is an __init__.py, or up to a folder that import names start from."""
     path = PurePosixPath(module.path)
-    if path.parts[0] == "kernels" and len(path.parts) > 1 and "kernels/__init__.py" not in found.files:
+    if _conventional(found, path):
         name = path.parts[1].removesuffix(".py")
         inside = ".".join(("", *path.with_suffix("").parts[2:])).removesuffix(".__init__")
         folder = f"kernels/{name}" if len(path.parts) > 2 else module.path
@@ -80,6 +88,13 @@ def place_of(found: Found, module: Module) -> Place:
     home = top / step if step else path.parent
     package = ".".join((home.relative_to(root) if root else home).parts)
     return Place(package=package, path=str(home), module=module_name)
+
+
+def _conventional(found: Found, path: PurePosixPath) -> bool:
+    """Whether it lies in kernels/NAME/, a package, or is kernels/NAME.py."""
+    if path.parts[0] != "kernels" or len(path.parts) < 2 or "kernels/__init__.py" in found.files:
+        return False
+    return len(path.parts) == 2 or f"kernels/{path.parts[1]}/__init__.py" in found.files
 
 
 def _in_namespace(found: Found, module: Module) -> bool:

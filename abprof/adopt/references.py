@@ -55,7 +55,7 @@ _TABLE: tuple[tuple[str, Known], ...] = (
     ("mul|multiply", Known(text="{0} * {1}", tensors=2, shapes=(("n",), ("n",)))),
     ("div", Known(text="{0} / {1}", tensors=2, shapes=(("n",), ("n",)))),
     (
-        "swiglu|silu_mul|silu_and_mul",
+        "swiglu|silu_mul",
         Known(text="torch.nn.functional.silu({0}) * {1}", tensors=2, shapes=(_ROWS, _ROWS)),
     ),
     (

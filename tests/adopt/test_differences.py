@@ -90,6 +90,7 @@ def differing(path: Path) -> GitRepo:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_one_workload_judges_sides_that_differ(tmp_path: Path) -> None:
     done = abprof(*QUICK, cwd=differing(tmp_path / "repo").path, home=tmp_path)
     base, target, verdicts = done.statuses("base"), done.statuses("target"), done.verdicts()
@@ -131,6 +132,7 @@ def test_a_package_that_only_one_side_has_is_in_every_report(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_workloads_of_the_target_bring_their_own_cells(tmp_path: Path) -> None:
     """--workloads-from target: a workload that only that side has is measured on both, and the difference is printed."""
     loads = {name: Workload(kernel="k", presets={"default": {"case": ["a"]}}) for name in ("w", "more")}
@@ -159,6 +161,7 @@ def interpreter(folder: Path, extra: str) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_sides_with_different_dependencies(tmp_path: Path) -> None:
     """The target needs what only its own interpreter has, and in another version than base's."""
     repo = make_repo(tmp_path / "repo")

@@ -136,6 +136,7 @@ def test_a_kernel_and_a_workload_in_our_own_layout(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_run_finds_workloads_beside_the_repository(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", PLAIN)
     done = init(repo, "--yes", "--workloads-dir", str(tmp_path / "judges"), home=tmp_path)
@@ -143,6 +144,7 @@ def test_a_run_finds_workloads_beside_the_repository(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("files", "args"), [(PLAIN, ("--yes",)), ({"README.md": "# new\n"}, ("--kernel", "rows"))], ids=["found", "begun"]
 )

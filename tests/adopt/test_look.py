@@ -216,3 +216,20 @@ def test_a_submodule_is_checked_out_where_something_is_compiled() -> None:
     _, plain = first({**TRITON, ".gitmodules": modules})
     assert plain.entry
     assert not plain.entry.submodules
+
+
+def test_a_front_that_brings_another_function_of_the_name_is_not_asked() -> None:
+    files = {
+        "pack/__init__.py": "from .native import softmax\n",
+        "pack/native.py": "def softmax(x):\n    return lib(x)\n",
+        "pack/rows.py": ROWS.lstrip(),
+    }
+    _, proposal = first(files)
+    assert proposal.access == "pack.rows"
+
+
+def test_a_folder_called_kernels_need_not_be_ours() -> None:
+    one, proposal = first({"kernels/triton/gemm/rows.py": ROWS.lstrip()})
+    assert proposal.entry
+    assert (proposal.kernel, proposal.entry.path) == ("rows", "kernels/triton/gemm/rows.py")
+    assert one.module == proposal.entry.path

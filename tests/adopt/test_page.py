@@ -78,6 +78,7 @@ def test_what_the_page_says_is_written_is_written(tmp_path: Path, shape: Shape) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.title)
 def test_the_pages_commands_run(tmp_path: Path, shape: Shape) -> None:
     """On a CPU, with the smallest matrix: where the page's reader has a GPU, Triton's interpreter stands in."""
