@@ -46,6 +46,20 @@ def test_both_sides_at_paths_of_equal_length(repo: GitRepo, opened: Opened, cach
     assert leftovers(cache) == []
 
 
+def test_a_large_history_is_borrowed_and_not_copied(repo: GitRepo, opened: Opened, cache: Path) -> None:
+    """Worktrees cost what their commits hold, whatever lies behind them."""
+    repo.commit("large", {"weights.bin": os.urandom(4 << 20)})
+    repo.git("rm", "-q", "weights.bin")
+    repo.commit("gone")
+    repo.branch("optimize_ffa")
+    repo.commit("faster", {"kernels/ffa/__init__.py": "SPEED = 2\n"})
+    assert sum(file.stat().st_size for file in (repo.path / ".git").rglob("*") if file.is_file()) > 4 << 20
+    repository = opened(repo)
+    sides, _ = resolve(repository, ["main", "optimize_ffa", "."])
+    with checkouts(repository, sides, run="r"):
+        assert sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) < 1 << 20
+
+
 def test_twelve_sides(repo: GitRepo, opened: Opened) -> None:
     repository = opened(repo)
     sides, _ = resolve(repository, ["main"] * 12)
