@@ -231,7 +231,7 @@ def watched(place: Place, ready: Plan) -> Watch:
     alone = environment.mode(place.config.env, os.environ) == "clean" and ready.shop.wall is None
     git = place.repository.common_dir if isinstance(place.repository, Repository) else place.root / ".git"
     others = elsewhere(place.root, git, place.runs_dir, os.environ) if alone else ()
-    return Watch(judging, ready.checkouts.values(), others)
+    return Watch(judging, ready.checkouts.values(), others, ready.shop.scratch)
 
 
 # ---------------------------------------------------------------- build

@@ -33,9 +33,17 @@ Print = tuple[int, int, int]  # size, inode, ns of the last change
 class Watch:
     """Begins when it is made. Nothing of the run may be at work in that moment."""
 
-    def __init__(self, judging: Iterable[Path], trees: Iterable[Checkout], elsewhere: Iterable[Path] = ()) -> None:
-        """`judging`: folders of what judges; `elsewhere`: places that no verdict rests on, whose changes are only told."""
-        self._roots = dict.fromkeys(judging, "")
+    def __init__(
+        self,
+        judging: Iterable[Path],
+        trees: Iterable[Checkout],
+        elsewhere: Iterable[Path] = (),
+        scratch: Path | None = None,
+    ) -> None:
+        """`judging`: folders of what judges; `scratch`: where expected values will lie; `elsewhere`: places that no verdict
+        rests on, whose changes are only told."""
+        self._roots = dict.fromkeys(judging, "") | ({scratch: "scratch"} if scratch else {})
+        self._building = True
         self._trees = [Path(tree.path) for tree in trees]
         self._elsewhere = list(elsewhere)
         self._hashes: dict[str, str] = {}
@@ -48,7 +56,7 @@ class Watch:
         """Also watch what was built, once it has been compared with what it was when it was. The worktrees, of which builds are
         copies, are done with."""
         yield from self.look(moment)
-        self._trees = []
+        self._trees, self._building = [], False
         for build in builds:
             if build.failure or not build.path:
                 continue
@@ -68,7 +76,10 @@ class Watch:
             yield from self._tell(path, "removed", moment)
         for path, seen in after.items():
             if path not in before:
-                if self._within(path, "src") and path.endswith(_ADDED):
+                planted = self._building and self._within(
+                    path, "scratch"
+                )  # nobody expects anything before it is measured
+                if planted or (self._within(path, "src") and path.endswith(_ADDED)):
                     yield from self._tell(path, "added", moment)
             elif before[path] != seen and (self._strict or _sha256(path) != self._hashes.get(path)):
                 yield from self._tell(path, "changed", moment)
@@ -95,7 +106,7 @@ class Watch:
         for root, kind in self._roots.items():
             for file in _files(root):
                 code = str(file) in self._hashes or (kind == "caches" and file.name.endswith(_CODE))
-                if kind in {"", "src"} or code:
+                if kind in {"", "src"} or code or (kind == "scratch" and file.suffix == ".expected"):
                     _add(found, file)
                 if len(found) >= MOST:
                     return found

@@ -90,6 +90,21 @@ def test_builders_may_not_touch_each_others_trees_and_results(tmp_path: Path) ->
     assert not list(watch.look("now"))
 
 
+def test_expected_values_are_made_while_it_is_measured_and_stay(tmp_path: Path) -> None:
+    """What a builder plants there, every side's outputs would be compared with."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    watch = Watch([], [], (), scratch)
+    (scratch / "a.expected").write_text("planted")
+    assert told(list(watch.built([], "now")), tmp_path) == [("scratch/a.expected", "added", True)]
+    (scratch / "b.expected").write_text("the base's worker made it")
+    (scratch / "b.sample").write_text("and this")
+    assert not list(watch.look("now"))
+    (scratch / "b.expected").write_text("another")
+    (scratch / "b.sample").write_text("of the next epoch")
+    assert told(list(watch.look("now")), tmp_path) == [("scratch/b.expected", "changed", True)]
+
+
 # ---------------------------------------------------------------- whole runs
 
 JUDGING = {
