@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,8 @@ from abprof import runfolder
 from tests.gitrepo import ENVIRONMENT, GitRepo, make_repo
 from tests.runs import HOSTILE
 from tests.simulated import warm
-from tests.tinyrepo import Done
+from tests.simulated.processes import alive
+from tests.tinyrepo import ROOT, Done
 from tests.walls import needs_wall, wall
 
 # Each process tells its side in a file of the test's, and prints the side's own times.
@@ -245,3 +249,41 @@ def test_a_contained_command_that_is_killed_is_told(repo: GitRepo) -> None:
     done = run(repo, "--contain", "always")
     assert done.code == 2
     assert "killed by SIGABRT" in done.err
+
+
+SLEEPER = """
+import os, time
+print("sort,1", flush=True)
+with open(os.environ["TOLD"], "a+") as told:
+    told.write(f"{os.getpid()}\\n")
+    told.flush()
+    told.seek(0)
+    count = len(told.readlines())
+if count > 2:
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupted_command_is_ended_and_the_report_is_written(repo: GitRepo) -> None:
+    repo.write({"bench.py": SLEEPER})
+    repo.commit("sleeps in its first epoch")
+    home, told = repo.path.parent, repo.path.parent / "told"
+    places = {"ABPROF_CACHE_DIR": str(home / "cache"), "ABPROF_STATE_DIR": str(home / "state"), "TOLD": str(told)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "abprof", "HEAD", "HEAD", "--device", "cpu", "--", sys.executable, "bench.py"],
+        cwd=repo.path,
+        env={**os.environ, **ENVIRONMENT, **places, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not told.exists() or len(told.read_text().splitlines()) < 3:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "This run is interrupted" in out
+    assert (folder(repo) / "report.html").exists()
+    assert not alive(int(told.read_text().splitlines()[-1]), wait=3)
