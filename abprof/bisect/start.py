@@ -59,7 +59,7 @@ def folder_of(of: State, place: Place, workloads: Path) -> tuple[State, Path]:
 def of_run(path: Path, config: Config) -> Config:
     """The bisection of a run: its ends, every cell that got slower in it, and all else as it was measured there.
 
-    Raises AbprofError for one in which no cell did, and for one of a working tree.
+    Raises AbprofError for one in which no cell did, and for one that is not of commits.
     """
     run, _ = session.judged(path, lambda _: None)
     slower = [row for row in run.comparisons if row.verdict == "slower" and not row.from_.startswith("peer:")]
@@ -68,9 +68,9 @@ def of_run(path: Path, config: Config) -> Config:
     side = slower[0].to.partition(":")[0]
     base, target = run.side("base"), run.side(side)
     for one in (base, target):
-        if one.kind == "worktree":
-            what = f"{one.id} was a working tree, which no commit holds"
-            raise AbprofError(what, where=f"--from-run {path}", advice="commit it: abprof bisect GOOD BAD")
+        if one.kind != "commit":
+            what = f"{one.id} was no commit but {one.spec}"
+            raise AbprofError(what, where=f"--from-run {path}", advice="of commits: abprof bisect GOOD BAD")
     device = run.machine.uuid or run.machine.kind
     cells = dict.fromkeys(row.cell for row in slower if row.to.partition(":")[0] == side)
     return msgspec.structs.replace(
@@ -101,8 +101,9 @@ def _ends(place: Place) -> tuple[Side, Side]:
     for side in (good, bad):
         if side.kind == "dist":
             raise AbprofError("a release is no commit", where=side.spec, advice="name the tag it was made from")
-        if side.kind == "worktree":
-            raise AbprofError("the working tree is no commit", where=side.spec, advice="commit it, or name HEAD")
+        if side.kind != "commit":
+            what = "the working tree is no commit" if side.kind == "worktree" else "it is no commit"
+            raise AbprofError(what, where=side.spec, advice="commit it, or name a ref")
     if good.commit == bad.commit:
         what = f"both are commit {good.commit[:10]}: nothing lies between them"
         raise AbprofError(what, where=f"{good.spec} {bad.spec}")

@@ -50,8 +50,14 @@ def result(of: State) -> list[str]:
         lines += [f"{found.row.label}: {_sentence(of, finding)}" for finding in found.findings]
         if not found.findings:
             ends = next(one for one in of.steps[0].rows if one.row == found.row)
-            lines.append(f"{found.row.label}: nothing changed. {asked(ends).capitalize()} {in_words(ends.answer)}")
+            lines.append(f"{found.row.label}: {_nothing(ends)} {asked(ends).capitalize()} {in_words(ends.answer)}")
     return lines
+
+
+def _nothing(ends: Given) -> str:
+    if ends.answer.low is not None and ends.answer.low > 0:
+        return "slower, by less than is looked for (a smaller --threshold looks for it)."
+    return "nothing changed." if ends.answer.high is None or ends.answer.high >= 0 else "faster, not slower."
 
 
 def _sentence(of: State, finding: Finding) -> str:

@@ -137,6 +137,8 @@ def test_cells_with_culprits_of_their_own(tmp_path: Path) -> None:
     assert compared.code == 1, compared.err
     place = ("--repo", str(story.lab.repo.path), "--runs-dir", str(story.lab.runs))
     refused(story.lab.abprof("bisect", "--from-run", str(compared.folder)), "--device", "that is the run's")
+    same = story.lab.abprof(story.hashes[commits[0]], story.hashes[commits[1]], "--epochs", "4")
+    refused(story.lab.command("bisect", "--from-run", str(same.folder), *place), "no cell got slower in this run")
     result = story.lab.command("bisect", "--from-run", str(compared.folder), "--json", *place)
     assert (result.code, story.culprits(result)) == (0, [commits[2], commits[5]]), result.err
     assert [found["row"]["cell"] for found in loose(result)["found"]] == ["w/case=a", "w/case=b"]

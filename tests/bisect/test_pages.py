@@ -136,3 +136,18 @@ def test_nothing_to_measure_where_both_ends_hold_the_same(tmp_path: Path, monkey
     done = finished(monkeypatch, tmp_path, world, bad)
     assert (done.status, done.steps) == ("complete", ())
     assert telling.result(done) == ["nothing changed: c0 (v1.0) and c5 (Commit 5) hold the same kernels"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [(0.0, "nothing changed."), (1.0, "slower, by less than is looked for"), (-4.0, "faster, not slower.")],
+)
+def test_what_is_said_where_nothing_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: float, said: str
+) -> None:
+    world, bad = line(slips(4, {2: change}))
+    done = finished(monkeypatch, tmp_path, world, bad)
+    (text,) = telling.result(done)
+    assert said in text
+    assert f"no, {change:+.2f} % of time" in text
+    assert telling.decided(done)
