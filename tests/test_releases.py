@@ -10,6 +10,7 @@ from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Time, Workload
 from tests.test_proofs import artefacts, reasons, sha256
 from tests.tinyrepo import WORKLOAD, abprof, tiny_repo
+from tests.watching.test_watch import watched
 from tests.wheels import only, wheel
 
 pytestmark = pytest.mark.slow
@@ -125,6 +126,14 @@ def test_did_my_branch_get_faster_than_the_release(lab: Lab) -> None:
     assert "are the same release: this is an A/A run" in " ".join(both.run.notes)
     scripts = lab.command("scripts", str(done.folder), "--repo", str(lab.repo.path))
     assert "dist:k==1.0" in Path(scripts.out.split()[0]).read_text()
+
+
+def test_saves_are_answered_beside_a_release(lab: Lab) -> None:
+    with watched(lab, base="dist:k==1.0") as it:
+        assert it.answer()[0].startswith("w: 10.0 % faster")
+        lab.set(Scenario(workloads=lab.now.workloads, times=[Time(ns=20e6)]))
+        it.save("WHO = 'saved'\n")
+        assert it.answer()[0].startswith("w: 0.0 % change")
 
 
 def test_what_a_release_cannot_be(lab: Lab) -> None:

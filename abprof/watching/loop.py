@@ -95,7 +95,9 @@ class _Loop:
     def moved_on(self) -> bool:
         """Whether the working tree is another now."""
         try:
-            (_, target), _ = repo.resolve(self._place.repository, self._place.config.specs, kernel_paths=())
+            released = {side.spec: (side, ()) for side in self._place.sides if side.kind == "dist"}
+            specs = self._place.config.specs
+            (_, target), _ = repo.resolve(self._place.repository, specs, kernel_paths=(), known=released)
         except AbprofError as error:
             self._view.warn(error.line)
             return False

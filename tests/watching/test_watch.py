@@ -48,9 +48,9 @@ class Watched:
 
 
 @contextmanager
-def watched(lab: Lab, *args: str) -> Iterator[Watched]:
+def watched(lab: Lab, *args: str, base: str = "main") -> Iterator[Watched]:
     """`abprof main . --watch`, ended by ^C at the end of the block: then nothing of it is left."""
-    process = lab.start("main", ".", "--watch", *args)
+    process = lab.start(base, ".", "--watch", *args)
     try:
         yield Watched(lab, process)
     finally:
