@@ -62,9 +62,8 @@ def within(found: Found, kernel: str, file: File | None) -> tuple[Candidate, ...
     folder = (package.path or (package.module.replace(".", "/") if package.module else f"kernels/{kernel}")).rstrip("/")
     inside = [p for p in found.files if p.startswith(f"{folder}/") or p in {folder, f"{folder}.py"}]
     if not inside:
-        raise AbprofError(
-            f"no kernel package {kernel}", where=folder, advice=f"abprof init --kernel {kernel} begins one"
-        )
+        advice = f"abprof init --kernel {kernel} begins one; with a workload of another name --kernel says for which"
+        raise AbprofError(f"no kernel package {kernel}", where=folder, advice=advice)
     some = tuple(one for one in look.candidates(_only(found, inside)) if one.module in inside)
     if not some:
         raise AbprofError(
