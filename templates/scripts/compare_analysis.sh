@@ -7,8 +7,8 @@ if [[ ${1-} == --help || ${1-} == -h ]]; then
 fi
 [[ $# -eq 0 || $1 == -* ]] || refuse "no word $1: the refs are those of the run, and options come first (--help)"
 
-exec "$abprof" run --repo "$repo" --device "$device" \
+exec "$abprof" run{{ words(refs) }} --repo "$repo" --device "$device" \
 {% for word in run %}
   {{ word }} \
 {% endfor %}
-  "$@" --{{ words(refs) }}
+  "$@"
