@@ -107,7 +107,7 @@ class _Search:
         if ends.said == "below":
             return ()
         assert ends.theta is not None
-        self.change = ends.theta
+        self.change, self.known[self.new] = ends.theta, ends  # what holds the same is as slow
         return (yield from self._between(path))
 
     def _between(self, path: tuple[str, ...]) -> Steps:

@@ -177,6 +177,15 @@ def test_a_revert_to_what_the_good_end_holds_costs_no_step() -> None:
     assert all(int(ask.commit[1:]) > 40 for ask in world.asked)
 
 
+def test_what_holds_the_same_as_the_bad_end_is_as_slow() -> None:
+    """Half a change and its other half, after the culprit, leave what the culprit made."""
+    world, bad = line(slips(64, {10: 3.0}))
+    holds = {**world.history.holds, "c10": "slow", bad: "slow"}
+    world = World(History("c0", world.history.links, holds), world.levels)
+    assert culprits(world.findings(bad)) == ["c10"]
+    assert all(int(ask.commit[1:]) <= 10 for ask in world.asked if ask.question == "step")
+
+
 def test_a_revert_that_does_not_help_is_no_revert() -> None:
     world, bad = line(slips(16, {5: 3.0}))
     links = {**world.history.links, "c9": Link("c9", ("c8",), "Revert in name", ("c5",))}
