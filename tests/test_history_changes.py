@@ -62,6 +62,11 @@ def test_a_drift_is_confirmed_before_it_sums_to_five_per_cent() -> None:
     assert np.mean(found <= 16) >= 0.98
 
 
+def test_wild_nights_among_others_are_no_change() -> None:
+    late = [change for change in confirmed(fleet(60, 120, 0.005, seed=1, law="spikes")) if change.found > 40]
+    assert len(late) / 80 * 500 / 60 <= 0.7  # by medians it was 3.4
+
+
 @pytest.mark.slow
 def test_false_alarms_over_a_long_time_and_with_heavy_tails() -> None:
     assert len(confirmed(fleet(500, 400, 0.01, seed=4))) / 400 <= 0.1

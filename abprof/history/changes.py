@@ -6,7 +6,8 @@ up night by night. Both are looked at as logarithms, so that 0.05 is 5 %.
 
 A change is confirmed on the first night on which the last nights differ from an earlier stretch by FLOOR or more, by Z
 standard deviations or more, and each of the last CONFIRM nights by itself lies well beyond it: one bad night is
-never enough, and an undone change never is. Then the search begins anew at the change. A night that differs by as much
+never enough, and an undone change never is. Of the earlier stretch the night counts that is nearer to the last ones and not of
+their half (of four nights the very nearest), so that two wild nights in it are no change either. Then the search begins anew at the change. A night that differs by as much
 alone is `suspected`. The standard deviation comes of successive differences without those beyond five of it, so that past
 steps do not widen it (as in LLVM's compile-time tracker), and stretches end where the machine's fingerprint or the workloads
 change.
@@ -31,7 +32,9 @@ Z_SUSPECTED = 3.5
 CONFIRM = 3
 EACH = 0.4  # of the change, that each of these nights shows by itself
 LAST = (3, 6)  # nights at the end
-BEFORE = (4, 8, 16, 32)  # nights of the earlier stretch
+# Nights of the earlier stretch, and which of them in order of time stands for it against a fall; against a rise the same from
+# the slowest. So half of a stretch may be wild nights, and of a short one all but one.
+BEFORE = {4: 0, 8: 3, 16: 7, 32: 15}
 BETWEEN = (0, 4, 8, 16, 32)  # nights between the two: those in which a drift rose
 SPANS = (3, 4, 6, 8, 12, 16, 24, 32)  # nights of the chain
 _PRIOR, _PRIOR_NIGHTS = 0.01, 4.0  # what a cell's standard deviation is taken for before it is known
@@ -245,15 +248,18 @@ def _level_hit(series: _Series, start: int) -> _Hit | None:
     x, sigma = series.values[first:], series.sigma[first:]
     total = np.concatenate([[0.0], np.cumsum(x)])
     hits = np.zeros(len(x), dtype=bool)
-    for before in (nights for nights in BEFORE if nights + LAST[0] <= len(x)):
-        middles = np.median(np.lib.stride_tricks.sliding_window_view(x, before), axis=1)
+    for before, place in ((nights, place) for nights, place in BEFORE.items() if nights + LAST[0] <= len(x)):
+        ordered = np.sort(np.lib.stride_tricks.sliding_window_view(x, before), axis=1)
+        low, high = ordered[:, place], ordered[:, before - 1 - place]
         for last in LAST:
             for between in BETWEEN:
                 n = np.arange(last + between + before - 1, len(x))  # the last night's index
                 if not len(n):
                     continue
-                early = middles[n - last - between - before + 1]
-                apart = (total[n + 1] - total[n + 1 - last]) / last - early
+                begins = n - last - between - before + 1
+                late = (total[n + 1] - total[n + 1 - last]) / last
+                early = np.clip(late, low[begins], high[begins])
+                apart = late - early
                 sign = np.sign(apart)
                 clear = np.abs(apart) >= np.maximum(FLOOR, Z * sigma[n] * math.sqrt(1 / last + _MEDIAN / before))
                 each = np.maximum(FLOOR / 2, EACH * np.abs(apart))
