@@ -81,8 +81,8 @@ def _elsewhere(run: Run) -> Advice | None:
     return Advice(
         kind="written_elsewhere",
         text=f"{_first(found)}; no verdict rests on it",
-        advice="code under test may have written outside its folders, or something else on this machine did; --contain always "
-        "keeps it out",
+        advice="a package's own log or notes, or code under test, or something else on this machine; --contain always "
+        "keeps code under test to its own folders",
     )
 
 

@@ -106,9 +106,12 @@ def published(home: Path) -> Published | None:
 
 
 def _untouched(cache: Path, place: Path, known: Published, names: Sequence[str], content: str) -> bool:
-    """Whether a cached build still is what was published: its copy of the inputs, and every file it loads, also those
-    of its environment (PYTHONPATH); but not those of a run's worktrees, which are gone by now."""
+    """Whether a cached build still is what was published: its copy of the inputs with nothing put beside them that could be
+    imported, and every file it loads, also those of its environment (PYTHONPATH); but not those of a run's worktrees, which
+    are gone by now."""
     try:
+        if keys.importable(place / "src") != known.importable or _compiled(place / "out"):
+            return False
         return keys.content(place / "src", names) == content and all(
             hashlib.sha256(Path(a.path).read_bytes()).hexdigest() == a.sha256
             for a in known.artefacts
@@ -135,11 +138,20 @@ def _make(builder: Builder, key: str, home: Path, names: Sequence[str], log: Pat
         return Build(
             side=job.checkout.side.id, kernel=job.package.name, key=key, seconds=seconds, log=log.name, failure=failed
         )
-    fresh = msgspec.structs.replace(outcome, generation=place.name, seconds=seconds)
+    for made in (place / "src", place / "out"):  # where a tool compiles that minds no variables
+        for name in _compiled(made):
+            (made / name).unlink()
+    lies = keys.importable(place / "src")
+    fresh = msgspec.structs.replace(outcome, generation=place.name, seconds=seconds, importable=lies)
     temporary = home / "published.json.partial"
     temporary.write_bytes(msgspec.json.encode(fresh))
     temporary.replace(home / "published.json")
     return _record(job, key, place, fresh, log, cached=False)
+
+
+def _compiled(folder: Path) -> list[str]:
+    """Python's compiled files in the places where it looks for them itself, beside their source."""
+    return [name for name in keys.importable(folder, keys.COMPILED) if "__pycache__" in Path(name).parts]
 
 
 def _next_generation(home: Path) -> str:

@@ -36,6 +36,7 @@ class Published(Record, frozen=True):
     facts: dict[str, str]
     unproved: str  # why a file that the builder had loaded may not be there; "" when all may
     compile_seconds: dict[str, float] = {}  # of each kernel that Triton compiled, by its key
+    importable: tuple[str, ...] = ()  # files of src/ that an import could find
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,16 @@ def files(tree: Path) -> list[str]:
     return sorted(found)
 
 
+IMPORTABLE = (".so", ".py", ".pyc", ".pth")  # what an import could find, or load in the place of something else
+COMPILED = (".pyc",)
+
+
+def importable(tree: Path, kinds: tuple[str, ...] = IMPORTABLE) -> tuple[str, ...]:
+    """Files below `tree` that end so, also in `__pycache__`: compiled Python is loaded in the place of its source. Sorted."""
+    found = [Path(folder) / name for folder, _, names in os.walk(tree) for name in names if name.endswith(kinds)]
+    return tuple(sorted(str(path.relative_to(tree)) for path in found))
+
+
 def _matches(name: str, pattern: str) -> bool:
     if pattern.endswith("/**"):
         return name.startswith(pattern[:-2])

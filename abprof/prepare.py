@@ -30,7 +30,7 @@ from abprof.survey import (
     survey,
     who_is,
 )
-from abprof.untouched import Watch, elsewhere
+from abprof.untouched import Watch, elsewhere, inputs_of
 from abprof.view import View
 from abprof.workshop import Workshop, alone, command, surroundings, wall_for
 
@@ -231,7 +231,12 @@ def watched(place: Place, ready: Plan) -> Watch:
     alone = environment.mode(place.config.env, os.environ) == "clean" and ready.shop.wall is None
     git = place.repository.common_dir if isinstance(place.repository, Repository) else place.root / ".git"
     others = elsewhere(place.root, git, place.runs_dir, os.environ) if alone else ()
-    return Watch(judging, ready.checkouts.values(), others, ready.shop.scratch)
+    inputs = {
+        (side, package.name): inputs_of(Path(checkout.path), package.of(checkout.side))
+        for package in ready.packages.values()
+        for side, checkout in ready.checkouts.items()
+    }
+    return Watch(judging, ready.checkouts.values(), others, ready.shop.scratch, inputs)
 
 
 # ---------------------------------------------------------------- build

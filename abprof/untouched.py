@@ -3,7 +3,8 @@
 A target's code runs as the user who runs abprof. Where nothing contains it (abprof/contain.py) it can write to the base's
 build, to the workloads that judge or to the worker's own code, and then what is measured is not what was built. Size, inode
 and time of change (ctime, which no ordinary process can set) are taken before, and compared after the builds and after each
-cell: a file that is put back as it was differs too. Who wrote, this cannot tell.
+cell: a file that is put back as it was differs too. Who wrote, this cannot tell. Compiled Python (`__pycache__`) is looked at
+like source: workers write none, and would load what somebody else put there in the place of what the source says.
 """
 
 from __future__ import annotations
@@ -11,23 +12,28 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import types
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from abprof import paths
-from abprof.model import Build, Checkout, Touched
+from abprof import keys, paths
+from abprof.model import Build, Checkout, Package, Touched
 
 MOST = 100_000  # files that are watched; of what is beyond nothing is known
 _MOST_ELSEWHERE = 2_000
 _MOST_TOLD = 50  # a run's findings that are kept
 # What a cache of compiled code loads. Its locks, indexes and logs change with every use.
 _CODE = (".so", ".py", ".pyc", ".pth", ".cubin", ".hsaco", ".ptx", ".json")
-_ADDED = (".so", ".py", ".pth")  # what a later import could find
+_LOADED = (*keys.IMPORTABLE, ".cubin", ".hsaco", ".ptx")  # of what a package keeps beside its inputs
+# Of a kind of folder in which not all counts: what is looked at, and what it matters to find added.
+_SEEN = {"caches": _CODE, "scratch": (".expected",)}
+_ADDED = {"out": keys.COMPILED, "caches": keys.COMPILED}
 _IN_HOME = (".ssh", ".config", ".config/systemd/user", ".local/bin")
 
 How = Literal["changed", "removed", "added"]
 Print = tuple[int, int, int]  # size, inode, ns of the last change
+Inputs = Mapping[tuple[str, str], Mapping[str, str]]  # (side, package) -> name -> digest, as of `inputs_of`
 
 
 class Watch:
@@ -39,13 +45,16 @@ class Watch:
         trees: Iterable[Checkout],
         elsewhere: Iterable[Path] = (),
         scratch: Path | None = None,
+        inputs: Inputs = types.MappingProxyType({}),
     ) -> None:
-        """`judging`: folders of what judges; `scratch`: where expected values will lie; `elsewhere`: places that no verdict
-        rests on, whose changes are only told."""
+        """`judging`: folders of what judges; `elsewhere`: places that no verdict rests on, whose changes are only told;
+        `scratch`: where expected values will lie; `inputs`: what builds are made of."""
         self._roots = dict.fromkeys(judging, "") | ({scratch: "scratch"} if scratch else {})
         self._building = True
         self._trees = [Path(tree.path) for tree in trees]
         self._elsewhere = list(elsewhere)
+        self._inputs = inputs
+        self._decide: set[str] = set()  # copies of inputs
         self._hashes: dict[str, str] = {}
         self._known = self._now()
         self._outside = _prints(self._elsewhere, _MOST_ELSEWHERE)
@@ -65,24 +74,40 @@ class Watch:
                     self._hashes[made.path] = made.sha256
                     if _sha256(made.path) != made.sha256:
                         yield from self._tell(made.path, "changed", moment)
+            yield from self._copied(build, moment)
+            for name in ("src", "out"):
+                for compiled in keys.importable(Path(build.path) / name, keys.COMPILED):
+                    if "__pycache__" in compiled:  # abprof/build.py leaves none there
+                        yield from self._tell(f"{build.path}/{name}/{compiled}", "added", moment)
             self._roots |= {Path(build.path) / name: name for name in ("src", "out", "caches")}
         self._known = self._now()
+
+    def _copied(self, build: Build, moment: str) -> Iterator[Touched]:
+        """Whether the build's copies of its inputs are what they were copied from. A package may rewrite its own while it is
+        built: then that is told, and counts where code may be a stranger's and nothing kept it from the others'."""
+        src = Path(build.path) / "src"
+        for name, digest in self._inputs.get((build.side, build.kernel), {}).items():
+            self._decide.add(str(src / name))
+            now = _content(src, name)
+            if now != digest:
+                how: How = "changed" if now else "removed"
+                yield from self._tell(str(src / name), how, moment, falsifies=self._strict)
 
     def look(self, moment: str) -> Iterator[Touched]:
         """What has changed since the last look."""
         before, after = self._known, self._now()
         self._known = after
         for path in before.keys() - after.keys():
-            yield from self._tell(path, "removed", moment)
+            yield from self._tell(path, "removed", moment, falsifies=self._matters(path))
         for path, seen in after.items():
             if path not in before:
-                planted = self._building and self._within(
-                    path, "scratch"
-                )  # nobody expects anything before it is measured
-                if planted or (self._within(path, "src") and path.endswith(_ADDED)):
+                kind = self._kind(path)
+                # Nobody expects anything before it is measured.
+                planted = self._building if kind == "scratch" else path.endswith(_ADDED.get(kind, keys.IMPORTABLE))
+                if planted:
                     yield from self._tell(path, "added", moment)
             elif before[path] != seen and (self._strict or _sha256(path) != self._hashes.get(path)):
-                yield from self._tell(path, "changed", moment)
+                yield from self._tell(path, "changed", moment, falsifies=self._matters(path))
         yield from self._look_outside(moment)
 
     def _look_outside(self, moment: str) -> Iterator[Touched]:
@@ -98,15 +123,19 @@ class Watch:
             self._told.add((path, how))
             yield Touched(path=path, how=how, moment=moment, falsifies=falsifies)
 
-    def _within(self, path: str, name: str) -> bool:
-        return any(kind == name and path.startswith(f"{root}/") for root, kind in self._roots.items())
+    def _kind(self, path: str) -> str:
+        return next((kind for root, kind in self._roots.items() if path.startswith(f"{root}/")), "")
+
+    def _matters(self, path: str) -> bool:
+        """False for what a package keeps for itself in the folder that it runs in: a log, what it tuned."""
+        return self._kind(path) != "src" or path in self._decide or path in self._hashes or path.endswith(_LOADED)
 
     def _now(self) -> dict[str, Print]:
         found: dict[str, Print] = {}
         for root, kind in self._roots.items():
             for file in _files(root):
-                code = str(file) in self._hashes or (kind == "caches" and file.name.endswith(_CODE))
-                if kind in {"", "src"} or code or (kind == "scratch" and file.suffix == ".expected"):
+                code = str(file) in self._hashes or file.name.endswith(_SEEN.get(kind, keys.COMPILED))
+                if kind in {"", "src"} or code:
                     _add(found, file)
                 if len(found) >= MOST:
                     return found
@@ -116,6 +145,18 @@ class Watch:
                 if len(found) >= MOST:
                     return found
         return found
+
+
+def inputs_of(tree: Path, package: Package) -> dict[str, str]:
+    """What a build of this package is made of: name -> SHA-256; "" for what cannot be read."""
+    return {name: _content(tree, name) for name in keys.inputs(tree, package)}
+
+
+def _content(tree: Path, name: str) -> str:
+    try:
+        return keys.content(tree, [name])
+    except OSError:
+        return ""
 
 
 def elsewhere(repository: Path, git: Path, runs_dir: Path, environ: Mapping[str, str]) -> list[Path]:
@@ -128,9 +169,9 @@ def elsewhere(repository: Path, git: Path, runs_dir: Path, environ: Mapping[str,
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """Files and links below a folder; git's own and what Python compiled are none."""
+    """Files and links below a folder; git's own are none."""
     for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if name not in {".git", "__pycache__"}]
+        folders[:] = [name for name in folders if name != ".git"]
         for name in files:
             if name != ".git":
                 yield Path(folder) / name

@@ -495,17 +495,37 @@ def test_the_same_sources_by_another_toolchain_are_not_identical_code(shop: Shop
     ), "in all else they agree"
 
 
-@pytest.mark.parametrize("what", ["object", "source"])
+ADDED = {
+    "compiled": "src/kernels/tiny/__pycache__/__init__.cpython-312.pyc",
+    "compiled in out/": "out/__pycache__/x.cpython-312.pyc",
+    "a module": "src/kernels/torch.py",
+}
+
+
+@pytest.mark.parametrize("what", ["object", "source", *ADDED])
 def test_a_cached_build_that_was_changed_is_made_again(shop: Shop, what: str) -> None:
     made = shop.build(shop.tree("base", TINY))
     if what == "object":
         path = next(Path(a.path) for a in made.artefacts if a.kind == "object")
     else:
-        path = Path(made.path) / "src" / "kernels" / "tiny" / "tiny.c"
-    path.write_bytes(path.read_bytes() + b"\n")
+        path = Path(made.path) / ADDED.get(what, "src/kernels/tiny/tiny.c")
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes((path.read_bytes() if path.exists() else b"") + b"\n")
     again = shop.build(shop.tree("base", TINY))
     assert not again.cached
     assert again.path != made.path
+
+
+def test_python_that_a_recipe_compiled_is_not_kept(shop: Shop) -> None:
+    """A tool that minds no variables leaves it beside the sources. Workers would load what might be anybody's there."""
+    compiles = "\n    import py_compile; py_compile.compile(__file__)\n"
+    package = LOADED.replace("def build(*, verbose):\n", f"def build(*, verbose):{compiles}", 1)
+    assert compiles in package
+    tree = {**TINY, "kernels/tiny/__init__.py": package}
+    made = shop.build(shop.tree("base", tree))
+    assert made.failure is None
+    assert not list(Path(made.path).rglob("*.pyc"))
+    assert shop.build(shop.tree("base", tree)).cached
 
 
 def test_what_comes_from_elsewhere_is_never_identical_code_and_decides_a_rebuild(torch_shop: Shop) -> None:

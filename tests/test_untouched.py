@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
+import py_compile
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from abprof.model import Artefact, Build, Checkout, Side, Touched
-from abprof.untouched import Watch
+from abprof.model import Artefact, Build, Checkout, Package, Side, Touched
+from abprof.untouched import Watch, inputs_of
 from tests.simulated.planted import NewLab, load, new_lab
 from tests.simulated.scenario import Fault, Scenario, Time
 
@@ -66,6 +70,69 @@ def test_what_is_measured_and_judges_is_watched(tmp_path: Path) -> None:
     assert told(list(watch.look("now")), tmp_path) == [], "said once"
 
 
+def planted(module: Path, text: str) -> Path:
+    """Compiled from other source, and Python takes it for this module's: it bears its size and time of modification."""
+    seen, other = module.stat(), module.with_suffix(".other")
+    other.write_text(text.ljust(seen.st_size - 1) + "\n")
+    os.utime(other, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    place = importlib.util.cache_from_source(str(module))
+    return Path(py_compile.compile(str(other), place, str(module), doraise=True) or "")
+
+
+@pytest.mark.parametrize("when", ["while it is built", "in an epoch"])
+def test_compiled_python_that_somebody_puts_beside_a_source_is_seen(tmp_path: Path, when: str) -> None:
+    (tmp_path / "workloads").mkdir()
+    build = built(tmp_path / "base")
+    modules = [tmp_path / "workloads" / "w.py", tmp_path / "base" / "src" / "k" / "__init__.py"]
+    for module in modules:
+        module.write_text("TOLERANCE = 1e-6 # as it was written\n")
+    watch = Watch([tmp_path / "workloads"], [])
+    assert when == "while it is built" or not list(watch.built([build], "now"))
+    compiled = [planted(module, "TOLERANCE = 9") for module in modules]
+    imported = [sys.executable, "-c", "import w; print(w.TOLERANCE)"]
+    done = subprocess.run(imported, cwd=modules[0].parent, capture_output=True, text=True, check=True)
+    assert done.stdout == "9\n", "Python believes it"
+    found = watch.built([build], "now") if when == "while it is built" else watch.look("now")
+    assert told(list(found), tmp_path) == sorted((str(path.relative_to(tmp_path)), "added", True) for path in compiled)
+
+
+def test_what_a_package_keeps_for_itself_is_told_and_falsifies_nothing(tmp_path: Path) -> None:
+    """It runs in its own copy: its log, what it tuned. What it was built from, and what can be loaded, is another matter."""
+    for name in ("src/k/run.log", "src/tune.json", "src/k/table.json", "src/k/made.cubin"):
+        (tmp_path / "base" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "base" / name).write_text("x")
+    build = built(tmp_path / "base")
+    inputs = inputs_of(tmp_path / "base" / "src", Package(name="k", inputs=("k/table.json", "k/__init__.py")))
+    watch = Watch([], [], inputs={("base", "k"): inputs})
+    assert not list(watch.built([build], "now"))
+    for file in (tmp_path / "base" / "src").rglob("*.*"):
+        with file.open("a") as more:
+            more.write("again")
+    (tmp_path / "base" / "src" / "new.log").write_text("")
+    assert told(list(watch.look("now")), tmp_path) == [
+        ("base/src/k/__init__.py", "changed", True),
+        ("base/src/k/made.cubin", "changed", True),
+        ("base/src/k/run.log", "changed", False),
+        ("base/src/k/table.json", "changed", True),
+        ("base/src/tune.json", "changed", False),
+    ]
+
+
+@pytest.mark.parametrize("strangers", [False, True])
+def test_copies_of_inputs_are_compared_with_what_they_were_copied_from(tmp_path: Path, strangers: bool) -> None:
+    """Base's are there while target is built; a package that rewrites its own, by hand, is told of it and no more."""
+    build = built(tmp_path / "base")
+    (tmp_path / "base" / "src" / "k" / "k.cu").write_text("base's")
+    inputs = {("base", "k"): inputs_of(tmp_path / "base" / "src", Package(name="k", path="k"))}
+    watch = Watch([], [], [tmp_path / "nowhere"] if strangers else [], inputs=inputs)
+    (tmp_path / "base" / "src" / "k" / "k.cu").write_text("slower")
+    (tmp_path / "base" / "src" / "k" / "__init__.py").unlink()
+    assert told(list(watch.built([build], "now")), tmp_path) == [
+        ("base/src/k/__init__.py", "removed", strangers),
+        ("base/src/k/k.cu", "changed", strangers),
+    ]
+
+
 @pytest.mark.parametrize("alone", [False, True])
 def test_the_same_bytes_again_are_only_told_where_code_may_be_a_strangers(tmp_path: Path, alone: bool) -> None:
     """A package that compiles in each process writes its library again; who hides a change puts the old one back."""
@@ -83,9 +150,14 @@ def test_builders_may_not_touch_each_others_trees_and_results(tmp_path: Path) ->
     build = built(tmp_path / "base")
     watch = Watch([], [Checkout(side=SIDE, path=str(tree))])
     (tree / "kernel.c").write_text("target's")
+    (tree / "torch.py").write_text("# found before the real one")
     (tmp_path / "base" / "out" / "k.so").write_text("target's")
     found = told(list(watch.built([build], "now")), tmp_path)
-    assert found == [("base/out/k.so", "changed", True), ("s0/kernel.c", "changed", True)]
+    assert found == [
+        ("base/out/k.so", "changed", True),
+        ("s0/kernel.c", "changed", True),
+        ("s0/torch.py", "added", True),
+    ]
     (tree / "kernel.c").write_text("of no consequence any more")
     assert not list(watch.look("now"))
 
