@@ -6,8 +6,8 @@ up night by night. Both are looked at as logarithms, so that 0.05 is 5 %.
 
 A change is confirmed on the first night on which the last nights differ from an earlier stretch by FLOOR or more, by Z
 standard deviations or more, and each of the last CONFIRM nights by itself lies well beyond it: one bad night is
-never enough, and an undone change never is. Of the earlier stretch the night counts that is nearer to the last ones and not of
-their half (of four nights the very nearest), so that two wild nights in it are no change either. Then the search begins anew at the change. A night that differs by as much
+never enough, and an undone change never is. Of the earlier stretch that night counts which is nearest to the last ones and
+not of a half that may be wild (BEFORE). Then the search begins anew at the change. A night that differs by as much
 alone is `suspected`. The standard deviation comes of successive differences without those beyond five of it, so that past
 steps do not widen it (as in LLVM's compile-time tracker), and stretches end where the machine's fingerprint or the workloads
 change.
