@@ -14,7 +14,7 @@ from tests.test_proofs import QUICK
 from tests.test_proofs import python_with_an_editable_mypkg as python_with
 from tests.tinyrepo import WORKLOAD, Done, abprof
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # many workers that import torch
 
 EXTENSION = """
 #include <Python.h>

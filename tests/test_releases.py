@@ -13,7 +13,7 @@ from tests.tinyrepo import WORKLOAD, abprof, tiny_repo
 from tests.watching.test_watch import watched
 from tests.wheels import only, wheel
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # many workers that import torch
 QUICK = ("--quick", "--device", "cpu", "--no-peers", "--json")
 CELL = "tiny/n=4096"
 # What real packages do: ask for their own version, import by their real name, bring a second top-level module.
