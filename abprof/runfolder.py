@@ -16,6 +16,7 @@ from hashlib import blake2b
 from io import FileIO
 from math import isfinite
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import msgspec
@@ -88,10 +89,11 @@ def replace(target: Path, data: bytes, check: Callable[[bytes], object] = len) -
 
     Raises AbprofError when the disk refuses, ValueError when `check` does.
     """
-    temporary = target.with_name(f".{target.name}.partial")
+    # A name that nobody can know before, made and never opened: in a folder of somebody else's a link may lie there.
+    temporary = target.with_name(f".{token_hex(8)}.partial")
     with _disk(target):
         try:
-            with temporary.open("wb", buffering=0) as file:
+            with temporary.open("xb", buffering=0) as file:
                 _pour(file, data)
             check(temporary.read_bytes())
             temporary.replace(target)

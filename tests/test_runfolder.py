@@ -118,6 +118,19 @@ def test_bytes_that_are_no_utf8_are_shown_and_harmless(folder):
     assert runfolder.read(folder.path)[0].side("target").label == "caf?"
 
 
+def test_a_link_that_lies_in_the_folder_is_never_written_through(folder, monkeypatch):
+    victim = folder.path.parent / "victim"
+    victim.write_text("mine")
+    for name in (".run.json.partial", ".abcd.partial", "run.json"):
+        (folder.path / name).symlink_to(victim)
+    folder.write_run(runs.run())
+    assert (victim.read_text(), (folder.path / "run.json").is_symlink()) == ("mine", False)
+    monkeypatch.setattr(runfolder, "token_hex", lambda _: "abcd")
+    with pytest.raises(AbprofError, match="exists"):
+        folder.write_run(runs.run())
+    assert victim.read_text() == "mine"
+
+
 def test_a_torn_last_line_is_dropped_and_written_over(folder):
     run = runs.run()
     folder.write_run(run)
@@ -236,12 +249,14 @@ def test_a_full_disk_is_one_line_and_nothing_is_half_written(folder):
 
 
 @pytest.mark.skipif(not os.access("/dev/full", os.W_OK), reason="no /dev/full here")
-def test_no_space_left_is_one_line(folder):
-    (folder.path / ".run.json.partial").symlink_to("/dev/full")
-    with pytest.raises(AbprofError) as caught:
-        folder.write_run(runs.run())
+def test_no_space_left_is_one_line(folder, monkeypatch):
+    pour = runfolder._pour
+    with open("/dev/full", "wb", buffering=0) as full:
+        monkeypatch.setattr(runfolder, "_pour", lambda _, data: pour(full, data))
+        with pytest.raises(AbprofError) as caught:
+            folder.write_run(runs.run())
     assert caught.value.line == f"{folder.path / 'run.json'}: No space left on device"
-    assert not (folder.path / "run.json").exists()
+    assert sorted(path.name for path in folder.path.iterdir()) == ["logs"]
 
 
 def test_a_reader_sees_one_whole_version_while_run_json_is_replaced(folder):

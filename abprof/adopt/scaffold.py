@@ -21,6 +21,7 @@ class Made(Record, frozen=True, kw_only=True):
     """Files to be written, relative to the repository's root, and where they come from."""
 
     files: dict[str, str]
+    workload: str  # which of them that is
     proposal: Proposal
     missing: tuple[str, ...] = ()  # lines that the configuration which is there lacks
 
@@ -32,10 +33,11 @@ def adopted(found: Found, one: Candidate, file: File | None, folder: str, name: 
     proposal = msgspec.structs.replace(proposal, kernel=known or proposal.kernel, workload=name or proposal.workload)
     settings = "" if known or (file and not proposal.entry) else texts.toml(proposal, folder)
     table = texts.table(proposal.kernel, proposal.entry, proposal.why) if proposal.entry and file and settings else []
-    files = {f"{folder}/{proposal.workload}.py": texts.workload(proposal)}
+    place = f"{folder}/{proposal.workload}.py"
+    files = {place: texts.workload(proposal)}
     if settings and file is None:
         files = {"abprof.toml": settings, **files}
-    return Made(files=files, proposal=proposal, missing=tuple(table))
+    return Made(files=files, workload=place, proposal=proposal, missing=tuple(table))
 
 
 def _entry_of(proposal: Proposal, file: File | None) -> str:

@@ -47,6 +47,7 @@ def adopt(wanted: Wanted) -> None:
         print("\n".join(made.missing))
         what = "is there and has no table for this package"
         raise AbprofError(what, where=str(root / "abprof.toml"), advice="add the lines above and run this again")
+    _refuse_outside(root, made, folder if wanted.workloads_dir else "")
     _write(root, made, overwrite=wanted.overwrite)
     for line in told:
         print(line)
@@ -122,6 +123,19 @@ def _folder(root: Path, wanted: Wanted, file: File | None) -> str:
             "the file that is there names another folder", where=f"--workloads-dir {folder}", advice=advice
         )
     return folder
+
+
+def _refuse_outside(root: Path, made: Made, meant: str) -> None:
+    """Raises AbprofError for a file that would lie outside of the repository, by `..` or by a link, and not in the folder
+    that the person who calls this means."""
+    for name in made.files:
+        folder = Path(name).parent
+        if (root / folder).resolve().is_relative_to(root.resolve()) or (meant and str(folder) == str(Path(meant))):
+            continue
+        advice = f"--workloads-dir {folder} says that it is meant" if name == made.workload else "nothing was written"
+        raise AbprofError(
+            f"lies outside of the repository, at {(root / folder).resolve()}", where=str(root / folder), advice=advice
+        )
 
 
 def _write(root: Path, made: Made, *, overwrite: bool) -> None:

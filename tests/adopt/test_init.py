@@ -112,6 +112,33 @@ def test_workloads_beside_the_repository(tmp_path: Path) -> None:
     assert 'workloads = "../judges"' in (repo.path / "abprof.toml").read_text()
 
 
+@pytest.mark.parametrize("how", ["configured", "linked"])
+def test_nothing_is_written_outside_of_the_repository_unasked(tmp_path: Path, how: str) -> None:
+    repo = repository(tmp_path / "repo", {"kernels/rows.py": ROWS})
+    (tmp_path / "elsewhere").mkdir()
+    folder = "../elsewhere" if how == "configured" else "workloads"
+    if how == "configured":
+        repo.write({"abprof.toml": 'schema = 1\nworkloads = "../elsewhere"\n'})
+    else:
+        (repo.path / folder).symlink_to(tmp_path / "elsewhere")
+    done = init(repo, "--yes", home=tmp_path)
+    assert (done.code, done.err.count("\n")) == (2, 1), done
+    assert f"lies outside of the repository, at {tmp_path}/elsewhere (--workloads-dir {folder} says" in done.err
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert init(repo, "--yes", "--workloads-dir", str(repo.path / folder), home=tmp_path).code == 0
+    assert (tmp_path / "elsewhere" / "softmax.py").exists()
+
+
+def test_a_link_at_a_kernel_packages_place_is_refused(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", {"README.md": "# new\n"})
+    (tmp_path / "elsewhere").mkdir()
+    (repo.path / "kernels").symlink_to(tmp_path / "elsewhere")
+    done = init(repo, "--kernel", "rows", home=tmp_path)
+    assert (done.code, "lies outside of the repository" in done.err) == (2, True), done
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert not (repo.path / "workloads").exists()
+
+
 def test_nothing_to_measure(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", {"README.md": "# nothing\n"})
     done = init(repo, "--yes", home=tmp_path)
