@@ -33,10 +33,58 @@ _KEYS = (
     ".git-credentials",
     ".pypirc",
     ".npmrc",
+    ".kaggle",
+    ".ngc",
+    ".pgpass",
+    ".vault-token",
 )
-_KEYS_DEEPER = (".cache/huggingface/token", ".huggingface/token", ".local/share/keyrings", ".cargo/credentials.toml")
-# Sockets by which a service would do what the process itself may not.
-_SERVICES = ("/run/user", "/run/dbus", "/run/docker.sock", "/run/containerd", "/run/podman")
+_KEYS_DEEPER = (
+    ".cache/huggingface/token",
+    ".huggingface/token",
+    ".local/share/keyrings",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+)
+# Of a folder of GitHub's runner: its own keys. Below it lies its work, the repository too.
+_RUNNER = (".credentials*", ".runner", ".env")
+_RUNNERS = ("/actions-runner", "/opt/actions-runner", "/home/runner/actions-runner")
+# Sockets by which a service would do what the process itself may not, and where a container finds what it is entrusted with.
+_SERVICES = (
+    "/run/user",
+    "/run/dbus",
+    "/run/systemd/private",
+    "/run/docker.sock",
+    "/run/containerd",
+    "/run/k3s",
+    "/run/crio",
+    "/run/podman",
+    "/run/buildkit",
+    "/run/libvirt",
+    "/run/secrets",
+    "/var/lib/lxd/unix.socket",
+    "/var/snap/lxd/common/lxd/unix.socket",
+    "/var/lib/incus/unix.socket",
+)
+# Variables that name such a place, or a session's. What they name is hidden, and they are not passed on.
+_SESSION = (
+    "XDG_RUNTIME_DIR",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DBUS_SYSTEM_BUS_ADDRESS",
+    "SSH_AUTH_SOCK",
+    "SSH_AGENT_PID",
+    "GPG_AGENT_INFO",
+    "TMUX",
+    "TMUX_TMPDIR",
+    "STY",
+    "KUBECONFIG",
+    "DOCKER_HOST",
+    "DOCKER_CONFIG",
+    "CONTAINER_HOST",
+    "WAYLAND_DISPLAY",
+    "DISPLAY",
+    "XAUTHORITY",
+)
+_NAMING = ("XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "KUBECONFIG", "DOCKER_CONFIG", "XAUTHORITY")  # by its path alone
 _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - mounted privately
 
 
@@ -62,7 +110,10 @@ class Wall:
         free = [
             place for place in _TEMPORARY if Path(place).is_dir() and not any(f"{place}/" in text for text in given)
         ]
-        mounts = [*_everything(), *_hidden(given)]
+        env = {name: value for name, value in env.items() if name not in _SESSION}
+        # Of the variables none may say what is not hidden: they are the user's session's, and of the sides' settings.
+        interpreter = Path(argv[0])
+        mounts = [*_everything(), *_hidden([interpreter, interpreter.resolve(), own, *writable])]
         for place in (str(own), *map(str, writable)):
             mounts += ["--bind", place, place]
         for place in free:
@@ -106,16 +157,33 @@ def _everything() -> list[str]:
     return mounts
 
 
-def _hidden(given: Sequence[str]) -> list[str]:
+def _hidden(given: Sequence[Path]) -> list[str]:
     """Nothing in the place of what holds keys or asks services; but for folders that hold what the process is given."""
     places = [home / name for home in _homes() for name in (*_KEYS, *_KEYS_DEEPER)]
+    places += [Path(os.environ[name]) for name in _NAMING if os.environ.get(name, "").startswith("/")]
+    places += [file for runner in _runners() for pattern in _RUNNER for file in sorted(runner.glob(pattern))]
     mounts: list[str] = []
-    for place in dict.fromkeys([*map(str, places), *_SERVICES]):
-        real = Path(place).resolve()
-        if not real.exists() or any(f"{place}/" in text or f"{real}/" in text for text in given):
+    for place in dict.fromkeys([*places, *map(Path, _SERVICES)]):
+        real = place.resolve()
+        if not _there(real) or any(path.is_relative_to(folder) for path in given for folder in (place, real)):
             continue
         mounts += ["--tmpfs", str(real)] if real.is_dir() else ["--ro-bind", "/dev/null", str(real)]
     return mounts
+
+
+def _there(place: Path) -> bool:
+    try:
+        return place.exists()
+    except OSError:  # it may not even be looked at: then nothing behind the wall may either
+        return False
+
+
+def _runners() -> list[Path]:
+    """Folders of GitHub's runners: the one that this is a step of, and those in the usual places."""
+    work = os.environ.get("RUNNER_TEMP", "")  # ROOT/_work/_temp
+    mine = [Path(work).parents[1]] if work.startswith("/") and len(Path(work).parents) > 1 else []
+    found = [folder for home in _homes() for folder in sorted(home.glob("actions-runner*"))]
+    return [*mine, *found, *map(Path, _RUNNERS)]
 
 
 def _homes() -> list[Path]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import foreground, plan, proc, wire
+from abprof import conceal, foreground, plan, proc, wire
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.config import Config
 from abprof.crew import Post
@@ -48,6 +48,7 @@ def run(config: Config, wanted: Wanted, view: View) -> str:
         worktrees(place, place.id, view) as trees,
         lease(place.state, place.device.lease, wait=not config.no_wait, label=place.label, say=view.say),
     ):
+        conceal.withheld(place.file.environment.allow)
         ready = _planned(place.sides[0].label, wanted, lambda: make_plan(place, trees, Path(logs), view, dry=True))
         cell = _cell(ready, wanted)
         with leases.shared(place.cache / BUILDS_IN_USE):

@@ -169,6 +169,7 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
             record.add(block)
         for trace in probed(ground, record.judged, place.config.probe, record.folder.path, record.next_epoch, view.say):
             record.add(trace)
+        record.note(watch.look("after the epochs"))  # the last of what runs code under test was just now
         chains = plan.shop.toolchain.values()
         record.read_kernels(Reader(place.cache / "code", [chain.get("prefix", "") for chain in chains]))
 

@@ -134,6 +134,32 @@ def test_a_folder_that_is_needed_is_not_hidden(tmp_path: Path, monkeypatch: pyte
     assert str(tmp_path / ".config") not in argv
 
 
+def test_no_variable_says_what_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session's are full of such places, and a side may bring its own."""
+    runner, work = tmp_path / "actions-runner", tmp_path / "actions-runner" / "_work"
+    own = work / "repo" / "own"
+    hidden = [tmp_path / name for name in (".kube", ".ngc", "run")] + [runner / ".credentials_rsaparams"]
+    for folder in (*hidden[:-1], own):
+        folder.mkdir(parents=True)
+    for file in (hidden[-1], tmp_path / ".vault-token", tmp_path / "agent"):
+        file.write_text("a key")
+    session = {
+        "XDG_RUNTIME_DIR": f"{tmp_path}/run",
+        "SSH_AUTH_SOCK": f"{tmp_path}/agent",
+        "TMUX": "/run/user/0/tmux,1,0",
+        "KUBECONFIG": f"{tmp_path}/.kube/config",
+        "DBUS_SESSION_BUS_ADDRESS": f"unix:path={tmp_path}/run/bus",
+    }
+    for name, value in {**session, "HOME": str(tmp_path), "RUNNER_TEMP": str(work / "_temp")}.items():
+        monkeypatch.setenv(name, value)
+    made = contain.Wall("bwrap", "bubblewrap 1")
+    theirs = {"MINE": f"{tmp_path}/.ngc/x", "PATH": "/bin"}
+    argv, env = made.around(["/bin/python", "x.py"], {**session, **theirs}, own=own, network=False)
+    assert {str(place) for place in (*hidden, tmp_path / ".vault-token", tmp_path / "agent")} <= set(argv)
+    assert env.keys() - {"TMPDIR"} == theirs.keys()
+    assert str(runner) not in argv, "the repository lies below"
+
+
 # ---------------------------------------------------------------- life and death behind it
 
 

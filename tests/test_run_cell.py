@@ -127,6 +127,21 @@ def test_what_is_refused_before_anything_starts(
 
 
 @pytest.mark.slow
+def test_what_is_called_finds_no_secret_in_its_parent(tmp_path: Path) -> None:
+    repo = tiny_repo(tmp_path / "repo", 1)
+    looks = """
+    told = [Path(f"/proc/{pid}/environ").read_bytes().count(b"s3cret") for pid in (os.getpid(), os.getppid())]
+    print("FOUND", *told, flush=True)
+"""
+    looking = PACKAGE.replace("    global _library\n", "    global _library\n" + looks)
+    repo.commit("looks", {"kernels/tiny/__init__.py": looking})
+    asked = ("run-cell", "main", CELL, "--device", "cpu", "--warmup", "0", "--runs", "1")
+    done = abprof(*asked, cwd=repo.path, home=tmp_path / "home", MY_API_TOKEN="s3cret")  # noqa: S106
+    assert done.code == 0, done.err
+    assert [line for line in done.out.splitlines() if line.startswith("FOUND")] == ["FOUND 0 0"] * 2
+
+
+@pytest.mark.slow
 def test_a_call_that_fails_is_said_in_a_line(tmp_path: Path) -> None:
     repo = tiny_repo(tmp_path / "repo", 1)
     failing = PACKAGE.replace("    global _library\n", "    global _library\n    raise ValueError('not today')\n")

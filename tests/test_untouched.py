@@ -209,6 +209,18 @@ def test_a_run_whose_ground_was_written_to_is_not_trusted(new_lab: NewLab, what:
     assert "Do not act on this run" in (result.folder / "report.md").read_text(), again  # type: ignore[operator]
 
 
+def test_what_is_written_after_the_last_epoch_is_seen_too(new_lab: NewLab) -> None:
+    """Probes and the like still run code under test."""
+    spoils = Fault("write", "trace", side="target", text="cache/builds/*/*/src/kernels/k/__init__.py", once=True)
+    times = [Time(ns=1e6), Time(factor=0.5, side="target")]
+    lab = new_lab(Scenario(workloads={"w": load(["a"])}, times=times, faults=[spoils]))
+    result = lab.abprof("main", "fast", "--probe", "torch")
+    assert {(one.how, one.moment, one.falsifies) for one in result.run.touched} == {
+        ("changed", "after the epochs", True)
+    }
+    assert result.code == 4
+
+
 @pytest.mark.parametrize("where", ["repo/planted+", "home/.profile+", "repo/.git/hooks/post-checkout+"])
 def test_in_a_clean_environment_what_is_written_elsewhere_is_told(new_lab: NewLab, where: str) -> None:
     faults = [Fault("write", "turn", side="target", text=where, once=True)]
