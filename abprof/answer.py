@@ -61,9 +61,14 @@ def many(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def tampered(counts: Counts) -> str:
+    """What is said before all else of a run whose files changed while it ran."""
+    return f"Do not act on this run, {many(counts['tampered'], 'file')} that it rests on changed while it ran"
+
+
 def _lead(counts: Counts, margin: float, same_code: bool) -> str:
     if counts.get("tampered"):
-        return f"Do not act on this run, {many(counts['tampered'], 'file')} that it rests on changed while it ran"
+        return tampered(counts)
     if counts.get("controls_outside"):
         return (
             f"Do not act on this run, {counts['controls_outside']} of {many(counts.get('controls', 0), 'control')} "

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from abprof import stats
-from abprof.answer import compared, many, mostly_undecided, nothing_measured
+from abprof.answer import compared, many, mostly_undecided, nothing_measured, tampered
 from abprof.errors import Exit
 from abprof.evidence import Evidence, same_code
 from abprof.model import Comparison, Header, Run
@@ -186,7 +186,8 @@ def sentence(run: Run, counts: Mapping[str, int], *, measured: bool, within: Seq
         return nothing_measured(counts)
     if not counts["comparisons"]:
         label = run.sides[0].label if run.sides else ""
-        return f"Profiled {many(counts['cells'], 'cell')} of {label}; {_between_variants(within)}."
+        said = f"rofiled {many(counts['cells'], 'cell')} of {label}; {_between_variants(within)}."
+        return f"{tampered(counts)}: p{said}" if counts.get("tampered") else f"P{said}"
     return compared(counts, margin=run.settings.margin, same_code=same_code(run))
 
 

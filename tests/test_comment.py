@@ -98,13 +98,18 @@ def test_the_command_names_commits_the_seed_and_keeps_the_options():
         ("main...fast --quick", ["--quick"]),
         ("--preset fast main fast", None),  # which `fast` is the branch cannot be told
         ("rerun runs/x", None),
+        (
+            "main fast --quick -- python b.py --seed 5 main",
+            ["--quick", "--seed", "0", *["--", "python", "b.py", "--seed", "5", "main"]],
+        ),
     ],
 )
 def test_only_refs_are_replaced_in_the_command(words, rest):
     base, target = notices.act().sides[0], notices.act().sides[-1]
     sides = (runs.changed(base, spec="main"), runs.changed(target, spec="fast"))
     made = notice(runs.changed(notices.act(), arguments=tuple(words.split()), sides=sides)).command
-    assert made == (() if rest is None else ("abprof", base.commit, target.commit, *rest, "--seed", "0"))
+    seed = [] if rest and "--seed" in rest else ["--seed", "0"]
+    assert made == (() if rest is None else ("abprof", base.commit, target.commit, *rest, *seed))
 
 
 def test_a_nights_command_compares_its_commits():

@@ -56,6 +56,16 @@ def test_nights_in_order_with_base_and_head(made: Nights) -> None:
         assert index.notes == ()
 
 
+def test_a_night_whose_files_changed_has_no_values_and_is_no_answer(made: Nights) -> None:
+    folder = made.add({CELL: (103.0, 400.0)})
+    run = json.loads((folder / "run.json").read_text())
+    run["header"] |= {"counts": {"tampered": 1}, "exit_code": 4}
+    (folder / "run.json").write_text(json.dumps(run))
+    with opened(made.runs_dir) as index:
+        assert [(night.settled, night.heads) for night in index.nights()][-2:] == [(1, 2), (0, 0)]
+    assert 4 not in {number for number, *_ in values(made)}
+
+
 def test_questions_choose(made: Nights) -> None:
     assert {cell for _, cell, *_ in values(made, cells=("*mask=b",))} == {OTHER}
     assert [number for number, *_ in values(made, cells=(CELL,), since="2026-01-03")] == [2, 3]

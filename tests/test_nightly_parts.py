@@ -99,6 +99,13 @@ def test_what_was_given_up_is_said_until_there_is_something_new() -> None:
     assert given_up(vain, TONIGHT) == "all crashed"
     assert given_up(vain[:2], TONIGHT) == given_up(vain, OTHER) == ""
     assert given_up([*vain, row(4, "first", "", HEAD)], TONIGHT) == "", "another commit came in between, and back"
+    released = Tonight(HEAD, RELEASE, "asked", "m1")
+    assert given_up([*vain, row(4, "against", RELEASE, HEAD)], released) == "all crashed", (
+        "its own step was never judged"
+    )
+    lost = [row(i, "against", RELEASE, HEAD, heads=0, settled=0, sentence="no release") for i in (2, 3, 4)]
+    assert given_up([row(1, "first", "", HEAD), *lost], released) == "no release"
+    assert given_up([row(1, "first", "", HEAD), *lost], TONIGHT) == "", "it is asked for no longer"
 
 
 def test_a_night_that_was_begun_is_found(tmp_path: Path) -> None:
@@ -305,6 +312,8 @@ def test_a_first_night_that_is_not_to_be_trusted_is_no_failure() -> None:
     first, step = Job("first", (HEAD,)), Job("step", (LAST, HEAD))
     measured, nothing = runs.run(), runs.changed(runs.run(), observations=())
     assert night._first_is_no_failure(first, measured, Exit.UNTRUSTED) == Exit.OK
+    header = runs.changed(measured.header, counts={**measured.header.counts, "tampered": 1})
+    assert night._first_is_no_failure(first, runs.changed(measured, header=header), Exit.UNTRUSTED) == Exit.UNTRUSTED
     assert night._first_is_no_failure(first, nothing, Exit.UNTRUSTED) == Exit.UNTRUSTED
     assert night._first_is_no_failure(first, measured, Exit.CANNOT_RUN) == Exit.CANNOT_RUN
     assert night._first_is_no_failure(step, measured, Exit.UNTRUSTED) == Exit.UNTRUSTED

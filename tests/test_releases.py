@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,22 @@ def test_a_release_that_reaches_for_anothers_files(tmp_path: Path) -> None:
     assert reasons(done, "target").endswith("tiny does not exist on this side")
     assert "module thief was loaded from" in reasons(done, "target2")
     assert [row["verdict"] for row in done.run["comparisons"]] == ["broken", "broken"]
+
+
+def test_a_command_measures_each_releases_own_files(tmp_path: Path) -> None:
+    for version, ms in (("1.0", 1.0), ("2.0", 3.0)):
+        wheel(tmp_path / "links", "printed", version, {"printed.py": f"print('sort,{ms}')\n"})
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "bench.py").write_text("import printed\n")
+    env = only(PIP_FIND_LINKS=str(tmp_path / "links"), PIP_NO_INDEX="1")
+    (tmp_path / "away").mkdir()
+    command = ("--", sys.executable, str(tmp_path / "scripts" / "bench.py"))
+    sides = ("dist:printed==1.0", "dist:printed==2.0")
+    done = abprof(
+        *sides, "--device", "cpu", "--epochs", "4", "--json", *command, cwd=tmp_path / "away", home=tmp_path, **env
+    )
+    assert [row["verdict"] for row in done.run["comparisons"]] == ["slower"], done.err
+    assert done.run["comparisons"][0]["pct"] == pytest.approx(200)
 
 
 @pytest.fixture

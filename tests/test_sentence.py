@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof.model import Block, MachineState
+from abprof.model import Block, MachineState, Touched
 from abprof.verdict import Judgement, judge
 from tests.blocks import block, epochs, head, side
 
@@ -189,8 +189,16 @@ def test_the_same_code_twice_says_so() -> None:
 
 
 def test_one_branch_alone_has_no_verdict() -> None:
-    judged = judge(head(sides=[side("base")]), [block(1, {"base": 1.0})])
+    run, blocks = head(sides=[side("base")]), [block(1, {"base": 1.0})]
+    judged = judge(run, blocks)
     assert judged.header.sentence == "Profiled 1 cell of main; one branch alone has no verdict."
+    touched = (Touched(path="w/bench.py", how="changed", moment="after epoch 1"),)
+    assert touched[0].falsifies
+    tampered = judge(msgspec.structs.replace(run, touched=touched), blocks).header
+    assert tampered.sentence == (
+        "Do not act on this run, 1 file that it rests on changed while it ran: "
+        "profiled 1 cell of main; one branch alone has no verdict."
+    )
 
 
 # ---------------------------------------------------------------- warnings

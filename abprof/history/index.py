@@ -21,7 +21,7 @@ from abprof.history.night import Told, Value, read
 from abprof.runfolder import RUN
 
 FILE = "history.sqlite"
-VERSION = 3
+VERSION = 4
 _OF_THE_HEAD = ("ok", "identical", "build_failed", "wrong", "unsupported", "missing")  # the same every night
 _WAIT = 60.0  # seconds for another process that writes
 _TABLES = """
@@ -59,7 +59,7 @@ class Row:
     exit_code: int
     sentence: str
     heads: int  # cells and variants whose head ran, or whose code was the base's
-    settled: int = 1  # 0: nothing could run, and not because of the head: it may another night
+    settled: int = 1  # 0: nothing could run, not because of the head, or what it rests on changed: tried again
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,8 @@ def _insert(database: sqlite3.Connection, name: str, told: Told, trends: dict[tu
     about = told.night
     machine = msgspec.json.encode(dict(sorted(about.machine.items()))).decode()
     heads = sum(value.judged and value.head_status in ("ok", "identical") for value in told.values)
-    settled = told.exit_code != Exit.CANNOT_RUN or any(value.head_status in _OF_THE_HEAD for value in told.values)
+    ran = told.exit_code != Exit.CANNOT_RUN or any(value.head_status in _OF_THE_HEAD for value in told.values)
+    settled = ran and not told.tampered
     row = Row(name, about.series, about.number, about.kind, about.asked, machine, told.began, told.base, told.head,
               told.subject, told.exit_code, told.sentence, heads, int(settled))  # fmt: skip
     id = database.execute(

@@ -53,6 +53,7 @@ class _Comparison(_Loose, frozen=True, kw_only=True, rename={"from_": "from"}):
 class _Header(_Loose, frozen=True, kw_only=True):
     sentence: str = ""
     exit_code: int = 0
+    counts: dict[str, int] = {}
 
 
 class _Run(_Loose, frozen=True, kw_only=True):
@@ -95,6 +96,7 @@ class Told:
     exit_code: int
     sentence: str
     values: tuple[Value, ...]
+    tampered: bool = False  # files that the night rests on changed while it ran: it has no values, and is no answer
 
 
 def read(file: Path) -> Told | None:
@@ -113,8 +115,10 @@ def read(file: Path) -> Told | None:
     head = run.sides[-1]
     base = run.sides[0].commit if len(run.sides) > 1 else ""
     header = run.header or _Header()
-    values = tuple(_values(run))
-    return Told(run.night, run.began, base, head.commit, head.subject, header.exit_code, header.sentence, values)
+    tampered = header.counts.get("tampered", 0) > 0
+    values = () if tampered else tuple(_values(run))
+    code, said = header.exit_code, header.sentence
+    return Told(run.night, run.began, base, head.commit, head.subject, code, said, values, tampered)
 
 
 _LATEST = 20  # run folders that may hold a night which was killed: the newest, since it is gone on with on the next

@@ -178,9 +178,11 @@ def _gone_on_with(place: Place, job: plan.Job, about: Night, view: View) -> tupl
 
 
 def _first_is_no_failure(job: plan.Job, run: Run, code: int) -> int:
-    """A first night that measured anything has judged what it could: there is nothing yet to compare with."""
+    """A first night that measured anything has judged what it could: there is nothing yet to compare with. One whose files
+    changed while it ran has measured nothing that can be relied on."""
     measured = any(seen.status == "ok" for seen in run.observations)
-    return Exit.OK if job.kind == "first" and measured and code == Exit.UNTRUSTED else code
+    tampered = bool(run.header and run.header.counts.get("tampered"))
+    return Exit.OK if job.kind == "first" and measured and not tampered and code == Exit.UNTRUSTED else code
 
 
 def _after(place: Place, wish: Wish, of: _Since) -> tuple[tuple[Change, ...], tuple[Shift, ...], list[str]]:

@@ -66,8 +66,12 @@ def given_up(nights: Sequence[Row], tonight: Tonight) -> str:
     hopeless = _hopeless(nights)
     asked = (tonight.head, tonight.asked, tonight.machine)
     mine = [night for night in nights if (night.head, night.asked, night.machine) == asked]
-    tried = [night for night in mine if not night.settled and _key(night) in hopeless]
-    return tried[-1].sentence or "nothing ran" if tried and tried[-1] is mine[-1] else ""
+    # Each question's newest night: that the head was compared with the release says nothing of its own step.
+    chain = [night for night in mine if night.kind in CHAIN]
+    against = [night for night in mine if night.kind not in CHAIN and night.base == tonight.release]
+    newest = [asked_[-1] for asked_ in (chain, against) if asked_]
+    tried = [night for night in newest if not night.settled and _key(night) in hopeless]
+    return tried[0].sentence or "nothing ran" if tried else ""
 
 
 def _key(night: Row) -> tuple[str, ...]:

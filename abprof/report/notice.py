@@ -185,12 +185,14 @@ def _command(run: Run) -> tuple[str, ...]:
     given = list(run.arguments)
     given = given[1:] if given[:1] == ["abprof"] else given
     given = given[1:] if given[:1] == ["run"] else given
+    own = given.index("--") if "--" in given else len(given)
+    given, measured = given[:own], given[own:]  # a command behind `--` has words and a --seed of its own
     rest = [] if run.night else _without_refs(given, [side.spec for side in run.sides])
     if rest is None:
         return ()
     sides = [side.anew for side in run.sides]
     seed = [] if "--seed" in rest else ["--seed", str(run.settings.seed)]
-    command = ["abprof", *sides, *rest, *seed]
+    command = ["abprof", *sides, *rest, *seed, *measured]
     if len(command) > 100 or any(len(word) > TEXT or words.clean(word, TEXT) != word for word in command if word):
         return ()
     return tuple(command)

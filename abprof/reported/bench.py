@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
 from abprof import __version__, contain, environment, plan, proc
 from abprof.errors import AbprofError
 from abprof.model import SCHEMA, Arm, Cell, Checkout, Command, Run, Setup, Workload
@@ -60,8 +62,12 @@ def ready(place: Place, trees: Sequence[Checkout], logs: Path, view: View, again
         raise AbprofError(ended.reason, where=where, advice="docs/ADOPT.md says what a command prints")
     cells = again.cells if again else plan.select(_cells(first), place.config.only)
     arms = _arms(place, cells)
-    every = tuple({arm.id: arm for row in arms.values() for arm in row}.values())
-    head = again.run if again else _head(place, command, cells, every, notes, withheld, wall)
+    known = again.run.arms if again else ()  # a quick run had no controls, and its rerun may have
+    every = tuple({arm.id: arm for arm in (*known, *(arm for row in arms.values() for arm in row))}.values())
+    if again:
+        head = msgspec.structs.replace(again.run, arms=every)
+    else:
+        head = _head(place, command, cells, every, notes, withheld, wall)
     names = frozenset(name for ended in first.values() for name in ended.readings.times)
     return Bench(head, stands, arms, names, logs, place.config.timeout)
 
@@ -96,6 +102,8 @@ def _stand(place: Place, tree: Checkout, command: Command, env: dict[str, str], 
     (own / "out").mkdir(parents=True)
     extra = environment.fill(command.env, "abprof.toml [command.env]", **places)
     given = environment.worker(env, own / "caches", place.device.worker, extra)
+    if tree.side.kind == "dist":  # else the copy that the interpreter has installed would be measured
+        given["PYTHONPATH"] = os.pathsep.join([tree.path, *filter(None, [given.get("PYTHONPATH")])])
     return Stand(tree.side.id, filled(command.argv, places), given, Path(tree.path), own, wall)
 
 

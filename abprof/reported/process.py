@@ -70,7 +70,7 @@ def run(stand: Stand, heading: str, log: Path, timeout: float) -> Ended:
     if code:
         return Ended("crash", f"{_ended(code)}{f': {last}' if last else ''}", Readings({}), began, ended)
     try:
-        if len(said) >= proc.LOG_LIMIT:
+        if len(said.encode()) >= proc.LOG_LIMIT:  # bytes, as the log that cut it counts
             raise ValueError(f"it printed more than {proc.LOG_LIMIT >> 20} MiB")
         return Ended("ok", "", read(said), began, ended)
     except ValueError as error:

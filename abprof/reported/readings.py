@@ -19,6 +19,7 @@ from typing import Any
 
 NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 LONGEST, MOST = 300, 5000  # letters of a name; names of a process
+MOST_TIMES = 200_000  # of a process, of all names together: each becomes a round
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf(?:inity)?", re.I)
 _FRACTION = re.compile(r"[-+]?\d*\.\d+(?:e[-+]?\d+)?", re.I)
 _FORMS = "`name,ms` lines, CSV with the columns name and ms (or ns, us, s), or JSON"
@@ -44,6 +45,10 @@ def read(text: str) -> Readings:
         header = [column.strip().lower() for column in _columns(line)]
         if "name" in header and NS.keys() & set(header):
             return Readings(_gathered(_of_csv(header, lines[place + 1 :])))
+        if _of_another_unit(header):  # rows below it would read as ms
+            columns, units = ", ".join(header[1:]), ", ".join(NS)
+            what = f"the columns of {_shown(line)} beside name are {_shown(columns)}"
+            raise ValueError(f"{what}, and none is a time's unit ({units}): print a column of one")
     said = [line.strip() for line in lines if line.strip()]
     times = [(_quoted(name), float(ms) * NS["ms"]) for name, ms in map(_parted, said) if ms]
     if not times:
@@ -59,9 +64,16 @@ def _parted(line: str) -> tuple[str, str]:
     return (name, ms) if name and _NUMBER.fullmatch(ms) else ("", "")
 
 
+def _of_another_unit(columns: Sequence[str]) -> bool:
+    """Whether a line that has no time's unit is a table's header none the less: `name,tflops`, `name,mean_us`."""
+    return len(columns) > 1 and columns[0] == "name" and not any(map(_NUMBER.fullmatch, columns))
+
+
 def _gathered(pairs: Iterable[tuple[str, float]]) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {}
-    for name, ns in pairs:
+    for number, (name, ns) in enumerate(pairs, 1):
+        if number > MOST_TIMES:
+            raise ValueError(f"it printed more than {MOST_TIMES} times: print a median of each name")
         clean = " ".join(name.encode(errors="replace").decode().split())
         if not clean or len(clean) > LONGEST:
             raise ValueError(f"a name of {len(clean)} letters: {_shown(clean)}; wanted are 1 to {LONGEST}")

@@ -208,6 +208,8 @@ def test_a_run_is_gone_on_with(repo: GitRepo) -> None:
     done = abprof(repo, "rerun", where, "--only", "name=sort", "--json")
     assert done.code == 1, done.err
     assert done.verdicts() == {"command/name=sort": "slower", "command/name=copy": "unclear"}
+    assert "control" in {arm["id"] for arm in done.run["arms"]}
+    assert [row["cell"] for row in done.run["controls"]] == ["command/name=sort"], "what was measured is judged"
     for verb in ("scripts", "profile"):
         refused = abprof(repo, verb, where)
         assert refused.code == 2

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abprof.reported.readings import LONGEST, MOST, read
+from abprof.reported.readings import LONGEST, MOST, MOST_TIMES, read
 
 GOOGLE = """{"context": {"num_cpus": 2}, "benchmarks": [
   {"name": "BM_copy/64", "run_type": "iteration", "real_time": 2.5, "time_unit": "us"},
@@ -28,6 +28,7 @@ PYTEST = """{"machine_info": {}, "benchmarks": [
         ("softmax(128, 256),1\n", {"softmax(128, 256)": [1e6]}),
         ('"a,b",1\n', {"a,b": [1e6]}),
         ("name,ms\na,1\nb,2\n", {"a": [1e6], "b": [2e6]}),
+        ("name,1\n", {"name": [1e6]}),
         ("# device 0\nName, us\na,1\n\ndone,7\n", {"a": [1e3]}),
         ('name,tflops,ns\n"a,b",1.51,5\n"a,b",1.52,6\n', {"a,b": [5.0, 6.0]}),
         ('{"a": 1, "b": 2.5}', {"a": [1e6], "b": [2.5e6]}),
@@ -68,6 +69,9 @@ def test_lines_that_are_none_are_told() -> None:
         ('{"benchmarks": [{"name": "a", "real_time": 1, "time_unit": "h"}]}', "time unit 'h'"),
         ("x" * (LONGEST + 1) + ",1\n", "a name of 301 letters"),
         ("".join(f"n{i},1\n" for i in range(MOST + 1)), "5001 names"),
+        ("a,1\n" * (MOST_TIMES + 1), "more than 200000 times"),
+        ("name,tflops\na,300\n", "the columns of 'name,tflops' beside name are 'tflops', and none is a time's unit"),
+        ("on device 0\nName, mean_us, n\na,3,1\n", "beside name are 'mean_us, n'"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_a_line(text: str, said: str) -> None:
