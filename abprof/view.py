@@ -14,6 +14,8 @@ from rich.live import Live
 from rich.status import Status
 from rich.text import Text
 
+from abprof.visible import visible
+
 
 class View:
     """Says what happens. `log`, once attached, gets every line too; without a terminal nothing is redrawn."""
@@ -46,7 +48,8 @@ class View:
                 self._log.flush()
 
     def say(self, line: str, style: str = "") -> None:
-        """A line of progress."""
+        """A line of progress. Names and reasons in it are others' text: nothing of it steers the terminal or the log's reader."""
+        line = _shown(line)
         with self._lock:
             self._write(line)
             if not self.quiet:
@@ -54,6 +57,7 @@ class View:
 
     def warn(self, line: str) -> None:
         """A line that is shown with --quiet too."""
+        line = _shown(line)
         with self._lock:
             self._write(f"warning: {line}")
             self.console.print(Text(f"warning: {line}", style="yellow"))
@@ -107,3 +111,8 @@ class View:
                 self._live.update(Text("\n").join(rows))
             elif not self.quiet:
                 self.console.print(Text(text, style="dim"))
+
+
+def _shown(text: str) -> str:
+    """Visible, with its own line ends."""
+    return "\n".join(map(visible, text.split("\n")))

@@ -6,9 +6,8 @@ that say why there is none. What was not recorded is "not recorded", never a num
 
 from __future__ import annotations
 
-import unicodedata
-
 from abprof.model import Comparison, Status, Value, Verdict
+from abprof.visible import visible
 
 NOT_RECORDED = "not recorded"
 NO_INTERVAL = "no interval"
@@ -184,23 +183,8 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 def clean(text: object, limit: int = 300) -> str:
     """Foreign text on one line: control, bidirectional and other invisible characters as U+FFFD, then cut."""
-    plain = str(text)
-    shown = plain if plain.isascii() and plain.isprintable() else plain.translate(_VISIBLE)
-    line = " ".join(shown.split())
+    line = " ".join(visible(str(text)).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
-class _Visible(dict[int, str]):
-    """Code point -> what is shown of it, each looked up once."""
-
-    def __missing__(self, code: int) -> str:
-        letter = chr(code)
-        hidden = unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co")
-        self[code] = " " if letter.isspace() else "\ufffd" if hidden else letter
-        return self[code]
-
-
-_VISIBLE = _Visible()
 
 
 def _four(value: float) -> str:

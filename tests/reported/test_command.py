@@ -130,6 +130,17 @@ def test_a_name_is_data(repo: GitRepo) -> None:
     assert "printed nan ms" in done.out
 
 
+def test_a_name_and_a_last_line_steer_no_terminal(repo: GitRepo) -> None:
+    fails = "import sys, times; times.say(); sys.exit(times.FAILS and '\\x1b]0;mine\\x07 \\x1b[2J')"
+    repo.commit("named", {"bench.py": fails, "times.py": lines(**{"so\x1b[31mrt\x07": 1.0}) + "FAILS = False\n"})
+    repo.write({"times.py": lines(sort=1.0) + "FAILS = True\n"})
+    done = run(repo, "--quick")
+    said = done.err + (folder(repo) / "output.txt").read_text()
+    assert "so\ufffd[31mrt\ufffd" in said
+    assert "\ufffd]0;mine\ufffd \ufffd[2J" in said
+    assert not {"\x1b", "\x07"} & set(said)
+
+
 @pytest.mark.slow
 def test_places_are_filled_in_and_abprof_toml_adds_variables_and_a_build(repo: GitRepo) -> None:
     toml = """schema = 1
