@@ -179,6 +179,11 @@ class Crew:
             if isinstance(reply, Exception):
                 self._workers[id].kill()
 
+    @property
+    def token(self) -> str:
+        """The run's: no builder knows under which names expected values will lie."""
+        return self._shop.token
+
     def pids(self) -> list[int]:
         """Process ids of the living."""
         return [worker.pid for worker in self._workers.values() if worker.alive]

@@ -208,7 +208,7 @@ class Sitting:
             self._fail(seat, cast("Status", opened.status), opened.reason)
 
     def _check(self, seat: Seat) -> None:
-        name = hashlib.sha256(self.request.cell.id.encode()).hexdigest()[:24]
+        name = hashlib.sha256(f"{self.crew.token} {self.request.cell.id}".encode()).hexdigest()[:24]
         against = _sample(name, self.seats[0].arm) if seat is not self.seats[0] else ""
         checked = self._ask(seat, wire.Check(seat.arm.id, f"{name}.expected", _sample(name, seat.arm), against))
         if checked is not None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from abprof import contain, environment, wire
@@ -36,6 +37,9 @@ class Workshop:
     sources: tuple[str, ...] = ()  # the repository under test: what was installed from there is no side's own
     named: frozenset[str] = frozenset()  # variables that abprof.toml's [environment] sets or lets through
     wall: Wall | None = None  # what code under test is started behind
+    token: str = field(
+        default_factory=lambda: secrets.token_hex(8)
+    )  # in names that nobody is to know before they are used
 
     def argv(self, side: str) -> Sequence[str]:
         """The worker's command for this side; the control is base again."""

@@ -136,7 +136,7 @@ def test_what_is_called_finds_no_secret_in_its_parent(tmp_path: Path) -> None:
     looking = PACKAGE.replace("    global _library\n", "    global _library\n" + looks)
     repo.commit("looks", {"kernels/tiny/__init__.py": looking})
     asked = ("run-cell", "main", CELL, "--device", "cpu", "--warmup", "0", "--runs", "1")
-    done = abprof(*asked, cwd=repo.path, home=tmp_path / "home", MY_API_TOKEN="s3cret")  # noqa: S106
+    done = abprof(*asked, cwd=repo.path, home=tmp_path / "home", MY_API_TOKEN="s3cret")
     assert done.code == 0, done.err
     assert [line for line in done.out.splitlines() if line.startswith("FOUND")] == ["FOUND 0 0"] * 2
 

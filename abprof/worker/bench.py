@@ -255,7 +255,7 @@ class Bench:
         self.clock.sync()
         if alone:
             results = list(outputs.held(results))
-            expected = outputs.expected(scratch / request.expected, lambda: outputs.on_host(results))
+            expected = outputs.agreed(scratch / request.expected, lambda: outputs.on_host(results))
         verdict = declared.check(module, case, results, expected)
         if verdict.ok and before is not None and before != outputs.input_digests(arm.inputs):
             verdict = dataclasses.replace(verdict, ok=False, reason=OVERWRITTEN)

@@ -23,14 +23,29 @@ SAMPLE = 1 << 16  # elements kept of each output tensor
 def expected(path: Path, make: Callable[[], Any]) -> Any:
     """The reference of this case: computed by the first worker that asks, read by all later ones of the run.
 
-    A worker that may not write there (abprof/contain.py) keeps what it computed to itself.
+    A worker that may not write there (abprof/contain.py) keeps what it computed to itself. So does each where they are more
+    than tensors and plain containers: a file's objects could bring anybody's code along, so that none is loaded.
     """
     if path.exists():
-        return torch.load(path, map_location="cpu", weights_only=False)
+        with contextlib.suppress(pickle.UnpicklingError):
+            return torch.load(path, map_location="cpu", weights_only=True)
+        return make()
     values = _compact(make())
     if os.access(path.parent, os.W_OK):
         _save(values, path)
     return values
+
+
+def agreed(path: Path, make: Callable[[], Any]) -> Any:
+    """The same where nothing but the first side's outputs says what is right. Raises ValueError for what cannot be read: no
+    other side's may stand in for them."""
+
+    def unread() -> Any:
+        if path.exists():
+            raise ValueError("the outputs that the others are to agree with hold more than tensors")
+        return make()
+
+    return expected(path, unread)
 
 
 def sample(results: Any, path: Path, against: Path | None) -> tuple[str, float | None]:
@@ -49,7 +64,7 @@ def sample(results: Any, path: Path, against: Path | None) -> tuple[str, float |
     _save(kept, path)
     if against is None or not against.exists():
         return digest.hexdigest(), None
-    base = torch.load(against, map_location="cpu", weights_only=False)
+    base = torch.load(against, map_location="cpu", weights_only=True)
     if [t.shape for t in base] != [t.shape for t in kept]:
         return digest.hexdigest(), None
     worst = max((float((a - b).abs().max()) for a, b in zip(kept, base, strict=True) if a.numel()), default=0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,45 @@ def test_a_reference_that_fails_leaves_no_half_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+class Planted:
+    """An object whose loading makes a file."""
+
+    def __init__(self, made: Path) -> None:
+        self.made = made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.made,)
+
+
+@pytest.mark.parametrize("read", [outputs.expected, outputs.agreed])
+def test_a_planted_file_brings_no_code_along(tmp_path: Path, read: Any) -> None:
+    """Who may not be told apart from a worker may have written it. A reference is computed anew; where the first side's
+    outputs are all there is, nothing stands in for them."""
+    torch.save({"out": Planted(tmp_path / "ran")}, tmp_path / "expected")
+    if read is outputs.expected:
+        assert read(tmp_path / "expected", lambda: 7) == 7
+    else:
+        with pytest.raises(ValueError, match="hold more than tensors"):
+            read(tmp_path / "expected", lambda: 7)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_planted_sample_brings_no_code_along(tmp_path: Path) -> None:
+    torch.save([Planted(tmp_path / "ran")], tmp_path / "base")
+    with pytest.raises(pickle.UnpicklingError):
+        outputs.sample([torch.zeros(1)], tmp_path / "target", tmp_path / "base")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_reference_of_any_objects_still_works(tmp_path: Path) -> None:
+    """Each worker has its own, then."""
+    for _ in range(2):
+        values = outputs.expected(tmp_path / "expected", lambda: Held(torch.arange(3.0), {}))
+        assert values.q.tolist() == [0.0, 1.0, 2.0]
+
+
 def test_outputs_that_are_no_tensors(tmp_path: Path) -> None:
-    for bad in (None, 3.0, [torch.zeros(1), "text"]):
+    for bad in (3.0, [torch.zeros(1), "text"]):
         with pytest.raises((TypeError, RecursionError)):
             outputs.sample(bad, tmp_path / "x", None)
 
