@@ -33,7 +33,7 @@ def _cache(*, builds: bool, everything: bool) -> list[str]:
         if builds and not free:
             raise AbprofError("a run is using the builds", where="abprof clean", advice="wait for its end")
         lines = [*repo.tidy(cache, everything=everything), *_builds(cache / "builds", everything=builds)]
-        lines += dists.sweep(cache) if everything else ()
+        lines += dists.sweep(cache, everything=everything)
         # Workers load the generation that was published when their run began, whatever was published since.
         return [*lines, *(_superseded(cache / "builds") if free else ())]
 

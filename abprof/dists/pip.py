@@ -66,23 +66,33 @@ def find(wanted: Wanted, python: str, scratch: Path, timeout: float) -> Found:
     asked = ["--dry-run", "--ignore-installed", "--report", str(report), wanted.requirement]
     if _pip(asked, python, log, timeout):
         raise _refused(wanted, log, python)
-    try:
-        (item,) = msgspec.json.decode(report.read_bytes(), type=_Report).install
-    except (OSError, ValueError) as error:
-        raise AbprofError(
-            "pip did not say which wheel it is", where=wanted.requirement, advice="pip 22.2 or later does"
-        ) from error
+    item = _item(wanted, report)
     why = re.search(r"^Reason for being yanked: (.*)$", log.read_text(errors="replace"), re.MULTILINE)
     yanked = (why[1] if why else "no reason given") if item.is_yanked else ""
     file = unquote(Path(urlsplit(item.download_info.url).path).name)
     return Found(file, item.download_info.archive_info.hashes.sha256, yanked)
 
 
-def install(wanted: Wanted, python: str, target: Path, scratch: Path, timeout: float) -> None:
-    """Put the files of its wheel into `target`. Raises AbprofError."""
-    log = scratch / "install.log"
-    if _pip(["--no-compile", "--target", str(target), wanted.requirement], python, log, timeout):
+def install(wanted: Wanted, found: Found, python: str, target: Path, scratch: Path, timeout: float) -> None:
+    """Put the files of the wheel that was found into `target`. Raises AbprofError, also where pip took another by now."""
+    report, log = scratch / "installed.json", scratch / "install.log"
+    asked = ["--no-compile", "--report", str(report), "--target", str(target), wanted.requirement]
+    if _pip(asked, python, log, timeout):
         raise _refused(wanted, log, python)
+    if _item(wanted, report).download_info.archive_info.hashes.sha256 != found.sha256:
+        what = f"was another wheel when it was installed than when it was found ({found.file})"
+        raise AbprofError(what, where=wanted.requirement, advice="run again, when its index has settled")
+
+
+def _item(wanted: Wanted, report: Path) -> _Item:
+    """What pip says that it took. Raises AbprofError."""
+    try:
+        (item,) = msgspec.json.decode(report.read_bytes(), type=_Report).install
+    except (OSError, ValueError) as error:
+        raise AbprofError(
+            "pip did not say which wheel it is", where=wanted.requirement, advice="pip 22.2 or later does"
+        ) from error
+    return item
 
 
 def _pip(asked: Sequence[str], python: str, log: Path, timeout: float) -> int:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from abprof import keys
 from abprof.dists import pip
@@ -23,6 +24,7 @@ from abprof.errors import AbprofError
 from abprof.model import Record, Side
 
 _DIGITS = 20  # of a hash, in names of folders
+_SCRATCH = "tmp"  # how the name of an installation's own folder begins
 
 
 class Installed(Record, frozen=True):
@@ -43,7 +45,7 @@ def resolve(
     home = cache / "dists"
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with FileLock(home / "lock"), tempfile.TemporaryDirectory(dir=home) as scratch:
+        with FileLock(home / "lock"), _scratch(home) as scratch:
             found, notes = _found(wanted, python, home, Path(scratch), timeout)
             made = _kept(home, found) or _install(wanted, found, python, home, Path(scratch), timeout, say)
     except OSError as error:
@@ -75,9 +77,30 @@ def put(cache: Path, side: Side, path: Path) -> None:
         raise AbprofError(f"the files of {side.label} were changed", where=str(source), advice="run again")
 
 
-def sweep(cache: Path) -> Iterator[str]:
-    """Remove every installed release; a line for each."""
+@contextlib.contextmanager
+def _scratch(home: Path) -> Iterator[str]:
+    """A folder for one installation; what killed ones left goes first. Whoever asks holds the lock."""
+    for left in _unfinished(home):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=home) as scratch:
+        yield scratch
+
+
+def _unfinished(home: Path) -> list[Path]:
+    return sorted(home.glob(f"{_SCRATCH}*"))
+
+
+def sweep(cache: Path, *, everything: bool) -> Iterator[str]:
+    """Remove what killed installations left, or `everything` that is installed; a line for each."""
     home = cache / "dists"
+    if not home.is_dir():
+        return
+    with contextlib.suppress(Timeout, OSError), FileLock(home / "lock", timeout=0):
+        for folder in _unfinished(home):
+            shutil.rmtree(folder, ignore_errors=True)
+            yield f"removed the unfinished installation {folder.name}"
+    if not everything:
+        return
     for folder in sorted((home / "files").glob("*")):
         shutil.rmtree(folder, ignore_errors=True)
         yield f"removed the installed release {folder.name}"
@@ -126,7 +149,7 @@ def _install(
 ) -> Installed:
     say(f"installing {found.file} into abprof's cache, without its dependencies")
     target = scratch / "files"
-    pip.install(wanted, python, target, scratch, timeout)
+    pip.install(wanted, found, python, target, scratch, timeout)
     pip.without_traces(target)
     made = Installed(found.file, _content(target))
     place = _files(home, made.content)

@@ -6,10 +6,12 @@ import sys
 import venv
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from abprof import dists
+from abprof.dists import store
 from abprof.errors import AbprofError
 from abprof.model import Side
 from tests.wheels import index, only, wheel
@@ -76,10 +78,36 @@ def test_files_that_were_changed_in_the_cache_are_installed_again(shelf: Shelf, 
         dists.put(shelf.cache, side, tmp_path / "spoilt")
     assert shelf.resolve("dist:tinyk==1.0")[0] == side
     dists.put(shelf.cache, side, tmp_path / "whole")
-    assert [line for line in dists.sweep(shelf.cache) if "removed" in line] == [
+    assert [line for line in dists.sweep(shelf.cache, everything=True) if "removed" in line] == [
         f"removed the installed release {kept.name}"
     ]
     assert not (shelf.cache / "dists").exists()
+
+
+def test_a_wheel_that_is_another_when_it_is_installed_is_refused(shelf: Shelf) -> None:
+    wheel(shelf.links, "tinyk", "1.0", FILES)
+    find = store.pip.find
+
+    def then_replaced(*asked: Any) -> Any:
+        found = find(*asked)
+        wheel(shelf.links, "tinyk", "1.0", {**FILES, "tinyk_ops.py": "WHO = 2\n"})
+        return found
+
+    shelf.monkeypatch.setattr(store.pip, "find", then_replaced)
+    assert "was another wheel when it was installed than when it was found" in shelf.refusal("dist:tinyk==1.0")
+    assert not list((shelf.cache / "dists" / "files").glob("*"))
+
+
+def test_what_killed_installations_left_is_swept(shelf: Shelf) -> None:
+    wheel(shelf.links, "tinyk", "1.0", FILES)
+    left = shelf.cache / "dists" / "tmpleft"
+    left.mkdir(parents=True)
+    shelf.resolve("dist:tinyk==1.0")
+    assert not left.exists()
+    left.mkdir()
+    assert list(store.sweep(shelf.cache, everything=False)) == ["removed the unfinished installation tmpleft"]
+    assert not left.exists()
+    assert list((shelf.cache / "dists" / "files").glob("*")), "what is installed stays"
 
 
 def test_an_index_that_does_not_answer(shelf: Shelf) -> None:
