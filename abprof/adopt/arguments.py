@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import keyword
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -41,25 +42,29 @@ _GENERIC = {
 }
 _FAMILIES = (("q", "k", "v"), ("query", "key", "value"), ("Q", "K", "V"))
 _RESERVED = {"dtype", "direction", "arm", "case", "device"}
+_OURS = {"case", "compare", "import_module", "inputs", "kernel", "Op", "torch", "variant"}  # names that a workload uses
+_ANYWHERE = {"bool", "float", "int", "torch"}  # names that mean in a workload what they mean in any file
 
 
 class Argument(Record, frozen=True, kw_only=True):
     """One argument of the call."""
 
     name: str
+    local: str  # a variable of the workload's for it
     shape: tuple[str, ...] | None = None  # a tensor's axes, digits for a fixed extent; None: no tensor
     index: bool = False  # of integers below the first tensor's last extent
     out: bool = False  # what the function writes to: allocated, and not an input
     value: str = ""  # what is written for one that is no tensor
     guessed: str = ""  # what of it is a guess
-    keyword: bool = False  # only by name
+    placed: bool = False  # only by its position
 
 
 class Called(Record, frozen=True, kw_only=True):
     """A whole call."""
 
     arguments: tuple[Argument, ...]
-    reference: str = ""  # in plain torch, of the tensors' names
+    reference: str = ""  # in plain torch, of the tensors' variables
+    assumed: tuple[str, ...] = ()  # what the reference takes for a default that only the function's own file knows
     left_out: tuple[str, ...] = ()  # parameters that keep their defaults
     meant: dict[str, str] = {}  # axis -> what it is where functions of this name are known
 
@@ -85,21 +90,25 @@ def called(one: Candidate) -> Called:
     shapes = _shapes(one, given, meaning, alike)
     made = []
     for p in chosen:
+        local = unused(p.name, {other.name for other in one.function.parameters if other is not p})
+        argument = Argument(name=p.name, local=local, placed=p.placed)
         if p is out:
-            made.append(Argument(name=p.name, shape=shapes[given[0].name][0], out=True, guessed="the shape"))
+            more = {"shape": shapes[given[0].name][0], "out": True, "guessed": "the shape"}
         elif p in given:
             shape, sure = shapes[p.name]
             told = "Tensor" in p.annotation or one.function.uses.get(p.name, Use()).tensor
             guessed = "" if sure and told else "the shape" if told else "that it is a tensor, and its shape"
             index = bool(_INDEX.fullmatch(p.name)) or "Long" in p.annotation
-            made.append(Argument(name=p.name, shape=shape, index=index, guessed=guessed, keyword=p.keyword))
+            more = {"shape": shape, "index": index, "guessed": guessed}
         else:
-            made.append(Argument(name=p.name, value=_value(p, meaning, shapes), guessed="the value", keyword=p.keyword))
+            more = {"value": _value(p, meaning, shapes), "guessed": "the value"}
+        made.append(msgspec.structs.replace(argument, **more))
     left = [p for p in one.function.parameters if not p.rest and p not in chosen]
-    text = _reference(meaning, given, made, left) if meaning else ""
+    text, assumed = _reference(meaning, given, made, left) if meaning else ("", ())
     return Called(
         arguments=tuple(made),
         reference=text,
+        assumed=assumed,
         left_out=tuple(f"{p.name}={p.default}" for p in left),
         meant={_axis(mine): general for general, mine in alike.items()},
     )
@@ -108,15 +117,17 @@ def called(one: Candidate) -> Called:
 def _chosen(one: Candidate, meaning: Known | None) -> list[Parameter]:
     """Parameters without a default; of those with one the tensors that the meaning is of, as long as it lacks any."""
     required = [p for p in one.function.parameters if p.default is None and not p.rest]
-    lacking = meaning.tensors - sum(_is_tensor(one, p, first=False) for p in required) if meaning else 0
+    tensors = sum(_is_tensor(one, p, first=p is required[0]) for p in required)
+    lacking = (meaning.tensors if meaning else 1) - tensors
     more = [p for p in one.function.parameters if p.default == "None" and _is_tensor(one, p, first=False)][
         : max(0, lacking)
     ]
-    last = max((i for i, p in enumerate(one.function.parameters) if p in [*required, *more]), default=-1)
+    placed = [one.positional or p.placed for p in one.function.parameters]
+    last = max((i for i, p in enumerate(one.function.parameters) if placed[i] and p in [*required, *more]), default=-1)
     return [
         p
         for i, p in enumerate(one.function.parameters)
-        if not p.rest and (p in required or p in more or (one.positional and i < last))
+        if not p.rest and (p in required or p in more or (placed[i] and i < last))
     ]
 
 
@@ -135,7 +146,7 @@ def _is_tensor(one: Candidate, p: Parameter, *, first: bool) -> bool:
 
 
 def _value(p: Parameter, meaning: Known | None, shapes: Mapping[str, tuple[tuple[str, ...], bool]]) -> str:
-    if p.default is not None:
+    if p.default is not None and _stands_alone(p.default):
         return p.default
     if p.name in {"normalized_shape", "hidden_size", "n_cols"} and shapes:
         axis = f'case["{next(iter(shapes.values()))[0][-1]}"]'
@@ -149,15 +160,36 @@ def _value(p: Parameter, meaning: Known | None, shapes: Mapping[str, tuple[tuple
     return "None"
 
 
-def _reference(meaning: Known, given: Sequence[Parameter], made: Sequence[Argument], left: Sequence[Parameter]) -> str:
-    """The meaning's text with this call's names: its scalars as they are passed, or as they are by default."""
+def _reference(
+    meaning: Known, given: Sequence[Parameter], made: Sequence[Argument], left: Sequence[Parameter]
+) -> tuple[str, tuple[str, ...]]:
+    """The meaning's text with this call's names: its scalars as they are passed, or as they are by default; and what was
+    taken for defaults that cannot be read."""
     passed = {one.name: one.value for one in made if one.shape is None} | {p.name: p.default or "" for p in left}
-    scalars = {}
+    scalars, assumed = {}, []
     for pattern, default in meaning.scalars:
         names = [name for name in passed if re.fullmatch(pattern, name)]
         value = passed[names[0]] if names else default
+        if not _stands_alone(value):
+            assumed.append(f"{names[0]}={value} is taken for {default}")
+            value = default
+        value = value if re.fullmatch(r"[-+.\w]+", value) else f"({value})"
         scalars[pattern.split("|")[0].removeprefix("sm_")] = default if value == "None" else value
-    return meaning.text.format(*(p.name for p in given), **scalars)
+    local = {one.name: one.local for one in made}
+    return meaning.text.format(*(local[p.name] for p in given), **scalars), tuple(assumed)
+
+
+def _stands_alone(text: str) -> bool:
+    """Whether an expression means the same in another file."""
+    names = {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}
+    return names <= _ANYWHERE
+
+
+def unused(name: str, taken: Collection[str]) -> str:
+    """A variable's name like this one that hides neither the workload's own names nor those that are taken."""
+    while name in _OURS or name in taken:
+        name += "_"
+    return name
 
 
 # ---------------------------------------------------------------- shapes

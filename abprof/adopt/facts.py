@@ -24,6 +24,7 @@ class Parameter(Record, frozen=True, kw_only=True):
     annotation: str = ""
     default: str | None = None
     keyword: bool = False  # only by name
+    placed: bool = False  # only by its position
     rest: bool = False  # *args, **kwargs
 
 

@@ -12,7 +12,7 @@ from abprof.adopt import look, texts
 from abprof.adopt.facts import Candidate, Found
 from abprof.adopt.propose import Proposal, place_of, propose
 from abprof.bundled import bundled
-from abprof.config import File
+from abprof.config import File, parse_file
 from abprof.errors import AbprofError
 from abprof.model import Record
 
@@ -37,7 +37,21 @@ def adopted(found: Found, one: Candidate, file: File | None, folder: str, name: 
     files = {place: texts.workload(proposal)}
     if settings and file is None:
         files = {"abprof.toml": settings, **files}
+    _readable(settings, files[place], one)
     return Made(files=files, workload=place, proposal=proposal, missing=tuple(table))
+
+
+def _readable(settings: str, workload: str, one: Candidate) -> None:
+    """Raises AbprofError for names of files and folders of which no file can be made that abprof and Python read."""
+    try:
+        (settings + workload).encode()
+        compile(workload, "workload", "exec")
+        parse_file(settings, "abprof.toml")
+    except (SyntaxError, ValueError, AbprofError) as error:
+        what = f"no workload can be made for a file of this name: {ascii(str(error))[1:-1]}"
+        raise AbprofError(
+            what, where=ascii(one.module)[1:-1], advice="docs/WRITING.md says how one is written"
+        ) from None
 
 
 def _entry_of(proposal: Proposal, file: File | None) -> str:

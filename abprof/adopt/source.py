@@ -163,20 +163,23 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
 def _parameters(args: ast.arguments) -> tuple[Parameter, ...]:
     plain = [*args.posonlyargs, *args.args]
     defaults: list[ast.expr | None] = [None] * (len(plain) - len(args.defaults)) + list(args.defaults)
-    made = [_parameter(arg, default) for arg, default in zip(plain, defaults, strict=True)]
+    pairs = zip(plain, defaults, strict=True)
+    made = [_parameter(arg, default, placed=at < len(args.posonlyargs)) for at, (arg, default) in enumerate(pairs)]
     made += [Parameter(name=args.vararg.arg, rest=True)] if args.vararg else []
-    pairs = zip(args.kwonlyargs, args.kw_defaults, strict=True)
-    made += [_parameter(arg, default, keyword=True) for arg, default in pairs]
+    made += [
+        _parameter(arg, default, keyword=True) for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    ]
     made += [Parameter(name=args.kwarg.arg, rest=True)] if args.kwarg else []
     return tuple(made)
 
 
-def _parameter(arg: ast.arg, default: ast.expr | None, *, keyword: bool = False) -> Parameter:
+def _parameter(arg: ast.arg, default: ast.expr | None, *, keyword: bool = False, placed: bool = False) -> Parameter:
     return Parameter(
         name=arg.arg,
         annotation=ast.unparse(arg.annotation) if arg.annotation else "",
         default=None if default is None else ast.unparse(default),
         keyword=keyword,
+        placed=placed,
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import keyword
+import re
 import textwrap
 from collections.abc import Sequence
 from string import Template
 
-from abprof.adopt.arguments import Called
+from abprof.adopt.arguments import Argument, Called, unused
 from abprof.adopt.propose import Proposal
 from abprof.adopt.sizes import scaled, sizes
 from abprof.bundled import bundled
@@ -30,7 +32,7 @@ def toml(proposal: Proposal, workloads: str) -> str:
 
 def table(name: str, entry: PackageEntry, why: dict[str, str]) -> list[str]:
     """A [kernels.NAME] table, with a comment where a value is a guess."""
-    key = name if name.replace("_", "").replace("-", "").isalnum() else _quoted(name)
+    key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
     loose: dict[str, str | Sequence[str] | dict[str, str]] = {
         "path": entry.path,
         "import": entry.import_,
@@ -41,7 +43,7 @@ def table(name: str, entry: PackageEntry, why: dict[str, str]) -> list[str]:
     lines = [f"[kernels.{key}]"]
     for item, value in loose.items():
         if value:
-            lines += [f"# {why[item]}"] if item in why else []
+            lines += [f"# GUESSED: {' '.join(why[item].split())}"] if item in why else []
             lines.append(f"{item} = {_value(value)}")
     return [*lines, "submodules = true"] if entry.submodules else lines
 
@@ -64,39 +66,53 @@ def _quoted(text: str) -> str:
 def workload(proposal: Proposal) -> str:
     """The workload's text."""
     one, call = proposal.candidate, proposal.call
-    outs = [a.name for a in call.arguments if a.out]
-    how = one.called if proposal.access else f"kernel.{one.called}"
-    calling = f"{how}({_passed(call, one.positional)})"
-    prepare = _access(proposal)
-    first = next(a.name for a in call.arguments if a.shape is not None and not a.out)
-    prepare += [f'{name} = torch.empty_like(inputs["{first}"])  # GUESSED: the shape' for name in outs]
+    outs = [a.local for a in call.arguments if a.out]
+    front, dot, inner = one.called.partition(".")
+    local = unused(front, outs)
+    calling = f"{local if proposal.access else f'kernel.{front}'}{dot}{inner}({_passed(call, one.positional)})"
+    prepare = _access(proposal.access, front, local)
+    given = [a for a in call.arguments if a.shape is not None and not a.out]
+    prepare += [f'{name} = torch.empty_like(inputs["{given[0].name}"])  # GUESSED: the shape' for name in outs]
     prepare += [f"return Op(lambda: {f'({calling}, {outs[0]})[1]' if outs else calling})"]
-    names = [a.name for a in call.arguments if a.shape is not None and not a.out]
     frame = Template((bundled("templates") / "adopt" / "workload.txt").read_text(encoding="utf-8"))
     return frame.substitute(
-        title=f"{one.called} of {one.module}, as `abprof init` found it: look at what is GUESSED.",
-        imports="from importlib import import_module\n\n" if proposal.access.startswith(".") else "",
+        title=f"{one.called} of {_told_of(one.module)}, as `abprof init` found it: look at what is GUESSED.",
+        imports="from importlib import import_module\n\n" if any("import_module(" in line for line in prepare) else "",
         helpers="Op, compare" if call.reference else "Op",
-        kernel=proposal.kernel,
+        kernel=_quoted(proposal.kernel),
         presets="\n".join(_presets(proposal)),
         tensors="\n".join(f"        {line}" for line in _tensors(call)),
         prepare="\n".join(f"    {line}" if line else "" for line in [*_told(call), *prepare]),
-        judge=_judge(proposal, names),
+        judge=_judge(proposal, given),
     )
 
 
-def _access(proposal: Proposal) -> list[str]:
-    name, module = proposal.candidate.called.partition(".")[0], proposal.access
+def _told_of(name: str) -> str:
+    """A file's name as it can stand in a docstring, whatever letters it has."""
+    return "".join(
+        f"\\{c}" if c in '"\\' else c if c.isprintable() else c.encode("unicode_escape").decode() for c in name
+    )
+
+
+def _access(module: str, name: str, local: str) -> list[str]:
+    """Lines that bring a module's function in as `local`."""
     if module.startswith("."):  # in kernels/ a package bears another name on each side
-        return [f'{name} = import_module("{module}", kernel.__name__).{name}']
-    return [f"from {module} import {name}  # this side's own", ""] if module else []
+        return [f"{local} = import_module({_quoted(module)}, kernel.__name__).{name}"]
+    if any(not part.isidentifier() or keyword.iskeyword(part) for part in module.split(".") if module):
+        return [f"{local} = import_module({_quoted(module)}).{name}  # this side's own", ""]
+    renamed = "" if local == name else f" as {local}"
+    return [f"from {module} import {name}{renamed}  # this side's own", ""] if module else []
 
 
 def _passed(call: Called, positional: bool) -> str:
-    if positional:
-        return ", ".join(f'inputs["{a.name}"]' if a.shape is not None else a.value for a in call.arguments)
-    named = [f"{a.name}={a.name if a.out else a.value}" for a in call.arguments if a.out or a.shape is None]
-    return ", ".join(["**inputs", *named])
+    placed = [a for a in call.arguments if positional or a.placed]
+    if not placed:
+        return ", ".join(["**inputs", *(f"{a.name}={_given(a)}" for a in call.arguments if a.out or a.shape is None)])
+    return ", ".join([*map(_given, placed), *(f"{a.name}={_given(a)}" for a in call.arguments if a not in placed)])
+
+
+def _given(a: Argument) -> str:
+    return a.local if a.out else a.value if a.shape is None else f'inputs["{a.name}"]'
 
 
 def _told(call: Called) -> list[str]:
@@ -147,13 +163,13 @@ def _tensors(call: Called) -> list[str]:
     return lines
 
 
-def _judge(proposal: Proposal, names: Sequence[str]) -> str:
+def _judge(proposal: Proposal, given: Sequence[Argument]) -> str:
     """`reference` and `check` where the function's name says what it computes."""
     call = proposal.call
     if not call.reference:
         return _UNJUDGED
-    by_name = {a.name: a for a in call.arguments}
-    wide = [f'    {name} = inputs["{name}"]{"" if by_name[name].index else ".double()"}\n' for name in names]
+    wide = [f'    {a.local} = inputs["{a.name}"]{"" if a.index else ".double()"}\n' for a in given]
+    wide += [f"    # GUESSED: {' '.join(text.split())}\n" for text in call.assumed]
     tight = "1e-5" if proposal.candidate.kind == "torch" else "2e-3"  # a GPU multiplies float32 as TF32
     tolerance = f'rtol={tight} if case["dtype"] == "float32" else 2e-2, atol=0'
     return (

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import tomllib
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from abprof.adopt import look, scaffold, texts
 from abprof.adopt.facts import Candidate, Found
 from abprof.adopt.propose import Proposal, propose
 from abprof.config import parse_file
+from abprof.errors import AbprofError
 from tests.adopt.repositories import EXTENSION, ROWS, SINGLE, TRITON
 
 
@@ -144,6 +148,7 @@ def test_a_version_file_that_git_does_not_have_is_made() -> None:
     _, proposal = first(files)
     assert proposal.entry
     assert proposal.entry.build[:2] == ("python", "-c")
+    assert "# GUESSED: p/_version.py is written by a packaging tool" in texts.toml(proposal, "workloads")
     parse_file(texts.toml(proposal, "workloads"), "abprof.toml")
 
 
@@ -233,3 +238,98 @@ def test_a_folder_called_kernels_need_not_be_ours() -> None:
     assert proposal.entry
     assert (proposal.kernel, proposal.entry.path) == ("rows", "kernels/triton/gemm/rows.py")
     assert one.module == proposal.entry.path
+
+
+QUEER = [
+    "lambda.py",
+    "my-ops.py",
+    "p q/ops.py",
+    "class/in/ops.py",
+    'a"""b.py',
+    'print("here") or """.py',
+    "a\\.py",
+    "a\nb.py",
+]
+
+
+@pytest.mark.parametrize("package", [True, False], ids=["package", "single"])
+@pytest.mark.parametrize("name", QUEER)
+def test_names_that_no_import_could_spell(name: str, package: bool) -> None:
+    """What is written is read back: one docstring, the file's own name in it, and nothing that runs."""
+    inside = {f"pkg/{name}": ROWS.lstrip(), "pkg/__init__.py": ""}
+    inside |= {f"pkg/{name[:at]}/__init__.py": "" for at in range(len(name)) if name[at] == "/"}
+    seen = found(inside if package else {name: ROWS.lstrip()})
+    one = look.candidates(seen)[0]
+    texts_of = scaffold.adopted(seen, one, None, "workloads").files
+    parse_file(texts_of["abprof.toml"], "abprof.toml")
+    tree = ast.parse(texts_of["workloads/softmax.py"])
+    assert f"softmax of {one.module}, as " in (ast.get_docstring(tree, clean=False) or "")
+    assert {type(node) for node in tree.body} <= {ast.Expr, ast.Import, ast.ImportFrom, ast.Assign, ast.FunctionDef}
+    assert sum(isinstance(node, ast.Expr) for node in tree.body) == 1
+    if package:
+        module = "pkg." + name.removesuffix(".py").replace("/", ".")
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+        named = [ast.literal_eval(call.args[0]) for call in calls if call.func.id == "import_module"]  # type: ignore[attr-defined]
+        assert named == [module]
+
+
+def test_a_name_that_is_no_text_is_refused_in_one_line() -> None:
+    seen = found({"caf\udce9.py": ROWS.lstrip()})
+    with pytest.raises(AbprofError, match="no workload can be made") as caught:
+        scaffold.adopted(seen, look.candidates(seen)[0], None, "workloads")
+    assert caught.value.line.isascii()
+
+
+def loaded(files: dict[str, str]) -> dict[str, Any]:
+    """The workload's names, as a worker has them."""
+    space: dict[str, Any] = {}
+    exec(made(files)[1], space)
+    return space
+
+
+@pytest.mark.parametrize(
+    ("signature", "body", "said"),
+    [
+        ("rms_norm(inputs, weight, eps=1e-6)", "inputs, weight", ""),
+        ("rms_norm(torch: T.Tensor, case: T.Tensor)", "torch, case", ""),
+        ("rms_norm(x, weight, eps=EPS)", "x, weight", "# GUESSED: eps=EPS is taken for 1e-6"),
+        ("rms_norm(x, weight, eps=1 / 8)", "x, weight", "+ (1 / 8)"),
+        ("rms_norm(x, weight, /, eps=1e-6)", "x, weight", 'kernel.rms_norm(inputs["x"], inputs["weight"])'),
+        ("rms_norm(x, /, weight)", "x, weight", 'kernel.rms_norm(inputs["x"], weight=inputs["weight"])'),
+        ("rms_norm(x, mode=MODE, weight=None, /)", "x, weight", "# GUESSED: the value of mode"),
+        ("rms_norm(x: T.Tensor = None, weight: T.Tensor = None)", "x, weight", "(**inputs)"),
+    ],
+)
+def test_a_workload_runs_whatever_its_parameters_are_called(signature: str, body: str, said: str) -> None:
+    code = f"def {signature}:\n    return norm({body})\n"
+    told = "norm(" + ", ".join(f"{name}.contiguous()" for name in body.split(", ")) + ")"
+    file = f"import torch\n\n\n{code.replace('T.Tensor', 'torch.Tensor').replace(f'norm({body})', told)}"
+    workload = loaded({"norm.py": file})
+    assert said in made({"norm.py": file})[1]
+    case = {"rows": 4, "width": 8, "dtype": "float32"}
+    given = workload["inputs"](case, "cpu", 0)
+    norm = lambda x, w: x * (x.double().square().mean(-1, keepdim=True) + 1e-6).rsqrt().float() * w  # noqa: E731
+    kernel: dict[str, Any] = {"norm": norm, "EPS": 1e-6, "MODE": "", "T": torch}
+    exec(code, kernel)
+    output = workload["prepare"](SimpleNamespace(rms_norm=kernel["rms_norm"]), None, case, given).call()
+    expected = workload["reference"](case, given)
+    assert expected.shape == (4, 8)
+    if "1 / 8" not in signature:
+        assert workload["check"](case, output, expected).ok
+
+
+@pytest.mark.parametrize("name", ["inputs", "torch", "Op", "kernel"])
+def test_a_function_of_a_workloads_own_names_hides_none(name: str) -> None:
+    text = f"import torch\n\n\ndef {name}(x, out):\n    out.copy_(x.contiguous())\n"
+    files = {"pack/__init__.py": "", "pack/ops.py": text}
+    workload = made(files)[1]
+    assert f"from pack.ops import {name} as {name}_  # this side's own" in workload
+    assert f"lambda: ({name}_(**inputs, out=out), out)[1]" in workload
+
+
+def test_a_function_called_like_its_output() -> None:
+    files = {
+        "pack/__init__.py": "",
+        "pack/ops.py": "import torch\n\n\ndef out(x, out):\n    out.copy_(x.contiguous())\n",
+    }
+    assert "lambda: (out_(**inputs, out=out), out)[1]" in made(files)[1]
