@@ -121,6 +121,7 @@ def make_plan(
     shown = environment.shared(env, device.worker)
     head = again.run if again else _head(place, found, f"{source} sha256:{digest}", shown, withheld, setup)
     head = msgspec.structs.replace(head, notes=tuple(dict.fromkeys((*head.notes, *not_contained))))
+    head = msgspec.structs.replace(head, setup=_all_behind(head.setup, setup.wall))
     by_side = {side: chains[argv] for side, argv in workers.items()}
     head = msgspec.structs.replace(head, ceilings=best, toolchains=head.toolchains or by_side)
     kernels = list(dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel))
@@ -140,6 +141,12 @@ def _setup(place: Place, workers: Mapping[str, Sequence[str]], wall: contain.Wal
         timeout=config.timeout,
         build_timeout=config.build_timeout,
     )
+
+
+def _all_behind(setup: Setup, now: str) -> Setup:
+    """The setup of a run that is gone on with: it stood behind a wall if all its parts did."""
+    walls = dict.fromkeys((setup.wall, now))
+    return msgspec.structs.replace(setup, wall=", ".join(walls) if all(walls) else "")
 
 
 def _head(

@@ -304,6 +304,26 @@ def test_where_it_does_not_start_the_run_says_so_and_goes_on(
     assert why in refused.err
 
 
+# A bubblewrap that starts everything, and contains nothing.
+LETS = (
+    'case "$1" in --version) echo "bubblewrap 9"; exit;; esac; while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
+)
+
+
+def test_a_run_that_is_gone_on_with_without_a_wall_did_not_stand_behind_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", fake(tmp_path / "bin", LETS), prepend=os.pathsep)
+    lab = Lab(tmp_path, SPEEDS)
+    first = lab.abprof("main", "fast", "--env", "clean", "--quick")
+    assert first.run.setup.wall == "bubblewrap 9"
+    (tmp_path / "bin" / "bwrap").write_text(f"#!/bin/sh\n{REFUSES}\n")
+    again = lab.command("rerun", str(first.folder), "--repo", str(lab.repo.path))
+    assert again.run.status == "complete", again.err
+    assert again.run.setup.wall == ""
+    assert any(line.startswith("not contained: ") for line in again.run.notes)
+
+
 @needs_wall
 def test_doctor_tells_whether_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(row.state, row.text) for row in doctor.containment()] == [("ok", wall().version)]
