@@ -148,7 +148,8 @@ def _record(path: Path, say: Callable[[str], None] | None = None) -> Record:
 
 def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | None = None) -> None:
     """Build, then add epochs to the record until all is decided, the budget is spent, or ^C."""
-    with interruptible(record), leases.shared(place.cache / BUILDS_IN_USE):
+    # What a child left behind that neither group nor mark finds ends before the results are written, not after.
+    with proc.no_orphans(), interruptible(record), leases.shared(place.cache / BUILDS_IN_USE):
         watch = watched(place, plan)
         builds = build_kernels(place, plan, view)
         ground = lay_ground(place, plan, builds, record)
@@ -176,7 +177,7 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
 
 def measure_command(place: Place, bench: Bench, record: Record, view: View) -> None:
     """The same of a command that times itself: nothing of it can be checked or proved, and nothing is looked at after."""
-    with interruptible(record), view.measuring():
+    with proc.no_orphans(), interruptible(record), view.measuring():
         record.start(())
         first, budget = record.next_epoch, place.config.budget
         for block in reported.epochs(bench, place.device, record.wanted, view.warn, first=first, budget=budget):
