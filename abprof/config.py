@@ -197,13 +197,17 @@ def _first(*values: float | None) -> float:
 
 def read_file(root: Path) -> File | None:
     """abprof.toml or [tool.abprof] under `root`, None where neither stands. Raises AbprofError with key and line."""
-    path = root / "abprof.toml"
-    if path.is_file():
-        return parse_file(_text(path), str(path))
+    path, table = place(root)
+    return parse_file(_text(path), str(path), table) if path.is_file() else None
+
+
+def place(root: Path) -> tuple[Path, tuple[str, ...]]:
+    """The file that has the configuration, or would have it, and the table in it under which all of it stands. Raises
+    AbprofError."""
     path = root / "pyproject.toml"
-    if path.is_file() and "[tool.abprof" in _text(path):
-        return parse_file(_text(path), str(path), table=("tool", "abprof"))
-    return None
+    if not (root / "abprof.toml").is_file() and path.is_file() and "[tool.abprof" in _text(path):
+        return path, ("tool", "abprof")
+    return root / "abprof.toml", ()
 
 
 def file_above(folder: Path) -> File | None:

@@ -50,7 +50,7 @@ _INNER = ("_forward", "_fwd", "_impl", "_inner", "_kernel", "_launch", "_update"
 
 
 def look(files: Sequence[str], text: Callable[[str], str]) -> Found:
-    """Read what is there. `text` gives a file's content, and raises UnicodeDecodeError or OSError where it cannot."""
+    """Read what is there. `text` gives a file's content, and raises OSError, ValueError or SyntaxError where it cannot."""
     python = [path for path in files if path.endswith(".py")]
     modules, unread = _modules([path for path in python if not _aside(path)], text)
     if not any(module.kernels or module.forwards or module.functions for module in modules.values()):
@@ -65,7 +65,7 @@ def _modules(files: Sequence[str], text: Callable[[str], str]) -> tuple[dict[str
             content = text(path)
             if len(content) <= _LARGEST:
                 modules[path] = source.read(path, content)
-        except (OSError, UnicodeDecodeError, SyntaxError, ValueError, RecursionError):
+        except (OSError, SyntaxError, ValueError, RecursionError):
             unread.append(path)
     return modules, tuple(unread)
 

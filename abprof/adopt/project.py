@@ -24,22 +24,25 @@ _GENERATED = (  # where setuptools-scm and hatch-vcs are told which file to writ
 def read(files: Sequence[str], text: Callable[[str], str]) -> Project:
     """The project at the top of these files; `text` gives a file's content. What cannot be read says nothing."""
     there = set(files)
-    declared = _toml(text("pyproject.toml")) if "pyproject.toml" in there else {}
-    setup = _tree(text("setup.py")) if "setup.py" in there else None
-    options = _cfg(text("setup.cfg")) if "setup.cfg" in there else {}
-    name = str(_at(declared, "project", "name") or options.get("name") or _argument(setup, "name") or "")
+
+    def said(path: str) -> str:
+        try:
+            return text(path) if path in there else ""
+        except (OSError, SyntaxError, ValueError):
+            return ""
+
+    declared, setup, options = _toml(said("pyproject.toml")), _tree(said("setup.py")), _cfg(said("setup.cfg"))
+    named = next(iter(_texts(_at(declared, "project", "name"))), "")
     roots = _roots(declared, options, setup, there)
-    generated = [str(_at(declared, *path)) for path in _GENERATED if _at(declared, *path)]
+    generated = [name for path in _GENERATED for name in _texts(_at(declared, *path))]
     return Project(
-        name=name,
+        name=named or options.get("name") or _argument(setup, "name"),
         roots=roots,
         extensions=tuple(_extensions(setup)),
         cuda=any(_name(node) == "CUDAExtension" for node in _calls(setup)),
         reads=tuple(_reads(setup, there)),
         generated=tuple(path for path in dict.fromkeys(generated) if path not in there),
-        submodules=tuple(re.findall(r"^\s*path\s*=\s*(.+?)\s*$", text(".gitmodules"), re.M))
-        if ".gitmodules" in there
-        else (),
+        submodules=tuple(re.findall(r"^\s*path\s*=\s*(.+?)\s*$", said(".gitmodules"), re.M)),
     )
 
 
@@ -65,7 +68,7 @@ def _cfg(text: str) -> dict[str, str]:
 def _tree(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError):
         return None
 
 
@@ -76,22 +79,25 @@ def _at(table: Mapping[str, Any], *path: str) -> Any:
     return value
 
 
+def _texts(value: Any) -> list[str]:
+    """The texts of a value that is to be a text, or a list or a table of texts; what is something else says nothing."""
+    loose = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
+    return [one for one in loose if isinstance(one, str) and one]
+
+
 def _roots(
     declared: Mapping[str, Any], options: Mapping[str, str], setup: ast.Module | None, files: set[str]
 ) -> tuple[str, ...]:
     """Folders that import names start from; "" is the top, and always the last of them."""
-    found = [str(one) for one in _at(declared, "tool", "setuptools", "packages", "find", "where") or ()]
-    found += [str(one) for one in (_at(declared, "tool", "setuptools", "package-dir") or {}).values()]
-    found += [str(folder).rpartition("/")[0] for folder in _hatch(declared)]
-    found += [str(_at(declared, "tool", "maturin", "python-source") or ""), options.get("where", "")]
+    found = _texts(_at(declared, "tool", "setuptools", "packages", "find", "where"))
+    found += _texts(_at(declared, "tool", "setuptools", "package-dir"))
+    hatch = _texts(_at(declared, "tool", "hatch", "build", "targets", "wheel", "packages"))
+    found += [folder.rpartition("/")[0] for folder in hatch]
+    found += [*_texts(_at(declared, "tool", "maturin", "python-source")), options.get("where", "")]
     found += [value for node in _calls(setup) for value in _where(node)]
     found += ["src"] if any(name.startswith("src/") and name.endswith(".py") for name in files) else []
     cleaned = (re.sub(r"^\./|/$", "", place) for place in found)
     return (*dict.fromkeys(place for place in cleaned if place and place != "."), "")
-
-
-def _hatch(declared: Mapping[str, Any]) -> list[Any]:
-    return list(_at(declared, "tool", "hatch", "build", "targets", "wheel", "packages") or ())
 
 
 def _where(node: ast.Call) -> Iterator[str]:

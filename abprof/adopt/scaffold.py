@@ -26,13 +26,17 @@ class Made(Record, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()  # lines that the configuration which is there lacks
 
 
-def adopted(found: Found, one: Candidate, file: File | None, folder: str, name: str = "") -> Made:
-    """A table for the candidate's package where the configuration has none yet, and a workload."""
+def adopted(
+    found: Found, one: Candidate, file: File | None, folder: str, name: str = "", under: Sequence[str] = ()
+) -> Made:
+    """A table for the candidate's package where the configuration, all of whose keys stand under `under`, has none yet, and
+    a workload."""
     proposal = propose(found, one)
     known = _entry_of(proposal, file)
     proposal = msgspec.structs.replace(proposal, kernel=known or proposal.kernel, workload=name or proposal.workload)
     settings = "" if known or (file and not proposal.entry) else texts.toml(proposal, folder)
-    table = texts.table(proposal.kernel, proposal.entry, proposal.why) if proposal.entry and file and settings else []
+    lacking = proposal.entry if file and settings else None
+    table = texts.table(proposal.kernel, lacking, proposal.why, under) if lacking else []
     place = f"{folder}/{proposal.workload}.py"
     files = {place: texts.workload(proposal)}
     if settings and file is None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import tokenize
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from abprof.adopt.facts import Call, Function, Module, Parameter
 from abprof.adopt.shapes import from_body, from_docstring, merged
@@ -13,6 +15,18 @@ _JIT = {"triton.jit", "gluon.jit", "jit", "triton.experimental.gluon.jit", "expe
 _LOADERS = {"load", "load_inline"}
 _SAME_SHAPE = {"contiguous", "detach", "to", "float", "half", "clone", "cuda", "type_as"}
 _HARMLESS = {"append", "extend", "update", "insert", "setdefault", "register", "getLogger", "filterwarnings", "add"}
+
+
+def content(path: Path) -> str:
+    """A text file's content; a Python file's in the encoding that it names (PEP 263). Raises OSError, and ValueError and
+    SyntaxError where it is no text."""
+    if path.suffix != ".py":
+        return path.read_text(encoding="utf-8")
+    try:
+        with tokenize.open(path) as file:
+            return file.read()
+    except LookupError as error:  # an encoding that is no text's
+        raise ValueError(str(error)) from None
 
 
 def read(path: str, text: str) -> Module:

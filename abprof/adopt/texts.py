@@ -30,8 +30,8 @@ def toml(proposal: Proposal, workloads: str) -> str:
     return "\n".join(["# docs/CONFIG.md has every key.", "schema = 1", "", *lines, ""]) if lines else ""
 
 
-def table(name: str, entry: PackageEntry, why: dict[str, str]) -> list[str]:
-    """A [kernels.NAME] table, with a comment where a value is a guess."""
+def table(name: str, entry: PackageEntry, why: dict[str, str], under: Sequence[str] = ()) -> list[str]:
+    """A [kernels.NAME] table, under other tables in pyproject.toml, with a comment where a value is a guess."""
     key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
     loose: dict[str, str | Sequence[str] | dict[str, str]] = {
         "path": entry.path,
@@ -40,7 +40,7 @@ def table(name: str, entry: PackageEntry, why: dict[str, str]) -> list[str]:
         "build": entry.build,
         "env": entry.env,
     }
-    lines = [f"[kernels.{key}]"]
+    lines = [f"[{'.'.join((*under, 'kernels', key))}]"]
     for item, value in loose.items():
         if value:
             lines += [f"# GUESSED: {' '.join(why[item].split())}"] if item in why else []

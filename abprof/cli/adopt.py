@@ -11,10 +11,10 @@ from pathlib import Path
 
 import typer
 
-from abprof.adopt import look, scaffold
+from abprof.adopt import look, scaffold, source
 from abprof.adopt.facts import Candidate, Found
 from abprof.adopt.scaffold import Made
-from abprof.config import File, read_file
+from abprof.config import File, place, read_file
 from abprof.errors import AbprofError
 
 _SHOWN = 9  # choices that fit a screen
@@ -42,11 +42,12 @@ def adopt(wanted: Wanted) -> None:
     file = read_file(root)
     folder = _folder(root, wanted, file)
     files = repo.present(repository)
+    settings, _ = place(root)
     made, told = _made(wanted, files, root, file, folder)
     if made.missing:
         print("\n".join(made.missing))
         what = "is there and has no table for this package"
-        raise AbprofError(what, where=str(root / "abprof.toml"), advice="add the lines above and run this again")
+        raise AbprofError(what, where=str(settings), advice="add the lines above and run this again")
     _refuse_outside(root, made, folder if wanted.workloads_dir else "")
     _write(root, made, overwrite=wanted.overwrite)
     for line in told:
@@ -65,17 +66,19 @@ def _made(
         return scaffold.begun(kernel, name, file, folder), ()
     if kernel and not name:
         raise AbprofError(
-            "is there", where=there[0] if there else "abprof.toml", advice="--workload NAME writes one for it"
+            "is there", where=there[0] if there else place(root)[0].name, advice="--workload NAME writes one for it"
         )
-    found = look.look(files, lambda path: (root / path).read_text(encoding="utf-8"))
+    found = look.look(files, lambda path: source.content(root / path))
+    unread = f"no Python of this version, or no text: {', '.join(found.unread[:3])}" if found.unread else ""
+    unread += f" and {len(found.unread) - 3} more" if len(found.unread) > 3 else ""
     some = scaffold.within(found, kernel or name, file) if name else look.candidates(found)
     if not some:
         what = f"found nothing to measure in {len(found.modules)} Python files: no @triton.jit, no function of tensors"
+        what += f"; {unread}" if unread else ""
         raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME begins a kernel package")
     one = _chosen(found, some, wanted)
-    made = scaffold.adopted(found, one, file, folder, name)
-    unread = (f"not Python of this version: {', '.join(found.unread[:3])}",) if found.unread else ()
-    return made, (*made.proposal.notes, *unread)
+    made = scaffold.adopted(found, one, file, folder, name, under=place(root)[1])
+    return made, (*made.proposal.notes, *([unread] if unread else []))
 
 
 def _chosen(found: Found, some: Sequence[Candidate], wanted: Wanted) -> Candidate:

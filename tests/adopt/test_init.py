@@ -104,6 +104,19 @@ def test_a_configuration_that_is_there_is_told_what_it_lacks(tmp_path: Path) -> 
     assert "threshold = 3.0" in (repo.path / "abprof.toml").read_text()
 
 
+def test_a_configuration_in_pyproject_is_told_what_it_lacks(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", {**PLAIN, "pyproject.toml": "[tool.abprof]\nschema = 1\n"})
+    done = init(repo, "--yes", home=tmp_path)
+    assert done.code == 2
+    assert f"{repo.path}/pyproject.toml: is there and has no table" in done.err
+    assert done.out.startswith("[tool.abprof.kernels.ops]\n")
+    with (repo.path / "pyproject.toml").open("a") as file:
+        file.write(done.out)
+    again = init(repo, "--yes", home=tmp_path)
+    assert again.code == 0, again
+    assert not (repo.path / "abprof.toml").exists()
+
+
 def test_workloads_beside_the_repository(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", PLAIN)
     done = init(repo, "--yes", "--workloads-dir", str(tmp_path / "judges"), home=tmp_path)
@@ -140,10 +153,11 @@ def test_a_link_at_a_kernel_packages_place_is_refused(tmp_path: Path) -> None:
 
 
 def test_nothing_to_measure(tmp_path: Path) -> None:
-    repo = repository(tmp_path / "repo", {"README.md": "# nothing\n"})
+    repo = repository(tmp_path / "repo", {"README.md": "# nothing\n", "old.py": "print 'hello'\n"})
     done = init(repo, "--yes", home=tmp_path)
     assert done.code == 2
     assert "found nothing to measure in 0 Python files" in done.err
+    assert "no Python of this version, or no text: old.py" in done.err
     assert "abprof init --kernel NAME begins" in done.err
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from abprof.adopt import look, scaffold, texts
+from abprof.adopt import look, scaffold, source, texts
 from abprof.adopt.facts import Candidate, Found
 from abprof.adopt.propose import Proposal, propose
 from abprof.config import parse_file
@@ -333,3 +334,44 @@ def test_a_function_called_like_its_output() -> None:
         "pack/ops.py": "import torch\n\n\ndef out(x, out):\n    out.copy_(x.contiguous())\n",
     }
     assert "lambda: (out_(**inputs, out=out), out)[1]" in made(files)[1]
+
+
+def test_sources_are_read_in_the_encoding_that_they_name(tmp_path: Path) -> None:
+    """Others say nothing, and are told; a project's own files that are no text say nothing either."""
+    rows = ROWS.lstrip().replace("def softmax", "# für Zeilen\ndef softmax")
+    named = {
+        "latin.py": b"# -*- coding: latin-1 -*-\n" + rows.encode("latin-1"),
+        "mark.py": b"\xef\xbb\xbf" + rows.replace("softmax", "relu").encode(),
+        "unnamed.py": rows.encode("latin-1"),
+        "unknown.py": b"# coding: martian\n" + rows.encode(),
+        "no_text.py": b"# coding: rot13\n" + rows.encode(),
+        "setup.py": b"# coding: latin-1\nsetup(name='f\xfcr')\n",
+        "setup.cfg": b"[metadata]\nname = f\xfcr\n",
+        "pyproject.toml": b"# \xfc\n",
+        ".gitmodules": b"# \xfc\n",
+    }
+    for name, data in named.items():
+        (tmp_path / name).write_bytes(data)
+    seen = look.look(list(named), lambda name: source.content(tmp_path / name))
+    assert {one.called for one in look.candidates(seen)} == {"softmax", "relu"}
+    assert seen.unread == ("unnamed.py", "unknown.py", "no_text.py")
+    assert (seen.project.name, seen.project.submodules) == ("für", ())
+
+
+@pytest.mark.parametrize(
+    "pyproject",
+    [
+        "tool.setuptools.packages.find.where = 3",
+        "tool.setuptools.packages.find.where = 'lib'",
+        "tool.setuptools.package-dir = ['lib']",
+        "tool.setuptools.package-dir = {'' = 3}\ntool.setuptools.packages.find.where = ['lib', 3]",
+        "tool.hatch.build.targets.wheel.packages = 3",
+        "tool.hatch.build.targets.wheel.packages = 'lib/pack'",
+        "tool.maturin.python-source = []\ntool.setuptools_scm.version_file = 3\nproject.name = {}",
+        "tool = 3\nproject = []",
+    ],
+)
+def test_a_project_table_of_the_wrong_type_says_nothing(pyproject: str) -> None:
+    seen = found({"pyproject.toml": f"{pyproject}\n", "ops.py": ROWS.lstrip()})
+    assert (seen.project.name, seen.project.generated) == ("", ())
+    assert set(seen.project.roots) == ({"lib", ""} if "lib" in pyproject else {""})
