@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from abprof.kit import tensors
+from abprof.kit import Unsupported, tensors
 
 SAMPLE = 1 << 16  # elements kept of each output tensor
 
@@ -61,14 +61,15 @@ def sample(results: Any, path: Path, against: Path | None) -> tuple[str, float |
             digest.update(str((tuple(tensor.shape), str(tensor.dtype), number)).encode())
         step = max(1, flat.numel() // SAMPLE)
         kept.append(flat[::step].double().cpu())
+    said = digest.hexdigest() if kept else ""  # of nothing there are no equal bits
     _save(kept, path)
     if against is None or not against.exists():
-        return digest.hexdigest(), None
+        return said, None
     base = torch.load(against, map_location="cpu", weights_only=True)
     if [t.shape for t in base] != [t.shape for t in kept]:
-        return digest.hexdigest(), None
+        return said, None
     worst = max((float((a - b).abs().max()) for a, b in zip(kept, base, strict=True) if a.numel()), default=0.0)
-    return digest.hexdigest(), finite(worst)
+    return said, finite(worst)
 
 
 def input_digests(inputs: Any) -> list[str]:
@@ -135,6 +136,26 @@ def held(values: Any) -> Iterator[torch.Tensor]:
         return
     for part in parts:
         yield from held(part)
+
+
+def refuse_incomparable(results: Any) -> None:
+    """Raises Unsupported, naming the type, for tensors that are not dense and for what can be walked only once: `held` would
+    pass over them in silence. A handle or a number beside the tensors is no output."""
+    parts: Iterable[Any] = ()
+    if isinstance(results, Mapping):
+        parts = results.values()
+    elif isinstance(results, (list, tuple)):
+        parts = results
+    elif isinstance(results, torch.Tensor) and results.layout != torch.strided:
+        _refuse(f"a tensor of layout {results.layout}")
+    elif isinstance(results, Iterator):
+        _refuse(f"a {type(results).__name__}")
+    for part in parts:
+        refuse_incomparable(part)
+
+
+def _refuse(what: str) -> None:
+    raise Unsupported(f"a call returns {what}, and without a reference only dense tensors are compared")
 
 
 def _sums(flat: torch.Tensor) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 
 from abprof import wire
 from abprof.guarantees import weaker
-from abprof.kit import agree
+from abprof.kit import Unsupported, agree
+from abprof.worker import outputs
 from tests import runs
 from tests.workloads.worker import side
 
@@ -52,6 +54,7 @@ def test_base_tells_what_the_others_are_to_agree_with(tmp_path: Path) -> None:
         worker.open("alone", {"what": "nothing"}, arm="base")
         nothing = worker.check("base", expected="other")
         assert (nothing.ok, nothing.facts) == (True, {"checked": "nothing: a call returns no tensor"})
+        assert (nothing.digest, nothing.max_abs) == ("", None), "of nothing no bits are equal"
 
 
 @pytest.mark.parametrize(
@@ -79,3 +82,22 @@ def test_every_page_says_that_there_was_no_reference() -> None:
     load, *others = plain.workloads
     (line,) = weaker(runs.changed(plain, workloads=(runs.changed(load, checked="sides"), *others)))
     assert line.startswith("Weaker guarantee: dense has no reference.")
+
+
+def test_what_is_nan_throughout_agrees_with_nothing() -> None:
+    nans = torch.full((3,), float("nan"))
+    found = agree([torch.ones(1), nans], [torch.ones(1), nans.clone()])
+    assert (found.ok, found.reason) == (False, "output 1: every value is NaN on both sides: nothing can be compared")
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: [torch.ones(2, 2).to_sparse()], "a tensor of layout torch.sparse_coo"),
+        (lambda: {"out": (torch.ones(1), (one for one in [torch.ones(1)]))}, "a generator"),
+    ],
+)
+def test_outputs_that_would_be_passed_over_are_unsupported(made: Callable[[], object], said: str) -> None:
+    with pytest.raises(Unsupported, match=f"a call returns {said}"):
+        outputs.refuse_incomparable(made())
+    outputs.refuse_incomparable([torch.ones(1), "a word", None, object()])
