@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from abprof.wire import WRAPPED
 
@@ -145,11 +145,27 @@ class _Module(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Anything()
+        return Anything(self.__name__.partition(".")[0])
 
 
-class _Anything:
-    """A function, class, decorator or constant of a package that is not there."""
+class Anything:
+    """A function, class, decorator or constant of a package that is not there. It has no value: what asks for one, to
+    decide about cases, is told so."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def __iter__(self) -> NoReturn:
+        raise valueless(self)
+
+    def __contains__(self, value: object) -> NoReturn:
+        raise valueless(self)
+
+    def __len__(self) -> NoReturn:
+        raise valueless(self)
+
+    def __bool__(self) -> NoReturn:
+        raise valueless(self)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -164,3 +180,9 @@ class _Anything:
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
         return (object,)
+
+
+def valueless(thing: Anything) -> TypeError:
+    """What is raised where a case would be made of a stand-in."""
+    what = f"cases depend on the package {vars(thing)['_package']}, which is not there when they are asked for"
+    return TypeError(f"{what}: write them down, or ask it inside the function that is timed")

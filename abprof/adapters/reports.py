@@ -97,21 +97,19 @@ def _arguments(benchmarks: Sequence[Any], case: Mapping[str, Any]) -> dict[str, 
 
 @contextlib.contextmanager
 def _intercepted() -> Iterator[None]:
-    """do_bench raises what it was given while the block runs, wherever it was imported to; triton's autotuner and torch's
-    compiler, which time with it too, get the real one."""
+    """do_bench raises what it was given while the block runs, wherever it was imported to and under whatever name; triton's
+    autotuner and torch's compiler, which time with it too, get the real one."""
     import triton.testing
 
     undo: list[tuple[dict[str, Any], str, Any]] = []
-    for name in _TIMERS:
-        real = getattr(triton.testing, name, None)
-        if real is None:
-            continue
-        catching = _catching(real)
-        for module in list(sys.modules.values()):
-            space = getattr(module, "__dict__", {})
-            if space.get(name) is real:
-                undo.append((space, name, real))
-                space[name] = catching
+    timers = [getattr(triton.testing, name) for name in _TIMERS if hasattr(triton.testing, name)]
+    catching = {id(real): _catching(real) for real in timers}
+    for module in list(sys.modules.values()):
+        space = getattr(module, "__dict__", {})
+        for name, value in list(space.items()):
+            if id(value) in catching:
+                undo.append((space, name, value))
+                space[name] = catching[id(value)]
     try:
         yield
     finally:

@@ -64,7 +64,10 @@ def caller() -> str:
 
 
 def plain(value: object) -> Any:
-    """A value as an axis may have it: a torch.dtype and other objects by what they are called."""
+    """A value as an axis may have it: a torch.dtype and other objects by what they are called. Raises TypeError for what the
+    package under test would have to say."""
+    if isinstance(value, files.Anything):
+        raise files.valueless(value)
     if isinstance(value, str | int | float | bool):
         return value
     return getattr(value, "__name__", None) or str(value).removeprefix("torch.")

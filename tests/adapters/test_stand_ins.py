@@ -1,0 +1,69 @@
+"""What a benchmark may ask of a package that is not there, and by which names its timer is found."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from abprof.adapters import reports
+from abprof.adapters.caught import Caught
+
+REPORT = """
+import triton.testing
+import nolib
+from nolib.sub import thing
+
+@nolib.decorated
+def helper(x):
+    return thing(x)
+
+@triton.testing.perf_report(triton.testing.Benchmark(
+    x_names=["N"], x_vals={values}, line_arg="provider", line_vals=["nolib"], line_names=["n"],
+    plot_name="speed", args={{}}))
+def benchmark(N, provider):
+    pass
+"""
+
+
+def report(folder: Path, values: str) -> reports._Report:
+    (folder / "bench.py").write_text(REPORT.format(values=values))
+    return reports._Report("bench.py:benchmark", "nolib", str(folder / "workload.py"))
+
+
+def test_a_package_that_is_not_there_can_be_named_called_and_decorated_with(tmp_path: Path) -> None:
+    assert report(tmp_path, "[64, 128]").PRESETS["default"][("N",)] == [(64,), (128,)]
+    assert "nolib" not in sys.modules
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "values",
+    [
+        "list(nolib.SIZES)",
+        "nolib.SIZES",
+        "[64] * len(nolib.SIZES)",
+        "[64] if 64 in nolib.SIZES else []",
+        "[64] if nolib.fast else [32]",
+        "[thing.N, 64]",
+    ],
+)
+def test_a_package_that_is_not_there_decides_about_no_case(tmp_path: Path, values: str) -> None:
+    with pytest.raises(TypeError, match=r"^cases depend on the package nolib, which is not there"):
+        _ = report(tmp_path, values).PRESETS
+
+
+def test_a_timer_is_caught_under_whatever_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton import testing
+
+    real = testing.do_bench
+    benchmark = types.ModuleType("somebodys_benchmark")
+    benchmark.__dict__.update(bench=real, do_bench=real, graph=testing.do_bench_cudagraph)
+    monkeypatch.setitem(sys.modules, benchmark.__name__, benchmark)
+    for name in ("bench", "do_bench", "graph"):
+        with pytest.raises(Caught) as caught, reports._intercepted():
+            getattr(benchmark, name)(lambda: 5)
+        assert caught.value.op.call() == 5
+    assert benchmark.bench is benchmark.do_bench is testing.do_bench is real, "put back"
