@@ -186,6 +186,7 @@ def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) ->
         epoch.allocation.rounds(cell.id),
         ground.run.setup.check == "outside",
         epoch.usual.get(cell.id, {}),
+        load.checked == "sides",
     )
 
 

@@ -52,6 +52,7 @@ class Request:
     rounds: int | None = None  # instead of those, where earlier epochs tell (abprof/allocation.py)
     outside: bool = False  # check outputs in a process without code under test, too
     usual: Mapping[str, float] = field(default_factory=dict)  # arm -> ns of its warm call in an earlier epoch
+    by_base: bool = False  # nothing but base's outputs says what is right
 
 
 @dataclass
@@ -163,13 +164,18 @@ class Sitting:
 
     def _examine(self, seat: Seat) -> None:
         """What is asked of an arm once: its check, its phases."""
-        if self.request.check and seat.takes_turns:
+        if self.request.check and seat.takes_turns and self._checkable(seat):
             begin = time.monotonic()
             self._check(seat)
             self.checking += time.monotonic() - begin
         own = not seat.arm.peer and seat.arm.side != "control"
         if self.request.profile and own and seat.takes_turns and seat.opened is not None:
             self._profile(seat, seat.opened.call_ns)
+
+    def _checkable(self, seat: Seat) -> bool:
+        """Whether there is something to check with. Where that is base's outputs and base failed, another side's must not
+        become what is right: the next epoch checks."""
+        return not self.request.by_base or seat is self.seats[0] or self.seats[0].outcome.check is not None
 
     def _profile(self, seat: Seat, call_ns: float) -> None:
         """The profiled pass. A call that launches nothing is no kernel's work, however right its outputs are."""

@@ -102,6 +102,16 @@ def test_a_crash_that_never_comes_again_is_forgiven_with_a_warning(tmp_path: Pat
     assert result.code == 0
 
 
+def test_without_a_reference_no_other_side_stands_in_for_a_base_that_failed(tmp_path: Path) -> None:
+    """The target is not asked to check in the epoch in which base crashed: nothing says what is right there."""
+    crashes, deviates = fault("crash", "check", side="base", epoch=1), fault("wrong", "check", epoch=1)
+    result = run(tmp_path, scenario(crashes, deviates, cases=["bad"], checked="sides"))
+    assert (result.verdict(BAD), result.code) == ("same", 0)
+    assert result.status(BAD, "target") == ("ok", "")
+    [seen] = [item for item in result.run.observations if (item.cell, item.arm) == (BAD, "target")]
+    assert seen.check is not None, "the next epoch checked"
+
+
 @pytest.mark.slow
 def test_failures_on_the_base_are_not_the_targets_fault(tmp_path: Path) -> None:
     result = run(tmp_path, scenario(fault("crash", "turn", side="base")))

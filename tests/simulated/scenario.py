@@ -131,6 +131,7 @@ class Workload:
     suite: str = "simulated"
     text: str = ""
     judge: str = ""
+    checked: str = "reference"
     variants: list[str] = field(default_factory=list)
     ladder: list[str] = field(default_factory=list)
     peers: list[str] = field(default_factory=list)

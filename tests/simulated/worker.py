@@ -105,6 +105,7 @@ class Worker:
             seed_columns=workload.seed_columns,
             ladder=workload.ladder,
             default_peers=workload.default_peers,
+            checked=workload.checked,
         )
 
     def screen(self, args: wire.Screen, faults: list[Fault]) -> wire.Screened:
