@@ -135,7 +135,8 @@ def _refuse_outside(root: Path, made: Made, meant: str) -> None:
         folder = Path(name).parent
         if (root / folder).resolve().is_relative_to(root.resolve()) or (meant and str(folder) == str(Path(meant))):
             continue
-        advice = f"--workloads-dir {folder} says that it is meant" if name == made.workload else "nothing was written"
+        asked = f"--workloads-dir {shlex.quote(os.path.normpath(root / folder))} says that it is meant"
+        advice = asked if name == made.workload else "nothing was written"
         raise AbprofError(
             f"lies outside of the repository, at {(root / folder).resolve()}", where=str(root / folder), advice=advice
         )

@@ -136,9 +136,10 @@ def test_nothing_is_written_outside_of_the_repository_unasked(tmp_path: Path, ho
         (repo.path / folder).symlink_to(tmp_path / "elsewhere")
     done = init(repo, "--yes", home=tmp_path)
     assert (done.code, done.err.count("\n")) == (2, 1), done
-    assert f"lies outside of the repository, at {tmp_path}/elsewhere (--workloads-dir {folder} says" in done.err
+    assert f"lies outside of the repository, at {tmp_path}/elsewhere (--workloads-dir /" in done.err
     assert not list((tmp_path / "elsewhere").iterdir())
-    assert init(repo, "--yes", "--workloads-dir", str(repo.path / folder), home=tmp_path).code == 0
+    asked = done.err.partition("--workloads-dir ")[2].partition(" says that it is meant")[0]
+    assert init(repo, "--yes", "--workloads-dir", asked, home=tmp_path).code == 0
     assert (tmp_path / "elsewhere" / "softmax.py").exists()
 
 
