@@ -61,6 +61,13 @@ class History:
         changed = [now for before, now in pairwise(path) if not self.same(before, now)]
         return (path[0], *changed)
 
+    def inside(self, before: str, last: str, also: Iterable[str] = ()) -> tuple[str, ...]:
+        """What `last` has and `before` has not, as far as it can have changed the package: those that merges brought in too.
+        `last` and those of `also` are part of it in any case."""
+        new = (self.until(last) - self.until(before)) & self.links.keys()
+        changed = {c for c in new if not any(self.same(c, parent) for parent in self.links[c].parents)}
+        return self.ordered(changed | {last, *also})
+
     def ordered(self, commits: Iterable[str]) -> tuple[str, ...]:
         """The commits in the order of this history."""
         wanted = set(commits)

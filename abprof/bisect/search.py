@@ -1,30 +1,34 @@
-"""Pure: from one answer to the next question, until the commits are found that made a cell slower.
+"""Pure: from one answer to the next question, until the commits are found that changed a cell between one pair of ends.
 
-`explore` is a generator: it yields a question, is sent the answer, and returns its findings. The same answers always lead the
-same way, so a search that was interrupted is gone on with by sending it the answers that it had.
+Generators: they yield a question, are sent the answer, and return findings. The same answers always lead the same way, so a
+search that was interrupted is gone on with by sending it the answers that it had. `explore.py` puts the pairs together.
 
-    1. The ends: is the bad end slower than the good one by more than the threshold? If not, nothing is to be found.
-    2. Steps along first parents: is this commit slower than the good end by more than half of the whole change? Commits that
+    1. The ends: is the new end slower than the old one by more than the threshold?
+    2. Steps along first parents: is this commit slower than the old end by more than half of the whole change? Commits that
        hold what another one holds are not asked about. Where there is no answer (it cannot be built; it stays unclear) others
        are taken, in widening halves, and what lies between the last below and the first above is a range.
-    3. A merge: each branch that it brought in is searched by itself, from where it left; the merge itself is a culprit where
-       none of them did it and it is slower than each of its parents.
+    3. A merge: each branch that it brought in is searched by itself, from where it left. What its branches do not explain is
+       the merge's own: it is a culprit where no branch did anything and it is slower than each of its parents.
     4. The commit against its parent, by a run of its own.
-    5. What is left of the change, before it and after it: the same again from 1. A commit that was taken back (its revert
-       names it) is told, and the search goes on after the revert.
+    5. What is left of the change, before it and after it, is handed back as pairs of ends.
+
+A search for what made it faster is the same with every question turned round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence, Set
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from abprof.bisect import rule
 from abprof.bisect.lineage import History
 from abprof.model import Record
 
-Question = Literal["ends", "step", "parent"]
+Question = Literal["ends", "step", "parent", "revert"]
+Pair = tuple[str, str]  # an old and a new end
 Said = Literal["below", "above", "between", "unclear", "cannot"]
 SLOW: frozenset[Said] = frozenset({"above", "between"})
 
@@ -52,58 +56,67 @@ class Answer(Record, frozen=True, kw_only=True):
     high: float | None = None
     epochs: int = 0
 
+    @property
+    def turned(self) -> Answer:
+        """The same, base over commit."""
+        low, high = (None if bound is None else -bound for bound in (self.high, self.low))
+        return msgspec.structs.replace(self, theta=None if self.theta is None else -self.theta, low=low, high=high)
+
 
 class Finding(Record, frozen=True, kw_only=True):
-    """A commit that made the cell slower; or the commits of which one did, where no smaller range could be decided.
+    """A commit that changed the cell; or the commits of which one did, where no smaller range could be decided.
 
-    `culprit`, `range`: certain, also against `parent` by a run of its own. `doubtful`: found step by step, and not confirmed
-    against `parent`. `open`: whether anything between `parent` and the last of `commits` slowed the cell stayed undecided.
+    `culprit`, `range`: made it slower, certain, also against `parent` by a run of its own. `doubtful`: found, and not certain:
+    not confirmed against `parent`, or it may have been taken back. `open`: whether anything between `parent` and the last of
+    `commits` slowed the cell stayed undecided. `faster`: made it faster, which is told because of what was slow before.
     """
 
-    kind: Literal["culprit", "range", "doubtful", "open"]
+    kind: Literal["culprit", "range", "doubtful", "open", "faster"]
     commits: tuple[str, ...]
     parent: str
     answer: Answer  # the last commit against the parent
-    undone: str = ""  # the commit that took it back
+    undone: str = ""  # the commit that took it back; of `doubtful`: that may have
 
 
 Steps = Generator[Ask, Answer, tuple[Finding, ...]]
 
 
-def explore(history: History, bad: str, threshold: float) -> Steps:
-    """All findings between the ends of a history, in its order. `threshold` is a log ratio."""
-    found: list[Finding] = []
-    todo = [(history.good, bad)]
-    while todo:
-        search = _Search(history, *todo.pop(0), threshold)
-        found += yield from search.run()
-        todo += search.rest
-    place = {commit: number for number, commit in enumerate(history.ordered(history.links))}
-    found = list({finding.commits: finding for finding in found}.values())  # a branch that was merged twice
-    return tuple(sorted(found, key=lambda finding: place.get(finding.commits[-1], -1)))
+@dataclass
+class Left:
+    """What searches leave. `rest`: pairs that are to be searched; `quiet`: pairs that nothing is left between."""
+
+    rest: list[Pair] = field(default_factory=list)
+    quiet: list[Pair] = field(default_factory=list)
 
 
 @dataclass
-class _Search:
-    """The search between one pair of ends. `rest`: what is to be searched after it."""
+class Between:
+    """The search between one pair of ends for what made it slower; with `faster` for what made it faster.
+
+    `ends`: the answer of its first question, in the sense of this search. `spent`: of the error that a pair of ends may have.
+    """
 
     history: History
     old: str
     new: str
     threshold: float
-    rest: list[tuple[str, str]] = field(default_factory=list)
+    left: Left
+    faster: bool = False
     spent: float = 0.0
+    ends: Answer | None = None
     change: float = 0.0
     known: dict[str, Answer] = field(default_factory=dict)  # commit -> its answer against the old end
 
     def run(self) -> Steps:
+        """What it finds; nothing where the new end is not slower than the old one."""
         path = self.history.path(self.old, self.new)
         turns = self.history.turns(path)
         if len(turns) < 2:
+            self.left.quiet.append((self.old, self.new))
             return ()
-        ends = yield self._ask("ends", self.old, self.new, self.threshold, rule.steps(len(turns) - 1) + 2)
+        self.ends = ends = yield self._ask("ends", self.old, self.new, self.threshold, rule.steps(len(turns) - 1) + 2)
         if ends.said in {"unclear", "cannot"}:
-            return (Finding(kind="open", commits=(*turns[1:-1], self.new), parent=self.old, answer=ends),)
+            return self._told("open", self.history.inside(turns[0], turns[-1]), self.old, ends)
         if ends.said == "below":
             return ()
         assert ends.theta is not None
@@ -113,28 +126,43 @@ class _Search:
     def _between(self, path: tuple[str, ...]) -> Steps:
         """What made it slower on this path, or on a branch that was merged into it there."""
         before, suspects = yield from self._halve(self.history.turns(path))
-        culprit, parent, brought = suspects[-1], before, tuple[Finding, ...]()
+        culprit = suspects[-1]
         self._leave(before, culprit)
-        if len(suspects) == 1:
-            parent = path[path.index(culprit) - 1]
-            has = self.history.until(parent)
-            brought = yield from self._brought(culprit, has)
-            if any(finding.kind in {"culprit", "range"} for finding in brought) or (yield from self._had(culprit, has)):
-                return brought
-        undoing = self._undoing(culprit)
-        cut = min(self.threshold, self.change / 2)  # of several culprits none need make half of the whole
-        answer = yield self._ask("parent", parent, culprit, cut, 2 if undoing else 1)
-        undone = undoing and answer.said == "above" and (yield from self._step(undoing, 1)) == "below"
-        if undone:
-            self.rest = [(undoing if old == culprit else old, new) for old, new in self.rest]
-        # On a branch that left before the good end a merge may add up what that has as well: it cannot be told apart.
-        mixed = len(self.history.links[culprit].parents) > 1 and self.history.good not in self.history.until(self.old)
-        if answer.said != "above" or mixed or brought:
-            kind: Literal["culprit", "range", "doubtful"] = "doubtful"
-        else:
-            kind = "culprit" if len(suspects) == 1 else "range"
-        found = Finding(kind=kind, commits=suspects, parent=parent, answer=answer, undone=undoing if undone else "")
-        return (*brought, found)
+        if len(suspects) > 1:
+            answer = yield self._against(before, culprit, 1)
+            commits = self.history.inside(before, culprit, suspects)
+            return self._told("range" if answer.said == "above" else "doubtful", commits, before, answer)
+        parent = path[path.index(culprit) - 1]
+        has = self.history.until(parent)
+        tips = [tip for tip in self.history.links[culprit].parents if tip not in has]
+        brought, explained = yield from self._brought(tips, has)
+        if brought and not (yield from self._unexplained(before, culprit, tips, explained)):
+            return brought
+        answer = yield self._against(parent, culprit, 1 + len(tips))
+        own = answer.said == "above" and not brought and (yield from self._exceeds(culprit, tips))
+        # On a branch that left before the good end a merge may add up what that has as well, and a revert on a branch may
+        # hide a slip on it from its ends: neither can be told apart from what the merge did.
+        hidden = any(self.history.links[commit].reverts for commit in self.history.inside(parent, culprit)[:-1])
+        early = len(self.history.links[culprit].parents) > 1 and self.history.good not in self.history.until(self.old)
+        if own and not hidden and not early:
+            return self._told("culprit", suspects, parent, answer)
+        return (*brought, *self._told("doubtful", self.history.inside(parent, culprit, suspects), parent, answer))
+
+    def _told(
+        self,
+        kind: Literal["culprit", "range", "doubtful", "open"],
+        commits: tuple[str, ...],
+        parent: str,
+        answer: Answer,
+    ) -> tuple[Finding, ...]:
+        """The finding; of a search for what made it faster only what may hide something slow, and what is certain."""
+        if not self.faster:
+            return (Finding(kind=kind, commits=commits, parent=parent, answer=answer),)
+        if len(commits) > 1 or answer.said in {"unclear", "cannot"}:
+            return (Finding(kind="open", commits=commits, parent=parent, answer=answer.turned),)
+        if answer.said == "below":
+            return ()
+        return (Finding(kind="faster", commits=commits, parent=parent, answer=answer.turned),)
 
     # ------------------------------------------------------------ halving
 
@@ -160,8 +188,16 @@ class _Search:
         """What is known of a commit, by itself or by one that holds the same."""
         if self.history.same(commit, self.old):
             return "below"
-        alike = (answer for other, answer in self.known.items() if self.history.same(commit, other))
-        return next((answer.said for answer in alike), "")
+        answer = self._answer(commit)
+        return answer.said if answer else ""
+
+    def _answer(self, commit: str) -> Answer | None:
+        return next((answer for other, answer in self.known.items() if self.history.same(commit, other)), None)
+
+    def _level(self, commit: str) -> float:
+        """What was measured of a commit against the old end."""
+        answer = None if self.history.same(commit, self.old) else self._answer(commit)
+        return answer.theta or 0.0 if answer else 0.0
 
     def _step(self, commit: str, planned: int) -> Generator[Ask, Answer, Said]:
         """The answer on a commit; one that is certainly slower, yet certainly not by the whole, is what is searched next."""
@@ -177,42 +213,52 @@ class _Search:
 
     # ------------------------------------------------------------ merges
 
-    def _brought(self, merge: str, has: Set[str]) -> Steps:
-        """What the branches that a merge brought in did by themselves, since they left what was there (`has`) already."""
+    def _brought(
+        self, tips: Sequence[str], has: set[str]
+    ) -> Generator[Ask, Answer, tuple[tuple[Finding, ...], float | None]]:
+        """What the branches that a merge brought in did by themselves, since they left what was there (`has`) already; and
+        how much they changed in all, in the sense of this search: None where one had merged from what was there."""
         found: list[Finding] = []
-        for parent in self.history.links[merge].parents:
-            if parent in self.history.links and parent not in has:
-                fork, *_ = self.history.path(self.old, parent, has)
-                search = _Search(self.history, fork, parent, self.threshold)
-                found += yield from search.run()
-                self.rest += search.rest
-        return tuple(found)
+        change, apart = 0.0, True
+        for tip in tips:
+            if tip in self.history.links:
+                fork, *_ = self.history.path(self.old, tip, has)
+                findings, theta = yield from both_ways(self.history, (fork, tip), self.threshold, self.left)
+                found += findings
+                change += -theta if self.faster else theta
+                had = self.history.until(tip)
+                apart = apart and (had & has) <= self.history.until(fork)
+                has = has | had
+        return tuple(found), change if apart else None
 
-    def _had(self, merge: str, has: Set[str]) -> Generator[Ask, Answer, bool]:
-        """Whether a merge is no slower than something it brought in: that has been searched, or the good end has it too."""
-        for parent in self.history.links[merge].parents:
-            if parent not in has:
-                cut = min(self.threshold, self.change / 2)
-                if (yield self._ask("parent", parent, merge, cut, 3)).said == "below":
-                    return True
-        return False
+    def _unexplained(
+        self, before: str, merge: str, tips: Sequence[str], explained: float | None
+    ) -> Generator[Ask, Answer, bool]:
+        """Whether a merge changed more than what it brought in did."""
+        if explained is None:
+            return (yield from self._exceeds(merge, tips))
+        return self._level(merge) - self._level(before) - explained > self.threshold
+
+    def _exceeds(self, merge: str, tips: Sequence[str]) -> Generator[Ask, Answer, bool]:
+        """Whether a merge is slower than each of what it brought in: it has its change from none of them."""
+        for number, tip in enumerate(tips):
+            if (yield self._against(tip, merge, len(tips) - number)).said != "above":
+                return False
+        return True
 
     # ------------------------------------------------------------ what is left
 
     def _leave(self, before: str, culprit: str) -> None:
         """What this change does not explain: before it, as far as that may still hold one, and after it."""
-        answer = self.known.get(before)
-        quiet = answer is not None and answer.high is not None and answer.high < self.threshold
-        if not (self.history.same(before, self.old) or quiet):
-            self.rest.append((self.old, before))
-        if not self.history.same(culprit, self.new):
-            self.rest.append((culprit, self.new))
+        answer = self._answer(before)
+        quiet = self.history.same(before, self.old) or (answer is not None and within(answer, self.threshold))
+        (self.left.quiet if quiet else self.left.rest).append((self.old, before))
+        alike = self.history.same(culprit, self.new)
+        (self.left.quiet if alike else self.left.rest).append((culprit, self.new))
 
-    def _undoing(self, culprit: str) -> str:
-        """The last commit whose message says that it takes the culprit back: what is left is searched after that one."""
-        has = self.history.until(self.new)
-        links = (link for commit, link in self.history.links.items() if commit in has)
-        return next((link.commit for link in reversed([*links]) if any(map(culprit.startswith, link.reverts))), "")
+    def _against(self, parent: str, commit: str, planned: int) -> Ask:
+        # Of several culprits none need make half of the whole.
+        return self._ask("parent", parent, commit, min(self.threshold, self.change / 2), planned)
 
     def _ask(
         self,
@@ -225,7 +271,33 @@ class _Search:
     ) -> Ask:
         error = rule.share(self.spent, planned)
         self.spent += error
+        if self.faster:
+            base, commit = commit, base
         return Ask(base, commit, question, cut, error, planned, within)
+
+
+def both_ways(
+    history: History, pair: Pair, threshold: float, left: Left
+) -> Generator[Ask, Answer, tuple[tuple[Finding, ...], float]]:
+    """What changed between two ends, slower or faster, and by how much in all. Faster is asked for only where it may be."""
+    slower = Between(history, *pair, threshold, left)
+    found = yield from slower.run()
+    ends = slower.ends
+    if ends is None or ends.said != "below":
+        return found, (ends.theta or 0.0) if ends else 0.0
+    if within(ends, threshold):
+        left.quiet.append(pair)
+        return found, ends.theta or 0.0
+    faster = Between(history, *pair, threshold, left, faster=True, spent=slower.spent)
+    found = yield from faster.run()
+    if faster.ends and faster.ends.said == "below":
+        left.quiet.append(pair)
+    return found, ends.theta or 0.0
+
+
+def within(answer: Answer, threshold: float) -> bool:
+    """Whether it is certain that nothing changed by more than the threshold, either way."""
+    return answer.low is not None and answer.high is not None and -threshold < answer.low <= answer.high < threshold
 
 
 def _nearest(inside: Sequence[str], todo: Sequence[str], silent: int) -> str:

@@ -38,7 +38,7 @@ def numbers(answer: Answer) -> str:
 
 def decided(of: State) -> bool:
     """Whether every row has its answer: culprits, or nothing slower."""
-    return all(finding.kind == "culprit" for found in of.found for finding in found.findings)
+    return all(finding.kind in {"culprit", "faster"} for found in of.found for finding in found.findings)
 
 
 def result(of: State) -> list[str]:
@@ -64,11 +64,30 @@ def _sentence(of: State, finding: Finding) -> str:
     last, parent, count = name(of, finding.commits[-1]), finding.parent[:10], len(finding.commits)
     change = numbers(finding.answer)
     if finding.kind == "culprit":
-        undone = f"; taken back by {name(of, finding.undone)}" if finding.undone else ""
-        return f"{last} made it slower than its parent {parent}: {change}{undone}"
+        return f"{last} made it slower than its parent {parent}: {change}{_undone(of, finding)}"
+    if finding.kind == "faster":
+        return f"{last} made it faster again than its parent {parent}: {change}"
     if finding.kind == "range":
         which = f" ({', '.join(commit[:10] for commit in finding.commits)})" if count <= _NAMED else ""
-        return f"one of {count} commits after {parent} up to {last} made it slower: {change}{which}"
+        return (
+            f"one of {count} commits after {parent} up to {last} made it slower: {change}{which}{_undone(of, finding)}"
+        )
+    if finding.kind == "doubtful" and finding.undone:
+        return f"{last} is slower than {parent}: {change}{_undone(of, finding)}"
+    if finding.kind == "doubtful" and count > 1:
+        others = f"{count - 1} commits that it has and {parent} has not"
+        return f"the steps lead to {last} or one of {others}, none of which is confirmed: {change}"
     if finding.kind == "doubtful":
         return f"the steps lead to {last}, which is not confirmed against {parent}: {change}"
     return f"undecided after {parent} up to {last}: {change}"
+
+
+def _undone(of: State, finding: Finding) -> str:
+    """What became of a slip until the bad end, or ""."""
+    if not finding.undone:
+        return ""
+    back = name(of, finding.undone)
+    if finding.kind == "doubtful":
+        return f"; whether {back} took it back is not certain"
+    says_so = any(link.reverts for link in of.links if link.commit == finding.undone)
+    return f"; taken back by {back}" if says_so else f"; made up for by {back}: the bad end is no longer slower by it"

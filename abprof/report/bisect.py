@@ -64,12 +64,15 @@ def _graph(of: State, row: Row) -> Graph:
     places = {commit: place for place, commit in enumerate((of.good, *(link.commit for link in of.links)))}
     levels, points = {of.good: 0.0}, {of.good: Point(of.good, 0, telling.name(of, of.good), "the good end", "good", "")}
     for step, given in ((each, given) for each in of.steps for given in each.rows if given.row == row):
-        if step.commit in levels or step.commit not in places:  # the first answer is the one that was asked for
+        base, commit, answer = step.base, step.commit, given.answer
+        if commit in points and base not in points:  # asked the other way round: whether what came before is slower
+            base, commit, answer = commit, base, answer.turned
+        if commit in levels or commit not in places:  # the first answer is the one that was asked for
             continue
-        level, answer = levels.get(step.base), given.answer
+        level = levels.get(base)
         if level is not None and answer.theta is not None:
-            levels[step.commit] = level + answer.theta
-        points[step.commit] = _point(of, step, given, places[step.commit], level)
+            levels[commit] = level + answer.theta
+        points[commit] = _point(of, step, given, commit, answer, places[commit], level)
     known = [pct for point in points.values() for pct in (point.pct, point.low, point.high) if pct is not None]
     low, high = min([0.0, *known]), max([_LEAST, *known])
     edge = (high - low) * 0.04
@@ -77,27 +80,36 @@ def _graph(of: State, row: Row) -> Graph:
     return Graph(row, ordered, len(places), low - edge, high + edge)
 
 
-def _point(of: State, step: Step, given: Given, place: int, level: float | None) -> Point:
-    commit, answer = step.commit, given.answer
+def _point(of: State, step: Step, given: Given, commit: str, answer: Answer, place: int, level: float | None) -> Point:
     numbers: Mapping[str, float | None] = {}
     if level is not None and answer.theta is not None and answer.low is not None and answer.high is not None:
         bounds = (stats.percent(level + bound) for bound in (answer.theta, answer.low, answer.high))
         numbers = dict(zip(("pct", "low", "high"), bounds, strict=True))
-    kind = "culprit" if commit in _culprits(of, given.row) else _kind(answer)
-    return Point(commit, place, telling.name(of, commit), _said(step.base, answer), kind, step.run, **numbers)
+    turned = commit != step.commit
+    kind = "culprit" if commit in _culprits(of, given.row) else _kind(answer, turned=turned)
+    said = _said(step.commit, answer, _TURNED) if turned else _said(step.base, answer, _AS_ASKED)
+    return Point(commit, place, telling.name(of, commit), said, kind, step.run, **numbers)
 
 
-def _said(base: str, answer: Answer) -> str:
-    words = {
-        "below": "not slower than {}",
-        "above": "slower than {}",
-        "between": "slower than {}, though not by the whole",
-    }
+_AS_ASKED = {
+    "below": "not slower than {}",
+    "above": "slower than {}",
+    "between": "slower than {}, though not by the whole",
+}
+_TURNED = {
+    "below": "not faster than {}",
+    "above": "faster than {}",
+    "between": "faster than {}, though not by the whole",
+}
+
+
+def _said(base: str, answer: Answer, words: Mapping[str, str]) -> str:
     return words.get(answer.said, f"{answer.said}: {answer.reason}").format(base[:10])
 
 
-def _kind(answer: Answer) -> str:
-    return {"below": "good", "above": "slow", "between": "slow", "unclear": "open", "cannot": "cannot"}[answer.said]
+def _kind(answer: Answer, *, turned: bool) -> str:
+    yes, no = ("good", "slow") if turned else ("slow", "good")
+    return {"below": no, "above": yes, "between": yes, "unclear": "open", "cannot": "cannot"}[answer.said]
 
 
 def _culprits(of: State, row: Row) -> set[str]:

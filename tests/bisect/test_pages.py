@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ import pytest
 
 from abprof import schemas
 from abprof.bisect import state, step, telling, work
+from abprof.bisect.lineage import History
 from abprof.bisect.state import Asked, Given, Row, State
 from abprof.errors import AbprofError
+from abprof.repo import Link
 from abprof.report import bisect as pages
 from abprof.view import View
 from tests.bisect.test_search import World, line, slips
@@ -151,3 +154,31 @@ def test_what_is_said_where_nothing_is_looked_for(
     assert said in text
     assert f"no, {change:+.2f} % of time" in text
     assert telling.decided(done)
+
+
+def test_what_is_said_of_a_slip_that_the_bad_end_has_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, bad = line([0.10, 0.03, -0.10])
+    done = finished(monkeypatch, tmp_path, world, bad)
+    first, second, third = telling.result(done)
+    assert "c1 (Commit 1) made it slower than its parent c0" in first
+    assert "made up for by c3 (Commit 3): the bad end is no longer slower by it" in first
+    assert "c2 (Commit 2) made it slower than its parent c1" in second
+    assert "c3 (Commit 3) made it faster again than its parent c2: -9.52 %" in third
+    assert (done.culprits, telling.decided(done)) == (("c2",), True)
+    assert re.search(r"c3 .* \+3\.05 %", "\n".join(pages.lines(done)))
+    links = {**world.history.links, "c3": Link("c3", ("c2",), "Revert", ("c1",))}
+    world = World(History("c0", links, world.history.holds), world.levels)
+    assert "; taken back by c3 (Revert)" in telling.result(finished(monkeypatch, tmp_path, world, bad))[0]
+
+
+def test_a_commit_asked_the_other_way_round_stands_in_the_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where what made it faster is looked for, the later commit is the base: it is the one that was measured."""
+    world, bad = line([0.10, 0.03, 0.0, 0.0, -0.09, 0.0, 0.0])
+    done = finished(monkeypatch, tmp_path, world, bad)
+    turned = [one for one in done.steps if one.question == "step" and int(one.base[1:]) > int(one.commit[1:])]
+    assert turned
+    points = {point.commit: point for point in pages.graphs(done)[0].points}
+    for one in turned:
+        assert points[one.base].pct == pytest.approx(100 * math.expm1(world.levels[one.base]), abs=0.01)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from abprof.bisect.explore import explore
 from abprof.bisect.lineage import History
-from abprof.bisect.search import Answer, Ask, Finding, Said, explore
+from abprof.bisect.search import Answer, Ask, Finding, Said
 from abprof.repo import Link
 
 THRESHOLD = math.log(1.015)
