@@ -51,7 +51,7 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
     ("typed", "says"),
     [
         ("main fst", "unknown ref 'fst' (nearest: fast)"),
-        ("main -- -x", "'-x' is no ref: it starts with '-'"),
+        ("main -- -x", "-x on base: -x could not be started: No such file or directory"),
         ("main -x", "No such option: -x"),
         ("main..fast", "give base and target as two words, or base...target for the merge base"),
         ("main --quick --epochs 8", "--epochs: --quick is one epoch (leave one of them out)"),

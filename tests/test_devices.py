@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from abprof import devices, doctor
+from abprof import conceal, devices, doctor
 from abprof.config import Config
 from abprof.devices import cuda
 from abprof.devices.cpu import CpuDevice
@@ -208,11 +208,15 @@ def test_a_gpu_that_somebody_is_using(nvml: Nvml, stranger: int) -> None:
     assert device().busy() is None, "use that has just ended"
 
 
-def test_busy_is_asked_when_the_lease_is_held(nvml: Nvml, stranger: int, tmp_path: Path) -> None:
+def test_busy_is_asked_when_the_lease_is_held(
+    nvml: Nvml, stranger: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not before: another abprof's workers on it mean waiting for its lease, not a refusal."""
+    monkeypatch.setattr(conceal, "withheld", list)  # this process is pytest's
     nvml.pids, nvml.use = [stranger], 97
     assert device().refusal() is None
-    place: Any = SimpleNamespace(state=tmp_path, device=device(), label="this run")
+    file = SimpleNamespace(environment=SimpleNamespace(allow=()))
+    place: Any = SimpleNamespace(state=tmp_path, device=device(), label="this run", file=file)
     ran = []
     with (
         pytest.raises(AbprofError, match=r"GPU-aaaa: somebody else is using the GPU"),
