@@ -104,7 +104,7 @@ def exactly(matrices: dict[str, Axes], ids: Sequence[str]) -> dict[str, list[dic
         if name not in matrices:
             continue
         try:
-            made = cases(set_axes({name: matrices[name]}, settings)[name])
+            made = cases(_set({name: matrices[name]}, _given(settings, commas=False))[name])
         except AbprofError as error:  # of a value: --set has nothing to do with it
             raise AbprofError(error.what, where=f"--cell {id}", advice=error.advice) from error
         case = next((case for case in made if wire.cell_id(name, case) == id), None)
@@ -123,6 +123,11 @@ def set_axes(matrices: dict[str, Axes], settings: Sequence[str]) -> dict[str, Ax
 
     Raises AbprofError for an axis that no workload has, and for an axis or a value that is given twice.
     """
+    return _set(matrices, _given(settings, commas=True))
+
+
+def _given(settings: Sequence[str], *, commas: bool) -> dict[str, list[str]]:
+    """The values of each axis. `commas`: part them; a cell's id has one value of each, which may hold some."""
     given: dict[str, list[str]] = {}
     for setting in settings:
         axis, equals, values = setting.partition("=")
@@ -133,7 +138,10 @@ def set_axes(matrices: dict[str, Axes], settings: Sequence[str]) -> dict[str, Ax
         if len(texts) > 1:  # one would win over the other, and nobody would see it
             all_of_them = f"write {axis}={','.join(dict.fromkeys(texts))}"
             raise AbprofError(f"{axis} is given more than once", where="--set", advice=all_of_them)
-    wanted = {axis: texts[0].split(",") for axis, texts in given.items()}
+    return {axis: texts[0].split(",") if commas else texts for axis, texts in given.items()}
+
+
+def _set(matrices: dict[str, Axes], wanted: dict[str, list[str]]) -> dict[str, Axes]:
     known = {axis for axes in matrices.values() for names, _ in axes for axis in names}
     for axis in wanted:
         if axis not in known:

@@ -206,6 +206,11 @@ def test_cells_by_id_are_exactly_those_also_where_axes_are_zipped_and_no_preset_
     }
 
 
+def test_a_cells_value_may_hold_commas() -> None:
+    matrices = {"w": [(["shape"], [["8,8"], ["8,16"]]), (["n"], [[4]])]}
+    assert plan.exactly(matrices, ["w/shape=8,16,n=4"]) == {"w": [{"shape": "8,16", "n": 4}]}
+
+
 @pytest.mark.parametrize(
     ("id", "said"),
     [
@@ -213,7 +218,7 @@ def test_cells_by_id_are_exactly_those_also_where_axes_are_zipped_and_no_preset_
         ("w/n=4,a=1,b=maybe", "b=maybe: expected bool"),
         ("w/n=4,a=1,c=2", "no workload has an axis 'c'"),
         ("w/a=1,b=true,n=4", "no cell w/a=1,b=true,n=4"),
-        ("w/n=4,8,a=1,b=true", "no cell"),
+        ("w/n=4,8,a=1,b=true", "n=4,8: expected int"),
         ("n=4", "no id of a cell"),
         ("/n=4", "no id of a cell"),
     ],

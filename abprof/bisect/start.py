@@ -65,14 +65,18 @@ def of_run(path: Path, config: Config) -> Config:
     slower = [row for row in run.comparisons if row.verdict == "slower" and not row.from_.startswith("peer:")]
     if not slower:
         raise AbprofError("no cell got slower in this run", where=f"--from-run {path}")
-    side = slower[0].to.partition(":")[0]
+    side, *others = dict.fromkeys(row.to.partition(":")[0] for row in slower)
+    if others:
+        what = f"cells got slower in {', '.join(run.side(one).label for one in (side, *others))}"
+        advice = "one bisection has one bad end: abprof bisect GOOD BAD --cell ID"
+        raise AbprofError(what, where=f"--from-run {path}", advice=advice)
     base, target = run.side("base"), run.side(side)
     for one in (base, target):
         if one.kind != "commit":
             what = f"{one.id} was no commit but {one.spec}"
             raise AbprofError(what, where=f"--from-run {path}", advice="of commits: abprof bisect GOOD BAD")
     device = run.machine.uuid or run.machine.kind
-    cells = dict.fromkeys(row.cell for row in slower if row.to.partition(":")[0] == side)
+    cells = dict.fromkeys(row.cell for row in slower)
     return msgspec.structs.replace(
         config,
         specs=(base.commit, target.commit),
@@ -86,6 +90,7 @@ def of_run(path: Path, config: Config) -> Config:
         env=run.setup.env,
         autotune=run.setup.autotune,
         check=run.setup.check,
+        contain=run.setup.contain,
         timeout=run.setup.timeout,
         build_timeout=run.setup.build_timeout,
         threshold=run.settings.threshold,

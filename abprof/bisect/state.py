@@ -37,6 +37,7 @@ class Asked(Record, frozen=True, kw_only=True):
     env: Literal["", "user", "clean"] = ""
     autotune: Literal["pinned", "each-epoch"] = "pinned"
     check: Literal["inside", "outside"] = "inside"
+    contain: Literal["auto", "always", "never"] = "auto"
     no_wait: bool = False
 
     def config(self, base: str, commit: str, cells: Sequence[str], runs_dir: Path) -> Config:

@@ -90,6 +90,8 @@ def _open(item: Evidence, row: Row, ask: Ask) -> bool:
 
 def _answer(run: Run, item: Evidence, row: Row, ask: Ask) -> Answer:
     arms = arm_id("base", row.variant), arm_id("target", row.variant)
+    if run.header and run.header.counts.get("tampered"):  # also of what did not run nobody can say why
+        return Answer(said="unclear", reason="tampered")
     for name, state in zip(("base_", ""), map(item.state, arms), strict=True):
         if state.proof_broken or not state.runs:
             return Answer(said="cannot", reason=f"{name}{'proof' if state.proof_broken else state.status}")

@@ -74,7 +74,7 @@ def finish(of: State, folder: Path, view: View, told: Told) -> State:
     """Take every step that is left. The file is written after each; `told` is then given the state."""
     while True:
         searches = replay(of)
-        of = msgspec.structs.replace(of, found=_found(searches), culprits=culprits(of, searches))
+        of = msgspec.structs.replace(of, status="running", found=_found(searches), culprits=culprits(of, searches))
         asks = {row: search.ask for row, search in searches.items() if search.ask}
         if not asks and (of.steps or not first(of)):
             of = msgspec.structs.replace(of, status="complete")
@@ -82,7 +82,11 @@ def finish(of: State, folder: Path, view: View, told: Told) -> State:
         told(of)
         if of.status == "complete":
             return of
-        of = msgspec.structs.replace(of, steps=(*of.steps, _step(of, asks, folder, view)))
+        try:
+            of = msgspec.structs.replace(of, steps=(*of.steps, _step(of, asks, folder, view)))
+        except KeyboardInterrupt:
+            state.write(folder, msgspec.structs.replace(of, status="interrupted"))
+            raise
 
 
 def _step(of: State, asks: Mapping[Row, Ask], folder: Path, view: View) -> Step:
@@ -94,8 +98,8 @@ def _step(of: State, asks: Mapping[Row, Ask], folder: Path, view: View) -> Step:
         questions = step.Questions({row: ask for row, ask in asks.items() if _place(ask) == _place(chosen)})
     cells = tuple(dict.fromkeys([*(row.cell for row in questions.rows), *questions.cells]))
     number = len(of.steps) + 1
-    left = f"{chosen.planned} to go, about {span(chosen.planned * of.pace)}"
-    view.say(f"step {number}, {left}: {name(of, chosen.commit)} against {name(of, chosen.base)}")
+    left = f"up to {chosen.planned} between these ends, about {span(chosen.planned * of.pace)}"
+    view.say(f"step {number} ({left}): {name(of, chosen.commit)} against {name(of, chosen.base)}")
     place = folder / "steps" / f"{number:02d}"
     began = time.monotonic()
     config = of.asked.config(chosen.base, chosen.commit, cells, place)

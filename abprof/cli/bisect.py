@@ -105,10 +105,10 @@ def _begin(options: Mapping[str, Any], view: View) -> int:
     from abprof.bisect import start
 
     with start.planned(_config(options), view) as (planned, place, workloads):
-        for line in start.plan(planned):
-            view.say(line)
         if options["dry_run"]:
             return _show_plan(planned, start.plan(planned), json=options["json"])
+        for line in start.plan(planned):
+            view.say(line)
         begun, folder = start.folder_of(planned, place, workloads)
     return _go_on(begun, folder, options, view)
 

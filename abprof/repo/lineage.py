@@ -38,7 +38,10 @@ def between(repository: Repository, old: str, new: str) -> tuple[Link, ...]:
 def _link(text: str) -> Link:
     head, parents, message = [*text.split("\n", 2), "", ""][:3]
     subject = " ".join(message.partition("\n\n")[0].split())
-    shown = os.fsencode(subject).decode("utf-8", errors="replace")  # what goes into JSON must be UTF-8
+    text = os.fsencode(subject).decode("utf-8", errors="replace")  # what goes into JSON must be UTF-8
+    shown = "".join(
+        sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text
+    )  # a terminal obeys others
     return Link(head.removeprefix("commit "), tuple(parents.split()), shown, tuple(_REVERTS.findall(message)))
 
 

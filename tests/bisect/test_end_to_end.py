@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -13,7 +14,7 @@ import pytest
 from tests.bisect.histories import SCENARIO, Story
 from tests.simulated.lab import Lab, Result, loose
 from tests.simulated.planted import load
-from tests.simulated.scenario import Noise
+from tests.simulated.scenario import Fault, Noise
 
 SLOW = 1.03
 
@@ -155,6 +156,18 @@ def test_what_is_never_certain_is_not_guessed(tmp_path: Path) -> None:
     assert (finding["kind"], finding["answer"]["said"], finding["answer"]["epochs"]) == ("open", "unclear", 32)
 
 
+@pytest.mark.slow
+def test_a_step_that_was_tampered_with_answers_nothing(tmp_path: Path) -> None:
+    """A file that the run rests on was changed while it ran: what it measured is of nobody knows what."""
+    planted = Fault(do="write", verb="turn", side="target", once=True, text="cache/builds/*/*/src/kernels/k/*.json")
+    story = Story(tmp_path, replace(SCENARIO, faults=[planted]))
+    good, bad = story.line([1.0, SLOW])
+    result = story.told().bisect(good, bad, "--json")
+    assert (result.code, story.culprits(result)) == (4, []), result.err
+    (finding,) = loose(result)["found"][0]["findings"]
+    assert (finding["kind"], finding["answer"]["said"], finding["answer"]["reason"]) == ("open", "unclear", "tampered")
+
+
 # ---------------------------------------------------------------- interrupted
 
 
@@ -177,6 +190,8 @@ def test_a_bisection_goes_on_where_it_was_ended(tmp_path: Path, how: signal.Sign
     assert how == signal.SIGKILL or f"abprof bisect --resume {folder}" in err
     done = sorted((folder / "steps").glob("0[12]/*/rounds.jsonl"))
     before = [path.read_bytes() for path in done]
+    status = json.loads((folder / "bisect.json").read_text())["status"]
+    assert status == ("running" if how == signal.SIGKILL else "interrupted")
     result = lab.abprof("bisect", "--resume", str(folder), "--json")
     assert (result.code, story.culprits(result)) == (0, [commits[5]]), result.err
     assert [path.read_bytes() for path in done] == before
@@ -232,6 +247,7 @@ def test_the_plan_is_shown_and_nothing_is_measured(tmp_path: Path) -> None:
     assert result.code == 0, result.err
     assert "64 change its inputs: log2 of that is 6 steps" in result.out
     assert "9 steps for one culprit" in result.out
+    assert (result.out + result.err).count("steps for one culprit") == 1
     assert not story.lab.runs.exists()
 
 

@@ -114,7 +114,7 @@ def test_the_file_fits_its_schema_and_is_gone_on_with(tmp_path: Path, monkeypatc
     document = json.loads((tmp_path / state.FILE).read_text())
     jsonschema.Draft202012Validator(schemas.schemas()["bisect.schema.json"]).validate(document)
     kept, folder = state.read(tmp_path / state.FILE)
-    assert (len(kept.steps), kept.status, folder) == (4, "running", tmp_path)
+    assert (len(kept.steps), kept.status, folder) == (4, "interrupted", tmp_path)
     rest = Measured(world)
     monkeypatch.setattr(step, "measure", rest)
     done = work.finish(kept, folder, View(quiet=True), lambda _: None)

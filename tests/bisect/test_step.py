@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from abprof.bisect import step
-from abprof.bisect.state import Asked
+from abprof.bisect.search import Ask
+from abprof.bisect.state import Asked, Row
 from abprof.view import View
 
 ASKED = Asked(repo="/repo", workloads_from="/workloads", budget=60.0, threshold=2.0)
@@ -83,3 +84,10 @@ def test_a_steps_run_is_of_these_cells_and_nothing_else() -> None:
     )
     assert (config.workloads_from, config.threshold, config.runs_dir) == ("/workloads", 2.0, "/steps/01")
     assert config.no_peers
+
+
+def test_a_run_that_was_tampered_with_answers_nothing() -> None:
+    run: Any = SimpleNamespace(header=SimpleNamespace(counts={"tampered": 1}), comparisons=())
+    ask = Ask("a", "b", "ends", 0.01, 0.05, 1)
+    answer = step._answer(run, SimpleNamespace(state=None), Row(cell="w/case=a"), ask)  # type: ignore[arg-type]
+    assert (answer.said, answer.reason) == ("unclear", "tampered")

@@ -56,6 +56,13 @@ def test_a_message_that_is_no_utf_8_and_one_that_is_empty(history: GitRepo, tmp_
     assert [link.subject for link in links] == ["c\ufffdsar", ""]
 
 
+def test_what_a_terminal_would_obey_is_not_in_a_subject(history: GitRepo, tmp_path: Path) -> None:
+    first = history.git("rev-parse", "main")
+    odd = history.git("commit-tree", "-p", first, "-m", "a\x1b[2Jb\x07 c\x9bd \u202ee", f"{first}^{{tree}}")
+    (link,) = repo.between(opened(history, tmp_path), first, odd)
+    assert link.subject == "a\ufffd[2Jb\ufffd c\ufffdd \ufffde"
+
+
 def test_what_commits_hold(history: GitRepo, tmp_path: Path) -> None:
     commits = [history.git("rev-parse", name) for name in ("main~3", "side", "main~2", "main~1", "main")]
     first, side, second, merge, last = commits
