@@ -30,7 +30,7 @@ def explore(history: History, bad: str, threshold: float) -> Steps:
     yield from whole.take((yield from first.run()))
     if first.ends is None or first.ends.said != "above":
         return tuple(whole.found.values())
-    while whole.left.rest:
+    while whole.left.rest or whole.doubted():
         findings, _ = yield from both_ways(history, whole.left.rest.pop(0), threshold, whole.left)
         yield from whole.take(findings)
     found = _weighed(history, list(whole.found.values()))
@@ -44,7 +44,7 @@ def explore(history: History, bad: str, threshold: float) -> Steps:
 
 def _stands(finding: Finding) -> bool:
     """Whether a finding says why the bad end is slower, or that this is not certain."""
-    return finding.kind != "faster" and (finding.kind == "doubtful" or not finding.undone)
+    return finding.kind != "faster" and not (finding.kind == "culprit" and finding.undone)
 
 
 @dataclass
@@ -56,28 +56,34 @@ class _Whole:
     threshold: float
     left: Left = field(default_factory=Left)
     found: dict[tuple[str, ...], Finding] = field(default_factory=dict)  # a branch that was merged twice is found twice
+    asked: set[str] = field(default_factory=set)  # reverts
 
     def take(self, findings: Sequence[Finding]) -> Generator[Ask, Answer, None]:
         """Keep findings; culprits with what became of them."""
         for finding in findings:
             if finding.commits not in self.found:
                 self.found[finding.commits] = finding
-                if finding.kind in {"culprit", "range"}:
+                if finding.kind != "faster":
                     self.found[finding.commits] = yield from self._taken_back(finding)
 
     # ------------------------------------------------------------ reverts
 
     def _taken_back(self, finding: Finding) -> Generator[Ask, Answer, Finding]:
-        """A culprit with the commit that took it back, if one says so of itself and does."""
+        """A culprit with the commit that took it back, if one says so of itself and does. Of several commits of which one is
+        the culprit nobody can say how much the one that was taken back had made."""
+        sure = finding.kind == "culprit"
         for revert in self._reverts(finding.commits):
             before = self.history.links[revert].parents[0]
             if self.history.same(before, revert):
                 continue
-            cut = max(0.0, (finding.answer.theta or 0.0) / 2)
+            cut = finding.answer.theta / 2 if sure and finding.answer.theta else self.threshold
+            self.asked.add(revert)
             answer = yield Ask(revert, before, "revert", cut, rule.share(0.0, 1), 1)
             if answer.said != "below":
                 self._part(revert)
-                kind = finding.kind if answer.said == "above" else "doubtful"
+                if finding.kind == "open":
+                    return finding
+                kind = "culprit" if sure and answer.said == "above" else "doubtful"
                 return msgspec.structs.replace(finding, kind=kind, undone=revert)
         return finding
 
@@ -96,6 +102,19 @@ class _Whole:
     def _brought_in(self, merge: str, culprit: str) -> bool:
         first, *others = self.history.links[merge].parents
         return bool(others) and culprit in self.history.until(merge) - self.history.until(first)
+
+    def doubted(self) -> bool:
+        """Part what seemed quiet at reverts in it of what stands before it: one may hide a slip there. Whether any does."""
+        before = len(self.asked)
+        for old, new in [*self.left.quiet]:
+            has = self.history.until(old)
+            for commit in self.history.ordered(self.history.until(new) - has):
+                link = self.history.links.get(commit)
+                names = link.reverts if link and commit not in self.asked else ()
+                if any(c.startswith(name) for c in has for name in names):
+                    self.asked.add(commit)
+                    self._part(commit)
+        return len(self.asked) > before and bool(self.left.rest)
 
     def _part(self, at: str) -> None:
         """Part every pair of ends between which this commit stands, also where nothing seemed to be left."""
