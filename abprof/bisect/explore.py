@@ -80,7 +80,8 @@ class _Whole:
             self.asked.add(revert)
             answer = yield Ask(revert, before, "revert", cut, rule.share(0.0, 1), 1)
             if answer.said != "below":
-                self._part(revert)
+                if not self._part(revert):  # it stands on a branch that the search did not go along
+                    self.left.rest.append((finding.commits[-1], before))
                 if finding.kind == "open":
                     return finding
                 kind = "culprit" if sure and answer.said == "above" else "doubtful"
@@ -116,8 +117,10 @@ class _Whole:
                     self._part(commit)
         return len(self.asked) > before and bool(self.left.rest)
 
-    def _part(self, at: str) -> None:
-        """Part every pair of ends between which this commit stands, also where nothing seemed to be left."""
+    def _part(self, at: str) -> bool:
+        """Part every pair of ends between which this commit stands, also where nothing seemed to be left. Whether one was
+        searched up to it."""
+        parted = False
         for pairs in (self.left.rest, self.left.quiet):
             for old, new in [pair for pair in pairs if self._holds(pair, at)]:
                 self.left.rest.append((at, new))
@@ -126,6 +129,8 @@ class _Whole:
                 if before is not None:  # otherwise it came in with a merge, and the pair stays
                     pairs.remove((old, new))
                     self.left.rest.append((old, before))
+                    parted = True
+        return parted
 
     def _holds(self, pair: Pair, commit: str) -> bool:
         old, new = pair

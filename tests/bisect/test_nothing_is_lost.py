@@ -103,6 +103,24 @@ def test_a_merge_that_is_slower_than_its_branch_made_it() -> None:
     assert told({**commits, "m": (("a", "b"), 3, ())}) == [("culprit", "b", "")]
 
 
+def test_a_slip_before_a_revert_on_a_branch_that_was_merged_later() -> None:
+    """The search goes along another branch: what the revert hides on its own is looked for all the same."""
+    commits: dict[str, Known] = {
+        "c1": (("g",), 5, ()),
+        "c2": (("c1",), 8, ()),
+        "c3": (("g",), 3, ()),
+        "c4": (("c2",), 3, ("c1",)),
+        "c5": (("g",), 3, ()),
+        "c6": (("c1",), 8, ()),
+        "c7": (("c6", "c3"), 11, ()),
+        "c8": (("c4", "c5"), 6, ()),
+        "c9": (("c7", "c8"), 12, ()),
+    }
+    found = told(commits)
+    assert {commit for kind, commit, undone in found if kind == "culprit" and not undone} == {"c2", "c3", "c5", "c6"}
+    assert ("culprit", "c1", "c4") in found
+
+
 def test_a_range_names_what_a_merge_in_it_brought_in() -> None:
     commits: dict[str, Known] = {
         "a": (("g",), 0, ()),
