@@ -228,7 +228,7 @@ OUTCOMES = {
     "nan": ("wrong", ""),
     "shape": ("wrong", "shape"),
     "zeros": ("wrong", ""),
-    "nothing": ("crash", "outputs must be tensors"),
+    "nothing": ("wrong", "0 outputs, 1 expected"),
     "exit": ("crash", "called exit(3)"),
     "os_exit": ("crash", "exit code 5"),
     "segfault": ("crash", "SIGSEGV"),
