@@ -1,5 +1,6 @@
-"""For all tests: signals as a terminal leaves them, and examples that do not depend on the machine."""
+"""For all tests: signals and environment as a terminal has them, and examples that do not depend on the machine."""
 
+import os
 import signal
 
 from hypothesis import HealthCheck, settings
@@ -9,6 +10,10 @@ from hypothesis import HealthCheck, settings
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
+
+# abprof does otherwise where it runs for CI: a test that means that sets it for the process it starts.
+if os.environ.pop("CI", None):
+    os.environ.setdefault("BROWSER_TESTS", "required")
 
 # The same examples wherever and whenever the suite runs, and no clock: how long one took says how busy the machine was.
 settings.register_profile(

@@ -130,7 +130,6 @@ def abprof(*args: str, cwd: Path, home: Path, **env: str) -> Done:
         "ABPROF_STATE_DIR": str(home / "state"),
         **env,
     }
-    environment.pop("CI", None)
     done = subprocess.run(
         [sys.executable, "-P", "-m", "abprof", *args],
         cwd=cwd,
