@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+import msgspec
+
 from abprof import keys, plan, stats
 from abprof.comparison import pairs
 from abprof.config import Config
@@ -17,32 +19,39 @@ from abprof.place import Place, look_around
 from abprof.view import View
 
 
+def as_set_up(config: Config, run: Run) -> Config:
+    """The same on the device of an earlier run, with its seed and its workers' set-up."""
+    setup = run.setup
+    return msgspec.structs.replace(
+        config,
+        device=(run.machine.uuid or run.machine.kind,),
+        python=setup.python,
+        env=setup.env,
+        autotune=setup.autotune,
+        check=setup.check,
+        contain=setup.contain,
+        workloads_from=setup.workloads_from,
+        timeout=setup.timeout,
+        build_timeout=setup.build_timeout,
+        seed=run.settings.seed,
+    )
+
+
 def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View) -> Place:
     """The place of an earlier run. Raises AbprofError when the code or the machine is another now."""
-    device = run.machine.uuid or run.machine.kind
-    config = Config(
+    asked = Config(
         specs=tuple(side.anew for side in run.sides),
         repo=repo,
-        device=(device,),
-        python=run.setup.python,
-        env=run.setup.env,
-        autotune=run.setup.autotune,
-        check=run.setup.check,
-        contain=run.setup.contain,
-        workloads_from=run.setup.workloads_from,
-        timeout=run.setup.timeout,
-        build_timeout=run.setup.build_timeout,
         command=run.command.argv if run.command else (),
         protocol=run.settings.protocol,
         sustained=run.settings.sustained,
         probe=run.settings.probes,
         runs_dir=str(runs_dir),
         budget=budget,
-        seed=run.settings.seed,
         all=True,  # cells that were identical and not measured have a block already
         no_peers=not any(arm.peer for arm in run.arms),
     )
-    place = look_around(config, view)
+    place = look_around(as_set_up(asked, run), view)
     for before, now in zip(run.sides, place.sides, strict=True):
         if before.tree != now.tree:
             raise AbprofError(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import keys, names, proc, repo, runfolder, session, stats
+from abprof import keys, names, proc, repo, rerun, runfolder, session, stats
 from abprof.bisect import rule, state, work
 from abprof.bisect.lineage import History
 from abprof.bisect.state import Asked, State
@@ -75,27 +75,16 @@ def of_run(path: Path, config: Config) -> Config:
         if one.kind != "commit":
             what = f"{one.id} was no commit but {one.spec}"
             raise AbprofError(what, where=f"--from-run {path}", advice="of commits: abprof bisect GOOD BAD")
-    device = run.machine.uuid or run.machine.kind
     cells = dict.fromkeys(row.cell for row in slower)
+    pythons = {"base": run.setup.python.get("base"), "target": run.setup.python.get(side)}
     return msgspec.structs.replace(
-        config,
+        rerun.as_set_up(config, run),
         specs=(base.commit, target.commit),
         cell=tuple(cells),
         workloads=tuple(dict.fromkeys(id_parts(cell)[0] for cell in cells)),
-        workloads_from=run.setup.workloads_from,
-        device=(device,),
-        python={
-            name: run.setup.python[old] for name, old in (("base", "base"), ("target", side)) if old in run.setup.python
-        },
-        env=run.setup.env,
-        autotune=run.setup.autotune,
-        check=run.setup.check,
-        contain=run.setup.contain,
-        timeout=run.setup.timeout,
-        build_timeout=run.setup.build_timeout,
+        python={id: path for id, path in pythons.items() if path},
         threshold=run.settings.threshold,
         margin=run.settings.margin,
-        seed=run.settings.seed,
     )
 
 
