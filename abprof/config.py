@@ -30,6 +30,9 @@ class Config(Record, frozen=True):
     device: tuple[str, ...] = ()  # () means: a CUDA device where there is one, otherwise the CPU
     python: dict[str, str] = {}  # side id -> interpreter; "" for all sides
     threshold: float | None = None
+    thresholds: tuple[tuple[str, float], ...] | None = (
+        None  # (cell pattern, per cent) of an earlier run; None: the file's
+    )
     margin: float | None = None
     precision: float | None = None
     budget: float = 0.0  # 0: the file's, or ten minutes
@@ -73,6 +76,9 @@ class Config(Record, frozen=True):
         """The verdict's settings on this kind of device ("cpu", "cuda", "simulated")."""
         file = self.file or File()
         threshold, margin = self._percents(kind)
+        thresholds = self.thresholds
+        if thresholds is None:
+            thresholds = tuple((rule.cells, rule.percent) for rule in file.threshold)
         return Settings(
             threshold=threshold,
             margin=min(margin, threshold),
@@ -84,7 +90,7 @@ class Config(Record, frozen=True):
             judge=judge,
             allow_wrong=self.allow_wrong,
             fail_on=self.fail_on,
-            thresholds=tuple((rule.cells, rule.percent) for rule in file.threshold),
+            thresholds=thresholds,
             seed=self.seed,
             epochs=self.epochs,
             probes=self.probe,

@@ -84,6 +84,7 @@ def of_run(path: Path, config: Config) -> Config:
         workloads=tuple(dict.fromkeys(id_parts(cell)[0] for cell in cells)),
         python={id: path for id, path in pythons.items() if path},
         threshold=run.settings.threshold,
+        thresholds=run.settings.thresholds,
         margin=run.settings.margin,
     )
 

@@ -29,6 +29,7 @@ class Asked(Record, frozen=True, kw_only=True):
     device: tuple[str, ...] = ()
     python: dict[str, str] = {}
     threshold: float | None = None
+    thresholds: tuple[tuple[str, float], ...] | None = None  # of the run that it began from; None: abprof.toml's
     margin: float | None = None
     budget: float  # seconds, of one step
     seed: int = 0

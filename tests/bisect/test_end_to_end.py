@@ -17,6 +17,7 @@ from tests.simulated.planted import load
 from tests.simulated.scenario import Fault, Noise
 
 SLOW = 1.03
+OWN = '[[threshold]]\ncells = "*case=a"\npercent = {percent}\n'
 
 
 def test_the_only_commit_between_the_ends(tmp_path: Path) -> None:
@@ -127,15 +128,17 @@ def test_commits_that_leave_the_kernels_alone_are_not_measured(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_cells_with_culprits_of_their_own(tmp_path: Path) -> None:
-    """Each from a run's slower cells, which --from-run takes; one that did not change is not looked at."""
+    """Each from a run's slower cells, which --from-run takes with their thresholds, whatever the file says since; one that
+    did not change is not looked at."""
     story = Story(tmp_path, replace(SCENARIO, workloads={"w": load(["a", "b", "c"])}))
     commits = [story.commit(factor=1.0)]
     for place in range(1, 7):
         factors = {"*case=a": SLOW if place >= 2 else 1.0, "*case=b": SLOW if place >= 5 else 1.0}
         commits.append(story.commit(commits[-1], factors=factors))
-    story.told()
+    story.told().lab.repo.write({"abprof.toml": OWN.format(percent=2)})
     compared = story.lab.abprof(story.hashes[commits[0]], story.hashes[commits[-1]])
     assert compared.code == 1, compared.err
+    story.lab.repo.write({"abprof.toml": OWN.format(percent=50)})
     place = ("--repo", str(story.lab.repo.path), "--runs-dir", str(story.lab.runs))
     refused(story.lab.abprof("bisect", "--from-run", str(compared.folder)), "--device", "that is the run's")
     same = story.lab.abprof(story.hashes[commits[0]], story.hashes[commits[1]], "--epochs", "4")

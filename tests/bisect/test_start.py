@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from abprof.bisect import start
-from abprof.config import Config
+from abprof.config import Config, File, Threshold
 from abprof.errors import AbprofError
 
 SIDES = {
@@ -29,7 +29,7 @@ def run_of(*slower: str, **setup: Any) -> Any:
         side=SIDES.__getitem__,
         machine=SimpleNamespace(uuid="", kind="simulated"),
         setup=SimpleNamespace(**known),
-        settings=SimpleNamespace(threshold=2.0, margin=1.0, seed=3),
+        settings=SimpleNamespace(threshold=2.0, thresholds=(("*/n=1", 4.0),), margin=1.0, seed=3),
     )
 
 
@@ -43,6 +43,12 @@ def test_ends_cells_and_settings_are_the_runs(monkeypatch: pytest.MonkeyPatch) -
     assert config.specs == ("a" * 40, "c" * 40)
     assert config.cell == ("w/n=0", "w/n=1")
     assert (config.contain, config.threshold, config.seed) == ("always", 2.0, 3)
+
+
+def test_a_cells_own_threshold_is_the_runs_whatever_the_file_says_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = File(threshold=(Threshold("*/n=0", 50.0), Threshold("*", 60.0)))
+    settings = taken(monkeypatch, run_of("target", "target")).under(now).settings("simulated", "wall")
+    assert [settings.threshold_of(cell) for cell in ("w/n=0", "w/n=1")] == [2.0, 4.0]
 
 
 @pytest.mark.parametrize("slower", [("target", "target2"), ("target2:v", "target:v", "target")])
