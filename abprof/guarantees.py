@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from abprof.model import Run
 
+Lacking = Literal["", "reported", "sides"]
 _REPORTED = (
-    "Weaker guarantee: the command timed itself. Whether its outputs are right, and which code its processes loaded, "
-    "nobody looked at."
+    "the command timed itself. Whether its outputs are right, and which code its processes loaded, nobody looked at."
 )
 _SIDES = (
-    "Weaker guarantee: {names} has no reference. That the sides' outputs agree is all that was checked: what both do wrong "
-    "is not seen."
+    "{names} has no reference. That the sides' outputs agree is all that was checked: what both do wrong is not seen."
 )
+
+
+def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
+    """What is lacking, and in which workloads: `reported` is the time and all else of a command, `sides` a reference."""
+    if run.command is not None:
+        return "reported", ()
+    alone = tuple(load.name for load in run.workloads if load.checked == "sides" and load.judge != "reported")
+    return ("sides", alone) if alone else ("", ())
+
+
+def said(lack: Lacking, names: str) -> str:
+    """The sentence behind `Weaker guarantee: `, with these names of workloads."""
+    return {"": "", "reported": _REPORTED, "sides": _SIDES.format(names=names)}[lack]
 
 
 def weaker(run: Run) -> tuple[str, ...]:
     """Sentences; none for a run of workloads that check their outputs, timed by abprof."""
-    alone = [load.name for load in run.workloads if load.checked == "sides" and load.judge != "reported"]
-    if run.command is not None:
-        return (_REPORTED,)
-    return (
-        (_SIDES.format(names=", ".join(name if name.isprintable() else ascii(name) for name in alone)),)
-        if alone
-        else ()
-    )
+    lack, names = lacking(run)
+    shown = ", ".join(name if name.isprintable() else ascii(name) for name in names)
+    return (f"Weaker guarantee: {said(lack, shown)}",) if lack else ()

@@ -79,6 +79,17 @@ def hostile() -> Run:
     return counted(runs.hostile())
 
 
+def command(verdicts: str = "same") -> Run:
+    """Of a command that times itself."""
+    return runs.changed(counted(runs.changed(only(*verdicts.split()), warnings=())), command=("python", "bench.py"))
+
+
+def without_reference(*names: str) -> Run:
+    """Of workloads without a reference, of these names."""
+    load = runs.changed(runs.run().workloads[0], checked="sides")
+    return runs.changed(slower(), workloads=tuple(runs.changed(load, name=name) for name in names))
+
+
 KINDS = {
     "act": act,
     "slower": slower,
@@ -89,6 +100,7 @@ KINDS = {
     "nothing_measured": nothing_measured,
     "running": running,
     "hostile": hostile,
+    "command": command,
 }
 
 

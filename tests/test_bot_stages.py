@@ -190,7 +190,7 @@ PATHS = (
 
 @pytest.mark.parametrize("text", [*ATTACKS, *PATHS, "é" * 200, "`" * 200, " ".join(ATTACKS)[:200]])
 def test_any_text_in_every_place_becomes_data(hub, tmp_path, text):
-    made = everywhere(plain("act"), text[:200])
+    made = everywhere(plain("act") | {"lacking": "sides", "lacking_in": ["dense", "other"]}, text[:200])
     artifact = put(tmp_path, made)
     shown = comment(read(artifact))
     harmless(shown)
@@ -200,7 +200,7 @@ def test_any_text_in_every_place_becomes_data(hub, tmp_path, text):
 
 def everywhere(value: Any, text: str, key: str = "") -> Any:
     """The same with every free text replaced."""
-    kept = {"schema", "status", "verdict", "commit", "began", "fail_on", "reasons"}
+    kept = {"schema", "status", "lacking", "verdict", "commit", "began", "fail_on", "reasons"}
     if isinstance(value, dict):
         return {name: one if name in kept else everywhere(one, text, name) for name, one in value.items()}
     if isinstance(value, list):

@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from abprof.errors import AbprofError
 from abprof.model import Night
 from abprof.publish.notice import Commit, Moment, Notice, Ref, Row, Trouble, Warned, encoded, read
-from abprof.report.comment import MOST_BYTES, TOP, Around, comment, sentence
+from abprof.report.comment import MOST_BYTES, TOP, Around, comment, sentence, title
 from abprof.report.notice import notice
 
 from . import notices, runs
@@ -56,6 +56,30 @@ def test_nothing_changed_is_one_line():
     text = comment(notices.made("unchanged"))
     assert text.count("\n") == 1
     assert "`main` `1a2b3c4d1a` → `feature/optimize ffa` `9f2c4e7a9f`" in text
+
+
+def test_a_weaker_guarantee_is_said_before_anything_is_folded():
+    text = comment(notice(notices.command("slower same")))
+    assert first_line(text).endswith(" Weaker guarantee.")
+    assert text.splitlines()[2].startswith(
+        "**Weaker guarantee:** the command timed itself. Whether its outputs are right"
+    )
+    assert text.count("the command timed itself") == 1
+
+    text = comment(notice(notices.without_reference("dense", "`x` <b> @you\n# h")))
+    line = text.splitlines()[2]
+    assert line.startswith("**Weaker guarantee:** `dense`, `` `x` <b> @you # h `` has no reference. ")
+    many = comment(notice(notices.without_reference(*(f"w{n}" for n in range(30)))))
+    assert "`w4` and 25 others has no reference" in many
+    assert "eaker" not in comment(notices.made("slower"))
+
+
+def test_one_line_of_a_weaker_guarantee_says_so_in_it():
+    text = comment(notices.made("command"))
+    assert text.count("\n") == 1
+    assert "unchanged" not in text
+    assert "** **Weaker guarantee:** the command timed itself." in first_line(text)
+    assert title(notices.made("command")).endswith(" Weaker guarantee."), "the check run's title says it too"
 
 
 def test_at_most_five_rows_stand_unfolded_and_each_has_its_cause_in_it():

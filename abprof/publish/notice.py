@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from abprof.answer import Answer, answer
 from abprof.errors import AbprofError
+from abprof.guarantees import Lacking
 from abprof.model import Comparison, Record, Verdict
 
 SCHEMA = 1
@@ -150,6 +151,8 @@ class Notice(Record, frozen=True, kw_only=True):
     fail_on: Annotated[tuple[Literal["slower", "broken", "unclear", "never"], ...], Meta(max_length=4)]
     false_alarm_bound: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
     device: Name
+    lacking: Lacking = ""  # the weaker guarantee, which is said unfolded, and whose it is
+    lacking_in: Annotated[tuple[Name, ...], Meta(max_length=MOST_ROWS)] = ()
     tallies: Annotated[tuple[Tally, ...], Meta(max_length=8)] = ()
     rows: Annotated[tuple[Row, ...], Meta(max_length=MOST_ROWS)] = ()
     rows_left_out: Count = 0

@@ -17,7 +17,7 @@ from abprof.publish.patience import TooLong, patiently
 from abprof.publish.state import Policy
 from abprof.publish.upsert import Hub as Conversation
 from abprof.publish.upsert import upsert
-from abprof.report.comment import Around, comment, sentence
+from abprof.report.comment import Around, comment, title
 
 if TYPE_CHECKING:
     from abprof.publish.github import Hub
@@ -87,7 +87,7 @@ def _of_the_head(hub: Conversation, pr: int, notice: Notice, say: Callable[[str]
 
 def _checked(hub: Hub, notice: Notice, key: str, around: Around, say: Callable[[str], None]) -> str:
     for size in checks.SIZES:
-        fields = checks.fields(notice, sentence(notice), comment(notice, around, size), around.link)
+        fields = checks.fields(notice, title(notice), comment(notice, around, size), around.link)
         try:
             made, url = patiently(partial(hub.check, notice.head, key, checks.mark(notice), fields), say)
         except TooLong:

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from abprof.answer import certain, compared, nothing_measured
 from abprof.errors import AbprofError
+from abprof.guarantees import said
 from abprof.publish.notice import Notice, Row, Tally
 
 from . import kernels, words
@@ -26,6 +27,7 @@ from .plain_markdown import code, escape
 
 MOST_BYTES = 60_000  # of UTF-8; GitHub takes 65,536 characters
 TOP = 5  # rows that are not folded
+_NAMED = 5  # workloads that are called by name where a guarantee is weaker
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,21 @@ def sentence(notice: Notice) -> str:
     if not notice.measured:
         return nothing_measured(counts)
     return compared(counts, margin=notice.margin, same_code=notice.same_code)
+
+
+def title(notice: Notice) -> str:
+    """The answer where there is one line for it, with how far it holds."""
+    return sentence(notice) + (" Weaker guarantee." if notice.lacking else "")
+
+
+def weaker(notice: Notice, limit: int) -> Markup:
+    """What this run vouches for less, in a sentence of our own around the names of workloads; "" where nothing."""
+    if not notice.lacking:
+        return Markup("")
+    shown = Markup(", ").join(span(name, limit) for name in notice.lacking_in[:_NAMED])
+    more = len(notice.lacking_in) - _NAMED
+    names = Markup("{} and {}").format(shown, words.plural(more, "other")) if more > 0 else shown
+    return Markup("**Weaker guarantee:** ") + Markup(said(notice.lacking, names))  # noqa: S704 - ours around code spans
 
 
 def next_step(notice: Notice, *, outdated: bool = False) -> str:
@@ -198,6 +215,8 @@ def _rendered(notice: Notice, around: Around, room: Room) -> str:
         warnings=notice.warnings[: room.warnings],
         left_out=_left_out(notice, room),
         sentence=sentence(notice),
+        title=title(notice),
+        weaker=weaker(notice, cut.text),
         next_step=next_step(notice, outdated=outdated),
         outdated=outdated,
         controls=controls(notice),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from abprof import __version__, waivers
 from abprof.errors import AbprofError
-from abprof.guarantees import weaker
+from abprof.guarantees import lacking
 from abprof.model import Comparison, Run, Side
 from abprof.publish import notice as made
 from abprof.publish.notice import Counts, Notice, Ref, Row, Tally, Trouble, Warned
@@ -36,6 +36,7 @@ def notice(run: Run, folder: Path | None = None) -> Notice:
     rows = sorted(_rows(run, groups), key=_weight)
     troubles = list(_troubles(run, groups, folder))
     counts = run.header.counts if run.header else {}
+    lack, names = lacking(run)
     return Notice(
         schema=1,
         abprof=__version__,
@@ -54,13 +55,15 @@ def notice(run: Run, folder: Path | None = None) -> Notice:
         fail_on=tuple(run.settings.fail_on),  # type: ignore[arg-type] # checked by the reader of the notice
         false_alarm_bound=run.header.false_alarm_bound if run.header else None,
         device=words.clean(run.machine.device, NAME),
+        lacking=lack,
+        lacking_in=tuple(words.clean(name, NAME) for name in names[: made.MOST_ROWS]),
         tallies=tuple(_tallies(run)),
         rows=tuple(rows[: made.MOST_ROWS]),
         rows_left_out=max(0, len(rows) - made.MOST_ROWS),
         troubles=tuple(troubles[: made.MOST_FAILURES]),
         troubles_left_out=max(0, len(troubles) - made.MOST_FAILURES),
         warnings=tuple(_warnings(run))[:20],
-        notes=tuple(words.clean(note, TEXT) for note in (*weaker(run), *run.notes, *_waived(run)))[:20],
+        notes=tuple(words.clean(note, TEXT) for note in (*run.notes, *_waived(run)))[:20],
         environment=tuple((words.clean(k, NAME), words.clean(v, TEXT)) for k, v in facts.machine(run))[
             : made.MOST_FACTS
         ],
