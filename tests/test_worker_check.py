@@ -13,7 +13,8 @@ import torch
 
 from abprof import wire
 from abprof.worker import outputs
-from abprof.worker.bench import OVERWRITTEN, Bench
+from abprof.worker.bench import Bench
+from abprof.worker.checks import OVERWRITTEN
 
 WORKLOAD = """
 import torch

@@ -4,42 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import gc
-import inspect
 import os
 import platform
-import random
 import subprocess
-import sys
-import sysconfig
 import time
 import types
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from abprof import wire
-from abprof.kit import Op, Work
-from abprof.worker import ceilings, chrome, compiles, declared, given, mount, nvtx, outputs, profile, proof
-from abprof.worker.clocks import clock, mean, shortest
-from abprof.worker.faults import MissingPackage
-
-OVERWRITTEN = "the kernel overwrote its inputs, and the workload has no reset()"
-
-
-@dataclass
-class OpenArm:
-    """One arm of the open cell. `inputs` and `pad` keep its memory alive and in its place."""
-
-    request: wire.Open
-    op: Op
-    inputs: Any
-    pad: object
-    wall: float = 0.0
+from abprof.kit import Work
+from abprof.worker import ceilings, chrome, compiles, declared, given, identity, mount, nvtx, profile, proof
+from abprof.worker.arms import Arms
+from abprof.worker.checks import Checks
+from abprof.worker.clocks import clock
 
 
 class Bench:
@@ -50,9 +29,10 @@ class Bench:
         self.clock = clock(start.device)
         self.kernel: types.ModuleType | None = None
         self.mounted: types.ModuleType | None = None
-        self.arms: dict[str, OpenArm] = {}
         self.compiles = compiles.Watch()
-        self.versions = versions()
+        self.arms = Arms(self.clock, self._workload, self._kernel)
+        self._checks = Checks(self.clock, self.arms, self._workload, Path(start.scratch))
+        self.versions = identity.versions()
         self.marks = (
             nvtx.around if self.clock.kind == "cuda" else nvtx.nothing
         )  # on a CPU they would be in what is read
@@ -69,7 +49,7 @@ class Bench:
             uuid,
             memory,
             self.versions,
-            facts | {"host": platform.node()} | _interpreter(),
+            facts | {"host": platform.node()} | identity.interpreter(),
         )
 
     def usable(self) -> bool:
@@ -84,30 +64,7 @@ class Bench:
 
     def describe(self, request: wire.Describe) -> wire.Described:
         """Raises ValueError for a module that breaks the contract."""
-        module = self._workload(request.workload)
-        api = getattr(module, "API", None)
-        if api != 1:
-            raise ValueError(f"API is {api!r}; this abprof reads API = 1")
-        kernel = module.KERNEL
-        presets = {name: declared.preset(axes, self.clock.kind) for name, axes in module.PRESETS.items()}
-        variants = getattr(module, "VARIANTS", None)
-        return wire.Described(
-            api=api,
-            kernel=kernel,
-            suite=getattr(module, "SUITE", request.workload),
-            text=(inspect.getdoc(module) or "").split("\n")[0],
-            judge=getattr(module, "JUDGE", ""),
-            presets=presets,
-            variants=list(variants or ()),
-            peers=list(getattr(module, "PEERS", {})),
-            phases=[(name, *spec) for name, spec in getattr(module, "PHASES", {}).items()],
-            seed_columns=list(getattr(module, "SEED_COLUMNS", ())),
-            scaled=declared.scaled(module, presets),
-            ladder=declared.ladder(module),
-            sweep=declared.sweep(module, presets),
-            default_peers=declared.default_peers(module),
-            checked="reference" if hasattr(module, "reference") else "sides",
-        )
+        return declared.described(self._workload(request.workload), request.workload, self.clock.kind)
 
     def screen(self, request: wire.Screen) -> wire.Screened:
         """Which cases the workload leaves out on this device, and what each would cost."""
@@ -175,167 +132,23 @@ class Bench:
 
     def open(self, request: wire.Open) -> wire.Opened:
         """Make inputs and operation, call it until it is warm. A fault is raised, and typed by the loop."""
-        if self.arms.pop(request.arm, None):
-            gc.collect()
-        self.clock.reset_peak()
-        began = time.perf_counter_ns()
-        arm = self.make(request, request.placement)
-        opened = time.perf_counter_ns() - began
-        first = self.clock.wall(arm.op)  # compiles what was not compiled
-        peak = self.clock.peak_bytes()
-        if peak is not None:
-            peak -= getattr(arm.pad, "nbytes", 0)  # not the kernel's doing
-        self.arms[request.arm] = arm
-        return wire.Opened("ok", "", self._warm(arm, first), float(opened), peak)
-
-    def _warm(self, arm: OpenArm, first: float) -> float:
-        """How long a warm call takes, ns; 0 where the clock does not say. A long one, the `first` call's time says so
-        too, is made once more and no oftener; not even that where an earlier epoch told its time."""
-        if arm.request.usual_ns >= wire.LONG_CALL:
-            arm.wall = first
-            return arm.request.usual_ns
-        arm.wall = self.clock.wall(arm.op)
-        if min(first, arm.wall) >= wire.LONG_CALL:
-            return arm.wall
-        arm.wall = shortest([arm.wall, self.clock.wall(arm.op)])
-        return shortest([self.clock.turn(arm.op, 1, cold=False, arm=arm.request.arm) for _ in range(2)])
-
-    def make(self, request: wire.Open, placement: int) -> OpenArm:
-        """Inputs and operation of an arm; nothing of it was called yet."""
-        pad = self.clock.pad(placement)
-        inputs = self._inputs(request)
-        return OpenArm(request, self._prepared(request, inputs), inputs, pad)
-
-    def _prepared(self, request: wire.Open, inputs: Any) -> Op:
-        module, case = self._workload(request.workload), types.MappingProxyType(request.case)
-        op: Op
-        if request.peer:
-            op = module.PEERS[request.peer](case, inputs)
-        else:
-            kernel = self._kernel()
-            if request.variant and request.variant not in getattr(kernel, "VARIANTS", ()):
-                raise MissingPackage(f"this side has no variant {request.variant}")
-            op = module.prepare(kernel, request.variant or None, case, inputs)
-        self.clock.sync()
-        return op
-
-    def _inputs(self, request: wire.Open) -> Any:
-        """Inputs that nothing was called on yet: the same bytes each time."""
-        torch.manual_seed(request.seed)
-        random.seed(request.seed)
-        return self._workload(request.workload).inputs(
-            types.MappingProxyType(request.case), self.clock.device, request.seed
-        )
+        return self.arms.open(request)
 
     def check(self, request: wire.Check) -> wire.Checked:
-        """The first call on fresh inputs, against the reference of inputs no kernel saw, and the base's sampled outputs.
-
-        The fresh arm takes the open one's place: its memory is given up first, so that there are never two of it. A
-        kernel that changes its inputs while the operation has no reset() fails: its later calls are of other values.
-        """
-        wall = self.arms[request.arm].wall
-        opened = self.arms.pop(request.arm).request  # should this raise, nothing is left that could be timed
-        gc.collect()
-        module = self._workload(opened.workload)
-        case = types.MappingProxyType(opened.case)
-        scratch = Path(self.start.scratch)
-        alone = not hasattr(
-            module, "reference"
-        )  # then the first that comes here, base, says what the others are to agree with
-        expected = None
-        if not alone:
-            expected = outputs.expected(
-                scratch / request.expected, lambda: module.reference(case, self._inputs(opened))
-            )
-        arm = self.make(opened, opened.placement)
-        before = None if arm.op.reset else outputs.input_digests(arm.inputs)
-        if arm.op.reset:
-            arm.op.reset()
-        results = arm.op.call()
-        self.clock.sync()
-        if alone:
-            outputs.refuse_incomparable(results)
-            results = list(outputs.held(results))
-            expected = outputs.agreed(scratch / request.expected, lambda: outputs.on_host(results))
-        verdict = declared.check(module, case, results, expected)
-        if verdict.ok and before is not None and before != outputs.input_digests(arm.inputs):
-            verdict = dataclasses.replace(verdict, ok=False, reason=OVERWRITTEN)
-        digest, base_max_abs = outputs.sample(
-            results, scratch / request.sample, scratch / request.against if request.against else None
-        )
-        arm.wall = wall if wall >= wire.LONG_CALL else self.clock.wall(arm.op)
-        self.arms[request.arm] = arm
-        return wire.Checked(
-            bool(verdict.ok),
-            verdict.reason,
-            outputs.finite(verdict.max_abs),
-            outputs.finite(verdict.max_rel),
-            digest,
-            base_max_abs,
-            declared.facts(module, case, arm.inputs, arm.op) | declared.unchecked(results),
-        )
+        """Whether the arm's outputs are right."""
+        return self._checks.check(request)
 
     def hand(self, request: wire.Hand) -> wire.Handed:
-        """Outputs on inputs of other seeds, kept for a judge; then the arm is opened as it was before."""
-        wall = self.arms[request.arm].wall
-        opened = self.arms.pop(request.arm).request
-        gc.collect()
-        arm = self.make(dataclasses.replace(opened, seed=request.seed), opened.placement)
-        if request.again is not None:
-            arm.op.call()
-            outputs.overwrite(arm.inputs, self._inputs(dataclasses.replace(opened, seed=request.again)))
-        if request.anew:
-            arm.op = self._prepared(opened, arm.inputs)
-        if arm.op.reset:
-            arm.op.reset()
-        outputs.keep(arm.op.call(), Path(self.start.scratch) / request.outputs)
-        del arm
-        gc.collect()
-        arm = self.make(opened, opened.placement)
-        arm.wall = wall if wall >= wire.LONG_CALL else self.clock.wall(arm.op)
-        self.arms[request.arm] = arm
-        return wire.Handed()
+        """Outputs on inputs of other seeds, kept for a judge."""
+        return self._checks.hand(request)
 
     def examine(self, request: wire.Examine) -> wire.Checked:
-        """What another worker handed over, against the reference of inputs made here."""
-        asked = wire.Open(request.workload, request.case, "", seed=request.seed)
-        inputs = self._inputs(asked)
-        if request.again is not None:
-            outputs.overwrite(inputs, self._inputs(dataclasses.replace(asked, seed=request.again)))
-        module, case = self._workload(request.workload), types.MappingProxyType(request.case)
-        results = outputs.handed(Path(self.start.scratch) / request.outputs, self.clock.device)
-        verdict = module.check(case, results, module.reference(case, inputs))
-        return wire.Checked(
-            bool(verdict.ok), verdict.reason, outputs.finite(verdict.max_abs), outputs.finite(verdict.max_rel)
-        )
+        """What another worker handed over."""
+        return self._checks.examine(request)
 
     def turn(self, request: wire.Turn) -> wire.Turned:
-        """Some calls of one arm, ended by a device synchronise."""
-        arm = self.arms[request.arm]
-        if request.placement is not None:
-            self._replace(arm, request.placement)
-        start, mhz = time.monotonic_ns(), 0.0
-        if request.timer == "do_bench":
-            value = self.clock.do_bench(arm.op)
-        elif request.timer == "sustained":
-            value = self.clock.sustained(arm.op, request.calls)
-        elif request.timer == "wall_clock":
-            value = mean([self.clock.wall(arm.op) for _ in range(request.calls)])
-        else:
-            value = self.clock.turn(arm.op, request.calls, cold=request.cold, arm=request.arm)
-            mhz = self.clock.mhz()
-        end = time.monotonic_ns()
-        host = self.clock.kind == "cpu" or request.timer == "wall_clock"
-        empty = self.clock.empty(request.empties, cold=request.cold) if request.empties else 0.0
-        return wire.Turned(value, value if host else arm.wall, start, end, empty, mhz)
-
-    def _replace(self, arm: OpenArm, placement: int) -> None:
-        """Fresh inputs of the same values at other addresses, and one untimed call, whose wall time is kept."""
-        arm.inputs = arm.pad = None
-        arm.op = Op(lambda: None)
-        fresh = self.make(arm.request, placement)
-        arm.op, arm.inputs, arm.pad = fresh.op, fresh.inputs, fresh.pad
-        arm.wall = self.clock.wall(arm.op)
+        """Some calls of one arm."""
+        return self.arms.turn(request)
 
     def phases(self, request: wire.Phases) -> wire.Phased:
         """A profiled pass of its own, so that instrumentation never touches the timing: phases, and what is launched."""
@@ -387,33 +200,3 @@ class Bench:
         gc.freeze()  # what outlives a cell stays for good: walking torch's objects at every cell took 70 ms each time
         self.clock.reset_peak()
         return wire.Closed(peak)
-
-
-def _interpreter() -> dict[str, str]:
-    """Which installation this is, by whatever name it was called."""
-    return {
-        "prefix": os.path.realpath(sys.prefix),
-        "base_prefix": os.path.realpath(sys.base_prefix),
-        "soabi": str(sysconfig.get_config_var("SOABI") or ""),
-    }
-
-
-@functools.cache
-def versions() -> dict[str, str]:
-    """Of the interpreter and what decides a build. Imports Triton, and touches no device."""
-    found = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "implementation": sys.implementation.name,
-    }
-    if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
-    if getattr(torch.version, "hip", None):
-        found["hip"] = torch.version.hip
-    with contextlib.suppress(ImportError):
-        import triton
-
-        found["triton"] = triton.__version__
-    with contextlib.suppress(Exception):
-        found["cudnn"] = str(torch.backends.cudnn.version() or "")
-    return {name: value for name, value in found.items() if value}

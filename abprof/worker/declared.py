@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import traceback
 import types
@@ -12,6 +13,33 @@ from abprof import wire
 from abprof.kit import Check, Op, agree
 
 Presets = Mapping[str, list[tuple[list[str], list[Any]]]]
+
+
+def described(module: types.ModuleType, name: str, kind: str) -> wire.Described:
+    """All that the module `name` declares, on a device of this kind. Raises ValueError where it breaks the contract."""
+    api = getattr(module, "API", None)
+    if api != 1:
+        raise ValueError(f"API is {api!r}; this abprof reads API = 1")
+    kernel = module.KERNEL
+    presets = {key: preset(axes, kind) for key, axes in module.PRESETS.items()}
+    variants = getattr(module, "VARIANTS", None)
+    return wire.Described(
+        api=api,
+        kernel=kernel,
+        suite=getattr(module, "SUITE", name),
+        text=(inspect.getdoc(module) or "").split("\n")[0],
+        judge=getattr(module, "JUDGE", ""),
+        presets=presets,
+        variants=list(variants or ()),
+        peers=list(getattr(module, "PEERS", {})),
+        phases=[(key, *spec) for key, spec in getattr(module, "PHASES", {}).items()],
+        seed_columns=list(getattr(module, "SEED_COLUMNS", ())),
+        scaled=scaled(module, presets),
+        ladder=ladder(module),
+        sweep=sweep(module, presets),
+        default_peers=default_peers(module),
+        checked="reference" if hasattr(module, "reference") else "sides",
+    )
 
 
 def preset(axes: Any, kind: str) -> list[tuple[list[str], list[Any]]]:

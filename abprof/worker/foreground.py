@@ -10,7 +10,8 @@ import torch
 
 from abprof import wire
 from abprof.worker import declared, mount
-from abprof.worker.bench import Bench, OpenArm
+from abprof.worker.arms import OpenArm
+from abprof.worker.bench import Bench
 from abprof.worker.clocks import Clock
 from abprof.worker.faults import classify
 
@@ -34,7 +35,7 @@ def run(file: Path) -> int:
 
 def _called(bench: Bench, job: wire.Foreground) -> wire.Told:
     """One call that is no part of it (it compiles, loads and tunes), then the warm-ups and the runs, all alike."""
-    arm = bench.make(job.open, job.open.placement)
+    arm = bench.arms.make(job.open, job.open.placement)
     _call(arm, bench.clock)
     with bench.marked(job.open):
         for _ in range(job.warmup + job.runs):

@@ -14,8 +14,9 @@ from typing import Any, BinaryIO
 
 from abprof import wire
 from abprof.worker import foreground
-from abprof.worker.bench import Bench, versions
+from abprof.worker.bench import Bench
 from abprof.worker.faults import classify
+from abprof.worker.identity import versions
 
 _PR_SET_PDEATHSIG = 1
 UNUSABLE = 70  # exit code: the device does not answer this process any more
