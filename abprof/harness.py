@@ -15,7 +15,8 @@ from abprof.errors import AbprofError
 _SOURCE = Path(__file__).parent
 _FILES = ("__init__.py", "kit.py")
 _ROOMS = ("adapters", "wire", "worker")
-_RUN = """import os, sys
+_RUN = """import gc, os, sys
+gc.disable()
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from abprof.worker.main import main
 sys.exit(main())

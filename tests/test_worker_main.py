@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,22 +96,38 @@ def test_what_is_unsupported_is_one_line_of_the_log(
     assert printed.out + printed.err == "unsupported: cuTile is not installed\n"
 
 
-@pytest.mark.gpu
-def test_an_illegal_access_ends_the_worker_and_not_the_next_one(tmp_path: Path) -> None:
-    """The real thing: an index out of bounds on the device, then a good call in the worker's successor."""
+@contextlib.contextmanager
+def real(tmp_path: Path, device: str, body: str) -> Iterator[tuple[proc.Worker, wire.Start]]:
+    """A worker of its own for a kernel `take(table, index)` of this body, and what starts it."""
     (tmp_path / "w.py").write_text(WORKLOAD)
     (tmp_path / "k").mkdir()
-    (tmp_path / "k" / "__init__.py").write_text("def take(table, index):\n    return table[index]\n")
+    (tmp_path / "k" / "__init__.py").write_text(f"import gc\ndef take(table, index):\n    {body}\n")
     mount = wire.Mount("k", str(tmp_path), "abprof_side.k", str(tmp_path), [str(tmp_path)])
-    started = wire.Start("cuda", "base", mount, {"w": str(tmp_path / "w.py")}, str(tmp_path))
     argv = (sys.executable, "-P", str(install(tmp_path / "cache")))
     worker = proc.Worker(argv, env=dict(os.environ), cwd=tmp_path, log=tmp_path / "log", name="base")
     try:
+        yield worker, wire.Start(device, "base", mount, {"w": str(tmp_path / "w.py")}, str(tmp_path))
+    finally:
+        worker.kill()
+
+
+def test_garbage_is_collected_once_a_worker_serves(tmp_path: Path) -> None:
+    """While it imports torch it is not: that took a third of a worker's start."""
+    with real(
+        tmp_path, "cpu", "return table[index] if gc.isenabled() and gc.get_freeze_count() > 100_000 else 1/0"
+    ) as made:
+        worker, started = made
+        worker.call(started, 120)
+        assert worker.call(wire.Open("w", {"bad": False}, "base"), 120).status == "ok"
+
+
+@pytest.mark.gpu
+def test_an_illegal_access_ends_the_worker_and_not_the_next_one(tmp_path: Path) -> None:
+    """The real thing: an index out of bounds on the device, then a good call in the worker's successor."""
+    with real(tmp_path, "cuda", "return table[index]") as (worker, started):
         worker.call(started, 120)
         with pytest.raises(proc.WorkerDied, match=f"exit code {main.UNUSABLE}"):
             worker.call(wire.Open("w", {"bad": True}, "base"), 120)
         worker.restart()
         worker.call(started, 120)
         assert worker.call(wire.Open("w", {"bad": False}, "base"), 120).status == "ok"
-    finally:
-        worker.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -36,10 +37,12 @@ def main(argv: list[str] | None = None) -> int:
     with contextlib.suppress(OSError, KeyError):
         Path(os.environ["HOME"]).mkdir(parents=True, exist_ok=True)  # its own, where it may not have the user's
     if options.cell:
+        _collect_again()
         return foreground.run(options.cell)
     for fd in (options.source, options.sink):
         os.set_inheritable(fd, False)  # what a kernel forks must not hold the parent's pipe open
     versions()  # whatever takes time and no device, while nobody waits for this worker yet (abprof/relay.py)
+    _collect_again()
     with open(options.source, "rb") as requests, open(options.sink, "wb", buffering=0) as replies:
         code = serve(requests, replies)
     if code:
@@ -86,6 +89,13 @@ def serve(requests: BinaryIO, replies: Any) -> int:
         if verb == "stop":
             return 0
     return 0
+
+
+def _collect_again() -> None:
+    """Have garbage collected, which run_worker.py (abprof/harness.py) put off until torch and Triton are imported: what they
+    make stays for good, and to walk it again and again while it grows is a third of a worker's start."""
+    gc.freeze()
+    gc.enable()
 
 
 def _die_with_parent() -> None:
