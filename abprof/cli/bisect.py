@@ -55,9 +55,7 @@ def bisect(
     env: shared.Env = "",
     runs_dir: shared.RunsDir = "",
     no_wait: shared.NoWait = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan and an estimate.", rich_help_panel=OUTPUT)
-    ] = False,
+    dry_run: shared.DryRun = False,
     from_run: Annotated[
         str, typer.Option(metavar="RUN", help="Every cell that got slower in a run.", rich_help_panel=PLACE)
     ] = "",

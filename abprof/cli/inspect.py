@@ -9,6 +9,9 @@ import typer
 from abprof.errors import Exit
 
 Many = list[str]
+Device = Annotated[Many, typer.Option(help="cpu, cuda, cuda:N or a GPU's UUID.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and the result.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -22,8 +25,8 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where the demo repository is made.")] = "",
-    device: Annotated[Many, typer.Option(help="cpu, cuda, cuda:N or a GPU's UUID.")] = [],  # noqa: B006
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and the result.")] = False,
+    device: Device = [],  # noqa: B006
+    quiet: Quiet = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All of the builds' output.")] = False,
 ) -> int:
     """Make a small repository with branches main and optimize_ffa, and run the main job on it."""
@@ -40,11 +43,11 @@ def selfcheck(
     epochs: Annotated[int | None, typer.Option(metavar="N", min=4, help="Epochs of every cell.")] = None,
     only: Annotated[Many, typer.Option(metavar="AXIS=VALUE|GLOB", help="Only these cells.")] = [],  # noqa: B006
     against: Annotated[Many, typer.Option(metavar="PROTOCOL", help="Compare with: seed, do_bench.")] = [],  # noqa: B006
-    device: Annotated[Many, typer.Option(help="cpu, cuda, cuda:N or a GPU's UUID.")] = [],  # noqa: B006
+    device: Device = [],  # noqa: B006
     quick: Annotated[bool, typer.Option("--quick", help="Few cells, four epochs.")] = False,
     runs_dir: Annotated[str, typer.Option(metavar="PATH", help="Where the run folder is made.")] = "",
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and the result.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> int:
     """Measure abprof itself on this machine: false alarms, detection of known changes, coverage of its intervals."""
     import sys
@@ -76,8 +79,8 @@ def list_(
     repo: Annotated[str, typer.Option(help="The git repository.")] = ".",
     preset: Annotated[str, typer.Option(help="Whose cells are listed.")] = "",
     workloads: Annotated[Many, typer.Option(help="Only these workloads.")] = [],  # noqa: B006
-    device: Annotated[Many, typer.Option(help="cpu, cuda, cuda:N or a GPU's UUID.")] = [],  # noqa: B006
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    device: Device = [],  # noqa: B006
+    json: Json = False,
 ) -> int:
     """List kernel packages, workloads and the cells of a preset, of the working tree."""
     from abprof.listing import show
@@ -88,7 +91,7 @@ def list_(
 
 def doctor(
     python: Annotated[str, typer.Option(metavar="PATH", help="The workers' interpreter.")] = "",
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> int:
     """Say what this machine can measure, and what is missing for it."""
     from abprof.doctor import run as examine

@@ -51,9 +51,7 @@ def profile(
     runs_dir: shared.RunsDir = "",
     rebuild: shared.Rebuild = False,
     no_wait: shared.NoWait = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print run.json's content.", rich_help_panel=shared.OUTPUT)
-    ] = False,
+    json: shared.RunJson = False,
     quiet: shared.Quiet = False,
     verbose: shared.Verbose = False,
 ) -> int:

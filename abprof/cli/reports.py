@@ -11,6 +11,8 @@ import typer
 from abprof.errors import AbprofError, Exit
 
 Many = list[str]
+Everything = Annotated[bool, typer.Option("--all", help="Show unchanged cells too.")]
+RunJson = Annotated[bool, typer.Option("--json", help="Print run.json's content.")]
 _FORMATS = ("html", "md", "csv", "json", "png", "junit", "legacy", "artifact")
 
 
@@ -27,8 +29,8 @@ def report(
         str, typer.Option(metavar="|".join(_FORMATS), help="Print this instead; nothing is written.")
     ] = "",
     open_: Annotated[bool, typer.Option("--open", help="Open report.html in the browser.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Show unchanged cells too.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print run.json's content.")] = False,
+    everything: Everything = False,
+    json: RunJson = False,
 ) -> int:
     """Judge a run again from its rounds, and write its reports anew; or print it in one format; or compare two runs."""
     from abprof import session
@@ -122,8 +124,8 @@ def rerun(
     only: Annotated[Many, typer.Option(metavar="VERDICT|AXIS=VALUE|GLOB", help="Only these cells, e.g. slower.")] = [],  # noqa: B006
     repo: Annotated[str, typer.Option(help="The git repository.")] = ".",
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time for measuring.")] = "10m",
-    everything: Annotated[bool, typer.Option("--all", help="Show unchanged cells too.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print run.json's content.")] = False,
+    everything: Everything = False,
+    json: RunJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and the result.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All of the builds' output.")] = False,
 ) -> int:

@@ -14,7 +14,7 @@ from abprof.cli import shared
 from abprof.cli.completion import refs as complete_refs
 from abprof.cli.guard import while_read
 from abprof.cli.program import BeforeProgram, program
-from abprof.cli.shared import MATRIX, MEASURING, OUTPUT, PLACE, Many
+from abprof.cli.shared import PLACE, Many
 from abprof.cli.variables import FromEnvironment, as_given
 from abprof.errors import AbprofError, Exit
 
@@ -99,98 +99,35 @@ def run(
     peer: shared.Peer = [],  # noqa: B006
     device: shared.Device = [],  # noqa: B006
     python: shared.Python = [],  # noqa: B006
-    threshold: Annotated[
-        str, typer.Option(metavar="PCT", help="A change counts beyond this.", rich_help_panel=MEASURING)
-    ] = "",
-    margin: Annotated[
-        str, typer.Option(metavar="PCT", help="`same` means inside this.", rich_help_panel=MEASURING)
-    ] = "",
-    precision: Annotated[
-        str, typer.Option(metavar="PCT", help="Go on until intervals are this narrow.", rich_help_panel=MEASURING)
-    ] = "",
-    budget: Annotated[
-        str, typer.Option(metavar="TIME", help="Time for measuring, e.g. 10m.", rich_help_panel=MEASURING)
-    ] = "",
-    epochs: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="So many epochs of every cell.", rich_help_panel=MEASURING),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="One epoch: a screen, not a verdict.", rich_help_panel=MEASURING)
-    ] = False,
-    protocol: Annotated[
-        str,
-        typer.Option(
-            metavar="abprof|seed|do_bench",
-            help="Time as the original scripts, or triton's do_bench, do too.",
-            rich_help_panel=MEASURING,
-        ),
-    ] = "abprof",
-    sustained: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|always|never",
-            help="Without a pause, at the power limit, too: what changed and is power-bound, or all.",
-            rich_help_panel=MEASURING,
-        ),
-    ] = "auto",
-    probe: Annotated[
-        Many,
-        typer.Option(
-            metavar="torch|ncu|perf",
-            help="Look at the cells that changed, after timing: traces; a GPU's counters; samples of a CPU.",
-            rich_help_panel=MEASURING,
-        ),
-    ] = [],  # noqa: B006
-    allow_wrong: Annotated[
-        bool, typer.Option("--allow-wrong", help="Time wrong answers too, watermarked.", rich_help_panel=MEASURING)
-    ] = False,
-    all_: Annotated[
-        bool, typer.Option("--all", help="Measure and show unchanged cells too.", rich_help_panel=MATRIX)
-    ] = False,
+    threshold: shared.Threshold = "",
+    margin: shared.Margin = "",
+    precision: shared.Precision = "",
+    budget: shared.Budget = "",
+    epochs: shared.Epochs = None,
+    quick: shared.Quick = False,
+    protocol: shared.Protocol = "abprof",
+    sustained: shared.Sustained = "auto",
+    probe: shared.Probe = [],  # noqa: B006
+    allow_wrong: shared.AllowWrong = False,
+    all_: shared.All = False,
     seed: shared.Seed = 0,
     timeout: shared.Timeout = "120s",
     build_timeout: shared.BuildTimeout = "30m",
-    fail_on: Annotated[
-        str, typer.Option(metavar="WHAT", help="slower,broken (default), unclear, never.", rich_help_panel=OUTPUT)
-    ] = "slower,broken",
+    fail_on: shared.FailOn = "slower,broken",
     runs_dir: shared.RunsDir = "",
     env: shared.Env = "",
-    autotune: Annotated[
-        str,
-        typer.Option(metavar="pinned|each-epoch", help="Triton's autotuning.", rich_help_panel=PLACE),
-    ] = "pinned",
-    check: Annotated[
-        str,
-        typer.Option(
-            metavar="inside|outside",
-            help="Check outputs in each side's process, or (code that you do not trust) in one without it as well.",
-            rich_help_panel=PLACE,
-        ),
-    ] = "inside",
-    contain: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|always|never",
-            help="Start code under test in bubblewrap; auto: with --env clean, where it starts.",
-            rich_help_panel=PLACE,
-        ),
-    ] = "auto",
+    autotune: shared.Autotune = "pinned",
+    check: shared.Check = "inside",
+    contain: shared.Contain = "auto",
     rebuild: shared.Rebuild = False,
-    keep_worktrees: Annotated[
-        bool, typer.Option("--keep-worktrees", help="Leave the worktrees for debugging.", rich_help_panel=PLACE)
-    ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Again at every save, one epoch each, until ^C.", rich_help_panel=MEASURING)
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan and an estimate.", rich_help_panel=OUTPUT)
-    ] = False,
+    keep_worktrees: shared.KeepWorktrees = False,
+    watch: shared.Watch = False,
+    dry_run: shared.DryRun = False,
     no_wait: shared.NoWait = False,
     resume: Annotated[
         str, typer.Option(metavar="RUN", help="Go on with an interrupted run.", rich_help_panel=PLACE)
     ] = "",
-    json: Annotated[bool, typer.Option("--json", help="Print run.json's content.", rich_help_panel=OUTPUT)] = False,
+    json: shared.RunJson = False,
     quiet: shared.Quiet = False,
     verbose: shared.Verbose = False,
 ) -> int:
