@@ -466,7 +466,7 @@ def test_the_profilers_scripts_on_a_gpu(tmp_path: Path) -> None:
     if shutil.which("ncu"):
         reports = sorted((out / "ncu").glob("*.ncu-rep"))
         assert [path.suffixes[-2] for path in reports] == [".base", ".target"]
-        assert "DRAM a call" in ncu.stdout, "the memory traffic of both sides, by abprof memory"
+        assert "a call moves DRAM" in ncu.stdout, "the memory traffic of both sides, by abprof memory"
         rows = [sum("elementwise" in line for line in path.with_suffix(".csv").open()) for path in reports]
         assert rows[0] == 4, "a warm-up and three runs of one kernel, and nothing of the set-up"
     ran("nvtx_analysis.sh", "nsys")

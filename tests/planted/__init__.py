@@ -31,7 +31,24 @@ BRANCHES = {
     "added_launch": Planted("launches", "kernels/planted/launches.py", "EXTRA = False", "EXTRA = True", "launches"),
     "slower_phase": Planted("phases", "kernels/planted/phases.py", "POST = 2", "POST = 20", "phase"),
     "block_size": Planted("blocks", "kernels/planted/blocks.py", "BLOCK = 2048", "BLOCK = 64", "block_size"),
+    "lost_tensor_cores": Planted(
+        "matmul", "kernels/planted/matmul.py", "tl.constexpr(False)", "tl.constexpr(True)", "tensor"
+    ),
+    "lost_pipeline": Planted("matmul", "kernels/planted/matmul.py", "tl.constexpr(None)", "tl.constexpr(1)", "overlap"),
+    "smaller_tile": Planted("matmul", "kernels/planted/matmul.py", '"TILE": 128', '"TILE": 32', "block_size"),
+    "shallower": Planted("matmul", "kernels/planted/matmul.py", '"DEPTH": 64', '"DEPTH": 16', "constants"),
+    "fewer_warps": Planted("spill", "kernels/planted/spill.py", '"num_warps": 4', '"num_warps": 1', "block_size"),
+    "launched_again": Planted("launches", "kernels/planted/launches.py", "TIMES = 1", "TIMES = 2", "launches"),
+    "copied": Planted("passes", "kernels/planted/passes.py", "COPIED = False", "COPIED = True", "launches"),
+    "slower_main": Planted("phases", "kernels/planted/phases.py", "MAIN = 12", "MAIN = 30", "phase"),
+    "replaced": Planted("blocks", "kernels/planted/blocks.py", "OTHER = False", "OTHER = True", "kernels_replaced"),
+    "one_after_another": Planted("streams", "kernels/planted/streams.py", "BESIDE = True", "BESIDE = False", "overlap"),
 }
+# What these change is in the code of one kernel, or in which there are: their kernels tell it without a GPU.
+COMPILED = (
+    *("spill", "tuned_otherwise", "extra_pass", "lost_overlap", "added_launch", "slower_phase", "block_size"),
+    *("lost_tensor_cores", "lost_pipeline", "smaller_tile", "shallower", "fewer_warps", "replaced"),
+)
 
 
 def files() -> dict[str, str]:

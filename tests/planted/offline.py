@@ -53,4 +53,4 @@ def _side(folder: Path, name: str, side: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:] or list(planted.BRANCHES))
+    main(Path(sys.argv[1]), sys.argv[2:] or list(planted.COMPILED))

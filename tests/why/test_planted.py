@@ -12,7 +12,7 @@ from abprof import runfolder, verdict
 from abprof.model import Census, Comparison, Kernel
 from abprof.why import device
 from abprof.why.sides import Sides
-from tests.planted import BRANCHES
+from tests.planted import BRANCHES, COMPILED
 from tests.why import cases, record
 from tests.why.cases import Side
 
@@ -26,7 +26,7 @@ def row_of(branch: str, sides: dict[str, Side], pct: float = 30.0) -> Comparison
     return cases.judged(sides["base"], sides["target"], pct, phases=phases)
 
 
-@pytest.mark.parametrize("branch", BRANCHES)
+@pytest.mark.parametrize("branch", COMPILED)
 def test_each_planted_cause_is_named(branch: str) -> None:
     row = row_of(branch, SIDES[branch])
     assert row.verdict == "slower"
@@ -51,7 +51,7 @@ def test_the_sentence_has_the_numbers_of_both_sides(branch: str, said: str) -> N
     assert cause.text.startswith(said)
 
 
-@pytest.mark.parametrize("branch", BRANCHES)
+@pytest.mark.parametrize("branch", COMPILED)
 def test_the_way_back_is_named_too(branch: str) -> None:
     """A target that undoes the plant is faster, for the same reason."""
     sides = SIDES[branch]
@@ -75,7 +75,7 @@ def test_a_cause_that_speaks_for_the_other_direction_is_not_named(branch: str) -
 def test_nothing_is_named_where_both_sides_are_the_same(number: int) -> None:
     """A/A: rows that do not move have no causes; one that a machine's mischief moves is told to have the same code."""
     chance = random.Random(number)
-    side = SIDES[list(BRANCHES)[number % len(BRANCHES)]]["base"]
+    side = SIDES[COMPILED[number % len(COMPILED)]]["base"]
     phases = [
         {"main": 8e5 * chance.lognormvariate(0, 0.01), "post": 2e5 * chance.lognormvariate(0, 0.01)} for _ in range(2)
     ]
@@ -92,7 +92,7 @@ def test_a_clock_is_no_change_of_code(number: int) -> None:
     """The target's turns ran at a lower clock: all phases longer alike, the machine code the same."""
     chance = random.Random(number)
     slow = chance.uniform(2.0, 8.0)
-    side = SIDES[list(BRANCHES)[number % len(BRANCHES)]]["base"]
+    side = SIDES[COMPILED[number % len(COMPILED)]]["base"]
     base = {"main": 8e5, "post": 2e5, "total": 1e6}
     told = [base, {name: ns * (1 + slow / 100) * chance.lognormvariate(0, 0.003) for name, ns in base.items()}]
     mhz = {"base": 1900.0, "target": 1900.0 / (1 + slow / 100)}

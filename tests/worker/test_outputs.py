@@ -87,6 +87,14 @@ class Planted:
         return Path.touch, (self.made,)
 
 
+@pytest.mark.gpu
+def test_a_reference_is_read_on_the_device_where_it_was_made(tmp_path: Path) -> None:
+    """Or a check would meet it on the device in the first worker, and on the host in all others."""
+    made = {"there": torch.arange(3.0, device="cuda"), "here": torch.arange(3.0)}
+    for read in (outputs.expected(tmp_path / "expected", lambda: made), outputs.expected(tmp_path / "expected", dict)):
+        assert [value.device.type for value in read.values()] == ["cuda", "cpu"]
+
+
 @pytest.mark.parametrize("read", [outputs.expected, outputs.agreed])
 def test_a_planted_file_brings_no_code_along(tmp_path: Path, read: Any) -> None:
     """Who may not be told apart from a worker may have written it. A reference is computed anew; where the first side's

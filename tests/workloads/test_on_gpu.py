@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import time
 from types import ModuleType
 from typing import Any
 
@@ -45,12 +44,6 @@ def test_cell_is_right(ffa: ModuleType, module: ModuleType, one: dict[str, Any])
 
 
 @pytest.mark.parametrize(("module", "one"), CELLS)
-def test_inputs_repeat_and_the_reference_takes_under_a_second(module: ModuleType, one: dict[str, Any]) -> None:
+def test_inputs_repeat(module: ModuleType, one: dict[str, Any]) -> None:
     inputs, again = (module.inputs(one, torch.device("cuda"), 3) for _ in range(2))
     assert all(torch.equal(inputs[name], again[name]) for name in inputs)
-    module.reference(one, inputs)
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    module.reference(one, inputs)
-    torch.cuda.synchronize()
-    assert time.perf_counter() - began < 1.0
