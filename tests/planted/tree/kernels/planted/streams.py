@@ -1,3 +1,5 @@
+import functools
+
 import torch
 import triton
 import triton.language as tl
@@ -16,7 +18,9 @@ def halve_often(x_ptr, y_ptr, steps, BLOCK: tl.constexpr):
     tl.store(y_ptr + at, value)
 
 
-_other = None
+@functools.cache
+def beside():
+    return torch.cuda.Stream()
 
 
 def job(x, y):
@@ -24,16 +28,14 @@ def job(x, y):
 
 
 def run(x, y):
-    global _other
     kernel, grid, args, options = job(x, y)
     half = PROGRAMS * options["BLOCK"]
     if BESIDE:
-        _other = _other or torch.cuda.Stream()
-        _other.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(_other):
+        beside().wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside()):
             kernel[grid](x[half:], y[half:], args[2], **options)
     kernel[grid](*args, **options)
     if BESIDE:
-        torch.cuda.current_stream().wait_stream(_other)
+        torch.cuda.current_stream().wait_stream(beside())
     else:
         kernel[grid](x[half:], y[half:], args[2], **options)
