@@ -11,6 +11,7 @@ import typer
 
 from abprof.cli import shared
 from abprof.cli.completion import refs as complete_refs
+from abprof.cli.given import given
 from abprof.cli.guard import while_read
 from abprof.cli.shared import MEASURING, OUTPUT, PLACE
 from abprof.errors import AbprofError, Exit
@@ -93,10 +94,9 @@ def _nothing_else(ctx: typer.Context, option: str, beside: set[str], why: str) -
     """Raises AbprofError for what would not be followed."""
     if ctx.params["refs"]:
         raise AbprofError("the ends are known", where=option, advice=f"abprof bisect {option} alone")
-    for param in ctx.command.params:
-        source = ctx.get_parameter_source(param.name) if param.name else None
-        if source and source.name == "COMMANDLINE" and param.name not in beside:
-            raise AbprofError(why, where=param.opts[0], advice="leave it out")
+    for name, option in given(ctx).items():
+        if name not in beside:
+            raise AbprofError(why, where=option, advice="leave it out")
 
 
 def _begin(options: Mapping[str, Any], view: View) -> int:
@@ -117,7 +117,7 @@ def _resume(ctx: typer.Context, options: Mapping[str, Any], view: View) -> int:
     from abprof.bisect import state
 
     begun, folder = state.read(Path(options["resume"]))
-    if ctx.get_parameter_source("repo").name == "COMMANDLINE":  # type: ignore[union-attr]
+    if "repo" in given(ctx):
         begun = msgspec.structs.replace(begun, asked=msgspec.structs.replace(begun.asked, repo=options["repo"]))
     return _go_on(begun, folder, options, view)
 

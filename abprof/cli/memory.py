@@ -13,6 +13,7 @@ import typer
 
 from abprof.cli import shared
 from abprof.cli.completion import refs as complete_refs
+from abprof.cli.given import given
 from abprof.cli.guard import while_read
 from abprof.cli.program import BeforeProgram
 from abprof.cli.program import program as behind
@@ -176,11 +177,10 @@ def _show(groups: Sequence[Group], printing: str, targets: Sequence[tuple[Path, 
 
 def _nothing_else(ctx: typer.Context, mode: str) -> None:
     """Raises AbprofError for an option that would not be followed."""
-    for param in ctx.command.params:
-        source = ctx.get_parameter_source(param.name) if param.name else None
-        follows = param.name in _BESIDE[mode] if mode in _BESIDE else param.name not in _NOT_BESIDE_REFS
-        if source and source.name == "COMMANDLINE" and not follows:
-            raise AbprofError(f"it says nothing beside {mode}", where=param.opts[0], advice="leave it out")
+    for name, option in given(ctx).items():
+        follows = name in _BESIDE[mode] if mode in _BESIDE else name not in _NOT_BESIDE_REFS
+        if not follows:
+            raise AbprofError(f"it says nothing beside {mode}", where=option, advice="leave it out")
 
 
 def _format(format: str, *, json: bool) -> str:

@@ -12,6 +12,7 @@ import typer
 
 from abprof.cli import shared
 from abprof.cli.completion import refs as complete_refs
+from abprof.cli.given import given
 from abprof.cli.guard import while_read
 from abprof.errors import AbprofError, Exit
 
@@ -94,10 +95,9 @@ def _nothing_else(ctx: typer.Context, words: list[str]) -> None:
         raise AbprofError(
             "a run has its refs", where=words[1], advice="abprof profile RUN, or abprof profile BASE TARGET"
         )
-    for param in ctx.command.params:
-        source = ctx.get_parameter_source(param.name) if param.name else None
-        if source and source.name == "COMMANDLINE" and param.name not in _BESIDE_RUN:
-            raise AbprofError("a run has its own", where=param.opts[0], advice="leave it out; --only chooses cells")
+    for name, option in given(ctx).items():
+        if name not in _BESIDE_RUN:
+            raise AbprofError("a run has its own", where=option, advice="leave it out; --only chooses cells")
 
 
 def _config(options: Mapping[str, Any]) -> Any:

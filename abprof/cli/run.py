@@ -12,6 +12,7 @@ import typer
 
 from abprof.cli import shared
 from abprof.cli.completion import refs as complete_refs
+from abprof.cli.given import given
 from abprof.cli.guard import while_read
 from abprof.cli.program import BeforeProgram, program
 from abprof.cli.shared import PLACE, Many
@@ -172,11 +173,10 @@ def _watch(ctx: typer.Context, config: Config, view: View) -> int:
     from abprof.report import watched
     from abprof.watching.loop import Answer, watch
 
-    for param in ctx.command.params:
-        source = ctx.get_parameter_source(param.name) if param.name else None
-        if param.name in _NOT_WATCHED and source and source.name == "COMMANDLINE":
+    for name, option in given(ctx).items():
+        if name in _NOT_WATCHED:
             what = "--watch answers every save by one epoch"
-            raise AbprofError(what, where=param.opts[0], advice="leave it out, and confirm by a run")
+            raise AbprofError(what, where=option, advice="leave it out, and confirm by a run")
 
     def answer(found: Answer) -> None:
         with while_read():
@@ -204,22 +204,20 @@ def _resume(ctx: typer.Context, options: Mapping[str, Any]) -> int:
 
 def _refuse_beside_resume(ctx: typer.Context) -> None:
     """Raises AbprofError for an option that would not be followed."""
-    for param in ctx.command.params:
-        source = ctx.get_parameter_source(param.name) if param.name else None
-        if param.name not in _BESIDE_RESUME and source and source.name == "COMMANDLINE":
+    for name, option in given(ctx).items():
+        if name not in _BESIDE_RESUME:
             beside = ", ".join(name for name in _BESIDE_RESUME.values() if name)
             advice = f"beside --resume go {beside}"
-            raise AbprofError("an interrupted run goes on as it began", where=param.opts[0], advice=advice)
+            raise AbprofError("an interrupted run goes on as it began", where=option, advice=advice)
 
 
 def _refuse_beside_command(ctx: typer.Context, command: list[str]) -> None:
     """Raises AbprofError for an option that only workloads follow, and for no command at all."""
     if not command:
         raise AbprofError("there is no command", where="--", advice="abprof BASE TARGET -- python bench.py")
-    for param in ctx.command.params:
-        source = ctx.get_parameter_source(param.name) if param.name else None
-        if param.name in _OF_WORKLOADS and source and source.name == "COMMANDLINE":
-            raise AbprofError("goes with workloads, not with a command", where=param.opts[0], advice="leave it out")
+    for name, option in given(ctx).items():
+        if name in _OF_WORKLOADS:
+            raise AbprofError("goes with workloads, not with a command", where=option, advice="leave it out")
 
 
 def show(finished: Run, folder: Path, *, json: bool, everything: bool) -> int:

@@ -11,6 +11,7 @@ import typer
 
 from abprof.cli import shared
 from abprof.cli.completion import refs as complete_refs
+from abprof.cli.given import given
 from abprof.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
@@ -77,12 +78,9 @@ def scripts(
 
 
 def _refuse_beside_a_run(ctx: typer.Context) -> None:
-    for param in ctx.command.params:
-        source = ctx.get_parameter_source(param.name) if param.name else None
-        if param.name in _OF_A_PLAN and source and source.name == "COMMANDLINE":
-            raise AbprofError(
-                "a run has its cells and its set-up", where=param.opts[0], advice="--only chooses among them"
-            )
+    for name, option in given(ctx).items():
+        if name in _OF_A_PLAN:
+            raise AbprofError("a run has its cells and its set-up", where=option, advice="--only chooses among them")
 
 
 def _recorded(path: Path, only: Sequence[str]) -> tuple[Run, tuple[Cell, ...]]:
