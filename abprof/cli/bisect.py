@@ -94,9 +94,9 @@ def _nothing_else(ctx: typer.Context, option: str, beside: set[str], why: str) -
     """Raises AbprofError for what would not be followed."""
     if ctx.params["refs"]:
         raise AbprofError("the ends are known", where=option, advice=f"abprof bisect {option} alone")
-    for name, option in given(ctx).items():
+    for name, other in given(ctx).items():
         if name not in beside:
-            raise AbprofError(why, where=option, advice="leave it out")
+            raise AbprofError(why, where=other, advice="leave it out")
 
 
 def _begin(options: Mapping[str, Any], view: View) -> int:
