@@ -32,4 +32,17 @@ def weaker(run: Run) -> tuple[str, ...]:
     """Sentences; none for a run of workloads that check their outputs, timed by abprof."""
     lack, names = lacking(run)
     shown = ", ".join(name if name.isprintable() else ascii(name) for name in names)
-    return (f"Weaker guarantee: {said(lack, shown)}",) if lack else ()
+    if not lack:
+        return ()
+    return (f"Weaker guarantee: {said(lack, shown)}", *_not_even_that(run))
+
+
+def _not_even_that(run: Run) -> tuple[str, ...]:
+    """Cells whose calls returned nothing that could be compared."""
+    cells = {seen.cell for seen in run.observations if seen.check is not None and not seen.check.compared}
+    if not cells:
+        return ()
+    many = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+    return (
+        f"Of {many} not even that was checked: a call returns nothing that can be compared (`checked` in its details).",
+    )

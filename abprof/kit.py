@@ -164,12 +164,14 @@ def accepts(function: Callable[..., Any], *names: str) -> bool:
 
 
 def tensors(values: Any) -> list[torch.Tensor]:
-    """Every tensor of a possibly nested sequence, in order, without None: what a function returns in the place of an
-    output that was not asked for. Raises TypeError for anything else in it."""
+    """Every tensor of a possibly nested sequence or mapping, in order, without None: what a function returns in the place
+    of an output that was not asked for. Raises TypeError for anything else in it."""
     if values is None:
         return []
     if isinstance(values, torch.Tensor):
         return [values]
-    if isinstance(values, Iterable):
+    if isinstance(values, Mapping):
+        return tensors(values.values())
+    if isinstance(values, Iterable) and not isinstance(values, str | bytes):
         return [t for value in values for t in tensors(value)]
     raise TypeError(f"outputs must be tensors, not {type(values).__name__}")

@@ -243,6 +243,7 @@ class Sitting:
             max_rel=checked.max_rel,
             digest=checked.digest,
             base_max_abs=checked.base_max_abs,
+            compared=checked.compared,
         )
         seat.outcome = msgspec.structs.replace(seat.outcome, check=result, facts=checked.facts)
         if not checked.ok:

@@ -69,6 +69,7 @@ class CheckResult(Record, frozen=True, kw_only=True):
     max_rel: float | None = None
     digest: str = ""  # equal digests mean bit-equal outputs
     base_max_abs: float | None = None  # largest difference from the base's outputs on the sampled elements
+    compared: bool = True  # False: nothing was looked at, so that `ok` says nothing (the fact `checked` says why)
 
 
 class Outcome(Record, frozen=True, kw_only=True):

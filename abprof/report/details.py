@@ -190,6 +190,8 @@ def _without_a_pause(row: Row, sides: Sequence[Observation | None]) -> Iterator[
 def _error(seen: Observation | None, *, equal: bool) -> str:
     """The largest error against the reference, and the largest difference from base's output, if they are not `equal`."""
     check = seen.check if seen else None
+    if check is not None and not check.compared:
+        return "not known: nothing was compared"
     if check is None or check.max_abs is None:
         return ""
     said = f"{check.max_abs:.2g}" + ("" if check.max_rel is None else f" ({check.max_rel:.2g} relative)")

@@ -51,6 +51,7 @@ class Checked:
     digest: str = ""
     base_max_abs: float | None = None
     facts: dict[str, Value] = field(default_factory=dict)
+    compared: bool = True  # False: there is no reference, and the call returned nothing that could be compared
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from abprof import wire
 from abprof.worker import declared, outputs
 from abprof.worker.arms import Arms
 from abprof.worker.clocks import Clock
+from abprof.worker.returned import refuse_incomparable, returned
 
 OVERWRITTEN = "the kernel overwrote its inputs, and the workload has no reset()"
 
@@ -48,15 +49,18 @@ class Checks:
             arm.op.reset()
         results = arm.op.call()
         self._clock.sync()
+        found = returned(results)
         if alone:
-            outputs.refuse_incomparable(results)
-            results = list(outputs.held(results))
+            refuse_incomparable(results)
+            results = found.tensors
             expected = outputs.agreed(self._scratch / request.expected, lambda: outputs.on_host(results))
         verdict = declared.check(module, case, results, expected)
         if verdict.ok and before is not None and before != outputs.input_digests(arm.inputs):
             verdict = dataclasses.replace(verdict, ok=False, reason=OVERWRITTEN)
         digest, base_max_abs = outputs.sample(
-            results, self._scratch / request.sample, self._scratch / request.against if request.against else None
+            found.tensors,
+            self._scratch / request.sample,
+            self._scratch / request.against if request.against else None,
         )
         arm.wall = wall if wall >= wire.LONG_CALL else self._clock.wall(arm.op)
         self._arms[request.arm] = arm
@@ -65,9 +69,11 @@ class Checks:
             verdict.reason,
             outputs.finite(verdict.max_abs),
             outputs.finite(verdict.max_rel),
-            digest,
+            "" if found.beside else digest,  # of what is seen in part nobody knows that it is the same bytes
             base_max_abs,
-            declared.facts(module, case, arm.inputs, arm.op) | declared.unchecked(results),
+            declared.facts(module, case, arm.inputs, arm.op)
+            | ({"checked": found.line} if alone and found.line else {}),
+            compared=bool(found.tensors) or not alone,
         )
 
     def hand(self, request: wire.Hand) -> wire.Handed:

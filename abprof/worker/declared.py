@@ -116,11 +116,6 @@ def check(module: types.ModuleType, case: Mapping[str, Any], results: Any, expec
     return agree(results, expected)
 
 
-def unchecked(results: Any) -> dict[str, wire.Value]:
-    """What is to be said of outputs that hold nothing that could be compared."""
-    return {"checked": "nothing: a call returns no tensor"} if isinstance(results, list) and not results else {}
-
-
 def nvtx(module: types.ModuleType, case: Mapping[str, Any], arm: str) -> list[str]:
     """Names under which profilers' users look for a call of this variant or peer, from `nvtx(case, arm)`. What that
     raises is printed and costs nothing: these are marks for other tools."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from abprof.kit import Unsupported, tensors
+from abprof.kit import tensors
 
 SAMPLE = 1 << 16  # elements kept of each output tensor
 
@@ -136,26 +136,6 @@ def held(values: Any) -> Iterator[torch.Tensor]:
         return
     for part in parts:
         yield from held(part)
-
-
-def refuse_incomparable(results: Any) -> None:
-    """Raises Unsupported, naming the type, for tensors that are not dense and for what can be walked only once: `held` would
-    pass over them in silence. A handle or a number beside the tensors is no output."""
-    parts: Iterable[Any] = ()
-    if isinstance(results, Mapping):
-        parts = results.values()
-    elif isinstance(results, (list, tuple)):
-        parts = results
-    elif isinstance(results, torch.Tensor) and results.layout != torch.strided:
-        _refuse(f"a tensor of layout {results.layout}")
-    elif isinstance(results, Iterator):
-        _refuse(f"a {type(results).__name__}")
-    for part in parts:
-        refuse_incomparable(part)
-
-
-def _refuse(what: str) -> None:
-    raise Unsupported(f"a call returns {what}, and without a reference only dense tensors are compared")
 
 
 def _sums(flat: torch.Tensor) -> tuple[int, int]:

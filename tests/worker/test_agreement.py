@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,27 +12,31 @@ import torch
 from abprof import wire
 from abprof.guarantees import weaker
 from abprof.kit import Unsupported, agree
-from abprof.worker import outputs
+from abprof.model import CheckResult
+from abprof.worker.returned import refuse_incomparable, returned
 from tests import runs
 from tests.workloads.worker import side
 
 PACKAGE = """
 import torch
 def double(x, wrong=0.0): return x * 2 + wrong
+class Pair:
+    def __init__(self, x, wrong=0.0):
+        self.out, self.lse, self._scratch, self.name = x * 2, x.sum() + wrong, torch.empty(9), "a word"
 """
 WORKLOAD = """
 import torch
 from abprof.kit import Op
 API = 1
 KERNEL = "tiny"
-PRESETS = {"default": {"what": ["tensor", "wrong", "nothing"]}}
+PRESETS = {"default": {"what": ["tensor", "wrong", "nothing", "own", "own wrong"]}}
 
 def inputs(case, device, seed):
     return torch.randn(64)
 
 def prepare(kernel, variant, case, x):
     return Op({"tensor": lambda: kernel.double(x), "wrong": lambda: (kernel.double(x, 0.5), "a word"),
-               "nothing": lambda: None}[case["what"]])
+               "nothing": lambda: None, "own": lambda: kernel.Pair(x), "own wrong": lambda: kernel.Pair(x, 0.5)}[case["what"]])
 """
 
 
@@ -55,6 +60,14 @@ def test_base_tells_what_the_others_are_to_agree_with(tmp_path: Path) -> None:
         nothing = worker.check("base", expected="other")
         assert (nothing.ok, nothing.facts) == (True, {"checked": "nothing: a call returns no tensor"})
         assert (nothing.digest, nothing.max_abs) == ("", None), "of nothing no bits are equal"
+        assert not nothing.compared, "that is no agreement"
+        worker.open("alone", {"what": "own"}, arm="base")
+        assert worker.check("base", expected="own").ok
+        worker.open("alone", {"what": "own wrong"}, arm="target")
+        own = worker.check("target", expected="own")
+        assert (own.ok, own.reason[:46]) == (False, "the sides do not agree: output 0: largest erro")
+        assert (own.compared, own.digest) == (True, "")
+        assert own.facts == {"checked": "2 tensors; not compared: Pair._scratch, Pair.name"}
 
 
 @pytest.mark.parametrize(
@@ -99,5 +112,70 @@ def test_what_is_nan_throughout_agrees_with_nothing() -> None:
 )
 def test_outputs_that_would_be_passed_over_are_unsupported(made: Callable[[], object], said: str) -> None:
     with pytest.raises(Unsupported, match=f"a call returns {said}"):
-        outputs.refuse_incomparable(made())
-    outputs.refuse_incomparable([torch.ones(1), "a word", None, object()])
+        refuse_incomparable(made())
+    refuse_incomparable([torch.ones(1), "a word", None, object()])
+
+
+@dataclass
+class Both:
+    out: torch.Tensor
+    beside: object = None
+
+
+class Slotted:
+    __slots__ = ("lse", "out")
+
+    def __init__(self, out: torch.Tensor, lse: torch.Tensor) -> None:
+        self.out, self.lse = out, lse
+
+
+class Any_:
+    def __init__(self, **held: object) -> None:
+        self.__dict__.update(held)
+
+
+ONE, TWO = torch.ones(1), torch.full((2,), 2.0)
+AROUND = Any_(out=ONE)
+AROUND.__dict__["back"] = AROUND
+
+
+@pytest.mark.parametrize(
+    ("results", "tensors", "line"),
+    [
+        ((ONE, None, {"a": [TWO]}), [ONE, TWO], ""),
+        (Both(ONE, Both(TWO)), [ONE, TWO], ""),
+        (Slotted(TWO, ONE), [ONE, TWO], ""),
+        (Any_(b=TWO, a=ONE), [ONE, TWO], ""),
+        (AROUND, [ONE], ""),
+        (TWO.numpy(), [TWO], ""),
+        ((ONE, 3, 4, "a word"), [ONE], "1 tensor; not compared: int, str"),
+        (Any_(out=ONE, stream=object(), _kept=TWO, _n=3), [ONE], "1 tensor; not compared: Any_._kept, Any_.stream"),
+        (Both(ONE, TWO.to_sparse()), [ONE], "1 tensor; not compared: Both.beside"),
+        (Both(ONE, torch.relu), [ONE], "1 tensor; not compared: Both.beside"),
+        (Any_(_n=3), [], "nothing: a call returns no tensor, but Any_"),
+        (7, [], "nothing: a call returns no tensor, but int"),
+        ([Any_(**{f"x{n}": n for n in range(8)})], [], "Any_.x4 and 3 more"),
+        (None, [], "nothing: a call returns no tensor"),
+        ([], [], "nothing: a call returns no tensor"),
+    ],
+)
+def test_tensors_are_found_wherever_they_are_and_the_rest_is_named(
+    results: object, tensors: list[torch.Tensor], line: str
+) -> None:
+    found = returned(results)
+    assert [tuple(t.tolist()) for t in found.tensors] == [tuple(t.tolist()) for t in tensors]
+    assert found.line.endswith(line)
+    assert bool(found.line) == bool(line)
+
+
+def test_cells_of_which_nothing_was_compared_are_told() -> None:
+    plain = runs.run()
+    load, *others = plain.workloads
+    seen, *rest = [one for one in plain.observations if one.check]
+    blind = runs.changed(seen, check=CheckResult(ok=True, compared=False))
+    run = runs.changed(
+        plain, workloads=(runs.changed(load, checked="sides"), *others), observations=(blind, *plain.observations)
+    )
+    _, line = weaker(run)
+    assert line.startswith("Of 1 cell not even that was checked")
+    assert rest
