@@ -1,8 +1,14 @@
 """For all tests: signals and environment as a terminal has them, and examples that do not depend on the machine."""
 
 import os
+import shutil
 import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A shell script that starts the suite in the background has it ignore ^C, and nohup has it ignore that the terminal went,
@@ -20,3 +26,13 @@ settings.register_profile(
     "suite", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A temporary folder that every user may enter, unlike pytest's."""
+    top = Path(tempfile.mkdtemp(prefix="abprof-test-"))
+    top.chmod(0o777)
+    yield top
+    subprocess.run(["chmod", "-R", "u+w", str(top)], check=True)
+    shutil.rmtree(top)

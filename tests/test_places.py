@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,16 +19,6 @@ LOAD = Workload(kernel="k", presets={"default": {"case": ["a"]}})
 SLOWER = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6), Time(factor=1.2, side="target")])
 QUICK = 4  # exit code: one epoch decides nothing
 NAMELESS = 54321  # no such user is in the system's list: as in a container that is given a number alone
-
-
-@pytest.fixture
-def open_to_all() -> Iterator[Path]:
-    """A temporary folder that every user may enter, unlike pytest's."""
-    top = Path(tempfile.mkdtemp(prefix="abprof-test-"))
-    top.chmod(0o777)
-    yield top
-    subprocess.run(["chmod", "-R", "u+w", str(top)], check=True)
-    shutil.rmtree(top)
 
 
 def as_nameless(argv: list[str], env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:

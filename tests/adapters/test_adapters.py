@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from abprof import harness, wire
-from abprof.proc import Worker, WorkerFault
+from abprof import wire
+from abprof.proc import WorkerFault
 from tests.adapters.repository import WORKLOADS, files
-from tests.workloads.worker import TIMEOUT, Side
+from tests.workloads.worker import Side, started
 
 
 @pytest.fixture(scope="module")
@@ -28,21 +26,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def worker(root: Path, place: Path, *, mounted: bool = True) -> Iterator[Side]:
     """A worker that reads the workloads where they lie, with mylib of this repository or without any package."""
-    (place / "scratch").mkdir()
-    process = Worker(
-        [sys.executable, "-P", str(harness.install(place / "cache"))],
-        env={**os.environ, "XDG_CACHE_HOME": str(place / "cache"), "OMP_NUM_THREADS": "1"},
-        cwd=place,
-        log=place / "log",
-        name="base",
-    )
-    try:
-        mount = wire.Mount("mylib", str(root / "src"), "mylib", str(place), [str(root / "src")]) if mounted else None
-        loads = {name: str(root / "workloads" / f"{name}.py") for name in WORKLOADS}
-        process.call(wire.Start("cpu", "base", mount, loads, str(place / "scratch")), TIMEOUT)
-        yield Side(process)
-    finally:
-        process.stop()
+    mount = wire.Mount("mylib", str(root / "src"), "mylib", str(place), [str(root / "src")]) if mounted else None
+    with started(place, mount, [root / "workloads" / f"{name}.py" for name in WORKLOADS]) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +125,7 @@ def test_what_cannot_be_wrapped_says_so(root: Path, survey: Side, workload: str,
     name = f"bad{abs(hash(workload))}"
     file = root / "workloads" / f"{name}.py"
     file.write_text(f"from abprof.adapters import *\nWORKLOAD = {workload}\n")
-    survey.worker.call(wire.Start("cpu", "base", None, {name: str(file)}), TIMEOUT)
+    survey.ask(wire.Start("cpu", "base", None, {name: str(file)}))
     with pytest.raises(WorkerFault) as fault:
         survey.ask(wire.Describe(name))
     assert said in fault.value.reason
@@ -150,7 +136,7 @@ def test_modes_of_an_operator(root: Path, side: Side, mode: str) -> None:
     file = root / "workloads" / f"operator_{mode}.py"
     file.write_text(WORKLOADS["operator"].replace(")\n", f', mode="{mode}", args=["2"])\n'))
     mount = wire.Mount("mylib", str(root / "src"), "mylib", str(root), [str(root / "src")])
-    side.worker.call(wire.Start("cpu", "base", mount, {file.stem: str(file)}, str(root)), TIMEOUT)
+    side.ask(wire.Start("cpu", "base", mount, {file.stem: str(file)}, str(root)))
     opened = side.open(file.stem, {"input": 0, "x": "32", "backend": "mylib_softmax"})
     assert opened.status == "ok"
     assert side.check(expected=f"mode-{mode}").ok

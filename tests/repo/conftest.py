@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,16 +66,6 @@ def fingerprint(top: Path) -> dict[str, str]:
             content = path.read_bytes() if path.is_file() else b""
         prints[str(path.relative_to(top))] = f"{mode} {hashlib.sha256(content).hexdigest()}"
     return prints
-
-
-@pytest.fixture
-def readable() -> Iterator[Path]:
-    """A temporary folder that every user may enter, unlike pytest's."""
-    top = Path(tempfile.mkdtemp(prefix="abprof-test-"))
-    top.chmod(0o777)
-    yield top
-    subprocess.run(["chmod", "-R", "u+w", str(top)], check=True)
-    shutil.rmtree(top)
 
 
 def as_somebody_else(job: Callable[[], str]) -> str:

@@ -102,15 +102,15 @@ def test_owned_by_another_user(repo: GitRepo, cache: Path, monkeypatch: pytest.M
     assert fingerprint(repo.path / ".git") == before
 
 
-def test_read_only_repository_of_another_user(readable: Path) -> None:
-    repo = make_repo(readable / "project")
+def test_read_only_repository_of_another_user(open_to_all: Path) -> None:
+    repo = make_repo(open_to_all / "project")
     repo.commit("first", KERNEL)
     repo.write({"kernels/ffa/__init__.py": "SPEED = 7\n"})
     subprocess.run(["chmod", "-R", "a-w", str(repo.path)], check=True)
     before = fingerprint(repo.path)
 
     def job() -> str:
-        repository = open_repository(repo.path, cache=readable / "cache")
+        repository = open_repository(repo.path, cache=open_to_all / "cache")
         sides, _ = resolve(repository, ["main", "."])
         with checkouts(repository, sides, run="r") as made:
             writable = os.access(repo.path / ".git", os.W_OK)

@@ -91,12 +91,12 @@ def test_nothing_is_registered_with_the_user(repo: GitRepo, opened: Opened) -> N
     assert fingerprint(repo.path) == before
 
 
-def test_release_removes_what_builds_left_read_only(readable: Path) -> None:
-    repo = make_repo(readable / "project")
+def test_release_removes_what_builds_left_read_only(open_to_all: Path) -> None:
+    repo = make_repo(open_to_all / "project")
     repo.commit("first", KERNEL)
 
     def job() -> str:
-        repository = open_repository(repo.path, cache=readable / "cache")
+        repository = open_repository(repo.path, cache=open_to_all / "cache")
         sides, _ = resolve(repository, ["main"])
         made = checkout(repository, sides, run="r")
         locked = Path(made[0].path, "build", "deep")
@@ -107,7 +107,7 @@ def test_release_removes_what_builds_left_read_only(readable: Path) -> None:
         locked.parent.chmod(0o000)
         release(made)
         release(made)  # twice does no harm
-        return str(leftovers(readable / "cache"))
+        return str(leftovers(open_to_all / "cache"))
 
     assert as_somebody_else(job) == "[]"
 

@@ -48,9 +48,18 @@ class Side:
 @contextmanager
 def side(root: Path, package: str, workloads: list[Path], place: Path, build: Path | None = None) -> Iterator[Side]:
     """Start a worker that mounts root/PACKAGE privately and reads the workloads; `place` is its folder for the rest."""
-    scratch, build = place / "scratch", build or place / "build"
-    for folder in (scratch, build):
-        folder.mkdir(parents=True, exist_ok=True)
+    build = build or place / "build"
+    build.mkdir(parents=True, exist_ok=True)
+    mount = wire.Mount(package, str(root), f"abprof_side.{package}", str(build), [str(root), str(build)])
+    with started(place, mount, workloads) as made:
+        yield made
+
+
+@contextmanager
+def started(place: Path, mount: wire.Mount | None, workloads: list[Path]) -> Iterator[Side]:
+    """Start a worker that has mounted this, or nothing, and reads the workloads where they lie."""
+    scratch = place / "scratch"
+    scratch.mkdir(parents=True, exist_ok=True)
     worker = Worker(
         [sys.executable, "-P", str(harness.install(place / "cache"))],
         env={**os.environ, "XDG_CACHE_HOME": str(place / "cache"), "OMP_NUM_THREADS": "1"},
@@ -59,7 +68,6 @@ def side(root: Path, package: str, workloads: list[Path], place: Path, build: Pa
         name="base",
     )
     try:
-        mount = wire.Mount(package, str(root), f"abprof_side.{package}", str(build), [str(root), str(build)])
         worker.call(wire.Start("cpu", "base", mount, {w.stem: str(w) for w in workloads}, str(scratch)), TIMEOUT)
         yield Side(worker)
     finally:
