@@ -29,9 +29,9 @@ def schemas() -> dict[str, dict[str, Any]]:
     return {
         "run.schema.json": _run(),
         "rounds.schema.json": _rounds(),
-        "selfcheck.schema.json": _selfcheck(),
-        "notice.schema.json": _notice(),
-        "bisect.schema.json": _bisect(),
+        "selfcheck.schema.json": _whole("abprof selfcheck.json", Selfcheck),
+        "notice.schema.json": _whole("abprof notice, schema 1", Notice),
+        "bisect.schema.json": _whole("abprof bisect.json, schema 1", State),
         "wire.schema.json": _wire(),
     }
 
@@ -69,20 +69,9 @@ def _rounds() -> dict[str, Any]:
     return schema
 
 
-def _selfcheck() -> dict[str, Any]:
-    schema: dict[str, Any] = {"$schema": DIALECT, "title": "abprof selfcheck.json", **msgspec.json.schema(Selfcheck)}
-    _strict(schema)
-    return schema
-
-
-def _notice() -> dict[str, Any]:
-    schema: dict[str, Any] = {"$schema": DIALECT, "title": "abprof notice, schema 1", **msgspec.json.schema(Notice)}
-    _strict(schema)
-    return schema
-
-
-def _bisect() -> dict[str, Any]:
-    schema: dict[str, Any] = {"$schema": DIALECT, "title": "abprof bisect.json, schema 1", **msgspec.json.schema(State)}
+def _whole(title: str, record: type) -> dict[str, Any]:
+    """The schema of a file that is one record."""
+    schema: dict[str, Any] = {"$schema": DIALECT, "title": title, **msgspec.json.schema(record)}
     _strict(schema)
     return schema
 

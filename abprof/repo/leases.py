@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from abprof.errors import AbprofError
@@ -36,21 +37,19 @@ def drop(lock: Path) -> None:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def locked(lock: Path) -> Iterator[None]:
+def locked(lock: Path) -> AbstractContextManager[None]:
     """Hold `lock` for the length of a block, waiting for it. The file stays."""
-    descriptor = _lock(lock, fcntl.LOCK_EX, wait=True)
-    try:
-        yield
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
+    return _waited_for(lock, fcntl.LOCK_EX)
+
+
+def shared(lock: Path) -> AbstractContextManager[None]:
+    """Hold `lock` with others for the length of a block, waiting for who holds it alone. The file stays."""
+    return _waited_for(lock, fcntl.LOCK_SH)
 
 
 @contextlib.contextmanager
-def shared(lock: Path) -> Iterator[None]:
-    """Hold `lock` with others for the length of a block, waiting for who holds it alone. The file stays."""
-    descriptor = _lock(lock, fcntl.LOCK_SH, wait=True)
+def _waited_for(lock: Path, how: int) -> Iterator[None]:
+    descriptor = _lock(lock, how, wait=True)
     try:
         yield
     finally:
