@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -12,7 +9,7 @@ from pathlib import Path
 
 from abprof.proc.faults import WorkerDied, WorkerHung
 from abprof.proc.log import Log
-from abprof.proc.strays import MARK, kill_strays, new_mark
+from abprof.proc.strays import MARK, end_group, new_mark
 
 
 def printing(
@@ -38,7 +35,7 @@ def printing(
     except subprocess.TimeoutExpired:
         raise WorkerHung(f"no end in {timeout:g} s") from None
     finally:
-        _end(child, mark)  # what it left running holds the pipes, too
+        end_group(child, mark)  # what it left running holds the pipes, too
         for drain, pipe in zip(drains, pipes, strict=True):
             drain.join(timeout=10)
             if not drain.is_alive():
@@ -61,11 +58,3 @@ def _start(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> subprocess
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
         said = error.strerror if isinstance(error, OSError) else error
         raise WorkerDied(f"{argv[0]} could not be started: {said}") from error
-
-
-def _end(child: subprocess.Popen[bytes], mark: str) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    kill_strays(mark)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(timeout=10)

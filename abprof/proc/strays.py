@@ -7,6 +7,7 @@ import ctypes
 import os
 import secrets
 import signal
+import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -33,6 +34,15 @@ def kill_strays(mark: str) -> None:
                     found = True
         if not found:
             return
+
+
+def end_group(child: subprocess.Popen[bytes], mark: str) -> None:
+    """Kill a child that leads a process group, with the group and whatever left it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    kill_strays(mark)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(timeout=10)
 
 
 def _descendants(pid: int) -> list[psutil.Process]:

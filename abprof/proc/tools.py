@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from abprof.proc.faults import WorkerDied, WorkerHung
-from abprof.proc.strays import MARK, kill_strays, new_mark
+from abprof.proc.strays import MARK, end_group, kill_strays, new_mark
 
 _LOOKS_ON_WITHIN = 20.0  # seconds a tool may take until it looks on, and to end
 
@@ -81,11 +80,7 @@ def logged(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path,
     except subprocess.TimeoutExpired:
         raise WorkerHung(f"{Path(argv[0]).name} did not end in {timeout:.0f} s") from None
     finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        kill_strays(mark)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=10)
+        end_group(child, mark)
 
 
 class Watching:
@@ -111,7 +106,7 @@ class Watching:
         end = time.monotonic() + _LOOKS_ON_WITHIN
         while not self._ready():
             if self._child.poll() is not None or time.monotonic() > end:
-                self._kill()
+                end_group(self._child, self._mark)
                 raise WorkerDied(self._why(self._log.read_text(errors="replace")))
             time.sleep(0.02)
 
@@ -119,11 +114,4 @@ class Watching:
         with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
             self._child.send_signal(signal.SIGINT)
             self._child.wait(timeout=_LOOKS_ON_WITHIN)
-        self._kill()
-
-    def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-        kill_strays(self._mark)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(timeout=10)
+        end_group(self._child, self._mark)
