@@ -28,13 +28,18 @@ def said(lack: Lacking, names: str) -> str:
     return {"": "", "reported": _REPORTED, "sides": _SIDES.format(names=names)}[lack]
 
 
+def in_one_line(lack: Lacking, names: str = "") -> str:
+    """The whole sentence."""
+    return f"Weaker guarantee: {said(lack, names)}"
+
+
 def weaker(run: Run) -> tuple[str, ...]:
     """Sentences; none for a run of workloads that check their outputs, timed by abprof."""
     lack, names = lacking(run)
     shown = ", ".join(name if name.isprintable() else ascii(name) for name in names)
     if not lack:
         return ()
-    return (f"Weaker guarantee: {said(lack, shown)}", *_not_even_that(run))
+    return (in_one_line(lack, shown), *_not_even_that(run))
 
 
 def _not_even_that(run: Run) -> tuple[str, ...]:

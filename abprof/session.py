@@ -45,7 +45,7 @@ def run(config: Config, view: View, also: Study | None = None, until: Until | No
     with begun(config, view) as (place, folder, trees):
         if config.command:
             bench = ready(place, trees, folder.logs, view)
-            record = Record(folder, msgspec.structs.replace(bench.head, id=folder.id), [], view)
+            record = Record(folder, msgspec.structs.replace(bench.head, id=folder.id), [], view, until=until)
             measure_command(place, bench, record, view)
         else:
             plan = make_plan(place, trees, folder.logs, view)
@@ -96,7 +96,7 @@ def again(
             view.warn(note)
         if head.command:
             bench = ready(place, trees, folder.logs, view, Again(head, cells))
-            record = Record(folder, bench.head, blocks, view, older)
+            record = Record(folder, bench.head, blocks, view, older, until)
             measure_command(place, bench, record, view)
         else:
             plan = make_plan(place, trees, folder.logs, view, Again(head, cells))

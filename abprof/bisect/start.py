@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,14 +15,16 @@ from abprof import keys, names, proc, repo, rerun, runfolder, session, stats
 from abprof.bisect import rule, state, work
 from abprof.bisect.lineage import History
 from abprof.bisect.state import Asked, State
-from abprof.bisect.telling import name
+from abprof.bisect.telling import name, weaker
 from abprof.config import Config
 from abprof.errors import AbprofError
 from abprof.estimate import epoch_seconds, span
-from abprof.model import Run, Side
+from abprof.model import Checkout, Run, Side
 from abprof.place import Place, look_around
 from abprof.plan import id_parts
 from abprof.prepare import make_plan
+from abprof.reported.bench import NAME as COMMAND
+from abprof.reported.bench import ready
 from abprof.survey import copy_workloads
 from abprof.view import View
 
@@ -38,9 +41,21 @@ def planned(config: Config, view: View) -> Iterator[tuple[State, Place, Path]]:
     good, bad = _ends(place)
     with session.signals(), proc.no_orphans(), tempfile.TemporaryDirectory() as logs:
         with session.worktrees(place, f"{place.id}-bisect", view) as trees:
-            head = make_plan(place, trees, Path(logs), view, dry=True).head
-            copy_workloads(Path(trees[0].path).parent / WORKLOADS, Path(logs) / WORKLOADS)
-        yield _state(place, good, bad, head), place, Path(logs) / WORKLOADS
+            if config.command:
+                head, epoch = _heard(place, trees, Path(logs), view)
+            else:
+                head = make_plan(place, trees, Path(logs), view, dry=True).head
+                epoch = epoch_seconds(head, peers=False)[1]
+                copy_workloads(Path(trees[0].path).parent / WORKLOADS, Path(logs) / WORKLOADS)
+        yield _state(place, good, bad, head, epoch), place, Path(logs) / WORKLOADS
+
+
+def _heard(place: Place, trees: Sequence[Checkout], logs: Path, view: View) -> tuple[Run, float]:
+    """What the command measures, by running it once at both ends, and how long an epoch of it takes."""
+    with session.alone(place, view, wait=not place.config.no_wait):
+        began = time.monotonic()
+        head = ready(place, trees, logs, view).head
+        return head, time.monotonic() - began
 
 
 def folder_of(of: State, place: Place, workloads: Path) -> tuple[State, Path]:
@@ -49,9 +64,10 @@ def folder_of(of: State, place: Place, workloads: Path) -> tuple[State, Path]:
     stamp = place.id.partition("-")[0]
     folder = runfolder.create(place.runs_dir, "-".join([stamp, "bisect", *labels])[:180])
     folder.logs.rmdir()
-    copy_workloads(workloads, folder.path / WORKLOADS)
-    asked = msgspec.structs.replace(of.asked, workloads_from=str((folder.path / WORKLOADS).absolute()))
-    of = msgspec.structs.replace(of, asked=asked)
+    if not of.asked.command:
+        copy_workloads(workloads, folder.path / WORKLOADS)
+        asked = msgspec.structs.replace(of.asked, workloads_from=str((folder.path / WORKLOADS).absolute()))
+        of = msgspec.structs.replace(of, asked=asked)
     state.write(folder.path, of)
     return of, folder.path
 
@@ -81,7 +97,8 @@ def of_run(path: Path, config: Config) -> Config:
         rerun.as_set_up(config, run),
         specs=(base.commit, target.commit),
         cell=tuple(cells),
-        workloads=tuple(dict.fromkeys(id_parts(cell)[0] for cell in cells)),
+        command=run.command.argv if run.command else (),
+        workloads=() if run.command else tuple(dict.fromkeys(id_parts(cell)[0] for cell in cells)),
         python={id: path for id, path in pythons.items() if path},
         threshold=run.settings.threshold,
         thresholds=run.settings.thresholds,
@@ -118,17 +135,15 @@ def _advice(place: Place, good: Side, bad: Side) -> str:
     return f"their merge base is: abprof bisect {common[:10]} {bad.spec}"
 
 
-def _state(place: Place, good: Side, bad: Side, head: Run) -> State:
-    cells = tuple(cell for cell in head.cells if cell.kernel and not cell.skip)
+def _state(place: Place, good: Side, bad: Side, head: Run, epoch: float) -> State:
+    """`epoch`: seconds that one takes."""
+    cells = tuple(cell for cell in head.cells if (cell.kernel or head.command) and not cell.skip)
     if not cells:
         raise AbprofError("no cell can be measured here", where="abprof bisect", advice="abprof list says why")
-    kernels = {cell.id: cell.kernel for cell in cells}
+    kernels = {cell.id: cell.kernel or COMMAND for cell in cells}
     links = repo.between(place.commits, good.commit, bad.commit)
     commits = tuple(dict.fromkeys([good.commit, *(c for link in links for c in (*link.parents, link.commit))]))
-    holds = {
-        kernel: repo.contents(place.commits, commits, keys.folders(package))
-        for kernel, package in place.packages(list(dict.fromkeys(kernels.values()))).items()
-    }
+    holds = {kernel: repo.contents(place.commits, commits, folders) for kernel, folders in _inputs(place, kernels)}
     by_commit = {link.commit: link for link in links}
     histories = {kernel: History(good.commit, by_commit, held) for kernel, held in holds.items()}
     asked = {field.name: getattr(place.config, field.name) for field in msgspec.structs.fields(Asked)}
@@ -144,13 +159,22 @@ def _state(place: Place, good: Side, bad: Side, head: Run) -> State:
         links=links,
         holds=holds,
         planned=work.planned(histories, bad.commit),
-        step_seconds=stats.LOOKS[0] * epoch_seconds(head, peers=False)[1],
+        step_seconds=stats.LOOKS[0] * epoch,
     )
+
+
+def _inputs(place: Place, kernels: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What may change a cell's time: its kernel package's folders; of a command, which may run anything, the whole tree."""
+    if place.config.command:
+        yield COMMAND, ("",)
+        return
+    for kernel, package in place.packages(list(dict.fromkeys(kernels.values()))).items():
+        yield kernel, keys.folders(package)
 
 
 def plan(of: State) -> list[str]:
     """What is going to be done, for people."""
-    lines = [f"{len(of.links)} commits from {name(of, of.good)} to {name(of, of.bad)}"]
+    lines = [f"{len(of.links)} commits from {name(of, of.good)} to {name(of, of.bad)}", *weaker(of)]
     for kernel in dict.fromkeys(of.kernels.values()):
         history = work.history(of, kernel)
         path = history.path(of.good, of.bad)

@@ -25,6 +25,7 @@ class Asked(Record, frozen=True, kw_only=True):
 
     repo: str
     workloads_from: str
+    command: tuple[str, ...] = ()  # that times itself, in the place of workloads
     preset: str = ""
     device: tuple[str, ...] = ()
     python: dict[str, str] = {}
@@ -43,7 +44,7 @@ class Asked(Record, frozen=True, kw_only=True):
 
     def config(self, base: str, commit: str, cells: Sequence[str], runs_dir: Path) -> Config:
         """The run of one step: these cells of a commit against another."""
-        workloads = tuple(dict.fromkeys(id_parts(cell)[0] for cell in cells))
+        workloads = () if self.command else tuple(dict.fromkeys(id_parts(cell)[0] for cell in cells))
         return Config(
             **msgspec.structs.asdict(self),
             specs=(base, commit),

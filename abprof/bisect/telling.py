@@ -5,6 +5,7 @@ from __future__ import annotations
 from abprof import stats
 from abprof.bisect.search import Answer, Finding
 from abprof.bisect.state import Given, State
+from abprof.guarantees import in_one_line
 
 _SAID = {"below": "no", "above": "yes", "between": "yes, though not by the whole", "unclear": "unclear"}
 _NAMED = 12  # commits of a range that are named
@@ -14,6 +15,11 @@ def name(of: State, commit: str) -> str:
     """A commit for people: its first digits, with the first line of its message or how it was asked for."""
     known = of.subject(commit) or of.labels.get(commit, "")
     return f"{commit[:10]} ({known})" if known and known != commit[:10] else commit[:10]
+
+
+def weaker(of: State) -> tuple[str, ...]:
+    """What every step vouches for less, as its run's own pages say it."""
+    return (in_one_line("reported"),) if of.asked.command else ()
 
 
 def asked(given: Given) -> str:

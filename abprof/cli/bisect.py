@@ -13,6 +13,7 @@ from abprof.cli import shared
 from abprof.cli.completion import refs as complete_refs
 from abprof.cli.given import given
 from abprof.cli.guard import while_read
+from abprof.cli.program import BeforeProgram, program, refuse_beside
 from abprof.cli.shared import MEASURING, OUTPUT, PLACE
 from abprof.errors import AbprofError, Exit
 
@@ -26,7 +27,7 @@ _BESIDE_RUN = {"from_run", "repo", "budget", "runs_dir", "no_wait", "dry_run", "
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("bisect", help=bisect.__doc__, short_help="Which commit made it slower.")(bisect)
+    app.command("bisect", help=bisect.__doc__, cls=BeforeProgram, short_help="Which commit made it slower.")(bisect)
 
 
 def bisect(
@@ -75,10 +76,16 @@ def bisect(
     Commits that do not build are passed over, more than one culprit is found, and what stays unclear is told as a range of
     commits. Exit codes: 0 found, or nothing is slower; 4 not all of it could be decided.
     """
-    options = dict(locals())
+    command = program(ctx)
+    options = {**locals(), "command": command or ()}
     from abprof.view import View
 
     view = View(quiet=quiet, verbose=verbose)
+    if command is not None:
+        if resume or from_run:
+            what = "a bisection goes on as it began" if resume else "that is the run's"
+            raise AbprofError(what, where="--", advice="leave the command out")
+        refuse_beside(ctx, command, "abprof bisect GOOD BAD -- python bench.py", {"dry_run"})
     if resume:
         _nothing_else(ctx, "--resume", _BESIDE_RESUME, "a bisection goes on as it began")
         return _resume(ctx, options, view)
@@ -137,7 +144,11 @@ def _go_on(begun: State, folder: Path, options: Mapping[str, Any], view: View) -
         view.warn(f"abprof bisect --resume {folder} goes on from the last step that was finished")
         raise
     with while_read():
-        print(_as_json(done, folder) if options["json"] else "\n".join([*pages.lines(done), *telling.result(done)]))
+        print(
+            _as_json(done, folder)
+            if options["json"]
+            else "\n".join([*pages.lines(done), *telling.weaker(done), *telling.result(done)])
+        )
     view.say(f"kept in {folder}: report.html, report.md, bisect.json, steps/")
     return Exit.OK if telling.decided(done) else Exit.UNTRUSTED
 
@@ -169,6 +180,8 @@ def _show_plan(planned: State, lines: list[str], *, json: bool) -> int:
 def _as_json(done: State, folder: Path) -> str:
     import msgspec
 
+    from abprof.bisect import telling
+
     loose = msgspec.to_builtins(done)
     shown = {name: loose[name] for name in ("culprits", "steps", "found", "status")}
-    return msgspec.json.encode({**shown, "bisect_dir": str(folder)}).decode()
+    return msgspec.json.encode({**shown, "weaker": telling.weaker(done), "bisect_dir": str(folder)}).decode()

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from typer.core import TyperCommand
 
+from abprof.cli.given import given
+from abprof.errors import AbprofError
+
 _PROGRAM = "abprof.program"  # in the context
+_OF_WORKLOADS = {
+    "watch",
+    "kernels",
+    "workloads",
+    "workloads_from",
+    "preset",
+    "set_",
+    "cell",
+    "peers",
+    "peer",
+    "python",
+    "protocol",
+    "sustained",
+    "probe",
+    "allow_wrong",
+    "autotune",
+    "check",
+    "rebuild",
+    "dry_run",
+    "resume",
+}
 
 
 class BeforeProgram(TyperCommand):
@@ -28,3 +53,12 @@ def program(ctx: Any) -> list[str] | None:
     """What stands behind the `--`; None without one."""
     found: list[str] | None = ctx.meta[_PROGRAM]
     return found
+
+
+def refuse_beside(ctx: Any, program: list[str], example: str, allowed: Collection[str] = ()) -> None:
+    """Raises AbprofError for an option that only workloads follow, and for no command at all."""
+    if not program:
+        raise AbprofError("there is no command", where="--", advice=example)
+    for name, option in given(ctx).items():
+        if name in _OF_WORKLOADS and name not in allowed:
+            raise AbprofError("goes with workloads, not with a command", where=option, advice="leave it out")

@@ -14,7 +14,7 @@ from abprof.cli import shared
 from abprof.cli.completion import refs as complete_refs
 from abprof.cli.given import given
 from abprof.cli.guard import while_read
-from abprof.cli.program import BeforeProgram, program
+from abprof.cli.program import BeforeProgram, program, refuse_beside
 from abprof.cli.shared import PLACE, Many
 from abprof.cli.variables import FromEnvironment, as_given
 from abprof.errors import AbprofError, Exit
@@ -35,27 +35,6 @@ _BESIDE_RESUME = {
 }
 
 _NOT_WATCHED = {"epochs", "precision", "probe", "protocol", "sustained", "fail_on", "all_", "json", "dry_run"}
-_OF_WORKLOADS = {
-    "watch",
-    "kernels",
-    "workloads",
-    "workloads_from",
-    "preset",
-    "set_",
-    "cell",
-    "peers",
-    "peer",
-    "python",
-    "protocol",
-    "sustained",
-    "probe",
-    "allow_wrong",
-    "autotune",
-    "check",
-    "rebuild",
-    "dry_run",
-    "resume",
-}
 
 
 def register(app: typer.Typer) -> None:
@@ -158,7 +137,7 @@ def _run(ctx: typer.Context, options: Mapping[str, Any]) -> int:
         raise AbprofError("which refs?", advice="abprof BASE TARGET, or abprof run REF for one branch alone")
     command = program(ctx)
     if command is not None:
-        _refuse_beside_command(ctx, command)
+        refuse_beside(ctx, command, "abprof BASE TARGET -- python bench.py")
     config = config_from({**options, "command": command or ()}, sys.argv[1:])
     view = View(quiet=options["quiet"], verbose=options["verbose"])
     if options["watch"]:
@@ -209,15 +188,6 @@ def _refuse_beside_resume(ctx: typer.Context) -> None:
             beside = ", ".join(name for name in _BESIDE_RESUME.values() if name)
             advice = f"beside --resume go {beside}"
             raise AbprofError("an interrupted run goes on as it began", where=option, advice=advice)
-
-
-def _refuse_beside_command(ctx: typer.Context, command: list[str]) -> None:
-    """Raises AbprofError for an option that only workloads follow, and for no command at all."""
-    if not command:
-        raise AbprofError("there is no command", where="--", advice="abprof BASE TARGET -- python bench.py")
-    for name, option in given(ctx).items():
-        if name in _OF_WORKLOADS:
-            raise AbprofError("goes with workloads, not with a command", where=option, advice="leave it out")
 
 
 def show(finished: Run, folder: Path, *, json: bool, everything: bool) -> int:

@@ -169,6 +169,7 @@ def write(folder: Path, of: State) -> None:
             of=of,
             ends=[telling.name(of, commit) for commit in (of.good, of.bad)],
             result=telling.result(of) if of.status == "complete" else [],
+            weaker=telling.weaker(of),
             graphs=graphs(of),
             picture=picture,
             name=lambda commit: telling.name(of, commit),

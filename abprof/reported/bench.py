@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -53,14 +53,15 @@ def ready(place: Place, trees: Sequence[Checkout], logs: Path, view: View, again
     notes = (*place.notes, *_unlike(trees, command.argv), *not_contained)
     for line in notes:
         view.say(line)
-    for stand in stands.values():
-        _build(stand, command, logs, place.config.build_timeout, view)
+    stands = {side: _built(stand, command, logs, place.config.build_timeout, view) for side, stand in stands.items()}
     first = {side: _first(stand, logs, place.config.timeout, view) for side, stand in stands.items()}
     if all(ended.status != "ok" for ended in first.values()):
         side, ended = next(iter(first.items()))
+        if ended.status == "build_failed":
+            raise AbprofError(ended.reason, where=f"the build of {side}", advice="abprof.toml [command] names it")
         where = f"{Path(command.argv[0]).name} on {side}"
         raise AbprofError(ended.reason, where=where, advice="docs/ADOPT.md says what a command prints")
-    cells = again.cells if again else plan.select(_cells(first), place.config.only)
+    cells = again.cells if again else _chosen(place, _cells(first))
     arms = _arms(place, cells)
     known = again.run.arms if again else ()  # a quick run had no controls, and its rerun may have
     every = tuple({arm.id: arm for arm in (*known, *(arm for row in arms.values() for arm in row))}.values())
@@ -128,10 +129,10 @@ def _unlike(trees: Sequence[Checkout], argv: Sequence[str]) -> list[str]:
     return lines
 
 
-def _build(stand: Stand, command: Command, logs: Path, timeout: float, view: View) -> None:
-    """The build of abprof.toml, in this side's worktree. Raises AbprofError: without it nothing could be compared."""
+def _built(stand: Stand, command: Command, logs: Path, timeout: float, view: View) -> Stand:
+    """With the build of abprof.toml done in this side's worktree, or with why it failed: nothing is run there then."""
     if not command.build:
-        return
+        return stand
     places = {"worktree": str(stand.cwd), "side": stand.side, "build_dir": _build_dir(stand)}
     argv, to = filled(command.build, places), log(logs, stand.side)
     view.say(f"{stand.side}: building")
@@ -141,10 +142,10 @@ def _build(stand: Stand, command: Command, logs: Path, timeout: float, view: Vie
         why = f"exit code {code}" if code else ""
     except WorkerDied as died:
         why = died.reason
-    if why:
-        said = to.read_text(errors="replace").strip().splitlines() if to.exists() else []
-        what = f"{why}{f': {said[-1]}' if said else ''}"
-        raise AbprofError(what, where=f"the build of {stand.side}", advice="abprof.toml [command] names it")
+    if not why:
+        return stand
+    said = to.read_text(errors="replace").strip().splitlines() if to.exists() else []
+    return replace(stand, unbuilt=f"{why}{f': {said[-1]}' if said else ''}")
 
 
 def _build_dir(stand: Stand) -> str:
@@ -170,10 +171,18 @@ def _first(stand: Stand, logs: Path, timeout: float, view: View) -> Ended:
 
 def _cells(first: dict[str, Ended]) -> tuple[Cell, ...]:
     """A cell for each name that any side printed, in the order of the first that did."""
-    names = dict.fromkeys(name for ended in first.values() for name in ended.readings.times)
-    return tuple(
-        Cell(id=f"{NAME}/{AXIS}={name}", workload=NAME, kernel="", suite=NAME, params={AXIS: name}) for name in names
-    )
+    return tuple(map(_cell, dict.fromkeys(name for ended in first.values() for name in ended.readings.times)))
+
+
+def _chosen(place: Place, cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
+    """Those that were asked for; by their ids also ones that no side printed this time."""
+    if not place.config.cell:
+        return plan.select(cells, place.config.only)
+    return tuple(_cell(id.removeprefix(_cell("").id)) for id in place.config.cell)
+
+
+def _cell(name: str) -> Cell:
+    return Cell(id=f"{NAME}/{AXIS}={name}", workload=NAME, kernel="", suite=NAME, params={AXIS: name})
 
 
 def _arms(place: Place, cells: Sequence[Cell]) -> dict[str, tuple[Arm, ...]]:

@@ -25,6 +25,7 @@ class Stand:
     cwd: Path  # the side's worktree
     own: Path  # of its caches and builds
     wall: Wall | None = None  # what it is started behind
+    unbuilt: str = ""  # why its build failed
 
     def started(self, argv: Sequence[str], *, network: bool) -> tuple[Sequence[str], Mapping[str, str]]:
         """A command of this side and its environment; behind the wall it writes to its worktree and its own folder."""
@@ -35,7 +36,7 @@ class Stand:
 
 @dataclass(frozen=True)
 class Ended:
-    """How one process ended. `status` is ok, crash or timeout; `began` and `ended` are time.monotonic_ns()."""
+    """How one process ended. `status` is ok, crash, timeout or build_failed; `began` and `ended` are time.monotonic_ns()."""
 
     status: Status
     reason: str
@@ -50,6 +51,9 @@ class Ended:
 
 def run(stand: Stand, heading: str, log: Path, timeout: float) -> Ended:
     """Run the command to its end. What goes wrong is an outcome, in one line; all that it said is in `log`."""
+    if stand.unbuilt:
+        now = time.monotonic_ns()
+        return Ended("build_failed", stand.unbuilt, Readings({}), now, now)
     _note(log, f"== {heading}\n")
     out = log.with_suffix(".out")
     out.unlink(missing_ok=True)
