@@ -29,6 +29,7 @@ def run_of(*slower: str, **setup: Any) -> Any:
         side=SIDES.__getitem__,
         machine=SimpleNamespace(uuid="", kind="simulated"),
         setup=SimpleNamespace(**known),
+        command=None,
         settings=SimpleNamespace(threshold=2.0, thresholds=(("*/n=1", 4.0),), margin=1.0, seed=3),
     )
 
