@@ -13,7 +13,8 @@ from typing import Literal
 import msgspec
 
 from abprof import contain, devices, paths, proc
-from abprof.config import Config, File, file_above
+from abprof.abprof_toml import File, file_above
+from abprof.config import Config
 from abprof.errors import AbprofError, Exit
 from abprof.model import Record
 from abprof.ncu import tool as ncu_tool

@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 
 from abprof import devices, paths, proc, repo
+from abprof.abprof_toml import File, read_file
 from abprof.build import exists
-from abprof.config import Config, File, read_file
+from abprof.config import Config
 from abprof.model import Workload
 from abprof.survey import Survey, find_workloads, survey
 from abprof.workshop import alone

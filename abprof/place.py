@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from abprof import devices, dists, names, paths, proc, repo, waivers
-from abprof.config import Config, File, parse_file, read_file
+from abprof.abprof_toml import File, parse_file, read_file
+from abprof.config import Config
 from abprof.errors import AbprofError
 from abprof.model import Package, Side, Waiver
 from abprof.ncu import tool

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from abprof import contain, environment, wire
-from abprof.config import Config, File, worker_argv
+from abprof.abprof_toml import File
+from abprof.config import Config, worker_argv
 from abprof.contain import Wall
 from abprof.errors import AbprofError
 from abprof.harness import install

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from abprof.config import Config, File, parse_file, percent, read_file, seconds, worker_argv
+from abprof.abprof_toml import File, parse_file, read_file
+from abprof.config import Config, worker_argv
 from abprof.errors import AbprofError
 from abprof.model import Package
+from abprof.quantities import percent, seconds
 
 GOOD = """
 schema = 1

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 import typer
 
+from abprof.abprof_toml import CommandEntry, Defaults, Environment, File, PackageEntry, Threshold, parse_file
 from abprof.cli import app
-from abprof.config import CommandEntry, Defaults, Environment, File, PackageEntry, Threshold, parse_file
 from abprof.errors import AbprofError, Exit
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Scenario, Time, Workload

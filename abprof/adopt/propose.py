@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
+from abprof.abprof_toml import PackageEntry
 from abprof.adopt.arguments import Called, called
 from abprof.adopt.facts import Candidate, Found, Module
-from abprof.config import PackageEntry
 from abprof.model import Record
 
 _BUILD_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "MANIFEST.in")

@@ -8,11 +8,11 @@ from string import Template
 
 import msgspec
 
+from abprof.abprof_toml import File, parse_file
 from abprof.adopt import look, texts
 from abprof.adopt.facts import Candidate, Found
 from abprof.adopt.propose import Proposal, place_of, propose
 from abprof.bundled import bundled
-from abprof.config import File, parse_file
 from abprof.errors import AbprofError
 from abprof.model import Record
 

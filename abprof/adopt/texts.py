@@ -9,11 +9,11 @@ import textwrap
 from collections.abc import Sequence
 from string import Template
 
+from abprof.abprof_toml import PackageEntry
 from abprof.adopt.arguments import Argument, Called, unused
 from abprof.adopt.propose import Proposal
 from abprof.adopt.sizes import scaled, sizes
 from abprof.bundled import bundled
-from abprof.config import PackageEntry
 
 _UNJUDGED = """
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import typer
 
+from abprof.abprof_toml import File, place, read_file
 from abprof.adopt import look, scaffold, source
 from abprof.adopt.facts import Candidate, Found
 from abprof.adopt.scaffold import Made
-from abprof.config import File, place, read_file
 from abprof.errors import AbprofError
 
 _SHOWN = 9  # choices that fit a screen

@@ -54,7 +54,8 @@ def selfcheck(
 
     from abprof import selfcheck as check
     from abprof.cli.guard import while_read
-    from abprof.config import Config, seconds
+    from abprof.config import Config
+    from abprof.quantities import seconds
     from abprof.view import View
 
     config = Config(

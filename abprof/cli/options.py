@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from abprof.config import Config, percent, seconds
+from abprof.config import Config
 from abprof.errors import AbprofError
 from abprof.plan import id_parts
 from abprof.probes import KNOWN
+from abprof.quantities import percent, seconds
 
 _FAIL_ON = ("slower", "broken", "unclear", "never")
 

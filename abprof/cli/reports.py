@@ -132,7 +132,7 @@ def rerun(
     """Measure cells of a run again, in fresh epochs: results are added, never replaced."""
     from abprof import session
     from abprof.cli.run import show
-    from abprof.config import seconds
+    from abprof.quantities import seconds
     from abprof.view import View
 
     view = View(quiet=quiet, verbose=verbose)
@@ -147,7 +147,7 @@ def compare_csv(
     threshold: Annotated[str, typer.Option(metavar="PCT", help="Warn beyond this.")] = "1.5",
 ) -> int:
     """Compare two profile CSVs that exist, of dense or block-sparse runs, by the original scripts' formula."""
-    from abprof.config import percent
+    from abprof.quantities import percent
     from abprof.report import compare_csv as comparing
 
     sys.stdout.write(

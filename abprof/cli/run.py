@@ -167,7 +167,7 @@ def _watch(ctx: typer.Context, config: Config, view: View) -> int:
 
 def _resume(ctx: typer.Context, options: Mapping[str, Any]) -> int:
     from abprof import session
-    from abprof.config import seconds
+    from abprof.quantities import seconds
     from abprof.view import View
 
     if options["refs"]:

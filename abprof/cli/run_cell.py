@@ -45,7 +45,8 @@ def run_cell(
     first; then warm-ups and runs, on a GPU each in the NVTX range `abprof_call`. No output is checked.
     """
     from abprof.cli.options import choice
-    from abprof.config import Config, seconds
+    from abprof.config import Config
+    from abprof.quantities import seconds
     from abprof.run_cell import Wanted, run
     from abprof.view import View
 

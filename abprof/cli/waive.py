@@ -30,8 +30,8 @@ def waive(
     `slower`; it counts as nothing to act on while it is within the accepted change and the date.
     """
     from abprof import runfolder, waivers
-    from abprof.config import percent
     from abprof.model import Waiver
+    from abprof.quantities import percent
 
     made = Waiver(cells=cells, most_pct=percent(most, "--most"), reason=reason, owner=owner, expires=_day(until))
     path = _root(Path(repo)) / waivers.FILE

@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from abprof import paths, proc
-from abprof.config import Config, File
+from abprof.abprof_toml import File
+from abprof.config import Config
 from abprof.place import Place
 from abprof.workshop import command
 

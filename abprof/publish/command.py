@@ -126,7 +126,7 @@ def allowed(
 
 
 def _too_long(asked: Asked, may: Rights) -> bool:
-    from abprof.config import seconds
+    from abprof.quantities import seconds
 
     longest = seconds(may.longest_budget, "longest_budget")
     return "budget" in asked.options and seconds(asked.options["budget"], "budget") > longest

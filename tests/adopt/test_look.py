@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from abprof.abprof_toml import parse_file
 from abprof.adopt import look, scaffold, source, texts
 from abprof.adopt.facts import Candidate, Found
 from abprof.adopt.propose import Proposal, propose
-from abprof.config import parse_file
 from abprof.errors import AbprofError
 from tests.adopt.repositories import EXTENSION, ROWS, SINGLE, TRITON
 

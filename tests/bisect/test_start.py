@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from abprof.abprof_toml import File, Threshold
 from abprof.bisect import start
-from abprof.config import Config, File, Threshold
+from abprof.config import Config
 from abprof.errors import AbprofError
 
 SIDES = {
