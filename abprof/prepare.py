@@ -1,9 +1,8 @@
-"""From a place to a ground that can be measured on: plan the cells, build the kernels, decide who takes turns."""
+"""From a place to a plan and its builds: ask the workloads, lay out the cells, build the kernels."""
 
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,18 +10,16 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import build, contain, environment, evidence, plan, rerun
+from abprof import build, contain, environment
 from abprof.builder import Job
 from abprof.errors import AbprofError
-from abprof.measure import Ground, unmeasured
-from abprof.model import SCHEMA, Arm, Build, Cell, Checkout, Observation, Outcome, Package, Run, Setup, Toolchain
+from abprof.judges import root_of, workloads_differ, workloads_folder
+from abprof.model import SCHEMA, Build, Cell, Checkout, Observation, Package, Run, Setup, Toolchain
 from abprof.place import Place, forbidden, sources, toolchain
-from abprof.record import Record
 from abprof.repo import Repository
 from abprof.survey import (
     Survey,
     ceilings,
-    content,
     copy_workloads,
     find_workloads,
     known,
@@ -33,8 +30,6 @@ from abprof.survey import (
 from abprof.untouched import Watch, elsewhere, inputs_of
 from abprof.view import View
 from abprof.workshop import Workshop, alone, command, surroundings, wall_for
-
-_KEPT_AS_CONTROLS = 3  # identical-code cells that are measured all the same, at random
 
 
 @dataclass(frozen=True)
@@ -67,7 +62,7 @@ def make_plan(
     beside = Path(trees[0].path).parent  # this run's own folder: what is put here goes with the worktrees
     source = workloads_folder(place, trees, again.run.workloads_from if again else "")
     files = find_workloads(source, config.workloads)
-    root = _root_of(place, trees, source)
+    root = root_of(place, trees, source)
     digest = copy_workloads(source, beside / "workloads", {name: root / name for name in place.file.benchmarks})
     files = {name: beside / "workloads" / file.name for name, file in files.items()}
     env, withheld = surroundings(config, place.cache)
@@ -75,7 +70,8 @@ def make_plan(
     (beside / "caches").mkdir()
     workers = {checkout.side.id: command(config, checkout.side.id, place.cache) for checkout in trees}
     device = place.device
-    asked = alone(config, place.cache, device.worker, beside, log=logs / "survey.log")
+    log = logs / "survey.log"
+    asked = alone(config, place.cache, device.worker, beside, log=log)
     try:
         if again:
             found = known(asked, files, digest, again.run, again.cells, device=device.worker, timeout=config.timeout)
@@ -88,13 +84,7 @@ def make_plan(
         asked.stop()
     wall, not_contained = wall_for(config, place.cache, device.worker, beside)
     mine = toolchain(found.ready.versions, found.ready.facts, device.kind, env)
-    chains = {workers["base"]: Toolchain(versions=mine, packages=installed)}
-    for side, argv in workers.items():
-        if argv not in chains:
-            other = alone(config, place.cache, device.worker, beside, side=side, log=logs / "survey.log")
-            ready, installed = who_is(other, device.worker, config.timeout)
-            theirs = toolchain(ready.versions, ready.facts, device.kind, env)
-            chains[argv] = Toolchain(versions=theirs, packages=installed)
+    chains = _toolchains(place, workers, Toolchain(versions=mine, packages=installed), env, beside, log)
     shop = Workshop(
         cache=place.cache,
         logs=logs,
@@ -105,7 +95,7 @@ def make_plan(
         forbidden=forbidden(place),
         sources=sources(place),
         workloads={name: str(file) for name, file in files.items()},
-        toolchain={side: chains[argv].versions for side, argv in workers.items()},
+        toolchain={side: chain.versions for side, chain in chains.items()},
         timeout=config.timeout,
         build_timeout=config.build_timeout,
         named=frozenset({*place.file.environment.set, *place.file.environment.allow}),
@@ -122,10 +112,25 @@ def make_plan(
     head = again.run if again else _head(place, found, f"{source} sha256:{digest}", shown, withheld, setup)
     head = msgspec.structs.replace(head, notes=tuple(dict.fromkeys((*head.notes, *not_contained))))
     head = msgspec.structs.replace(head, setup=_all_behind(head.setup, setup.wall))
-    by_side = {side: chains[argv] for side, argv in workers.items()}
-    head = msgspec.structs.replace(head, ceilings=best, toolchains=head.toolchains or by_side)
+    head = msgspec.structs.replace(head, ceilings=best, toolchains=head.toolchains or chains)
     kernels = list(dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel))
     return Plan(shop, found, place.packages(kernels), {c.side.id: c for c in trees}, head)
+
+
+def _toolchains(
+    place: Place, workers: Mapping[str, tuple[str, ...]], base: Toolchain, env: dict[str, str], beside: Path, log: Path
+) -> dict[str, Toolchain]:
+    """Side -> toolchain. Each interpreter but base's, which is known, is asked once."""
+    config, device = place.config, place.device
+    by_worker = {workers["base"]: base}
+    for side, argv in workers.items():
+        if argv not in by_worker:
+            ready, installed = who_is(
+                alone(config, place.cache, device.worker, beside, side=side, log=log), device.worker, config.timeout
+            )
+            versions = toolchain(ready.versions, ready.facts, device.kind, env)
+            by_worker[argv] = Toolchain(versions=versions, packages=installed)
+    return {side: by_worker[argv] for side, argv in workers.items()}
 
 
 def _setup(place: Place, workers: Mapping[str, Sequence[str]], wall: contain.Wall | None) -> Setup:
@@ -185,51 +190,6 @@ def broken_workloads(ready: Plan) -> tuple[Observation, ...]:
     )
 
 
-def workloads_folder(place: Place, trees: Sequence[Checkout], recorded: str = "") -> Path:
-    """Where the judge comes from: the working tree, or --workloads-from. With CI set it is base's commit, like
-    abprof.toml, so that a pull request does not bring its own judge; one that lies beside the repository is in no commit,
-    and stays where it is.
-
-    It may be a file, where one workload alone was asked for by its path.
-    A run that is gone on with takes the folder that judged it (`recorded`, its "PATH sha256:HEX"). Where that was a
-    worktree which is gone, it is the one of the new worktrees that holds the same. Raises AbprofError.
-    """
-    name = place.file.workloads or "workloads"
-    own = Path(os.path.normpath(place.root / name))
-    in_commits = own.is_relative_to(place.root) and place.sides[0].kind != "dist"
-    in_ci = "base" if os.environ.get("CI") and in_commits else ""
-    wanted = place.config.workloads_from or in_ci
-    by_side = {checkout.side.id: Path(checkout.path) / name for checkout in trees}
-    folder = by_side.get(wanted) or (Path(wanted) if wanted else own)
-    before, _, digest = recorded.rpartition(" sha256:")
-    if digest and Path(before).exists():
-        folder = Path(before)
-    elif digest:
-        places = (folder, *by_side.values())
-        folder = next((path for path in places if path.is_dir() and content(path) == digest), folder)
-    if not folder.exists():
-        advice = "put them there, name a folder in abprof.toml (docs/CONFIG.md), or give their path to --workloads"
-        raise AbprofError("no workloads: there is no such folder", where=str(folder), advice=advice)
-    return folder
-
-
-def _root_of(place: Place, trees: Sequence[Checkout], source: Path) -> Path:
-    """The tree that the workloads are of: what they wrap comes from there too."""
-    return next((Path(tree.path) for tree in trees if source.is_relative_to(tree.path)), place.root)
-
-
-def workloads_differ(place: Place, trees: Sequence[Checkout], source: Path) -> list[str]:
-    """A line for each side whose own workloads are not those that judge."""
-    name = place.file.workloads or "workloads"
-    mine = content(source)
-    lines = []
-    for checkout in trees:
-        folder = Path(checkout.path) / name
-        if folder.is_dir() and content(folder) != mine:
-            lines.append(f"{checkout.side.label}'s own {name}/ differs from the one that judges, {source}")
-    return lines
-
-
 def watched(place: Place, ready: Plan) -> Watch:
     """Looks at what code under test must not write to, from now on; where it may be a stranger's and nothing contains it, at
     other places too."""
@@ -276,63 +236,3 @@ def _some_side(builds: Sequence[Build]) -> None:
         raise AbprofError(
             f"no side has a kernel package {names}: {where}", advice="name its folder in abprof.toml (docs/CONFIG.md)"
         )
-
-
-# ---------------------------------------------------------------- who takes turns
-
-
-def lay_ground(place: Place, ready: Plan, builds: tuple[Build, ...], record: Record) -> Ground:
-    """Arms of every cell; cells that need no measuring are recorded at once; the head is complete and written."""
-    cells, sides = ready.survey.cells, place.sides
-    same = _identical_cells(ready, builds)
-    rng = random.Random(place.config.seed)
-    everything = place.config.all or evidence.same_code(ready.head)
-    measured_all_the_same = same if everything else set(rng.sample(sorted(same), min(len(same), _KEPT_AS_CONTROLS)))
-    candidates = [c for c in cells if c.kernel and (c.id not in same or c.id in measured_all_the_same)]
-    with_control = set() if len(sides) == 1 or place.config.quick else plan.controls(candidates, measured_all_the_same)
-    loads = {load.name: load for load in ready.survey.workloads}
-    arms = {
-        cell.id: plan.arms(
-            loads[cell.workload], sides, builds, control=cell.id in with_control, peers=not place.config.no_peers
-        )
-        for cell in cells
-    }
-    every = tuple({arm.id: arm for arm in (*record.head.arms, *(arm for row in arms.values() for arm in row))}.values())
-    record.start(rerun.same_builds(record.head, builds, place.cache / "builds"), arms=every)
-    for cell in cells:
-        outcomes = _known(cell, arms[cell.id], ready.survey, same - measured_all_the_same)
-        if outcomes and not any(block.cell == cell.id for block in record.blocks):
-            record.add(unmeasured(cell, arms[cell.id], outcomes))
-    return Ground(
-        shop=ready.shop,
-        device=place.device,
-        run=record.head,
-        checkouts=ready.checkouts,
-        packages=ready.packages,
-        arms=arms,
-        timeout=place.config.timeout,
-        identical=frozenset(measured_all_the_same),
-    )
-
-
-def _identical_cells(ready: Plan, builds: Sequence[Build]) -> set[str]:
-    """Cells whose kernels load the same bytes on every side, by the same toolchain."""
-    chains = ready.shop.toolchain
-    lies = {
-        name: {id: package.of(checkout.side) for id, checkout in ready.checkouts.items()}
-        for name, package in ready.packages.items()
-    }
-    same = {name for name, packages in lies.items() if build.identical(builds, packages, chains)}
-    return {cell.id for cell in ready.survey.cells if cell.kernel in same}
-
-
-def _known(cell: Cell, arms: Sequence[Arm], found: Survey, same: set[str]) -> dict[str, Outcome]:
-    """Outcomes that are known without measuring."""
-    if cell.id in found.broken:
-        failure = found.broken[cell.id]
-        return {arm.id: Outcome(status=failure.status, reason=failure.reason, log=failure.log) for arm in arms}
-    if cell.skip:
-        return {arm.id: Outcome(status="unsupported", reason=cell.skip) for arm in arms}
-    if cell.id in same:
-        return {arm.id: Outcome(status="identical") for arm in arms if not arm.peer}
-    return {}

@@ -14,12 +14,13 @@ from abprof import proc, report, rerun, runfolder
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.config import Config
 from abprof.errors import AbprofError
+from abprof.ground import lay_ground
 from abprof.measure import Ground
 from abprof.model import Arm, Cell, Profile, Run
 from abprof.ncu import tool
 from abprof.ncu.capture import Order, captured
 from abprof.place import Place
-from abprof.prepare import Again, Plan, build_kernels, lay_ground, make_plan
+from abprof.prepare import Again, Plan, build_kernels, make_plan
 from abprof.probes.after import subjects
 from abprof.record import Record
 from abprof.repo import leases

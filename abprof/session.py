@@ -17,11 +17,12 @@ from abprof.cleaning import BUILDS_IN_USE
 from abprof.code.reader import Reader
 from abprof.config import Config
 from abprof.errors import AbprofError
+from abprof.ground import lay_ground
 from abprof.lease import lease
 from abprof.measure import Ground, epochs
 from abprof.model import Block, Checkout, Run
 from abprof.place import Place, look_around
-from abprof.prepare import Again, Plan, broken_workloads, build_kernels, lay_ground, make_plan, watched
+from abprof.prepare import Again, Plan, broken_workloads, build_kernels, make_plan, watched
 from abprof.probes.after import probed
 from abprof.record import Record, Until, new_folder
 from abprof.repo import leases

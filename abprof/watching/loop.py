@@ -16,10 +16,11 @@ from abprof.allocation import Allocation
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.config import Config
 from abprof.errors import AbprofError
+from abprof.ground import lay_ground
 from abprof.measure import epochs
 from abprof.model import Checkout, Run
 from abprof.place import Place, look_around
-from abprof.prepare import Plan, build_kernels, lay_ground, make_plan
+from abprof.prepare import Plan, build_kernels, make_plan
 from abprof.record import Record
 from abprof.relay import Relay
 from abprof.repo import leases
