@@ -18,6 +18,8 @@ from abprof import proc
 from abprof.errors import AbprofError
 
 ADVICE = "install bubblewrap (bwrap) and allow user namespaces, or --contain never"
+# What a profiler counts, it counts with rights that a wall takes away.
+NOT_FOREGROUND = "{} is started by or for a profiler, outside of the wall: it may write what the user may"
 # The devices of a GPU. All others (disks!) are not there.
 _GPUS = ("nvidia*", "nvidia-caps", "nvidia-caps-imex-channels", "dri", "kfd")
 # Of the home folder: what holds keys and tokens.
@@ -146,6 +148,18 @@ def chosen(asked: str, environment: str) -> tuple[Wall | None, str]:
         if asked == "always":
             raise AbprofError(str(refused), where="--contain always", advice=ADVICE) from None
         return None, str(refused)
+
+
+def refuse_foreground(asked: str, what: str) -> None:
+    """Raises AbprofError where a wall was demanded for `what`, which is never behind one."""
+    if asked == "always":
+        advice = "leave one of the two out: --contain auto contains what it can, and says what it does not"
+        raise AbprofError(NOT_FOREGROUND.format(what), where="--contain always", advice=advice)
+
+
+def foreground_notes(wall: Wall | None, what: str) -> tuple[str, ...]:
+    """A line where a run stands behind a wall, and `what` does not."""
+    return (f"not contained: {NOT_FOREGROUND.format(what)}",) if wall is not None else ()
 
 
 def _everything() -> list[str]:

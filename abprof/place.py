@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from abprof import devices, dists, names, paths, proc, repo, waivers
+from abprof import contain, devices, dists, names, paths, proc, repo, waivers
 from abprof.abprof_toml import File, parse_file, read_file
 from abprof.config import Config
 from abprof.errors import AbprofError
@@ -81,6 +81,7 @@ def look_around(config: Config, view: View) -> Place:
         file = _file_at(repository, sides[0])  # should base have moved since it was asked for its kernels' paths
     _known_sides(config, sides)
     if "ncu" in config.probe:
+        contain.refuse_foreground(config.contain, "what --probe ncu looks at")
         tool.find(os.environ)  # after ten minutes of measuring is too late to learn that it is not there
     device = devices.usable(config.device)
     if config.sustained == "always" and device.kind == "cpu":

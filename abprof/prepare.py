@@ -83,6 +83,8 @@ def make_plan(
     finally:
         asked.stop()
     wall, not_contained = wall_for(config, place.cache, device.worker, beside)
+    if "ncu" in config.probe:
+        not_contained += contain.foreground_notes(wall, "what --probe ncu looks at")
     mine = toolchain(found.ready.versions, found.ready.facts, device.kind, env)
     chains = _toolchains(place, workers, Toolchain(versions=mine, packages=installed), env, beside, log)
     shop = Workshop(

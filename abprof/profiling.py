@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import proc, report, rerun, runfolder
+from abprof import contain, proc, report, rerun, runfolder
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.config import Config
 from abprof.errors import AbprofError
@@ -59,10 +59,12 @@ def refs(config: Config, order: Order, view: View) -> Looked:
 
     Raises AbprofError for what the user can mend; nothing is left of a run that ncu refused at once.
     """
+    contain.refuse_foreground(config.contain, "what ncu looks at")
     ncu = tool.find(os.environ)
     config = msgspec.structs.replace(config, all=True)  # same code or not, its counters are asked for
     with begun(config, view) as (place, folder, trees):
         plan = make_plan(place, trees, folder.logs, view, dry=True)
+        _say_uncontained(plan, view)
         settings = msgspec.structs.replace(plan.head.settings, timed=False)
         record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id, settings=settings), [], view)
 
@@ -82,6 +84,11 @@ def refs(config: Config, order: Order, view: View) -> Looked:
         return Looked(record.finish(), folder.path, made, record.interrupted)
 
 
+def _say_uncontained(plan: Plan, view: View) -> None:
+    for line in contain.foreground_notes(plan.shop.wall, "what ncu looks at"):
+        view.say(line)
+
+
 def run(path: Path, only: Sequence[str], repo: str, order: Order, view: View) -> Looked:
     """The cells of a run that changed, or those that `only` says, added to its own folder, of which nothing else changes.
 
@@ -90,6 +97,7 @@ def run(path: Path, only: Sequence[str], repo: str, order: Order, view: View) ->
     ncu = tool.find(os.environ)
     head, blocks, notes = runfolder.read(path)
     rerun.of_workloads(head, str(path))
+    contain.refuse_foreground(head.setup.contain, "what ncu looks at")
     folder = RunFolder(path.parent if path.is_file() else path)
     chosen = rerun.choose(head, only) if only else tuple({s.cell.id: s.cell for s in subjects(head)}.values())
     if not chosen:
@@ -112,6 +120,7 @@ def run(path: Path, only: Sequence[str], repo: str, order: Order, view: View) ->
     ):
         view.attach(folder.path / "output.txt")
         plan = make_plan(place, trees, _made(folder.logs / LOGS), view, Again(head, chosen), dry=True)
+        _say_uncontained(plan, view)
         aside = RunFolder(_made(Path(trees[0].path).parent / "look"))  # builds and arms of now are not the run's
         record = Record(aside, plan.head, blocks, view, older=len(blocks))
         for note in notes:

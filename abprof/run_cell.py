@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import conceal, foreground, plan, proc, wire
+from abprof import conceal, contain, foreground, plan, proc, wire
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.config import Config
 from abprof.crew import Post
@@ -40,6 +40,7 @@ def run(config: Config, wanted: Wanted, view: View) -> str:
 
     Raises AbprofError for a cell, ref, variant or peer that is not there, and for a call that fails.
     """
+    contain.refuse_foreground(config.contain, "the cell of run-cell")
     place = look_around(_narrowed(config, wanted), view)
     with (
         signals(),
@@ -50,6 +51,8 @@ def run(config: Config, wanted: Wanted, view: View) -> str:
     ):
         conceal.withheld(place.file.environment.allow)
         ready = _planned(place.sides[0].label, wanted, lambda: make_plan(place, trees, Path(logs), view, dry=True))
+        for line in contain.foreground_notes(ready.shop.wall, "the cell of run-cell"):
+            view.say(line)
         cell = _cell(ready, wanted)
         with leases.shared(place.cache / BUILDS_IN_USE):
             (build,) = build_kernels(place, ready, view)

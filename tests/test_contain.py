@@ -310,6 +310,28 @@ LETS = (
 )
 
 
+def test_what_a_profiler_starts_is_never_contained_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = fake(tmp_path / "bin", LETS)
+    (tmp_path / "bin" / "ncu").write_text(
+        "#!/bin/sh\necho Nsight Compute Command Line Profiler\necho Version 2025.1.0\n"
+    )
+    (tmp_path / "bin" / "ncu").chmod(0o755)
+    monkeypatch.setenv("PATH", tools, prepend=os.pathsep)
+    lab = Lab(tmp_path, SPEEDS)
+    refused = lab.abprof("main", "fast", "--contain", "always", "--probe", "ncu", "--quick")
+    assert refused.code == 2
+    assert (
+        "--contain always: what --probe ncu looks at is started by or for a profiler, outside of the wall"
+        in refused.err
+    )
+    by_itself = lab.abprof("main", "fast", "--env", "clean", "--probe", "ncu", "--quick")
+    assert by_itself.run.setup.wall == "bubblewrap 9", by_itself.err
+    (said,) = [line for line in by_itself.run.notes if line.startswith("not contained: ")]
+    assert said.startswith("not contained: what --probe ncu looks at")
+
+
 def test_a_run_that_is_gone_on_with_without_a_wall_did_not_stand_behind_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

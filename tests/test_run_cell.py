@@ -115,6 +115,10 @@ def test_a_cell_that_is_not_there(repo: GitRepo, cell: str, said: str) -> None:
         (["main", CELL, "--warmup", "-1"], "--warmup: -1 calls (it is 0 or more)"),
         (["main", CELL, "--peer", "a", "--variant", "b"], "--variant: a peer has no variants"),
         (["nowhere", CELL], "unknown ref 'nowhere'"),
+        (
+            ["main", CELL, "--contain", "always"],
+            "--contain always: the cell of run-cell is started by or for a profiler",
+        ),
         (["main", CELL, "--env", "none"], "--env: 'none' is not one of user, clean"),
     ],
 )
