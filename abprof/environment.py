@@ -26,8 +26,15 @@ _ALLOWED = re.compile(
 _DROPPED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT", "PYTHONSAFEPATH")
 _GIT = re.compile(r"^GIT_")
 # What Nsight Compute and Nsight Systems tell the processes that they look into (seen of version 2025.3).
-_PROFILER = re.compile(r"^(NV_NSIGHT|NV_COMPUTE_PROFILER|NV_TPS|NSYS|QUADD|CUDA_INJECTION|NVTX_INJECTION)")
-_PRELOADED = re.compile(r"TreeLauncher|[Ii]njection|ToolsInjection")
+_PROFILER = re.compile(
+    r"^(NV_NSIGHT|NV_COMPUTE_PROFILER|NV_TPS|NV_CUDA_START_SUSPENDED|NVIDIA_PROCESS_INJECTION|NVIDIA-PROCESS-TRACKING|"
+    r"NSYS|QUADD|CUDA_INJECTION|NVTX_INJECTION)"
+)
+# Lists to which they add parts of their own.
+_ADDED = {
+    "LD_PRELOAD": re.compile(r"TreeLauncher|[Ii]njection|ToolsInjection"),
+    "LD_LIBRARY_PATH": re.compile(r"nsight[-_ ]?(compute|systems)", re.IGNORECASE),
+}
 # Every build has these to itself, under its own folder.
 _CACHES = {
     "TRITON_CACHE_DIR": "triton",
@@ -61,10 +68,10 @@ def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> t
 def parted(name: str, value: str) -> tuple[str, str]:
     """The value's part by which a profiler follows the processes that its program starts (they need it, and no build
     reads it), and the user's own."""
-    if name != "LD_PRELOAD":
+    if name not in _ADDED:
         return (value, "") if _PROFILER.match(name) else ("", value)
-    parts = [part for part in re.split(r"[\s:]+", value) if part]
-    profilers = [part for part in parts if _PRELOADED.search(part)]
+    parts = [part for part in re.split(r"[\s:]+" if name == "LD_PRELOAD" else ":", value) if part]
+    profilers = [part for part in parts if _ADDED[name].search(part)]
     return ":".join(profilers), ":".join(part for part in parts if part not in profilers)
 
 

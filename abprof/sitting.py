@@ -257,7 +257,7 @@ class Sitting:
         seats = [(i, s) for i, s in enumerate(self.seats) if s.takes_turns]
         if not seats:
             return None, []
-        pace = self._pace()
+        pace, begin = self._pace(), time.monotonic()
         rounds: list[list[Turn]] = []
         judged = {i for i, seat in seats if not seat.arm.peer}
         times: list[list[float]] = []
@@ -270,6 +270,7 @@ class Sitting:
                 times.append([value for _, value, _ in row])
                 cycles += [[value * mhz for _, value, mhz in row]] if all(mhz > 0 for *_, mhz in row) else []
             done = turns.settled(times, pace.wanted) or turns.settled(cycles, pace.wanted)
+            done = done or pace.over(len(rounds), time.monotonic() - begin)
             if done or not any(seat.takes_turns for _, seat in seats):
                 break
         return pace, rounds

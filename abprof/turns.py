@@ -31,6 +31,11 @@ class Pace:
     fewest: int = FEWEST  # rounds, however short the budget
     early: bool = False  # re-allocate in the fewest rounds too, whatever it costs
     empties: int = 0  # empty launches timed in each turn (see `levelled`)
+    seconds: float = math.inf  # on the wall: an epoch whose rounds have taken so long has enough of them
+
+    def over(self, rounds: int, seconds: float) -> bool:
+        """Whether so many rounds have taken the epoch's time: whole mirrored pairs, no fewer than the fewest."""
+        return rounds >= self.fewest and rounds % 2 == 0 and seconds >= self.seconds
 
     def moves(self, number: int) -> bool:
         """Whether all arms' inputs are re-allocated before this round (0 is the first: they were just made)."""
@@ -42,7 +47,9 @@ class Pace:
 # CPU a wake-up of the OpenMP pool costs some 50 us.
 _SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
 TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
-# Seconds of turns per arm, cell and epoch. Enough for the median of a round's ratios to be quieter than the epoch.
+# Seconds of turns per arm, cell and epoch. Enough for the median of a round's ratios to be quieter than the epoch. A GPU's
+# short calls take several times as long as their times say (the L2 is flushed before each, launches are timed beside
+# them): there these are seconds on the wall, for what epochs differ by only more epochs can tell (docs/MEASUREMENT.md).
 _SECONDS = {"cuda": 0.35, "cpu": 0.30, "simulated": 0.35}
 _EARLY = 2  # rounds between re-allocations in the fewest: an epoch that is settled by then has seen four placements
 _PHASED = 2e8  # ns of calls under a profiler: the rows wait for them, and long calls do not need many
@@ -84,7 +91,8 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings
     )
     empties = min(calls, _EMPTIES) if kind == "cuda" and calls > 1 else 0
     early = again < _LONG_OPEN and not long
-    return Pace(TIMER[kind], calls, rounds, fresh_every, wanted, rule, fewest, early, empties)
+    seconds = budget / 1e9 if kind == "cuda" else math.inf
+    return Pace(TIMER[kind], calls, rounds, fresh_every, wanted, rule, fewest, early, empties, seconds)
 
 
 def levelled(row: Sequence[Turn]) -> list[Turn]:
@@ -124,7 +132,9 @@ def allotted(pace: Pace, rounds: int, share: float = 1.0) -> Pace:
     """The pace with so many rounds (abprof/allocation.py): even, no fewer than ever, at most four times the usual; where
     the budget affords a `share` only (abprof/budget.py), at most what that leaves."""
     most = 4 * pace.rounds if share >= 1.0 else pace.rounds
-    return dataclasses.replace(pace, rounds=max(pace.fewest, min(rounds + rounds % 2, most)), wanted=0.0)
+    return dataclasses.replace(
+        pace, rounds=max(pace.fewest, min(rounds + rounds % 2, most)), wanted=0.0, seconds=math.inf
+    )
 
 
 def settled(rounds: Sequence[Sequence[float]], wanted: float) -> bool:

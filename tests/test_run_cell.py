@@ -164,7 +164,11 @@ def test_a_profilers_variables_reach_a_worker_and_decide_no_build() -> None:
         "NV_NSIGHT_INJECTION_PORT_BASE": "49152",
         "NVTX_INJECTION64_PATH": "/opt/ncu/libcuda-injection.so",
         "CUDA_INJECTION64_PATH": "/opt/ncu/libcuda-injection.so",
+        "NV_CUDA_START_SUSPENDED": "1",
+        "NVIDIA_PROCESS_INJECTION_XML_TARGET_SETTINGS": "<a/>",
+        "NVIDIA-PROCESS-TRACKING-FILTER": "x",
         "LD_PRELOAD": "/opt/ncu/libInterceptorInjectionTarget.so:/opt/ncu/libTreeLauncherTargetInjection.so",
+        "LD_LIBRARY_PATH": "/opt/nvidia/nsight-compute/2025.3.1/target/linux-desktop-glibc_2_11_3-x64",
     }
     assert environment.clean(theirs, "clean") == (theirs, ())
     assert keys.counted(theirs, (), "") == {}
@@ -175,6 +179,8 @@ def test_a_profilers_variables_reach_a_worker_and_decide_no_build() -> None:
     assert keys.counted(both, (), "") == own
     assert environment.clean(both, "clean") == ({"LD_PRELOAD": theirs["LD_PRELOAD"]}, ("LD_PRELOAD",))
     assert environment.clean(both, "user") == (both, ())
+    libraries = {"LD_LIBRARY_PATH": f"{theirs['LD_LIBRARY_PATH']}:/usr/local/cuda/lib64"}
+    assert keys.counted(libraries, (), "") == {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64"}
 
 
 @pytest.mark.gpu
