@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abprof.history.changes import Change, Trend, find
+from abprof.history.changes import Change, find
 from abprof.history.index import Question, opened
 from abprof.history.series import trends
+from abprof.history.trend import Trend
 from tests.nights import Nights
 from tests.simulations.nights import fleet
 

@@ -19,7 +19,8 @@ import pytest
 
 from abprof.cli import run_command_line
 from abprof.errors import AbprofError, Exit
-from abprof.history.changes import Change, Shift
+from abprof.history.changes import Change
+from abprof.history.fleet import Shift
 from abprof.history.index import Row, opened
 from abprof.history.night import begun
 from abprof.model import Night

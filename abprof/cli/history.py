@@ -14,7 +14,8 @@ import typer
 from abprof.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
-    from abprof.history.changes import Change, Shift
+    from abprof.history.changes import Change
+    from abprof.history.fleet import Shift
     from abprof.history.index import Index, Question
 
 Many = list[str]

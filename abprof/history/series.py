@@ -8,9 +8,9 @@ from itertools import groupby
 
 import numpy as np
 
-from abprof.history.changes import Trend
 from abprof.history.index import Row
 from abprof.history.night import Value
+from abprof.history.trend import Trend
 
 
 def trends(values: Iterable[tuple[Row, Value]]) -> Iterator[Trend]:

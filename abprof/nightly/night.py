@@ -16,7 +16,8 @@ import msgspec
 from abprof import repo, session
 from abprof.config import Config
 from abprof.errors import AbprofError, Exit
-from abprof.history.changes import Change, Shift, find
+from abprof.history.changes import Change, find
+from abprof.history.fleet import Shift
 from abprof.history.index import Index, Question, Row, opened
 from abprof.history.night import begun
 from abprof.history.series import trends

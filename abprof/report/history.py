@@ -9,9 +9,11 @@ from itertools import pairwise
 
 from markupsafe import Markup, escape
 
-from abprof.history.changes import Change, Shift, Trend, find
+from abprof.history.changes import Change, find
+from abprof.history.fleet import Shift
 from abprof.history.index import Index, Question, Row
 from abprof.history.series import trends
+from abprof.history.trend import Trend
 
 from .html import _part
 from .pages import environment

@@ -12,7 +12,9 @@ from itertools import pairwise
 import numpy as np
 from markupsafe import Markup
 
-from abprof.history.changes import Change, Floats, Shift, Trend
+from abprof.history.changes import Change
+from abprof.history.fleet import Shift
+from abprof.history.trend import Floats, Trend
 
 WIDTH, HEIGHT, PAD = 720.0, 96.0, 8.0
 LEAST = 3.0  # per cent up and down: a smaller axis would fill the picture with noise
