@@ -24,7 +24,7 @@ import pytest
 
 from abprof.model import Block, Comparison, Run
 from abprof.runfolder import read
-from tests.tinyrepo import PACKAGE, Done, abprof, tiny_repo
+from tests.tinyrepo import PACKAGE, Done, abprof_afresh, tiny_repo
 
 # A week takes two to three minutes, all of them in the set-up of its first test.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -247,7 +247,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def measured(home: Path, *options: str) -> Week:
     watcher = Watcher(home / "place")
     with watcher.watch():
-        done = abprof("main", "other", *options, *CPU, cwd=home / "repo", home=home)
+        done = abprof_afresh("main", "other", *options, *CPU, cwd=home / "repo", home=home)
         left = living(home)
     run, blocks, _ = read(Path(done.run["run_dir"]))
     return Week(home, done, run, blocks, watcher, left)

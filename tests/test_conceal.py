@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tinyrepo import PACKAGE, abprof, tiny_repo
+from tests.tinyrepo import PACKAGE, abprof_afresh, tiny_repo
 
 ROOT = str(Path(__file__).parents[1])
 SECRETS = {"ABPROF_WEBHOOK_KEY": "sesame", "GITHUB_TOKEN": "ghp_open", "MY_SECRET": "open" * 2000}
@@ -110,6 +110,8 @@ def test_a_package_that_looks_for_the_token_of_its_run_finds_none(tmp_path: Path
     repo = tiny_repo(tmp_path / "repo")
     repo.commit("looks", {"kernels/tiny/__init__.py": LOOKS})
     options = ("--quick", "--device", "cpu", "--no-peers", "--json", "--contain", "never")
-    done = abprof("run", "main", *options, cwd=repo.path, home=tmp_path, GITHUB_TOKEN="PLANTED", MY_API_KEY="PLANTED")
+    done = abprof_afresh(
+        "run", "main", *options, cwd=repo.path, home=tmp_path, GITHUB_TOKEN="PLANTED", MY_API_KEY="PLANTED"
+    )
     log = (Path(done.run["run_dir"]) / "logs" / "worker-base-tiny.log").read_text()
     assert "SECRETS IN []" in log, log

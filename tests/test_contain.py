@@ -20,7 +20,7 @@ from tests.simulated.lab import Lab
 from tests.simulated.planted import load
 from tests.simulated.processes import alive
 from tests.simulated.scenario import Fault, Scenario, Time
-from tests.tinyrepo import PACKAGE, abprof, source, tiny_repo
+from tests.tinyrepo import PACKAGE, abprof_afresh, source, tiny_repo
 from tests.walls import needs_wall, wall
 
 # Tries what hostile code would, and says as JSON what came of it.
@@ -382,7 +382,7 @@ def test_a_target_that_would_spoil_the_base_gets_nowhere(tmp_path: Path) -> None
     spoils = SPOILS.replace("REPO", str(repo.path))
     repo.commit("hostile", {"kernels/tiny/__init__.py": PACKAGE + spoils, "kernels/tiny/tiny.c": source(50)})
     options = ("--quick", "--device", "cpu", "--no-peers", "--json", "--env", "clean", "--check", "outside")
-    done = abprof("main", "hostile", *options, cwd=repo.path, home=tmp_path)
+    done = abprof_afresh("main", "hostile", *options, cwd=repo.path, home=tmp_path)
     assert done.run["setup"]["wall"] == wall().version
     assert done.statuses("base") == done.statuses("target") == {"tiny/n=4096": "ok"}
     log = (Path(done.run["run_dir"]) / "logs" / "worker-target-tiny.log").read_text()

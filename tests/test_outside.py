@@ -15,7 +15,7 @@ from abprof.worker import outputs
 from tests.gitrepo import GitRepo
 from tests.simulated.planted import NewLab, broken, load, new_lab
 from tests.simulated.scenario import Scenario, Time
-from tests.tinyrepo import PACKAGE, Done, abprof, source, tiny_repo
+from tests.tinyrepo import PACKAGE, Done, abprof_afresh, source, tiny_repo
 
 __all__ = ["new_lab"]
 WRONG = source(100).replace("2.0f", "3.0f")
@@ -114,7 +114,7 @@ def compared(tmp_path: Path, files: dict[str, str], *options: str) -> Done:
     repo.branch("other")
     repo.commit("much faster", files)
     asked = ("--device", "cpu", "--no-peers", "--quick", "--json", *options)
-    return abprof("main", "other", *asked, cwd=repo.path, home=tmp_path / "home")
+    return abprof_afresh("main", "other", *asked, cwd=repo.path, home=tmp_path / "home")
 
 
 def told(done: Done) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,13 +49,19 @@ class Slip:
 @pytest.fixture(scope="module")
 def slip(tmp_path_factory: pytest.TempPathFactory) -> Slip:
     home = tmp_path_factory.mktemp("slip")
+    repo = slipped(home)
+    before = fingerprint(repo)
+    done = abprof("main", ".", *CPU, cwd=repo.path, home=home)
+    return Slip(repo, home, done, before, fingerprint(repo))
+
+
+def slipped(home: Path) -> GitRepo:
+    """A repository whose working tree does the work four times over."""
     repo = tiny_repo(home / "repo")
     repo.write({"kernels/tiny/tiny.c": source(100), "staged.txt": "staged\n", "kernels/tiny/new.h": "// not added\n"})
     repo.git("add", "staged.txt")
     repo.write({"kernels/tiny/tiny.c": source(400)})
-    before = fingerprint(repo)
-    done = abprof("main", ".", *CPU, cwd=repo.path, home=home)
-    return Slip(repo, home, done, before, fingerprint(repo))
+    return repo
 
 
 # ---------------------------------------------------------------- the edit, measure, edit loop
@@ -117,22 +124,6 @@ def test_a_report_made_again_says_the_same(slip: Slip) -> None:
     assert (slip.folder / "report.html").exists()
 
 
-@pytest.mark.slow
-def test_rerun_adds_fresh_epochs_and_replaces_nothing(slip: Slip) -> None:
-    """Last in this file to use the fixture's run, which it makes longer."""
-    rounds = slip.folder / "rounds.jsonl"
-    before = rounds.read_bytes()
-    refused = abprof("rerun", str(slip.folder), "--only", "faster", "--json", cwd=slip.repo.path, home=slip.home)
-    assert (refused.code, refused.run["error"]["what"]) == (2, "no cell is faster")
-    done = abprof("rerun", str(slip.folder), "--only", "slower", *CPU[3:], cwd=slip.repo.path, home=slip.home)
-    assert done.verdicts() == {CELL: "slower"}
-    assert rounds.read_bytes().startswith(before)
-    epochs = [json.loads(line)["epoch"] for line in rounds.read_bytes().splitlines()]
-    assert len(epochs) == len(set(epochs)) > before.count(b"\n")
-    (row,) = (row for row in done.run["comparisons"] if row["to"] == "target")
-    assert row["epochs"] == stats.last_look(len(epochs)), "a busy machine's budget may end between two looks"
-
-
 def test_a_rerun_of_other_code_is_refused(slip: Slip) -> None:
     rounds = (slip.folder / "rounds.jsonl").read_bytes()
     slip.repo.write({"kernels/tiny/tiny.c": source(500)})
@@ -148,16 +139,36 @@ def test_a_rerun_of_other_code_is_refused(slip: Slip) -> None:
     assert json.loads((slip.folder / "run.json").read_bytes())["status"] == "complete"
 
 
+@pytest.mark.slow
+def test_rerun_adds_fresh_epochs_and_replaces_nothing(tmp_path: Path) -> None:
+    repo = slipped(tmp_path)
+    first = abprof("main", ".", "--quick", *CPU, cwd=repo.path, home=tmp_path)
+    assert first.verdicts() == {CELL: "unclear"}, "one epoch"
+    rounds = Path(first.run["run_dir"]) / "rounds.jsonl"
+    before = rounds.read_bytes()
+    again = ("rerun", first.run["run_dir"], "--json")
+    refused = abprof(*again, "--only", "faster", cwd=repo.path, home=tmp_path)
+    assert (refused.code, refused.run["error"]["what"]) == (2, "no cell is faster")
+    done = abprof(*again, "--only", "unclear", cwd=repo.path, home=tmp_path)
+    assert done.verdicts() == {CELL: "slower"}
+    assert rounds.read_bytes().startswith(before)
+    epochs = [json.loads(line)["epoch"] for line in rounds.read_bytes().splitlines()]
+    assert len(epochs) == len(set(epochs)) > before.count(b"\n") == 1
+    (row,) = (row for row in done.run["comparisons"] if row["to"] == "target")
+    assert row["epochs"] == stats.last_look(len(epochs)), "a busy machine's budget may end between two looks"
+    assert [build["cached"] for build in done.run["builds"]] == [True, True]
+
+
 # ---------------------------------------------------------------- nothing changed; one branch alone
 
 
 @pytest.mark.slow
 def test_the_same_code_twice_is_neither_slower_nor_faster(tmp_path: Path) -> None:
     repo = tiny_repo(tmp_path / "repo")
-    done = abprof("main", "main", *CPU, cwd=repo.path, home=tmp_path)
+    done = abprof("main", "main", "--epochs", "4", *CPU, cwd=repo.path, home=tmp_path)
     assert not {"slower", "faster"} & {row["verdict"] for row in done.run["comparisons"]}
     assert done.statuses("target") == {CELL: "identical"}
-    assert done.run["comparisons"][0]["epochs"] >= 4, "an A/A run measures"
+    assert done.run["comparisons"][0]["epochs"] == 4, "an A/A run measures"
     assert done.code in (0, 4)
 
 
@@ -219,7 +230,7 @@ def act(deed, x):
         for _ in range(1000):
             sys.stdout.write(line * 1000)
     if deed == "fork" and first:
-        subprocess.Popen(["sleep", "86399"], start_new_session=True)
+        subprocess.Popen(["sleep", "LONG"], start_new_session=True)
     return double(x)
 """
 # deed -> the arm's status, and words of its reason
@@ -260,7 +271,9 @@ def test_each_misdeed_is_its_own_cells_outcome_and_the_run_goes_on(tmp_path: Pat
         | {f"workloads/{name}.py": text for name, (text, _) in BAD_WORKLOADS.items()},
     )
     repo.branch("fast")
-    repo.commit("misdeeds", {"kernels/tiny/__init__.py": PACKAGE + FAST_ACT, "kernels/tiny/tiny.c": source(101)})
+    long = str(86400 + os.getpid())  # a child like that is nobody else's
+    act = FAST_ACT.replace("LONG", long)
+    repo.commit("misdeeds", {"kernels/tiny/__init__.py": PACKAGE + act, "kernels/tiny/tiny.c": source(101)})
     repo.checkout("main")
     before = fingerprint(repo)
     done = abprof("main", "fast", "--quick", *CPU, cwd=repo.path, home=tmp_path)
@@ -282,7 +295,7 @@ def test_each_misdeed_is_its_own_cells_outcome_and_the_run_goes_on(tmp_path: Pat
     _a_phase_that_never_ran_is_not_recorded(observed["tiny/n=4096,deed=ok", "base"]["phases"])
     sizes = [path.stat().st_size for path in Path(done.run["run_dir"]).rglob("*") if path.is_file()]
     assert sum(sizes) < 60_000_000, "of the printed gigabyte a part is kept"
-    assert not [p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[:2] == ["sleep", "86399"]]
+    assert not [p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[:2] == ["sleep", long]]
     assert not [path for path in (tmp_path / "cache" / "worktrees").iterdir() if path.is_dir()]
 
 

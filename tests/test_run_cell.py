@@ -14,7 +14,7 @@ from abprof import environment, keys
 from abprof.cli import run_command_line
 from abprof.errors import Exit
 from tests.gitrepo import GitRepo
-from tests.tinyrepo import PACKAGE, WORKLOAD, abprof, source, tiny_repo
+from tests.tinyrepo import PACKAGE, WORKLOAD, abprof, abprof_afresh, source, tiny_repo
 
 CELL = "tiny/n=4096"
 # Every call leaves a line, and so does what a profiler told the process.
@@ -140,7 +140,7 @@ def test_what_is_called_finds_no_secret_in_its_parent(tmp_path: Path) -> None:
     looking = PACKAGE.replace("    global _library\n", "    global _library\n" + looks)
     repo.commit("looks", {"kernels/tiny/__init__.py": looking})
     asked = ("run-cell", "main", CELL, "--device", "cpu", "--warmup", "0", "--runs", "1")
-    done = abprof(*asked, cwd=repo.path, home=tmp_path / "home", MY_API_TOKEN="s3cret")
+    done = abprof_afresh(*asked, cwd=repo.path, home=tmp_path / "home", MY_API_TOKEN="s3cret")
     assert done.code == 0, done.err
     assert [line for line in done.out.splitlines() if line.startswith("FOUND")] == ["FOUND 0 0"] * 2
 

@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.gitrepo import GitRepo, make_repo
+from tests.simulated import warm
 
 ROOT = Path(__file__).resolve().parents[1]
+LIMIT = 1200.0  # seconds; pytest's own limit of a test is shorter
 
 PACKAGE = '''
 import ctypes, os, subprocess
@@ -123,19 +126,18 @@ def tiny_repo(path: Path, repeat: int = 100) -> GitRepo:
 
 def abprof(*args: str, cwd: Path, home: Path, **env: str) -> Done:
     """Run the command line with caches of its own."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "ABPROF_CACHE_DIR": str(home / "cache"),
-        "ABPROF_STATE_DIR": str(home / "state"),
-        **env,
-    }
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "abprof", *args],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = warm.abprof(args, _environment(home, env), cwd, LIMIT)
+    return Done(done.code, done.out, done.err)
+
+
+def abprof_afresh(*args: str, cwd: Path, home: Path, **env: str) -> Done:
+    """The same in an interpreter of its own, where /proc tells of it what it tells of any: for tests of what can be found
+    there, and of what the interpreter itself reads of its environment."""
+    command = [sys.executable, "-P", "-m", "abprof", *args]
+    done = subprocess.run(command, cwd=cwd, env=_environment(home, env), capture_output=True, text=True, check=False)
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+def _environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
+    places = {"ABPROF_CACHE_DIR": str(home / "cache"), "ABPROF_STATE_DIR": str(home / "state")}
+    return {**os.environ, "PYTHONPATH": str(ROOT), **places, **more}

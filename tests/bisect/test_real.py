@@ -14,7 +14,7 @@ from tests.tinyrepo import abprof, source, tiny_repo
 def test_the_commit_that_made_a_c_kernel_slower(tmp_path: Path) -> None:
     repo = tiny_repo(tmp_path / "repo")
     file = "kernels/tiny/tiny.c"
-    repo.commit("Say what it does", {file: f"// doubles\n{source(100)}"})
+    repo.commit("Say what it is for", {"README.md": "It doubles.\n"})  # changes no kernel, so it is not measured
     culprit = repo.commit("Four times the work", {file: source(400)})
     repo.commit("What does not compile", {file: f"{source(400)} oh"})
     repo.commit("Taken back", {file: source(400)})  # as slow as the culprit, which is not measured for that
