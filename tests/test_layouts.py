@@ -121,7 +121,8 @@ def interpreter(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Ran:
-    """The run of all layouts: main, fast where each package was changed, and `lost`, which builds no extension."""
+    """The run of all layouts: main, fast where each package was changed, and `lost`, which builds no extension and has none of
+    the packages that need no build."""
 
     repo: GitRepo
     done: Done
@@ -151,6 +152,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     repo.commit("change", {**dict.fromkeys(CHANGED, DOUBLE.format("2.0")), "setup.py": SETUP.replace("% STAGE", "% 2")})
     repo.checkout("main")
     repo.branch("lost")
+    repo.git("rm", "-rqf", "src/sources_pkg", "acme", "linked", "my_kernels.py")
     repo.commit("no extension", {"setup.py": SETUP.split("ext_modules", maxsplit=1)[0].rstrip().rstrip(",") + ")\n"})
     repo.checkout("main")
     repo.git("submodule", "--quiet", "update")
@@ -188,4 +190,6 @@ def test_what_a_side_does_not_build_is_not_taken_from_the_installed_copy(ran: Ra
     assert says in seen["inplace/n=64"]
     assert says in seen["target/n=64"]
     verdicts = {(row["cell"], row["to"]): row["verdict"] for row in ran.done.run["comparisons"]}
+    gone = {cell.removesuffix("/n=64") for cell, status in ran.done.statuses("target2").items() if status == "missing"}
+    assert gone == {"sources", "spaced", "linked", "attention"}
     assert verdicts["inplace/n=64", "target2"] == verdicts["target/n=64", "target2"] == "broken"
