@@ -7,7 +7,6 @@ import random
 from collections import Counter
 
 import msgspec
-import pytest
 
 from abprof import turns
 from abprof.model import Settings, Turn
