@@ -1,28 +1,28 @@
-"""The doorway to GitHub: the only place of PyGithub, and of a token. Every failure is one clear line, or worth another try."""
+"""The doorway to GitHub: the only place of PyGithub, and of a token. github_refusals.py says what went wrong."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from abprof.errors import AbprofError
 from abprof.publish.access import access
 from abprof.publish.check import Mark, marked, named
 from abprof.publish.command import Written
 from abprof.publish.event import Origin
-from abprof.publish.patience import Gone, Passing, TooLong
 from abprof.publish.state import Found, parse
 
 try:
     import github
-    import requests
     from github.Issue import Issue
     from github.IssueComment import IssueComment
     from github.PullRequest import PullRequest
     from github.Repository import Repository
+
+    from abprof.publish.github_refusals import asked, types
 except ImportError as error:
     raise AbprofError(f"{error.name} is not installed", advice="pip install 'abprof[bot]'") from error
 
@@ -32,7 +32,6 @@ _OUR_ISSUES = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on Issue { id viewer
 _MINIMISE = """mutation($id: ID!) {
   minimizeComment(input: {subjectId: $id, classifier: OUTDATED}) { minimizedComment { isMinimized } }
 }"""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Hub:
 
     def head(self, pr: int) -> str:
         """The pull request's head commit now."""
-        return _asked(lambda: str(self._repository().get_pull(pr).head.sha), f"pull request {pr} of {self.repo}")
+        return asked(lambda: str(self._repository().get_pull(pr).head.sha), f"pull request {pr} of {self.repo}")
 
     def ends(self, pr: int) -> tuple[str, str]:
         """The base branch's and the head's commit of an open pull request. Raises AbprofError for a closed one."""
@@ -83,7 +82,7 @@ class Hub:
             pull = self._repository().get_pull(pr)
             return str(pull.base.sha), str(pull.head.sha), str(pull.state)
 
-        base, head, state = _asked(found, f"pull request {pr} of {self.repo}")
+        base, head, state = asked(found, f"pull request {pr} of {self.repo}")
         if state != "open":
             raise AbprofError("it is closed", where=f"pull request {pr} of {self.repo}")
         return base, head
@@ -96,7 +95,7 @@ class Hub:
             # Who has no account any more has no user, and asks nothing.
             return [(one.id, _said_by(one)) for one in every if one.user is not None]
 
-        return _asked(listed, f"comments of {self.repo}")
+        return asked(listed, f"comments of {self.repo}")
 
     def pull_of(self, origin: Origin) -> int:
         """The one open pull request whose head is the event's commit, or was until it moved on. Raises AbprofError."""
@@ -116,7 +115,7 @@ class Hub:
             ]
             return now, before if origin.branch and origin.head_repo else []
 
-        now, before = _asked(numbers, where)
+        now, before = asked(numbers, where)
         found = now or before
         if len(found) != 1:
             what = f"{len(found)} open pull requests have" if found else "no open pull request has"
@@ -138,7 +137,7 @@ class Hub:
             found = [_found(one, key) for one in comments.values()]
             return {one.node: one for one in found if one}
 
-        marked = _asked(listed, where)
+        marked = asked(listed, where)
         ids = list(marked)
         mine: list[Found] = []
         for start in range(0, len(ids), 100):
@@ -150,7 +149,7 @@ class Hub:
 
     def post(self, pr: int, body: str) -> tuple[int, str]:
         """Make a comment: its id and address."""
-        return _asked(
+        return asked(
             lambda: _written(self._repository().get_issue(pr).create_comment(body)), f"pull request {pr} of {self.repo}"
         )
 
@@ -161,7 +160,7 @@ class Hub:
             one = _there(self._repository().get_issue(pr), id)
             return _found(one, key) if one else None
 
-        return _asked(seen, f"comment {id}")
+        return asked(seen, f"comment {id}")
 
     def edit(self, pr: int, id: int, body: str) -> tuple[int, str]:
         """Replace a comment's text. Raises Gone."""
@@ -171,7 +170,7 @@ class Hub:
             one.edit(body)
             return _written(one)
 
-        return _asked(edited, f"comment {id} of {self.repo}")
+        return asked(edited, f"comment {id} of {self.repo}")
 
     def open_issues(self) -> list[tuple[int, str, str, str]]:
         """Number, node, text and address of every open issue, pull requests left out."""
@@ -182,7 +181,7 @@ class Hub:
             plain = (one for one in every if "/pull/" not in one.html_url)
             return [(one.number, one.node_id, one.body or "", one.html_url) for one in plain]
 
-        return _asked(listed, f"issues of {self.repo}")
+        return asked(listed, f"issues of {self.repo}")
 
     def written_by_us(self, nodes: list[str]) -> set[str]:
         """Of these issues those whose author is who the token is of; GitHub itself says so."""
@@ -194,11 +193,11 @@ class Hub:
 
     def open_issue(self, title: str, body: str) -> str:
         """Make an issue: its address."""
-        return _asked(lambda: str(self._repository().create_issue(title, body).html_url), f"issues of {self.repo}")
+        return asked(lambda: str(self._repository().create_issue(title, body).html_url), f"issues of {self.repo}")
 
     def edit_issue(self, number: int, body: str) -> None:
         """Replace an issue's text."""
-        _asked(lambda: self._repository().get_issue(number).edit(body=body), f"issue {number} of {self.repo}")
+        asked(lambda: self._repository().get_issue(number).edit(body=body), f"issue {number} of {self.repo}")
 
     def minimise(self, node: str) -> None:
         """Fold a comment away as outdated."""
@@ -222,20 +221,20 @@ class Hub:
                 last.edit(external_id=text, **fields)
             return there <= ours, str(last.html_url)
 
-        return _asked(checked, f"check {name!r} of {self.repo}")
+        return asked(checked, f"check {name!r} of {self.repo}")
 
     def _graphql(self, query: str, variables: dict[str, Any], where: str) -> dict[str, Any]:
         def answered() -> dict[str, Any]:
             try:
                 answer = self._gate.requester.graphql_query(query, variables)[1]
             except github.GithubException as error:
-                if _types(error) != {"NOT_FOUND"}:
+                if types(error) != {"NOT_FOUND"}:
                     raise
                 answer = error.data  # what was deleted a moment ago is null in it, and the rest is there
             data = answer.get("data")
             return data if isinstance(data, dict) else {}
 
-        return _asked(answered, where)
+        return asked(answered, where)
 
 
 def _home(pull: PullRequest) -> str:
@@ -265,78 +264,3 @@ def _said_by(comment: IssueComment) -> Written:
 
 def _written(comment: IssueComment) -> tuple[int, str]:
     return comment.id, comment.html_url
-
-
-# ---------------------------------------------------------------- what goes wrong
-
-_ADVICE = {
-    401: ("the token is refused", "set GITHUB_TOKEN to one that is valid"),
-    403: (
-        "the token may not do this",
-        "it needs pull-requests: write (checks: write for --check); on a fork's pull request post from a workflow_run job",
-    ),
-    404: ("not there, or the token may not see it", "check --repo, --pr and the token's repositories"),
-    410: ("it is gone", ""),
-}  # fmt: skip
-
-
-def _asked(do: Callable[[], T], where: str) -> T:
-    """What GitHub answers to `do`. Raises AbprofError, Passing or TooLong."""
-    try:
-        return do()
-    except github.GithubException as error:
-        raise _refused(error, where) from None
-    except requests.exceptions.Timeout:
-        raise Passing("GitHub did not answer in time") from None
-    except requests.exceptions.RequestException as error:
-        raise Passing(f"the connection failed ({type(error).__name__})") from None
-    except (github.BadAttributeException, AssertionError, AttributeError, KeyError, TypeError, ValueError):
-        raise AbprofError("the answer is not GitHub's", where=where, advice="check GITHUB_API_URL") from None
-
-
-def _refused(error: github.GithubException, where: str) -> Exception:
-    status, headers = error.status, {name.lower(): value for name, value in (error.headers or {}).items()}
-    said = _said(error)
-    if status == 422 and "too long" in said.lower():
-        return TooLong(said)
-    limited = "rate limit" in said.lower() or "abuse" in said.lower() or "retry-after" in headers
-    if status == 429 or (status == 403 and limited) or "RATE_LIMITED" in _types(error):
-        return Passing("GitHub limits the rate", _after(headers))
-    if status >= 500:
-        return Passing(f"GitHub answers {status}", _after(headers))
-    what, advice = _ADVICE.get(status, (f"GitHub answers {status}", ""))
-    kind = Gone if status in (404, 410) else AbprofError
-    return kind(f"{what}: {said}" if said else what, where=where, advice=advice)
-
-
-def _types(error: github.GithubException) -> set[str]:
-    """The types of the errors of a GraphQL answer, which has the status 200."""
-    errors = error.data.get("errors") if isinstance(error.data, dict) else None
-    found = [one.get("type") for one in errors if isinstance(one, dict)] if isinstance(errors, list) else []
-    return {str(one) for one in found if one}
-
-
-def _said(error: github.GithubException) -> str:
-    """GitHub's message and its errors' messages, on one line."""
-    data = error.data if isinstance(error.data, dict) else {}
-    errors = data.get("errors")
-    more = (
-        [str(one.get("message", "")) if isinstance(one, dict) else str(one) for one in errors]
-        if isinstance(errors, list)
-        else []
-    )
-    text = "; ".join(filter(None, [str(data.get("message") or ""), *more]))
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:200]
-
-
-def _after(headers: Mapping[str, Any]) -> float | None:
-    """Seconds that GitHub asks to wait, by Retry-After or until the limit is reset."""
-    import time
-
-    text = str(headers.get("retry-after", ""))
-    if text.isdigit():
-        return float(text)
-    reset = str(headers.get("x-ratelimit-reset", ""))
-    if reset.isdigit() and str(headers.get("x-ratelimit-remaining", "0")) == "0":
-        return max(0.0, float(reset) - time.time()) + 1
-    return None
