@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from rich.status import Status
 from rich.text import Text
 
 from abprof.visible import visible
+
+# What compilers write around their words on a terminal: colours, and an end of the line wiped for them.
+_COLOURS = re.compile(r"\x1b\[[0-9;:]*[mK]")
 
 
 class View:
@@ -100,7 +104,9 @@ class View:
                 self._last.clear()
 
     def build_line(self, job: str, line: str) -> None:
-        """One line of a build's output, from whichever thread reads it."""
+        """One line of a build's output, from whichever thread reads it. It may be hostile: its colours are dropped, and what else
+        would steer a terminal is shown as U+FFFD. logs/ keeps it as it came."""
+        line = visible(_COLOURS.sub("", line))
         text = f"[{job}] {line}"
         with self._lock:
             self._write(text)

@@ -170,6 +170,29 @@ def test_completion_of_the_main_form(tmp_path: Path, line: str, offered: list[st
     assert complete(line, repo.path) == offered
 
 
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("abprof di", ["dist:"]),
+        ("abprof dist:liger", ["dist:liger_kernel==0.5.0", "dist:liger_kernel==0.5.10"]),
+        ("abprof main dist:liger_kernel==0.5.1", ["dist:liger_kernel==0.5.10"]),
+        ("abprof dist:liger_kernel==0.5.0 dist:liger_kernel==0.5.1", ["dist:liger_kernel==0.5.10"]),
+        ("abprof dist : liger_kernel == 0.5.1", ["0.5.10"]),
+        ("abprof main dist : liger", ["liger_kernel==0.5.0", "liger_kernel==0.5.10"]),
+        ("abprof dist:none-such-thing", []),
+    ],
+)
+def test_completion_of_releases_that_are_known_here(tmp_path: Path, line: str, offered: list[str]) -> None:
+    repo = make_repo(tmp_path / "repo")
+    wheels = tmp_path / "completion" / "dists" / "wheels"
+    wheels.mkdir(parents=True)
+    for version in ("0.5.0", "0.5.10"):
+        made = {"file": f"liger_kernel-{version}-py3-none-any.whl", "content": "0" * 64}
+        (wheels / f"{version}.json").write_text(json.dumps(made))
+    (wheels / "spoilt.json").write_text("{")
+    assert complete(line, repo.path) == offered
+
+
 def test_other_shells_ask_in_their_own_way(tmp_path: Path) -> None:
     asked = {"_ABPROF_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "abprof main slow --bud"}
     command = [sys.executable, "-m", "abprof"]

@@ -77,6 +77,15 @@ def put(cache: Path, side: Side, path: Path) -> None:
         raise AbprofError(f"the files of {side.label} were changed", where=str(source), advice="run again")
 
 
+def known(cache: Path) -> Iterator[str]:
+    """`NAME==VERSION` of every release that is installed in the cache."""
+    for kept in sorted((cache / "dists" / "wheels").glob("*.json")):
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            made = msgspec.json.decode(kept.read_bytes(), type=Installed)
+            name, _, rest = made.file.partition("-")
+            yield f"{name}=={rest.partition('-')[0]}"
+
+
 @contextlib.contextmanager
 def _scratch(home: Path) -> Iterator[str]:
     """A folder for one installation; what killed ones left goes first. Whoever asks holds the lock."""
