@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from abprof.errors import AbprofError
-from abprof.model import Package, Record
+from abprof.model import Package, Record, Timer
 from abprof.quantities import percent, seconds
 
 
@@ -39,6 +39,7 @@ class Defaults(Record, frozen=True):
     margin: float | None = None
     preset: str = ""
     budget: str = ""
+    timer: Timer | Literal[""] = ""
 
 
 class Environment(Record, frozen=True):

@@ -225,6 +225,7 @@ def _numbers(run: Run, item: Evidence, pair: Pair, values: list[float]) -> Compa
     look = stats.LOOKS.index(interval.epochs) + 1 if interval else 0
     clocks, cycles = item.epoch_clocks(pair.before, pair.after), item.epoch_cycles(pair.before, pair.after)
     read = item.epoch_read(pair.before, pair.after) if item.at_one_clock else []
+    replays = stats.repeated_interval(item.epoch_graphs(pair.before, pair.after))
     slices = stats.repeated_interval(item.epoch_sustained(pair.before, pair.after))
     return Comparison(
         cell=item.cell.id,
@@ -244,6 +245,9 @@ def _numbers(run: Run, item: Evidence, pair: Pair, values: list[float]) -> Compa
         sustained_pct=stats.percent(slices.theta) if slices else None,
         sustained_low_pct=stats.percent(slices.low) if slices else None,
         sustained_high_pct=stats.percent(slices.high) if slices else None,
+        graph_pct=stats.percent(replays.theta) if replays else None,
+        graph_low_pct=stats.percent(replays.low) if replays else None,
+        graph_high_pct=stats.percent(replays.high) if replays else None,
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from abprof.abprof_toml import File
 from abprof.errors import AbprofError
-from abprof.model import Judge, Night, Record, Settings
+from abprof.model import Judge, Night, Record, Settings, Timer
 from abprof.quantities import seconds
 
 
@@ -37,6 +37,7 @@ class Config(Record, frozen=True):
     budget: float = 0.0  # 0: the file's, or ten minutes
     quick: bool = False
     protocol: Literal["abprof", "seed", "do_bench"] = "abprof"
+    timer: Timer | Literal[""] = ""  # "": the file's, or auto
     sustained: Literal["auto", "always", "never"] = "auto"
     probe: tuple[str, ...] = ()  # names of abprof/probes/: what looks at the cells that changed, after all timing
     against: tuple[str, ...] = ()  # protocols of abprof/sequential.py that time the same cells as well
@@ -67,9 +68,13 @@ class Config(Record, frozen=True):
         """The same with a file, whose defaults stand where nothing else was asked for."""
         default = file.defaults
         budget = self.budget or seconds(default.budget or "10m", "budget")
-        return msgspec.structs.replace(
-            self, file=file, preset=self.preset or default.preset or "default", budget=budget
-        )
+        preset, timer = self.preset or default.preset or "default", self.timer or default.timer
+        return msgspec.structs.replace(self, file=file, preset=preset, budget=budget, timer=timer)
+
+    @property
+    def by_timer(self) -> Timer:
+        """The timer that was asked for; a command times itself, whatever abprof.toml says."""
+        return "auto" if self.command else self.timer or "auto"
 
     def settings(self, kind: str, judge: Judge) -> Settings:
         """The verdict's settings on this kind of device ("cpu", "cuda", "simulated")."""
@@ -85,6 +90,7 @@ class Config(Record, frozen=True):
             budget=self.budget,
             quick=self.quick,
             protocol=self.protocol,
+            timer=self.by_timer,
             sustained=self.sustained,
             judge=judge,
             allow_wrong=self.allow_wrong,

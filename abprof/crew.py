@@ -162,6 +162,12 @@ class Crew:
             raise failed[-1]
         return self._workers[id]
 
+    def retire(self, id: str) -> None:
+        """End the worker at this post, on whose word nothing rests any more: the next that is asked there is a new one."""
+        worker = self._workers.get(id)
+        if worker is not None:
+            worker.kill()
+
     def judge(self) -> Worker:
         """A living worker that holds no code under test, started when it is first needed. Raises WorkerDied, WorkerFault."""
         if self._judge is None or not self._judge.alive:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from abprof.model import (
     JUDGED_METRIC,
     SEQUENTIAL_METRICS,
     SUSTAINED,
-    UNJUDGED_METRICS,
     Block,
     Build,
     Cell,
@@ -67,6 +67,7 @@ class Evidence:
     read: tuple[Digest, ...] = field(default=(), repr=False)  # as they were read, where `digests` are at one clock
     sequential: tuple[Block, ...] = field(default=(), repr=False)  # timed as others do: one round, a turn a side
     sustained: tuple[Digest, ...] = field(default=(), repr=False)  # without a pause (abprof/sustained.py)
+    beside: tuple[Block, ...] = field(default=(), repr=False)  # of a launch-bound cell, by graphs (abprof/graphed.py)
 
     def state(self, arm: str) -> ArmState:
         return self.states.get(arm, ArmState("missing", f"there is no {arm}", seen=False))
@@ -83,6 +84,33 @@ class Evidence:
     def epoch_sustained(self, before: str, after: str) -> list[float]:
         """The same of slices without a pause."""
         return self._epoch_ratios(before, after, lambda digest, arm: digest.values[arm], self.sustained)
+
+    def epoch_graphs(self, before: str, after: str) -> list[float]:
+        """The same of calls replayed from CUDA graphs, of a launch-bound cell."""
+        return self._epoch_ratios(before, after, lambda digest, arm: digest.values[arm], self.graphs)
+
+    @cached_property
+    def graphs(self) -> tuple[Digest, ...]:
+        """The rounds by graphs, of graphs that hold all that a call launches."""
+        return tuple(digest(block) for block in self.beside if block.rounds and not self._torn(block))
+
+    def uncaptured(self, arm: str) -> str:
+        """Why this launch-bound arm has no time in a graph; "" where it has, or is not launch-bound."""
+        if any(arm in each.values for each in self.graphs):
+            return ""
+        torn = next((why for block in self.beside if (why := self._torn(block))), "")
+        said = [block.outcomes[arm].reason for block in self.beside if arm in block.outcomes]
+        return torn or next((reason for reason in said if reason), "")
+
+    def _torn(self, block: Block) -> str:
+        """What is against a block's graphs: of one that runs less than the call launches a part went elsewhere."""
+        for arm, nodes in block.nodes.items():
+            told = [o.census for o in (b.outcomes.get(arm) for b in self.blocks) if o is not None and o.census]
+            for census in (one for one in told if one.on_device and not one.missing):
+                count = sum(launch.count for launch in census.launches)
+                if nodes < count:
+                    return f"part: the graph of {arm} runs {nodes} of the {count} that a call launches"
+        return ""
 
     @property
     def at_one_clock(self) -> bool:
@@ -135,11 +163,13 @@ class Evidence:
         return found
 
     def epoch_medians(self, arm: str, clock: str = "value") -> list[float]:
-        """The arm's median time of each epoch, ns per call: `clock` is "value" (the judged metric), "wall" or "sustained"."""
+        """The arm's median time of each epoch, ns per call: `clock` is "value" (the judged metric), "wall", "sustained" or
+        "graph"."""
         if not self.numbers(arm):
             return []
         medians = []
-        for _, digests in self._by_epoch(arm, of=self.sustained if clock == "sustained" else self.digests):
+        of = {"sustained": self.sustained, "graph": self.graphs}.get(clock, self.digests)
+        for _, digests in self._by_epoch(arm, of=of):
             columns = [(d.walls if clock == "wall" else d.values)[arm] for d in digests]
             column = np.concatenate(columns)
             column = column[~np.isnan(column)]
@@ -174,7 +204,8 @@ def gather(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> d
 def _evidence(run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof], *, checked: bool) -> Evidence:
     sequential = tuple(block for block in blocks if block.metric in SEQUENTIAL_METRICS)
     sustained = tuple(digest(block) for block in blocks if block.metric == SUSTAINED and block.rounds)
-    blocks = [block for block in blocks if block.metric not in UNJUDGED_METRICS]
+    beside = tuple(block for block in blocks if block.beside)
+    blocks = [block for block in blocks if block.judged]
     # A quick epoch picked the cells that were measured again, so it would bias what follows: fresh epochs alone count.
     # A block without a metric says what was known without measuring, and gives way to any that was measured.
     tried = [block for block in blocks if block.metric]
@@ -196,6 +227,7 @@ def _evidence(run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof]
         blocks=kept,
         sequential=sequential,
         sustained=sustained,
+        beside=beside,
     )
 
 

@@ -14,6 +14,7 @@ from abprof import turns, wire
 from abprof.allocation import Allocation
 from abprof.budget import Budget
 from abprof.crew import Crew, Post, posts
+from abprof.graphed import Known, sitting_for
 from abprof.model import Arm, Block, Build, Cell, Checkout, Kernel, Outcome, Package, Proof, Run
 from abprof.one_at_a_time import OneAtATime
 from abprof.protocols import Device
@@ -53,6 +54,7 @@ class Epoch:
     usual: dict[str, dict[str, float]]  # cell -> arm -> ns of a warm call, from earlier epochs
     allocation: Allocation  # of rounds, from earlier epochs
     relay: Relay
+    graphs: Known  # of launch-bound cells, from earlier epochs
     profile: bool  # the second, so that a profiler that takes seconds to start does not hold up the first rows
     once: float = 0.0  # seconds spent on what no other epoch repeats
     more: float = 0.0  # seconds spent on rounds beyond the fewest
@@ -84,7 +86,7 @@ def epochs(
     begins only if it fits into `budget` seconds. A `relay` that is given is the caller's to end.
     """
     number, seen, crowded, quick = first, set[str](), set[str](), ground.run.settings.quick
-    usual = dict[str, dict[str, float]]()
+    usual, graphs = dict[str, dict[str, float]](), Known()
     todo = wanted() & ground.arms.keys()  # a rerun has cells that are not measured again
     seats = sum(len(ground.arms[cell]) for cell in todo)
     plan = Budget(budget, done, *turns.epoch_cost(ground.device.kind, seats))
@@ -95,7 +97,8 @@ def epochs(
             if number > first and (quick or not plan.affords(share)):
                 return
             start = time.monotonic()
-            epoch = Epoch(number, share, seen, crowded, usual, allocation, crews, quick or number == first + 1)
+            profile = quick or number == first + 1
+            epoch = Epoch(number, share, seen, crowded, usual, allocation, crews, graphs, profile)
             for item in _epoch(ground, epoch, todo):
                 if isinstance(item, Block) and _checked(item):
                     seen.add(item.cell)
@@ -139,7 +142,7 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
         yield from crew.proofs()
         started = (time.monotonic() - began) / len(cells)
         judges = {load.judge for load in ground.run.workloads if load.name in {cell.workload for cell in cells}}
-        if later is not None and (judges == {"gpu"} or ground.device.kind != "cuda"):  # else the host is measured
+        if later is not None and ("wall" not in judges or ground.device.kind != "cuda"):  # else the host is measured
             epoch.relay.ahead(later.posts, later.number)
         warm = set[tuple[str, str, str]]()
         for cell in cells:
@@ -153,6 +156,8 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
             epoch.more += sitting.more
             epoch.allocation.learn(block, started)
             yield _identical(block, arms) if cell.id in ground.identical else block
+            if sitting.beside is not None:
+                yield sitting.beside
         yield from crew.proofs()
         yield from crew.kernels()
 
@@ -160,7 +165,7 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
 def _sit(ground: Ground, crew: Crew, epoch: Epoch, request: Request) -> tuple[Sitting, Block]:
     """All arms in memory, or one at a time where they do not fit together. That is found out once a cell."""
     if request.cell.id not in epoch.crowded:
-        sitting = Sitting(crew, ground.device, request)
+        sitting = sitting_for(request)(crew, ground.device, request)
         block = sitting.run()
         if not sitting.crowded:
             return sitting, block
@@ -186,6 +191,7 @@ def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) ->
         epoch.allocation.rounds(cell.id),
         ground.run.setup.check == "outside",
         epoch.usual.get(cell.id, {}),
+        epoch.graphs,
         load.checked == "sides",
     )
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from abprof import stats
 from abprof.evidence import Evidence
-from abprof.model import REPORTED, SUSTAINED, Block, Census, Metric, Observation, Outcome, Value
+from abprof.model import GPU_GRAPH, HOST, REPORTED, SUSTAINED, Block, Census, Metric, Observation, Outcome, Value
 
 _PAUSE = 120.0  # seconds between two blocks: longer, and the second is of a later invocation (rerun, --resume)
 
@@ -58,6 +58,7 @@ def _observation(item: Evidence, arm: str) -> Observation:
         epochs=len(medians),
         log=state.log,
         census=census(item, arm),
+        uncaptured=item.uncaptured(arm),
     )
 
 
@@ -75,6 +76,14 @@ def _metrics(item: Evidence, arm: str, medians: list[float]) -> dict[str, Metric
             found["tflops"] = _rate(item.cell.flops / 1000, "TFLOP/s", time, item.cell.convention)
         if item.cell.bytes:
             found["bandwidth"] = _rate(item.cell.bytes, "GB/s", time, item.cell.convention)
+    replays = item.epoch_medians(arm, "graph")
+    if replays:
+        found[GPU_GRAPH] = _time(
+            stats.own_time(replays), f"replayed from a CUDA graph, warm caches; {item.beside[0].rule}"
+        )
+    hosts = [o.host_ns for o in _outcomes(item, arm) if o.host_ns is not None]
+    if hosts:
+        found[HOST] = _time(stats.own_time(hosts), "the host's clock, to enqueue a warm call on an idle device")
     slices = item.epoch_medians(arm, "sustained")
     if slices:
         found[SUSTAINED] = _time(stats.own_time(slices), "calls without a pause, the first third of a second not timed")

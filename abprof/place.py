@@ -94,6 +94,7 @@ def look_around(config: Config, view: View) -> Place:
         require(config.protocol, device.kind, f"--protocol {config.protocol}")
     runs_dir = Path(config.runs_dir).absolute() if config.runs_dir else Path(repository.path) / "runs"
     config = config.under(file)
+    _timer_for(config, device.kind)
     cut = config.margin_cut(device.kind)
     notes = (*notes, cut) if cut else notes
     return Place(
@@ -109,6 +110,13 @@ def look_around(config: Config, view: View) -> Place:
         runs_dir,
         _run_id(sides),
     )
+
+
+def _timer_for(config: Config, kind: str) -> None:
+    """Raises AbprofError for a timer that does not time such a device."""
+    if kind == "cpu" and config.by_timer not in {"auto", "cpu"}:
+        what, advice = f"{config.by_timer} times a GPU", "here it is --timer cpu or auto"
+        raise AbprofError(what, where=f"--timer {config.by_timer}, on a CPU", advice=advice)
 
 
 def _repository(config: Config, cache: Path) -> repo.Repository | repo.Folder:

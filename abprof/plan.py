@@ -11,21 +11,38 @@ from typing import Any
 
 from abprof import wire
 from abprof.errors import AbprofError
-from abprof.model import Arm, Band, Build, Cell, Phase, Side, Sweep, Value, Workload
+from abprof.model import Arm, Band, Build, Cell, Judge, Phase, Side, Sweep, Timer, Value, Workload
 
 Axes = list[tuple[list[str], list[Any]]]  # (axis or zipped axes, rows of values), in file order
 
 
-def workload(name: str, described: wire.Described, sha256: str, kind: str, asked_peers: Sequence[str] = ()) -> Workload:
+_JUDGES: dict[Timer, Judge] = {"events": "gpu", "graph": "graph", "cupti": "kernels", "cpu": "wall"}
+
+
+def judge(timer: Timer, kind: str, declared: str = "") -> Judge:
+    """Whose clock is judged on this kind of device. A timer that was asked for stands above what a workload declares."""
+    if kind == "cpu":
+        return "wall"
+    wanted = declared or ("gpu" if kind == "cuda" else "wall")
+    return _JUDGES.get(timer, "gpu" if wanted == "gpu" else "wall")
+
+
+def workload(
+    name: str,
+    described: wire.Described,
+    sha256: str,
+    kind: str,
+    asked_peers: Sequence[str] = (),
+    timer: Timer = "auto",
+) -> Workload:
     """A workload's declarations as the record that travels; of its peers those that this run may measure."""
     axes = tuple(dict.fromkeys(a for rows in described.presets.values() for names, _ in rows for a in names))
-    judge = described.judge or ("gpu" if kind == "cuda" else "wall")
     return Workload(
         name=name,
         kernel=described.kernel,
         suite=described.suite,
         axes=axes,
-        judge="gpu" if judge == "gpu" and kind != "cpu" else "wall",
+        judge=judge(timer, kind, described.judge),
         variants=tuple(described.variants),
         peers=_peers(described, asked_peers),
         phases=tuple(Phase(name=n, range=r, text=t) for n, r, t in described.phases),

@@ -166,7 +166,7 @@ def _head(
         status="running",
         began=datetime.now(UTC).isoformat(timespec="seconds"),
         arguments=place.config.arguments,
-        settings=place.config.settings(place.device.kind, "gpu" if place.device.kind == "cuda" else "wall"),
+        settings=place.config.settings(place.device.kind, plan.judge(place.config.by_timer, place.device.kind)),
         sides=place.sides,
         waivers=place.waivers,
         workloads=found.workloads,

@@ -17,7 +17,7 @@ import msgspec
 from abprof import kernels, names, paths, runfolder, verdict
 from abprof.code.reader import Reader
 from abprof.errors import AbprofError
-from abprof.model import UNJUDGED_METRICS, Block, Build, Kernel, Profile, Proof, Run, Sampled, Touched, Trace
+from abprof.model import Block, Build, Kernel, Profile, Proof, Run, Sampled, Touched, Trace
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
 from abprof.view import View
@@ -63,7 +63,7 @@ class Record:
     @property
     def done(self) -> int:
         """Epochs that count towards this invocation's first look: those of an interrupted run that is resumed."""
-        ours = [block for block in self.blocks[self.older :] if block.metric and block.metric not in UNJUDGED_METRICS]
+        ours = [block for block in self.blocks[self.older :] if block.metric and block.judged]
         return len({block.epoch for block in ours if not block.quick})
 
     def start(self, builds: tuple[Build, ...], **more: object) -> None:
@@ -139,11 +139,13 @@ class Record:
         self.proofs = [*others, msgspec.structs.replace(item, looks=looks)]
 
     def _show(self, block: Block) -> None:
+        if block.beside:  # what has no time there is told where its row is
+            return
         label = self._labels.get(block.cell, block.cell)
         for arm, outcome in block.outcomes.items():
             if outcome.status not in {"ok", "identical"}:
                 self.view.say(f"  {label}  {arm}: {outcome.status}, {outcome.reason}")
-        if block.metric in UNJUDGED_METRICS:
+        if not block.judged:
             return
         # Asked of this cell alone: what all of them say takes long when there are a thousand.
         head = msgspec.structs.replace(self.head, cells=tuple(c for c in self.head.cells if c.id == block.cell))

@@ -44,6 +44,7 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View) -
         repo=repo,
         command=run.command.argv if run.command else (),
         protocol=run.settings.protocol,
+        timer=run.settings.timer,
         sustained=run.settings.sustained,
         probe=run.settings.probes,
         runs_dir=str(runs_dir),

@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -31,6 +31,9 @@ from abprof.outside import Outside, why_not
 from abprof.proc import WorkerDied, WorkerFault, WorkerHung
 from abprof.protocols import Device
 
+if TYPE_CHECKING:
+    from abprof.graphed import Known
+
 NEVER_LAUNCHED = "a call launches nothing on the device: what was timed is not the kernel's work"
 Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process, and what it had loaded
 
@@ -52,6 +55,7 @@ class Request:
     rounds: int | None = None  # instead of those, where earlier epochs tell (abprof/allocation.py)
     outside: bool = False  # check outputs in a process without code under test, too
     usual: Mapping[str, float] = field(default_factory=dict)  # arm -> ns of its warm call in an earlier epoch
+    graphs: Known | None = None  # what the run knows of launch-bound cells; None: it does not look
     by_base: bool = False  # nothing but base's outputs says what is right
 
 
@@ -83,19 +87,28 @@ class Sitting:
         self.seed = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big")
         self.once = self.more = 0.0  # seconds spent on checks and phases, and on rounds beyond the fewest
         self.checking = 0.0  # seconds spent on checks
+        self.beside: Block | None = None  # turns by another timer, which nothing judges (abprof/graphed.py)
         self.outside = Outside(crew, request.cell, request.timeout) if request.outside else None
 
     def run(self) -> Block:
         """Open, check, take turns, prove, close."""
         began, clock = time.time(), time.monotonic()
         self._open_all()
+        block = self._timed()
+        block = msgspec.structs.replace(block, began=began, seconds=time.monotonic() - clock)
+        self._look_beside(block)
+        self.crew.close()
+        return block
+
+    def _timed(self) -> Block:
+        """The turns of what is open."""
+        began, clock = time.time(), time.monotonic()
         before = self._settle()
         begin = time.monotonic()
         pace, rounds = self._take_turns()
         fewest = pace.fewest if pace else 0
         self.more = (time.monotonic() - begin) * max(0, len(rounds) - fewest) / max(1, len(rounds))
         rejected, why = self._judge_rounds(rounds, before)
-        self.crew.close()
         return Block(
             epoch=self.request.epoch,
             cell=self.request.cell.id,
@@ -117,6 +130,9 @@ class Sitting:
             check_seconds=self.checking,
         )
 
+    def _look_beside(self, block: Block) -> None:
+        """What else is measured while the cell is open. Nothing, but for launch-bound cells."""
+
     @property
     def crowded(self) -> bool:
         """Whether memory ran out while other arms held theirs: one at a time, it may not."""
@@ -133,12 +149,17 @@ class Sitting:
         try:
             return self.crew.worker(seat.arm.side).call(request, self.request.timeout)
         except WorkerFault as fault:
-            self._fail(seat, cast("Status", fault.status), fault.reason)
+            self._faulted(seat, request, fault)
         except WorkerHung as hung:
             self._lost(seat, "timeout", hung.reason)
         except WorkerDied as died:
             self._lost(seat, "crash", died.reason)
         return None
+
+    def _faulted(self, seat: Seat, request: Any, fault: WorkerFault) -> None:
+        """The worker lives on."""
+        del request
+        self._fail(seat, cast("Status", fault.status), fault.reason)
 
     def _fail(self, seat: Seat, status: Status, reason: str) -> None:
         log = self.crew.log_name(seat.arm.side)
@@ -209,7 +230,8 @@ class Sitting:
         opened = self._ask(seat, asked)
         if opened is not None and opened.status == "ok":
             seat.opened = opened
-            seat.outcome = msgspec.structs.replace(seat.outcome, peak_mem_bytes=opened.peak_mem_bytes)
+            told = {"peak_mem_bytes": opened.peak_mem_bytes, "host_ns": opened.host_ns or None}
+            seat.outcome = msgspec.structs.replace(seat.outcome, **told)
         elif opened is not None:
             self._fail(seat, cast("Status", opened.status), opened.reason)
 
@@ -276,13 +298,18 @@ class Sitting:
         return pace, rounds
 
     def _pace(self) -> turns.Pace:
-        opened = [seat.opened for seat in self.seats if seat.takes_turns and seat.opened is not None]
-        call_ns, open_ns = [o.call_ns for o in opened], [o.open_ns for o in opened]
-        pace = turns.pace(self.device.kind, call_ns, open_ns, self.request.settings, self.request.share)
+        call_ns, open_ns = self._costs()
+        kind = self.device.kind
+        timer = turns.timer_of(kind, self.request.judge)
+        pace = turns.pace(kind, call_ns, open_ns, self.request.settings, self.request.share, timer)
         if self.request.rounds is not None:
             pace = turns.allotted(pace, self.request.rounds, self.request.share)
-        on_host = self.device.kind == "cuda" and self.request.judge == "wall"
-        return dataclasses.replace(pace, timer="wall_clock", empties=0) if on_host else pace
+        return pace
+
+    def _costs(self) -> tuple[list[float], list[float]]:
+        """Ns of a call, and of inputs that are made again, of each arm that takes turns."""
+        opened = [seat.opened for seat in self.seats if seat.takes_turns and seat.opened is not None]
+        return [one.call_ns for one in opened], [one.open_ns for one in opened]
 
     def _round(self, order: Sequence[tuple[int, Seat]], pace: turns.Pace, fresh: int | None) -> list[Turn]:
         """One turn of every arm that still can. All re-allocate in the same round, or none does."""

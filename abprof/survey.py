@@ -124,7 +124,9 @@ def survey(
         matrices = plan.set_axes(matrices, config.set) if matrices or not broken else matrices
         cases = {name: plan.cases(axes) for name, axes in matrices.items()}
     loads = tuple(
-        plan.workload(name, described, hashlib.sha256(files[name].read_bytes()).hexdigest(), kind, config.peer)
+        plan.workload(
+            name, described, hashlib.sha256(files[name].read_bytes()).hexdigest(), kind, config.peer, config.by_timer
+        )
         for name, described in wanted.items()
     )
     cells: list[Cell] = []

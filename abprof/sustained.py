@@ -53,7 +53,7 @@ def sustained(ground: Ground, wanted: Sequence[str], before: Sequence[Block], fi
     """
     done = {block.cell for block in before if block.metric == SUSTAINED and block.rounds}
     crowded = {block.cell for block in before if block.alone}
-    turned = (block for block in before if block.metric != SUSTAINED)
+    turned = (block for block in before if block.judged)
     failed = {(b.cell, arm) for b in turned for arm, how in b.outcomes.items() if how.status not in ("ok", "identical")}
     cells = [cell for cell in ground.run.cells if cell.id in wanted and cell.id in ground.arms and cell.kernel]
     cells = [cell for cell in cells if not cell.skip and cell.id not in done | crowded]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from abprof import wire
-from abprof.model import Settings, Turn
+from abprof.model import Judge, Settings, Turn
 
 FEWEST, MOST = 8, 400  # rounds of an epoch
 _FEWEST_LONG = 2  # of long calls on a GPU, whose ratios at one clock scatter by 0.1 %: a mirrored pair
@@ -47,6 +47,7 @@ class Pace:
 # CPU a wake-up of the OpenMP pool costs some 50 us.
 _SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
 TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
+CUDA_GRAPH, CUPTI, WALL_CLOCK = "cuda_graph", "cupti", "wall_clock"
 # Seconds of turns per arm, cell and epoch. Enough for the median of a round's ratios to be quieter than the epoch. A GPU's
 # short calls take several times as long as their times say (the L2 is flushed before each, launches are timed beside
 # them): there these are seconds on the wall, for what epochs differ by only more epochs can tell (docs/MEASUREMENT.md).
@@ -55,24 +56,44 @@ _EARLY = 2  # rounds between re-allocations in the fewest: an epoch that is sett
 _PHASED = 2e8  # ns of calls under a profiler: the rows wait for them, and long calls do not need many
 _LONG_OPEN = 1e9  # ns: inputs that take so long to make are not made again for that
 _EMPTIES = 8  # at most; their median is known to some 30 ns where single ones scatter by 100
+_MOST_RECORDED = 8  # calls of a turn by CUPTI: each has a reading of its own, and takes the host some 0.3 ms
 # An epoch needs to know its median this much better than the margin; what is left between epochs, only epochs can tell.
 _MARGIN_OVER_ERROR = 8.0
 
 
-def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings: Settings, share: float = 1.0) -> Pace:
+def timer_of(kind: str, judge: Judge) -> str:
+    """What reads a cell's turns on this kind of device."""
+    if judge == "graph":
+        return CUDA_GRAPH
+    if judge == "kernels":
+        return CUPTI
+    return WALL_CLOCK if judge == "wall" and kind == "cuda" else TIMER[kind]
+
+
+def pace(
+    kind: str,
+    call_ns: Sequence[float],
+    open_ns: Sequence[float],
+    settings: Settings,
+    share: float = 1.0,
+    timer: str = "",
+) -> Pace:
     """The pace for arms whose warm calls take `call_ns` and whose inputs take `open_ns` to make again.
 
-    A wanted precision asks for more time, a short budget for less: `share` of the rounds beyond the fewest
-    (abprof/budget.py). `rounds` is the most; an epoch ends before when `settled`. A `call_ns` of 0 is not known.
+    `timer` reads the turns; without one the kind's own. A wanted precision asks for more time, a short budget for less:
+    `share` of the rounds beyond the fewest (abprof/budget.py). `rounds` is the most; an epoch ends before when `settled`. A
+    `call_ns` of 0 is not known.
     """
     narrowest = min(settings.margin, settings.precision or settings.margin)
     scale = max(1.0, min(4.0, settings.margin / narrowest))
     wanted = narrowest / 100 / _MARGIN_OVER_ERROR
+    timer = timer or TIMER[kind]
     known = [ns for ns in call_ns if ns > 0]  # a clock that reads zero or less does not say how long a call is
     if not known:
-        return Pace(TIMER[kind], 1, FEWEST, FEWEST, wanted, "one call a turn: the timer read zero or less")
+        return Pace(timer, 1, FEWEST, FEWEST, wanted, "one call a turn: the timer read zero or less")
     together, shortest = sum(known) * len(call_ns) / len(known), _SHORTEST_TURN[kind]
     calls = calls_of_a_turn(kind, min(known))
+    calls = min(calls, _MOST_RECORDED) if timer == CUPTI else calls
     budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (0.5 if settings.quick else 1.0)
     long = min(known) >= wire.LONG_CALL
     fewest = _FEWEST_LONG if long and kind == "cuda" and not settings.quick else FEWEST
@@ -84,15 +105,19 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], settings
     again = sum(open_ns) + (together if long else 0.0)
     affordable = 0.2 * rounds * together * calls / max(again, 1.0)
     fresh_every = max(2, math.ceil(rounds / max(affordable, 1.0)))
-    rule = (
-        f"one call a turn: a call takes at least {shortest / 1e6:g} ms"
-        if calls == 1
-        else f"{calls} calls a turn, so that it takes {shortest / 1e6:g} ms"
-    )
-    empties = min(calls, _EMPTIES) if kind == "cuda" and calls > 1 else 0
+    empties = min(calls, _EMPTIES) if timer == TIMER["cuda"] and calls > 1 else 0
     early = again < _LONG_OPEN and not long
+    rule = _rule(timer, calls, shortest)
     seconds = budget / 1e9 if kind == "cuda" else math.inf
-    return Pace(TIMER[kind], calls, rounds, fresh_every, wanted, rule, fewest, early, empties, seconds)
+    return Pace(timer, calls, rounds, fresh_every, wanted, rule, fewest, early, empties, seconds)
+
+
+def _rule(timer: str, calls: int, shortest: float) -> str:
+    if timer == CUPTI and calls == _MOST_RECORDED:
+        return f"{calls} calls a turn: each has its own reading"
+    if calls == 1:
+        return f"one call a turn: a call takes at least {shortest / 1e6:g} ms"
+    return f"{calls} calls a turn, so that it takes {shortest / 1e6:g} ms"
 
 
 def levelled(row: Sequence[Turn]) -> list[Turn]:

@@ -12,7 +12,7 @@ from abprof import runfolder
 from abprof.bisect.search import Answer, Finding, Question
 from abprof.config import Config
 from abprof.errors import AbprofError
-from abprof.model import Record
+from abprof.model import Record, Timer
 from abprof.plan import id_parts
 from abprof.repo import Link
 
@@ -33,6 +33,7 @@ class Asked(Record, frozen=True, kw_only=True):
     thresholds: tuple[tuple[str, float], ...] | None = None  # of the run that it began from; None: abprof.toml's
     margin: float | None = None
     budget: float  # seconds, of one step
+    timer: Timer | Literal[""] = ""
     seed: int = 0
     timeout: float = 120.0
     build_timeout: float = 1800.0

@@ -48,6 +48,7 @@ def bisect(
     threshold: Annotated[
         str, typer.Option(metavar="PCT", help="Slower by more than this is looked for.", rich_help_panel=MEASURING)
     ] = "",
+    timer: shared.Timer = "",
     budget: Annotated[
         str, typer.Option(metavar="TIME", help="Time for measuring one step, e.g. 10m.", rich_help_panel=MEASURING)
     ] = "",

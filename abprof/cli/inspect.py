@@ -44,6 +44,7 @@ def selfcheck(
     only: Annotated[Many, typer.Option(metavar="AXIS=VALUE|GLOB", help="Only these cells.")] = [],  # noqa: B006
     against: Annotated[Many, typer.Option(metavar="PROTOCOL", help="Compare with: seed, do_bench.")] = [],  # noqa: B006
     device: Device = [],  # noqa: B006
+    timer: Annotated[str, typer.Option(metavar="NAME", help="auto, events, graph, cupti or cpu.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="Few cells, four epochs.")] = False,
     runs_dir: Annotated[str, typer.Option(metavar="PATH", help="Where the run folder is made.")] = "",
     json: Json = False,
@@ -54,6 +55,7 @@ def selfcheck(
 
     from abprof import selfcheck as check
     from abprof.cli.guard import while_read
+    from abprof.cli.options import TIMERS, choice
     from abprof.config import Config
     from abprof.quantities import seconds
     from abprof.view import View
@@ -65,6 +67,7 @@ def selfcheck(
         budget=seconds(budget, "--budget"),
         only=tuple(only),
         against=tuple(against),
+        timer=choice(timer, "--timer", TIMERS),
         device=tuple(device),
         runs_dir=runs_dir,
         no_peers=True,

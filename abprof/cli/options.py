@@ -12,6 +12,7 @@ from abprof.plan import id_parts
 from abprof.probes import KNOWN
 from abprof.quantities import percent, seconds
 
+TIMERS = ("", "auto", "events", "graph", "cupti", "cpu")
 _FAIL_ON = ("slower", "broken", "unclear", "never")
 
 
@@ -43,6 +44,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         quick=options["quick"],
         epochs=options["epochs"],
         protocol=choice(options["protocol"], "--protocol", ("abprof", "seed", "do_bench")),
+        timer=choice(options["timer"], "--timer", TIMERS),
         sustained=choice(options["sustained"], "--sustained", ("auto", "always", "never")),
         probe=_probes(options),
         allow_wrong=options["allow_wrong"],

@@ -23,6 +23,7 @@ _OF_WORKLOADS = {
     "peer",
     "python",
     "protocol",
+    "timer",
     "sustained",
     "probe",
     "allow_wrong",

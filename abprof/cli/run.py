@@ -86,6 +86,7 @@ def run(
     epochs: shared.Epochs = None,
     quick: shared.Quick = False,
     protocol: shared.Protocol = "abprof",
+    timer: shared.Timer = "",
     sustained: shared.Sustained = "auto",
     probe: shared.Probe = [],  # noqa: B006
     allow_wrong: shared.AllowWrong = False,

@@ -73,6 +73,14 @@ AllowWrong = Annotated[
 Watch = Annotated[
     bool, typer.Option("--watch", help="Again at every save, one epoch each, until ^C.", rich_help_panel=MEASURING)
 ]
+Timer = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|events|graph|cupti|cpu",
+        help="What reads the time: by rules, or one for all cells.",
+        rich_help_panel=MEASURING,
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of inputs and orders.", rich_help_panel=MEASURING)]
 Timeout = Annotated[str, typer.Option(metavar="TIME", help="One answer of a worker.", rich_help_panel=MEASURING)]
 

@@ -9,11 +9,17 @@ from pathlib import Path
 
 import msgspec
 
-from abprof.model import Night
+from abprof.model import GPU_GRAPH, GPU_KERNELS, Night
 from abprof.runfolder import RUN
 
-METRICS = ("gpu_span", "wall", "peak_mem_bytes")  # of an observation's metrics: those that have a trend
-JUDGED = ("gpu_span", "wall")
+METRICS = (
+    "gpu_span",
+    GPU_GRAPH,
+    GPU_KERNELS,
+    "wall",
+    "peak_mem_bytes",
+)  # of an observation's metrics: those that have a trend
+JUDGED = ("gpu_span", GPU_GRAPH, GPU_KERNELS, "wall")
 
 
 class _Loose(msgspec.Struct, frozen=True, kw_only=True):

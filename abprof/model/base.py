@@ -9,7 +9,9 @@ import msgspec
 Status = Literal["ok", "wrong", "unsupported", "missing", "build_failed", "oom", "timeout", "crash", "identical"]
 Verdict = Literal["faster", "slower", "slight", "same", "unclear", "broken"]
 Value = str | int | float | bool
-Judge = Literal["gpu", "wall", "reported"]  # whose clock is judged; `reported`: that of the command under test itself
+# Whose clock is judged: the device's, by events, by graphs or by kernels; the host's; that of the command under test itself.
+Judge = Literal["gpu", "graph", "kernels", "wall", "reported"]
+Timer = Literal["auto", "events", "graph", "cupti", "cpu"]  # as asked for; auto: by rules (abprof/turns.py)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

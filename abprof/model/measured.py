@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from abprof.model.base import Record, Status, Value
+from abprof.model.metrics import UNJUDGED_METRICS
 
 
 class Turn(msgspec.Struct, frozen=True, array_like=True):
@@ -83,6 +84,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     facts: dict[str, Value] = {}  # what the workload says of this case and arm; told with the check
     log: str = ""
     census: Census | None = None  # None: not asked in this block
+    host_ns: float | None = None  # what the host needed to enqueue a warm call on an idle device; None: not told
 
 
 class MachineState(Record, frozen=True, kw_only=True):
@@ -102,8 +104,8 @@ class Block(Record, frozen=True, kw_only=True):
 
     epoch: int
     cell: str
-    metric: str  # the judged metric: gpu_span, wall or reported
-    timer: str  # cuda_event, cpu_clock, simulated, or `the command` of a run whose times are reported
+    metric: str  # what its turns read: gpu_span, gpu_graph, gpu_kernels, wall, reported, or what is never judged
+    timer: str  # cuda_event, cuda_graph, cupti, cpu_clock, wall_clock, simulated, or `the command` of reported times
     calls: int  # calls per turn, the same on all arms
     rule: str  # why this timer and turn length
     arms: tuple[str, ...]
@@ -118,6 +120,13 @@ class Block(Record, frozen=True, kw_only=True):
     quick: bool = False
     alone: bool = False  # one arm in memory at a time, because all together do not fit
     check_seconds: float = 0.0  # of `seconds`: checks of the outputs, the reference among them
+    nodes: dict[str, int] = {}  # arm -> what a replay of its CUDA graph runs, where there are graphs
+    beside: bool = False  # turns of a launch-bound cell by another timer (abprof/graphed.py): shown, never judged
+
+    @property
+    def judged(self) -> bool:
+        """Whether verdicts may rest on its turns."""
+        return not self.beside and self.metric not in UNJUDGED_METRICS
 
 
 class Trace(Record, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from abprof.model.asked import Arm, Cell, Command, Side, Workload
-from abprof.model.base import Judge, Record
+from abprof.model.base import Judge, Record, Timer
 from abprof.model.built import Build, Kernel, Proof
 from abprof.model.judged import Advice, Comparison, Header, Observation
 from abprof.model.measured import Trace
@@ -24,6 +24,7 @@ class Settings(Record, frozen=True, kw_only=True):
     quick: bool = False
     protocol: Literal["abprof", "seed", "do_bench"] = "abprof"  # what else times the same cells
     judge: Judge = "wall"
+    timer: Timer = "auto"  # as it was asked for; what each cell was timed by stands in its rounds
     sustained: Literal["auto", "always", "never"] = "auto"  # which cells are measured without a pause, too
     allow_wrong: bool = False
     fail_on: tuple[str, ...] = ("slower", "broken")

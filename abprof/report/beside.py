@@ -18,7 +18,7 @@ TEXT = "The second against the first, judged like side against side"
 HEADER = ("verdict", "case", "first", "second", "change of time", "95 % interval", "note")
 ROWS_UP_TO = 300  # on a page and a terminal; comparisons.csv has all of them
 _TOLD = ("both", "unsupported", "missing")  # an arm that did not run is told where each is told
-_NUMBERS = ("pct", "low_pct", "high_pct", "certifiable_pct", "read_pct", "clock_pct", "sustained_pct", "p")
+_NUMBERS = ("pct", "low_pct", "high_pct", "certifiable_pct", "read_pct", "clock_pct", "sustained_pct", "graph_pct", "p")
 
 
 def _shown(group: Group) -> list[Comparison]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from abprof.model import Cell, Comparison, Observation, Run
+from abprof.model import GPU_GRAPH, HOST, Cell, Comparison, Observation, Run
 
 from . import numbers
 from .tables import Line, csv_text, plain
@@ -62,6 +62,9 @@ def _measured(run: Run, cell: Cell, seen: Observation | None, others: Sequence[s
         **{f"{other}_ms": _ms(numbers.time_ns(seen, other)) for other in others},
         "tflops_per_sec": _text(numbers.tflops(cell, ns)),
         "gb_per_s": _text(numbers.gbps(cell, ns)),
+        "host_ms": _ms(numbers.time_ns(seen, HOST)),
+        "graph_ms": _ms(numbers.time_ns(seen, GPU_GRAPH)),
+        "no_graph": plain(seen.uncaptured) if seen else "",
         "peak_mem_bytes": _text(numbers.time_ns(seen, "peak_mem_bytes")),
         "flops": _text(cell.flops),
         "bytes": _text(cell.bytes),
@@ -85,6 +88,7 @@ def _judged(judged: Comparison | None) -> Line:
         "read_pct": _text(judged.read_pct if judged else None),
         "clock_pct": _text(judged.clock_pct if judged else None),
         "sustained_pct": _text(judged.sustained_pct if judged else None),
+        "graph_pct": _text(judged.graph_pct if judged else None),
         "p": _text(judged.p if judged else None),
         "discovery": str(judged.discovery) if judged else "",
     }

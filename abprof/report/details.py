@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from abprof.model import SUSTAINED, UNJUDGED_METRICS, Block, Observation, Run
+from abprof.model import SUSTAINED, Block, Observation, Run
 
-from . import ceilings, kernels, numbers, pictures, words
+from . import ceilings, kernels, numbers, pictures, timing, words
 from .failures import LONGEST, log_path
 from .lines import Line, own_interval, time_text
 from .view import Group, Row
@@ -91,7 +91,7 @@ def by_cell(blocks: Sequence[Block]) -> dict[str, list[Block]]:
     """Cell -> the blocks that verdicts rest on, in the order they were measured."""
     found: dict[str, list[Block]] = {}
     for block in sorted(blocks, key=lambda block: (block.epoch, block.began)):
-        if block.rounds and block.metric not in UNJUDGED_METRICS:
+        if block.rounds and block.judged:
             found.setdefault(block.cell, []).append(block)
     return found
 
@@ -141,6 +141,8 @@ def _rows(
     reasons = [words.clean(seen.reason) if seen else "" for seen in sides]
     yield from _shown("why", [reason or "–" for reason in reasons] if any(reasons) else [])
     yield from _shown("clock", [mhz and f"{mhz:.0f} MHz" for mhz in clocks])
+    for label, texts in timing.rows(row, sides):
+        yield from _shown(label, texts)
     yield from _cycles(row)
     yield from _at_one_clock(row)
     yield from _without_a_pause(row, sides)

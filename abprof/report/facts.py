@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 
 from abprof import waivers
 from abprof.guarantees import weaker
-from abprof.model import JUDGED_METRIC, REPORTED, UNJUDGED_METRICS, Block, Command, Comparison, Machine, Run
+from abprof.model import JUDGED_METRIC, REPORTED, Block, Command, Comparison, Machine, Run
 from abprof.observe import busy_share, check_share
 from abprof.sentence import inside_margin, outside_margin
 
-from . import ceilings, words
+from . import ceilings, timing, words
 from .failures import LONGEST, log_path
 
 Facts = list[tuple[str, str]]
@@ -35,7 +35,7 @@ GLOSSARY: Facts = [
 ]  # fmt: skip
 
 
-_CLOCKS = {"gpu_span": "GPU time", "wall": "wall clock", REPORTED: "what the command says of itself"}
+_CLOCKS = {**timing.CLOCKS, REPORTED: "what the command says of itself"}
 
 
 def trust(run: Run, blocks: Sequence[Block]) -> Facts:
@@ -85,6 +85,7 @@ def method(run: Run, blocks: Sequence[Block]) -> Facts:
         *_families(run),
         ("protocol", _protocol(run)),
         ("judged by", _judged_by(measured) or _CLOCKS[JUDGED_METRIC[settings.judge]]),
+        *timing.facts(run, blocks),
         *(("allowed", "wrong outputs are timed too (--allow-wrong)") for _ in range(settings.allow_wrong)),
     ]
     for (metric, timer, calls, rule), cells in ways.items():
@@ -267,7 +268,7 @@ def _state(blocks: Sequence[Block]) -> Facts:
 def _judged(blocks: Iterable[Block]) -> list[Block]:
     """Blocks that verdicts rest on. An arm that could not run leaves one without rounds, and others' ways of timing
     are shown, never judged."""
-    return [block for block in blocks if block.rounds and block.metric not in UNJUDGED_METRICS]
+    return [block for block in blocks if block.rounds and block.judged]
 
 
 def _judged_by(measured: Iterable[Block]) -> str:

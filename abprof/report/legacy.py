@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from abprof.errors import AbprofError
-from abprof.model import UNJUDGED_METRICS, Block, Observation, Run, Value
+from abprof.model import Block, Observation, Run, Value
 from abprof.names import safe_label, safe_labels
 
 from . import numbers, words
@@ -96,7 +96,7 @@ def _turns(row: Row, seen: Observation | None, blocks: Sequence[Block]) -> list[
     return [
         turn.value
         for block in blocks
-        if block.cell == row.cell.id and block.metric not in UNJUDGED_METRICS
+        if block.cell == row.cell.id and block.judged
         for number, played in enumerate(block.rounds)
         if number not in block.rejected
         for turn in played

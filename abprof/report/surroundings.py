@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from abprof.model import UNJUDGED_METRICS, Block, Run
+from abprof.model import Block, Run
 
 from . import words
 from .lines import TextTable
@@ -68,7 +68,7 @@ def _clocks(run: Run, blocks: Sequence[Block]) -> dict[str, float]:
     arms = {arm.id: arm.side for arm in run.arms if not arm.peer}
     read: dict[str, list[float]] = {side.id: [] for side in run.sides}
     for block in blocks:
-        for number, row in enumerate(block.rounds if block.metric not in UNJUDGED_METRICS else ()):
+        for number, row in enumerate(block.rounds if block.judged else ()):
             if number in block.rejected:
                 continue
             for turn in row:

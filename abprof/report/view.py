@@ -9,7 +9,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from abprof.model import JUDGED_METRIC, Arm, Cell, Comparison, Observation, Run, Side, Verdict, Workload
+from abprof.model import (
+    GPU_GRAPH,
+    GPU_KERNELS,
+    JUDGED_METRIC,
+    Arm,
+    Cell,
+    Comparison,
+    Observation,
+    Run,
+    Side,
+    Verdict,
+    Workload,
+)
 
 from . import words
 
@@ -91,7 +103,9 @@ def judged_metric(run: Run, workload: Workload, seen: Observation | None = None)
     """The name of the metric verdicts are made by; the wall clock when a GPU's is asked for and was not recorded."""
     name = JUDGED_METRIC["wall" if workload.judge == "gpu" and run.settings.judge != "gpu" else workload.judge]
     if seen and seen.metrics and name not in seen.metrics:
-        return next((other for other in ("gpu_span", "gpu_busy", "wall") if other in seen.metrics), name)
+        return next(
+            (other for other in ("gpu_span", GPU_GRAPH, GPU_KERNELS, "gpu_busy", "wall") if other in seen.metrics), name
+        )
     return name
 
 

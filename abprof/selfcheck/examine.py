@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from abprof import stats
 from abprof.comparison import decide
 from abprof.evidence import Evidence, gather
-from abprof.model import DO_BENCH_METRIC, SEED_METRIC, UNJUDGED_METRICS, Block, Run
+from abprof.model import DO_BENCH_METRIC, SEED_METRIC, Block, Run
 from abprof.observe import busy_share
 from abprof.selfcheck import instrument
 from abprof.selfcheck.result import CLASSES, Alarms, Coverage, Detection, Resolution, Selfcheck
@@ -36,7 +36,7 @@ Says = Callable[[Measured, float, float], str | None]  # a verdict, or None wher
 
 def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
     """The result of a finished selfcheck. Cells that were not measured on both sides are left out, and counted in none."""
-    judged = [block for block in blocks if block.metric not in UNJUDGED_METRICS]
+    judged = [block for block in blocks if block.judged]
     evidence = gather(run, blocks).values()
     cells = [pair for item in evidence for pair in _measured(item)]
     plans = THRESHOLDS.get(run.machine.kind, THRESHOLDS["cpu"])

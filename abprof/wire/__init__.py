@@ -28,7 +28,7 @@ from abprof.wire.begin import (
     Stop,
     Sweep,
 )
-from abprof.wire.cell import Check, Checked, Close, Examine, Hand, Handed, Open, Opened, Turn, Turned
+from abprof.wire.cell import Capture, Captured, Check, Checked, Close, Examine, Hand, Handed, Open, Opened, Turn, Turned
 from abprof.wire.evidence import (
     Census,
     Compiled,
@@ -56,6 +56,8 @@ __all__ = [
     "WRAPPED",
     "Build",
     "Built",
+    "Capture",
+    "Captured",
     "Census",
     "Check",
     "Checked",

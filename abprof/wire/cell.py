@@ -27,9 +27,31 @@ class Opened:
 
     status: str
     reason: str = ""
-    call_ns: float = 0.0  # a warm call, by the judged clock
+    call_ns: float = 0.0  # a warm call, by the device's events, or the host's clock
     open_ns: float = 0.0  # what a re-allocation costs
     peak_mem_bytes: int | None = None
+    host_ns: float = 0.0  # what the host needs to enqueue a warm call on an idle device; 0: not told
+
+
+@dataclass(frozen=True)
+class Capture:
+    """Capture a call of the open arm in a CUDA graph. The graph is kept for turns until inputs are made again."""
+
+    arm: str
+
+
+@dataclass(frozen=True)
+class Captured:
+    """How it went. `why`: "" or in a word why it cannot be done (abprof/worker/clocks/graphs.py), `reason` in words."""
+
+    why: str = ""
+    reason: str = ""
+    replay_ns: float = 0.0  # one replay, warm
+    capture_ns: float = 0.0  # what capturing costs, at every placement anew
+    nodes: int = 0  # what a replay runs
+    spoiled: bool = (
+        False  # a capture was begun and broke off: what this process says from now on is not to be relied on
+    )
 
 
 @dataclass(frozen=True)
@@ -89,7 +111,7 @@ class Examine:
 class Turn:
     arm: str
     calls: int
-    timer: str  # cpu_clock, cuda_event, wall_clock, do_bench, sustained
+    timer: str  # cpu_clock, cuda_event, cuda_graph, cupti, wall_clock, do_bench, sustained
     cold: bool = True  # flush the cache before each call
     placement: int | None = None  # re-allocate the inputs first, untimed
     empties: int = 0  # empty launches to time after the calls

@@ -15,6 +15,7 @@ import torch
 from abprof import wire
 from abprof.kit import Op
 from abprof.worker.clocks import Clock, mean, shortest
+from abprof.worker.clocks.graphs import Graph, NotCaptured
 from abprof.worker.faults import MissingPackage
 
 
@@ -27,15 +28,21 @@ class OpenArm:
     inputs: Any
     pad: object
     wall: float = 0.0
+    graph: Graph | None = None
 
 
 class Arms:
-    """Those that are open, by id. `workload` gives a workload's module by name, `kernel` the package under test."""
+    """Those that are open, by id. `workload` gives a workload's module by name, `kernel` the package under test,
+    `compiled` how often a kernel was compiled so far."""
 
     def __init__(
-        self, clock: Clock, workload: Callable[[str], types.ModuleType], kernel: Callable[[], types.ModuleType]
+        self,
+        clock: Clock,
+        workload: Callable[[str], types.ModuleType],
+        kernel: Callable[[], types.ModuleType],
+        compiled: Callable[[], int],
     ) -> None:
-        self._clock, self._workload, self._kernel = clock, workload, kernel
+        self._clock, self._workload, self._kernel, self._compiled = clock, workload, kernel, compiled
         self._open: dict[str, OpenArm] = {}
 
     def __getitem__(self, id: str) -> OpenArm:
@@ -65,19 +72,22 @@ class Arms:
         if peak is not None:
             peak -= getattr(arm.pad, "nbytes", 0)  # not the kernel's doing
         self._open[request.arm] = arm
-        return wire.Opened("ok", "", self._warm(arm, first), float(opened), peak)
+        call, host = self._warm(arm, first)
+        return wire.Opened("ok", "", call, float(opened), peak, host)
 
-    def _warm(self, arm: OpenArm, first: float) -> float:
-        """How long a warm call takes, ns; 0 where the clock does not say. A long one, the `first` call's time says so
-        too, is made once more and no oftener; not even that where an earlier epoch told its time."""
+    def _warm(self, arm: OpenArm, first: float) -> tuple[float, float]:
+        """How long a warm call takes, and the host to enqueue it, ns; 0 where the clock does not say. A long one, the
+        `first` call's time says so too, is made once more and no oftener; not even that where an earlier epoch told its
+        time."""
         if arm.request.usual_ns >= wire.LONG_CALL:
             arm.wall = first
-            return arm.request.usual_ns
-        arm.wall = self._clock.wall(arm.op)
+            return arm.request.usual_ns, 0.0
+        arm.wall, host = self._clock.wall(arm.op), self._clock.enqueued
         if min(first, arm.wall) >= wire.LONG_CALL:
-            return arm.wall
+            return arm.wall, host
         arm.wall = shortest([arm.wall, self._clock.wall(arm.op)])
-        return shortest([self._clock.turn(arm.op, 1, cold=False, arm=arm.request.arm) for _ in range(2)])
+        host = shortest([host, self._clock.enqueued])
+        return shortest([self._clock.turn(arm.op, 1, cold=False, arm=arm.request.arm) for _ in range(2)]), host
 
     def make(self, request: wire.Open, placement: int) -> OpenArm:
         """Inputs and operation of an arm; nothing of it was called yet."""
@@ -113,16 +123,33 @@ class Arms:
         arm.wall = wall if wall >= wire.LONG_CALL else self._clock.wall(arm.op)
         self._open[of.arm] = arm
 
+    def capture(self, request: wire.Capture) -> wire.Captured:
+        """The arm's call in a CUDA graph, and how long a replay takes."""
+        arm, began = self._open[request.arm], time.perf_counter_ns()
+        try:
+            arm.graph = self._clock.graph(arm.op, self._compiled)
+        except NotCaptured as error:
+            return wire.Captured(error.why, str(error), spoiled=error.spoiled)
+        took = float(time.perf_counter_ns() - began)
+        replay = shortest([self._clock.replays(arm.graph, arm.op, 4, arm=request.arm) for _ in range(2)])
+        return wire.Captured("", "", replay, took, arm.graph.nodes)
+
     def turn(self, request: wire.Turn) -> wire.Turned:
         """Some calls of one arm, ended by a device synchronise."""
         arm, clock = self._open[request.arm], self._clock
         if request.placement is not None:
             self._replace(arm, request.placement)
+        if request.timer == "cuda_graph" and arm.graph is None:  # that of other inputs is gone
+            arm.graph = clock.graph(arm.op, self._compiled)
         start, mhz = time.monotonic_ns(), 0.0
         if request.timer == "do_bench":
             value = clock.do_bench(arm.op)
         elif request.timer == "sustained":
             value = clock.sustained(arm.op, request.calls)
+        elif request.timer == "cupti":
+            value = clock.kernels(arm.op, request.calls, cold=request.cold)
+        elif arm.graph is not None and request.timer == "cuda_graph":
+            value, mhz = clock.replays(arm.graph, arm.op, request.calls, arm=request.arm), clock.mhz()
         elif request.timer == "wall_clock":
             value = mean([clock.wall(arm.op) for _ in range(request.calls)])
         else:
@@ -135,7 +162,7 @@ class Arms:
 
     def _replace(self, arm: OpenArm, placement: int) -> None:
         """Fresh inputs of the same values at other addresses, and one untimed call, whose wall time is kept."""
-        arm.inputs = arm.pad = None
+        arm.inputs = arm.pad = arm.graph = None
         arm.op = Op(lambda: None)
         fresh = self.make(arm.request, placement)
         arm.op, arm.inputs, arm.pad = fresh.op, fresh.inputs, fresh.pad

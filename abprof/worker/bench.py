@@ -30,7 +30,7 @@ class Bench:
         self.kernel: types.ModuleType | None = None
         self.mounted: types.ModuleType | None = None
         self.compiles = compiles.Watch()
-        self.arms = Arms(self.clock, self._workload, self._kernel)
+        self.arms = Arms(self.clock, self._workload, self._kernel, lambda: self.compiles.count)
         self._checks = Checks(self.clock, self.arms, self._workload, Path(start.scratch))
         self.versions = identity.versions()
         self.marks = (
@@ -145,6 +145,10 @@ class Bench:
     def examine(self, request: wire.Examine) -> wire.Checked:
         """What another worker handed over."""
         return self._checks.examine(request)
+
+    def capture(self, request: wire.Capture) -> wire.Captured:
+        """The arm's call in a CUDA graph."""
+        return self.arms.capture(request)
 
     def turn(self, request: wire.Turn) -> wire.Turned:
         """Some calls of one arm."""

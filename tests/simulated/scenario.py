@@ -42,6 +42,7 @@ ANSWER = {
     "null",
     "wrong",
     "never_launched",
+    "uncaptured",
     "foreign_path",
     "compile",
     "torn_trace",
@@ -92,7 +93,7 @@ class Fault:
       NAME+ makes it), partial (half a line, then exit), garbage (a line that is no JSON), nan (a reply with NaN),
       extra_key, wrong_id, bigreply:BYTES, unsupported, missing, oom, crash_status (typed outcomes, with `text`);
       for a turn negative, zero, null; for a check wrong; for phases never_launched; for a trace torn_trace;
-      for a hand wrong, kept, packed; for a proof foreign_path, compile:COUNT.
+      for a capture uncaptured, with :1 spoiled by it; for a hand wrong, kept, packed; for a proof foreign_path, compile:COUNT.
     `cell` is matched with the open cell's id, with the workload's name for describe and screen, and with the kernel's
     name for start, build, prove and stop.
     """
@@ -145,6 +146,8 @@ class Workload:
     max_abs: float = 1e-6
     max_rel: float = 1e-6
     peak_mem_bytes: int | None = 1 << 20
+    host_ns: float = 0.0  # what the host needs to enqueue a call
+    nodes: int = 1  # of a call's CUDA graph
     wall_extra_ns: float = 0.0  # what the host's clock sees beyond the judged metric
 
     def axes(self) -> dict[str, list[tuple[list[str], list[Any]]]]:

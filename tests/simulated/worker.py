@@ -148,7 +148,16 @@ class Worker:
         self.workload = workload
         self.arms[args.arm] = Arm(label, ns, self.scenario.noise_of(self.start_.side, cell), args.seed)
         self.clock.advance(ns)
-        return wire.Opened("ok", "", call_ns=ns, open_ns=0.0, peak_mem_bytes=workload.peak_mem_bytes)
+        return wire.Opened("ok", "", ns, 0.0, workload.peak_mem_bytes, workload.host_ns)
+
+    def capture(self, args: wire.Capture, faults: list[Fault]) -> wire.Captured:
+        """With the fault `uncaptured` it cannot be done, and with a number after a colon the process is spoiled."""
+        arm, workload = self._arm(args.arm)
+        for fault in faults:
+            if fault.word == "uncaptured":
+                return wire.Captured("host_sync", fault.text, spoiled=bool(fault.number(0)))
+        ns = self.scenario.ns(self.start_.side, self.cell, arm.label, "cuda_graph") * self.factor(self.cell)
+        return wire.Captured("", "", ns, 1e6, workload.nodes)
 
     def check(self, args: wire.Check, faults: list[Fault]) -> wire.Checked:
         arm, workload = self._arm(args.arm)

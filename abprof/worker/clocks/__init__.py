@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from abprof.kit import Op
+
+if TYPE_CHECKING:
+    from abprof.worker.clocks.graphs import Graph
 
 
 class Clock(Protocol):
@@ -13,6 +16,7 @@ class Clock(Protocol):
 
     kind: str
     device: Any  # torch.device
+    enqueued: float  # ns that the host took to enqueue the last call that `wall` made; 0 where it is the device
 
     def sync(self) -> None:
         """Return when the device is idle."""
@@ -25,6 +29,15 @@ class Clock(Protocol):
 
     def empty(self, times: int, *, cold: bool) -> float:
         """What `turn` reads of an operation that does nothing, median of so many; 0 where there is no such thing."""
+
+    def graph(self, op: Op, compiled: Callable[[], int]) -> Graph:
+        """A call captured in a CUDA graph. Raises NotCaptured, or Unsupported where there is no such thing."""
+
+    def replays(self, graph: Graph, op: Op, times: int, *, arm: str = "") -> float:
+        """Mean time of so many replays, warm caches; one by one where `op` has a reset."""
+
+    def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
+        """Mean over calls of the durations of all that a call runs on the device. Raises Unsupported."""
 
     def sustained(self, op: Op, calls: int) -> float:
         """Mean time of calls without a pause, resets included, after a third of `calls` that is not timed."""

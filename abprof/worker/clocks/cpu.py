@@ -7,11 +7,16 @@ import platform
 import random
 import resource
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
 from abprof.kit import Op, Unsupported
 from abprof.worker.clocks import mean
+
+if TYPE_CHECKING:
+    from abprof.worker.clocks.graphs import Graph
 
 
 class CpuClock:
@@ -21,6 +26,7 @@ class CpuClock:
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
+        self.enqueued = 0.0
         _limit_memory()
 
     def sync(self) -> None:
@@ -42,6 +48,21 @@ class CpuClock:
         """0: reading the host's clock twice costs 0.1 us, in every process alike."""
         del times, cold
         return 0.0
+
+    def graph(self, op: Op, compiled: Callable[[], int]) -> Graph:
+        """Raises Unsupported."""
+        del op, compiled
+        raise Unsupported("a CUDA graph is of a GPU")
+
+    def replays(self, graph: Graph, op: Op, times: int, *, arm: str = "") -> float:
+        """Raises Unsupported."""
+        del graph, op, times, arm
+        raise Unsupported("a CUDA graph is of a GPU")
+
+    def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
+        """Raises Unsupported."""
+        del op, calls, cold
+        raise Unsupported("CUPTI times a GPU")
 
     def sustained(self, op: Op, calls: int) -> float:
         """Raises Unsupported: nothing pauses between a CPU's calls anyway."""

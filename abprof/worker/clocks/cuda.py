@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
 
 from abprof.kit import Op
 from abprof.worker.clocks import mean
+from abprof.worker.clocks.activity import Records
+from abprof.worker.clocks.graphs import Graph
 from abprof.worker.clocks.stamps import Stamps
 
 _LONGEST_SPIN = 5_000_000.0  # ns
@@ -39,9 +42,10 @@ class CudaClock:
         self._flush: torch.Tensor | None = None
         self._held = 0
         self._spins: dict[str, float] = {}  # ns, by arm: those of one worker need different times
-        self._enqueued = 0.0  # ns the host took to enqueue the last call on an idle device
+        self.enqueued = 0.0  # ns the host took to enqueue the last call on an idle device
         self._cycles_per_ns = max(self._clock_khz() / 1e6, 0.5)
         self._stamps = _stamps(self.device)
+        self._records: Records | None = None  # made when it is first asked for
 
     def _clock_khz(self) -> float:
         return float(getattr(self._properties, "clock_rate", 0) or 2_000_000)
@@ -64,6 +68,41 @@ class CudaClock:
         self.sync()
         return 1e6 * mean([first.elapsed_time(last) for first, last in pairs])
 
+    def graph(self, op: Op, compiled: Callable[[], int]) -> Graph:
+        """A call captured, and replayed once."""
+        graph = Graph(op, compiled)
+        if op.reset:
+            op.reset()
+        graph.replay()
+        self.sync()
+        return graph
+
+    def replays(self, graph: Graph, op: Op, times: int, *, arm: str = "") -> float:
+        """By one event pair around all of them, enqueued behind a spin kernel; where the operation has a reset, by one around
+        each, so that the reset is not timed."""
+        key = f"{arm} in a graph"
+        if op.reset:
+            return self.turn(Op(graph.replay, reset=op.reset), times, cold=False, arm=key)
+        return self.turn(Op(graph.repeated(times)), 1, cold=False, arm=key) / times
+
+    def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
+        """Records are read before and after each call, on an idle device: between lies nothing but the call."""
+        if self._records is None:
+            self._records = Records()
+        readings = []
+        with self._records as records:
+            for _ in range(calls):
+                if op.reset:
+                    op.reset()
+                if cold:
+                    self._flush_l2()
+                self.sync()
+                records.drained()
+                op.call()
+                self.sync()
+                readings.append(records.drained())
+        return mean(readings)
+
     def sustained(self, op: Op, calls: int) -> float:
         """By one event pair around the last two thirds of the calls, warm caches, nothing in between."""
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -84,7 +123,7 @@ class CudaClock:
 
     def _one(self, op: Op, arm: str, *, cold: bool, stamp: bool = False) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         # An arm's first turn goes by its warm-up: a spin that is too short costs a call more, and some take a second.
-        spin = self._spins.get(arm, 100_000.0 + 1.5 * self._enqueued)
+        spin = self._spins.get(arm, 100_000.0 + 1.5 * self.enqueued)
         while True:
             if op.reset:
                 op.reset()
@@ -119,7 +158,7 @@ class CudaClock:
         self.sync()
         start = time.perf_counter_ns()
         op.call()
-        self._enqueued = float(time.perf_counter_ns() - start)
+        self.enqueued = float(time.perf_counter_ns() - start)
         self.sync()
         return float(time.perf_counter_ns() - start)
 
