@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import build, contain, environment
+from abprof import build, contain, environment, plan
 from abprof.builder import Job
 from abprof.errors import AbprofError
 from abprof.judges import root_of, workloads_differ, workloads_folder
-from abprof.model import SCHEMA, Build, Cell, Checkout, Observation, Package, Run, Setup, Toolchain
+from abprof.model import SCHEMA, Build, Cell, Checkout, Observation, Package, Run, Setup, Timer, Toolchain
 from abprof.place import Place, forbidden, sources, toolchain
 from abprof.repo import Repository
 from abprof.survey import (
@@ -87,6 +87,7 @@ def make_plan(
         not_contained += contain.foreground_notes(wall, "what --probe ncu looks at")
     mine = toolchain(found.ready.versions, found.ready.facts, device.kind, env)
     chains = _toolchains(place, workers, Toolchain(versions=mine, packages=installed), env, beside, log)
+    _timer_is_there(config.by_timer, device.kind, workers, chains)
     shop = Workshop(
         cache=place.cache,
         logs=logs,
@@ -133,6 +134,17 @@ def _toolchains(
             versions = toolchain(ready.versions, ready.facts, device.kind, env)
             by_worker[argv] = Toolchain(versions=versions, packages=installed)
     return {side: by_worker[argv] for side, argv in workers.items()}
+
+
+def _timer_is_there(
+    timer: Timer, kind: str, workers: Mapping[str, Sequence[str]], chains: Mapping[str, Toolchain]
+) -> None:
+    """Raises AbprofError where a side's interpreter certainly lacks what its timer needs."""
+    for side, argv in workers.items():
+        packages = {name.lower().replace("_", "-") for name in chains[side].packages}
+        if timer == "cupti" and kind != "cpu" and packages and "cupti-python" not in packages:
+            advice = f"{argv[0]} -m pip install cupti-python (abprof's extra: pip install 'abprof[cupti]')"
+            raise AbprofError(f"cupti-python is not installed for {side}", where="--timer cupti", advice=advice)
 
 
 def _setup(place: Place, workers: Mapping[str, Sequence[str]], wall: contain.Wall | None) -> Setup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -104,3 +105,70 @@ def test_a_workload_whose_calls_cannot_be_captured_is_not_tried_for_ever(new_lab
 def test_nothing_is_captured_where_it_was_not_asked_for(new_lab: NewLab, more: tuple[str, ...]) -> None:
     result = new_lab(BOUND).abprof("main", "fast", *more)
     assert not any(block.beside for block in blocks(result))
+
+
+# ---------------------------------------------------------------- the timer that was asked for
+
+ASKED = replace(
+    BOUND,
+    workloads={"w": load(["both", "host"], judge="wall")},
+    times=[*BOUND.times, Time(ns=LONG / 5, timer="cupti"), planted("both", 1.15)],
+    packages={"cupti-python": "13.0.1"},
+)
+
+
+@pytest.mark.parametrize(
+    ("timer", "metric", "ns"), [("graph", GPU_GRAPH, LONG / 4), ("cupti", "gpu_kernels", LONG / 5)]
+)
+def test_a_timer_that_is_asked_for_judges_every_cell(new_lab: NewLab, timer: str, metric: str, ns: float) -> None:
+    lab = new_lab(ASKED)
+    result = lab.abprof("main", "fast", "--timer", timer)
+    assert result.table() == {"w/case=both": "slower", "w/case=host": "same"}
+    assert {row.metric for row in result.run.comparisons} == {metric}
+    assert not any(block.beside for block in blocks(result))
+    seen = next(o for o in result.run.observations if (o.cell, o.arm) == ("w/case=host", "base"))
+    assert seen.metrics[metric].value == pytest.approx(ns)
+    assert (result.run.settings.timer, result.run.workloads[0].judge) == (timer, {"cupti": "kernels"}.get(timer, timer))
+    assert result.folder is not None
+    page = (result.folder / "report.md").read_text()
+    assert f"{timer}: " in page
+    again = lab.command("rerun", str(result.folder), "--only", "*case=host", "--repo", str(lab.repo.path))
+    assert {row.metric for row in again.run.comparisons} == {metric}, again.err
+
+
+@pytest.mark.slow
+def test_one_side_without_graphs_leaves_its_cell_unsupported_and_no_side_broken(new_lab: NewLab) -> None:
+    faults = [broken("uncaptured:1", "host", side="target", verb="capture", text="the call waits for the device")]
+    result = new_lab(replace(ASKED, faults=faults)).abprof("main", "fast", "--timer", "graph")
+    assert result.table() == {"w/case=both": "slower", "w/case=host": "unclear"}
+    assert result.row("w/case=host").reasons == ("unsupported",)
+    assert result.status("w/case=host", "target") == ("unsupported", "host_sync: the call waits for the device")
+    status, reason = result.status("w/case=host", "base")
+    assert (status, reason.startswith("not timed in a CUDA graph: target cannot be captured")) == ("unsupported", True)
+
+
+def test_cuptis_timer_without_cupti_says_how_to_get_it(new_lab: NewLab) -> None:
+    result = new_lab(replace(ASKED, packages={"torch": "2.13.0"})).abprof("main", "fast", "--timer", "cupti")
+    assert result.code == 2
+    assert "--timer cupti: cupti-python is not installed for base" in result.err
+    assert "-m pip install cupti-python" in result.err
+
+
+def test_a_cpu_has_no_such_timers(new_lab: NewLab) -> None:
+    lab = new_lab(ASKED)
+    result = lab.command("run", "main", "fast", "--repo", str(lab.repo.path), "--device", "cpu", "--timer", "graph")
+    assert (result.code, "graph times a GPU" in result.err) == (2, True), result.err
+
+
+def test_abprof_toml_names_the_timer_and_the_command_line_another(new_lab: NewLab) -> None:
+    lab = new_lab(ASKED)
+    lab.repo.write({"abprof.toml": 'schema = 1\n[defaults]\ntimer = "cupti"\n'})
+    assert lab.abprof("main", "fast", "--quick").run.settings.timer == "cupti"
+    assert lab.abprof("main", "fast", "--quick", "--timer", "events").run.settings.timer == "events"
+
+
+def test_an_old_run_was_of_auto_and_has_no_graphs() -> None:
+    run, old, _ = runfolder.read(Path(__file__).parent / "data" / "run_schema1")
+    assert run.settings.timer == "auto"
+    assert all(row.graph_pct is None for row in run.comparisons)
+    assert all(block.judged and not block.nodes for block in old)
