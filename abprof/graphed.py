@@ -19,7 +19,7 @@ from abprof.proc import WorkerFault
 from abprof.sitting import Request, Seat, Sitting
 
 SHORT = 20_000.0  # ns
-_SHARE = 0.25  # of the rounds that the judged turns may have: this is evidence, and no verdict
+_SHARE = 0.25  # of the rounds, and of the seconds, that the judged turns may have: this is evidence, and no verdict
 _REFUSALS = 3  # cells of a workload that cannot be captured, after which its others are not tried: each costs a process
 NOT_TRIED = f"{_REFUSALS} other cells of this workload could not be captured"
 CROWDED = "a graph keeps its memory, and the arms do not fit together"
@@ -153,6 +153,10 @@ class Beside(Graphed):
         rule = f"{self.why}; {block.rule}" if block.rule else self.why
         nodes = {id: captured.nodes for id, captured in self.captures.items() if not captured.why}
         return msgspec.structs.replace(block, beside=True, rule=rule, nodes=nodes)
+
+    def _pace(self) -> turns.Pace:
+        pace = super()._pace()
+        return dataclasses.replace(pace, seconds=_SHARE * pace.seconds)
 
     def not_tried(self) -> Block:
         """Without a turn: it would not succeed."""
