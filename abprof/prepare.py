@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import build, contain, environment, plan
+from abprof import build, contain, dists, environment, plan
 from abprof.builder import Job
 from abprof.errors import AbprofError
 from abprof.judges import root_of, workloads_differ, workloads_folder
@@ -104,7 +104,8 @@ def make_plan(
         named=frozenset({*place.file.environment.set, *place.file.environment.allow}),
         wall=wall,
     )
-    for line in (*place.notes, *not_contained):
+    told = (*not_contained, *_lacking(trees, chains))
+    for line in (*place.notes, *told):
         view.say(line)
     for line in workloads_differ(place, trees, source):
         view.warn(line)
@@ -113,7 +114,7 @@ def make_plan(
     setup = _setup(place, workers, wall)
     shown = environment.shared(env, device.worker)
     head = again.run if again else _head(place, found, f"{source} sha256:{digest}", shown, withheld, setup)
-    head = msgspec.structs.replace(head, notes=tuple(dict.fromkeys((*head.notes, *not_contained))))
+    head = msgspec.structs.replace(head, notes=tuple(dict.fromkeys((*head.notes, *told))))
     head = msgspec.structs.replace(head, setup=_all_behind(head.setup, setup.wall))
     head = msgspec.structs.replace(head, ceilings=best, toolchains=head.toolchains or chains)
     kernels = list(dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel))
@@ -145,6 +146,16 @@ def _timer_is_there(
         if timer == "cupti" and kind != "cpu" and packages and "cupti-python" not in packages:
             advice = f"{argv[0]} -m pip install cupti-python (abprof's extra: pip install 'abprof[cupti]')"
             raise AbprofError(f"cupti-python is not installed for {side}", where="--timer cupti", advice=advice)
+
+
+def _lacking(trees: Sequence[Checkout], chains: Mapping[str, Toolchain]) -> list[str]:
+    """A line for each release that asks for what its side's interpreter has not."""
+    lines = []
+    for side, path in ((tree.side, Path(tree.path)) for tree in trees if tree.side.kind == "dist"):
+        chain = chains[side.id]
+        if unmet := dists.unmet(path, chain.versions.get("python", ""), chain.packages):
+            lines.append(f"{side.label} asks for {', '.join(unmet)}, and abprof installs no dependencies")
+    return lines
 
 
 def _setup(place: Place, workers: Mapping[str, Sequence[str]], wall: contain.Wall | None) -> Setup:

@@ -30,6 +30,7 @@ DOORWAYS = {
     "sqlite3": ("history/index.py",),
     "typer": ("cli/",),
     "watchdog": ("watching/saves.py",),
+    "packaging": ("dists/needs.py",),
     "subprocess": ("proc/", "worker/bench.py"),
 }
 # Stages do not import each other: only the hallway knows the rooms.

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
-def wheel(folder: Path, name: str, version: str, files: Mapping[str, str], tag: str = "py3-none-any") -> Path:
-    """The wheel of a distribution with these files, path -> text, in `folder`."""
+def wheel(
+    folder: Path,
+    name: str,
+    version: str,
+    files: Mapping[str, str],
+    tag: str = "py3-none-any",
+    needs: Sequence[str] = (),
+) -> Path:
+    """The wheel of a distribution with these files, path -> text, in `folder`, and these requirements."""
     folder.mkdir(parents=True, exist_ok=True)
     info = f"{name}-{version}.dist-info"
+    asked = "".join(f"Requires-Dist: {need}\n" for need in needs)
     texts = {
         **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{asked}",
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tag}\n",
     }
     path = folder / f"{name}-{version}-{tag}.whl"
