@@ -93,21 +93,26 @@ def memory(
     Each shape is called warm-up + runs times, and the warm-ups are dropped. A count that is no multiple of warm-up +
     runs is refused (exit code 2). docs/MEMORY.md has the rules.
     """
-    options = dict(locals())
+    return _memory(ctx, dict(locals()))
+
+
+def _memory(ctx: typer.Context, options: Mapping[str, Any]) -> int:
     program = behind(ctx)
-    asked = [name for name, given in (("BASE", refs), ("--from", from_), ("-- PROGRAM", program)) if given]
+    modes = (("BASE", options["refs"]), ("--from", options["from_"]), ("-- PROGRAM", program))
+    asked = [name for name, of in modes if of]
     if len(asked) != 1:
         what = f"{asked[0]} with {asked[1]}" if asked else "of what?"
         advice = "abprof memory BASE TARGET, or --from FILE.csv, or -- PROGRAM ARGS"
         raise AbprofError(what, advice=advice)
     _nothing_else(ctx, asked[0])
-    printing = _format(format, json=json)
-    targets = [(Path(name), _suffix(name)) for name in out]
-    if refs:
+    printing = _format(options["format"], json=options["json"])
+    targets = [(Path(name), _suffix(name)) for name in options["out"]]
+    if options["refs"]:
         return _of_refs(options, printing, targets)
-    for name, values in (("--warmup", warmup), ("--runs", runs)):
-        if not values:
-            raise AbprofError("how many calls does each shape make?", where=name, advice=f"{name} N; see --help")
+    for name in ("warmup", "runs"):
+        if not options[name]:
+            what = "how many calls does each shape make?"
+            raise AbprofError(what, where=f"--{name}", advice=f"--{name} N; see --help")
     groups = _of_program(options, program) if program else _of_files(options)
     return _show(groups, printing, targets)
 
