@@ -44,18 +44,21 @@ def probed(
 
 
 def subjects(run: Run) -> list[Subject]:
-    """The rows that changed, the most changed first; of one branch alone every one that ran."""
+    """The rows that changed, the most changed first, each with the arms that differ there: a side that is as base was
+    would cost a pass and show nothing. Of one branch alone every cell that ran."""
     ok = {(seen.cell, seen.arm) for seen in run.observations if seen.status == "ok"}
     sides = {side.id for side in run.sides}
     arms = {arm.id: arm for arm in run.arms if arm.side in sides and not arm.peer}
+    found: dict[tuple[str, str], set[str]] = {}
     if len(sides) == 1:
-        rows = [(cell.id, arm.variant) for cell in run.cells for arm in arms.values() if (cell.id, arm.id) in ok]
+        for cell, arm in ((cell, arm) for cell in run.cells for arm in arms.values()):
+            found.setdefault((cell.id, arm.variant), set()).add(arm.id)
     else:
         changed = [row for row in run.comparisons if row.verdict in _CHANGED and row.from_ in arms and row.to in arms]
-        changed.sort(key=lambda row: -abs(row.pct or 0.0))
-        rows = [(row.cell, arms[row.to].variant) for row in changed]
+        for row in sorted(changed, key=lambda row: -abs(row.pct or 0.0)):
+            found.setdefault((row.cell, arms[row.to].variant), set()).update((row.from_, row.to))
     cells = {cell.id: cell for cell in run.cells}
-    return [
-        Subject(cells[id], variant, tuple(a for a in arms.values() if a.variant == variant and (id, a.id) in ok))
-        for id, variant in dict.fromkeys(rows)
-    ]
+    of_each = {
+        key: tuple(a for a in arms.values() if a.id in ids and (key[0], a.id) in ok) for key, ids in found.items()
+    }
+    return [Subject(cells[id], variant, those) for (id, variant), those in of_each.items() if those]
