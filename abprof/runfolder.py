@@ -9,18 +9,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from io import FileIO
 from math import isfinite
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import msgspec
 
+from .disk import pour, refusals, replace
 from .errors import AbprofError
 from .model import SCHEMA, Block, Run
 
@@ -67,42 +67,14 @@ class RunFolder:
         """
         line = seal(_dump(block))
         target = self.path / ROUNDS
-        with _disk(target), target.open("ab+", buffering=0) as file:
+        with refusals(target), target.open("ab+", buffering=0) as file:
             end = _whole_length(file)
             file.truncate(end)  # what a killed run left of its last line
             try:
-                _pour(file, line)
+                pour(file, line)
             except OSError:
                 file.truncate(end)
                 raise
-
-
-def put(target: Path, data: bytes) -> Path:
-    """Write a file, and the folder it is to lie in, atomically. Raises AbprofError when the disk refuses."""
-    with _disk(target.parent):
-        target.parent.mkdir(parents=True, exist_ok=True)
-    return replace(target, data)
-
-
-def replace(target: Path, data: bytes, check: Callable[[bytes], object] = len) -> Path:
-    """Replace a file atomically, once `check` has accepted the bytes as they lie on the disk.
-
-    Raises AbprofError when the disk refuses, ValueError when `check` does.
-    """
-    # A name that nobody can know before, made and never opened: in a folder of somebody else's a link may lie there.
-    temporary = target.with_name(f".{token_hex(8)}.partial")
-    with _disk(target):
-        try:
-            with temporary.open("xb", buffering=0) as file:
-                _pour(file, data)
-            check(temporary.read_bytes())
-            temporary.replace(target)
-            _sync_folder(target.parent)
-        except msgspec.MsgspecError as error:
-            raise ValueError(f"{target}: {error}") from None
-        finally:
-            temporary.unlink(missing_ok=True)
-    return target
 
 
 def create(runs_dir: Path, run_id: str, claim: Callable[[Path], object] = str) -> RunFolder:
@@ -116,7 +88,7 @@ def create(runs_dir: Path, run_id: str, claim: Callable[[Path], object] = str) -
     if not run_id or run_id in (".", "..") or "/" in run_id or "\0" in run_id:
         raise ValueError(f"not a folder name: {run_id!r}")
     advice = "choose another place with --runs-dir"
-    with _disk(runs_dir, advice):
+    with refusals(runs_dir, advice):
         made_parent = not runs_dir.exists()
         runs_dir.mkdir(parents=True, exist_ok=True)
         ignores = not any(runs_dir.iterdir())
@@ -286,13 +258,6 @@ def _ignore(folder: Path) -> None:
     (folder / ".gitignore").write_text("*\n")
 
 
-def _pour(file: FileIO, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:  # a disk that fills up takes a part first, and refuses only the next write
-        rest = rest[file.write(rest) :]
-    os.fsync(file.fileno())
-
-
 def _whole_length(file: FileIO) -> int:
     """Bytes up to and with the last newline."""
     size = file.seek(0, os.SEEK_END)
@@ -303,20 +268,3 @@ def _whole_length(file: FileIO) -> int:
         return size
     file.seek(0)
     return (file.read() or b"").rfind(b"\n") + 1
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _disk(path: Path, advice: str = "") -> Iterator[None]:
-    """What the operating system refuses becomes one clear line with the path."""
-    try:
-        yield
-    except OSError as error:
-        raise AbprofError(error.strerror or str(error), where=str(path), advice=advice) from None

@@ -16,7 +16,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from abprof import runfolder, schemas
+from abprof import disk, runfolder, schemas
 from abprof.errors import AbprofError
 from abprof.model import Setup
 from abprof.runfolder import RunFolder
@@ -125,7 +125,7 @@ def test_a_link_that_lies_in_the_folder_is_never_written_through(folder, monkeyp
         (folder.path / name).symlink_to(victim)
     folder.write_run(runs.run())
     assert (victim.read_text(), (folder.path / "run.json").is_symlink()) == ("mine", False)
-    monkeypatch.setattr(runfolder, "token_hex", lambda _: "abcd")
+    monkeypatch.setattr(disk, "token_hex", lambda _: "abcd")
     with pytest.raises(AbprofError, match="exists"):
         folder.write_run(runs.run())
     assert victim.read_text() == "mine"
@@ -250,9 +250,9 @@ def test_a_full_disk_is_one_line_and_nothing_is_half_written(folder):
 
 @pytest.mark.skipif(not os.access("/dev/full", os.W_OK), reason="no /dev/full here")
 def test_no_space_left_is_one_line(folder, monkeypatch):
-    pour = runfolder._pour
+    pour = disk.pour
     with open("/dev/full", "wb", buffering=0) as full:
-        monkeypatch.setattr(runfolder, "_pour", lambda _, data: pour(full, data))
+        monkeypatch.setattr(disk, "pour", lambda _, data: pour(full, data))
         with pytest.raises(AbprofError) as caught:
             folder.write_run(runs.run())
     assert caught.value.line == f"{folder.path / 'run.json'}: No space left on device"

@@ -144,7 +144,7 @@ def _refuse_outside(root: Path, made: Made, meant: str) -> None:
 
 def _write(root: Path, made: Made, *, overwrite: bool) -> None:
     """Raises AbprofError, before anything is written, for a file that is there and differs."""
-    from abprof import runfolder
+    from abprof import disk
 
     for name, text in made.files.items():
         path = root / name
@@ -152,7 +152,7 @@ def _write(root: Path, made: Made, *, overwrite: bool) -> None:
             advice = "--overwrite replaces it; nothing was written"
             raise AbprofError("is there and differs", where=str(path), advice=advice)
     for name, text in made.files.items():
-        print(f"wrote {runfolder.put(Path(os.path.normpath(root / name)), text.encode())}")
+        print(f"wrote {disk.put(Path(os.path.normpath(root / name)), text.encode())}")
 
 
 def _what_next(root: Path, made: Made, *, begun: bool) -> None:

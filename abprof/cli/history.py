@@ -195,9 +195,9 @@ def page(
     runs_dir: RunsDir = "",
 ) -> int:
     """Write history.html: a trend for every cell, changes and machine changes marked, in one file that needs nothing else."""
+    from abprof.disk import put
     from abprof.history.places import runs_of
     from abprof.report import history
-    from abprof.runfolder import put
 
     path = Path(file) if file else runs_of(repo, runs_dir) / history.FILE
     with _index(repo, runs_dir) as index:

@@ -47,7 +47,7 @@ def init(
     it, --nightly a systemd service with its timer and a crontab's line. A file that is there and differs is not replaced
     (exit code 2).
     """
-    from abprof import runfolder
+    from abprof import disk
 
     if not (github or nightly or more):
         from abprof.cli.adopt import Wanted, adopt
@@ -70,7 +70,7 @@ def init(
         if path.exists() and path.read_bytes() != content:
             raise AbprofError("is there and differs", where=str(path), advice="move it away first; nothing was written")
     for path, content in made.items():
-        print(runfolder.put(path, content))
+        print(disk.put(path, content))
     if github:
         print("Read both, fill in the lines marked FILL IN, and commit them to the default branch: docs/BOT.md")
     if nightly:

@@ -167,11 +167,11 @@ def _of_refs(options: Mapping[str, Any], printing: str, targets: Sequence[tuple[
 
 
 def _show(groups: Sequence[Group], printing: str, targets: Sequence[tuple[Path, str]]) -> int:
-    from abprof import runfolder
+    from abprof import disk
     from abprof.report import memory as tables
 
     for path, suffix in targets:
-        runfolder.put(path, tables.FORMATS[suffix](groups).encode())
+        disk.put(path, tables.FORMATS[suffix](groups).encode())
     with while_read():
         if printing:
             sys.stdout.write(tables.FORMATS[printing](groups))

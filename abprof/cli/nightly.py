@@ -152,8 +152,8 @@ def _tell(report: Report, summary: str, hook: str, key: str, hub: Hub | None) ->
 
 
 def _write_summary(report: Report, path: Path) -> None:
+    from abprof.disk import put
     from abprof.nightly.summary import markdown
-    from abprof.runfolder import put
 
     try:
         put(path, markdown(report).encode())

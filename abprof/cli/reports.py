@@ -63,7 +63,7 @@ def _refuse(runs: list[str], format: str, *, open_: bool, json: bool) -> None:
 
 def _in(format: str, path: Path) -> int:
     """Print a run in one format on standard output. The older scripts' files are several: they are written, and named."""
-    from abprof import runfolder, session
+    from abprof import disk, session
     from abprof.cli.guard import while_read
 
     run, blocks = session.judged(path, _note)
@@ -73,7 +73,7 @@ def _in(format: str, path: Path) -> int:
         folder = (path.parent if path.is_file() else path) / "legacy"
         made = legacy.files(run, blocks)
         for name, text in made.items():
-            print(runfolder.put(folder / name, text.encode()))
+            print(disk.put(folder / name, text.encode()))
         return Exit.OK
     if format == "artifact":
         from abprof.publish.notice import encoded

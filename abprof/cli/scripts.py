@@ -53,7 +53,7 @@ def scripts(
 
     What a run flagged comes first. Nothing is measured here: the scripts call `abprof run-cell` and `abprof run`.
     """
-    from abprof import runfolder
+    from abprof import disk, runfolder
     from abprof.report.scripts import scripts as made
 
     options = dict(locals())
@@ -71,7 +71,7 @@ def scripts(
     if others and len(others) < len(run.sides):
         _note(f"the workloads are {source}'s; what is recorded of {', '.join(others)} takes the working tree's")
     for name, text in made(run, cells, root).items():
-        written = runfolder.put(folder / name, text.encode())
+        written = disk.put(folder / name, text.encode())
         written.chmod(0o755)
         print(written)
     return Exit.OK

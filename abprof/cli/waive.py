@@ -29,7 +29,7 @@ def waive(
     Runs read that file from the commit they compare with: it holds once it is on the base branch. A waived row is still
     `slower`; it counts as nothing to act on while it is within the accepted change and the date.
     """
-    from abprof import runfolder, waivers
+    from abprof import disk, waivers
     from abprof.model import Waiver
     from abprof.quantities import percent
 
@@ -39,7 +39,7 @@ def waive(
         text = path.read_text(encoding="utf-8") if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise AbprofError(f"cannot be read: {error}", where=str(path)) from None
-    runfolder.put(path, waivers.with_one_more(text, made, str(path)).encode())
+    disk.put(path, waivers.with_one_more(text, made, str(path)).encode())
     print(f"{path}: {waivers.said(made)}")
     loads = [file.stem for file in sorted(path.parent.glob("workloads/*.py")) if not file.name.startswith("_")]
     if loads and not waivers.of_some(cells, loads):

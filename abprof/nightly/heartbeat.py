@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
+from abprof.disk import put
 from abprof.errors import Exit
 from abprof.model import Record
-from abprof.runfolder import put
 
 FOLDER = "nightly"
 LATE = 36 * 3600.0  # seconds: a night and a half

@@ -15,6 +15,7 @@ import msgspec
 
 from abprof import repo, session
 from abprof.config import Config
+from abprof.disk import put
 from abprof.errors import AbprofError, Exit
 from abprof.history.changes import Change, find
 from abprof.history.fleet import Shift
@@ -25,7 +26,6 @@ from abprof.lease import lease
 from abprof.model import Night, Run
 from abprof.nightly import heartbeat, keep, plan, question
 from abprof.place import Place, look_around
-from abprof.runfolder import put
 from abprof.view import View
 
 LOOK_BACK = 200  # nights in which changes are looked for; the page looks at all

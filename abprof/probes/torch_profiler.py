@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import runfolder, wire
+from abprof import disk, wire
 from abprof.crew import Crew, posts
 from abprof.errors import AbprofError
 from abprof.measure import Ground
@@ -86,5 +86,5 @@ def _keep(made: Path, target: Path) -> int:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(loose, dict) or not isinstance(loose.get("traceEvents"), list):
         raise ValueError("not a trace")
-    runfolder.put(target, data)
+    disk.put(target, data)
     return len(data)

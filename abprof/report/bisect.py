@@ -9,7 +9,7 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
-from abprof import runfolder, stats
+from abprof import disk, stats
 from abprof.bisect import telling
 from abprof.bisect.search import Answer
 from abprof.bisect.state import Given, Row, State, Step
@@ -178,7 +178,7 @@ def write(folder: Path, of: State) -> None:
             code=code,
             style=Markup(_part("report.css") + _part("bisect.css")),  # noqa: S704 - abprof's own
         )
-        runfolder.replace(folder / name, page.encode(errors="replace"))
+        disk.replace(folder / name, page.encode(errors="replace"))
 
 
 def picture(graph: Graph) -> Markup:

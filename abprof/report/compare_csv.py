@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from abprof.disk import replace
 from abprof.errors import AbprofError
-from abprof.runfolder import replace
 
 from . import seed_format, tables
 from .seed_format import LATER_COLUMNS
