@@ -1,0 +1,213 @@
+"""Graphs and CUPTI's records in a worker, on a device that is made up; tests/worker/test_timers_gpu.py has the real one."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from abprof import wire
+from abprof.kit import Op, Unsupported
+from abprof.worker.arms import Arms
+from abprof.worker.clocks import clock
+from abprof.worker.clocks.activity import Records
+from abprof.worker.clocks.graphs import WHY, NotCaptured, _why
+from tests.benchmarks import timers
+
+
+class Made:
+    """A device on which a call takes 5 us, a replay 2 and its kernels 1; `fault` is what a capture raises."""
+
+    kind, device, enqueued = "cuda", torch.device("cpu"), 9e3
+    fault: Exception | None = None
+
+    def __init__(self) -> None:
+        self.captured = 0
+
+    def sync(self) -> None: ...
+    def reset_peak(self) -> None: ...
+    def pad(self, placement: int) -> object:
+        return placement
+
+    def peak_bytes(self) -> None: ...
+    def wall(self, op: Op) -> float:
+        op.call()
+        return 2e4
+
+    def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
+        return 5e3
+
+    def mhz(self) -> float:
+        return 1500.0
+
+    def graph(self, op: Op, compiled: Any) -> Any:
+        self.captured += 1
+        if self.fault:
+            raise self.fault
+        return SimpleNamespace(nodes=3)
+
+    def replays(self, graph: Any, op: Op, times: int, *, arm: str = "") -> float:
+        return 2e3
+
+    def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
+        return 1e3
+
+
+@pytest.fixture
+def made() -> tuple[Made, Arms]:
+    load = SimpleNamespace(inputs=lambda case, device, seed: 1, prepare=lambda *of: Op(lambda: None))
+    device = Made()
+    arms = Arms(device, lambda name: load, lambda: ModuleType("k"), lambda: 0)  # type: ignore[arg-type,return-value]
+    return device, arms
+
+
+def test_each_timer_reads_a_quantity_of_its_own(made: tuple[Made, Arms]) -> None:
+    device, arms = made
+    opened = arms.open(wire.Open("w", {}, "base"))
+    assert (opened.call_ns, opened.host_ns) == (5e3, 9e3)
+    captured = arms.capture(wire.Capture("base"))
+    assert (captured.why, captured.replay_ns, captured.nodes) == ("", 2e3, 3)
+    read = {t: arms.turn(wire.Turn("base", 4, t)) for t in ("cuda_event", "cuda_graph", "cupti", "wall_clock")}
+    assert {timer: turned.value for timer, turned in read.items()} == {
+        "cuda_event": 5e3,
+        "cuda_graph": 2e3,
+        "cupti": 1e3,
+        "wall_clock": 2e4,
+    }
+    assert [read[timer].mhz for timer in ("cuda_event", "cuda_graph", "cupti")] == [1500.0, 1500.0, 0.0]
+    assert device.captured == 1, "the graph of these inputs is kept"
+
+
+def test_inputs_that_moved_are_captured_anew(made: tuple[Made, Arms]) -> None:
+    device, arms = made
+    arms.open(wire.Open("w", {}, "base"))
+    arms.turn(wire.Turn("base", 1, "cuda_graph"))
+    arms.turn(wire.Turn("base", 1, "cuda_graph", placement=7))
+    arms.turn(wire.Turn("base", 1, "cuda_graph"))
+    assert device.captured == 2
+
+
+def test_what_cannot_be_captured_says_why_and_whether_the_process_is_spoiled(made: tuple[Made, Arms]) -> None:
+    device, arms = made
+    arms.open(wire.Open("w", {}, "base"))
+    device.fault = NotCaptured("host_sync")
+    assert arms.capture(wire.Capture("base")) == wire.Captured("host_sync", WHY["host_sync"])
+    device.fault = NotCaptured("error", "ValueError: x", spoiled=True)
+    told = arms.capture(wire.Capture("base"))
+    assert (told.why, told.spoiled, "ValueError: x" in told.reason) == ("error", True, True)
+    with pytest.raises(Unsupported, match="ValueError"):
+        arms.turn(wire.Turn("base", 1, "cuda_graph"))
+
+
+def test_a_cpu_has_neither() -> None:
+    cpu, op = clock("cpu"), Op(lambda: None)
+    with pytest.raises(Unsupported, match="CUDA graph is of a GPU"):
+        cpu.graph(op, lambda: 0)
+    with pytest.raises(Unsupported, match="CUPTI times a GPU"):
+        cpu.kernels(op, 1, cold=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("CUDA error: operation not permitted when stream is capturing", "forbidden"),
+        ("CUDA error: operation failed due to a previous error during capture", "forbidden"),
+        ("CUDA error: operation would make the legacy stream depend on a capturing blocking stream", "stream"),
+        ("CUDA error: capturing stream has unjoined work", "stream"),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", "allocation"),
+        ("the mask is not there", "error"),
+    ],
+)
+def test_what_cuda_says_is_a_reason(said: str, why: str) -> None:
+    assert _why(RuntimeError(said)) == why
+
+
+def test_a_wait_in_python_is_told_from_other_forbidden_calls() -> None:
+    def synchronize() -> None:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+    with pytest.raises(RuntimeError) as raised:
+        synchronize()
+    assert _why(raised.value) == "host_sync"
+
+
+class Cupti(ModuleType):
+    """CUPTI as far as Records goes: what ran is told at a flush, to whom registered last."""
+
+    class ActivityKind:
+        MEMCPY, MEMSET, CONCURRENT_KERNEL, MARKER = 1, 2, 10, 8
+
+    def __init__(self) -> None:
+        super().__init__("cupti.cupti")
+        self.enabled: set[int] = set()
+        self.pending: list[Any] = []
+
+    def ran(self, kind: int, ns: int) -> None:
+        if kind in self.enabled:
+            self.pending.append(SimpleNamespace(kind=kind, start=100, end=100 + ns))
+
+    def activity_register_callbacks(self, requested: Any, completed: Any) -> None:
+        assert requested()[0] >= 1 << 20
+        self.completed = completed
+
+    def activity_enable(self, kind: int) -> None:
+        self.enabled.add(kind)
+
+    def activity_disable(self, kind: int) -> None:
+        self.enabled.discard(kind)
+
+    def activity_flush_all(self, flag: int) -> None:
+        assert flag == 1
+        told, self.pending = self.pending, []
+        self.completed(told)
+
+
+@pytest.fixture
+def cupti(monkeypatch: pytest.MonkeyPatch) -> Cupti:
+    fake, package = Cupti(), ModuleType("cupti")
+    package.cupti = fake  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cupti", package)
+    monkeypatch.setitem(sys.modules, "cupti.cupti", fake)
+    return fake
+
+
+def test_kernels_copies_and_fills_of_a_call_are_added_up(cupti: Cupti) -> None:
+    records = Records()
+    cupti.ran(10, 5)
+    with records:
+        assert records.drained() == 0, "what ran before is not the call's"
+        for kind, ns in ((10, 700), (1, 20), (2, 3), (8, 9999)):
+            cupti.ran(kind, ns)
+        assert records.drained() == 723
+        cupti.ran(10, 50)
+    with records:
+        assert records.drained() == 0, "nor is what was left"
+    assert not cupti.enabled
+
+
+def test_without_cupti_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupti", None)
+    with pytest.raises(Unsupported, match="pip install cupti-python into this interpreter"):
+        Records()
+
+
+def test_the_table_of_timers_has_what_every_process_read() -> None:
+    device = Made()
+    device.fault = NotCaptured("host_sync")
+    device.empty = lambda times, *, cold: 1e3  # type: ignore[attr-defined]
+    fields = {"made": lambda what, size: Op(lambda: None), "SECONDS": 0.0}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in fields.items():
+            patch.setattr(timers, name, value)
+        read = timers.child(device)  # type: ignore[arg-type]
+    assert set(read["3 us"]) == {"events", "events, levelled", "cupti"}, "a graph that is not there has no row"
+    rows = list(timers.table([read, read]))[2:]
+    assert [row.split(" | ")[:4] for row in rows[:3]] == [
+        ["| 3 us", "events", "5.00 us", "0.00 %"],
+        ["| 3 us", "events, levelled", "4.00 us", "0.00 %"],
+        ["| 3 us", "cupti", "1.00 us", "0.00 %"],
+    ]
+    assert len(rows) == 3 * len(timers.KERNELS)

@@ -1,0 +1,153 @@
+"""Events, graphs and CUPTI on a GPU, beside each other where the answer is known."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from abprof.kit import Op
+from abprof.worker.clocks import clock
+from abprof.worker.clocks.cuda import CudaClock
+from abprof.worker.clocks.graphs import NotCaptured
+
+pytestmark = pytest.mark.gpu
+CYCLES = 2_000_000  # about a millisecond
+with_cupti = pytest.mark.skipif(importlib.util.find_spec("cupti") is None, reason="cupti-python is not installed")
+
+
+@pytest.fixture
+def cuda() -> CudaClock:
+    found = clock("cuda")
+    assert isinstance(found, CudaClock)
+    return found
+
+
+def sleep(cycles: int = CYCLES) -> Op:
+    return Op(lambda: torch.cuda._sleep(cycles))
+
+
+def median(readings: list[float]) -> float:
+    return statistics.median(readings)
+
+
+def test_a_kernel_of_known_length_by_events_and_by_graphs(cuda: CudaClock) -> None:
+    op = sleep()
+    cuda.turn(op, 3, cold=True)
+    graph = cuda.graph(op, lambda: 0)
+    assert graph.nodes == 1
+    spans, replays, known = [], [], []
+    for _ in range(15):
+        spans.append(cuda.turn(op, 1, cold=True))
+        known.append(1e3 * CYCLES / cuda.mhz())
+        replays.append(cuda.replays(graph, op, 4))
+    assert median(spans) == pytest.approx(median(known), rel=0.03)
+    assert median(replays) == pytest.approx(median(known), rel=0.03)
+
+
+@with_cupti
+def test_a_kernel_of_known_length_by_cupti_cold_and_warm(cuda: CudaClock) -> None:
+    """The flush before a call is not part of it."""
+    op = sleep()
+    cold, warm, spans = [], [], []
+    for _ in range(15):
+        cold.append(cuda.kernels(op, 2, cold=True))
+        warm.append(cuda.kernels(op, 2, cold=False))
+        spans.append(cuda.turn(op, 1, cold=True))
+    assert median(cold) == pytest.approx(median(spans), rel=0.03)
+    assert median(warm) == pytest.approx(median(spans), rel=0.03)
+
+
+@with_cupti
+def test_cupti_and_torchs_profiler_take_turns(cuda: CudaClock) -> None:
+    """Whoever registers last is told: neither leaves the other without records."""
+    op = sleep()
+    before = cuda.kernels(op, 2, cold=False)
+    for _ in range(2):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            op.call()
+            torch.cuda.synchronize()
+        assert any("spin" in event.name for event in seen.events()), [event.name for event in seen.events()]
+        assert cuda.kernels(op, 2, cold=False) == pytest.approx(before, rel=0.2)
+
+
+@with_cupti
+def test_a_reset_is_no_part_of_a_call_by_cupti_or_in_a_graph(cuda: CudaClock) -> None:
+    op = Op(lambda: torch.cuda._sleep(CYCLES), reset=lambda: torch.cuda._sleep(3 * CYCLES))
+    graph = cuda.graph(op, lambda: 0)
+    span = median([cuda.turn(op, 1, cold=False) for _ in range(7)])
+    assert median([cuda.replays(graph, op, 3) for _ in range(7)]) == pytest.approx(span, rel=0.05)
+    assert median([cuda.kernels(op, 2, cold=True) for _ in range(7)]) == pytest.approx(span, rel=0.05)
+
+
+def test_launch_bound_adds_take_far_less_in_a_graph(cuda: CudaClock) -> None:
+    values = torch.zeros(1024, device="cuda")
+
+    def adds() -> torch.Tensor:
+        for _ in range(50):
+            values.add_(1)
+        return values
+
+    op = Op(adds)
+    walls = [cuda.wall(op) for _ in range(20)]
+    host = cuda.enqueued
+    graph = cuda.graph(op, lambda: 0)
+    assert graph.nodes == 50
+    replay = median([cuda.replays(graph, op, 10) for _ in range(10)])
+    assert replay < 0.6 * median(walls)
+    assert replay < host
+    before = values[0].item()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert values[0].item() == before + 50, "a replay does the call's work"
+
+
+def test_a_call_that_waits_is_refused_before_anything_is_spoiled(cuda: CudaClock) -> None:
+    values = torch.ones(1024, device="cuda")
+    with pytest.raises(NotCaptured) as refused:
+        cuda.graph(Op(lambda: values.sum().item()), lambda: 0)
+    assert (refused.value.why, refused.value.spoiled) == ("host_sync", False)
+    assert cuda.graph(Op(lambda: values.add_(1)), lambda: 0).nodes == 1, "the next can be captured"
+
+
+def test_a_call_that_compiles_each_time_is_refused(cuda: CudaClock) -> None:
+    count = iter(range(100))
+    with pytest.raises(NotCaptured) as refused:
+        cuda.graph(sleep(1000), lambda: next(count))
+    assert (refused.value.why, refused.value.spoiled) == ("compiles", False)
+
+
+SPOILING = """
+import sys, torch
+from abprof.kit import Op
+from abprof.worker.clocks import clock
+from abprof.worker.clocks.graphs import NotCaptured
+cuda, x, other = clock("cuda"), torch.ones(1024, device="cuda"), torch.cuda.Stream()
+def elsewhere():
+    with torch.cuda.stream(other):
+        x.add_(1)
+calls = {"waits": lambda: (x.add_(1), torch.cuda.synchronize()), "elsewhere": elsewhere,
+         "raises": lambda: torch.cuda.is_current_stream_capturing() and 1 / 0 or x.add_(1)}
+try:
+    cuda.graph(Op(calls[sys.argv[1]]), lambda: 0)
+except NotCaptured as error:
+    print(error.why, error.spoiled)
+else:
+    print("captured")
+sys.stdout.flush()
+import os; os._exit(0)  # an orderly end of a spoiled process may abort
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "said"), [("waits", "host_sync"), ("elsewhere", "empty False"), ("raises", "error True")]
+)
+def test_what_only_a_capture_shows_is_typed(call: str, said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SPOILING, call], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.startswith(said), (done.stdout, done.stderr)
