@@ -196,3 +196,11 @@ def test_a_run_of_an_older_abprof_has_no_causes_and_is_judged_as_before() -> Non
     run, made, _ = runfolder.read(old)
     assert run.kernels == ()
     assert {row.causes for row in verdict.judge(run, made).comparisons} == {None}
+
+
+def test_the_page_has_every_planted_cause_and_its_kind() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "CAUSES.md").read_text()
+    rows = {line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")}
+    assert set(BRANCHES) <= rows
+    kinds = {kind.strip("` ") for row in rows for kind in row.split(",") if "`" in row}
+    assert {planted.kind for planted in BRANCHES.values()} <= kinds
