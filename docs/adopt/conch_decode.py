@@ -5,7 +5,7 @@ import torch
 from abprof.kit import Op, compare
 
 API, KERNEL, SUITE, PAGE = 1, "conch", "conch", 32
-PRESETS = {"smoke": {"batch": [1], "context": [128]}, "default": {"batch": [4, 32], "context": [8192]}}
+PRESETS = {"smoke": {"batch": [1], "context": [128]}, "default": {"batch": [2, 8], "context": [32768]}}
 
 
 def inputs(case, device, seed):
