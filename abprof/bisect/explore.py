@@ -17,7 +17,8 @@ import msgspec
 
 from abprof.bisect import rule
 from abprof.bisect.lineage import History
-from abprof.bisect.search import Answer, Ask, Between, Finding, Left, Pair, Steps, both_ways
+from abprof.bisect.questions import Answer, Ask, Finding, Steps
+from abprof.bisect.search import Between, Left, Pair, both_ways
 
 
 def explore(history: History, bad: str, threshold: float) -> Steps:

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from abprof import disk
-from abprof.bisect.search import Answer, Finding, Question
+from abprof.bisect.questions import Answer, Finding, Question
 from abprof.config import Config
 from abprof.errors import AbprofError
 from abprof.model import Record, Timer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from abprof import runfolder, session, stats
 from abprof.bisect import rule
-from abprof.bisect.search import Answer, Ask
+from abprof.bisect.questions import Answer, Ask
 from abprof.bisect.state import Given, Row
 from abprof.config import Config
 from abprof.evidence import Evidence, arm_id, gather

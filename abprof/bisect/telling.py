@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abprof import stats
-from abprof.bisect.search import Answer, Finding
+from abprof.bisect.questions import Answer, Finding
 from abprof.bisect.state import Given, State
 from abprof.guarantees import in_one_line
 

@@ -13,7 +13,7 @@ from abprof import stats
 from abprof.bisect import rule, state, step
 from abprof.bisect.explore import explore
 from abprof.bisect.lineage import History
-from abprof.bisect.search import Answer, Ask, Finding, Steps
+from abprof.bisect.questions import Answer, Ask, Finding, Steps
 from abprof.bisect.state import Found, Given, Row, State, Step
 from abprof.bisect.telling import asked, in_words, name
 from abprof.errors import AbprofError

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from abprof import disk, stats
 from abprof.bisect import telling
-from abprof.bisect.search import Answer
+from abprof.bisect.questions import Answer
 from abprof.bisect.state import Given, Row, State, Step
 
 from .html import _part

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abprof.bisect.lineage import History
-from abprof.bisect.search import Answer, Ask, Finding
+from abprof.bisect.questions import Answer, Ask, Finding
 from abprof.repo import Link
 from tests.bisect.test_search import THRESHOLD, World, culprits, line
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from abprof.bisect.explore import explore
 from abprof.bisect.lineage import History
-from abprof.bisect.search import Answer, Ask, Finding, Said
+from abprof.bisect.questions import Answer, Ask, Finding, Said
 from abprof.repo import Link
 
 THRESHOLD = math.log(1.015)

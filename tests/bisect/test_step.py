@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from abprof.bisect import step
-from abprof.bisect.search import Ask
+from abprof.bisect.questions import Ask
 from abprof.bisect.state import Asked, Row
 from abprof.view import View
 
