@@ -20,7 +20,7 @@ from abprof.view import View
 
 
 def as_set_up(config: Config, run: Run) -> Config:
-    """The same on the device of an earlier run, with its seed and its workers' set-up."""
+    """The same on the device of an earlier run, with its timer, its seed and its workers' set-up."""
     setup = run.setup
     return msgspec.structs.replace(
         config,
@@ -33,6 +33,7 @@ def as_set_up(config: Config, run: Run) -> Config:
         workloads_from=setup.workloads_from,
         timeout=setup.timeout,
         build_timeout=setup.build_timeout,
+        timer=run.settings.timer,
         seed=run.settings.seed,
     )
 
@@ -44,7 +45,6 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View) -
         repo=repo,
         command=run.command.argv if run.command else (),
         protocol=run.settings.protocol,
-        timer=run.settings.timer,
         sustained=run.settings.sustained,
         probe=run.settings.probes,
         runs_dir=str(runs_dir),

@@ -103,7 +103,6 @@ def of_run(path: Path, config: Config) -> Config:
         threshold=run.settings.threshold,
         thresholds=run.settings.thresholds,
         margin=run.settings.margin,
-        timer=run.settings.timer,
     )
 
 

@@ -13,6 +13,7 @@ from abprof.abprof_toml import File, Threshold
 from abprof.bisect import start
 from abprof.config import Config
 from abprof.errors import AbprofError
+from abprof.model import Settings, Setup
 
 SIDES = {
     side: SimpleNamespace(id=side, kind="commit", spec=side, commit=digit * 40, label=f"branch-{side}")
@@ -23,15 +24,13 @@ SIDES = {
 def run_of(*slower: str, **setup: Any) -> Any:
     """A run in which a cell of each of these targets got slower."""
     rows = [SimpleNamespace(verdict="slower", from_="base", to=to, cell=f"w/n={n}") for n, to in enumerate(slower)]
-    known: dict[str, Any] = {"workloads_from": "", "python": {}, "env": "user", "autotune": "pinned", "check": "inside"}
-    known |= {"timeout": 60.0, "build_timeout": 60.0, "contain": "auto", **setup}
     return SimpleNamespace(
         comparisons=rows,
         side=SIDES.__getitem__,
         machine=SimpleNamespace(uuid="", kind="simulated"),
-        setup=SimpleNamespace(**known),
+        setup=Setup(**setup),
         command=None,
-        settings=SimpleNamespace(threshold=2.0, thresholds=(("*/n=1", 4.0),), margin=1.0, seed=3),
+        settings=Settings(threshold=2.0, thresholds=(("*/n=1", 4.0),), margin=1.0, timer="events", seed=3),
     )
 
 
@@ -44,7 +43,7 @@ def test_ends_cells_and_settings_are_the_runs(monkeypatch: pytest.MonkeyPatch) -
     config = taken(monkeypatch, run_of("target2", "target2", contain="always"))
     assert config.specs == ("a" * 40, "c" * 40)
     assert config.cell == ("w/n=0", "w/n=1")
-    assert (config.contain, config.threshold, config.seed) == ("always", 2.0, 3)
+    assert (config.contain, config.threshold, config.timer, config.seed) == ("always", 2.0, "events", 3)
 
 
 def test_a_cells_own_threshold_is_the_runs_whatever_the_file_says_now(monkeypatch: pytest.MonkeyPatch) -> None:
