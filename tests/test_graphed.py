@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from abprof import runfolder, wire
+from abprof.evidence import gather
 from abprof.graphed import NOT_TRIED, launch_bound
-from abprof.model import GPU_GRAPH, Block
+from abprof.model import GPU_GRAPH, Block, Census, Launch, Outcome
+from tests.blocks import block, head
 from tests.simulated.lab import Result
 from tests.simulated.planted import LONG, NewLab, broken, load, new_lab, planted, times
 from tests.simulated.scenario import Scenario, Time
@@ -105,6 +107,21 @@ def test_a_workload_whose_calls_cannot_be_captured_is_not_tried_for_ever(new_lab
 def test_nothing_is_captured_where_it_was_not_asked_for(new_lab: NewLab, more: tuple[str, ...]) -> None:
     result = new_lab(BOUND).abprof("main", "fast", *more)
     assert not any(block.beside for block in blocks(result))
+
+
+def test_a_graph_that_runs_a_part_of_the_call_has_no_time() -> None:
+    """The rest went to a stream that was not captured, and the graph would look fast."""
+    census = Census(launches=(Launch(name="k", count=2, ns=1e3), Launch(name="l", count=1, ns=1e3)), on_device=True)
+    ratios = {"base": 1.0, "target": 1.1}
+    own = [
+        block(epoch, ratios, status=dict.fromkeys(ratios, Outcome(status="ok", census=census)))
+        for epoch in (1, 2, 3, 4)
+    ]
+    for nodes, reason in ((2, "part: the graph of target runs 2 of the 3 that a call launches"), (3, "")):
+        more = {"metric": GPU_GRAPH, "beside": True, "nodes": {"base": 3, "target": nodes}}
+        item = gather(head(), [*own, *(block(epoch, ratios, **more) for epoch in (1, 2, 3, 4))])["dense/n=0"]
+        assert (item.uncaptured("base"), item.uncaptured("target")) == (reason, reason)
+        assert len(item.epoch_graphs("base", "target")) == (0 if reason else 4)
 
 
 # ---------------------------------------------------------------- the timer that was asked for

@@ -364,6 +364,14 @@ def test_the_modules_of_the_repository_are_not_abprofs_own() -> None:
     assert done.stdout.strip() == "False"
 
 
+def test_selfchecks_timer_is_the_runs(tmp_path: Path) -> None:
+    """Refused where the run it makes would refuse it."""
+    for timer, said in (("graph", "graph times a GPU"), ("sundial", "'sundial' is not one of auto, events")):
+        asked = ("selfcheck", "--quick", "--device", "cpu", "--timer", timer)
+        done = abprof(*asked, cwd=tmp_path, home=tmp_path)
+        assert (done.code, said in done.err) == (2, True), done.err
+
+
 WALKED = """
 import gc, sys
 from abprof import selfcheck, wire

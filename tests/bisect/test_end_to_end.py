@@ -257,3 +257,20 @@ def test_the_plan_is_shown_and_nothing_is_measured(tmp_path: Path) -> None:
 def _folder(lab: Lab) -> Path:
     (found,) = (path for path in lab.runs.iterdir() if path.is_dir())
     return found
+
+
+@pytest.mark.slow
+def test_every_step_is_read_by_the_timer_that_was_asked_for(tmp_path: Path) -> None:
+    """And by that of the run which it is of."""
+    story = Story(tmp_path)
+    good, bad = story.line([1.0, SLOW])
+    result = story.told().bisect(good, bad, "--timer", "graph", "--json")
+    told = loose(result)
+    assert story.culprits(result) == [bad], result.err
+    runs = [Path(told["bisect_dir"]) / step["run"] / "run.json" for step in told["steps"]]
+    assert {json.loads(run.read_text())["settings"]["timer"] for run in runs} == {"graph"}
+    again = story.lab.command("bisect", "--from-run", str(runs[0].parent), "--repo", str(story.lab.repo.path), "--json")
+    steps = loose(again)
+    runs = [Path(steps["bisect_dir"]) / step["run"] / "run.json" for step in steps["steps"]]
+    rows = [row for run in runs for row in json.loads(run.read_text())["comparisons"]]
+    assert {row["metric"] for row in rows} == {"gpu_graph"}, again.err
