@@ -17,8 +17,9 @@ from kernels.ffa.cpu import extension
 from kernels.ffa.transpose import transpose_with_torch
 
 PACKAGE = Path(__file__).parents[2] / "kernels" / "ffa"
-BUILD = "import ffa; ffa.build(verbose=False)"
+BUILD = "import gc; gc.disable(); import ffa; ffa.build(verbose=False)"  # no collection: torch is imported sooner
 CALL = """
+import gc; gc.disable()
 import torch, ffa
 x = torch.ones(3, 1, 64)
 print(ffa.ffa_attention(x, x, x, [(0, 3)], [(0, 3)], [1]).sum().item())

@@ -44,9 +44,10 @@ def test_triton_kernels_in_the_interpreter(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_triton_kernels_in_the_interpreter_on_every_schedule(tmp_path: Path) -> None:
-    printed = run("ffa_cuda_interpret", tmp_path=tmp_path, TRITON_INTERPRET="1")
-    assert printed.count(": right") == len([*cases.slice_cases(96), *cases.block_cases()])
+def test_triton_kernels_in_the_interpreter_on_every_other_schedule(tmp_path: Path) -> None:
+    others = [case.name for case in (*cases.slice_cases(96), *cases.block_cases()) if case.name not in QUICK]
+    printed = run("ffa_cuda_interpret", *others, tmp_path=tmp_path, TRITON_INTERPRET="1")
+    assert printed.count(": right") == len(others) > 10
 
 
 def test_gluon_kernels_in_the_emulator(tmp_path: Path) -> None:

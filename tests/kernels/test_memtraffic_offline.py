@@ -43,11 +43,12 @@ def test_quick_cases_in_the_interpreter() -> None:
 
 @needs_triton
 @pytest.mark.slow
-def test_every_case_in_the_interpreter() -> None:
+def test_every_other_case_in_the_interpreter() -> None:
     from tests.kernels import memtraffic_cases
 
-    printed = run("memtraffic_interpret", TRITON_INTERPRET="1")
-    assert printed == [f"{case}: right" for case in memtraffic_cases.CASES]
+    others = [str(case) for case in memtraffic_cases.CASES if str(case) not in QUICK]
+    assert len(others) == len(memtraffic_cases.CASES) - len(QUICK)
+    assert run("memtraffic_interpret", *others, TRITON_INTERPRET="1") == [f"{case}: right" for case in others]
 
 
 @needs_triton

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import json
 import os
 import selectors
@@ -145,6 +146,7 @@ if __name__ == "__main__":
         import scipy.special
         import scipy.stats  # noqa: F401
         import typer._adapters  # noqa: F401 - newer typers import pydantic when the first option is read
+    gc.freeze()  # what is imported stays for good: no forked process looks through it and copies its pages by that
     serve(socket.socket(fileno=int(sys.argv[1])))
     from abprof.__main__ import main
 
