@@ -16,7 +16,8 @@ import msgspec
 from abprof import turns, wire
 from abprof.model import Block, Cell, Outcome, Turn
 from abprof.proc import WorkerFault
-from abprof.sitting import Request, Seat, Sitting
+from abprof.seat import Request, Seat
+from abprof.sitting import Sitting
 
 SHORT = 20_000.0  # ns
 _SHARE = 0.25  # of the rounds, and of the seconds, that the judged turns may have: this is evidence, and no verdict

@@ -19,7 +19,8 @@ from abprof.model import Arm, Block, Build, Cell, Checkout, Kernel, Outcome, Pac
 from abprof.one_at_a_time import OneAtATime
 from abprof.protocols import Device
 from abprof.relay import Relay
-from abprof.sitting import Request, Sitting
+from abprof.seat import Request
+from abprof.sitting import Sitting
 from abprof.workshop import Workshop
 
 Item = Block | Proof | Kernel

@@ -12,7 +12,8 @@ import time
 
 from abprof import turns
 from abprof.model import Status, Turn
-from abprof.sitting import Seat, Sitting
+from abprof.seat import Seat
+from abprof.sitting import Sitting
 
 RULE = "one side in memory at a time, because together they do not fit"
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import msgspec
 
@@ -17,59 +16,20 @@ from abprof.model import (
     JUDGED_METRIC,
     Arm,
     Block,
-    Cell,
     Census,
     CheckResult,
-    Judge,
     MachineState,
     Outcome,
-    Settings,
     Status,
     Turn,
 )
 from abprof.outside import Outside, why_not
 from abprof.proc import WorkerDied, WorkerFault, WorkerHung
 from abprof.protocols import Device
-
-if TYPE_CHECKING:
-    from abprof.graphed import Known
+from abprof.seat import Request, Seat
 
 NEVER_LAUNCHED = "a call launches nothing on the device: what was timed is not the kernel's work"
 Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process, and what it had loaded
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked of one sitting."""
-
-    cell: Cell
-    arms: tuple[Arm, ...]
-    epoch: int
-    settings: Settings
-    check: bool  # correctness too: the first sitting of a cell in this invocation
-    profile: bool  # a profiled pass before the turns: what a call launches,
-    phases: bool  # and the phases that the workload declares
-    judge: Judge
-    timeout: float
-    share: float = 1.0  # of the rounds that the rules give (abprof/budget.py)
-    rounds: int | None = None  # instead of those, where earlier epochs tell (abprof/allocation.py)
-    outside: bool = False  # check outputs in a process without code under test, too
-    usual: Mapping[str, float] = field(default_factory=dict)  # arm -> ns of its warm call in an earlier epoch
-    graphs: Known | None = None  # what the run knows of launch-bound cells; None: it does not look
-    by_base: bool = False  # nothing but base's outputs says what is right
-
-
-@dataclass
-class Seat:
-    """One arm while its cell is open."""
-
-    arm: Arm
-    outcome: Outcome
-    opened: wire.Opened | None = None
-
-    @property
-    def takes_turns(self) -> bool:
-        return self.opened is not None and self.outcome.status in {"ok", "wrong"}
 
 
 class Sitting:
@@ -335,24 +295,9 @@ class Sitting:
 
     def _judge_rounds(self, rounds: list[list[Turn]], before: Proofs) -> tuple[list[int], str]:
         """Apply the rules that were fixed beforehand: whole rounds are dropped, never one side of one."""
-        rejected: dict[int, str] = {}
-        for number, row in enumerate(rounds):
-            if any(turn.value <= 0 or turn.wall <= 0 for turn in row):
-                rejected[number] = "the timer read zero or less"
-        self._reject_bad_times(rounds, rejected)
+        rejected = turns.rejected(rounds, self.origin, self.device.bad_times())
         self._reject_by_proof(len(rounds), before, rejected)
         return sorted(rejected), "; ".join(dict.fromkeys(rejected.values()))
-
-    def _reject_bad_times(self, rounds: list[list[Turn]], rejected: dict[int, str]) -> None:
-        bad = self.device.bad_times()
-        if not bad or not rounds:
-            return
-        for number, row in enumerate(rounds):
-            start = self.origin + min((t.start for t in row), default=0)
-            end = self.origin + max((t.end for t in row), default=0)
-            for bad_from, bad_to, why in bad:
-                if start <= bad_to and end >= bad_from:
-                    rejected.setdefault(number, why)
 
     def _reject_by_proof(self, count: int, before: Proofs, rejected: dict[int, str]) -> None:
         """Proof before and after timing, of every worker that took turns; and no compiling between them."""

@@ -1,4 +1,5 @@
-"""Rules fixed beforehand: turn length, number of rounds, order inside a round. The same for every arm of a cell."""
+"""Rules fixed beforehand: turn length, number of rounds, order inside a round, which are dropped. The same
+for every arm of a cell."""
 
 from __future__ import annotations
 
@@ -182,6 +183,23 @@ def spread(values: Sequence[float]) -> float:
     """1.4826 times the median absolute deviation: the standard deviation, for a normal distribution."""
     middle = statistics.median(values)
     return 1.4826 * statistics.median(abs(value - middle) for value in values)
+
+
+def rejected(rounds: Sequence[Sequence[Turn]], origin: int, bad: Sequence[tuple[int, int, str]]) -> dict[int, str]:
+    """The rounds that are dropped, and why: those for which a timer read nothing, and those in a bad time of the device
+    (from, to, why; ns of the clock on which the turns count from `origin`)."""
+    found = {
+        number: "the timer read zero or less"
+        for number, row in enumerate(rounds)
+        if any(turn.value <= 0 or turn.wall <= 0 for turn in row)
+    }
+    for number, row in enumerate(rounds):
+        start = origin + min((turn.start for turn in row), default=0)
+        end = origin + max((turn.end for turn in row), default=0)
+        for bad_from, bad_to, why in bad:
+            if start <= bad_to and end >= bad_from:
+                found.setdefault(number, why)
+    return found
 
 
 def orders(arms: int, rounds: int, seed: int) -> list[list[int]]:

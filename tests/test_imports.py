@@ -42,6 +42,7 @@ STAGE_OF = {
     "builder.py": "build",
     "measure.py": "measure",
     "sitting.py": "measure",
+    "seat.py": "measure",
     "graphed.py": "measure",
     "crew.py": "measure",
     "relay.py": "measure",

@@ -157,3 +157,17 @@ def test_later_rounds_see_as_many_as_the_turns_pay_for() -> None:
     pace = turns.pace("cuda", [1e6] * 2, [1e6] * 2, SETTINGS)
     later = [number for number in range(turns.FEWEST, pace.rounds) if pace.moves(number)]
     assert later == [number for number in range(turns.FEWEST, pace.rounds) if number % pace.fresh_every == 0]
+
+
+def test_whole_rounds_are_dropped_by_the_timer_and_by_the_devices_bad_times() -> None:
+    def turn(arm: int, at: int, value: float = 5.0) -> Turn:
+        return Turn(arm, at, at + 10, value, 6.0)
+
+    rounds = [[turn(0, 0), turn(1, 20)], [turn(0, 100), turn(1, 120, 0.0)], [turn(0, 200), turn(1, 220)]]
+    bad = [
+        (1215, 1218, "hot"),
+        (1130, 1200, "cold"),
+    ]  # between the two turns of the last round; at the ends of two rounds
+    assert turns.rejected(rounds, 1000, bad) == {1: "the timer read zero or less", 2: "hot"}
+    assert turns.rejected(rounds, 1000, []) == {1: "the timer read zero or less"}
+    assert turns.rejected([], 1000, bad) == {}
