@@ -178,14 +178,16 @@ def _sit(ground: Ground, crew: Crew, epoch: Epoch, request: Request) -> tuple[Si
 def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) -> Request:
     check = cell.id not in epoch.seen
     load = next(w for w in ground.run.workloads if w.name == cell.workload)
+    # torch's profiler has CUPTI count the processor's ticks from then on (2.1 a nanosecond where it was seen), not time.
+    profile = epoch.profile and load.judge != "kernels"
     return Request(
         cell,
         arms,
         epoch.number,
         ground.run.settings,
         check,
-        epoch.profile,
-        epoch.profile and bool(load.phases),
+        profile,
+        profile and bool(load.phases),
         load.judge,
         ground.timeout,
         epoch.share,

@@ -63,19 +63,6 @@ def test_a_kernel_of_known_length_by_cupti_cold_and_warm(cuda: CudaClock) -> Non
 
 
 @with_cupti
-def test_cupti_and_torchs_profiler_take_turns(cuda: CudaClock) -> None:
-    """Whoever registers last is told: neither leaves the other without records."""
-    op = sleep()
-    before = cuda.kernels(op, 2, cold=False)
-    for _ in range(2):
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-            op.call()
-            torch.cuda.synchronize()
-        assert any("spin" in event.name for event in seen.events()), [event.name for event in seen.events()]
-        assert cuda.kernels(op, 2, cold=False) == pytest.approx(before, rel=0.2)
-
-
-@with_cupti
 def test_a_reset_is_no_part_of_a_call_by_cupti_or_in_a_graph(cuda: CudaClock) -> None:
     op = Op(lambda: torch.cuda._sleep(CYCLES), reset=lambda: torch.cuda._sleep(3 * CYCLES))
     graph = cuda.graph(op, lambda: 0)
