@@ -135,7 +135,8 @@ ASKED = replace(
 
 
 @pytest.mark.parametrize(
-    ("timer", "metric", "ns"), [("graph", GPU_GRAPH, LONG / 4), ("cupti", "gpu_kernels", LONG / 5)]
+    ("timer", "metric", "ns"),
+    [("graph", GPU_GRAPH, LONG / 4), pytest.param("cupti", "gpu_kernels", LONG / 5, marks=pytest.mark.slow)],
 )
 def test_a_timer_that_is_asked_for_judges_every_cell(new_lab: NewLab, timer: str, metric: str, ns: float) -> None:
     lab = new_lab(ASKED)
@@ -185,6 +186,7 @@ def test_a_cpu_has_no_such_timers(new_lab: NewLab) -> None:
     assert (result.code, "graph times a GPU" in result.err) == (2, True), result.err
 
 
+@pytest.mark.slow
 def test_abprof_toml_names_the_timer_and_the_command_line_another(new_lab: NewLab) -> None:
     lab = new_lab(ASKED)
     lab.repo.write({"abprof.toml": 'schema = 1\n[defaults]\ntimer = "cupti"\n'})
