@@ -32,7 +32,8 @@ from typing import Literal
 import msgspec
 
 from abprof import stats
-from abprof.evidence import ArmState, Evidence, arm_id, same_code
+from abprof.evidence import ArmState, Evidence
+from abprof.gathering import arm_id, same_code
 from abprof.model import Comparison, Run, Settings, Verdict
 from abprof.witness import contradicted
 

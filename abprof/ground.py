@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from abprof import build, evidence, plan, rerun
+from abprof import build, gathering, plan, rerun
 from abprof.measure import Ground, unmeasured
 from abprof.model import Arm, Build, Cell, Outcome
 from abprof.place import Place
@@ -21,7 +21,7 @@ def lay_ground(place: Place, ready: Plan, builds: tuple[Build, ...], record: Rec
     cells, sides = ready.survey.cells, place.sides
     same = _identical_cells(ready, builds)
     rng = random.Random(place.config.seed)
-    everything = place.config.all or evidence.same_code(ready.head)
+    everything = place.config.all or gathering.same_code(ready.head)
     measured_all_the_same = same if everything else set(rng.sample(sorted(same), min(len(same), _KEPT_AS_CONTROLS)))
     candidates = [c for c in cells if c.kernel and (c.id not in same or c.id in measured_all_the_same)]
     with_control = set() if len(sides) == 1 or place.config.quick else plan.controls(candidates, measured_all_the_same)

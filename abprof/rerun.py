@@ -13,7 +13,7 @@ from abprof import keys, plan, stats
 from abprof.comparison import pairs
 from abprof.config import Config
 from abprof.errors import AbprofError
-from abprof.evidence import gather
+from abprof.gathering import gather
 from abprof.model import Block, Build, Cell, Run, Verdict
 from abprof.place import Place, look_around
 from abprof.view import View

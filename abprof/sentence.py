@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from abprof import stats
 from abprof.answer import compared, many, mostly_undecided, nothing_measured, tampered
 from abprof.errors import Exit
-from abprof.evidence import Evidence, same_code
+from abprof.evidence import Evidence
+from abprof.gathering import same_code
 from abprof.model import Comparison, Header, Run
 
 OPEN = frozenset(

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from abprof import stats, waivers
 from abprof.advice import advise
 from abprof.comparison import CHANGED, Pair, Role, compare, decide, pairs, precise, pursued, with_discoveries
-from abprof.evidence import Evidence, gather, same_code
+from abprof.evidence import Evidence
+from abprof.gathering import gather, same_code
 from abprof.model import POWER_CAP, Advice, Block, Comparison, Header, Observation, Proof, Record, Run
 from abprof.observe import observe
 from abprof.sentence import summarise, untimed

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from abprof import runfolder, wire
-from abprof.evidence import gather
+from abprof.gathering import gather
 from abprof.graphed import NOT_TRIED, launch_bound
 from abprof.model import GPU_GRAPH, Block, Census, Launch, Outcome
 from tests.blocks import block, head

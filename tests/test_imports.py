@@ -51,6 +51,7 @@ STAGE_OF = {
     "comparison.py": "verdict",
     "digest.py": "verdict",
     "evidence.py": "verdict",
+    "gathering.py": "verdict",
 }
 
 

@@ -11,7 +11,8 @@ from abprof.bisect import rule
 from abprof.bisect.questions import Answer, Ask
 from abprof.bisect.state import Given, Row
 from abprof.config import Config
-from abprof.evidence import Evidence, arm_id, gather
+from abprof.evidence import Evidence
+from abprof.gathering import arm_id, gather
 from abprof.model import Block, Proof, Run
 from abprof.verdict import MOST_ATTEMPTS
 from abprof.view import View

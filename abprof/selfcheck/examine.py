@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from abprof import stats
 from abprof.comparison import decide
-from abprof.evidence import Evidence, gather
+from abprof.evidence import Evidence
+from abprof.gathering import gather
 from abprof.model import DO_BENCH_METRIC, SEED_METRIC, Block, Run
 from abprof.observe import busy_share
 from abprof.selfcheck import instrument
