@@ -12,7 +12,7 @@ import msgspec
 
 from abprof import wire
 from abprof.model import Artefact, Cell, Checkout, Failure, Package, Record
-from abprof.proc import Worker, WorkerDied, WorkerFault, WorkerHung
+from abprof.proc import Worker, WorkerDied, WorkerFault, WorkerHung, to_start
 from abprof.workshop import Workshop
 
 _MOST_DEATHS = 3  # builders that may die of a case; then no more cases are called at build time
@@ -155,7 +155,7 @@ class Builder:
         """The recipe and the package's own build()."""
         shop, package, id = self.shop, self.job.package, self.job.checkout.side.id
         seen = shop.mount(self.job.checkout, package, place)
-        worker.call(wire.Start(shop.device, id, seen, dict(shop.workloads), str(shop.scratch)), shop.timeout)
+        worker.call(wire.Start(shop.device, id, seen, dict(shop.workloads), str(shop.scratch)), to_start(shop.timeout))
         recipe = [part.format(worktree=place / "src", build_dir=place / "out", side=id) for part in package.build]
         try:
             built: wire.Built = worker.call(wire.Build(True, recipe, str(place / "src")), shop.build_timeout)

@@ -13,7 +13,7 @@ import msgspec
 
 from abprof import wire
 from abprof.model import Artefact, Build, Checkout, Kernel, Package, Proof
-from abprof.proc import Worker, WorkerDied, WorkerFault
+from abprof.proc import Worker, WorkerDied, WorkerFault, WorkerHung, to_start
 from abprof.workshop import Workshop
 
 _MOST_STARTS = 2  # failed starts in a row at one post, in one epoch
@@ -116,7 +116,7 @@ class Crew:
     def _receive_ready(self, id: str) -> bool:
         worker = self._workers[id]
         try:
-            worker.receive(wire.Start(self._shop.device, id), self._shop.timeout)
+            worker.receive(wire.Start(self._shop.device, id), to_start(self._shop.timeout))
         except WorkerDied as died:
             self._failed_starts[id].append(died)
             return False
@@ -127,22 +127,29 @@ class Crew:
         self._failed_starts[id].clear()
         return True
 
-    def warm(self, opens: Mapping[str, wire.Open]) -> None:
-        """First calls import, load and compile: all workers make theirs at once, before anything is timed.
+    def warm(self, opens: Mapping[str, wire.Open]) -> list[str]:
+        """First calls import, load and compile: all workers make theirs at once, before anything is timed. Returns the posts
+        whose worker gave no answer in its time.
 
-        What fails here fails again when the cell is opened, and is typed there.
+        What fails here in another way fails again when the cell is opened, and is typed there.
         """
+        hung = []
         asked = []
         for name, request in opens.items():
             worker = self._workers.get(name)
             if worker is not None and worker.alive:
                 with contextlib.suppress(WorkerDied):
                     worker.send(request)
-                    asked.append((worker, request))
-        for worker, request in asked:
-            with contextlib.suppress(WorkerDied, WorkerFault):
+                    asked.append((name, worker, request))
+        for name, worker, request in asked:
+            try:
                 worker.receive(request, self._shop.timeout)
+            except WorkerHung:
+                hung.append(name)
+            except (WorkerDied, WorkerFault):
+                continue
         self.close()
+        return hung
 
     def log_name(self, id: str) -> str:
         """The worker's log inside logs/."""
@@ -151,14 +158,15 @@ class Crew:
     def worker(self, id: str) -> Worker:
         """The living worker at this post, started anew if it died.
 
-        Raises WorkerDied when it cannot be: after two failed starts at once, so that a thousand cells do not wait for
-        a thousand starts.
+        Raises WorkerDied when it cannot be: after two failed starts, or one that hung, at once, so that a thousand cells do not
+        wait for a thousand starts.
         """
         worker = self._workers.get(id)
         if worker is not None and worker.alive:
             return worker
         failed = self._failed_starts[id]
-        if len(failed) >= _MOST_STARTS or not (self._begin(id) and self._receive_ready(id)):
+        given_up = len(failed) >= _MOST_STARTS or (failed and isinstance(failed[-1], WorkerHung))
+        if given_up or not (self._begin(id) and self._receive_ready(id)):
             raise failed[-1]
         return self._workers[id]
 

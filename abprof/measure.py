@@ -15,6 +15,7 @@ from abprof.allocation import Allocation
 from abprof.budget import Budget
 from abprof.crew import Crew, Post, posts
 from abprof.graphed import Known, sitting_for
+from abprof.hung import Hung
 from abprof.model import Arm, Block, Build, Cell, Checkout, Kernel, Outcome, Package, Proof, Run
 from abprof.one_at_a_time import OneAtATime
 from abprof.protocols import Device
@@ -56,6 +57,7 @@ class Epoch:
     allocation: Allocation  # of rounds, from earlier epochs
     relay: Relay
     graphs: Known  # of launch-bound cells, from earlier epochs
+    hung: Hung
     profile: bool  # the second, so that a profiler that takes seconds to start does not hold up the first rows
     once: float = 0.0  # seconds spent on what no other epoch repeats
     more: float = 0.0  # seconds spent on rounds beyond the fewest
@@ -87,7 +89,7 @@ def epochs(
     begins only if it fits into `budget` seconds. A `relay` that is given is the caller's to end.
     """
     number, seen, crowded, quick = first, set[str](), set[str](), ground.run.settings.quick
-    usual, graphs = dict[str, dict[str, float]](), Known()
+    usual, graphs, hung = dict[str, dict[str, float]](), Known(), Hung()
     todo = wanted() & ground.arms.keys()  # a rerun has cells that are not measured again
     seats = sum(len(ground.arms[cell]) for cell in todo)
     plan = Budget(budget, done, *turns.epoch_cost(ground.device.kind, seats))
@@ -99,7 +101,7 @@ def epochs(
                 return
             start = time.monotonic()
             profile = quick or number == first + 1
-            epoch = Epoch(number, share, seen, crowded, usual, allocation, crews, graphs, profile)
+            epoch = Epoch(number, share, seen, crowded, usual, allocation, crews, graphs, hung, profile)
             for item in _epoch(ground, epoch, todo):
                 if isinstance(item, Block) and _checked(item):
                     seen.add(item.cell)
@@ -111,14 +113,15 @@ def epochs(
 
 def _epoch(ground: Ground, epoch: Epoch, todo: set[str]) -> Iterator[Item]:
     """One epoch of all undecided cells, package by package."""
-    shifts = _shifts(ground, epoch.number, todo)
-    following = [*shifts[1:], *([] if ground.run.settings.quick else _shifts(ground, epoch.number + 1, todo))]
+    shifts = _shifts(ground, epoch.number, todo, epoch.hung)
+    ahead = [] if ground.run.settings.quick else _shifts(ground, epoch.number + 1, todo, epoch.hung)
+    following = [*shifts[1:], *ahead]
     for i, shift in enumerate(shifts):
         yield from _package(ground, epoch, shift, following[i] if i < len(following) else None)
 
 
-def _shifts(ground: Ground, number: int, todo: set[str]) -> list[Shift]:
-    """The packages of an epoch, and their cells, each in random order."""
+def _shifts(ground: Ground, number: int, todo: set[str], hung: Hung) -> list[Shift]:
+    """The packages of an epoch, and their cells, each in random order; without targets that nothing is asked of any more."""
     rng = random.Random(f"{ground.run.settings.seed}/{number}")
     kernels = sorted({cell.kernel for cell in ground.run.cells if cell.id in todo})
     rng.shuffle(kernels)
@@ -130,7 +133,9 @@ def _shifts(ground: Ground, number: int, todo: set[str]) -> list[Shift]:
             cells.sort(key=lambda c: c.flops or 0.0)
         else:
             rng.shuffle(cells)
-        sides = list(dict.fromkeys(arm.side for cell in cells for arm in ground.arms[cell.id]))
+        arms = [(cell.id, arm) for cell in cells for arm in ground.arms[cell.id]]
+        asked = [arm.side for id, arm in arms if arm.side == "base" or not hung.not_again(id, arm, number)]
+        sides = list(dict.fromkeys(asked))
         stand = posts(ground.checkouts, ground.packages[kernel], ground.build, sides)
         shifts.append(Shift(number, cells, stand))
     return shifts
@@ -148,7 +153,7 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
         warm = set[tuple[str, str, str]]()
         for cell in cells:
             if ground.device.kind == "cuda" and not _novelties(cell) <= warm:
-                crew.warm(_first_opens(ground, cell, present))
+                _warm(ground, crew, epoch, cell, present)
                 warm |= _novelties(cell)
             arms = tuple(arm for arm in ground.arms[cell.id] if arm.side in present)
             sitting, block = _sit(ground, crew, epoch, _request(ground, epoch, cell, arms))
@@ -196,6 +201,7 @@ def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) ->
         epoch.usual.get(cell.id, {}),
         epoch.graphs,
         load.checked == "sides",
+        epoch.hung,
     )
 
 
@@ -222,9 +228,16 @@ def _novelties(cell: Cell) -> set[tuple[str, str, str]]:
     }
 
 
-def _first_opens(ground: Ground, cell: Cell, present: set[str]) -> dict[str, wire.Open]:
-    """One request to open this cell for each worker."""
+def _warm(ground: Ground, crew: Crew, epoch: Epoch, cell: Cell, present: set[str]) -> None:
+    """Each worker opens this cell once, but for what hung before; what hangs now is not asked again in this epoch."""
     arms = {arm.side: arm for arm in ground.arms[cell.id] if arm.side in present and not arm.peer}
+    arms = {side: arm for side, arm in arms.items() if not epoch.hung.before(cell.id, arm)}
+    for side in crew.warm(_first_opens(ground, cell, arms)):
+        epoch.hung.note(cell.id, arms[side], epoch.number)
+
+
+def _first_opens(ground: Ground, cell: Cell, arms: Mapping[str, Arm]) -> dict[str, wire.Open]:
+    """One request to open this cell for each worker."""
     return {
         side: wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.settings.seed)
         for side, arm in arms.items()

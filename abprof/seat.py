@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from abprof import wire
+from abprof.hung import Hung
 from abprof.model import Arm, Cell, Judge, Outcome, Settings
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Request:
     usual: Mapping[str, float] = field(default_factory=dict)  # arm -> ns of its warm call in an earlier epoch
     graphs: Known | None = None  # what the run knows of launch-bound cells; None: it does not look
     by_base: bool = False  # nothing but base's outputs says what is right
+    hung: Hung = field(default_factory=Hung)
 
 
 @dataclass

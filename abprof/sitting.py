@@ -111,6 +111,7 @@ class Sitting:
         except WorkerFault as fault:
             self._faulted(seat, request, fault)
         except WorkerHung as hung:
+            self.request.hung.note(self.request.cell.id, seat.arm, self.request.epoch)
             self._lost(seat, "timeout", hung.reason)
         except WorkerDied as died:
             self._lost(seat, "crash", died.reason)
@@ -187,6 +188,9 @@ class Sitting:
             cell.workload, dict(cell.params), arm.id, arm.variant, arm.peer, settings.seed, usual, placement
         )
         seat.opened = None  # while it is asked: if its worker dies, it is not one of the others
+        if why := self.request.hung.not_again(cell.id, arm, self.request.epoch):
+            self._fail(seat, "timeout", f"no answer for {self.request.timeout:.0f} s, {why}")
+            return
         opened = self._ask(seat, asked)
         if opened is not None and opened.status == "ok":
             seat.opened = opened

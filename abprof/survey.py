@@ -13,7 +13,7 @@ from abprof import plan, wire
 from abprof.config import Config
 from abprof.errors import AbprofError
 from abprof.model import Ceilings, Cell, Failure, Run, Status, Value, Workload
-from abprof.proc import Worker, WorkerDied, WorkerFault, WorkerHung
+from abprof.proc import Worker, WorkerDied, WorkerFault, WorkerHung, to_start
 
 _REACH = 0.6  # seconds that the ceilings may take, beside the start of torch's libraries
 _IGNORED = shutil.ignore_patterns("__pycache__", ".git")
@@ -213,7 +213,7 @@ def ceilings(worker: Worker, timeout: float) -> Ceilings:
 def _start(worker: Worker, files: Mapping[str, Path], device: str, timeout: float) -> wire.Ready:
     try:
         ready: wire.Ready = worker.call(
-            wire.Start(device, "base", None, {n: str(p) for n, p in files.items()}), timeout
+            wire.Start(device, "base", None, {n: str(p) for n, p in files.items()}), to_start(timeout)
         )
     except (WorkerDied, WorkerFault) as error:
         raise AbprofError(f"the worker did not start: {error.reason}", advice="abprof doctor looks into it") from error

@@ -17,7 +17,7 @@ from abprof.contain import Wall
 from abprof.errors import AbprofError
 from abprof.harness import install
 from abprof.model import Checkout, Package
-from abprof.proc import Worker, WorkerDied, WorkerFault
+from abprof.proc import Worker, WorkerDied, WorkerFault, to_start
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,6 @@ def wall_for(config: Config, cache: Path, device: str, folder: Path) -> tuple[Wa
 def _try_device(config: Config, cache: Path, device: str, folder: Path, wall: Wall) -> None:
     worker = alone(config, cache, device, folder, log=folder / "wall.log", wall=wall)
     try:
-        worker.call(wire.Start(device, "base"), config.timeout)
+        worker.call(wire.Start(device, "base"), to_start(config.timeout))
     finally:
         worker.stop()

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from abprof import measure, runfolder, wire
+from abprof.hung import Hung
+from abprof.model import Arm, Block, Cell
+from abprof.proc import to_start
 from tests.simulated.lab import Lab, Result
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
@@ -14,7 +20,7 @@ from tests.simulated.scenario import Fault, Scenario, Time, Workload
 CASES = ["a", "bad", "c"]
 FAST = [Time(ns=20e6)]
 BAD = "w/case=bad"
-LIMIT = ("--timeout", "3s")  # a process must start within it on a busy machine, and what hangs costs as much, often
+LIMIT = ("--timeout", "3s")  # what hangs costs as much, often
 PHASES = [("run", "k.run", "the kernel itself", 0.5)]
 
 
@@ -276,3 +282,69 @@ def test_a_gigabyte_of_output(tmp_path: Path) -> None:
     assert set(result.table().values()) == {"same"}
     assert result.folder
     assert sum(p.stat().st_size for p in result.folder.rglob("*") if p.is_file()) < 100_000_000
+
+
+def test_what_hung_is_not_asked_again_in_its_epoch_not_even_as_the_control(tmp_path: Path) -> None:
+    """Base hangs once; its control, the same operation, would crash: nobody asks it before the next epoch."""
+    planted = scenario(
+        fault("hang", "open", side="base", epoch=1),
+        fault("crash", "open", side="control", epoch=1),
+        cases=["bad"],
+    )
+    result = run(tmp_path, planted)
+    (first,) = [block for block in blocks(result) if block.epoch == 1]
+    assert {arm: outcome.status for arm, outcome in first.outcomes.items()} == {
+        "base": "timeout",
+        "target": "ok",
+        "control": "timeout",
+    }
+    assert first.outcomes["control"].reason == "no answer for 3 s, not asked again in this epoch"
+    assert result.verdict(BAD) == "same", "the machine may have hung: later epochs ask once more"
+
+
+def test_what_hung_in_two_epochs_is_not_asked_a_third_time(tmp_path: Path) -> None:
+    """In epochs 3 and 4, which the base and its control need, the target would crash: nobody asks it."""
+    faults = [fault("hang", "open", epoch=epoch) for epoch in (1, 2)]
+    faults += [fault("crash", "open", epoch=epoch) for epoch in (3, 4)]
+    result = run(tmp_path, scenario(*faults, cases=["bad", "c"]))
+    told = {
+        block.epoch: block.outcomes["target"]
+        for block in blocks(result)
+        if block.cell == BAD and "target" in block.outcomes
+    }
+    assert {outcome.status for outcome in told.values()} == {"timeout"}
+    assert told[2].reason == "no answer for 3 s"
+    assert told[4].reason == "no answer for 3 s, in two epochs, and not asked again"
+    assert result.table() == {BAD: "broken", "w/case=c": "same"}
+
+
+def test_no_time_is_spent_on_warming_what_hung() -> None:
+    asked: list[dict[str, wire.Open]] = []
+
+    class Crew:
+        def warm(self, opens: dict[str, wire.Open]) -> list[str]:
+            asked.append(opens)
+            return [side for side in opens if side == "target"]
+
+    arms = tuple(Arm(id=id, side=id) for id in ("base", "target", "control"))
+    cell = Cell(id=BAD, workload="w", kernel="k", suite="w", params={"case": "bad"})
+    ground: Any = SimpleNamespace(arms={BAD: arms}, run=SimpleNamespace(settings=SimpleNamespace(seed=0)))
+    hung = Hung()
+    for number in (1, 2):
+        epoch: Any = SimpleNamespace(number=number, hung=hung)
+        measure._warm(ground, Crew(), epoch, cell, {"base", "target", "control"})  # type: ignore[arg-type]
+    assert [list(opens) for opens in asked] == [["base", "target", "control"], ["base", "control"]]
+    assert hung.not_again(BAD, arms[1], 1) == "not asked again in this epoch"
+    assert not hung.not_again(BAD, arms[1], 2), "once may be the machine's doing"
+    hung.note(BAD, arms[1], 2)
+    assert hung.not_again(BAD, arms[1], 3) == "in two epochs, and not asked again"
+    assert not hung.before(BAD, arms[2])
+
+
+def test_a_start_may_take_longer_than_an_answer() -> None:
+    assert (to_start(3.0), to_start(300.0)) == (60.0, 300.0)
+
+
+def blocks(result: Result) -> list[Block]:
+    assert result.folder is not None
+    return runfolder.read(result.folder)[1]

@@ -12,7 +12,7 @@ from abprof.proc.log import LOG_LIMIT, Log
 from abprof.proc.printing import printing
 from abprof.proc.strays import MARK, no_orphans
 from abprof.proc.tools import Watching, foreground, logged, output, tried
-from abprof.proc.worker import Worker
+from abprof.proc.worker import Worker, to_start
 
 __all__ = [
     "LOG_LIMIT",
@@ -28,5 +28,6 @@ __all__ = [
     "no_orphans",
     "output",
     "printing",
+    "to_start",
     "tried",
 ]
