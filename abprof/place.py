@@ -90,6 +90,9 @@ def look_around(config: Config, view: View) -> Place:
     if "perf" in config.probe and device.kind == "cuda":
         what = "perf samples what processors do, and this run is of a GPU"
         raise AbprofError(what, where="--probe perf", advice="--probe torch looks at GPUs")
+    if "proton" in config.probe and device.kind == "cpu":
+        what = "proton sees what runs on a GPU, and this run is of a CPU"
+        raise AbprofError(what, where="--probe proton", advice="--probe torch or perf looks at CPUs")
     if config.protocol != "abprof":
         require(config.protocol, device.kind, f"--protocol {config.protocol}")
     runs_dir = Path(config.runs_dir).absolute() if config.runs_dir else Path(repository.path) / "runs"

@@ -46,7 +46,7 @@ class Record:
         self.view = view
         self.proofs: list[Proof] = list(head.proofs)
         self.kernels = {_identity(kernel): kernel for kernel in head.kernels}
-        self.traces = {(trace.cell, trace.arm): trace for trace in head.traces}
+        self.traces = {(trace.cell, trace.arm, trace.by): trace for trace in head.traces}
         self.profiles = {(profile.cell, profile.arm): profile for profile in head.profiles}
         self.sampled = {(one.cell, one.arm): one for one in head.sampled}
         self.older = older  # blocks of earlier invocations: a rerun plans its looks on its own
@@ -87,7 +87,7 @@ class Record:
             self.kernels.setdefault(_identity(item), item)
             return
         if isinstance(item, Trace):
-            self.traces[item.cell, item.arm] = item  # a later one stands for the same code
+            self.traces[item.cell, item.arm, item.by] = item  # a later one stands for the same code
             return
         if isinstance(item, Profile):
             self.profiles[item.cell, item.arm] = item

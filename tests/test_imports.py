@@ -17,7 +17,13 @@ FILES = sorted(file for file in ROOT.rglob("*.py") if "tree" not in file.relativ
 # Third-party package -> the files or folders of abprof/ that may import it.
 DOORWAYS = {
     "torch": ("kit.py", "worker/", "adapters/"),
-    "triton": ("adapters/reports.py", "worker/compiles.py", "worker/identity.py", "worker/clocks/cuda.py"),
+    "triton": (
+        "adapters/reports.py",
+        "worker/compiles.py",
+        "worker/proton.py",
+        "worker/identity.py",
+        "worker/clocks/cuda.py",
+    ),
     "cupti": ("worker/clocks/activity.py",),
     "git": ("repo/command.py",),
     "github": ("publish/github.py", "publish/github_refusals.py"),

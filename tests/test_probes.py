@@ -18,7 +18,7 @@ from abprof.probes.torch_profiler import file_name
 from abprof.report import traces
 from abprof.report.html import html
 from abprof.report.markdown import markdown
-from abprof.worker import chrome, profile
+from abprof.worker import chrome, profile, proton
 from abprof.worker.clocks import clock
 from tests import runs
 from tests.blocks import head
@@ -218,3 +218,89 @@ def test_of_several_targets_those_are_looked_at_that_changed_in_the_cell() -> No
     assert looked.pop((first.cell, "")) == ["base", "target", "target2"]
     assert looked, "others changed on one target alone"
     assert all("target2" not in arms and len(arms) == 2 for arms in looked.values())
+
+
+# ---------------------------------------------------------------- proton
+
+
+def frame(name: str, *children: object, **metrics: object) -> dict[str, object]:
+    """A frame as Triton 3.6's proton writes it (`finalize`, hatchet)."""
+    return {"frame": {"name": name, "type": "function"}, "metrics": metrics, "children": list(children)}
+
+
+def kernel(name: str, count: int, ns: float, *children: object) -> dict[str, object]:
+    told = {"count": count, "time (ns)": ns, "device_id": "0", "device_type": "CUDA"}
+    return frame(name, *children, **told)
+
+
+DEVICES = {"CUDA": {"0": {"arch": "90", "bus_width": 6144, "clock_rate": 1980000, "num_sms": 132}}}
+CALLS = frame(
+    "abprof_call",
+    kernel("tiny_kernel", 6, 9000),
+    frame("mine", kernel("other", 3, 300), frame("__proton_launch_metadata", kernel("asks", 3, 7))),
+)
+
+
+def test_protons_tree_is_read_as_what_one_call_launched() -> None:
+    tree = [frame("ROOT", kernel("reset", 3, 50), CALLS, count=0), DEVICES]
+    found = {launch.name: (launch.count, launch.ns) for launch in proton.read(tree, 3)}
+    assert found == {"tiny_kernel": (2, 3000.0), "other": (1, 100.0)}, "no reset, no metadata"
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ({}, "not a tree of proton's"),
+        ([], "not a tree of proton's"),
+        ([{"frame": 3}], "not a tree of proton's"),
+        ([frame("ROOT"), DEVICES], "proton saw no kernel"),
+        ([frame("ROOT", frame("abprof_call", kernel("k", 4, 9))), DEVICES], "k ran 4 times in 3 calls: calls differ"),
+    ],
+)
+def test_what_is_no_tree_of_calls_is_said(tree: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        proton.read(tree, 3)
+
+
+def test_proton_writes_a_tree_for_each_side_and_a_table_with_differences(new_lab: NewLab) -> None:
+    result = new_lab(SPEEDS).abprof("main", "fast", "--probe", "torch,proton")
+    assert result.code == 1, result.err
+    assert result.folder
+    by_proton = [trace for trace in result.run.traces if trace.by == "proton"]
+    assert len(by_proton) == len(result.run.traces) - len(by_proton) == 8
+    for trace in by_proton:
+        assert trace.file.endswith(".hatchet")
+        assert isinstance(json.loads((result.folder / trace.file).read_text()), list)
+    table = list(csv.DictReader((result.folder / "traces.csv").open()))
+    mine = [line for line in table if (line["cell"], line["name"]) == ("w/case=slower", "shared")]
+    assert {line["profiler"]: line["kind"] for line in mine} == {"torch": "operation", "proton": "kernel"}
+    assert [float(line["difference_ns"]) for line in mine] == pytest.approx([0.15 * 10e6] * 2)
+    text = (result.folder / "report.md").read_text()
+    assert "## Under torch's profiler and Triton's proton" in text
+    assert ", by proton" in text
+
+
+def test_proton_is_refused_on_a_cpu(tmp_path: Path) -> None:
+    repo = tiny_repo(tmp_path / "repo", 1)
+    done = abprof("main", ".", "--device", "cpu", "--probe", "proton", cwd=repo.path, home=tmp_path / "home")
+    assert done.code == 2
+    assert "--probe proton: proton sees what runs on a GPU, and this run is of a CPU" in done.err
+
+
+def test_where_proton_does_not_work_it_says_why(tmp_path: Path) -> None:
+    calls = list[int]()
+    told = proton.traced(Op(lambda: calls.append(1)), 3, clock("cpu"), 2, tmp_path / "tree", 1000)
+    assert told.missing.startswith("proton does not work here: ")
+    assert told.census.missing == told.missing
+    assert not (tmp_path / "tree").exists()
+    assert len(calls) == 2, "the calls before it"
+
+
+@pytest.mark.gpu
+def test_real_proton_sees_a_tritons_and_torchs_kernels(tmp_path: Path) -> None:
+    x, watch = torch.randn(1 << 16, device="cuda"), clock("cuda")
+    told = proton.traced(Op(lambda: torch.exp(x + 1)), 3, watch, 1, tmp_path / "tree", 10**7)
+    assert told.missing == ""
+    assert sum(launch.count for launch in told.census.launches) == 2
+    assert all(launch.ns > 0 for launch in told.census.launches)
+    assert json.loads((tmp_path / "tree").read_text())

@@ -62,8 +62,8 @@ Sustained = Annotated[
 Probe = Annotated[
     Many,
     typer.Option(
-        metavar="torch|ncu|perf",
-        help="Look at the cells that changed, after timing: traces; a GPU's counters; samples of a CPU.",
+        metavar="torch|proton|ncu|perf",
+        help="Look at the cells that changed, after timing: traces, Triton's profile; a GPU's counters; samples of a CPU.",
         rich_help_panel=MEASURING,
     ),
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from abprof.model.base import Record, Status, Value
@@ -130,11 +132,12 @@ class Block(Record, frozen=True, kw_only=True):
 
 
 class Trace(Record, frozen=True, kw_only=True):
-    """What one arm of a cell did under torch's profiler, after all timing (abprof/probes/)."""
+    """What one arm of a cell did under torch's profiler, or Triton's, after all timing (abprof/probes/)."""
 
     cell: str
     arm: str
-    file: str = ""  # Chrome trace, from the run folder; "" when there is none
+    by: Literal["torch", "proton"] = "torch"
+    file: str = ""  # Chrome trace, or proton's tree, from the run folder; "" when there is none
     bytes: int = 0
     left_out: int = 0  # events that the file had no room for
     calls: int = 0  # read for the census; the file holds those before them too

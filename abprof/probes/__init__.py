@@ -1,3 +1,3 @@
 """What looks at cells that changed, after all timing (--probe). Names alone here: options are read before anything is loaded."""
 
-KNOWN = ("torch", "ncu", "perf")
+KNOWN = ("torch", "proton", "ncu", "perf")

@@ -10,12 +10,12 @@ from abprof.measure import Ground
 from abprof.model import Run
 from abprof.probes.nsight_compute import profiles
 from abprof.probes.perf import samples
-from abprof.probes.torch_profiler import traces
+from abprof.probes.torch_profiler import traces, trees
 from abprof.protocols import Evidence, Probe, Subject
 
 MOST = 8  # rows: a trace of each side is up to 16 MB
 _CHANGED = ("slower", "faster", "slight")
-_PROBES: dict[str, Probe] = {"torch": traces, "ncu": profiles, "perf": samples}
+_PROBES: dict[str, Probe] = {"torch": traces, "proton": trees, "ncu": profiles, "perf": samples}
 
 
 def probed(

@@ -1,4 +1,5 @@
-"""What the sides did under torch's profiler (--probe torch): a table of kernels, or of operations, for each row."""
+"""What the sides did under torch's profiler (--probe torch), or Triton's (--probe proton): a table for each row of kernels,
+or of operations."""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ from abprof.why.say import ns
 from . import tables, view, words
 from .lines import TextTable
 
-TITLE = "Under torch's profiler"
+_TITLES = {"torch": "Under torch's profiler", "proton": "Under Triton's proton"}
+_OPENED = {"torch": "Traces for Perfetto (ui.perfetto.dev)", "proton": "Trees for proton-viewer"}
 _TEXT = "A few calls after all timing, with the profiler's own cost in them: they say where the time is, and not how much it is."
 _ON_A_CPU = " On a CPU these are torch's operations: what a kernel does without torch has no row."
 _Evidence = TypeVar("_Evidence", Trace, Sampled)
 MOST = 30  # names that a page shows of a row
 HEADER = ("cell", "variant", "kind", "name", "from", "to", "from_count", "to_count", "from_ns", "to_ns",
-          "difference_ns", "presence")  # fmt: skip
+          "difference_ns", "presence", "profiler")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Part:
     """One row of the run: its files, what is missing, and both sides' kernels beside each other."""
 
     title: str
+    opened: str  # by what the files are opened
     files: tuple[tuple[str, str, str], ...]  # side, path from the run folder, what is to be said of it
     missing: tuple[str, ...]
     table: TextTable
@@ -44,6 +47,12 @@ class Named:
     def difference(self) -> float:
         """How much more of a call the second side takes, ns."""
         return (self.after[1] if self.after else 0.0) - (self.before[1] if self.before else 0.0)
+
+
+def title(run: Run) -> str:
+    """Whose profiles these are."""
+    kinds = dict.fromkeys(one.by for one in run.traces)
+    return _TITLES[next(iter(kinds))] if len(kinds) == 1 else "Under torch's profiler and Triton's proton"
 
 
 def text(run: Run) -> str:
@@ -71,16 +80,21 @@ def named(before: Trace, after: Trace | None) -> list[Named]:
 
 def pairs(run: Run, of: Sequence[_Evidence]) -> Iterator[tuple[_Evidence, _Evidence | None]]:
     """What was found of base with that of each other side in the same cell and variant; alone where there is one side."""
-    made = {(one.cell, view.arm(run, one.arm).variant, view.arm(run, one.arm).side): one for one in of}
+    arms = [view.arm(run, one.arm) for one in of]
+    made = {(_by(one), one.cell, arm.variant, arm.side): one for one, arm in zip(of, arms, strict=True)}
     others = [side.id for side in run.sides if side.id != "base"]
-    for (cell, variant, side), trace in made.items():
+    for (by, cell, variant, side), trace in made.items():
         if side != "base":
             continue
         if not others:
             yield trace, None
         for other in others:
-            if (cell, variant, other) in made:
-                yield trace, made[cell, variant, other]
+            if (by, cell, variant, other) in made:
+                yield trace, made[by, cell, variant, other]
+
+
+def _by(one: Trace | Sampled) -> str:
+    return one.by if isinstance(one, Trace) else ""
 
 
 def _part(run: Run, before: Trace, after: Trace | None) -> Part:
@@ -91,7 +105,10 @@ def _part(run: Run, before: Trace, after: Trace | None) -> Part:
     header += ["difference", ""] if after else []
     variant = view.arm(run, before.arm).variant
     return Part(
-        title=words.clean(f"{before.cell} {variant}".strip()) + (f", {' and '.join(sides)}" if after else ""),
+        title=words.clean(f"{before.cell} {variant}".strip())
+        + (f", {' and '.join(sides)}" if after else "")
+        + (", by proton" if before.by == "proton" else ""),
+        opened=_OPENED[before.by],
         files=tuple((side, one.file, _cut(one)) for side, one in zip(sides, both, strict=True) if one.file),
         missing=tuple(said for side, one in zip(sides, both, strict=True) for said in _missing(side, one)),
         table=TextTable(tuple(header), tuple(_row(one, after is not None, sides) for one in found[:MOST]), 1),
@@ -125,6 +142,7 @@ def _lines(run: Run) -> Iterator[tables.Line]:
             if second:
                 line["difference_ns"] = str(one.difference)
                 line["presence"] = _presence(one, "from", "to") or "both"
+            line["profiler"] = before.by
             yield {name: tables.plain(text) for name, text in line.items()}
 
 
@@ -151,6 +169,6 @@ def _cut(trace: Trace) -> str:
 
 def _missing(side: str, trace: Trace) -> Iterator[str]:
     if trace.missing:
-        yield f"{side} has no trace: {words.clean(trace.missing)}"
+        yield f"{side} has no {'trace' if trace.by == 'torch' else 'tree'}: {words.clean(trace.missing)}"
     if trace.census and trace.census.missing:
         yield f"{side}'s launches are not known: {words.clean(trace.census.missing)}"

@@ -66,13 +66,15 @@ class Phased:
 
 @dataclass(frozen=True)
 class Trace:
-    """A profiled pass as `Phases`, kept as a Chrome trace in scratch under this file name, of at most so many bytes."""
+    """A profiled pass as `Phases`, kept in scratch under this file name, of at most so many bytes: torch's profile as a Chrome
+    trace, or the tree of Triton's proton."""
 
     arm: str
     name: str
     calls: int
     discarded: int
     most_bytes: int
+    by: str = "torch"  # or "proton"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from abprof import wire
 from abprof.kit import Work
-from abprof.worker import ceilings, chrome, compiles, declared, given, identity, mount, nvtx, profile, proof
+from abprof.worker import ceilings, chrome, compiles, declared, given, identity, mount, nvtx, profile, proof, proton
 from abprof.worker.arms import Arms
 from abprof.worker.checks import Checks
 from abprof.worker.clocks import clock
@@ -169,8 +169,12 @@ class Bench:
         return dataclasses.replace(phased, census=dataclasses.replace(phased.census, launches=launches))
 
     def trace(self, request: wire.Trace) -> wire.Traced:
-        """A profiled pass that is kept as a Chrome trace."""
+        """A profiled pass that is kept as a Chrome trace, or as proton's tree."""
         arm = self.arms[request.arm]
+        if request.by == "proton":
+            target = Path(self.start.scratch) / request.name
+            with self.marked(arm.request):
+                return proton.traced(arm.op, request.calls, self.clock, request.discarded, target, request.most_bytes)
         module = self._workload(arm.request.workload)
         ranges = {name: spec[0] for name, spec in getattr(module, "PHASES", {}).items()}
         with self.marked(arm.request):

@@ -222,8 +222,14 @@ class Worker:
         broken = any(fault.word == "torn_trace" for fault in faults)
         events = [{"name": launch.name, "ph": "X", "ts": 0, "dur": launch.ns / 1e3} for launch in launches]
         text = json.dumps({"traceEvents": events})
+        if args.by == "proton":
+            kernels = [
+                {"frame": {"name": k.name}, "metrics": {"count": k.count, "time (ns)": k.ns}, "children": []}
+                for k in launches
+            ]
+            text = json.dumps([{"frame": {"name": "ROOT"}, "metrics": {}, "children": kernels}, {}])
         self._scratch(args.name).write_text(text[:-5] if broken else text)
-        return wire.Traced(wire.Census(launches))
+        return wire.Traced(wire.Census(launches, on_device=args.by == "proton"))
 
     def load(self, args: wire.Load, faults: list[Fault]) -> wire.Loaded:
         return wire.Loaded([])
