@@ -1,7 +1,7 @@
 """Does `abprof bisect` find the commit, of 64, that makes a kernel a little slower, and how long does it take?
 
-    python -m tests.benchmarks.planted_bisect --device cuda --budget 12s
-    python -m tests.benchmarks.planted_bisect --device cuda --budget 12s --slip 52 --every 13
+    python -m tests.benchmarks.planted_bisect --device cuda --budget 40s
+    python -m tests.benchmarks.planted_bisect --device cuda --budget 40s --slip 52 --every 13
     python -m tests.benchmarks.planted_bisect --device cpu --budget 1m
 
 On a GPU the slip is 3.1 % of a Triton kernel's work (tests/planted/slipping.py); on a CPU it is large, and tells only that
