@@ -342,7 +342,7 @@ def test_no_time_is_spent_on_warming_what_hung() -> None:
 
 
 def test_a_start_may_take_longer_than_an_answer() -> None:
-    assert (to_start(3.0), to_start(300.0)) == (60.0, 300.0)
+    assert (to_start(3.0), to_start(300.0)) == (30.0, 300.0)
 
 
 def blocks(result: Result) -> list[Block]:

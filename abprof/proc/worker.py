@@ -20,7 +20,7 @@ from abprof.proc.log import Log
 from abprof.proc.strays import MARK, kill_strays, new_mark
 
 ALIVE_EVERY = 0.2  # seconds between looks whether a silent child still lives
-START = 60.0  # seconds that a start may take however short --timeout is
+START = 30.0  # seconds that a start may take however short --timeout is
 READ_REQUEST = 30.0  # seconds a child may take to read a request
 REPLY_LIMIT = 64 << 20
 
