@@ -8,7 +8,7 @@ from typing import Literal
 from abprof.memory.recording import DRAM_PARTS, METRICS
 
 TIME = "gpu__time_duration.sum"
-L2_BYTES = (METRICS["l2"],)
+L1_BYTES, L2_BYTES = (METRICS["l1"],), (METRICS["l2"],)
 DRAM_BYTES = ((METRICS["dram"],), DRAM_PARTS)  # either: not every device has both
 MEMORY = (*METRICS.values(), *DRAM_PARTS, TIME)
 # What a warp waits for, as ncu's warp states have it; `selected` is no wait. The last is of Hopper alone.
@@ -48,7 +48,7 @@ TABLE = (
     Shown("time under ncu", (TIME,), "ns", "lower", per_call=True),
     *(Shown("DRAM bytes", names, "bytes", "lower", per_call=True) for names in DRAM_BYTES),
     Shown("L2 bytes", L2_BYTES, "bytes", "lower", per_call=True),
-    Shown("L1 bytes", (METRICS["l1"],), "bytes", "lower", per_call=True),
+    Shown("L1 bytes", L1_BYTES, "bytes", "lower", per_call=True),
     Shown("DRAM rate", (_rate(METRICS["dram"]),), "bytes/s", "higher"),
     Shown("DRAM rate", tuple(map(_rate, DRAM_PARTS)), "bytes/s", "higher"),
     Shown("L2 rate", (_rate(METRICS["l2"]),), "bytes/s", "higher"),

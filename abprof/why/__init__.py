@@ -37,12 +37,15 @@ def causes(run: Run, item: Evidence, row: Comparison) -> tuple[Cause, ...] | Non
     named = passes.causes(sides)
     if sides.on_gpu and not sides.counted:
         return tuple(named or phase.causes(sides)) or None
+    counted = counters.of_row(run.profiles, sides)
     found = [*named, *(device.causes(sides) if sides.on_gpu else host.causes(sides))]
-    if not named:  # else the phase is slower because more runs in it
+    if counted:
+        found = [cause for cause in found if not counters.refutes(cause, counted)]
+    # Where more runs in it a phase is slower for that; and a clock slows what computes and not what waits for memory.
+    if not named and not device.clocked(sides):
         found += phase.causes(sides)
     if not found and not passes.differ(sides):
         found = device.same_code(sides) if sides.on_gpu else host.same_code(sides)
-    counted = counters.of_row(run.profiles, sides)
     if counted:
         found += counters.causes(sides, counted)
     return tuple(found[:MOST])

@@ -11,7 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from abprof.model import Cause, KernelProfile, Profile
-from abprof.ncu.metrics import DRAM_BUSY, DRAM_BYTES, L2_BYTES, L2_HITS, LOAD_EFFICIENCY, STORE_EFFICIENCY, TIME
+from abprof.ncu.metrics import (
+    DRAM_BUSY,
+    DRAM_BYTES,
+    L1_BYTES,
+    L2_BYTES,
+    L2_HITS,
+    LOAD_EFFICIENCY,
+    STORE_EFFICIENCY,
+    TIME,
+)
 
 from . import say
 from .sides import Sides
@@ -19,6 +28,7 @@ from .sides import Sides
 _BOUND = 60.0  # % of its peak rate: from there on DRAM is what a kernel waits for
 _POINTS = 5.0  # of a rate in %: less is the placement of other data
 _COALESCED = 10.0  # points of efficiency: less is a few accesses at the edges
+_GREW = 1.1  # times the bytes: less is no pass over memory more
 _HALF = 0.5  # of a kernel's change that bytes must explain
 
 
@@ -27,6 +37,18 @@ def causes(sides: Sides, profiles: tuple[Profile, Profile]) -> list[Cause]:
     pairs = [(one, two) for one, two in _pairs(*profiles) if _carries(sides, one, two)]
     pairs.sort(key=lambda pair: -abs(_ns(pair[1]) - _ns(pair[0])))
     return [cause for one, two in pairs for cause in _first(sides, one, two)]
+
+
+def refutes(cause: Cause, profiles: tuple[Profile, Profile]) -> bool:
+    """Whether a cause that the code's loads and stores suggest is none: the kernel moves as many bytes on both sides,
+    through L2 and through L1 (which does not count what the tensor memory accelerator loads)."""
+    if cause.kind != "memory":
+        return False
+    for one, two in _pairs(*profiles):
+        moved = [both for names in (L2_BYTES, L1_BYTES) if (both := _both(one, two, names)) is not None]
+        if two.name in cause.kernels and moved and all(max(both) < _GREW * min(both) for both in moved):
+            return True
+    return False
 
 
 def of_row(profiles: Sequence[Profile], sides: Sides) -> tuple[Profile, Profile] | None:

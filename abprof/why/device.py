@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping
 from abprof.model import Cause, Value
 
 from . import say
-from .sides import Pair, Sides
+from .sides import SHARE, Pair, Sides
 
-_SIZES = re.compile(r"BLOCK|TILE|CHUNK|SIZE|GROUP", re.IGNORECASE)
+_SIZES = re.compile(
+    r"(^|_)(BLOCK|TILE|CHUNK)|BLOCK$|TILE$|^B[MNK]$", re.IGNORECASE
+)  # of what a program works on at once
 _SPILLS = 4  # instructions of local memory more or fewer: one or two are an array's, and cost nothing
 _GROWN = 1.2  # a class of instructions that grew by less than a fifth is no extra pass
 _HIDDEN = 0.05  # of a call's kernel time: less that ran beside other kernels was no overlap to lose
@@ -20,9 +22,10 @@ _CODE = ("census", "kernels")
 def causes(sides: Sides) -> list[Cause]:
     """What changed in what a call launches, the surest first."""
     found = [*_launches(sides), *_overlap(sides)]
-    changed = [pair for pair in sides.pairs if _differs(pair)]
-    for pair in changed:
-        if sides.carries(pair.after.ns - pair.before.ns):
+    for pair in sides.pairs:
+        if pair.same_code is True:
+            found += _grid(sides, pair)
+        elif pair.same_code is False or pair.moved or _settings(pair):
             found += _code(sides, pair)
     return found
 
@@ -41,16 +44,18 @@ def same_code(sides: Sides) -> list[Cause]:
     text = "same machine code and the same launches on both sides, different time"
     if unread:
         text += f" (the code of {read} of {len(sides.pairs)} kernels was read)"
-    clock = sides.row.clock_pct
-    if sides.row.metric == "wall":
+    if sides.row.metric == "wall" and not sides.carries(sum(pair.after.ns - pair.before.ns for pair in sides.pairs)):
         text = "same machine code and the same launches on the device: what changed is on the host"
-    elif clock is not None and abs(clock) >= 0.25 * abs(sides.row.pct or 0.0) and clock * (sides.row.pct or 0.0) < 0:
+    elif clocked(sides):
+        clock = sides.row.clock_pct or 0.0
         text += f"; the device's clock was {abs(clock):.1f} % {'lower' if clock < 0 else 'higher'}"
     return [Cause(kind="same_code", text=text, evidence=("census", "kernels", "clock"))]
 
 
-def _differs(pair: Pair) -> bool:
-    return pair.same_code is False or pair.before.shape != pair.after.shape or bool(_settings(pair))
+def clocked(sides: Sides) -> bool:
+    """Whether the device's clock went the other way, by a quarter of the row's change or more."""
+    clock, pct = sides.row.clock_pct, sides.row.pct or 0.0
+    return clock is not None and abs(clock) >= SHARE * abs(pct) and clock * pct < 0
 
 
 # ---------------------------------------------------------------- what is launched
@@ -105,16 +110,39 @@ def _overlap(sides: Sides) -> Iterator[Cause]:
 
 
 def _code(sides: Sides, pair: Pair) -> list[Cause]:
-    """Why a kernel's own time changed: the first rule that holds, with what followed from it."""
-    for rule in (_autotune, _block_size, _stages, _constants, _spills, _tensor, _memory):
-        told = rule(sides, pair)
+    """Why a kernel's own time changed: the first rule that holds, with what else of its machine code may have cost it.
+
+    A constant by itself is the weakest: it stands for a change that nothing else was seen of, and only where the profiled
+    call shows that kernel to be the one.
+    """
+    shown, whole = sides.shown(pair), sides.is_all(pair)
+    for rule in (_autotune, _tensor, _block_size, _stages, _spills, _memory, _constants):
+        told = rule(sides, pair) if shown or (whole and rule is not _constants) else None
         if told is not None:
             kind, text = told
-            follows = "" if rule is _spills else _followed(sides, pair)
+            also = [other(sides, pair) for other in (_spills, _tensor, _memory) if other is not rule]
+            with_it = say.listed([seen[1] for seen in also if seen is not None])
             name = pair.after.name
             evidence = ("census",) if pair.before.kernel is None else _CODE
-            return [Cause(kind=kind, text=f"{text} in {name}{follows}", kernels=(name,), evidence=evidence)]
+            text += f" in {name} (with it {with_it})" if with_it else f" in {name}"
+            return [Cause(kind=kind, text=text, kernels=(name,), evidence=evidence)]
     return []
+
+
+def _grid(sides: Sides, pair: Pair) -> list[Cause]:
+    """The same code over another grid, in other blocks."""
+    said = _launched(pair)
+    if not said or not (sides.shown(pair) or sides.is_all(pair)):
+        return []
+    name = pair.after.name
+    return [
+        Cause(
+            kind="grid",
+            text=f"the same code is launched with another {said} in {name}",
+            kernels=(name,),
+            evidence=_CODE,
+        )
+    ]
 
 
 Told = tuple[str, str] | None
@@ -137,7 +165,7 @@ def _block_size(_sides: Sides, pair: Pair) -> Told:
         if len(one) == len(two) == 1 and one != two and all(map(any, (*one, *two))):
             return "block_size", f"block size changed: {say.dims(*one)} -> {say.dims(*two)} threads"
         return None
-    return "block_size", f"block size changed: {say.changes(sizes)}{_grid(pair)}"
+    return "block_size", f"block size changed: {say.changes(sizes)}{_grids(pair)}"
 
 
 def _stages(sides: Sides, pair: Pair) -> Told:
@@ -201,14 +229,8 @@ def _memory(sides: Sides, pair: Pair) -> Told:
         if (grown[0] <= 1.1 * grown[1]) if sides.slower else (1.1 * grown[0] >= grown[1]):
             return None
         return "memory", f"{'more' if sides.slower else 'less'} global memory traffic: {say.counts(before, after)}"
-    way = "extra pass over memory" if sides.slower else "pass over memory less"
+    way = f"a loop {'more' if sides.slower else 'less'} over global memory"
     return "memory", f"{way}: {say.counts({'loops': loops[0]} | before, {'loops': loops[1]} | after)}"
-
-
-def _followed(sides: Sides, pair: Pair) -> str:
-    """What of the machine code changed with it, if it may have cost the time."""
-    told = _spills(sides, pair)
-    return f" (with it {told[1]})" if told else ""
 
 
 def _settings(pair: Pair) -> dict[str, tuple[Value, Value]]:
@@ -232,6 +254,19 @@ def _known(constants: Mapping[str, Value]) -> Mapping[str, Value]:
     return {name: value for name, value in constants.items() if isinstance(value, int | float | str)}
 
 
-def _grid(pair: Pair) -> str:
+def _grids(pair: Pair) -> str:
     one, two = ({launch.grid for launch in part.launches if launch.grid} for part in (pair.before, pair.after))
     return f", grid {say.dims(*one)} -> {say.dims(*two)}" if len(one) == len(two) == 1 and one != two else ""
+
+
+def _launched(pair: Pair) -> str:
+    """Grid and block of one launch a side, where they differ."""
+    (grids, blocks), (more, others) = (
+        ({launch.grid for launch in part.launches}, {launch.block for launch in part.launches})
+        for part in (pair.before, pair.after)
+    )
+    if any(len(each) != 1 for each in (grids, blocks, more, others)) or not all(map(any, (*grids, *more))):
+        return ""
+    told = [f"grid ({say.dims(*grids)} -> {say.dims(*more)})"] if grids != more else []
+    told += [f"block ({say.dims(*blocks)} -> {say.dims(*others)})"] if blocks != others else []
+    return " and ".join(told)

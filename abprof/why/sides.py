@@ -9,6 +9,11 @@ from functools import cached_property
 from abprof.model import Census, Comparison, Kernel, Launch
 
 SHARE = 0.25  # of a row's change that a cause must be large enough to carry, where its own time is known
+_MOST = 2.0  # times a row's change that a kernel's own may be: more, and the profiled call tells of something else
+# Of a kernel's own time. The profiled call reads the same code on two sides by up to 1 % apart on an H200 (docs/CAUSES.md):
+# a smaller change of one kernel is not told from that.
+_FLOOR = 0.03
+_ALL = 0.8  # of a call's time: a kernel that is so much of it is what the verdict is about, whatever one profiled call read
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,11 @@ class Pair:
         return one.code == two.code if one and two and one.code and two.code else None
 
     @property
+    def moved(self) -> bool:
+        """Whether it is launched with another grid or block, or another number of times."""
+        return self.before.shape != self.after.shape
+
+    @property
     def read(self) -> tuple[Mapping[str, int], Mapping[str, int]] | None:
         """Instructions by class on both sides; None where one of them was not read."""
         one, two = self.before.kernel, self.after.kernel
@@ -99,6 +109,22 @@ class Sides:
     def carries(self, ns: float) -> bool:
         """Whether a difference of so many ns is of the row's sign, and large enough to be its cause."""
         return ns * self.change_ns > 0 and abs(ns) >= SHARE * abs(self.change_ns)
+
+    def shown(self, pair: Pair) -> bool:
+        """Whether the profiled call shows that this kernel's own time makes up the row's change: of its sign, between a
+        quarter of it and twice as much, and more than such a call scatters by."""
+        ns = pair.after.ns - pair.before.ns
+        return self.carries(ns) and abs(ns) <= _MOST * abs(self.change_ns) and abs(ns) >= _FLOOR * pair.before.ns
+
+    def is_all(self, pair: Pair) -> bool:
+        """Whether this kernel is nearly all of the call and the only one that differs, and the row's change too small for
+        one profiled call to show: then what the verdict's many turns say of the call is said of this kernel."""
+        others = (one for one in self.pairs if one is not pair)
+        alone = not self.gone and not self.new and all(one.same_code and not one.moved for one in others)
+        scatter = _FLOOR * pair.before.ns
+        back = (pair.before.ns - pair.after.ns) * (1 if self.slower else -1)  # how far that call read the other way
+        small = abs(self.change_ns) < 2 * scatter and back < scatter
+        return alone and small and pair.before.ns >= _ALL * self.base_ns
 
     @cached_property
     def parts(self) -> tuple[list[Part], list[Part]]:
@@ -137,7 +163,7 @@ class Sides:
     @property
     def same_launches(self) -> bool:
         """Whether both sides launch the same kernels as often, with the same grids."""
-        alike = all(pair.before.shape == pair.after.shape for pair in self.pairs)
+        alike = not any(pair.moved for pair in self.pairs)
         return self.counted and alike and not self.gone and not self.new
 
     @cached_property

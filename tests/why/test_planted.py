@@ -43,7 +43,7 @@ def test_each_planted_cause_is_named(branch: str) -> None:
         ("added_launch", "1 kernel launch added to a call: clamp appeared (once, 650 µs)"),
         ("slower_phase", "slower phase post: 200 µs -> 500 µs (+150.0 %)"),
         ("block_size", "block size changed: BLOCK 2048 -> 64, grid 8192 -> 262144 in add_two"),
-        ("extra_pass", "extra pass over memory: loops 1 -> 2, global loads 14 -> 28 in row_sums"),
+        ("extra_pass", "a loop more over global memory: loops 1 -> 2, global loads 14 -> 28 in row_sums"),
     ],
 )
 def test_the_sentence_has_the_numbers_of_both_sides(branch: str, said: str) -> None:
@@ -85,21 +85,6 @@ def test_nothing_is_named_where_both_sides_are_the_same(number: int) -> None:
     moved = cases.judged(side, side, chance.choice((-4.0, 4.0)), phases=told, noise=chance)
     assert moved.verdict in {"slower", "faster"}
     assert cases.kinds(moved) == ["same_code"]
-
-
-@pytest.mark.parametrize("number", range(10))
-def test_a_clock_is_no_change_of_code(number: int) -> None:
-    """The target's turns ran at a lower clock: all phases longer alike, the machine code the same."""
-    chance = random.Random(number)
-    slow = chance.uniform(2.0, 8.0)
-    side = SIDES[COMPILED[number % len(COMPILED)]]["base"]
-    base = {"main": 8e5, "post": 2e5, "total": 1e6}
-    told = [base, {name: ns * (1 + slow / 100) * chance.lognormvariate(0, 0.003) for name, ns in base.items()}]
-    mhz = {"base": 1900.0, "target": 1900.0 / (1 + slow / 100)}
-    row = cases.judged(side, side, slow, phases=told, mhz=mhz, noise=chance)
-    assert set(cases.kinds(row)) <= {"same_code"}
-    if row.causes:
-        assert "the device's clock was" in row.causes[0].text
 
 
 @pytest.mark.parametrize(

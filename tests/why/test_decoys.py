@@ -1,0 +1,188 @@
+"""Changes of code that are not what cost the time, and near misses of each rule: what must not be named, and what must not
+be hidden by it."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from abprof.model import Census
+from abprof.why import device
+from abprof.why.sides import Sides
+from tests.planted import BRANCHES, COMPILED
+from tests.why import cases
+from tests.why.cases import Side
+
+SIDES = cases.recorded()
+SPILL = SIDES["spill"]["base"]
+
+
+def changed(side: Side, classes: dict[str, int] | None = None, **fields: Any) -> dict[str, Any]:
+    """The side with these fields of its kernels; `constants` and `classes` are added to theirs."""
+    made = copy.deepcopy(dict(side))
+    for one in made["kernels"]:
+        one["constants"] |= fields.get("constants", {})
+        one["classes"] |= classes or {}
+        one.update({name: value for name, value in fields.items() if name != "constants"})
+    return made
+
+
+def told(row_pct: float, before: Side, after: Side, **more: Any) -> list[str]:
+    return cases.kinds(cases.judged(before, after, row_pct, **more))
+
+
+def alike(before: Side, after: Side, classes: tuple[dict[str, int], dict[str, int]], pct: float = 30.0) -> list[str]:
+    """Kinds of a row of one kernel that differs in these instructions and in nothing else."""
+    return told(pct, changed(before, classes[0]), changed(after, classes[1], code="another"))
+
+
+# ---------------------------------------------------------------- a harmless change beside the cause
+
+
+@pytest.mark.parametrize("name", ["VERSION", "VOCAB_SIZE", "GROUP_M"])
+@pytest.mark.parametrize("branch", ["extra_pass", "lost_tensor_cores", "spill"])
+def test_a_constant_beside_the_cause_does_not_take_its_place(branch: str, name: str) -> None:
+    base = changed(SIDES[branch]["base"], constants={name: 8})
+    target = changed(SIDES[branch]["target"], constants={name: 4})
+    assert told(60.0, base, target) == [BRANCHES[branch].kind]
+
+
+def test_what_came_with_another_block_size_is_said_with_it() -> None:
+    sides = SIDES["extra_pass"]
+    row = cases.judged(sides["base"], changed(sides["target"], constants={"BLOCK": 2048}), 60.0)
+    [cause] = row.causes or ()
+    assert cause.kind == "block_size"
+    assert "(with it a loop more over global memory: loops 1 -> 2" in cause.text
+
+
+@pytest.mark.parametrize("fields", [{"constants": {"DEBUG": 1}}, {"constants": {"BLOCK": 1}}, {"stages": 1}])
+def test_where_the_machine_code_is_the_same_no_setting_is_a_cause(fields: dict[str, Any]) -> None:
+    base = changed(SPILL, constants={"DEBUG": 0})
+    assert told(8.0, base, changed(base, **fields)) == ["same_code"]
+
+
+def test_the_same_code_over_another_grid_is_said() -> None:
+    row = cases.judged(SPILL, {**SPILL, "grid": [8192, 1, 1]}, 100.0)
+    [cause] = row.causes or ()
+    assert (cause.kind, cause.text) == (
+        "grid",
+        f"the same code is launched with another grid ({SPILL['grid'][0]} -> 8192) in polynomial",
+    )
+
+
+def test_a_constant_is_named_where_the_profiled_call_shows_its_kernel_and_nowhere_else() -> None:
+    """One call scatters by half a per cent; rows that small say nothing of a constant."""
+    base, target = changed(SPILL, constants={"VERSION": 1}), changed(SPILL, constants={"VERSION": 2}, code="another")
+    assert told(10.0, base, target) == ["constants"]
+    for pct in (0.7, 1.0, 2.0, 4.0):
+        named = 0
+        for number in range(100):
+            chance = random.Random(number)
+            seen = [cases.census(side, 1e6 * chance.lognormvariate(0, 0.005)) for side in (base, target)]
+            named += "constants" in told(pct, base, target, censuses=(seen[0], seen[1]))
+        assert named <= 1, pct
+
+
+def test_a_small_row_of_one_kernel_is_told_by_its_code_though_one_call_cannot_show_it() -> None:
+    sides = SIDES["spill"]
+    for kernel_ns in (0.99e6, 1.0e6, 1.02e6):
+        seen = cases.census(sides["base"], 1e6), cases.census(sides["target"], kernel_ns)
+        assert told(3.0, sides["base"], sides["target"], censuses=seen) == ["spills"]
+    other_way = cases.census(sides["base"], 1e6), cases.census(sides["target"], 0.96e6)
+    assert told(3.0, sides["base"], sides["target"], censuses=other_way) == []
+    far_more = cases.census(sides["base"], 1e6), cases.census(sides["target"], 1.9e6)
+    assert told(30.0, sides["base"], sides["target"], censuses=far_more) == []
+
+
+# ---------------------------------------------------------------- clocks
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_a_clock_is_no_change_of_code(number: int) -> None:
+    """Slower with the same code at a lower clock, by the phase that computes: memory has a clock of its own."""
+    chance = random.Random(number)
+    pct = chance.uniform(3.0, 8.0)
+    side = SIDES[COMPILED[number % len(COMPILED)]]["base"]
+    base = {"main": 7e5, "post": 3e5, "total": 1e6}
+    after = {"main": 7e5 + 1e4 * pct, "post": 3e5, "total": 1e6 + 1e4 * pct}
+    mhz = {"base": 1900.0, "target": 1900.0 / (1 + 0.4 * pct / 100)}
+    row = cases.judged(side, side, pct, phases=(base, after), mhz=mhz, noise=chance)
+    assert row.verdict == "slower"
+    [cause] = row.causes or ()
+    assert cause.kind == "same_code"
+    assert "the device's clock was" in cause.text
+    still = cases.judged(side, side, pct, phases=(base, after), noise=chance)
+    assert cases.kinds(still) == ["phase"], "with the clock where it was the phase is what is known"
+
+
+def test_of_the_host_only_where_the_device_took_no_longer() -> None:
+    row = msgspec.structs.replace(cases.judged(SPILL, SPILL, 50.0), metric="wall")
+    kernels = cases.kernels(SPILL, "base"), cases.kernels(SPILL, "target")
+    for ns, said in ((1.0e6, True), (1.5e6, False)):
+        census = cases.census(SPILL, 1e6), cases.census(SPILL, ns)
+        [cause] = device.same_code(Sides(row, True, 1e6, census, kernels, (None, None)))
+        assert ("what changed is on the host" in cause.text) == said
+
+
+# ---------------------------------------------------------------- near misses
+
+
+@pytest.mark.parametrize("branch", [name for name in COMPILED if name not in {"slower_phase", "added_launch"}])
+def test_what_made_it_slower_is_no_cause_of_a_faster_row(branch: str) -> None:
+    sides = SIDES[branch]
+    neutral = {"autotune", "block_size", "constants", "kernels_replaced", "stages"}  # these cost time or save it
+    kinds = set(told(-20.0, sides["base"], sides["target"]))
+    assert not kinds & ({BRANCHES[branch].kind} - neutral)
+
+
+NEAR: list[tuple[str, dict[str, int], dict[str, int]]] = [
+    ("three more accesses of local memory", {"local stores": 0}, {"local stores": 3}),
+    ("a fifth more loads of a longer loop", {"global loads": 100, "loops": 1}, {"global loads": 119, "loops": 2}),
+    (
+        "unrolled: more of everything",
+        {"global loads": 8, "global stores": 8, "other": 200, "loops": 1},
+        {"global loads": 16, "global stores": 16, "other": 400, "loops": 1},
+    ),
+    ("tensor cores gained", {"tensor": 0}, {"tensor": 8}),
+    ("asynchronous copies gained", {"asynchronous copies": 0}, {"asynchronous copies": 8, "global loads": 0}),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), [pytest.param(b, a, id=name) for name, b, a in NEAR])
+def test_a_near_miss_of_a_rule_names_nothing(before: dict[str, int], after: dict[str, int]) -> None:
+    assert alike(SPILL, SPILL, (before, after)) == []
+
+
+def test_four_more_accesses_of_local_memory_are_spills_and_a_loop_with_more_loads_is_named() -> None:
+    assert alike(SPILL, SPILL, ({"local stores": 0}, {"local stores": 4})) == ["spills"]
+    loads = {"global loads": 100, "loops": 1}, {"global loads": 130, "loops": 2}
+    assert alike(SPILL, SPILL, loads) == ["memory"]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "said"),
+    [((4e5, 1e5), ["overlap"]), ((4e5, 2.1e5), []), ((4e4, 0.0), [])],
+    ids=["lost", "half", "little"],
+)
+def test_overlap_that_is_lost_was_there(hidden: tuple[float, float], said: list[str]) -> None:
+    one, two = (Census(launches=cases.census(SPILL, 1e6).launches, hidden_ns=ns) for ns in hidden)
+    pct = (hidden[0] - hidden[1]) / 1e4
+    assert [kind for kind in told(pct, SPILL, SPILL, censuses=(one, two)) if kind == "overlap"] == said
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        ({"main": 7e5, "post": 5e5, "total": 1.2e6}, ["phase"]),
+        ({"main": 8.6e5, "post": 3.7e5, "total": 1.23e6}, ["same_code"]),  # all phases alike: no one of them
+        ({"main": 7.9e5, "post": 4.1e5, "total": 1.2e6}, ["same_code"]),  # half of it here, half there
+        ({"main": 7e5, "post": 3.8e5, "total": 1.08e6}, ["same_code"]),  # the profiled pass says another number
+    ],
+)
+def test_a_phase_is_named_where_it_is_nearly_all_of_the_change(after: dict[str, float], said: list[str]) -> None:
+    base = {"main": 7e5, "post": 3e5, "total": 1e6}
+    assert told(20.0, SPILL, SPILL, phases=(base, after)) == said
