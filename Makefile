@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Test processes: one a core, and never so many that a machine that shares its cores is crowded by them.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 4 ? 4 : n)))
 
-.PHONY: demo test test-slow lint browser wall clean
+.PHONY: compiled demo test test-slow lint browser wall clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -41,11 +41,15 @@ wall:
 	  $$as apt-get install -qq -y --no-install-recommends bubblewrap >/dev/null 2>&1 && exit 0; \
 	done; echo "no bubblewrap here, and none could be installed: its tests are skipped"
 
+# A run is not trusted whose worker gets another compiled file while it lasts, and a test that imports its code first writes one.
+compiled: $(STAMP)
+	@$(BIN)/python -m compileall -q abprof tests/simulated
+
 # File by file in the order they stand in: the last ones are short, so that no process waits long for the other.
-test: $(STAMP) lint browser wall
+test: $(STAMP) lint compiled browser wall
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-slow: $(STAMP) browser wall
+test-slow: $(STAMP) compiled browser wall
 	@# Test by test: a file may be split, for none of these tests leans on another.
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'slow and not gpu' --ignore=tests/test_demo.py --ignore=tests/test_bad_days.py \
 	  --ignore=tests/why/test_real_causes.py

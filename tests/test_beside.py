@@ -258,4 +258,4 @@ def test_rows_that_are_not_shown_are_counted() -> None:
 def test_a_run_without_a_comparison_still_has_the_files_header() -> None:
     run = msgspec.structs.replace(ladder(), comparisons=(), controls=())
     header = "cell,workload,family,from,to,metric,verdict,reasons,discovery,epochs,look,pct,low_pct,high_pct,"
-    assert beside.comparisons_csv(run) == f"{header}certifiable_pct,read_pct,clock_pct,sustained_pct,p\n"
+    assert beside.comparisons_csv(run) == f"{header}certifiable_pct,read_pct,clock_pct,sustained_pct,graph_pct,p\n"

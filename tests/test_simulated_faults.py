@@ -37,8 +37,20 @@ SPOILT: dict[str, Callable[[int, bytes, Any], bool]] = {
     "null": lambda number, line, message: message["reply"]["value"] is None,
 }
 IMPOSSIBLE = {"negative": -1e6, "zero": 0.0}
-# Have tests of their own: below, in test_never_launched.py, test_probes.py, test_outside.py and test_untouched.py.
-ELSEWHERE = ["print", "wrong", "foreign_path", "compile", "never_launched", "torn_trace", "kept", "packed", "write"]
+# Have tests of their own: below, in test_never_launched.py, test_probes.py, test_outside.py, test_untouched.py and
+# test_graphed.py.
+ELSEWHERE = [
+    "print",
+    "wrong",
+    "foreign_path",
+    "compile",
+    "never_launched",
+    "torn_trace",
+    "kept",
+    "packed",
+    "write",
+    "uncaptured",
+]
 
 
 def test_every_fault_has_a_test() -> None:
