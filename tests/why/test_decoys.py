@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof.model import Census
+from abprof.model import Census, KernelProfile, Profile
+from abprof.ncu.metrics import L1_BYTES, L2_BYTES, TIME
 from abprof.why import device
 from abprof.why.sides import Sides
+from tests import blocks
 from tests.planted import BRANCHES, COMPILED
 from tests.why import cases
 from tests.why.cases import Side
@@ -181,8 +183,70 @@ def test_overlap_that_is_lost_was_there(hidden: tuple[float, float], said: list[
         ({"main": 8.6e5, "post": 3.7e5, "total": 1.23e6}, ["same_code"]),  # all phases alike: no one of them
         ({"main": 7.9e5, "post": 4.1e5, "total": 1.2e6}, ["same_code"]),  # half of it here, half there
         ({"main": 7e5, "post": 3.8e5, "total": 1.08e6}, ["same_code"]),  # the profiled pass says another number
+        ({"main": 8e5, "post": 4.1e5, "total": 1.21e6}, ["same_code"]),  # a little more than half of it
     ],
 )
 def test_a_phase_is_named_where_it_is_nearly_all_of_the_change(after: dict[str, float], said: list[str]) -> None:
     base = {"main": 7e5, "post": 3e5, "total": 1e6}
     assert told(20.0, SPILL, SPILL, phases=(base, after)) == said
+
+
+def test_half_of_a_change_in_a_small_phase_is_not_the_phase() -> None:
+    base = {"main": 9e5, "post": 1e5, "total": 1e6}
+    after = {"main": 9.9e5, "post": 2.1e5, "total": 1.2e6}
+    assert told(20.0, SPILL, SPILL, phases=(base, after)) == ["same_code"]
+
+
+# ---------------------------------------------------------------- a small row of more than one kernel
+
+
+def both(one: Side, two: Side) -> dict[str, Any]:
+    """A call that launches the kernels of both."""
+    return {"grid": one["grid"], "kernels": [*one["kernels"], *two["kernels"]]}
+
+
+def launched(side: Side, first_ns: float, second_ns: float) -> Census:
+    seen = cases.census(side, 1e6)
+    times = {side["kernels"][0]["name"]: first_ns, side["kernels"][1]["name"]: second_ns}
+    return msgspec.structs.replace(
+        seen, launches=tuple(msgspec.structs.replace(one, ns=times[one.name]) for one in seen.launches)
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "named"),
+    [
+        ((9e5, True), (1e5, False), ["spills"]),  # nearly all of the call, and nothing else differs
+        ((1e5, True), (9e5, False), []),  # a small part of it: one call cannot show that it was that
+        ((9e5, True), (1e5, True), []),  # the other differs as well
+    ],
+)
+def test_a_small_row_is_of_the_kernel_that_is_nearly_all_of_it(
+    first: tuple[float, bool], second: tuple[float, bool], named: list[str]
+) -> None:
+    spill, other = SIDES["spill"], SIDES["block_size"]["base"]
+    before = both(spill["base"], other)
+    after = both(spill["target" if first[1] else "base"], changed(other, code="another") if second[1] else other)
+    seen = launched(before, first[0], second[0]), launched(after, first[0], second[0])
+    assert told(3.0, before, after, censuses=seen) == named
+
+
+# ---------------------------------------------------------------- counters against code
+
+
+@pytest.mark.parametrize(("bytes_after", "named"), [(1.02e8, []), (2e8, ["memory"])])
+def test_bytes_that_nsight_compute_did_not_see_rise_refute_a_loop_more(bytes_after: float, named: list[str]) -> None:
+    sides = SIDES["extra_pass"]
+    profiles = tuple(
+        Profile(
+            cell=blocks.head().cells[0].id, arm=arm, purpose="profile", warmup=1, runs=2,
+            kernels=(
+                KernelProfile(
+                    name="row_sums", grid="1x1", block="32x1", kind="compute", launches=3, launches_a_call=1,
+                    metrics={TIME: ns, L2_BYTES[0]: moved, L1_BYTES[0]: moved},
+                ),
+            ),
+        )
+        for arm, ns, moved in (("base", 1e6, 1e8), ("target", 1.3e6, bytes_after))
+    )  # fmt: skip
+    assert told(30.0, sides["base"], sides["target"], profiles=profiles) == named
