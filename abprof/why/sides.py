@@ -10,7 +10,7 @@ from abprof.model import Census, Comparison, Kernel, Launch
 
 SHARE = 0.25  # of a row's change that a cause must be large enough to carry, where its own time is known
 _MOST = 2.0  # times a row's change that a kernel's own may be: more, and the profiled call tells of something else
-# Of a kernel's own time. The profiled call reads the same code on two sides by up to 1 % apart on an H200 (docs/CAUSES.md):
+# Of a kernel's own time. The profiled call reads most kernels by up to 1 % apart on two sides of an H200 (docs/CAUSES.md):
 # a smaller change of one kernel is not told from that.
 _FLOOR = 0.03
 _ALL = 0.8  # of a call's time: a kernel that is so much of it is what the verdict is about, whatever one profiled call read
