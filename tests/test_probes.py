@@ -6,6 +6,7 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -278,6 +279,18 @@ def test_proton_writes_a_tree_for_each_side_and_a_table_with_differences(new_lab
     text = (result.folder / "report.md").read_text()
     assert "## Under torch's profiler and Triton's proton" in text
     assert ", by proton" in text
+
+
+@pytest.mark.parametrize("written", ['[{"frame": {"name": "RO', "{}"])
+def test_a_tree_that_proton_left_torn_is_said(written: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def torn(op: Op, calls: int, timer: Any, made: Path) -> None:
+        made.with_suffix(".hatchet").write_text(written)
+
+    monkeypatch.setattr(proton, "_profiled", torn)
+    found = proton.traced(Op(lambda: torch.zeros(1)), 2, clock("cpu"), 1, tmp_path / "kept", 1 << 20)
+    assert found.missing.startswith("what proton wrote cannot be read: ")
+    assert found.census.missing == found.missing
+    assert not (tmp_path / "kept").exists()
 
 
 def test_proton_is_refused_on_a_cpu(tmp_path: Path) -> None:

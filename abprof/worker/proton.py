@@ -34,11 +34,12 @@ def traced(op: Op, calls: int, clock: Clock, discarded: int, target: Path, most_
         file = made.with_suffix(".hatchet")
         if not file.is_file():
             return _none("proton wrote no file: it is switched off (PROTON_DISABLE), or another profiler holds CUPTI")
-        tree = json.loads(file.read_text(errors="replace"), parse_constant=lambda _: None)
+        written = file.read_text(errors="replace")
     try:
+        tree = json.loads(written, parse_constant=lambda _: None)
         launches = read(tree, calls)
     except ValueError as error:
-        return _none(str(error))
+        return _none(f"what proton wrote cannot be read: {error}")
     text = json.dumps(plain(tree))
     census = wire.Census(launches, on_device=True)
     if len(text) > most_bytes:
