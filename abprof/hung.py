@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from abprof.model import Arm
 
-_TWICE = 2  # epochs after which an operation that hung in them is settled (abprof/evidence.py)
+_TWICE = 2  # epochs after which an operation that hung in them is settled (abprof/gathering.py)
 
 
 @dataclass

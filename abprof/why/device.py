@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from abprof.model import Cause, Value
 
 from . import say
 from .sides import SHARE, Pair, Sides
 
-_SIZES = re.compile(
-    r"(^|_)(BLOCK|TILE|CHUNK)|BLOCK$|TILE$|^B[MNK]$", re.IGNORECASE
-)  # of what a program works on at once
+# What a program works on at once.
+_SIZES = re.compile(r"(^|_)(BLOCK|TILE|CHUNK)|(BLOCK|TILE)$|^B[MNK]$", re.IGNORECASE)
 _SPILLS = 4  # instructions of local memory more or fewer: one or two are an array's, and cost nothing
 _GROWN = 1.2  # a class of instructions that grew by less than a fifth is no extra pass
 _HIDDEN = 0.05  # of a call's kernel time: less that ran beside other kernels was no overlap to lose
@@ -131,7 +131,8 @@ def _code(sides: Sides, pair: Pair) -> list[Cause]:
 
 def _grid(sides: Sides, pair: Pair) -> list[Cause]:
     """The same code over another grid, in other blocks."""
-    said = _launched(pair)
+    moved = {what: _launched(pair, what) for what in ("grid", "block")}
+    said = " and ".join(f"{what} ({change})" for what, change in moved.items() if change)
     if not said or not (sides.shown(pair) or sides.is_all(pair)):
         return []
     name = pair.after.name
@@ -161,11 +162,10 @@ def _autotune(_sides: Sides, pair: Pair) -> Told:
 def _block_size(_sides: Sides, pair: Pair) -> Told:
     sizes = {name: both for name, both in _settings(pair).items() if _SIZES.search(name) or name == "warps"}
     if not sizes:
-        one, two = ({launch.block for launch in part.launches} for part in (pair.before, pair.after))
-        if len(one) == len(two) == 1 and one != two and all(map(any, (*one, *two))):
-            return "block_size", f"block size changed: {say.dims(*one)} -> {say.dims(*two)} threads"
-        return None
-    return "block_size", f"block size changed: {say.changes(sizes)}{_grids(pair)}"
+        blocks = _launched(pair, "block")
+        return ("block_size", f"block size changed: {blocks} threads") if blocks else None
+    grids = _launched(pair, "grid")
+    return "block_size", f"block size changed: {say.changes(sizes)}{f', grid {grids}' if grids else ''}"
 
 
 def _stages(sides: Sides, pair: Pair) -> Told:
@@ -254,19 +254,8 @@ def _known(constants: Mapping[str, Value]) -> Mapping[str, Value]:
     return {name: value for name, value in constants.items() if isinstance(value, int | float | str)}
 
 
-def _grids(pair: Pair) -> str:
-    one, two = ({launch.grid for launch in part.launches if launch.grid} for part in (pair.before, pair.after))
-    return f", grid {say.dims(*one)} -> {say.dims(*two)}" if len(one) == len(two) == 1 and one != two else ""
-
-
-def _launched(pair: Pair) -> str:
-    """Grid and block of one launch a side, where they differ."""
-    (grids, blocks), (more, others) = (
-        ({launch.grid for launch in part.launches}, {launch.block for launch in part.launches})
-        for part in (pair.before, pair.after)
-    )
-    if any(len(each) != 1 for each in (grids, blocks, more, others)) or not all(map(any, (*grids, *more))):
-        return ""
-    told = [f"grid ({say.dims(*grids)} -> {say.dims(*more)})"] if grids != more else []
-    told += [f"block ({say.dims(*blocks)} -> {say.dims(*others)})"] if blocks != others else []
-    return " and ".join(told)
+def _launched(pair: Pair, what: Literal["grid", "block"]) -> str:
+    """`8192 -> 16384`: the grid or block of all launches of a side, where both sides' are known and differ."""
+    one, two = ({getattr(launch, what) for launch in part.launches} for part in (pair.before, pair.after))
+    known = len(one) == len(two) == 1 and all(map(any, (*one, *two)))
+    return f"{say.dims(*one)} -> {say.dims(*two)}" if known and one != two else ""

@@ -14,7 +14,8 @@ _FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: buffers that are not full, too
 class Records:
     """Durations of kernels, copies and fills while it is entered. Raises Unsupported where cupti-python is not there.
 
-    torch's profiler registers with CUPTI for its own passes, and whoever comes last is told: so this registers each time.
+    torch's profiler registers with CUPTI too, and whoever comes last is told: so this registers each time. Where CUPTI times,
+    that profiler's pass is left out (abprof/measure.py): after it these durations would be ticks of the processor's counter.
     """
 
     def __init__(self) -> None:
