@@ -154,7 +154,6 @@ def test_a_timer_that_is_asked_for_judges_every_cell(new_lab: NewLab, timer: str
     assert {row.metric for row in again.run.comparisons} == {metric}, again.err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("timer", "profiled"), [("graph", True), ("cupti", False)])
 def test_torchs_profiler_runs_in_no_process_that_cupti_times(new_lab: NewLab, timer: str, profiled: bool) -> None:
     """After it CUPTI's records are in ticks of the processor's counter: on an H200 1.011 ms were told as 2.123."""
@@ -163,6 +162,7 @@ def test_torchs_profiler_runs_in_no_process_that_cupti_times(new_lab: NewLab, ti
     assert told == ({True, False} if profiled else {False})
 
 
+@pytest.mark.slow
 def test_one_side_without_graphs_leaves_its_cell_unsupported_and_no_side_broken(new_lab: NewLab) -> None:
     faults = [broken("uncaptured:1", "host", side="target", verb="capture", text="the call waits for the device")]
     result = new_lab(replace(ASKED, faults=faults)).abprof("main", "fast", "--timer", "graph")
