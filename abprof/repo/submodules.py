@@ -38,7 +38,7 @@ class Submodule:
 
 def add_submodules(worktree: Path, origin: Origin, cache: Path) -> None:
     """Fill every submodule of `worktree`, recursively. Raises AbprofError naming the submodule that cannot be had."""
-    for module in _listed(worktree):
+    for module in modules_of(worktree):
         place = worktree / module.path
         try:
             store, source = _clone(module, origin, cache)
@@ -54,7 +54,8 @@ def _called(module: Submodule) -> str:
     return f"submodule {module.name!r}{where} at {module.commit[:10]}"
 
 
-def _listed(worktree: Path) -> Iterator[Submodule]:
+def modules_of(worktree: Path) -> Iterator[Submodule]:
+    """The links of the commit that the worktree stands on. Raises AbprofError for one that .gitmodules does not list."""
     git = Git(str(worktree))
     links = {}
     for record in git.records("ls-tree", "-r", "-z", "HEAD"):
