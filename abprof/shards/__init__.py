@@ -1,0 +1,1 @@
+"""Shards: whole cells that travel to one device each, and the loop that sends them there."""

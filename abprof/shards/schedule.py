@@ -1,0 +1,209 @@
+"""Which cells make a shard, and which shard a free slot takes next. Pure: no clock, no process, no folder.
+
+A shard is made in the moment when a slot is free, so it rests on what is left then, not on a plan that estimates would
+have had to be right for. The rules:
+
+- **Longest first.** A shard begins with the longest cell that is left anywhere, and is filled with the longest that still
+  fit. So what is left for the end is short, and slots end together (Graham 1969).
+- **In shards that shrink** (factoring: Hummel, Schonberg, Flynn, CACM 1992). If every estimate were right all slots would end
+  at one moment. A shard fills its slot's time until then, less what estimates that are wrong by `error` may take more; so
+  that the next one can even out. Where that would even out less than a start-up costs, it fills all of it.
+- **Packages stay together.** A shard is filled from its first cell's package; another one joins only where its start-up
+  fits into what is still free.
+- **A loss is bounded.** No shard of several cells is longer than `most` seconds. What comes back from one that was lost goes
+  out in shards of the square root of its cells, and the next time alone: a cell that takes its whole shard down is found
+  with two further attempts, and takes no other cell with it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+MOST_SECONDS = 900.0  # of a shard of several cells: what a lost node may cost
+
+
+@dataclass(frozen=True)
+class Task:
+    """A cell that is to be measured."""
+
+    cell: str
+    kernel: str  # the package: its start-up is paid once a shard
+    seconds: float  # all its epochs on a slot of speed 1, without start-up
+    attempt: int = 1
+    together: int = 0  # cells of a shard, at most; 0: as many as its seconds allow
+
+
+@dataclass(frozen=True)
+class Error:
+    """By how much estimates are wrong, as a share of them (one standard deviation)."""
+
+    cell: float  # of one cell by itself: it evens out over a shard's cells
+    common: float  # of all cells of a shard together: it does not
+
+
+SEEN_BEFORE = Error(0.25, 0.02)  # what earlier runs of these cells took
+ASSUMED = Error(0.6, 0.3)  # a device's rate and the cells' work (abprof/estimate.py)
+
+
+@dataclass(frozen=True)
+class StartUp:
+    """Seconds before a shard's first turn, and for each package beyond its first."""
+
+    shard: float
+    package: float
+
+
+class Queue:
+    """The cells that no shard has yet, and until when each slot is taken."""
+
+    def __init__(
+        self,
+        tasks: Iterable[Task],
+        slots: Mapping[str, float],
+        start_up: StartUp,
+        *,
+        most: float = MOST_SECONDS,
+        error: Error = SEEN_BEFORE,
+    ) -> None:
+        """`slots`: name -> speed, 1.0 where nothing is known of it. Raises ValueError without slots, on a speed that is
+        not above zero, and on seconds that are negative or not finite."""
+        if not slots or min(slots.values()) <= 0:
+            raise ValueError("a schedule needs slots, each with a speed above zero")
+        self._slots = dict(slots)
+        self._until = dict.fromkeys(slots, -math.inf)  # when each will be free again, if its estimates are right
+        self._start_up = start_up
+        self._most = most
+        self._error = error
+        self._left: dict[tuple[str, int, int], list[Task]] = {}  # package, attempt, together -> shortest first
+        self._seconds = 0.0
+        self._add(tasks)
+
+    def __len__(self) -> int:
+        """Cells that no shard has yet."""
+        return sum(map(len, self._left.values()))
+
+    @property
+    def seconds(self) -> float:
+        """Of these cells, on slots of speed 1 and without start-up."""
+        return self._seconds
+
+    def take(self, slot: str, now: float) -> tuple[Task, ...]:
+        """The next shard for a slot that is free, longest cell first; () when no cell is left. `now`: seconds on any clock
+        that does not go back. Raises KeyError for a slot that is not known or has gone."""
+        speed = self._slots[slot]
+        self._until[slot] = now
+        if not self._left:
+            return ()
+        left = self._end(now) - now
+        late = self._late(left * speed)
+        last = late * left <= self._start_up.shard
+        room = min(left if last else left / (1 + late), self._most) * speed
+        taken = self._fill(room, last=last)
+        self._until[slot] = now + seconds(taken, self._start_up, speed)
+        return taken
+
+    def back(self, tasks: Iterable[Task]) -> None:
+        """Cells of one shard that was lost, to be run again whole: in smaller shards, the second time alone."""
+        lost = list(tasks)
+        few = math.isqrt(max(0, len(lost) - 1)) + 1  # the square root, rounded up
+        self._add(replace(t, attempt=t.attempt + 1, together=few if t.attempt == 1 else 1) for t in lost)
+
+    def gone(self, slot: str) -> None:
+        """A slot takes no more shards. Raises KeyError for one that is not known or has gone."""
+        del self._slots[slot], self._until[slot]
+
+    def _add(self, tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            if not 0 <= task.seconds < math.inf:
+                raise ValueError(f"{task.cell}: seconds must be finite and not negative, not {task.seconds}")
+            self._left.setdefault((task.kernel, task.attempt, task.together), []).append(task)
+        for each in self._left.values():
+            each.sort(key=_order)
+        self._seconds = math.fsum(task.seconds for each in self._left.values() for task in each)
+
+    def _end(self, now: float) -> float:
+        """When all would be measured, every slot ending at that moment, but those that are taken for longer."""
+        free = {slot: max(now, until) for slot, until in self._until.items()}
+        while True:
+            speeds = sum(self._slots[slot] for slot in free)
+            end = (self._seconds + sum(self._slots[slot] * since for slot, since in free.items())) / speeds
+            sooner = {slot: since for slot, since in free.items() if since <= end}
+            if len(sooner) in {len(free), 0}:
+                return end
+            free = sooner
+
+    def _late(self, room: float) -> float:
+        """By how much the latest slot's shard of so many seconds ends late, as a share of them: the greatest of so many
+        normal deviates is expected below sqrt(2 log slots) standard deviations."""
+        cells = max(1.0, room / self._seconds * len(self)) if self._seconds else 1.0
+        deviation = math.hypot(self._error.common, self._error.cell / math.sqrt(cells))
+        return math.sqrt(2 * math.log(max(2, len(self._slots)))) * deviation
+
+    def _fill(self, room: float, *, last: bool) -> tuple[Task, ...]:
+        first = max(self._left, key=lambda group: _order(self._left[group][-1]))
+        limit = first[2] or len(self)
+        taken = [self._pop(first, -1)]
+        room -= taken[0].seconds
+        others = [group for group in self._left if group != first and group[1:] == first[1:]]
+        for group in [first, *sorted(others, key=lambda g: _order(self._left[g][-1]), reverse=True)]:
+            gap = room if group == first else room - self._start_up.package
+            before = len(taken)
+            while group in self._left and len(taken) < limit:
+                at = bisect.bisect_right(self._left[group], gap, key=_seconds) - 1
+                if at < 0:
+                    break
+                taken.append(self._pop(group, at))
+                gap -= taken[-1].seconds
+            room = gap if len(taken) > before else room
+        # A cell that is left over would cost a start-up by itself: the last shards round to the nearest, all others down.
+        near = [(kernel, *first[1:]) for kernel in dict.fromkeys(task.kernel for task in taken)]
+        nearest = next((g for g in near if g in self._left and self._left[g][0].seconds <= 2 * room), None)
+        if last and nearest and len(taken) < limit:
+            taken.append(self._pop(nearest, 0))
+        return tuple(taken)
+
+    def _pop(self, group: tuple[str, int, int], at: int) -> Task:
+        tasks = self._left[group]
+        task = tasks.pop(at)
+        if not tasks:
+            del self._left[group]
+        self._seconds = max(0.0, self._seconds - task.seconds) if self._left else 0.0
+        return task
+
+
+def shards(
+    tasks: Iterable[Task],
+    slots: Mapping[str, float],
+    start_up: StartUp,
+    *,
+    most: float = MOST_SECONDS,
+    error: Error = SEEN_BEFORE,
+) -> list[tuple[Task, ...]]:
+    """All shards beforehand, longest first, as the slots would take them if every estimate were right: for a place that
+    wants to know them all, as an array of jobs does."""
+    queue = Queue(tasks, slots, start_up, most=most, error=error)
+    free, found = dict.fromkeys(slots, 0.0), list[tuple[Task, ...]]()
+    while len(queue):
+        slot = min(free, key=lambda name: free[name])
+        found.append(queue.take(slot, free[slot]))
+        free[slot] += seconds(found[-1], start_up, slots[slot])
+    return found
+
+
+def seconds(shard: Iterable[Task], start_up: StartUp, speed: float = 1.0) -> float:
+    """How long a shard takes on a slot of this speed, by its cells' estimates."""
+    tasks = list(shard)
+    packages = len({task.kernel for task in tasks})
+    started = start_up.shard + start_up.package * max(0, packages - 1) if tasks else 0.0
+    return started + math.fsum(task.seconds for task in tasks) / speed
+
+
+def _seconds(task: Task) -> float:
+    return task.seconds
+
+
+def _order(task: Task) -> tuple[float, str]:
+    return task.seconds, task.cell
