@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from abprof.model import Arm, Cell, Machine, MachineState, Profile, Sampled, Trace
 
 if TYPE_CHECKING:
     from abprof.measure import Ground
+    from abprof.shards.messages import Shard
 
 
 class Device(Protocol):
@@ -63,3 +65,40 @@ class Probe(Protocol):
 
     def __call__(self, ground: Ground, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Evidence]:
         """Evidence for each arm; its files go into the run's `folder`. `epoch` is a number that no other workers have."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The program of a shard is gone, or was never started. After its `Ended` that is its orderly end."""
+
+    reason: str
+
+
+class Executor(Protocol):
+    """Runs shards somewhere, each whole and on one device. It retries nothing: what is lost is told, and what becomes of its
+    cells is decided by who submitted it (abprof/shards/conduct.py)."""
+
+    lasting: bool  # whether a slot is the same device each time: then cells can go on where their blocks are from
+
+    def __enter__(self) -> Self:
+        """Raises AbprofError where it cannot be had."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """As `cancel`, and gives back what it holds."""
+
+    def slots(self) -> Sequence[str]:
+        """What shards can run on at the same time, one on each: leases' names, or labels of a cluster's. It may grow and shrink
+        while a run goes on."""
+
+    def submit(self, shard: Shard, slot: str) -> None:
+        """Start its program there, with the device, repository and folder for logs that it has there filled in. What goes wrong
+        is told by `news`."""
+
+    def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
+        """What came within `timeout` seconds, as (shard's number, line); `Lost`, once and last of each, when its program has
+        ended, however it did."""
+
+    def cancel(self) -> None:
+        """End everything that was started, and wait for that. Safe to call twice, and from ^C."""

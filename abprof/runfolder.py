@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import blake2b
 from io import FileIO
 from math import isfinite
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from . import sealed
 from .disk import pour, refusals, replace
 from .errors import AbprofError
 from .model import SCHEMA, Block, Run
@@ -28,7 +28,6 @@ RUN = "run.json"
 ROUNDS = "rounds.jsonl"
 LOGS = "logs"
 _RESULTS = ("header", "observations", "comparisons", "within", "controls", "warnings")  # what rounds.jsonl gives again
-_SUM = b',"sum":"'
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class RunFolder:
 
         Raises ValueError on NaN or infinity (JSON has neither), AbprofError when the disk refuses.
         """
-        replace(self.path / RUN, _dump(run, indent=1) + b"\n", _decode_run)
+        replace(self.path / RUN, sealed.dump(run, indent=1) + b"\n", _decode_run)
 
     def write_text(self, name: str, text: str) -> Path:
         """Replace a file that is made from the run (a table, a page) atomically. Raises AbprofError."""
@@ -65,7 +64,7 @@ class RunFolder:
 
         Raises ValueError on NaN or infinity, AbprofError when the disk refuses.
         """
-        line = seal(_dump(block))
+        line = sealed.line(block)
         target = self.path / ROUNDS
         with refusals(target), target.open("ab+", buffering=0) as file:
             end = _whole_length(file)
@@ -189,38 +188,14 @@ def read_blocks(folder: Path) -> tuple[list[Block], list[str]]:
     return blocks, notes
 
 
-def seal(payload: bytes) -> bytes:
-    """The JSON object `payload` as a line with its checksum as last key, and a newline."""
-    return payload[:-1] + _SUM + _checksum(payload) + b'"}\n'
-
-
 def unseal(line: bytes) -> Block:
     """The block of a sealed line (newline off). Raises ValueError when its checksum or its schema does not hold."""
-    head, found, tail = line.rpartition(_SUM)
-    payload = head + b"}"
-    if not found or tail != _checksum(payload) + b'"}':
-        raise ValueError("checksum does not match")
-    try:
-        return msgspec.json.decode(payload, type=Block)
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"not a block of this abprof: {error}") from None
-
-
-def _checksum(payload: bytes) -> bytes:
-    return blake2b(payload, digest_size=8).hexdigest().encode()
+    block: Block = sealed.unseal(line, Block, "a block")
+    return block
 
 
 def _decode_run(data: bytes) -> Run:
     return msgspec.json.decode(data, type=Run)
-
-
-def _dump(record: msgspec.Struct, indent: int | None = None) -> bytes:
-    # msgspec itself writes NaN as null, which would turn a bug into "not recorded"; the standard library refuses it.
-    separators = (",", ":") if indent is None else None
-    text = json.dumps(
-        msgspec.to_builtins(record), allow_nan=False, ensure_ascii=False, indent=indent, separators=separators
-    )
-    return text.encode(errors="replace")  # a label may carry bytes that are no UTF-8: shown as "?"
 
 
 _WHOLE = "abprof writes it whole and checked: copy the folder again from where it was made"

@@ -1,8 +1,8 @@
-"""`python -m abprof.schemas [FOLDER]` writes the JSON Schemas of run.json, rounds.jsonl, selfcheck.json, bisect.json, notices
-and the wire.
+"""`python -m abprof.schemas [FOLDER]` writes the JSON Schemas of run.json, rounds.jsonl, selfcheck.json, bisect.json, notices,
+shards and their news, and the wire.
 
-They are made from the records themselves (model/, wire/, selfcheck/result.py, bisect/state.py, publish/notice.py), so that
-there is one definition of each file.
+They are made from the records themselves (model/, wire/, selfcheck/result.py, bisect/state.py, publish/notice.py,
+shards/messages.py), so that there is one definition of each file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -19,6 +19,7 @@ from .bisect.state import State
 from .model import SCHEMA, Block, Run
 from .publish.notice import Notice
 from .selfcheck.result import Selfcheck
+from .shards.messages import SHARD_SCHEMA, News, Shard
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REF = "#/$defs/{name}"
@@ -32,6 +33,8 @@ def schemas() -> dict[str, dict[str, Any]]:
         "selfcheck.schema.json": _whole("abprof selfcheck.json", Selfcheck),
         "notice.schema.json": _whole("abprof notice, schema 1", Notice),
         "bisect.schema.json": _whole("abprof bisect.json, schema 1", State),
+        "shard.schema.json": _whole(f"abprof shard, schema {SHARD_SCHEMA}", Shard),
+        "news.schema.json": _news(),
         "wire.schema.json": _wire(),
     }
 
@@ -63,14 +66,25 @@ def _rounds() -> dict[str, Any]:
     schema: dict[str, Any] = {"$schema": DIALECT, "title": f"abprof rounds.jsonl, one line, schema {SCHEMA}"}
     schema |= msgspec.json.schema(Block)
     _strict(schema)
-    block = schema["$defs"]["Block"]
-    block["properties"]["sum"] = {"type": "string", "pattern": "^[0-9a-f]{16}$", "description": _SUM}
-    block["required"].append("sum")
+    _sealed(schema["$defs"]["Block"])
     return schema
 
 
-def _whole(title: str, record: type) -> dict[str, Any]:
-    """The schema of a file that is one record."""
+def _news() -> dict[str, Any]:
+    """A line of a shard's program."""
+    schema = _whole(f"abprof news of a shard, one line, schema {SHARD_SCHEMA}", News)
+    for kind in get_args(News):
+        _sealed(schema["$defs"][kind.__name__])
+    return schema
+
+
+def _sealed(definition: dict[str, Any]) -> None:
+    definition["properties"]["sum"] = {"type": "string", "pattern": "^[0-9a-f]{16}$", "description": _SUM}
+    definition["required"].append("sum")
+
+
+def _whole(title: str, record: Any) -> dict[str, Any]:
+    """The schema of a file that is one record, or one of several."""
     schema: dict[str, Any] = {"$schema": DIALECT, "title": title, **msgspec.json.schema(record)}
     _strict(schema)
     return schema

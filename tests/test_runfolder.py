@@ -16,7 +16,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from abprof import disk, runfolder, schemas
+from abprof import disk, runfolder, schemas, sealed
 from abprof.errors import AbprofError
 from abprof.model import Setup
 from abprof.runfolder import RunFolder
@@ -175,7 +175,7 @@ def test_a_changed_byte_costs_one_block_and_says_which(folder):
 
 def test_an_unknown_key_under_a_good_checksum_is_dropped(folder):
     folder.write_run(runs.run())
-    (folder.path / "rounds.jsonl").write_bytes(runfolder.seal(b'{"epoch":1,"surprise":2}'))
+    (folder.path / "rounds.jsonl").write_bytes(sealed.seal(b'{"epoch":1,"surprise":2}'))
     blocks, notes = runfolder.read_blocks(folder.path)
     assert blocks == []
     assert len(notes) == 1

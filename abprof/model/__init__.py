@@ -28,7 +28,7 @@ from abprof.model.metrics import (
     UNJUDGED_METRICS,
 )
 from abprof.model.profiled import KernelProfile, Profile
-from abprof.model.run import Ceilings, Machine, Night, Run, Settings, Setup, Toolchain, Touched, Waiver
+from abprof.model.run import Ceilings, Loss, Machine, Night, Run, Settings, Setup, Toolchain, Touched, Waiver
 from abprof.model.sampled import Sampled, SampledFunction
 
 SCHEMA = 1
@@ -71,6 +71,7 @@ __all__ = [
     "Kernel",
     "KernelProfile",
     "Launch",
+    "Loss",
     "Machine",
     "MachineState",
     "Metric",

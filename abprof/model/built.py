@@ -42,6 +42,7 @@ class Build(Record, frozen=True, kw_only=True):
     recipe: tuple[str, ...] = ()  # the package's own build command for this side, likewise
     unproved: str = ""  # why a file that its builder had loaded may not be there; "" when all may
     compile_seconds: dict[str, float] = {}  # of each kernel that Triton compiled, by Kernel.key
+    device: str = ""  # of which device's workers, where that is not the run's first; its architecture is another
 
 
 class Proof(Record, frozen=True, kw_only=True):
@@ -54,6 +55,8 @@ class Proof(Record, frozen=True, kw_only=True):
     reason: str = ""
     artefacts: tuple[Artefact, ...] = ()  # at the last look
     looks: int = 1  # how often it was asked in this epoch with this answer: twice when it lived through the timing
+    device: str = ""  # the lease's name, in a run on several devices; it says nothing of another's cells
+    shard: int = 0
 
 
 class Function(Record, frozen=True, kw_only=True):

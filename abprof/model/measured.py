@@ -124,6 +124,8 @@ class Block(Record, frozen=True, kw_only=True):
     check_seconds: float = 0.0  # of `seconds`: checks of the outputs, the reference among them
     nodes: dict[str, int] = {}  # arm -> what a replay of its CUDA graph runs, where there are graphs
     beside: bool = False  # turns of a launch-bound cell by another timer (abprof/graphed.py): shown, never judged
+    device: str = ""  # the lease's name, in a run on several devices: a cell's blocks are all of one
+    shard: int = 0  # which it was measured in (abprof/shards/); 0: in the run's own process
 
     @property
     def judged(self) -> bool:

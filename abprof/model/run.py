@@ -82,18 +82,6 @@ class Touched(Record, frozen=True, kw_only=True):
     falsifies: bool = True  # what it holds is measured, or judges; False: elsewhere, and no verdict rests on it
 
 
-class Machine(Record, frozen=True, kw_only=True):
-    """The machine and device the run was made on."""
-
-    host: str
-    device: str  # "NVIDIA H200" or the processor's name
-    kind: Literal["cpu", "cuda", "simulated"]
-    uuid: str = ""
-    cpus: int = 0
-    memory_bytes: int = 0
-    facts: dict[str, str] = {}
-
-
 class Ceilings(Record, frozen=True, kw_only=True):
     """The most that plain torch got out of the device in this run (abprof/worker/ceilings.py); None: not measured."""
 
@@ -104,11 +92,34 @@ class Ceilings(Record, frozen=True, kw_only=True):
     why_not: str = ""  # why one or both are missing
 
 
+class Machine(Record, frozen=True, kw_only=True):
+    """A machine, and the device of it that was measured on."""
+
+    host: str
+    device: str  # "NVIDIA H200" or the processor's name
+    kind: Literal["cpu", "cuda", "simulated"]
+    uuid: str = ""
+    cpus: int = 0
+    memory_bytes: int = 0
+    facts: dict[str, str] = {}
+    ceilings: Ceilings | None = None  # in a run on several devices: of each by itself
+
+
 class Toolchain(Record, frozen=True, kw_only=True):
     """What a side was built and run with."""
 
     versions: dict[str, str]  # interpreter, torch, Triton, CUDA, compilers, architecture: what decides a build
     packages: dict[str, str] = {}  # installed for the side's interpreter: distribution -> version
+
+
+class Loss(Record, frozen=True, kw_only=True):
+    """A shard that ended before its cells were decided. What it measured of these cells does not stand: they were measured
+    again, whole."""
+
+    shard: int
+    device: str
+    cells: tuple[str, ...]
+    reason: str
 
 
 class Run(Record, frozen=True, kw_only=True):
@@ -130,7 +141,9 @@ class Run(Record, frozen=True, kw_only=True):
     arms: tuple[Arm, ...]
     cells: tuple[Cell, ...]
     builds: tuple[Build, ...] = ()
-    machine: Machine
+    machine: Machine  # of several, the first
+    machines: dict[str, Machine] = {}  # by the lease's name, in a run on several devices; {}: `machine` alone
+    losses: tuple[Loss, ...] = ()
     setup: Setup = Setup()
     versions: dict[str, str] = {}
     toolchains: dict[str, Toolchain] = {}  # by side; {} in older runs

@@ -1,0 +1,84 @@
+"""A shard and its news as they travel: what is written is read again, and what is torn or unknown is told."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from abprof import runfolder, sealed
+from abprof.abprof_toml import File
+from abprof.model import Machine, Run
+from abprof.shards.messages import Began, Ended, Measured, News, Said, Shard, read_news, read_shard
+from tests import runs
+from tests.test_runfolder import OLD
+
+
+def some_run() -> Run:
+    return runs.run()
+
+
+def test_a_shard_is_read_as_it_was_written() -> None:
+    run = some_run()
+    arms = {cell.id: run.arms for cell in run.cells}
+    shard = Shard(
+        number=3,
+        run=run,
+        file=File(),
+        arms=arms,
+        budget=60.0,
+        repository="/r",
+        logs="/l",
+        blocks=tuple(runs.blocks(run)),
+    )
+    assert read_shard(sealed.dump(shard)) == shard
+
+
+def test_what_is_no_shard_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a shard of this abprof"):
+        read_shard(b'{"schema": 1}')
+
+
+def news() -> list[News]:
+    run = some_run()
+    machine = Machine(host="h", device="d", kind="cpu")
+    return [
+        Began(shard=1, device="GPU-a", machine=machine),
+        Measured(block=runs.blocks(run)[0]),
+        Said(line="waiting", warning=True),
+        Ended(why="done", seconds=1.5, lines=3),
+    ]
+
+
+@pytest.mark.parametrize("one", news(), ids=lambda one: type(one).__name__)
+def test_news_are_read_as_they_were_told(one: News) -> None:
+    line = sealed.line(one)
+    assert line.count(b"\n") == 1
+    assert read_news(line) == one
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda l: l[:-9] + b"\n", lambda l: l.replace(b"done", b"gone"), lambda l: b"hello\n"]
+)
+def test_torn_news_are_told(spoil) -> None:
+    with pytest.raises(ValueError, match="checksum"):
+        read_news(spoil(sealed.line(Ended(why="done", lines=0))))
+
+
+def test_unknown_news_are_told() -> None:
+    line = sealed.seal(json.dumps({"type": "surprise"}).encode())
+    with pytest.raises(ValueError, match="not news of this abprof"):
+        read_news(line)
+
+
+def test_a_number_that_is_none_is_not_told() -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        sealed.line(Ended(why="done", seconds=float("nan"), lines=0))
+
+
+def test_an_old_run_is_of_one_device() -> None:
+    run, blocks, _ = runfolder.read(OLD)
+    assert (run.machines, run.losses) == ({}, ())
+    assert {(block.device, block.shard) for block in blocks} == {("", 0)}
+    assert msgspec.json.decode(msgspec.json.encode(run), type=Run) == run
