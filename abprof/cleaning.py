@@ -15,6 +15,7 @@ from abprof import dists, paths, record, repo
 from abprof.build import published
 from abprof.errors import AbprofError
 from abprof.repo import leases
+from abprof.shards import bundle
 
 BUILDS_IN_USE = Path("builds", ".in-use")  # under the cache folder; every run that builds and measures holds it
 
@@ -33,7 +34,7 @@ def _cache(*, builds: bool, everything: bool) -> list[str]:
         if builds and not free:
             raise AbprofError("a run is using the builds", where="abprof clean", advice="wait for its end")
         lines = [*repo.tidy(cache, everything=everything), *_builds(cache / "builds", everything=builds)]
-        lines += dists.sweep(cache, everything=everything)
+        lines += [*dists.sweep(cache, everything=everything), *bundle.sweep(cache, everything=everything)]
         # Workers load the generation that was published when their run began, whatever was published since.
         return [*lines, *(_superseded(cache / "builds") if free else ())]
 

@@ -38,6 +38,11 @@ def carried(path: Path) -> Carried:
     return Carried(path.read_bytes(), "100755" if os.access(path, os.X_OK) else "100644")
 
 
+def head(tree: Path) -> str:
+    """The commit that a worktree stands on; of a side that is the working tree, its snapshot's. Raises GitError."""
+    return Git(str(tree)).text("rev-parse", "HEAD")
+
+
 def pack(
     trees: Sequence[Path],
     files: Mapping[str, Carried],
@@ -56,7 +61,7 @@ def pack(
     names = sorted({git_dir for git_dir, _ in modules})
     listed = Carried("".join(f"{name}\n" for name in names).encode(errors="surrogateescape"))
     try:
-        commits = sorted({Git(str(tree)).text("rev-parse", "HEAD") for tree in every})
+        commits = sorted({head(tree) for tree in every})
         with tempfile.TemporaryDirectory(prefix="abprof-bundle-") as folder:
             git = _borrowing(Path(folder, "git"), sorted({_objects(tree) for tree in every}), commits, object_format)
             refs = "".join(f"create {_COMMITS}/{commit} {commit}\n" for commit in commits)

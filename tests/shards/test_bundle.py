@@ -1,0 +1,158 @@
+"""A run's cargo: on another machine it is measured from as from the repository, and that machine has nothing else of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from abprof import rerun, session
+from abprof.abprof_toml import File
+from abprof.config import Config
+from abprof.errors import AbprofError
+from abprof.model import Run
+from abprof.place import look_around
+from abprof.prepare import Again, make_plan
+from abprof.repo import leases
+from abprof.shards.bundle import Cargo, elsewhere, here, load, sweep, unload
+from abprof.view import View
+from tests.simulated.lab import Lab
+from tests.simulated.scenario import Scenario, Time, Workload
+
+LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}})
+SCENARIO = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)])
+VIEW = View(quiet=True)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What leaves a machine: the head, the cargo and its bundle."""
+
+    run: Run
+    file: File
+    cargo: Cargo
+    bundle: bytes
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    lab = Lab(tmp_path / "lab", SCENARIO)
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    for name, value in lab.environment().items():
+        monkeypatch.setenv(name, value)
+    return lab
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Another machine: abprof's folders are others there from now on."""
+
+    def make(name: str) -> Path:
+        for kind in ("CACHE", "STATE"):
+            monkeypatch.setenv(f"ABPROF_{kind}_DIR", str(tmp_path / name / kind.lower()))
+        return tmp_path / name / "cache"
+
+    return make
+
+
+def sent(lab: Lab, *specs: str, **asked: object) -> Sent:
+    """A run planned on the lab's machine and its cargo; then its repository, worktrees and cache are gone."""
+    config = Config(specs=specs, repo=str(lab.repo.path), device=("simulated",), **asked)
+    place = look_around(config, VIEW)
+    file = lab.folder / "bundle"
+    (lab.folder / "logs").mkdir(exist_ok=True)
+    with session.worktrees(place, place.id, VIEW) as trees:
+        plan = make_plan(place, trees, lab.folder / "logs", VIEW)
+        cargo = load(place, trees, plan.shop.scratch.parent / "workloads", file)
+    return Sent(elsewhere(plan.head, cargo), place.file, cargo, file.read_bytes())
+
+
+@contextmanager
+def prepared(got: Sent, cache: Path) -> Iterator[dict[str, Path]]:
+    """What a shard's program does first: the sides' files, by side."""
+    home = unload(cache, got.cargo, lambda: got.bundle)
+    run = here(got.run, got.cargo, home)
+    place = rerun.same_place(run, str(home), cache.parent / "runs", 60.0, VIEW)
+    place = replace(place, file=got.file)  # abprof.toml travels in the shard
+    with session.worktrees(place, "there", VIEW) as trees:
+        plan = make_plan(place, trees, cache.parent, VIEW, Again(run, run.cells))
+        assert plan.survey.cells == got.run.cells
+        yield {tree.side.id: Path(tree.path) for tree in trees} | {"": place.root}
+
+
+def test_what_arrives_is_measured_from_as_the_repository_was(lab: Lab, node: Callable[[str], Path]) -> None:
+    """Two commits, and a working tree as it stood when the run began; the judge lies beside the repository."""
+    lab.repo.write({"abprof.toml": 'workloads = "../judge"\n', "kernels/k/__init__.py": "WHO = 'mine'\n"})
+    (lab.repo.path / "workloads").rename(lab.folder / "judge")
+    (lab.folder / "judge" / "_helper.py").write_text("# beside it\n")
+    before = lab.fingerprint()
+    got = sent(lab, "main", "fast", ".")
+    assert lab.fingerprint() == before
+    for path in (lab.repo.path, lab.folder / "judge", lab.cache):
+        path.rename(path.with_name(f"{path.name} away"))
+    with prepared(got, node("node")) as at:
+        found = {side: (path / "kernels/k/__init__.py").read_text() for side, path in at.items() if side}
+        assert found == {"base": "WHO = 'main'\n", "target": "WHO = 'fast'\n", "target2": "WHO = 'mine'\n"}
+        assert (at[""] / ".abprof/workloads/_helper.py").read_text() == "# beside it\n"
+
+
+def test_the_judge_of_a_base_commit_and_one_workload_alone(lab: Lab, node: Callable[[str], Path]) -> None:
+    by_base = sent(lab, "main", "fast", workloads_from="base")
+    (lab.folder / "one.py").write_text("# a judge by its path\n")
+    alone = sent(lab, "main", "fast", workloads_from=str(lab.repo.path / "workloads" / "w.py"))
+    lab.repo.path.rename(lab.folder / "away")
+    for number, got in enumerate((by_base, alone)):
+        with prepared(got, node(f"node{number}")) as at:
+            assert (at[""] / ".abprof/workloads/w.py").read_text() == "# simulated\n"
+
+
+def test_it_is_sent_once(lab: Lab, node: Callable[[str], Path]) -> None:
+    """Kept by content: another run of the same commits fetches nothing."""
+    first, second = sent(lab, "main", "fast"), sent(lab, "main", "fast")
+    assert first.run.id <= second.run.id
+    assert first.cargo.name == second.cargo.name
+    cache = node("node")
+    home = unload(cache, first.cargo, lambda: first.bundle)
+    assert unload(cache, second.cargo, lambda: pytest.fail("fetched again")) == home
+    lab.repo.write({"workloads/w.py": "# another judge\n"})
+    assert sent(lab, "main", "fast").cargo.name != first.cargo.name
+
+
+def test_the_interpreter_is_that_machines_own(lab: Lab) -> None:
+    got = sent(lab, "main", "fast")
+    run = msgspec.structs.replace(
+        got.run, setup=msgspec.structs.replace(got.run.setup, python={"base": "/opt/a/bin/python", "target": "/opt/b"})
+    )
+    cargo = msgspec.structs.replace(got.cargo, python="/opt/a/bin/python")
+    assert here(run, cargo, Path("/home")).setup.python == {"base": sys.executable, "target": "/opt/b"}
+
+
+def test_spoilt_bytes_leave_nothing(lab: Lab, node: Callable[[str], Path]) -> None:
+    got, cache = sent(lab, "main", "fast"), node("node")
+    with pytest.raises(AbprofError, match="bundle"):
+        unload(cache, got.cargo, lambda: got.bundle[:1000])
+    assert [path for path in (cache / "cargo").iterdir() if path.is_dir()] == []
+    assert unload(cache, got.cargo, lambda: got.bundle).is_dir()
+
+
+def test_what_nobody_uses_goes_in_its_turn(tmp_path: Path) -> None:
+    cache = tmp_path
+    for number in range(12):
+        home = cache / "cargo" / f"{number:040}"
+        home.mkdir(parents=True)
+        os.utime(home, (number, number))
+    leases.hold(cache / "cargo" / f"{0:040}.use", shared=True)
+    try:
+        assert len(sweep(cache)) == 3
+        kept = sorted(int(path.name) for path in (cache / "cargo").iterdir() if path.is_dir())
+        assert kept == [0, *range(4, 12)]
+        assert len(sweep(cache, everything=True)) == 8
+    finally:
+        leases.drop(cache / "cargo" / f"{0:040}.use")
