@@ -5,7 +5,7 @@
 Makes a repository of small Triton kernels (tests/planted/), with a branch for each cause, and compares all of them with
 main in one run: each branch changes one of the kernels, so every row but one of a branch is the same code twice. Prints
 what each planted row says, and every row of unchanged code that names a change of it. Exit code 0 when all are named and
-none wrongly.
+none wrongly. Branches that change neither machine code nor launches are looked at by Nsight Compute, which must be there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def compare(home: Path, branches: list[str], epochs: int) -> int:
         repo.commit(name, planted.changed(name))
         repo.checkout("main")
     began = time.monotonic()
-    done = abprof("main", *branches, "--no-peers", "--json", "--epochs", str(epochs), cwd=repo.path, home=home)
+    probe = ["--probe", "ncu"] if set(branches) & set(planted.COUNTED) else []
+    done = abprof("main", *branches, "--no-peers", "--json", "--epochs", str(epochs), *probe, cwd=repo.path, home=home)
     took = time.monotonic() - began
     print(done.err[-3000:] if done.code not in (0, 1, 4) else "", end="")
     if not done.out:

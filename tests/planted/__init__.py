@@ -43,7 +43,11 @@ BRANCHES = {
     "slower_main": Planted("phases", "kernels/planted/phases.py", "MAIN = 12", "MAIN = 30", "phase"),
     "replaced": Planted("blocks", "kernels/planted/blocks.py", "OTHER = False", "OTHER = True", "kernels_replaced"),
     "one_after_another": Planted("streams", "kernels/planted/streams.py", "BESIDE = True", "BESIDE = False", "overlap"),
+    "uncoalesced": Planted("strides", "kernels/planted/strides.py", "ACROSS = False", "ACROSS = True", "coalescing"),
+    "beyond_cache": Planted("window", "kernels/planted/window.py", "FAR = False", "FAR = True", "dram_traffic"),
 }
+# The same machine code and launches on both sides: Nsight Compute alone can tell what it is.
+COUNTED = ("uncoalesced", "beyond_cache")
 # What these change is in the code of one kernel, or in which there are: their kernels tell it without a GPU.
 COMPILED = (
     *("spill", "tuned_otherwise", "extra_pass", "lost_overlap", "added_launch", "slower_phase", "block_size"),

@@ -8,7 +8,8 @@ API = 1
 KERNEL = "planted"
 SUITE = "planted"
 N = 1 << 26
-PRESETS = {"default": {"part": ["spill", "tuned", "passes", "matmul", "launches", "phases", "blocks", "streams"]}}
+PARTS = ["spill", "tuned", "passes", "matmul", "launches", "phases", "blocks", "streams", "strides", "window"]
+PRESETS = {"default": {"part": PARTS}}
 PHASES = {"main": ("planted_main", "the first kernel"), "post": ("planted_post", "what comes after it")}
 SHOWN = 4096
 
@@ -46,7 +47,7 @@ def reference(case, x):
         return y
     if name in {"phases", "streams"}:
         return torch.full_like(first, 0.5)  # what it converges to
-    return {"tuned": first + 1, "launches": first * 2, "blocks": first + 2}[name]
+    return {"tuned": first + 1, "launches": first * 2, "blocks": first + 2, "strides": first * 3, "window": first}[name]
 
 
 def check(case, y, expected):
