@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -309,11 +311,25 @@ def test_where_proton_does_not_work_it_says_why(tmp_path: Path) -> None:
     assert len(calls) == 2, "the calls before it"
 
 
+REAL_PROTON = """
+import json, sys, torch
+from pathlib import Path
+from abprof.kit import Op
+from abprof.worker import proton
+from abprof.worker.clocks import clock
+x = torch.randn(1 << 16, device="cuda")
+told = proton.traced(Op(lambda: torch.exp(x + 1)), 3, clock("cuda"), 1, Path(sys.argv[1]), 10**7)
+print(json.dumps([told.missing, [[launch.count, launch.ns] for launch in told.census.launches]]))
+"""
+
+
 @pytest.mark.gpu
 def test_real_proton_sees_a_tritons_and_torchs_kernels(tmp_path: Path) -> None:
-    x, watch = torch.randn(1 << 16, device="cuda"), clock("cuda")
-    told = proton.traced(Op(lambda: torch.exp(x + 1)), 3, watch, 1, tmp_path / "tree", 10**7)
-    assert told.missing == ""
-    assert sum(launch.count for launch in told.census.launches) == 2
-    assert all(launch.ns > 0 for launch in told.census.launches)
+    """In a process of its own, as in a run: CUPTI has one subscriber, and torch's profiler stays one for good."""
+    program = [sys.executable, "-c", REAL_PROTON, str(tmp_path / "tree")]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=100)
+    missing, launches = json.loads(done.stdout.splitlines()[-1])
+    assert missing == ""
+    assert sum(count for count, _ns in launches) == 2
+    assert all(ns > 0 for _count, ns in launches)
     assert json.loads((tmp_path / "tree").read_text())

@@ -44,10 +44,11 @@ def causes(run: Run, item: Evidence, row: Comparison) -> tuple[Cause, ...] | Non
     # Where more runs in it a phase is slower for that; and a clock slows what computes and not what waits for memory.
     if not named and not device.clocked(sides):
         found += phase.causes(sides)
-    if not found and not passes.differ(sides):
-        found = device.same_code(sides) if sides.on_gpu else host.same_code(sides)
+    none = not found and not passes.differ(sides)
     if counted:
         found += counters.causes(sides, counted)
+    if none:  # last: counters may say what moved all the same
+        found += device.same_code(sides) if sides.on_gpu else host.same_code(sides)
     return tuple(found[:MOST])
 
 

@@ -14,19 +14,22 @@ TREE = Path(__file__).parent / "tree"
 
 @dataclass(frozen=True)
 class Planted:
-    """A branch: what it changes in which part, and the kind of cause that it plants."""
+    """A branch: what it changes in which part, the kind of cause that it plants, and what else is true of it."""
 
     part: str
     file: str
     old: str
     new: str
     kind: str
+    also: tuple[str, ...] = ()  # kinds
 
 
 BRANCHES = {
     "spill": Planted("spill", "kernels/planted/spill.py", '"maxnreg": 128', '"maxnreg": 32', "spills"),
     "tuned_otherwise": Planted("tuned", "kernels/planted/tuned.py", "WORST = False", "WORST = True", "autotune"),
-    "extra_pass": Planted("passes", "kernels/planted/passes.py", "TWICE = False", "TWICE = True", "memory"),
+    "extra_pass": Planted(
+        "passes", "kernels/planted/passes.py", "TWICE = False", "TWICE = True", "memory", ("dram_traffic",)
+    ),
     "lost_overlap": Planted("matmul", "kernels/planted/matmul.py", '"num_stages": 3', '"num_stages": 1', "overlap"),
     "added_launch": Planted("launches", "kernels/planted/launches.py", "EXTRA = False", "EXTRA = True", "launches"),
     "slower_phase": Planted("phases", "kernels/planted/phases.py", "POST = 2", "POST = 20", "phase"),
