@@ -126,7 +126,18 @@ def _code(sides: Sides, pair: Pair) -> list[Cause]:
             evidence = ("census",) if pair.before.kernel is None else _CODE
             text += f" in {name} (with it {with_it})" if with_it else f" in {name}"
             return [Cause(kind=kind, text=text, kernels=(name,), evidence=evidence)]
-    return []
+    return _where(pair) if shown and pair.same_code is False else []
+
+
+def _where(pair: Pair) -> list[Cause]:
+    """The kernel whose own time it is, where its code differs and no rule knows what of it costs that: it narrows the search,
+    and names nothing else."""
+    name = pair.after.name
+    grids = _launched(pair, "grid")
+    differs = f"other machine code, grid {grids}" if grids else "other machine code"
+    times = f"{say.ns(pair.before.ns)} -> {say.ns(pair.after.ns)}"
+    text = f"the change is in {name}: {times} in the profiled call ({differs}); what of it costs the time is not known"
+    return [Cause(kind="kernel", text=text, kernels=(name,), evidence=_CODE)]
 
 
 def _grid(sides: Sides, pair: Pair) -> list[Cause]:
