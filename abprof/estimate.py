@@ -43,12 +43,17 @@ def epoch_seconds(planned: Run, *, peers: bool) -> tuple[float, float]:
     fewest = usual = sum(turns.epoch_cost(kind, 0)[0] for _ in {cell.kernel for cell in runnable})
     for cell in runnable:
         arms = _arms(planned, loads[cell.workload], control=cell.id in controlled, peers=peers)
-        opening = turns.epoch_cost(kind, arms)[0] - turns.epoch_cost(kind, 0)[0]
-        call = call_seconds(planned, cell)
-        opening += _CALLS_TO_OPEN * arms * call
-        fewest += opening + _turns(planned, call, arms, 0.0)
-        usual += opening + _turns(planned, call, arms, 1.0)
+        least, most = cell_seconds(planned, cell, arms)
+        fewest += least
+        usual += most
     return fewest, usual
+
+
+def cell_seconds(planned: Run, cell: Cell, arms: int) -> tuple[float, float]:
+    """One cell's part of an epoch: of the fewest rounds, and of as many as the rules give."""
+    kind, call = planned.machine.kind, call_seconds(planned, cell)
+    opening = turns.epoch_cost(kind, arms)[0] - turns.epoch_cost(kind, 0)[0] + _CALLS_TO_OPEN * arms * call
+    return opening + _turns(planned, call, arms, 0.0), opening + _turns(planned, call, arms, 1.0)
 
 
 def beside_seconds(planned: Run) -> float:

@@ -67,7 +67,7 @@ def scripts(run: Run, cells: Sequence[Cell], repo: Path) -> dict[str, str]:
         "device": run.machine.kind,
         "range": wire.CALL_RANGE,
         "rows": rows,
-        "run": _measured(run, [cell for cell in cells if cell.kernel]),
+        "run": [f"--cell={cell.id}" for cell in cells if cell.kernel] + _measured(run),
         "refs": [_ref(run, side.id) for side in run.sides],
     }
     found = {}
@@ -127,10 +127,13 @@ def _ref(run: Run, side: str) -> str:
     return run.side(side).anew
 
 
-def _measured(run: Run, cells: Sequence[Cell]) -> list[str]:
-    """What `abprof run` is told, besides repository, device and refs."""
-    words = [f"--cell={cell.id}" for cell in cells]
-    words += [f"--threshold={run.settings.threshold:g}", f"--margin={run.settings.margin:g}"]
+def abprof_run(run: Run) -> list[str]:
+    """What `abprof run` is told to compare the same again, besides repository, device and cells."""
+    return [*(_ref(run, side.id) for side in run.sides), *_measured(run)]
+
+
+def _measured(run: Run) -> list[str]:
+    words = [f"--threshold={run.settings.threshold:g}", f"--margin={run.settings.margin:g}"]
     words += [f"--seed={run.settings.seed}"]
     words += [f"--python={side}={path}" for side, path in run.setup.python.items()]
     words += [f"--env={run.setup.env}"] if run.setup.env else []
