@@ -4,7 +4,8 @@ A shard is made in the moment when a slot is free, so it rests on what is left t
 have had to be right for. The rules:
 
 - **Longest first.** A shard begins with the longest cell that is left anywhere, and is filled with the longest that still
-  fit. So what is left for the end is short, and slots end together (Graham 1969).
+  fit. So what is left for the end is short, and slots end together (Graham 1969). Of cells of like length it takes any: else
+  one shard would be made of those that were estimated too long, and the last one of those that take longer than thought.
 - **In shards that shrink** (factoring: Hummel, Schonberg, Flynn, CACM 1992). If every estimate were right all slots would end
   at one moment. A shard fills its slot's time until then, less what estimates that are wrong by `error` may take more; so
   that the next one can even out. Where that would even out less than a start-up costs, it fills all of it.
@@ -13,16 +14,19 @@ have had to be right for. The rules:
 - **A loss is bounded.** No shard of several cells is longer than `most` seconds. What comes back from one that was lost goes
   out in shards of the square root of its cells, and the next time alone: a cell that takes its whole shard down is found
   with two further attempts, and takes no other cell with it.
+- **Estimates are corrected by what shards took**, package by package, as they end.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
+import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-MOST_SECONDS = 900.0  # of a shard of several cells: what a lost node may cost
+MOST_SECONDS = 900.0  # of a shard of several cells, by their estimates: what a lost node may cost
+_ALIKE = 3.0  # of cells whose estimates are within this factor a shard takes any, while it has room for several
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Error:
     common: float  # of all cells of a shard together: it does not
 
 
-SEEN_BEFORE = Error(0.25, 0.02)  # what earlier runs of these cells took
+SEEN_BEFORE = Error(0.2, 0.05)  # what earlier runs of these cells took
 ASSUMED = Error(0.6, 0.3)  # a device's rate and the cells' work (abprof/estimate.py)
 
 
@@ -54,6 +58,9 @@ class StartUp:
 
     shard: float
     package: float
+
+
+Group = tuple[str, int, int]  # package, attempt, together: what may be in one shard, but for the package
 
 
 class Queue:
@@ -77,8 +84,10 @@ class Queue:
         self._start_up = start_up
         self._most = most
         self._error = error
-        self._left: dict[tuple[str, int, int], list[Task]] = {}  # package, attempt, together -> shortest first
-        self._seconds = 0.0
+        self._any = random.Random(0)
+        self._left: dict[Group, list[Task]] = {}  # shortest first
+        self._estimated: dict[str, float] = {}  # package -> seconds of what is left
+        self._seen: dict[str, tuple[float, float]] = {}  # package -> seconds estimated and taken, of shards that ended
         self._add(tasks)
 
     def __len__(self) -> int:
@@ -87,8 +96,8 @@ class Queue:
 
     @property
     def seconds(self) -> float:
-        """Of these cells, on slots of speed 1 and without start-up."""
-        return self._seconds
+        """Of these cells, on slots of speed 1 and without start-up: as estimated, and corrected by what shards took."""
+        return math.fsum(seconds * self._pace(kernel) for kernel, seconds in self._estimated.items())
 
     def take(self, slot: str, now: float) -> tuple[Task, ...]:
         """The next shard for a slot that is free, longest cell first; () when no cell is left. `now`: seconds on any clock
@@ -102,8 +111,19 @@ class Queue:
         last = late * left <= self._start_up.shard
         room = min(left if last else left / (1 + late), self._most) * speed
         taken = self._fill(room, last=last)
-        self._until[slot] = now + seconds(taken, self._start_up, speed)
+        paced = [replace(task, seconds=task.seconds * self._pace(task.kernel)) for task in taken]
+        self._until[slot] = now + seconds(paced, self._start_up, speed)
         return taken
+
+    def took(self, tasks: Iterable[Task], seconds: float) -> None:
+        """A shard of these cells ended, which took its slot so many seconds, times the slot's speed, without its start-up.
+        One of several packages teaches nothing."""
+        ended = list(tasks)
+        kernels = {task.kernel for task in ended}
+        if len(kernels) == 1:
+            kernel = kernels.pop()
+            estimated, taken = self._seen.get(kernel, (0.0, 0.0))
+            self._seen[kernel] = (estimated + math.fsum(task.seconds for task in ended), taken + max(0.0, seconds))
 
     def back(self, tasks: Iterable[Task]) -> None:
         """Cells of one shard that was lost, to be run again whole: in smaller shards, the second time alone."""
@@ -122,14 +142,21 @@ class Queue:
             self._left.setdefault((task.kernel, task.attempt, task.together), []).append(task)
         for each in self._left.values():
             each.sort(key=_order)
-        self._seconds = math.fsum(task.seconds for each in self._left.values() for task in each)
+        self._estimated = {}
+        for (kernel, *_), each in self._left.items():
+            self._estimated[kernel] = self._estimated.get(kernel, 0.0) + math.fsum(task.seconds for task in each)
+
+    def _pace(self, kernel: str) -> float:
+        """Seconds that a second of this package's estimates takes; 1 until one of its shards has ended."""
+        estimated, taken = self._seen.get(kernel, (0.0, 0.0))
+        return taken / estimated if estimated and taken else 1.0
 
     def _end(self, now: float) -> float:
         """When all would be measured, every slot ending at that moment, but those that are taken for longer."""
-        free = {slot: max(now, until) for slot, until in self._until.items()}
+        left, free = self.seconds, {slot: max(now, until) for slot, until in self._until.items()}
         while True:
             speeds = sum(self._slots[slot] for slot in free)
-            end = (self._seconds + sum(self._slots[slot] * since for slot, since in free.items())) / speeds
+            end = (left + sum(self._slots[slot] * since for slot, since in free.items())) / speeds
             sooner = {slot: since for slot, since in free.items() if since <= end}
             if len(sooner) in {len(free), 0}:
                 return end
@@ -138,39 +165,53 @@ class Queue:
     def _late(self, room: float) -> float:
         """By how much the latest slot's shard of so many seconds ends late, as a share of them: the greatest of so many
         normal deviates is expected below sqrt(2 log slots) standard deviations."""
-        cells = max(1.0, room / self._seconds * len(self)) if self._seconds else 1.0
+        cells = max(1.0, room / self.seconds * len(self)) if self.seconds else 1.0
         deviation = math.hypot(self._error.common, self._error.cell / math.sqrt(cells))
         return math.sqrt(2 * math.log(max(2, len(self._slots)))) * deviation
 
     def _fill(self, room: float, *, last: bool) -> tuple[Task, ...]:
-        first = max(self._left, key=lambda group: _order(self._left[group][-1]))
+        first = max(self._left, key=self._longest)
         limit = first[2] or len(self)
         taken = [self._pop(first, -1)]
-        room -= taken[0].seconds
+        room -= taken[0].seconds * self._pace(first[0])
         others = [group for group in self._left if group != first and group[1:] == first[1:]]
-        for group in [first, *sorted(others, key=lambda g: _order(self._left[g][-1]), reverse=True)]:
+        for group in [first, *sorted(others, key=self._longest, reverse=True)]:
             gap = room if group == first else room - self._start_up.package
-            before = len(taken)
-            while group in self._left and len(taken) < limit:
-                at = bisect.bisect_right(self._left[group], gap, key=_seconds) - 1
-                if at < 0:
-                    break
-                taken.append(self._pop(group, at))
-                gap -= taken[-1].seconds
-            room = gap if len(taken) > before else room
+            more, left = self._fitting(group, gap, limit - len(taken), last=last)
+            taken += more
+            room = left if more else room
         # A cell that is left over would cost a start-up by itself: the last shards round to the nearest, all others down.
-        near = [(kernel, *first[1:]) for kernel in dict.fromkeys(task.kernel for task in taken)]
-        nearest = next((g for g in near if g in self._left and self._left[g][0].seconds <= 2 * room), None)
-        if last and nearest and len(taken) < limit:
-            taken.append(self._pop(nearest, 0))
+        if last and len(taken) < limit:
+            here = [(kernel, *first[1:]) for kernel in dict.fromkeys(task.kernel for task in taken)]
+            near = [g for g in here if g in self._left and self._left[g][0].seconds * self._pace(g[0]) <= 2 * room]
+            taken += [self._pop(near[0], 0)] if near else []
         return tuple(taken)
 
-    def _pop(self, group: tuple[str, int, int], at: int) -> Task:
+    def _fitting(self, group: Group, gap: float, limit: int, *, last: bool) -> tuple[list[Task], float]:
+        """The longest cells of a package that fit into the gap, to what estimates can tell; and what is left of it."""
+        pace, found = self._pace(group[0]), list[Task]()
+        while group in self._left and len(found) < limit:
+            tasks = self._left[group]
+            end = bisect.bisect_right(tasks, gap / pace, key=_seconds)
+            if not end:
+                break
+            longest = tasks[end - 1].seconds
+            few = last or gap < 2 * longest * pace * _ALIKE  # the last ones have to fit
+            begin = end - 1 if few else bisect.bisect_left(tasks, longest / _ALIKE, 0, end, key=_seconds)
+            found.append(self._pop(group, self._any.randrange(begin, end)))
+            gap -= found[-1].seconds * pace
+        return found, gap
+
+    def _longest(self, group: Group) -> tuple[float, str]:
+        task = self._left[group][-1]
+        return task.seconds * self._pace(task.kernel), task.cell
+
+    def _pop(self, group: Group, at: int) -> Task:
         tasks = self._left[group]
         task = tasks.pop(at)
         if not tasks:
             del self._left[group]
-        self._seconds = max(0.0, self._seconds - task.seconds) if self._left else 0.0
+        self._estimated[task.kernel] = max(0.0, self._estimated[task.kernel] - task.seconds) if self._left else 0.0
         return task
 
 

@@ -122,6 +122,36 @@ def test_a_slot_that_is_gone_has_no_part_any_more() -> None:
         waiting.take("s1", 0.0)
 
 
+def test_estimates_are_corrected_by_what_shards_took() -> None:
+    waiting = queue(tasks(*[1] * 90, kernel="a") + tasks(*[1] * 90, kernel="b"), 2, most=10.0)
+    first = waiting.take("s0", 0.0)
+    assert (len(first), {task.kernel for task in first}, waiting.seconds) == (10, {"b"}, 170.0)
+    waiting.took(first, 20.0)
+    assert waiting.seconds == 2 * 80 + 90
+    second = waiting.take("s0", 20.0)
+    assert (len(second), {task.kernel for task in second}) == (5, {"b"})  # 10 s of cells that take 2
+    waiting.took(second, 5.0)  # half as long as the first said: 25 s of 15 in all
+    assert waiting.seconds == pytest.approx(25 / 15 * 75 + 90)
+
+
+def test_a_shard_of_several_packages_teaches_nothing() -> None:
+    waiting = queue(tasks(1, 2, kernel="a") + tasks(3, kernel="b"), 1)
+    both = waiting.take("s0", 0.0)
+    waiting.back(both)
+    waiting.took(both, 60.0)
+    assert waiting.seconds == 6.0
+
+
+def test_a_shard_takes_cells_of_like_length_whatever_their_order() -> None:
+    """Estimates that are too long are not all in one shard: the first takes of all, but begins with the longest."""
+    of = tasks(*[1 + i / 100 for i in range(100)])
+    first = queue(of, 1, most=20.0).take("s0", 0.0)
+    assert first[0].seconds == 1.99
+    assert min(times(first)) < 1.3
+    far = queue([*of, *tasks(*[10.0] * 10, kernel="long")], 1, most=60.0).take("s0", 0.0)
+    assert times(far) == [10.0] * 6  # but a cell of another length waits for its turn
+
+
 def test_what_is_no_schedule_is_refused() -> None:
     with pytest.raises(ValueError, match="needs slots"):
         Queue([], {}, FREE)

@@ -1,0 +1,46 @@
+"""How long each cell will take, for the schedule: as it took in earlier runs on this device, else by its work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from abprof import allocation, estimate, stats, turns
+from abprof.allocation import Scatter
+from abprof.model import Arm, Run
+from abprof.shards.schedule import ASSUMED, SEEN_BEFORE, Error, StartUp, Task
+
+_EPOCHS = stats.LOOKS[0]  # of a cell that was never measured: most are decided at the first look
+
+
+def tasks(run: Run, arms: Mapping[str, tuple[Arm, ...]], known: Mapping[str, Scatter]) -> tuple[list[Task], Error]:
+    """The cells that have arms, with their seconds, and how wrong those may be. `known`: what earlier runs of these cells
+    taught (abprof/noise.py). A cell that was never measured is taken for as much longer or shorter than its work says as
+    the known ones are."""
+    cells = [cell for cell in run.cells if cell.id in arms]
+    seats = {cell.id: len(arms[cell.id]) for cell in cells}
+    by_work = {cell.id: _epochs(run, None) * estimate.cell_seconds(run, cell, seats[cell.id])[1] for cell in cells}
+    seen = {cell.id: _as_before(run, seats[cell.id], known[cell.id]) for cell in cells if cell.id in known}
+    worked = sum(by_work[cell] for cell in seen)
+    scale = sum(seen.values()) / worked if worked else 1.0
+    found = [Task(cell.id, cell.kernel, seen.get(cell.id, scale * by_work[cell.id])) for cell in cells]
+    return found, SEEN_BEFORE if 2 * len(seen) > len(found) else ASSUMED
+
+
+def start_up(kind: str, shard: float) -> StartUp:
+    """What a shard costs before its first turn, `shard` seconds as its place knows them, and what each further package in it
+    does: fresh workers, once an epoch; the next epoch's start while this one measures."""
+    return StartUp(shard, turns.epoch_cost(kind, 0)[0])
+
+
+def _as_before(run: Run, arms: int, seen: Scatter) -> float:
+    rounds = allocation.best(seen)
+    usual = turns.epoch_cost(run.machine.kind, arms)[1]
+    longest, shortest = turns.MOST * seen.round_seconds, turns.FEWEST * seen.round_seconds
+    inside = rounds * seen.round_seconds if rounds else usual
+    return _epochs(run, seen) * (seen.epoch_seconds + min(longest, max(shortest, inside)))
+
+
+def _epochs(run: Run, seen: Scatter | None) -> int:
+    if run.settings.quick:
+        return 1
+    return run.settings.epochs or (seen.epochs if seen else _EPOCHS)
