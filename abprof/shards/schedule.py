@@ -11,7 +11,7 @@ have had to be right for. The rules:
   that the next one can even out. Where that would even out less than a start-up costs, it fills all of it.
 - **Packages stay together.** A shard is filled from its first cell's package; another one joins only where its start-up
   fits into what is still free.
-- **A loss is bounded.** No shard of several cells is longer than `most` seconds. What comes back from one that was lost goes
+- **A loss is bounded.** No shard of several cells is longer than `most` seconds, by default 900 or 100 start-ups. What comes back from one that was lost goes
   out in shards of the square root of its cells, and the next time alone: a cell that takes its whole shard down is found
   with two further attempts, and takes no other cell with it.
 - **Estimates are corrected by what shards took**, package by package, as they end.
@@ -25,7 +25,9 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-MOST_SECONDS = 900.0  # of a shard of several cells, by their estimates: what a lost node may cost
+# Seconds of a shard of several cells, by their estimates: what a lost node may cost; and where starting takes long, so many
+# start-ups, which are paid by every shard where a loss is rare.
+MOST_SECONDS, MOST_START_UPS = 900.0, 100.0
 _ALIKE = 3.0  # of cells whose estimates are within this factor a shard takes any, while it has room for several
 
 
@@ -72,7 +74,7 @@ class Queue:
         slots: Mapping[str, float],
         start_up: StartUp,
         *,
-        most: float = MOST_SECONDS,
+        most: float | None = None,
         error: Error = SEEN_BEFORE,
     ) -> None:
         """`slots`: name -> speed, 1.0 where nothing is known of it. Raises ValueError without slots, on a speed that is
@@ -82,7 +84,7 @@ class Queue:
         self._slots = dict(slots)
         self._until = dict.fromkeys(slots, -math.inf)  # when each will be free again, if its estimates are right
         self._start_up = start_up
-        self._most = most
+        self._most = max(MOST_SECONDS, MOST_START_UPS * start_up.shard) if most is None else most
         self._error = error
         self._any = random.Random(0)
         self._left: dict[Group, list[Task]] = {}  # shortest first
@@ -130,6 +132,12 @@ class Queue:
         lost = list(tasks)
         few = math.isqrt(max(0, len(lost) - 1)) + 1  # the square root, rounded up
         self._add(replace(t, attempt=t.attempt + 1, together=few if t.attempt == 1 else 1) for t in lost)
+
+    def joined(self, slot: str, speed: float = 1.0) -> None:
+        """A slot that was not there before. Raises ValueError for a speed that is not above zero."""
+        if speed <= 0:
+            raise ValueError(f"{slot}: a speed above zero is needed, not {speed}")
+        self._slots[slot], self._until[slot] = speed, -math.inf
 
     def gone(self, slot: str) -> None:
         """A slot takes no more shards. Raises KeyError for one that is not known or has gone."""
@@ -220,7 +228,7 @@ def shards(
     slots: Mapping[str, float],
     start_up: StartUp,
     *,
-    most: float = MOST_SECONDS,
+    most: float | None = None,
     error: Error = SEEN_BEFORE,
 ) -> list[tuple[Task, ...]]:
     """All shards beforehand, longest first, as the slots would take them if every estimate were right: for a place that

@@ -122,6 +122,21 @@ def test_a_slot_that_is_gone_has_no_part_any_more() -> None:
         waiting.take("s1", 0.0)
 
 
+def test_a_slot_that_joins_has_its_part_from_then_on() -> None:
+    waiting = queue(tasks(*[1] * 90), 1, most=30.0)
+    assert len(waiting.take("s0", 0.0)) == 30
+    waiting.joined("new")
+    assert len(waiting.take("new", 30.0)) == 30
+    assert len(waiting.take("s0", 30.0)) == 30
+    with pytest.raises(ValueError, match="above zero"):
+        waiting.joined("other", 0.0)
+
+
+def test_where_starting_takes_long_a_loss_may_cost_more() -> None:
+    of = tasks(*[10] * 1000)
+    assert [len(Queue(of, {"a": 1.0}, StartUp(s, 0.0), error=EXACT).take("a", 0.0)) for s in (3.0, 20.0)] == [90, 200]
+
+
 def test_estimates_are_corrected_by_what_shards_took() -> None:
     waiting = queue(tasks(*[1] * 90, kernel="a") + tasks(*[1] * 90, kernel="b"), 2, most=10.0)
     first = waiting.take("s0", 0.0)
