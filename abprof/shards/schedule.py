@@ -11,9 +11,9 @@ have had to be right for. The rules:
   that the next one can even out. Where that would even out less than a start-up costs, it fills all of it.
 - **Packages stay together.** A shard is filled from its first cell's package; another one joins only where its start-up
   fits into what is still free.
-- **A loss is bounded.** No shard of several cells is longer than `most` seconds, by default 900 or 100 start-ups. What comes back from one that was lost goes
-  out in shards of the square root of its cells, and the next time alone: a cell that takes its whole shard down is found
-  with two further attempts, and takes no other cell with it.
+- **A loss is bounded.** No shard of several cells is longer than `most` seconds, by default 900 or 100 start-ups. What comes
+  back from one that was lost goes out in shards of the square root of its cells, and the next time alone: a cell that takes
+  its whole shard down is found with two further attempts, and takes no other cell with it.
 - **Estimates are corrected by what shards took**, package by package, as they end.
 """
 
