@@ -63,9 +63,13 @@ def _default(device: str) -> dict[str | tuple[str, ...], list[Any]]:
     return _preset(4096, [0.1, 0.5], [(64, 64)], 4, 4, 64, "fp32")
 
 
+def _smoke(device: str) -> dict[str | tuple[str, ...], list[Any]]:
+    return _preset(1024, [0.2], [(64, 64)], 4, 2, 64, "bf16" if device == "cuda" else "fp32")
+
+
 _RATIOS = [0.05, 0.1, 0.2, 0.5, 1.0]
 PRESETS = {
-    "smoke": _preset(1024, [0.2], [(64, 64)], 4, 2, 64, "fp32"),
+    "smoke": _smoke,
     "default": _default,
     "full": _preset(49152, _RATIOS, [(64, 64), (128, 128)], 64, 64, 128, "bf16"),
     "product": _preset(49152, _RATIOS, [(64, 64), (64, 128), (128, 64), (128, 128)], 64, 64, 128, "bf16"),

@@ -51,8 +51,12 @@ def _default(device: str) -> dict[str, list[Any]]:
     return _preset(2048, MASKS, 4, 4, 64, "fp32")
 
 
+def _smoke(device: str) -> dict[str, list[Any]]:
+    return _preset(512, ("full", "causal", "varlen_causal"), 4, 4, 64, "bf16" if device == "cuda" else "fp32")
+
+
 PRESETS = {
-    "smoke": _preset(512, ("full", "causal", "varlen_causal"), 4, 4, 64, "fp32"),
+    "smoke": _smoke,
     "default": _default,
     "full": _preset(8192, MASKS, 64, 64, 128, "bf16"),
     "product": _preset(8192, MASKS, 64, 64, 128, "bf16"),

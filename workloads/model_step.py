@@ -51,8 +51,12 @@ def _default(device: str) -> dict[str, list[Any]]:
     return _preset([4096], 2048, 16, 4, 128, "bf16") if device == "cuda" else _preset([512], 256, 4, 4, 64, "fp32")
 
 
+def _smoke(device: str) -> dict[str, list[Any]]:
+    return _preset([256], 128, 2, 1, 64, "bf16" if device == "cuda" else "fp32")
+
+
 PRESETS = {
-    "smoke": _preset([256], 128, 2, 1, 64, "fp32"),
+    "smoke": _smoke,
     "default": _default,
     "full": _preset([4096, 8192, 16384], 4096, 32, 8, 128, "bf16"),
     "product": _preset([4096, 8192, 16384], 4096, 32, 8, 128, "bf16"),

@@ -18,6 +18,13 @@ def test_smoke_has_6_to_10_cells(dense: ModuleType, block_sparse: ModuleType) ->
     assert 6 <= len(cases(dense, "smoke")) + len(cases(block_sparse, "smoke")) <= 10
 
 
+def test_smoke_is_of_a_type_that_the_devices_kernels_take() -> None:
+    """ffa has float32 on a CPU alone: on a GPU every smoke cell was `unsupported`."""
+    for name in ("dense", "block_sparse", "model_step"):
+        for device, dtype in (("cpu", "fp32"), ("cuda", "bf16")):
+            assert {one["dtype"] for one in cases(load(name), "smoke", device)} == {dtype}
+
+
 def test_smoke_calls_are_small(dense: ModuleType, block_sparse: ModuleType) -> None:
     """At some 70 GFLOP/s, two cores' worth, 10 ms at the most."""
     for module in (dense, block_sparse):
