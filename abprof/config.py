@@ -27,6 +27,9 @@ class Config(Record, frozen=True):
     set: tuple[str, ...] = ()
     cell: tuple[str, ...] = ()  # ids: exactly these, in the place of a preset's
     device: tuple[str, ...] = ()  # () means: a CUDA device where there is one, otherwise the CPU
+    devices: int | None = (
+        1  # that the run may be spread over, at most; None: all of a host's GPUs, or all that are named
+    )
     python: dict[str, str] = {}  # side id -> interpreter; "" for all sides
     threshold: float | None = None
     thresholds: tuple[tuple[str, float], ...] | None = (

@@ -53,6 +53,9 @@ def _evidence(run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof]
     metrics = sorted({block.metric for block in kept} - {""})
     if len(metrics) > 1:
         raise ValueError(f"{cell.id}: rounds judged by {' and by '.join(metrics)} cannot be put together")
+    devices = sorted({block.device for block in kept if block.metric})
+    if len(devices) > 1:
+        raise ValueError(f"{cell.id}: rounds of {' and of '.join(devices)} cannot be put together")
     read = tuple(digest(block) for block in kept)
     return Evidence(
         cell=cell,
@@ -118,8 +121,9 @@ def _state(
         return ArmState("unsupported", cell.skip)
     side = side_of(run, arm)
     tried = [(block.epoch, block.outcomes[arm]) for block in blocks if arm in block.outcomes]
+    devices = {block.device for block in blocks}
     for proof in proofs:
-        if not proof.ok and proof.side == side and proof.kernel == cell.kernel:
+        if not proof.ok and (proof.side, proof.kernel) == (side, cell.kernel) and proof.device in devices | {""}:
             reason = proof.reason or "code from outside its own tree was loaded"
             return ArmState("crash", reason, proof_broken=True)
     build = _failed_build(run.builds, "base" if side == "control" else side, cell.kernel)

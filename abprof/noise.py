@@ -29,7 +29,7 @@ class Kept(Record, frozen=True, kw_only=True):
 @contextlib.contextmanager
 def remembered(state: Path, device: str, warn: Callable[[str], None]) -> Iterator[Allocation]:
     """What earlier runs learnt, for this one; what this one learns is kept however the block ends."""
-    path = state / "noise" / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', device)}.json"
+    path = _path(state, device)
     before = _load(path, warn)
     allocation = Allocation(before)
     try:
@@ -39,6 +39,15 @@ def remembered(state: Path, device: str, warn: Callable[[str], None]) -> Iterato
         if learnt:
             older = {cell: scatter for cell, scatter in before.items() if cell not in learnt}
             _store(path, dict(list({**older, **learnt}.items())[-_MOST:]), warn)
+
+
+def earlier(state: Path, device: str, warn: Callable[[str], None]) -> dict[str, Scatter]:
+    """What earlier runs learnt: cell -> scatter. Read alone, so that no lease is needed."""
+    return _load(_path(state, device), warn)
+
+
+def _path(state: Path, device: str) -> Path:
+    return state / "noise" / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', device)}.json"
 
 
 def _load(path: Path, warn: Callable[[str], None]) -> dict[str, Scatter]:

@@ -29,7 +29,7 @@ class Place:
     config: Config
     file: File
     repository: repo.Repository | repo.Folder
-    device: Device
+    devices: tuple[Device, ...]  # that the run is spread over; most often one
     sides: tuple[Side, ...]
     notes: tuple[str, ...]
     waivers: tuple[Waiver, ...]
@@ -37,6 +37,11 @@ class Place:
     state: Path
     runs_dir: Path
     id: str
+
+    @property
+    def device(self) -> Device:
+        """The one that is measured on; of several the first, which is asked what workloads are and built on."""
+        return self.devices[0]
 
     @property
     def commits(self) -> repo.Repository:
@@ -65,25 +70,34 @@ class Place:
         return {name: self.file.package(name) for name in kernels}
 
 
-def look_around(config: Config, view: View) -> Place:
-    """Find the repository, the device and the folders; resolve the refs once. Raises AbprofError."""
+@dataclass(frozen=True)
+class Settled:
+    """What a part of a run takes from the run that it belongs to, in the place of asking again."""
+
+    sides: tuple[Side, ...]
+    file: File
+    id: str
+
+
+def look_around(config: Config, view: View, settled: Settled | None = None) -> Place:
+    """Find the repository, the devices and the folders; resolve the refs once. Raises AbprofError."""
     cache, state = paths.cache_dir(), paths.state_dir()
     for line in repo.tidy(cache):
         view.say(line)
     repository = _repository(config, cache)
-    file = _file(repository, config)
+    file = settled.file if settled else _file(repository, config)
     kernel_paths: tuple[str, ...] = tuple(entry.path for entry in file.kernels.values() if entry.path) or ("kernels",)
     if config.command:
         kernel_paths = ()  # what it runs, nobody knows
-    released = _released(config.under(file), cache, view)
-    sides, notes = repo.resolve(repository, config.specs, kernel_paths=kernel_paths, known=released)
-    if os.environ.get("CI") and isinstance(repository, repo.Repository) and sides[0].kind != "dist":
+    sides, notes = (settled.sides, ()) if settled else _sides(repository, config.under(file), kernel_paths, view)
+    if not settled and os.environ.get("CI") and isinstance(repository, repo.Repository) and sides[0].kind != "dist":
         file = _file_at(repository, sides[0])  # should base have moved since it was asked for its kernels' paths
     _known_sides(config, sides)
     if "ncu" in config.probe:
         contain.refuse_foreground(config.contain, "what --probe ncu looks at")
         tool.find(os.environ)  # after ten minutes of measuring is too late to learn that it is not there
-    device = devices.usable(config.device)
+    found, left_out = _devices(config)
+    device = found[0]
     if config.sustained == "always" and device.kind == "cpu":
         what = "the sustained mode times a GPU at its power limit"
         raise AbprofError(what, where="--sustained always", advice="leave it out")
@@ -99,20 +113,51 @@ def look_around(config: Config, view: View) -> Place:
     config = config.under(file)
     _timer_for(config, device.kind)
     cut = config.margin_cut(device.kind)
-    notes = (*notes, cut) if cut else notes
+    notes = (*notes, *left_out, *([cut] if cut else []))
     return Place(
         config,
         file,
         repository,
-        device,
+        found,
         sides,
         notes,
-        _waivers(repository, sides[0]),
+        () if settled else _waivers(repository, sides[0]),
         cache,
         state,
         runs_dir,
-        _run_id(sides),
+        settled.id if settled else _run_id(sides),
     )
+
+
+def _sides(
+    repository: repo.Repository | repo.Folder, config: Config, kernel_paths: Sequence[str], view: View
+) -> tuple[tuple[Side, ...], tuple[str, ...]]:
+    """The sides that the specs name, and notes on them. Raises AbprofError."""
+    released = _released(config, repository.cache, view)
+    return repo.resolve(repository, config.specs, kernel_paths=kernel_paths, known=released)
+
+
+def _devices(config: Config) -> tuple[tuple[Device, ...], tuple[str, ...]]:
+    """The devices of a run, and notes on others. Raises AbprofError for several where one is all that can be measured on."""
+    why = _one_device(config)
+    most = 1 if why else config.devices
+    if most is not None and len(config.device) > most:
+        given = f"--device was given {len(config.device)} times"
+        what = f"{given}, and {why or 'this measures on one device'}" if most == 1 else f"{given}, and --devices {most}"
+        raise AbprofError(what, where="--device", advice="name one of them" if most == 1 else "leave one out")
+    found, left_out = devices.several(config.device, most)
+    if len({device.kind for device in found}) > 1:
+        raise AbprofError("devices of two kinds are no one run's", where="--device", advice="name GPUs alone")
+    return found, left_out
+
+
+def _one_device(config: Config) -> str:
+    """Why this run is one device's; "" where it may be spread."""
+    reasons = {
+        "a command is run on one device": bool(config.command),
+        f"--probe {','.join(config.probe)} looks at one device": bool(config.probe),
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
 
 
 def _timer_for(config: Config, kind: str) -> None:

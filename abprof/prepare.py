@@ -49,6 +49,7 @@ class Again:
 
     run: Run
     cells: tuple[Cell, ...]
+    part: bool = False  # it goes on elsewhere at the same time: what is to be said of all of it was said there
 
 
 def make_plan(
@@ -105,10 +106,11 @@ def make_plan(
         wall=wall,
     )
     told = (*not_contained, *_lacking(trees, chains))
-    for line in (*place.notes, *told):
-        view.say(line)
-    for line in workloads_differ(place, trees, source):
-        view.warn(line)
+    if not (again and again.part):
+        for line in (*place.notes, *told):
+            view.say(line)
+        for line in workloads_differ(place, trees, source):
+            view.warn(line)
     for name in found.empty:
         view.warn(f"workload {name} has no cell in preset {config.preset}")
     setup = _setup(place, workers, wall)

@@ -15,6 +15,7 @@ from abprof.cleaning import BUILDS_IN_USE
 from abprof.config import Config
 from abprof.errors import AbprofError
 from abprof.ground import lay_ground
+from abprof.holding import alone, signals, worktrees
 from abprof.measure import Ground
 from abprof.model import Arm, Cell, Profile, Run
 from abprof.ncu import tool
@@ -25,7 +26,7 @@ from abprof.probes.after import subjects
 from abprof.record import Record
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
-from abprof.session import alone, begun, interruptible, signals, worktrees
+from abprof.session import begun, interruptible
 from abprof.view import View
 
 Rows = Sequence[tuple[Cell, Sequence[Arm]]]

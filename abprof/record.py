@@ -17,7 +17,7 @@ import msgspec
 from abprof import kernels, names, paths, runfolder, verdict
 from abprof.code.reader import Reader
 from abprof.errors import AbprofError
-from abprof.model import Block, Build, Kernel, Profile, Proof, Run, Sampled, Touched, Trace
+from abprof.model import Arm, Block, Build, Kernel, Loss, Machine, Profile, Proof, Run, Sampled, Touched, Trace
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
 from abprof.view import View
@@ -71,6 +71,22 @@ class Record:
         self.head = msgspec.structs.replace(self.head, builds=builds, **more)
         self.folder.write_run(self.head)
 
+    def placed(self, device: str, machine: Machine) -> None:
+        """A device that part of the run is measured on."""
+        self.head = msgspec.structs.replace(self.head, machines={**self.head.machines, device: machine})
+
+    def knows(self, arm: Arm) -> None:
+        """An arm that takes turns in some cell."""
+        if arm not in self.head.arms:
+            self.head = msgspec.structs.replace(self.head, arms=(*self.head.arms, arm))
+
+    def lost(self, losses: Sequence[Loss]) -> None:
+        """What these shards measured of these cells does not stand any more; on disk first."""
+        if losses:
+            self.head = msgspec.structs.replace(self.head, losses=(*self.head.losses, *losses))
+            self.folder.write_run(self.judged("running"))
+            self.blocks[:] = runfolder.standing(self.head, self.blocks)
+
     def wanted(self) -> set[str]:
         """Cells that need one more epoch."""
         todo = self.until(self.head, self.blocks[self.older :], self.proofs)
@@ -117,7 +133,8 @@ class Record:
         """Whether rounds.jsonl, of which reports are made again, holds what was measured."""
         with contextlib.suppress(AbprofError):
             ours = {cell.id for cell in self.head.cells}
-            if [block for block in runfolder.read_blocks(self.folder.path)[0] if block.cell in ours] != self.blocks:
+            found = [block for block in runfolder.read_blocks(self.folder.path)[0] if block.cell in ours]
+            if runfolder.standing(self.head, found) != self.blocks:
                 yield Touched(path=runfolder.ROUNDS, how="changed", moment="after abprof wrote it")
 
     def read_kernels(self, reader: Reader) -> None:
@@ -132,7 +149,7 @@ class Record:
         """A worker is asked before and after timing: the same answer twice is one record of two looks."""
         looks, others = item.looks, []
         for proof in self.proofs:
-            if (proof.epoch, proof.side, proof.kernel, proof.ok) == (item.epoch, item.side, item.kernel, item.ok):
+            if _of(proof) == _of(item):
                 looks += proof.looks
             else:
                 others.append(proof)
@@ -190,6 +207,10 @@ class Record:
         self.view.detach()
         report.write_all(self.folder.path, run, self.blocks)
         return run
+
+
+def _of(proof: Proof) -> tuple[object, ...]:
+    return proof.shard, proof.device, proof.epoch, proof.side, proof.kernel, proof.ok
 
 
 def _identity(kernel: Kernel) -> tuple[str, ...]:

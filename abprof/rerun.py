@@ -38,8 +38,8 @@ def as_set_up(config: Config, run: Run) -> Config:
     )
 
 
-def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View) -> Place:
-    """The place of an earlier run. Raises AbprofError when the code or the machine is another now."""
+def as_asked(run: Run, repo: str, budget: float) -> Config:
+    """What a run was asked to do, of its code and on its device."""
     asked = Config(
         specs=tuple(side.anew for side in run.sides),
         repo=repo,
@@ -47,22 +47,28 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View) -
         protocol=run.settings.protocol,
         sustained=run.settings.sustained,
         probe=run.settings.probes,
-        runs_dir=str(runs_dir),
         budget=budget,
         all=True,  # cells that were identical and not measured have a block already
         no_peers=not any(arm.peer for arm in run.arms),
     )
-    place = look_around(as_set_up(asked, run), view)
+    return as_set_up(asked, run)
+
+
+def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View) -> Place:
+    """The place of an earlier run. Raises AbprofError when the code or the machine is another now."""
+    asked = msgspec.structs.replace(as_asked(run, repo, budget), runs_dir=str(runs_dir))
+    if run.machines:
+        asked = msgspec.structs.replace(asked, device=tuple(run.machines), devices=None)
+    place = look_around(asked, view)
     for before, now in zip(run.sides, place.sides, strict=True):
         if before.tree != now.tree:
             raise AbprofError(
                 f"{before.spec} is not what it was in the run", where=f"side {before.id}", advice="start a new run"
             )
-    machine = place.device.machine()
-    if (machine.device, machine.uuid) != (run.machine.device, run.machine.uuid):
-        raise AbprofError(
-            f"the run was made on {run.machine.device}, this is {machine.device}", advice="start a new run"
-        )
+    for device in place.devices:
+        here, then = device.machine(), run.machines.get(device.lease, run.machine)
+        if (here.device, here.uuid) != (then.device, then.uuid):
+            raise AbprofError(f"the run was made on {then.device}, this is {here.device}", advice="start a new run")
     return dataclasses.replace(place, sides=run.sides, notes=(), id=run.id)
 
 

@@ -14,13 +14,13 @@ from abprof.cleaning import BUILDS_IN_USE
 from abprof.config import Config
 from abprof.crew import Post
 from abprof.errors import AbprofError
+from abprof.holding import signals, worktrees
 from abprof.lease import lease
 from abprof.memory.census import refuse_odd
 from abprof.model import Arm, Build, Cell, Workload
 from abprof.place import look_around
 from abprof.prepare import Plan, build_kernels, make_plan
 from abprof.repo import leases
-from abprof.session import signals, worktrees
 from abprof.view import View
 
 

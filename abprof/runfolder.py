@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -136,9 +136,16 @@ def read(path: Path) -> tuple[Run, list[Block], list[str]]:
     known = [block for block in blocks if block.cell in cells]
     if len(known) < len(blocks):
         dropped.append(f"{ROUNDS}: {len(blocks) - len(known)} blocks are of cells that {RUN} does not have, dropped")
+    known = standing(run, known)
     if run.observations and not known:
         dropped.append(f"{ROUNDS}: no round can be read, so the results are those that {RUN} holds")
     return run, known, notes + dropped
+
+
+def standing(run: Run, blocks: Sequence[Block]) -> list[Block]:
+    """The blocks without those of lost shards whose cells were measured again."""
+    lost = {(loss.shard, cell) for loss in run.losses for cell in loss.cells}
+    return [block for block in blocks if not block.shard or (block.shard, block.cell) not in lost]
 
 
 def _finite(data: bytes) -> tuple[bytes, list[str]]:

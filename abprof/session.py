@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import tempfile
-import types
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from abprof import conceal, dists, noise, proc, repo, rerun, runfolder, stats
+from abprof import noise, proc, rerun, runfolder, stats
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.code.reader import Reader
 from abprof.config import Config
 from abprof.errors import AbprofError
 from abprof.ground import lay_ground
-from abprof.lease import lease
-from abprof.measure import Ground, epochs
+from abprof.holding import alone, signals, worktrees
+from abprof.measure import Ground, Item, epochs
 from abprof.model import Block, Checkout, Run
 from abprof.place import Place, look_around
 from abprof.prepare import Again, Plan, broken_workloads, build_kernels, make_plan, watched
@@ -155,9 +152,8 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
         builds = build_kernels(place, plan, view)
         ground = lay_ground(place, plan, builds, record)
         record.note(watch.built(builds, "while kernels were built"))
-        budget = place.config.budget
-        with view.measuring(), noise.remembered(place.state, place.device.lease, view.warn) as known:
-            for item in epochs(ground, record.wanted, known, first=record.next_epoch, done=record.done, budget=budget):
+        with view.measuring():
+            for item in in_turns(place, ground, record):
                 record.add(item)
                 if isinstance(item, Block):
                     record.note(watch.look(f"in epoch {item.epoch}"))
@@ -174,6 +170,13 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
         record.note(watch.look("after the epochs"))  # the last of what runs code under test was just now
         chains = plan.shop.toolchain.values()
         record.read_kernels(Reader(place.cache / "code", [chain.get("prefix", "") for chain in chains]))
+
+
+def in_turns(place: Place, ground: Ground, record: Record) -> Iterator[Item]:
+    """Epochs on the run's own device, in this process."""
+    budget = place.config.budget
+    with noise.remembered(place.state, place.device.lease, record.view.warn) as known:
+        yield from epochs(ground, record.wanted, known, first=record.next_epoch, done=record.done, budget=budget)
 
 
 def measure_command(place: Place, bench: Bench, record: Record, view: View) -> None:
@@ -197,50 +200,6 @@ def begun(config: Config, view: View) -> Iterator[tuple[Place, RunFolder, tuple[
         alone(place, view, wait=not config.no_wait),
     ):
         yield place, folder, trees
-
-
-@contextlib.contextmanager
-def worktrees(place: Place, run_id: str, view: View) -> Iterator[tuple[Checkout, ...]]:
-    """A worktree of each side while the block runs; where those are that are kept is said, and stands in the log."""
-    keep, submodules = place.config.keep_worktrees, place.submodules
-    put = partial(dists.put, place.cache)
-    with repo.checkouts(place.repository, place.sides, run=run_id, submodules=submodules, keep=keep, put=put) as made:
-        for checkout in made if keep else ():
-            view.say(f"{checkout.side.id}'s worktree is kept: {checkout.path}")
-        if keep:
-            view.say("abprof clean --all removes kept worktrees")
-        yield made
-
-
-@contextlib.contextmanager
-def alone(place: Place, view: View, *, wait: bool) -> Iterator[None]:
-    """The device for this run alone while the block runs: other abprofs are waited for, anybody else is refused. From here on
-    code under test may run, so this process's secrets are out of its reach."""
-    conceal.withheld(place.file.environment.allow)
-    with lease(place.state, place.device.lease, wait=wait, label=place.label, say=view.say):
-        busy = place.device.busy()
-        if busy:
-            raise AbprofError(busy[0], where=place.device.lease, advice=busy[1])
-        yield
-
-
-@contextlib.contextmanager
-def signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a run as ^C does: what was begun is put away, and a run that measures writes its report.
-
-    A signal that is ignored stays ignored: `nohup abprof ...` outlives its terminal.
-    """
-
-    def stop(_number: int, _frame: types.FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    heard = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in heard}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

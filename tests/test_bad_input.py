@@ -121,7 +121,7 @@ def test_devices(lab: Lab) -> None:
     refused(
         lab, "main", "fast", device="tpu", says="--device: unknown device 'tpu' (cpu, cuda, cuda:N or a GPU's UUID)"
     )
-    refused(lab, "main", "fast", "--device", "cpu", says="--device was given 2 times")
+    refused(lab, "main", "fast", "--device", "cpu", says="--device cpu: a CPU is measured alone")
 
 
 def test_no_gpu(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from abprof.devices import cuda
 from abprof.devices.cpu import CpuDevice
 from abprof.devices.cuda import CudaDevice
 from abprof.errors import AbprofError
+from abprof.holding import alone
 from abprof.model import MachineState
-from abprof.session import alone
 from abprof.survey import survey
 from abprof.view import View
 from abprof.wire import Ready
@@ -216,7 +216,7 @@ def test_busy_is_asked_when_the_lease_is_held(
     nvml.pids, nvml.use = [stranger], 97
     assert device().refusal() is None
     file = SimpleNamespace(environment=SimpleNamespace(allow=()))
-    place: Any = SimpleNamespace(state=tmp_path, device=device(), label="this run", file=file)
+    place: Any = SimpleNamespace(state=tmp_path, devices=(device(),), label="this run", file=file)
     ran = []
     with (
         pytest.raises(AbprofError, match=r"GPU-aaaa: somebody else is using the GPU"),

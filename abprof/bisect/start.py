@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import keys, names, proc, repo, rerun, runfolder, session, stats
+from abprof import holding, keys, names, proc, repo, rerun, runfolder, session, stats
 from abprof.bisect import rule, state, work
 from abprof.bisect.lineage import History
 from abprof.bisect.state import Asked, State
@@ -39,8 +39,8 @@ def planned(config: Config, view: View) -> Iterator[tuple[State, Place, Path]]:
     """
     place = look_around(config, view)
     good, bad = _ends(place)
-    with session.signals(), proc.no_orphans(), tempfile.TemporaryDirectory() as logs:
-        with session.worktrees(place, f"{place.id}-bisect", view) as trees:
+    with holding.signals(), proc.no_orphans(), tempfile.TemporaryDirectory() as logs:
+        with holding.worktrees(place, f"{place.id}-bisect", view) as trees:
             if config.command:
                 head, epoch = _heard(place, trees, Path(logs), view)
             else:
@@ -52,7 +52,7 @@ def planned(config: Config, view: View) -> Iterator[tuple[State, Place, Path]]:
 
 def _heard(place: Place, trees: Sequence[Checkout], logs: Path, view: View) -> tuple[Run, float]:
     """What the command measures, by running it once at both ends, and how long an epoch of it takes."""
-    with session.alone(place, view, wait=not place.config.no_wait):
+    with holding.alone(place, view, wait=not place.config.no_wait):
         began = time.monotonic()
         head = ready(place, trees, logs, view).head
         return head, time.monotonic() - began

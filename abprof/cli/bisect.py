@@ -131,12 +131,12 @@ def _resume(ctx: typer.Context, options: Mapping[str, Any], view: View) -> int:
 
 
 def _go_on(begun: State, folder: Path, options: Mapping[str, Any], view: View) -> int:
-    from abprof import session
+    from abprof import holding
     from abprof.bisect import telling, work
     from abprof.report import bisect as pages
 
     try:
-        with session.signals():
+        with holding.signals():
             done = work.finish(begun, folder, view, lambda now: pages.write(folder, now))
     except KeyboardInterrupt:
         view.warn(f"interrupted; abprof bisect --resume {folder} goes on")

@@ -36,6 +36,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         set=tuple(options["set_"]),
         cell=tuple(options["cell"]),
         device=tuple(options["device"]),
+        devices=_devices(options.get("devices", "")),
         python=_pythons(options["python"]),
         threshold=_percent(options, "threshold"),
         margin=_percent(options, "margin"),
@@ -110,6 +111,15 @@ def _asked_peers(options: Mapping[str, Any]) -> tuple[str, ...]:
     if options["peer"] and not options["peers"]:
         raise AbprofError("--no-peers leaves all of them out", where="--peer", advice="give one of the two")
     return _names(options, "peer")
+
+
+def _devices(text: str) -> int | None:
+    """--devices: a number, or None for all; one where nothing was said."""
+    if text == "all":
+        return None
+    if text and not (text.isdecimal() and int(text)):
+        raise AbprofError(f"{text!r} is neither all nor a number of devices", where="--devices")
+    return int(text or 1)
 
 
 def _percent(options: Mapping[str, Any], name: str) -> float | None:

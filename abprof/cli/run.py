@@ -34,7 +34,18 @@ _BESIDE_RESUME = {
     "verbose": "--verbose",
 }
 
-_NOT_WATCHED = {"epochs", "precision", "probe", "protocol", "sustained", "fail_on", "all_", "json", "dry_run"}
+_NOT_WATCHED = {
+    "devices",
+    "epochs",
+    "precision",
+    "probe",
+    "protocol",
+    "sustained",
+    "fail_on",
+    "all_",
+    "json",
+    "dry_run",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -78,6 +89,7 @@ def run(
     peers: shared.Peers = True,
     peer: shared.Peer = [],  # noqa: B006
     device: shared.Device = [],  # noqa: B006
+    devices: shared.Devices = "",
     python: shared.Python = [],  # noqa: B006
     threshold: shared.Threshold = "",
     margin: shared.Margin = "",
@@ -139,7 +151,8 @@ def _run(ctx: typer.Context, options: Mapping[str, Any]) -> int:
     command = program(ctx)
     if command is not None:
         refuse_beside(ctx, command, "abprof BASE TARGET -- python bench.py")
-    config = config_from({**options, "command": command or ()}, sys.argv[1:])
+    spread = {"devices": options["devices"] or ("" if options["watch"] else "all")}
+    config = config_from({**options, "command": command or (), **spread}, sys.argv[1:])
     view = View(quiet=options["quiet"], verbose=options["verbose"])
     if options["watch"]:
         return _watch(ctx, config, view)

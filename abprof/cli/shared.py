@@ -86,6 +86,12 @@ Timeout = Annotated[str, typer.Option(metavar="TIME", help="One answer of a work
 
 Repo = Annotated[str, typer.Option(help="The git repository.", rich_help_panel=PLACE)]
 Device = Annotated[Many, typer.Option(help="cpu, cuda, cuda:N or a GPU's UUID.", rich_help_panel=PLACE)]
+Devices = Annotated[
+    str,
+    typer.Option(
+        metavar="all|N", help="Spread over all of the host's GPUs (default), or at most N.", rich_help_panel=PLACE
+    ),
+]
 Python = Annotated[Many, typer.Option(metavar="[SIDE=]PATH", help="The workers' interpreter.", rich_help_panel=PLACE)]
 Env = Annotated[str, typer.Option(metavar="user|clean", help="The workers' environment.", rich_help_panel=PLACE)]
 Autotune = Annotated[

@@ -45,27 +45,36 @@ def find(name: str | None) -> CudaDevice | None:
     """
     if Path("/dev/kfd").exists() and not Path("/proc/driver/nvidia").exists() and name is not None:
         raise AbprofError("ROCm is not supported yet", where="--device", advice="--device cpu")
+    gpus = every()
+    if not gpus:
+        return None
+    if name and not name.isdigit():
+        wanted = [gpu for gpu in gpus if gpu.lease.startswith(name)]
+    elif name:
+        wanted = gpus[int(name) : int(name) + 1]
+    else:
+        wanted = gpus[:1]
+    if not wanted:
+        there = ", ".join(gpu.lease for gpu in gpus)
+        raise AbprofError(f"no GPU {name}", where="--device", advice=f"there are {there}")
+    return wanted[0]
+
+
+def every() -> list[CudaDevice]:
+    """The GPUs that may be used, in CUDA's order; [] where there is none. Respects CUDA_VISIBLE_DEVICES.
+
+    Raises AbprofError for a MIG slice.
+    """
     try:
         import pynvml
 
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
     except Exception:  # noqa: BLE001 - no library, no driver, no permission: to abprof there is no GPU
-        return None
+        return []
     handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
     uuids = [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-    visible = _visible(uuids)
-    if not visible:
-        return None
-    if name and not name.isdigit():
-        wanted = [u for u in visible if u.startswith(name)]
-    elif name:
-        wanted = visible[int(name) : int(name) + 1]
-    else:
-        wanted = visible[:1]
-    if not wanted:
-        raise AbprofError(f"no GPU {name}", where="--device", advice=f"there are {', '.join(visible)}")
-    return CudaDevice(pynvml, handles[uuids.index(wanted[0])], wanted[0])
+    return [CudaDevice(pynvml, handles[uuids.index(uuid)], uuid) for uuid in _visible(uuids)]
 
 
 def _visible(uuids: list[str]) -> list[str]:

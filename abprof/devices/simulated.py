@@ -1,4 +1,4 @@
-"""The device of a simulated worker: no machine state, nothing to refuse."""
+"""The device of a simulated worker: no machine state, nothing to refuse. There may be several, of several models."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ class SimulatedDevice:
     """See abprof.protocols.Device."""
 
     kind: Literal["simulated"] = "simulated"
-    lease = "simulated"
-    worker = "simulated"
+
+    def __init__(self, name: str = "simulated") -> None:
+        """`name`: simulated, simulated:N or simulated:N:MODEL."""
+        self.lease = self.worker = name
+        self._model = name.partition(":")[2].partition(":")[2]
 
     def machine(self) -> Machine:
-        return Machine(host="simulated", device="simulated", kind="simulated")
+        uuid = self.lease if self.lease != "simulated" else ""
+        return Machine(host="simulated", device=self._model or "simulated", kind="simulated", uuid=uuid)
 
     def refusal(self) -> tuple[str, str] | None:
         return None

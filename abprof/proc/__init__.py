@@ -10,19 +10,23 @@ from __future__ import annotations
 from abprof.proc.faults import WorkerDied, WorkerFault, WorkerHung
 from abprof.proc.log import LOG_LIMIT, Log
 from abprof.proc.printing import printing
-from abprof.proc.strays import MARK, no_orphans
+from abprof.proc.program import Program
+from abprof.proc.strays import MARK, dies_with, no_orphans
 from abprof.proc.tools import Watching, foreground, logged, output, tried
-from abprof.proc.worker import Worker, to_start
+from abprof.proc.worker import ALIVE_EVERY, Worker, to_start
 
 __all__ = [
+    "ALIVE_EVERY",
     "LOG_LIMIT",
     "MARK",
     "Log",
+    "Program",
     "Watching",
     "Worker",
     "WorkerDied",
     "WorkerFault",
     "WorkerHung",
+    "dies_with",
     "foreground",
     "logged",
     "no_orphans",

@@ -1,8 +1,8 @@
 """What travels: a shard, and the news of it. Both are contracts (docs/schemas/shard.schema.json, news.schema.json).
 
-A shard is a list of whole cells, with all arms, turns and epochs under one lease of one device. A program of its own measures
-it, `python -m abprof.shards SHARD.json`, wherever that runs, and prints one sealed line for each piece of news (abprof/sealed.py).
-Nothing else may print there. The parent is the only writer of the run's folder.
+A shard is a list of whole cells, with all arms, turns and epochs under one lease of one device. A program of its own
+measures it, `python -m abprof.shards SHARD.json`, wherever that runs, and prints a sealed line for each piece of news
+(abprof/sealed.py). Nothing else may print there. The parent is the only writer of the run's folder.
 """
 
 from __future__ import annotations

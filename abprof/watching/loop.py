@@ -17,6 +17,7 @@ from abprof.cleaning import BUILDS_IN_USE
 from abprof.config import Config
 from abprof.errors import AbprofError
 from abprof.ground import lay_ground
+from abprof.holding import alone, signals, worktrees
 from abprof.measure import epochs
 from abprof.model import Checkout, Run
 from abprof.place import Place, look_around
@@ -24,7 +25,6 @@ from abprof.prepare import Plan, build_kernels, make_plan
 from abprof.record import Record
 from abprof.relay import Relay
 from abprof.repo import leases
-from abprof.session import alone, signals, worktrees
 from abprof.view import View
 from abprof.watching.saves import Saves
 from abprof.watching.warm import Warm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -59,9 +60,9 @@ def test_news_are_read_as_they_were_told(one: News) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda l: l[:-9] + b"\n", lambda l: l.replace(b"done", b"gone"), lambda l: b"hello\n"]
+    "spoil", [lambda line: line[:-9] + b"\n", lambda line: line.replace(b"done", b"gone"), lambda line: b"hello\n"]
 )
-def test_torn_news_are_told(spoil) -> None:
+def test_torn_news_are_told(spoil: Callable[[bytes], bytes]) -> None:
     with pytest.raises(ValueError, match="checksum"):
         read_news(spoil(sealed.line(Ended(why="done", lines=0))))
 

@@ -120,7 +120,8 @@ class Lab:
         )
 
     def _placed(self, args: Sequence[str]) -> list[str]:
-        places = ["--device", "simulated", "--runs-dir", str(self.runs)] if "--resume" not in args else []
+        device = [] if "--device" in args else ["--device", "simulated"]
+        places = [*device, "--runs-dir", str(self.runs)] if "--resume" not in args else []
         return [*args, "--repo", str(self.repo.path), *places]
 
     def abprof(self, *args: str, seconds: float = TIMEOUT) -> Result:

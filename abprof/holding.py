@@ -1,0 +1,69 @@
+"""What a run holds while it lasts, and gives back however it ends: its sides' worktrees, its devices, what signals mean."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import types
+from collections.abc import Iterator
+from functools import partial
+
+from abprof import conceal, dists, repo
+from abprof.errors import AbprofError
+from abprof.lease import lease
+from abprof.model import Checkout
+from abprof.place import Place
+from abprof.protocols import Device
+from abprof.view import View
+
+
+@contextlib.contextmanager
+def worktrees(place: Place, run_id: str, view: View) -> Iterator[tuple[Checkout, ...]]:
+    """A worktree of each side while the block runs; where those are that are kept is said, and stands in the log."""
+    keep, submodules = place.config.keep_worktrees, place.submodules
+    put = partial(dists.put, place.cache)
+    with repo.checkouts(place.repository, place.sides, run=run_id, submodules=submodules, keep=keep, put=put) as made:
+        for checkout in made if keep else ():
+            view.say(f"{checkout.side.id}'s worktree is kept: {checkout.path}")
+        if keep:
+            view.say("abprof clean --all removes kept worktrees")
+        yield made
+
+
+@contextlib.contextmanager
+def alone(place: Place, view: View, *, wait: bool) -> Iterator[None]:
+    """The devices for this run alone while the block runs: other abprofs are waited for, anybody else is refused. From here on
+    code under test may run, so this process's secrets are out of its reach."""
+    conceal.withheld(place.file.environment.allow)
+    with contextlib.ExitStack() as held:
+        for device in sorted(place.devices, key=lambda device: device.lease):  # in one order: nobody waits in a circle
+            held.enter_context(lease(place.state, device.lease, wait=wait, label=place.label, say=view.say))
+        for device in place.devices:
+            not_busy(device)
+        yield
+
+
+def not_busy(device: Device) -> None:
+    """Raises AbprofError where somebody who is no abprof uses the device."""
+    busy = device.busy()
+    if busy:
+        raise AbprofError(busy[0], where=device.lease, advice=busy[1])
+
+
+@contextlib.contextmanager
+def signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a run as ^C does: what was begun is put away, and a run that measures writes its report.
+
+    A signal that is ignored stays ignored: `nohup abprof ...` outlives its terminal.
+    """
+
+    def stop(_number: int, _frame: types.FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    heard = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,84 @@
+"""A child that tells news on its standard output, a line each, while others are listened to as well."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from abprof.proc.faults import WorkerDied
+from abprof.proc.strays import MARK, end_tree, new_mark
+
+_CHUNK = 1 << 20
+
+
+class Program:
+    """Started at once, in a session of its own. Nothing of it outlives `end`."""
+
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
+        """What it says on standard error goes to `log`. Raises WorkerDied when it cannot be started."""
+        self._mark = new_mark()
+        self._buffer = b""
+        self._open = True
+        try:
+            with log.open("ab") as errors:
+                self._child = subprocess.Popen(
+                    list(argv),
+                    env={**env, MARK: self._mark},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise WorkerDied(f"{argv[0]} could not be started: {error.strerror}") from error
+        assert self._child.stdout
+        os.set_blocking(self._child.stdout.fileno(), False)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._child.pid
+
+    def fileno(self) -> int:
+        """Of its standard output, to wait for."""
+        assert self._child.stdout
+        return self._child.stdout.fileno()
+
+    def lines(self) -> list[bytes]:
+        """Whole lines that have come since, without waiting. What is torn at the end is dropped."""
+        while self._open:
+            try:
+                chunk = os.read(self.fileno(), _CHUNK)
+            except BlockingIOError:
+                break
+            self._open = bool(chunk)
+            self._buffer += chunk
+        *whole, self._buffer = self._buffer.split(b"\n")
+        return whole
+
+    @property
+    def gone(self) -> str | None:
+        """How it ended, once it did; None while it lives. A process that it left holds its output open, so that says nothing."""
+        code = self._child.poll()
+        if code is None:
+            return None
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"signal {-code}"
+        return f"ended with exit code {code}"
+
+    def ask_to_end(self) -> None:
+        """SIGTERM: it puts away what it has begun."""
+        with contextlib.suppress(ProcessLookupError):
+            self._child.terminate()
+
+    def end(self, grace: float = 0.0) -> None:
+        """Wait so long for its end, then kill it with all that it started. Safe to call twice."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(timeout=grace)
+        end_tree(self._child, self._mark)
+        if self._child.stdout and not self._child.stdout.closed:
+            self._child.stdout.close()
