@@ -27,6 +27,8 @@ from abprof.reported import epochs as reported
 from abprof.reported.bench import Bench, ready
 from abprof.runfolder import RunFolder
 from abprof.sequential import one_after_the_other
+from abprof.shards.conduct import conduct
+from abprof.shards.pool import Pool
 from abprof.sustained import chosen, sustained
 from abprof.view import View
 
@@ -152,10 +154,11 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
         builds = build_kernels(place, plan, view)
         ground = lay_ground(place, plan, builds, record)
         record.note(watch.built(builds, "while kernels were built"))
+        spread = len(place.devices) > 1
         with view.measuring():
-            for item in in_turns(place, ground, record):
+            for item in spread_out(place, ground, record) if spread else in_turns(place, ground, record):
                 record.add(item)
-                if isinstance(item, Block):
+                if isinstance(item, Block) and not spread:
                     record.note(watch.look(f"in epoch {item.epoch}"))
         cells = chosen(ground, record.power_bound(), view.say)
         for block in sustained(ground, cells, record.blocks, record.next_epoch):
@@ -177,6 +180,12 @@ def in_turns(place: Place, ground: Ground, record: Record) -> Iterator[Item]:
     budget = place.config.budget
     with noise.remembered(place.state, place.device.lease, record.view.warn) as known:
         yield from epochs(ground, record.wanted, known, first=record.next_epoch, done=record.done, budget=budget)
+
+
+def spread_out(place: Place, ground: Ground, record: Record) -> Iterator[Item]:
+    """The same, spread over the run's devices: each measures shards of whole cells, in programs of their own."""
+    with Pool(place.devices, place.repository.path, record.folder.logs) as pool:
+        yield from conduct(ground, record, pool, place)
 
 
 def measure_command(place: Place, bench: Bench, record: Record, view: View) -> None:

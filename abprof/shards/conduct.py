@@ -1,0 +1,212 @@
+"""The parent's part: shards go out to free slots, news comes in and is recorded, what is lost is run again elsewhere.
+
+What a shard decided is its own plan. Verdicts come of all cells together (abprof/verdict.py), and a cell that they leave open,
+with time left on its device, goes there again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from abprof import noise, rerun
+from abprof.errors import AbprofError
+from abprof.measure import Ground, Item, unmeasured
+from abprof.model import Block, Loss, Outcome
+from abprof.place import Place
+from abprof.protocols import Executor, Lost
+from abprof.record import Record
+from abprof.shards.expected import start_up, tasks
+from abprof.shards.messages import Began, Ended, Loaded, Measured, Noticed, Proved, Said, Shard, read_news
+from abprof.shards.packing import Packer, to_the_next_look
+from abprof.shards.schedule import Task
+from abprof.shards.waiting import Waiting
+
+MOST_ATTEMPTS = 3  # shards that a cell may be in, when they are lost
+_BEFORE_THE_FIRST_TURN = {"cuda": 20.0, "cpu": 15.0, "simulated": 2.0}  # seconds: the program, torch, its survey
+_LISTEN = 1.0  # seconds that news is waited for at once
+_LOSSES_IN_A_ROW = 2  # after so many a slot is given no more, while there is another
+
+
+@dataclass
+class Live:
+    """A shard that was submitted."""
+
+    shard: Shard
+    slot: str
+    tasks: Sequence[Task]
+    began: Began | None = None
+    ended: Ended | None = None
+    lines: int = 0
+    torn: str = ""  # why its news cannot be read
+
+
+def conduct(ground: Ground, record: Record, executor: Executor, place: Place) -> Iterator[Item]:
+    """Blocks, proofs and kernels as they come, until every cell is decided or the budget of every slot is spent.
+
+    Machines, losses and files that changed go into the record at once. Raises AbprofError where no shard could even begin.
+    """
+    work = _Work(ground, record, executor, place)
+    while work.hand_out():
+        for number, said in executor.news(_LISTEN):
+            yield from work.hear(number, said)
+
+
+class _Work:
+    """What was handed out, and what of it came back."""
+
+    def __init__(self, ground: Ground, record: Record, executor: Executor, place: Place) -> None:
+        self._ground, self._record, self._executor = ground, record, executor
+        self._packer = Packer(place, ground, record)
+        self._live: dict[int, Live] = {}
+        self._left = dict.fromkeys(executor.slots(), place.config.budget)  # seconds of measuring
+        self._losses = dict.fromkeys(self._left, 0)  # in a row
+        self._ever_began = False
+        self._least: dict[str, int] = {}  # cell -> epochs that its next shard gives it
+        known = noise.earlier(place.state, place.device.lease, record.view.warn)
+        every, error = tasks(ground.run, ground.arms, known)
+        self._tasks = {task.cell: task for task in every}
+        todo = record.wanted() & ground.arms.keys()
+        homes = {cell: home for cell, home in self._homes().items() if cell in todo}
+        fresh = [self._tasks[cell] for cell in todo - homes.keys()]
+        first_turn = start_up(ground.device.kind, _BEFORE_THE_FIRST_TURN[ground.device.kind])
+        self._waiting = Waiting(fresh, tuple(self._left), first_turn, error)
+        for cell, home in homes.items():
+            self._waiting.go_on(home, [self._tasks[cell]])
+
+    def hand_out(self) -> bool:
+        """Give every free slot a shard. False when nothing is out and nothing is left to do."""
+        for slot in self._free():
+            taken = self._waiting.take(slot, time.monotonic()) or self._again(slot)
+            if taken:
+                self._tasks |= {task.cell: task for task in taken}  # with their attempts
+                budget = self._left[slot] * self._waiting.share(taken, slot)
+                shard = self._packer.shard(taken, slot, budget, self._least)
+                self._live[shard.number] = Live(shard, slot, taken)
+                self._executor.submit(shard, slot)
+        return bool(self._live)
+
+    def _free(self) -> list[str]:
+        busy = {live.slot for live in self._live.values()}
+        return [slot for slot in self._waiting.slots if slot not in busy]
+
+    def _homes(self) -> dict[str, str]:
+        """Cell -> the slot whose device its blocks are of."""
+        return {block.cell: block.device for block in self._record.blocks if block.device in self._left}
+
+    def _again(self, slot: str) -> tuple[Task, ...]:
+        """Cells that all verdicts together leave open, which this slot has measured and has time for."""
+        if not self._executor.lasting:
+            return ()
+        mine = {cell for cell, home in self._homes().items() if home == slot}
+        out = {cell.id for live in self._live.values() for cell in live.shard.run.cells}
+        wanted = (self._record.wanted() & self._ground.arms.keys() & mine) - out
+        counts = rerun.epochs(self._record.head, self._record.blocks[self._record.older :])
+        least = {cell: to_the_next_look(counts[cell]) for cell in wanted}
+        cost = sum(least[cell] * seconds / max(1, epochs) for cell, (epochs, seconds) in self._spent(wanted).items())
+        if not wanted or cost > self._left[slot]:
+            return ()
+        self._least |= least
+        return tuple(self._tasks[cell] for cell in sorted(wanted))
+
+    def _spent(self, cells: set[str]) -> dict[str, tuple[int, float]]:
+        found = dict.fromkeys(cells, (0, 0.0))
+        for block in self._record.blocks[self._record.older :]:
+            if block.cell in found and block.metric:
+                found[block.cell] = (found[block.cell][0] + 1, found[block.cell][1] + block.seconds)
+        return found
+
+    # ------------------------------------------------------------ what comes
+
+    def hear(self, number: int, said: bytes | Lost) -> Iterator[Item]:
+        """One line of a shard's, or its end."""
+        live = self._live.get(number)
+        if live is None:
+            return
+        if isinstance(said, Lost):
+            del self._live[number]
+            yield from self._ended(live, said)
+            return
+        try:
+            news = read_news(said)
+        except ValueError as error:
+            live.torn = live.torn or str(error)
+            return
+        if isinstance(news, Ended):
+            live.ended = news
+            return
+        live.lines += 1
+        if isinstance(news, Measured):
+            yield _own(news.block, number)
+        elif isinstance(news, Proved):
+            yield news.proof
+        elif isinstance(news, Loaded):
+            yield news.kernel
+        elif isinstance(news, Noticed):
+            self._record.note([news.touched])
+        elif isinstance(news, Said):
+            (self._record.view.warn if news.warning else self._record.view.say)(f"[{live.slot}] {news.line}")
+        else:
+            live.began, self._ever_began = news, True
+            machine = msgspec.structs.replace(news.machine, ceilings=news.ceilings)
+            self._record.placed(news.device, machine)
+
+    def _ended(self, live: Live, lost: Lost) -> Iterator[Item]:
+        """The program of a shard is gone: in an orderly way, or the shard is lost."""
+        ended = live.ended
+        if ended and ended.why == "done" and ended.lines == live.lines and not live.torn:
+            self._left[live.slot] -= ended.seconds
+            self._losses[live.slot] = 0
+            self._waiting.took(live.tasks, ended.seconds)
+            return
+        why = live.torn or (ended.reason or ended.why if ended and ended.why != "done" else lost.reason)
+        if ended and ended.why == "done":
+            why = live.torn or f"{ended.lines - live.lines} lines of its news are missing"
+        yield from self._lost(live, why)
+
+    def _lost(self, live: Live, why: str) -> Iterator[Item]:
+        open_ = self._record.wanted() & {cell.id for cell in live.shard.run.cells}
+        self._record.view.warn(
+            f"shard {live.shard.number} on {live.slot} was lost ({why}); cells to run again: {len(open_)}"
+        )
+        again = [task for task in live.tasks if task.cell in open_]
+        self._void(live.slot, open_, why)
+        given_up = [task for task in again if task.attempt >= MOST_ATTEMPTS]
+        if given_up and not self._ever_began:
+            raise AbprofError(why, where=live.slot, advice="no shard could be measured")
+        for task in given_up:
+            yield self._outcome(task, why)
+        if kept := [task for task in again if task.attempt < MOST_ATTEMPTS]:
+            self._waiting.back(live.slot, kept)
+        self._losses[live.slot] += 1
+        if self._losses[live.slot] >= _LOSSES_IN_A_ROW and len(self._waiting.slots) > 1:
+            self._record.view.warn(f"{live.slot} lost {self._losses[live.slot]} shards in a row, and is given no more")
+            self._waiting.gone(live.slot)
+
+    def _void(self, slot: str, cells: set[str], why: str) -> None:
+        """What stands of these cells does so no more: they are run again whole."""
+        by_shard: dict[int, set[str]] = {}
+        for block in self._record.blocks[self._record.older :]:
+            if block.cell in cells and block.shard:
+                by_shard.setdefault(block.shard, set()).add(block.cell)
+        self._record.lost([Loss(shard=n, device=slot, cells=tuple(sorted(c)), reason=why) for n, c in by_shard.items()])
+        for cell in cells:
+            self._least.pop(cell, None)
+
+    def _outcome(self, task: Task, why: str) -> Block:
+        cell = next(cell for cell in self._ground.run.cells if cell.id == task.cell)
+        arms = self._ground.arms[task.cell]
+        reason = f"each of {MOST_ATTEMPTS} shards with it was lost; the last: {why}"
+        return unmeasured(cell, arms, {arm.id: Outcome(status="crash", reason=reason) for arm in arms})
+
+
+def _own(block: Block, number: int) -> Block:
+    """Its outcomes name logs by where they lie in the run's folder."""
+    outcomes: Mapping[str, Outcome] = {
+        arm: msgspec.structs.replace(outcome, log=f"shard-{number}/{outcome.log}") if outcome.log else outcome
+        for arm, outcome in block.outcomes.items()
+    }
+    return msgspec.structs.replace(block, outcomes=dict(outcomes))

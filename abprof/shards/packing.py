@@ -1,0 +1,104 @@
+"""A shard, made of the run as it stands: its cells, who takes turns in them, and what is known of them already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from abprof import plan, stats, survey
+from abprof.measure import Ground
+from abprof.model import Arm, Cell, Run
+from abprof.place import Place
+from abprof.record import Record
+from abprof.shards.messages import Shard
+from abprof.shards.schedule import Task
+
+_CONTROLS = 2  # cells of each device that get a control, at least
+
+
+class Packer:
+    """Numbers the run's shards, and sees to it that every device has controls."""
+
+    def __init__(self, place: Place, ground: Ground, record: Record) -> None:
+        self._place, self._ground, self._record = place, ground, record
+        self._arms = dict(ground.arms)
+        self._controlled: dict[str, set[str]] = {}  # slot -> its cells with a control
+        self._judge = Path(next(iter(ground.shop.workloads.values()))).parent
+        self._number = max((block.shard for block in record.blocks), default=0)
+        self._number = max(self._number, *(loss.shard for loss in record.head.losses), 0)
+
+    def shard(self, tasks: Sequence[Task], slot: str, budget: float, least: Mapping[str, int]) -> Shard:
+        """The next one, for this slot."""
+        self._number += 1
+        ids = [task.cell for task in tasks]
+        cells = tuple(cell for cell in self._ground.run.cells if cell.id in set(ids))
+        self._control(cells, slot)
+        known = [block for block in self._record.blocks if block.cell in set(ids)]
+        mine = [block for block in self._record.blocks[self._record.older :] if block.cell in set(ids)]
+        return Shard(
+            number=self._number,
+            attempt=max(task.attempt for task in tasks),
+            run=self._head(cells, slot),
+            file=self._place.file,
+            arms={id: self._arms[id] for id in ids},
+            identical=tuple(id for id in ids if id in self._ground.identical),
+            blocks=tuple(mine),
+            first=1 + max((block.epoch for block in known), default=0),
+            least={id: least[id] for id in ids if id in least},
+            budget=budget,
+            repository=str(self._place.repository.path),
+            logs=str(self._record.folder.logs),
+        )
+
+    def _head(self, cells: tuple[Cell, ...], slot: str) -> Run:
+        """The run without results, of these cells, with the judge where it was copied to."""
+        head = self._record.head
+        machine = head.machines.get(slot)
+        return msgspec.structs.replace(
+            head,
+            status="running",
+            cells=cells,
+            ceilings=machine.ceilings if machine else None,
+            workloads_from=f"{self._judge} sha256:{survey.content(self._judge)}",
+            machines={},
+            losses=(),
+            notes=(),
+            touched=(),
+            header=None,
+            observations=(),
+            comparisons=(),
+            within=(),
+            controls=(),
+            proofs=(),
+            kernels=(),
+            traces=(),
+            profiles=(),
+            sampled=(),
+            warnings=(),
+        )
+
+    def _control(self, cells: Sequence[Cell], slot: str) -> None:
+        """Give some of a device's cells a control where the run has controls and it has too few."""
+        mine = self._controlled.setdefault(slot, set())
+        mine |= {cell.id for cell in cells if _controlled(self._arms[cell.id])}
+        if not any(arm.side == "control" for arm in self._record.head.arms):
+            return
+        free = [cell for cell in cells if cell.id not in mine]
+        chosen = plan.controls(free, set(self._ground.identical), at_least=_CONTROLS - len(mine))
+        for id in chosen:
+            variant = next(arm.variant for arm in self._arms[id] if not arm.peer)
+            arm = Arm(id=f"control:{variant}" if variant else "control", side="control", variant=variant)
+            self._arms[id] = (*self._arms[id], arm)
+            self._record.knows(arm)
+        mine |= chosen
+
+
+def _controlled(arms: Sequence[Arm]) -> bool:
+    return any(arm.side == "control" for arm in arms)
+
+
+def to_the_next_look(epochs: int) -> int:
+    """How many more epochs bring a cell with so many to its next planned look; 0 where it has come to the last."""
+    return next((look - epochs for look in stats.LOOKS if look > epochs), 0)

@@ -1,0 +1,87 @@
+"""The local pool: a slot for each device of this host that the run holds, and on each one shard's program at a time."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from abprof import proc, sealed
+from abprof.proc import Program, WorkerDied
+from abprof.protocols import Device, Lost
+from abprof.shards.messages import Shard
+
+_ORDERLY = 15.0  # seconds that programs have to put away what they have begun
+
+
+class Pool:
+    """See abprof.protocols.Executor. The run's own process holds the devices' leases."""
+
+    lasting = True
+
+    def __init__(self, devices: Sequence[Device], repository: Path, logs: Path) -> None:
+        self._devices = [device.lease for device in devices]
+        self._repository, self._logs = repository, logs
+        self._programs: dict[int, Program] = {}
+        self._stillborn: dict[int, str] = {}  # shard -> why its program could not be started
+
+    def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory(prefix="abprof-shards-")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+        self._folder.cleanup()
+
+    def slots(self) -> Sequence[str]:
+        return self._devices
+
+    def submit(self, shard: Shard, slot: str) -> None:
+        logs = self._logs / f"shard-{shard.number}"
+        logs.mkdir(parents=True, exist_ok=True)
+        placed = msgspec.structs.replace(
+            shard, device=slot, held=True, repository=str(self._repository), logs=str(logs)
+        )
+        file = Path(self._folder.name) / f"{shard.number}.json"
+        file.write_bytes(sealed.dump(placed))
+        safe = ["-P"] if sys.flags.safe_path else []
+        argv = [sys.executable, *safe, "-m", "abprof.shards", str(file), "--with", str(os.getpid())]
+        try:
+            self._programs[shard.number] = Program(argv, env=os.environ, log=logs / "program.log")
+        except WorkerDied as died:
+            self._stillborn[shard.number] = died.reason
+
+    def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
+        while self._stillborn:
+            number, reason = self._stillborn.popitem()
+            yield number, Lost(reason)
+        with selectors.DefaultSelector() as waiting:
+            for program in self._programs.values():
+                waiting.register(program, selectors.EVENT_READ)
+            waiting.select(min(timeout, proc.ALIVE_EVERY))
+        for number, program in list(self._programs.items()):
+            gone = program.gone
+            for line in program.lines():
+                yield number, line
+            if gone is not None:
+                del self._programs[number]
+                program.end()
+                yield number, Lost(gone)
+
+    def cancel(self) -> None:
+        for program in self._programs.values():
+            program.ask_to_end()
+        end = time.monotonic() + _ORDERLY
+        for program in self._programs.values():
+            program.end(max(0.0, end - time.monotonic()))
+        self._programs.clear()

@@ -1,0 +1,159 @@
+"""A shard, measured: the same way as a run in one process, on a device of its own, with its news told and nothing written."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from abprof import noise, proc, rerun, verdict
+from abprof.abprof_toml import File
+from abprof.cleaning import BUILDS_IN_USE
+from abprof.holding import alone, not_busy, worktrees
+from abprof.measure import Ground, Item, epochs
+from abprof.model import Block, Build, Kernel, Proof, Run
+from abprof.place import Place, Settled, look_around
+from abprof.prepare import Again, Plan, build_kernels, make_plan, watched
+from abprof.repo import leases
+from abprof.shards.messages import Began, Ended, Loaded, Measured, News, Noticed, Proved, Said, Shard
+from abprof.view import View
+
+Tell = Callable[[News], None]
+
+
+class Telling(View):
+    """What a person would see is told, and shown where the run is."""
+
+    def __init__(self, tell: Tell) -> None:
+        super().__init__(quiet=True)
+        self._tell = tell
+
+    def say(self, line: str, style: str = "") -> None:
+        del style
+        self._tell(Said(line=line))
+
+    def warn(self, line: str) -> None:
+        self._tell(Said(line=line, warning=True))
+
+    def build_line(self, job: str, line: str) -> None:
+        """Kept in the build's log alone."""
+
+
+class Part:
+    """What is known of the shard's cells, and which of them need one more epoch: its own plan, which no verdict rests on."""
+
+    def __init__(self, shard: Shard, head: Run) -> None:
+        self._shard, self._head = shard, head
+        self._blocks, self._proofs = list(shard.blocks), list(shard.proofs)
+        self._measured: dict[str, set[int]] = {}  # cell -> epochs here
+
+    @property
+    def done(self) -> int:
+        """Epochs of earlier shards that count towards the first look."""
+        return len({block.epoch for block in self._shard.blocks if block.metric and block.judged})
+
+    def add(self, item: Item) -> None:
+        """Take note of what was measured."""
+        if isinstance(item, Block):
+            self._blocks.append(item)
+            self._measured.setdefault(item.cell, set()).add(item.epoch)
+        elif isinstance(item, Proof):
+            self._proofs.append(item)
+
+    def wanted(self) -> set[str]:
+        """Cells without a verdict, and those that the run wants more of."""
+        few = {cell for cell, least in self._shard.least.items() if len(self._measured.get(cell, ())) < least}
+        return verdict.undecided(self._head, self._blocks, self._proofs) | few
+
+
+def serve(shard: Shard, tell: Tell) -> Ended:
+    """Measure it. Raises AbprofError when it cannot be begun here; ^C and SIGTERM end it (KeyboardInterrupt)."""
+    view = Telling(tell)
+    place = _place(shard, view)
+    name = f"{shard.run.id}/{shard.number}"
+    Path(shard.logs).mkdir(parents=True, exist_ok=True)
+    with proc.no_orphans(), worktrees(place, name, view) as trees, _device(place, shard, view):
+        again = Again(shard.run, shard.run.cells, part=True)
+        plan = make_plan(place, trees, Path(shard.logs), view, again)
+        with leases.shared(place.cache / BUILDS_IN_USE):
+            return _measured(place, plan, shard, tell, view)
+
+
+def _place(shard: Shard, view: View) -> Place:
+    asked = rerun.as_asked(shard.run, shard.repository, shard.budget)
+    own = (shard.device,) if shard.device else () if shard.run.machine.kind == "cuda" else asked.device
+    asked = msgspec.structs.replace(asked, device=own, probe=(), protocol="abprof")
+    settled = Settled(shard.run.sides, shard.file or File(), shard.run.id)
+    return look_around(asked, view, settled)
+
+
+@contextlib.contextmanager
+def _device(place: Place, shard: Shard, view: View) -> Iterator[None]:
+    """The device's lease, unless whoever started this program holds it."""
+    if shard.held:
+        not_busy(place.device)
+        yield
+        return
+    with alone(place, view, wait=True):
+        yield
+
+
+def _measured(place: Place, plan: Plan, shard: Shard, tell: Tell, view: View) -> Ended:
+    watch = watched(place, plan)
+    builds = _builds(place, plan, shard, view)
+    machine = place.device.machine()
+    head = msgspec.structs.replace(plan.head, builds=builds, machine=machine)
+    ground = Ground(
+        shop=plan.shop,
+        device=place.device,
+        run=head,
+        checkouts=plan.checkouts,
+        packages=plan.packages,
+        arms=shard.arms,
+        timeout=place.config.timeout,
+        identical=frozenset(shard.identical),
+    )
+    device = place.device.lease
+    chains = plan.head.toolchains
+    tell(
+        Began(
+            shard=shard.number, device=device, machine=machine, ceilings=head.ceilings, toolchains=chains, builds=builds
+        )
+    )
+    for one in watch.built(builds, "before it was measured"):
+        tell(Noticed(touched=one))
+    part, began = Part(shard, head), time.monotonic()
+    with noise.remembered(place.state, device, view.warn) as known:
+        for item in epochs(ground, part.wanted, known, first=shard.first, done=part.done, budget=shard.budget):
+            part.add(item)
+            tell(_news(item, device, shard.number))
+            if isinstance(item, Block):
+                for one in watch.look(f"in epoch {item.epoch}"):
+                    tell(Noticed(touched=one))
+    return Ended(why="done", seconds=time.monotonic() - began, lines=0)
+
+
+def _builds(place: Place, plan: Plan, shard: Shard, view: View) -> tuple[Build, ...]:
+    """The run's builds where they lie here and were made by the toolchain that is here; otherwise built anew.
+
+    Raises AbprofError where one of the same toolchain is of other inputs.
+    """
+    kernels = {cell.kernel for cell in shard.run.cells}
+    mine = tuple(build for build in shard.run.builds if build.kernel in kernels)
+    chains = shard.run.toolchains
+    same = all(chains[side].versions == chain for side, chain in plan.shop.toolchain.items() if side in chains)
+    if same and all(build.failure or Path(build.path, "src").is_dir() for build in mine):
+        return mine
+    made = build_kernels(place, plan, view)
+    return rerun.same_builds(shard.run, made, place.cache / "builds") if same else made
+
+
+def _news(item: Item, device: str, shard: int) -> News:
+    if isinstance(item, Kernel):
+        return Loaded(kernel=item)
+    if isinstance(item, Proof):
+        return Proved(proof=msgspec.structs.replace(item, device=device, shard=shard))
+    return Measured(block=msgspec.structs.replace(item, device=device, shard=shard))

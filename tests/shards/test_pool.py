@@ -1,0 +1,65 @@
+"""A run spread over several devices: shards in programs of their own, the same verdicts, every cell whole and on one device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from abprof import runfolder
+from abprof.model import Block, Run
+from tests.simulated.lab import Lab, Result
+from tests.simulated.scenario import Noise, Scenario, Time, Workload
+
+TWO = ("--device", "simulated:0", "--device", "simulated:1")
+SIZES = [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def scenario() -> Scenario:
+    """Eight cells of two packages; one slower, one faster, the others the same."""
+    half = {"default": {"n": SIZES[:4]}}, {"default": {"n": SIZES[4:]}}
+    return Scenario(
+        workloads={"w": Workload("k", half[0]), "v": Workload("j", half[1])},
+        times=[
+            Time(ns=1e6),
+            Time(factor=1.1, side="target", cell="w/n=2"),
+            Time(factor=0.8, side="target", cell="v/n=7"),
+        ],
+        noise=[Noise(turn=0.002)],
+        clock_ns=0,
+    )
+
+
+def blocks(result: Result) -> list[Block]:
+    assert result.folder
+    _, found, notes = runfolder.read(result.folder)
+    assert notes == []
+    return found
+
+
+def homes(found: list[Block]) -> dict[str, set[str]]:
+    """Cell -> the devices that its blocks are of."""
+    made: dict[str, set[str]] = {}
+    for block in found:
+        made.setdefault(block.cell, set()).add(block.device)
+    return made
+
+
+def once_each(run: Run, found: list[Block]) -> None:
+    """No cell is lost or measured on two devices, and no epoch of it twice."""
+    assert homes(found).keys() == {cell.id for cell in run.cells}
+    assert all(len(devices) == 1 for devices in homes(found).values())
+    assert set(Counter((block.cell, block.epoch) for block in found).values()) == {1}
+
+
+def test_two_devices_say_what_one_says(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, scenario())
+    one = lab.abprof("main", "fast")
+    two = lab.abprof("main", "fast", *TWO)
+    assert (one.code, two.code) == (1, 1), two.err
+    assert two.table() == one.table()
+    assert two.table()["w/n=2"] == "slower"
+    assert two.table()["v/n=7"] == "faster"
+    once_each(two.run, blocks(two))
+    assert set(two.run.machines) == {"simulated:0", "simulated:1"}
+    assert {device for devices in homes(blocks(two)).values() for device in devices} == {"simulated:0", "simulated:1"}
+    assert lab.left_behind() == []
