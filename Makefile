@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Test processes: one a core, and never so many that a machine that shares its cores is crowded by them.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 4 ? 4 : n)))
 
-.PHONY: compiled demo test test-slow lint browser wall clean
+.PHONY: compiled demo test test-slow lint browser wall slurm clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,14 @@ wall:
 	  $$as apt-get update -qq >/dev/null 2>&1 && \
 	  $$as apt-get install -qq -y --no-install-recommends bubblewrap >/dev/null 2>&1 && exit 0; \
 	done; echo "no bubblewrap here, and none could be installed: its tests are skipped"
+
+# A real Slurm, which tests start in a folder of theirs and stop. Only CI installs it: its packages bring daemons, and a user.
+slurm:
+	@command -v sbatch >/dev/null && test -x /usr/sbin/slurmctld -a -x /usr/sbin/slurmd && exit 0; \
+	for as in "" "sudo -n"; do \
+	  $$as apt-get update -qq >/dev/null 2>&1 && \
+	  $$as apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client >/dev/null 2>&1 && exit 0; \
+	done; echo "no Slurm here, and none could be installed"
 
 # A run is not trusted whose worker gets another compiled file while it lasts, and a test that imports its code first writes one.
 compiled: $(STAMP)

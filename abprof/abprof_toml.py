@@ -66,6 +66,7 @@ class File(Record, frozen=True):
     defaults: Defaults = Defaults()
     environment: Environment = Environment()
     command: CommandEntry = CommandEntry()
+    executor: dict[str, dict[str, str | bool | int | float]] = {}  # kind -> its options
     python: dict[str, str] = {}
     threshold: tuple[Threshold, ...] = ()
 
@@ -83,6 +84,12 @@ class File(Record, frozen=True):
             env=entry.env,
             submodules=entry.submodules,
         )
+
+    def options_of(self, executor: str) -> dict[str, str]:
+        """The `[executor.KIND]` table of "ray", "ray://ADDRESS" or "slurm", as words of a command line."""
+        words = {True: "true", False: "false"}
+        table = self.executor.get(executor.partition(":")[0], {})
+        return {name: words[v] if isinstance(v, bool) else f"{v}" for name, v in table.items()}
 
 
 def read_file(root: Path) -> File | None:

@@ -30,6 +30,8 @@ class Config(Record, frozen=True):
     devices: int | None = (
         1  # that the run may be spread over, at most; None: all of a host's GPUs, or all that are named
     )
+    executor: str = ""  # "": this host's own devices; ray, ray://ADDRESS, slurm
+    executor_options: dict[str, str] = {}
     python: dict[str, str] = {}  # side id -> interpreter; "" for all sides
     threshold: float | None = None
     thresholds: tuple[tuple[str, float], ...] | None = (
@@ -72,7 +74,10 @@ class Config(Record, frozen=True):
         default = file.defaults
         budget = self.budget or seconds(default.budget or "10m", "budget")
         preset, timer = self.preset or default.preset or "default", self.timer or default.timer
-        return msgspec.structs.replace(self, file=file, preset=preset, budget=budget, timer=timer)
+        options = {**file.options_of(self.executor), **self.executor_options}
+        return msgspec.structs.replace(
+            self, file=file, preset=preset, budget=budget, timer=timer, executor_options=options
+        )
 
     @property
     def by_timer(self) -> Timer:

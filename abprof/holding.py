@@ -35,6 +35,9 @@ def alone(place: Place, view: View, *, wait: bool) -> Iterator[None]:
     """The devices for this run alone while the block runs: other abprofs are waited for, anybody else is refused. From here on
     code under test may run, so this process's secrets are out of its reach."""
     conceal.withheld(place.file.environment.allow)
+    if place.config.executor:  # each shard has the lease of its own device, which may be this one
+        yield
+        return
     with contextlib.ExitStack() as held:
         for device in sorted(place.devices, key=lambda device: device.lease):  # in one order: nobody waits in a circle
             held.enter_context(lease(place.state, device.lease, wait=wait, label=place.label, say=view.say))

@@ -140,7 +140,9 @@ def _sides(
 def _devices(config: Config) -> tuple[tuple[Device, ...], tuple[str, ...]]:
     """The devices of a run, and notes on others. Raises AbprofError for several where one is all that can be measured on."""
     why = _one_device(config)
-    most = 1 if why else config.devices
+    if why and config.executor:
+        raise AbprofError(why, where=f"--executor {config.executor}", advice="leave one of them out")
+    most = 1 if why or config.executor else config.devices
     if most is not None and len(config.device) > most:
         given = f"--device was given {len(config.device)} times"
         what = f"{given}, and {why or 'this measures on one device'}" if most == 1 else f"{given}, and --devices {most}"
@@ -156,6 +158,8 @@ def _one_device(config: Config) -> str:
     reasons = {
         "a command is run on one device": bool(config.command),
         f"--probe {','.join(config.probe)} looks at one device": bool(config.probe),
+        f"--protocol {','.join(config.beside)} measures on one device": bool(config.executor and config.beside),
+        "--sustained always measures on one device": bool(config.executor and config.sustained == "always"),
     }
     return next((why for why, holds in reasons.items() if holds), "")
 

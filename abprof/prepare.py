@@ -80,7 +80,7 @@ def make_plan(
             found = survey(asked, files, config, device=device.worker, kind=device.kind, timeout=config.timeout)
         installed = packages(asked, config.timeout)
         best = again.run.ceilings if again else None
-        best = best or (None if dry else ceilings(asked, config.timeout))
+        best = best or (None if dry or config.executor else ceilings(asked, config.timeout))
     finally:
         asked.stop()
     wall, not_contained = wall_for(config, place.cache, device.worker, beside)
@@ -172,6 +172,8 @@ def _setup(place: Place, workers: Mapping[str, Sequence[str]], wall: contain.Wal
         workloads_from=folder if folder in {"", *workers} else str(Path(folder).absolute()),
         timeout=config.timeout,
         build_timeout=config.build_timeout,
+        executor=config.executor,
+        executor_options=config.executor_options if config.executor else {},
     )
 
 

@@ -33,6 +33,8 @@ def as_set_up(config: Config, run: Run) -> Config:
         workloads_from=setup.workloads_from,
         timeout=setup.timeout,
         build_timeout=setup.build_timeout,
+        executor=setup.executor,
+        executor_options=setup.executor_options,
         timer=run.settings.timer,
         seed=run.settings.seed,
     )
@@ -57,7 +59,7 @@ def as_asked(run: Run, repo: str, budget: float) -> Config:
 def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View) -> Place:
     """The place of an earlier run. Raises AbprofError when the code or the machine is another now."""
     asked = msgspec.structs.replace(as_asked(run, repo, budget), runs_dir=str(runs_dir))
-    if run.machines:
+    if run.machines and not run.setup.executor:
         asked = msgspec.structs.replace(asked, device=tuple(run.machines), devices=None)
     place = look_around(asked, view)
     for before, now in zip(run.sides, place.sides, strict=True):
@@ -65,7 +67,7 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View) -
             raise AbprofError(
                 f"{before.spec} is not what it was in the run", where=f"side {before.id}", advice="start a new run"
             )
-    for device in place.devices:
+    for device in () if run.setup.executor else place.devices:
         here, then = device.machine(), run.machines.get(device.lease, run.machine)
         if (here.device, here.uuid) != (then.device, then.uuid):
             raise AbprofError(f"the run was made on {then.device}, this is {here.device}", advice="start a new run")

@@ -28,7 +28,7 @@ from abprof.reported.bench import Bench, ready
 from abprof.runfolder import RunFolder
 from abprof.sequential import one_after_the_other
 from abprof.shards.conduct import conduct
-from abprof.shards.pool import Pool
+from abprof.shards.executors import executor_for
 from abprof.sustained import chosen, sustained
 from abprof.view import View
 
@@ -154,13 +154,13 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
         builds = build_kernels(place, plan, view)
         ground = lay_ground(place, plan, builds, record)
         record.note(watch.built(builds, "while kernels were built"))
-        spread = len(place.devices) > 1
+        spread = len(place.devices) > 1 or bool(place.config.executor)
         with view.measuring():
             for item in spread_out(place, ground, record) if spread else in_turns(place, ground, record):
                 record.add(item)
                 if isinstance(item, Block) and not spread:
                     record.note(watch.look(f"in epoch {item.epoch}"))
-        cells = chosen(ground, record.power_bound(), view.say)
+        cells = () if place.config.executor else chosen(ground, record.power_bound(), view.say)
         for block in sustained(ground, cells, record.blocks, record.next_epoch):
             record.add(block)
         for protocol in place.config.beside:
@@ -184,8 +184,8 @@ def in_turns(place: Place, ground: Ground, record: Record) -> Iterator[Item]:
 
 def spread_out(place: Place, ground: Ground, record: Record) -> Iterator[Item]:
     """The same, spread over the run's devices: each measures shards of whole cells, in programs of their own."""
-    with Pool(place.devices, place.repository.path, record.folder.logs) as pool:
-        yield from conduct(ground, record, pool, place)
+    with executor_for(place, record) as executor:
+        yield from conduct(ground, record, executor, place)
 
 
 def measure_command(place: Place, bench: Bench, record: Record, view: View) -> None:

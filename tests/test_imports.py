@@ -35,6 +35,7 @@ DOORWAYS = {
     "pynvml": ("devices/cuda.py",),
     "sqlite3": ("history/index.py",),
     "typer": ("cli/",),
+    "submitit": ("shards/slurm.py",),
     "watchdog": ("watching/saves.py",),
     "packaging": ("dists/needs.py",),
     "subprocess": ("proc/", "worker/bench.py"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         cell=tuple(options["cell"]),
         device=tuple(options["device"]),
         devices=_devices(options.get("devices", "")),
+        executor=_executor(options.get("executor", "local")),
+        executor_options=_executor_options(options.get("executor_option", ())),
         python=_pythons(options["python"]),
         threshold=_percent(options, "threshold"),
         margin=_percent(options, "margin"),
@@ -120,6 +123,20 @@ def _devices(text: str) -> int | None:
     if text and not (text.isdecimal() and int(text)):
         raise AbprofError(f"{text!r} is neither all nor a number of devices", where="--devices")
     return int(text or 1)
+
+
+def _executor(text: str) -> str:
+    """--executor: "" for this host's own devices."""
+    if not re.fullmatch(r"local|slurm|ray(://[^/\s]+)?", text):
+        raise AbprofError(f"no executor {text!r}", where="--executor", advice="local, ray, ray://HOST:PORT or slurm")
+    return "" if text == "local" else text
+
+
+def _executor_options(words: Sequence[str]) -> dict[str, str]:
+    for word in words:
+        if not all(word.partition("=")[:2]):
+            raise AbprofError(f"{word!r} is not KEY=VALUE", where="--executor-option")
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
 def _percent(options: Mapping[str, Any], name: str) -> float | None:

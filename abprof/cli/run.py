@@ -36,6 +36,8 @@ _BESIDE_RESUME = {
 
 _NOT_WATCHED = {
     "devices",
+    "executor",
+    "executor_option",
     "epochs",
     "precision",
     "probe",
@@ -90,6 +92,8 @@ def run(
     peer: shared.Peer = [],  # noqa: B006
     device: shared.Device = [],  # noqa: B006
     devices: shared.Devices = "",
+    executor: shared.Executor = "local",
+    executor_option: shared.ExecutorOption = [],  # noqa: B006
     python: shared.Python = [],  # noqa: B006
     threshold: shared.Threshold = "",
     margin: shared.Margin = "",

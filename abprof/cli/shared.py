@@ -92,6 +92,17 @@ Devices = Annotated[
         metavar="all|N", help="Spread over all of the host's GPUs (default), or at most N.", rich_help_panel=PLACE
     ),
 ]
+Executor = Annotated[
+    str,
+    typer.Option(
+        metavar="local|ray[://ADDRESS]|slurm",
+        help="Where cells are measured: a cluster's devices.",
+        rich_help_panel=PLACE,
+    ),
+]
+ExecutorOption = Annotated[
+    Many, typer.Option(metavar="KEY=VALUE", help="What the cluster is asked for.", rich_help_panel=PLACE)
+]
 Python = Annotated[Many, typer.Option(metavar="[SIDE=]PATH", help="The workers' interpreter.", rich_help_panel=PLACE)]
 Env = Annotated[str, typer.Option(metavar="user|clean", help="The workers' environment.", rich_help_panel=PLACE)]
 Autotune = Annotated[

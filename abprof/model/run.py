@@ -71,6 +71,8 @@ class Setup(Record, frozen=True, kw_only=True):
     workloads_from: str = ""  # as it was asked for: "", base, target, or a folder
     timeout: float = 120.0  # seconds for one answer of a worker
     build_timeout: float = 1800.0
+    executor: str = ""  # what carried its shards elsewhere: ray, ray://ADDRESS, slurm; "": this host's own devices
+    executor_options: dict[str, str] = {}
 
 
 class Touched(Record, frozen=True, kw_only=True):

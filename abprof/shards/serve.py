@@ -85,7 +85,7 @@ def serve(shard: Shard, tell: Tell) -> Ended:
 def _place(shard: Shard, view: View) -> Place:
     asked = rerun.as_asked(shard.run, shard.repository, shard.budget)
     own = (shard.device,) if shard.device else () if shard.run.machine.kind == "cuda" else asked.device
-    asked = msgspec.structs.replace(asked, device=own, probe=(), protocol="abprof")
+    asked = msgspec.structs.replace(asked, device=own, probe=(), protocol="abprof", executor="")
     settled = Settled(shard.run.sides, shard.file or File(), shard.run.id)
     return look_around(asked, view, settled)
 

@@ -1,0 +1,43 @@
+"""The executors, by the kind that `--executor` names. An explicit table."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from abprof import environment
+from abprof.errors import AbprofError
+from abprof.place import Place
+from abprof.protocols import Executor
+from abprof.record import Record
+
+
+def executor_for(place: Place, record: Record) -> Executor:
+    """What carries the run's shards. Raises AbprofError for options that it has not."""
+    return _KINDS[place.config.executor.partition(":")[0]](place, record)
+
+
+def _local(place: Place, record: Record) -> Executor:
+    from abprof.shards.pool import Pool
+
+    return Pool(place.devices, Path(place.repository.path), record.folder.logs)
+
+
+def _slurm(place: Place, record: Record) -> Executor:
+    from abprof.shards.slurm import SlurmExecutor
+    from abprof.shards.slurm_jobs import WHERE, options
+
+    found = options(place.config.executor_options, WHERE)
+    if place.device.kind == "cpu" and found.gres:
+        what = f"jobs with gres={found.gres} are to measure a GPU, and this machine has none to plan and build with"
+        advice = "start abprof on a node with one (srun --gres=gpu:1 --pty abprof ...); gres= measures processors"
+        raise AbprofError(what, where=WHERE, advice=advice)
+    _, secrets = environment.clean(os.environ, "user", place.file.environment.allow)
+    here = {*secrets, "CUDA_VISIBLE_DEVICES"}  # which GPU it is, Slurm says there
+    names = sorted(name for name in os.environ if name not in here and re.fullmatch(r"[A-Za-z_]\w*", name))
+    return SlurmExecutor(found, Path(place.repository.path), record.folder.logs, names, record.view.say)
+
+
+_KINDS: dict[str, Callable[[Place, Record], Executor]] = {"": _local, "slurm": _slurm}

@@ -1,0 +1,1 @@
+"""The Slurm executor, and what is told to Slurm: on a real slurmctld and slurmd where they are installed."""

@@ -1,0 +1,169 @@
+"""A Slurm cluster of this machine's own user: a controller and a few nodes, on free ports, in a temporary folder.
+
+Every node is a real slurmd that believes in one GPU (a device file stands for it). Nothing of it is left once it is stopped.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
+MISSING = tuple(name for name in PROGRAMS if not shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin"))
+_ABPROF = """
+ClusterName=abprof
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/none
+CredType=cred/none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/builtin
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdPidFile={folder}/%n.pid
+SlurmdLogFile={folder}/%n.log
+SlurmdSpoolDir={folder}/spool-%n
+SlurmdParameters=config_overrides
+SlurmdTimeout=6
+KillWait=5
+ReturnToService=2
+GresTypes=gpu
+"""
+_NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=2000 Gres=gpu:1 Feature={feature}"
+_PARTITION = "PartitionName=gpus Nodes={nodes} Default=YES MaxTime=60 State=UP"
+
+
+@dataclass
+class Cluster:
+    """A living cluster. `environment` has what Slurm's commands need to find it."""
+
+    folder: Path
+    environment: dict[str, str]
+    nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def ask(self, *argv: str) -> str:
+        """Standard output of one of Slurm's commands."""
+        env = {**os.environ, **self.environment}
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, f"{argv}: {done.stderr}"
+        return done.stdout
+
+    def jobs(self, *states: str) -> list[str]:
+        """Array elements and jobs in these states (all that the controller remembers), as ARRAY_ELEMENT or JOB."""
+        chosen = ",".join(states) or "all"
+        return self.ask("squeue", "--array", "--noheader", f"--states={chosen}", "--format=%i").split()
+
+    def facts(self, job: str) -> dict[str, str]:
+        """What the controller says of a job: JobState, Partition, Features, TresPerNode, Restarts, ..."""
+        words = self.ask("scontrol", "show", "job", "--oneliner", job).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def script(self, job: str) -> str:
+        """The batch script that the controller holds."""
+        return self.ask("scontrol", "write", "batch_script", job, "-")
+
+    def lose(self, node: str) -> None:
+        """A node dies: its slurmd and everything that it runs, with -9."""
+        for process in self._of(node):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.nodes.pop(node).wait(timeout=30)
+
+    def _of(self, node: str = "") -> list[psutil.Process]:
+        """Processes of this cluster, or of one of its nodes, besides this one."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                env = process.environ()
+                ours = env.get("SLURM_CONF") == self.environment["SLURM_CONF"]
+                there = not node or env.get("SLURMD_NODENAME", env.get("NODE_OF_TEST")) == node
+                if ours and there and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+
+@contextmanager
+def cluster(folder: Path, features: dict[str, str]) -> Iterator[Cluster]:
+    """A cluster while the block runs: node name -> its feature. Fails where one of its daemons does not come up."""
+    host, user = socket.gethostname().split(".")[0], getpass.getuser()
+    (folder / "state").mkdir(parents=True)
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(1 + len(features))]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        ports = [one.getsockname()[1] for one in sockets]
+    lines = [_ABPROF.format(host=host, user=user, folder=folder, controller=ports[0])]
+    for (name, feature), port in zip(features.items(), ports[1:], strict=True):
+        lines.append(_NODE.format(name=name, host=host, port=port, feature=feature))
+    lines.append(_PARTITION.format(nodes=",".join(features)))
+    (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
+    (folder / "gres.conf").write_text("".join(f"NodeName={name} Name=gpu File=/dev/null\n" for name in features))
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    made = Cluster(folder, {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": path})
+    controller = _daemon(made, "slurmctld", "-D", "-c")
+    try:
+        for name in features:
+            made.nodes[name] = _daemon(made, "slurmd", "-D", "-N", name)
+        _up(made, len(features))
+        yield made
+    finally:
+        _down(made, controller)
+
+
+def _daemon(cluster: Cluster, *argv: str) -> subprocess.Popen[bytes]:
+    out = (cluster.folder / f"{argv[-1]}.out").open("wb")
+    env = {**os.environ, **cluster.environment, "NODE_OF_TEST": argv[-1]}
+    with out:
+        return subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+
+
+def _up(cluster: Cluster, nodes: int) -> None:
+    end = time.monotonic() + 60
+    while True:
+        with suppress(AssertionError):
+            states = cluster.ask("sinfo", "--noheader", "--Node", "--format=%T %G").splitlines()
+            if len(states) == nodes and all(re.match(r"idle gpu:1\b", state) for state in states):
+                return
+        said = "".join(path.read_text(errors="replace") for path in sorted(cluster.folder.glob("*.log")))
+        assert time.monotonic() < end, f"Slurm did not come up:\n{said}"
+        time.sleep(0.1)
+
+
+def _down(cluster: Cluster, controller: subprocess.Popen[bytes]) -> None:
+    """Jobs first, then the daemons, then whatever of theirs is left."""
+    with suppress(AssertionError, subprocess.TimeoutExpired):
+        cluster.ask("scancel", "--signal=KILL", "--full", f"--user={getpass.getuser()}")
+        cluster.ask("scancel", f"--user={getpass.getuser()}")
+    for daemon in (*cluster.nodes.values(), controller):
+        daemon.terminate()
+    for daemon in (*cluster.nodes.values(), controller):
+        with suppress(subprocess.TimeoutExpired):
+            daemon.wait(timeout=20)
+    for process in cluster._of():
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGKILL)
+    for daemon in (*cluster.nodes.values(), controller):
+        daemon.wait(timeout=20)
