@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    from abprof.cli import run_command_line
-
+    try:
+        from abprof.cli import run_command_line
+    except MemoryError:  # without it nothing more can be imported, and Python's own code would read as `slower`
+        os.write(2, b"abprof: there is no memory left to start in (end other programs, or raise its limit)\n")
+        os._exit(2)
     sys.exit(run_command_line(sys.argv[1:]))
 
 

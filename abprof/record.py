@@ -17,9 +17,10 @@ import msgspec
 from abprof import kernels, names, paths, runfolder, verdict
 from abprof.code.reader import Reader
 from abprof.errors import AbprofError
-from abprof.model import Arm, Block, Build, Kernel, Loss, Machine, Profile, Proof, Run, Sampled, Touched, Trace
+from abprof.model import Arm, Block, Build, Kernel, Loss, Machine, Profile, Proof, Run, Sampled, Told, Touched, Trace
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
+from abprof.told import identity, merged
 from abprof.view import View
 
 Until = Callable[[Run, Sequence[Block], Sequence[Proof]], set[str]]  # ids of the cells that need one more epoch
@@ -45,7 +46,7 @@ class Record:
         self.blocks = blocks
         self.view = view
         self.proofs: list[Proof] = list(head.proofs)
-        self.kernels = {_identity(kernel): kernel for kernel in head.kernels}
+        self.kernels = {identity(kernel): kernel for kernel in head.kernels}
         self.traces = {(trace.cell, trace.arm, trace.by): trace for trace in head.traces}
         self.profiles = {(profile.cell, profile.arm): profile for profile in head.profiles}
         self.sampled = {(one.cell, one.arm): one for one in head.sampled}
@@ -100,7 +101,7 @@ class Record:
     def add(self, item: Block | Proof | Kernel | Trace | Profile | Sampled) -> None:
         """Keep a block on disk before anything else is done with it."""
         if isinstance(item, Kernel):
-            self.kernels.setdefault(_identity(item), item)
+            self._compiled(item)
             return
         if isinstance(item, Trace):
             self.traces[item.cell, item.arm, item.by] = item  # a later one stands for the same code
@@ -126,6 +127,7 @@ class Record:
     def note(self, found: Iterable[Touched]) -> None:
         """Files that changed and should not have: they stand in the head, for every later judgement."""
         for one in found:
+            self.folder.append_told(Told(touched=one))
             self.head = msgspec.structs.replace(self.head, touched=(*self.head.touched, one))
             self.view.warn(f"{one.path} was {one.how} {one.moment}")
 
@@ -140,20 +142,19 @@ class Record:
     def read_kernels(self, reader: Reader) -> None:
         """What the machine code of everything loaded is made of. To be called after all timing."""
         run = msgspec.structs.replace(self.head, proofs=tuple(self.proofs))
-        read = {_identity(kernel): kernel for kernel in kernels.read_all(run, self.kernels.values(), reader)}
+        read = {identity(kernel): kernel for kernel in kernels.read_all(run, self.kernels.values(), reader)}
         lost = {who for who, kernel in read.items() if kernel.missing and who in self.kernels}  # their files are gone
         self.kernels |= {who: kernel for who, kernel in read.items() if who not in lost}
         self.kernels |= {who: read[who] for who in lost if self.kernels[who].missing}
 
+    def _compiled(self, item: Kernel) -> None:
+        if identity(item) not in self.kernels:
+            self.folder.append_told(Told(kernel=item))
+            self.kernels[identity(item)] = item
+
     def _prove(self, item: Proof) -> None:
-        """A worker is asked before and after timing: the same answer twice is one record of two looks."""
-        looks, others = item.looks, []
-        for proof in self.proofs:
-            if _of(proof) == _of(item):
-                looks += proof.looks
-            else:
-                others.append(proof)
-        self.proofs = [*others, msgspec.structs.replace(item, looks=looks)]
+        self.folder.append_told(Told(proof=item))
+        self.proofs = merged(self.proofs, [item])
 
     def _show(self, block: Block) -> None:
         if block.beside:  # what has no time there is told where its row is
@@ -207,14 +208,6 @@ class Record:
         self.view.detach()
         report.write_all(self.folder.path, run, self.blocks)
         return run
-
-
-def _of(proof: Proof) -> tuple[object, ...]:
-    return proof.shard, proof.device, proof.epoch, proof.side, proof.kernel, proof.ok
-
-
-def _identity(kernel: Kernel) -> tuple[str, ...]:
-    return kernel.side, kernel.package, kernel.kind, kernel.key, kernel.sha256
 
 
 @contextlib.contextmanager

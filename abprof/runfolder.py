@@ -1,7 +1,8 @@
-"""The doorway to a run folder: the only place that writes or reads run.json and rounds.jsonl (docs/RUN_FOLDER.md).
+"""The doorway to a run folder: the only place that writes or reads run.json, rounds.jsonl and evidence.jsonl
+(docs/RUN_FOLDER.md).
 
-run.json is replaced whole, so that a reader or a crash at any moment sees one complete version. rounds.jsonl only
-grows, a checksummed line per epoch and cell, so that a killed run keeps every block that had ended.
+run.json is replaced whole, so that a reader or a crash at any moment sees one complete version. rounds.jsonl and
+evidence.jsonl only grow, in checksummed lines, so that a killed run keeps every block that had ended, and what was loaded.
 """
 
 from __future__ import annotations
@@ -15,18 +16,21 @@ from dataclasses import dataclass
 from io import FileIO
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from . import sealed
 from .disk import pour, refusals, replace
 from .errors import AbprofError
-from .model import SCHEMA, Block, Run
+from .model import SCHEMA, Block, Run, Told
+from .told import completed
 
 RUN = "run.json"
 ROUNDS = "rounds.jsonl"
+EVIDENCE = "evidence.jsonl"
 LOGS = "logs"
+_Line = TypeVar("_Line", Block, Told)
 _RESULTS = ("header", "observations", "comparisons", "within", "controls", "warnings")  # what rounds.jsonl gives again
 
 
@@ -64,16 +68,27 @@ class RunFolder:
 
         Raises ValueError on NaN or infinity, AbprofError when the disk refuses.
         """
-        line = sealed.line(block)
-        target = self.path / ROUNDS
-        with refusals(target), target.open("ab+", buffering=0) as file:
-            end = _whole_length(file)
-            file.truncate(end)  # what a killed run left of its last line
-            try:
-                pour(file, line)
-            except OSError:
-                file.truncate(end)
-                raise
+        _append(self.path / ROUNDS, sealed.line(block))
+
+    def append_told(self, told: Told) -> None:
+        """The same in evidence.jsonl, of what run.json is to hold when it is written again."""
+        _append(self.path / EVIDENCE, sealed.line(told))
+
+    def sweep(self) -> None:
+        """Remove what a killed run left of files that it was replacing. Only while no other run is at work here."""
+        for path in self.path.glob(".*.partial"):
+            path.unlink(missing_ok=True)
+
+
+def _append(target: Path, line: bytes) -> None:
+    with refusals(target), target.open("ab+", buffering=0) as file:
+        end = _whole_length(file)
+        file.truncate(end)  # what a killed run left of its last line
+        try:
+            pour(file, line)
+        except OSError:
+            file.truncate(end)
+            raise
 
 
 def create(runs_dir: Path, run_id: str, claim: Callable[[Path], object] = str) -> RunFolder:
@@ -139,7 +154,8 @@ def read(path: Path) -> tuple[Run, list[Block], list[str]]:
     known = standing(run, known)
     if run.observations and not known:
         dropped.append(f"{ROUNDS}: no round can be read, so the results are those that {RUN} holds")
-    return run, known, notes + dropped
+    told, torn = _read_lines(folder / EVIDENCE, Told, "evidence")
+    return completed(run, told), known, notes + dropped + torn
 
 
 def standing(run: Run, blocks: Sequence[Block]) -> list[Block]:
@@ -175,30 +191,27 @@ def _finite(data: bytes) -> tuple[bytes, list[str]]:
 
 def read_blocks(folder: Path) -> tuple[list[Block], list[str]]:
     """The blocks of rounds.jsonl that are whole, and a note for each that is not. No file means no block yet."""
-    file = folder / ROUNDS
+    return _read_lines(folder / ROUNDS, Block, "a block")
+
+
+def _read_lines(file: Path, kind: type[_Line], what: str) -> tuple[list[_Line], list[str]]:
     try:
         lines = file.read_bytes().split(b"\n")
     except FileNotFoundError:
         return [], []
     except OSError as error:
         raise AbprofError(error.strerror or str(error), where=str(file)) from None
-    blocks: list[Block] = []
+    found: list[_Line] = []
     notes: list[str] = []
     torn = lines.pop()  # what follows the last newline: nothing, or a line that was being written
     for number, line in enumerate(lines, 1):
         try:
-            blocks.append(unseal(line))
+            found.append(sealed.unseal(line, kind, what))
         except ValueError as error:
-            notes.append(f"{ROUNDS} line {number}: {error}, dropped")
+            notes.append(f"{file.name} line {number}: {error}, dropped")
     if torn:
-        notes.append(f"{ROUNDS} line {len(lines) + 1}: torn (the run was killed while writing it), dropped")
-    return blocks, notes
-
-
-def unseal(line: bytes) -> Block:
-    """The block of a sealed line (newline off). Raises ValueError when its checksum or its schema does not hold."""
-    block: Block = sealed.unseal(line, Block, "a block")
-    return block
+        notes.append(f"{file.name} line {len(lines) + 1}: torn (the run was killed while writing it), dropped")
+    return found, notes
 
 
 def _decode_run(data: bytes) -> Run:

@@ -1,5 +1,5 @@
-"""`python -m abprof.schemas [FOLDER]` writes the JSON Schemas of run.json, rounds.jsonl, selfcheck.json, bisect.json, notices,
-shards and their news, and the wire.
+"""`python -m abprof.schemas [FOLDER]` writes the JSON Schemas of run.json, rounds.jsonl, evidence.jsonl, selfcheck.json,
+bisect.json, notices, shards and their news, and the wire.
 
 They are made from the records themselves (model/, wire/, selfcheck/result.py, bisect/state.py, publish/notice.py,
 shards/messages.py), so that there is one definition of each file.
@@ -16,7 +16,7 @@ import msgspec
 
 from . import wire
 from .bisect.state import State
-from .model import SCHEMA, Block, Run
+from .model import SCHEMA, Block, Run, Told
 from .publish.notice import Notice
 from .selfcheck.result import Selfcheck
 from .shards.messages import SHARD_SCHEMA, News, Shard
@@ -30,6 +30,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     return {
         "run.schema.json": _run(),
         "rounds.schema.json": _rounds(),
+        "evidence.schema.json": _evidence(),
         "selfcheck.schema.json": _whole("abprof selfcheck.json", Selfcheck),
         "notice.schema.json": _whole("abprof notice, schema 1", Notice),
         "bisect.schema.json": _whole("abprof bisect.json, schema 1", State),
@@ -67,6 +68,12 @@ def _rounds() -> dict[str, Any]:
     schema |= msgspec.json.schema(Block)
     _strict(schema)
     _sealed(schema["$defs"]["Block"])
+    return schema
+
+
+def _evidence() -> dict[str, Any]:
+    schema = _whole(f"abprof evidence.jsonl, one line, schema {SCHEMA}", Told)
+    _sealed(schema["$defs"]["Told"])
     return schema
 
 

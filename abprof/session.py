@@ -90,6 +90,7 @@ def again(
         worktrees(place, folder.path.name, view) as trees,
         alone(place, view, wait=True),
     ):
+        folder.sweep()
         view.attach(folder.path / "output.txt")
         older = 0 if resume else len(blocks)
         for note in notes:

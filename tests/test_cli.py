@@ -361,7 +361,7 @@ def test_report_makes_everything_again_from_the_rounds(lab: Lab) -> None:
     before = json.loads((folder / "run.json").read_bytes())
     names = {path.name for path in folder.iterdir()}
     assert {"report.html", "report.md", "cells.csv", "output.txt", "compare_main_fast_dense.csv"} <= names
-    for name in names - {"run.json", "rounds.jsonl", "logs", ".gitignore"}:
+    for name in names - {"run.json", "rounds.jsonl", "evidence.jsonl", "logs", ".gitignore"}:
         (folder / name).unlink()
     result = lab.command("report", str(folder), "--json")
     assert result.code == 0, "a report that is made is exit 0, whatever its verdicts"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import platform
@@ -17,6 +18,21 @@ import typer
 from abprof.cli.program import before
 from abprof.cli.variables import USAGE, usage
 from abprof.errors import AbprofError, Exit
+
+_ROOM = "make room there, or choose another folder: --runs-dir, ABPROF_CACHE_DIR, ABPROF_STATE_DIR"
+_WRITABLE = "choose a folder that can be written: --runs-dir, ABPROF_CACHE_DIR, ABPROF_STATE_DIR"
+_NO_ROOM = ("failed to map segment from shared object", "cannot allocate memory", "Cannot allocate memory")
+_REFUSED = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EFBIG: _ROOM,
+    errno.EROFS: _WRITABLE,
+    errno.EIO: "the disk, or what it hangs on, fails",
+    errno.ENOMEM: "end other programs, or raise the limit on memory",
+    errno.EAGAIN: "end other programs, or raise the limit on processes",
+    errno.EMFILE: "raise the limit on open files: ulimit -n",
+    errno.ENFILE: "end other programs",
+}
 
 
 def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
@@ -39,7 +55,31 @@ def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
         _read_no_more()
         return 0
     except Exception as error:  # noqa: BLE001 - the last line of defence: a bug is told, with where to read on
-        return _bug(error, argv)
+        refused = by_the_machine(error)
+        return _refuse(refused, argv) if refused else _bug(error, argv)
+
+
+def by_the_machine(error: BaseException) -> AbprofError | None:
+    """The clear line for what the machine refuses wherever it is asked: memory, room on a disk, one more process or file. None
+    for anything else."""
+    if isinstance(error, MemoryError) or (isinstance(error, ImportError) and _without_memory(error)):
+        return AbprofError("there is no memory left for abprof itself", advice="end other programs, or raise its limit")
+    if isinstance(error, OSError) and error.errno in _REFUSED:
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+        return AbprofError(error.strerror or str(error), where=where, advice=_REFUSED[error.errno])
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        return AbprofError("the system starts no further thread", advice=_REFUSED[errno.EAGAIN])
+    return None
+
+
+def _without_memory(error: BaseException) -> bool:
+    """Whether a library could not be loaded because there was no room for it: its loader has words of its own for that."""
+    known: BaseException | None = error
+    while known is not None:
+        if isinstance(known, MemoryError) or any(word in str(known) for word in _NO_ROOM):
+            return True
+        known = known.__cause__ or known.__context__
+    return False
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ from abprof.model.metrics import (
 from abprof.model.profiled import KernelProfile, Profile
 from abprof.model.run import Ceilings, Loss, Machine, Night, Run, Settings, Setup, Toolchain, Touched, Waiver
 from abprof.model.sampled import Sampled, SampledFunction
+from abprof.model.told import Told
 
 SCHEMA = 1
 POWER_CAP = "software power cap"  # in MachineState.throttle: the device slowed down to stay within its power limit
@@ -93,6 +94,7 @@ __all__ = [
     "Status",
     "Sweep",
     "Timer",
+    "Told",
     "Toolchain",
     "Touched",
     "Trace",
