@@ -1,34 +1,36 @@
 """Faults at random: a round draws a scenario, what goes wrong in it, and what happens to abprof itself, from its number
-alone, runs it, and says which of the promises were broken. A number that found something is a test from then on.
-
-What is promised whatever goes wrong: no cell is lost or there twice; a verdict is the programmed one, or says why there is
-none; a cell that no fault touched has its verdict; no process and no worktree stays; the user's repository is as it
-was; abprof itself never fails (exit code 3, a traceback).
+alone, plays it, and says which of the promises (tests/simulated/promises.py) were broken. A number that found something is a
+test from then on.
 """
 
 from __future__ import annotations
 
-import json
 import random
-import signal
-import subprocess
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.simulated import promises
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import SPOIL, STATUS, Fault, Noise, Scenario, Time, Workload
+from tests.simulated.trouble import LONGEST, TROUBLES, Moment
 
 TRUTH = {"w/case=like": "same", "w/case=slow": "slower", "w/case=fast": "faster", "w/case=alike": "same"}
 _FACTORS = {"w/case=slow": 1.1, "w/case=fast": 0.9}
-_DEEDS = ("exit:3", "exit:0", "crash", "kill", "partial", "close", "hang", "stubborn", "fork", "daemon", "print:200000")
+_DEEDS = ("exit:3", "exit:0", "crash", "kill", "partial", "close", "hang", "stubborn", "sigstop", "fork", "daemon",
+          "print:200000", "eat", "gone")  # fmt: skip
 _OF_A_CELL = ("open", "check", "turn", "phases", "close")
 _OF_A_WORKER = ("start", "describe", "screen", "build", "prove", "load", "stop")
-_ANSWERS_OF = {"turn": ("negative", "zero", "null"), "check": ("wrong",), "phases": ("never_launched",),
+_JUMPS = ("jump:3600", "jump:-3600", "jump:-0.01")
+_ANSWERS_OF = {"turn": ("negative", "zero", "null", *_JUMPS), "check": ("wrong",), "phases": ("never_launched",),
                "prove": ("foreign_path", "compile:3")}  # fmt: skip
-_HANGS = {"hang", "stubborn", "close"}
-ENDS = ("none", "SIGKILL", "SIGINT", "SIGTERM", "spoilt cache", "spoilt rounds")
 TIMEOUT = "8s"
+COMMAND = ("main", "fast", "--timeout", TIMEOUT, "--build-timeout", TIMEOUT)
+_MOST_WORKERS = 36  # that an undisturbed round begins, about
+_PARTIAL = ("torn rounds", "torn run")  # what was measured is no longer all there: nothing is asked but that it is said
+
+
+AT_ONCE = Moment(0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,9 @@ class Round:
 
     number: int
     faults: tuple[Fault, ...]
-    end: str  # of ENDS: what happens to abprof, or to its files
-    after: float  # seconds until it does
+    end: str  # of TROUBLES: what happens to abprof, its machine, or its files
+    moment: Moment = AT_ONCE
+    again: Moment | None = None  # when it is killed once more while it goes on
 
     @property
     def told(self) -> str:
@@ -52,45 +55,72 @@ class Round:
 def drawn(number: int) -> Round:
     """The round of that number: always the same one."""
     rng = random.Random(number)
-    faults = tuple(_fault(rng) for _ in range(rng.choice((0, 1, 1, 2, 3))))
-    return Round(number, faults, rng.choice(("none", *ENDS)), rng.uniform(0.1, 4.0))
+    faults = tuple(_fault(rng) for _ in range(rng.choice((0, 0, 1, 1, 2, 3))))
+    end = rng.choice(("none", "SIGKILL", *TROUBLES))
+    again = _moment(rng) if end == "SIGKILL" and rng.random() < 0.3 else None
+    return Round(number, faults, end, _moment(rng), again)
+
+
+def _moment(rng: random.Random) -> Moment:
+    return Moment(rng.randrange(_MOST_WORKERS), rng.choice((0.0, rng.uniform(0, 0.05), rng.uniform(0, 0.5))))
 
 
 def _fault(rng: random.Random) -> Fault:
     verb = rng.choice((*_OF_A_CELL, *_OF_A_CELL, *_OF_A_WORKER))
     words = [*_DEEDS, *(word for word in sorted(SPOIL) if word != "bigreply"), *_ANSWERS_OF.get(verb, ()) * 3]
     words += sorted(STATUS) if verb == "open" else []
-    return Fault(
-        do=rng.choice(words),
-        verb=verb,
-        side=rng.choice(("base", "target", "target", "*")),
-        cell=rng.choice(tuple(TRUTH)) if verb in _OF_A_CELL else "*",
-        epoch=rng.choice((None, None, 1, 2, 4)),
-        after=rng.choice((1, 1, 2, 5)),
-        times=rng.choice((0, 1)),
-        once=rng.random() < 0.3,
+    return _fits(
+        Fault(
+            do=rng.choice(words),
+            verb=verb,
+            side=rng.choice(("base", "target", "target", "*")),
+            cell=rng.choice(tuple(TRUTH)) if verb in _OF_A_CELL else "*",
+            epoch=rng.choice((None, None, 1, 2, 4)),
+            after=rng.choice((1, 1, 2, 5)),
+            times=rng.choice((0, 1)),
+            once=rng.random() < 0.3,
+        )
     )
 
 
+def _fits(fault: Fault) -> Fault:
+    """A clock jumps now and then: one that always does so is a wrong timer, and what it says is the time."""
+    return replace(fault, times=1) if fault.word == "jump" else fault
+
+
 def play(round_: Round, folder: Path) -> list[str]:
-    """Play the round in a fresh laboratory. The promises that were broken, each in a line."""
+    """Play the round in a fresh laboratory. The promises that were broken, each in a line. Raises CannotPlay."""
     lab = Lab(folder, _scenario(round_))
     before = lab.fingerprint()
-    try:
-        result, killed = _run(lab, round_)
-    except AssertionError as endless:
-        return [f"{str(endless).splitlines()[0]} ({round_.told})"]
-    too_early = result.code == -signal.SIGTERM and result.folder is None  # as any program: nothing was begun
-    broken = [] if killed or too_early else _of_a_run(round_, result)
-    if killed or too_early or (result.folder and result.code == 130):
-        broken += _goes_on(lab, round_)
-    cleaned = lab.command("clean")
-    broken += [f"clean: {line}" for line in _of_a_command(cleaned)]
-    broken += [f"left behind: {line}" for line in lab.left_behind()]
-    now = lab.fingerprint()
-    changed = [path for path in before.keys() | now.keys() if before.get(path) != now.get(path)]
-    broken += [f"the user's repository: {path} changed" for path in changed]
+    broken = [*_played(lab, round_)]
+    broken += [f"clean: {line}" for line in promises.of_a_command(lab.command("clean"))]
+    broken += promises.of_what_is_left(lab, before)
     return [f"{line} ({round_.told})" for line in broken]
+
+
+def _played(lab: Lab, round_: Round) -> Iterator[str]:
+    """The run, and when it did not come to its end how it goes on."""
+    try:
+        result = TROUBLES[round_.end](lab, COMMAND, round_.moment, random.Random(round_.number))
+        if _died(round_, result):
+            yield from _goes_on(lab, round_)
+            return
+        yield from promises.of_a_run(result, TRUTH, spared=not round_.faults and round_.end in _HARMLESS)
+        if result.code in (2, 130) and round_.end not in _PARTIAL:
+            yield from _goes_on(lab, round_)
+    except AssertionError as endless:
+        yield str(endless).splitlines()[0]
+
+
+# Whatever of these happens, every cell has its verdict in the end.
+_HARMLESS = ("none", "stopped", "clock", "spoilt cache", "spoilt state", "stale locks")
+
+
+def _died(round_: Round, result: Result) -> bool:
+    """Whether abprof was killed, or ended by what no program survives: no memory to say so in."""
+    without_memory = round_.end == "memory" and result.code not in promises.CODES and "Traceback" not in result.err
+    too_early = round_.end in ("SIGTERM", "SIGINT") and result.code < 0  # as any program: nothing was begun
+    return (round_.end == "SIGKILL" and result.code < 0) or without_memory or too_early
 
 
 def _scenario(round_: Round) -> Scenario:
@@ -101,91 +131,48 @@ def _scenario(round_: Round) -> Scenario:
     return Scenario(workloads={"w": load}, times=times, noise=noise, faults=list(round_.faults), seed=round_.number)
 
 
-def _run(lab: Lab, round_: Round) -> tuple[Result, bool]:
-    """The run, and whether abprof was killed in it."""
-    command = ("main", "fast", "--timeout", TIMEOUT, "--build-timeout", TIMEOUT)
-    if round_.end == "spoilt cache":
-        lab.abprof(*command)
-        _spoil(lab.cache, random.Random(round_.number))
-    if not round_.end.startswith("SIG"):
-        result = lab.abprof(*command)
-        if round_.end == "spoilt rounds" and result.folder:
-            _tear(result.folder / "rounds.jsonl", random.Random(round_.number))
-            result = lab.command("report", str(result.folder))
-        return result, False
-    process = lab.start(*command)
-    try:
-        process.wait(timeout=round_.after)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.Signals[round_.end])
-    result = lab.finish(process)
-    return result, result.code == -signal.SIGKILL
+def _goes_on(lab: Lab, round_: Round) -> Iterator[str]:
+    """What was interrupted is continued, or begun again where nothing was there yet; now nothing more goes wrong, but
+    that it may be killed once more."""
+    lab.set(_scenario(Round(round_.number, (), "none")))
+    lab.scenario.with_name(f"{lab.scenario.name}.gone").unlink(missing_ok=True)
+    if round_.again:
+        kept = _rounds(lab)
+        result = _resumed(lab, round_.again)
+        yield from (f"killed again: {line}" for line in _grew(lab, kept))
+        if result.code >= 0:
+            yield from (f"killed again: {line}" for line in promises.of_a_run(result, TRUTH, spared=False))
+    kept = _rounds(lab)
+    result = _resumed(lab, None)
+    yield from (f"then: {line}" for line in _grew(lab, kept))
+    yield from (f"then: {line}" for line in promises.of_a_run(result, TRUTH, spared=not round_.faults))
+    if result.code not in (0, 1, 4) and not round_.faults:
+        yield f"then: exit code {result.code}: {result.err[-300:]}"
 
 
-def _goes_on(lab: Lab, round_: Round) -> list[str]:
-    """What was interrupted is continued, or begun again where nothing was there yet; now nothing more goes wrong."""
+def _resumed(lab: Lab, kill: Moment | None) -> Result:
     folder = lab.newest()
-    lab.set(_scenario(Round(round_.number, (), "none", 0.0)))
     if folder and (folder / "run.json").exists():
-        result = lab.command("run", "--resume", str(folder), "--repo", str(lab.repo.path))
+        command = ("run", "--resume", str(folder))
     else:
-        result = lab.abprof("main", "fast")
-    return [f"then: {line}" for line in _of_a_run(round_, result)]
+        command = COMMAND
+    if kill is None:
+        return lab.abprof(*command, seconds=LONGEST)
+    lab.scenario.with_name(f"{lab.scenario.name}.pids").unlink(missing_ok=True)  # the moment is counted anew
+    return TROUBLES["SIGKILL"](lab, command, kill, random.Random(0))
 
 
-def _of_a_command(result: Result) -> list[str]:
-    return [f"exit code {result.code}: {result.err[-300:]}"] if result.code == 3 or "Traceback" in result.err else []
+def _rounds(lab: Lab) -> tuple[Path, bytes] | None:
+    """The whole lines of the newest run's rounds.jsonl."""
+    folder = lab.newest()
+    path = folder / "rounds.jsonl" if folder else None
+    if path is None or not path.exists():
+        return None
+    data = path.read_bytes()
+    return path, data[: data.rfind(b"\n") + 1]
 
 
-def _of_a_run(round_: Round, result: Result) -> list[str]:
-    broken = _of_a_command(result)
-    if result.code not in (0, 1, 2, 4, 130) and not broken:
-        broken.append(f"exit code {result.code}")
-    if broken or result.folder is None or not (result.folder / "run.json").exists():
-        return broken or ([] if result.code in (2, 130) else [f"exit code {result.code} and no run.json"])
-    run = result.run
-    cells = [cell.id for cell in run.cells]
-    rows = [row.cell for row in run.comparisons if row.to == "target"]
-    if run.status == "running":
-        broken.append("run.json says running")
-    if cells and sorted(cells) != sorted(TRUTH):
-        broken.append(f"cells: {cells}")
-    if cells and run.status == "complete" and sorted(rows) != sorted(cells):
-        broken.append(f"rows: {rows}")
-    for row in run.comparisons:
-        allowed = {TRUTH[row.cell]} if _spared(round_, row.cell, result) else {TRUTH[row.cell], "unclear", "broken"}
-        if row.verdict not in allowed:
-            broken.append(f"{row.cell} is {row.verdict} {row.reasons}, not {' or '.join(sorted(allowed))}")
-    text = (result.folder / "run.json").read_text()
-    json.loads(text, parse_constant=lambda word: broken.append(f"{word} in run.json"))
-    return broken
-
-
-def _spared(round_: Round, cell: str, result: Result) -> bool:
-    """Whether nothing stood in the way of the cell's verdict: no fault of its own or of a whole worker, and no end."""
-    own = [fault for fault in round_.faults if fnmatchcase(cell, fault.cell)]
-    return not own and round_.end == "none" and result.run.status == "complete"
-
-
-def _spoil(cache: Path, rng: random.Random) -> None:
-    """Some of abprof's cached files are cut short, emptied, filled with something else, or gone."""
-    files = sorted(path for path in cache.rglob("*") if path.is_file() and "harness" not in path.parts)
-    for path in rng.sample(files, min(len(files), 5)):
-        how = rng.choice(("cut", "empty", "other", "gone"))
-        if how == "gone":
-            path.unlink()
-            continue
-        data = path.read_bytes()
-        path.chmod(0o644)
-        path.write_bytes({"cut": data[: len(data) // 2], "empty": b"", "other": rng.randbytes(64)}[how])
-
-
-def _tear(rounds: Path, rng: random.Random) -> None:
-    """The last line is cut, or one in the middle is another."""
-    if not rounds.exists() or not (data := rounds.read_bytes()):
-        return
-    if rng.random() < 0.5:
-        rounds.write_bytes(data[: -rng.randint(1, 200)])
-        return
-    at = rng.randrange(len(data))
-    rounds.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+def _grew(lab: Lab, kept: tuple[Path, bytes] | None) -> Iterator[str]:
+    """Whether what was measured before stands there byte for byte."""
+    if kept is not None and kept[0].exists() and not kept[0].read_bytes().startswith(kept[1]):
+        yield f"{kept[0].name} lost what it held"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -21,6 +22,12 @@ class Faults:
         self._faults = faults
         self._seen = [0] * len(faults)
         self._scenario = scenario
+        self._gone = scenario.with_name(f"{scenario.name}.gone")
+
+    @property
+    def gone(self) -> bool:
+        """Whether the device has disappeared: no process of this run will see it again."""
+        return self._gone.exists()
 
     def strike(self, verb: str, side: str, epoch: int, place: str, arm: str) -> list[Fault]:
         """Count this request and return the faults that are due."""
@@ -69,6 +76,10 @@ class Faults:
             _flood(int(fault.number(1 << 20)))
         elif word == "write":
             _write(self._scenario.parent, fault.text)
+        elif word == "eat":
+            _eat()
+        elif word == "gone":
+            self._gone.touch()
         elif word in ("fork", "daemon"):
             self.note(_child(word == "daemon"), word)
 
@@ -149,6 +160,20 @@ def _flood(count: int) -> None:
     while count > 0:
         write(1, block[:count])
         count -= len(block)
+
+
+def _eat() -> None:
+    """All the memory that this process may have, which then ends as Python does without memory."""
+    limit = 256 << 20
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    eaten = []
+    try:
+        while True:
+            eaten.append(bytearray(1 << 20))
+    except MemoryError:
+        eaten.clear()
+        os.write(2, b"MemoryError\n")
+        os._exit(1)
 
 
 def _child(own_session: bool) -> int:

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,11 +106,13 @@ class Lab:
             "PYTHONPATH": str(ROOT),
         }
 
-    def start(self, *args: str) -> subprocess.Popen[str]:
-        """Start `abprof ARGS --repo ... --device simulated` without waiting."""
+    def start(
+        self, *args: str, program: Sequence[str] = ("-P", "-m", "abprof"), env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start `abprof ARGS --repo ... --device simulated` without waiting; `program`: what the interpreter runs for it."""
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "abprof", *self._placed(args)],
-            env=self.environment(),
+            [sys.executable, *program, *self._placed(args)],
+            env={**self.environment(), **(env or {})},
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

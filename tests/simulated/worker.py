@@ -204,6 +204,7 @@ class Worker:
         arm.turns += 1
         for fault in faults:
             value = {"negative": -value, "zero": 0.0}.get(fault.word, value)
+            value += fault.number(0) * 1e9 / args.calls if fault.word == "jump" else 0.0
         wall = value + workload.wall_extra_ns if value > 0 else value
         start, end = self.clock.advance(wall * args.calls)
         return wire.Turned(value=value, wall=wall, start=start, end=end)
@@ -288,6 +289,8 @@ def answer(worker: Worker, out: int, text: bytes) -> bool:
     try:
         args = wire.unpack(wire.VERBS[verb][0], message["args"])
         due = worker.faults_for(verb, args)
+        if worker.faults.gone and verb not in ("stop", "close"):
+            raise Typed("crash", "the simulated device has disappeared")
         for fault in due:
             if not (verb == "open" and fault.word in STATUS):
                 worker.faults.before(fault, out, request)

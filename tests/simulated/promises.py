@@ -1,0 +1,129 @@
+"""What abprof promises whatever goes wrong, read from what a round left. Each function gives a line for each broken promise."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from abprof import runfolder, verdict
+from abprof.errors import AbprofError
+from abprof.model import Block, Run
+from abprof.stats import LOOKS
+from tests.simulated.lab import Lab, Result
+
+CODES = (0, 1, 2, 4, 130)  # abprof/errors.py; 3 is a bug
+
+
+def of_a_command(result: Result) -> Iterator[str]:
+    """It ended with a documented code, and without a traceback; what it refused it said in a line."""
+    if result.code not in CODES or "Traceback" in result.err:
+        yield f"exit code {result.code}: {result.err[:300]} ... {result.err[-300:]}"
+    elif result.code == 2 and not result.err.strip():
+        yield "exit code 2, and not a word"
+
+
+def of_a_run(result: Result, truth: Mapping[str, str], spared: bool) -> Iterator[str]:
+    """No cell is lost or twice there, a verdict is the programmed one or says why there is none. `spared`: nothing stood in
+    the way of any cell's verdict."""
+    yield from of_a_command(result)
+    if result.folder is None or not (result.folder / "run.json").exists():
+        if result.code not in (2, 130):
+            yield f"exit code {result.code} and no run.json"
+        return
+    try:
+        run, blocks, _ = runfolder.read(result.folder)
+    except AbprofError as error:
+        if result.code != 2:  # a torn one is refused
+            yield f"its run.json cannot be read: {error.line}"
+        return
+    yield from _whole(result, run, truth)
+    yield from _once(run, blocks)
+    for row in run.comparisons:
+        allowed = {truth[row.cell]} | (set() if spared and run.status == "complete" else {"unclear", "broken"})
+        if row.verdict not in allowed:
+            yield f"{row.cell} is {row.verdict} {row.reasons}, not {' or '.join(sorted(allowed))}"
+    if result.code in (0, 1, 4, 130):
+        yield from _evident(run, blocks)
+    wrong: list[str] = []
+    json.loads((result.folder / "run.json").read_text(), parse_constant=wrong.append)
+    yield from (f"{word} in run.json" for word in wrong)
+
+
+def _whole(result: Result, run: Run, truth: Mapping[str, str]) -> Iterator[str]:
+    cells = [cell.id for cell in run.cells]
+    rows = [row.cell for row in run.comparisons if row.to == "target"]
+    if run.status == "running" and result.code in (0, 1, 4):
+        yield "run.json says running"
+    if cells and sorted(cells) != sorted(truth):
+        yield f"cells: {cells}"
+    if cells and run.status == "complete" and sorted(rows) != sorted(cells):
+        yield f"rows: {rows}"
+
+
+def _once(run: Run, blocks: list[Block]) -> Iterator[str]:
+    """No cell was measured twice in an epoch, nor in an epoch that began when it was decided."""
+    kept = [block for block in blocks if block.judged and block.metric]
+    count = Counter((block.epoch, block.cell) for block in kept)
+    yield from (f"{cell} stands {many} times in epoch {epoch}" for (epoch, cell), many in count.items() if many > 1)
+    head = run
+    for epoch in sorted({block.epoch for block in kept}):
+        before = [block for block in kept if block.epoch < epoch]
+        proofs = [proof for proof in run.proofs if proof.epoch < epoch]
+        wanted = verdict.undecided(head, before, proofs)
+        extra = {block.cell for block in kept if block.epoch == epoch} - wanted
+        if extra:
+            yield f"measured in epoch {epoch} though they were decided: {sorted(extra)}"
+
+
+def _evident(run: Run, blocks: list[Block]) -> Iterator[str]:
+    """A verdict rests on epochs in which both sides' workers said what they had loaded."""
+    proved = {(proof.epoch, proof.side) for proof in run.proofs if proof.ok}
+    for row in run.comparisons:
+        if row.verdict in ("unclear", "broken"):
+            continue
+        if row.epochs < LOOKS[0]:
+            yield f"{row.cell} is {row.verdict} on {row.epochs} epochs"
+        epochs = {b.epoch for b in blocks if b.cell == row.cell and b.judged and b.rounds}
+        bare = sorted((e, side) for e in epochs for side in ("base", "target") if (e, side) not in proved)
+        if bare:
+            yield f"{row.cell} is {row.verdict}, and nothing says what was loaded in {bare}"
+
+
+def of_what_is_left(lab: Lab, before: Mapping[str, str]) -> Iterator[str]:
+    """No process, worktree, lock or half-written file stays, and the user's repository is as it was."""
+    yield from (f"left behind: {line}" for line in lab.left_behind())
+    yield from (f"left behind: process {pid}" for pid in _processes(lab))
+    for folder in (lab.cache, lab.state, lab.runs):
+        for path in sorted(folder.rglob("*")):
+            where = path.relative_to(lab.folder)
+            of_trees = path.suffix == ".lock" and path.parent.name == "worktrees"
+            if of_trees or path.suffix in (".partial", ".owner") or path.parent.name == "unfinished":
+                yield f"left behind: {where}"
+            elif path.name.endswith("lock") and path.is_file() and _held(path):
+                yield f"left behind: {where} is held"
+    now = lab.fingerprint()
+    changed = sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
+    yield from (f"the user's repository: {path} changed" for path in changed)
+
+
+def _processes(lab: Lab) -> Iterator[int]:
+    """Living processes that were given this laboratory's folders, whatever they are."""
+    needle = f"ABPROF_STATE_DIR={lab.state}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            if state not in "ZX" and needle in (folder / "environ").read_bytes().split(b"\0"):
+                yield int(folder.name)
+
+
+def _held(path: Path) -> bool:
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
