@@ -159,6 +159,9 @@ def sweep(group: Group) -> Iterator[Section]:
     what = f"the variant {against} of the same case" if against else "the densest case that agrees in all other axes"
     header = ("case", "side", "density", "time", "speed-up", "expected", "it is")
     text = f"Speed-up against {what}, from the times of the same side; bands are what the workload expects."
+    unseen = sum(_density(declared, row, arm(row)) is None for _, arm in sides(group) for row in group.rows)
+    if unseen and not against:
+        text += f" {words.plural(unseen, 'row')} without a density here may be denser than all of them."
     bands = [(*band.density, *band.speedup) for band in declared.bands]
     drawn = charts.lines(lines, y="speed-up", x=words.clean(declared.density), bands=bands)
     yield Section("Density sweep", text, TextTable(header, tuple(rows), 2), drawn)
