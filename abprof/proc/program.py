@@ -70,6 +70,11 @@ class Program:
             return f"killed by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"signal {-code}"
         return f"ended with exit code {code}"
 
+    @property
+    def killed(self) -> bool:
+        """Whether a signal ended it: then it put nothing away."""
+        return (self._child.poll() or 0) < 0
+
     def ask_to_end(self) -> None:
         """SIGTERM: it puts away what it has begun."""
         with contextlib.suppress(ProcessLookupError):

@@ -22,7 +22,7 @@ def executor_for(place: Place, record: Record) -> Executor:
 def _local(place: Place, record: Record) -> Executor:
     from abprof.shards.pool import Pool
 
-    return Pool(place.devices, Path(place.repository.path), record.folder.logs)
+    return Pool(place, record.folder.logs)
 
 
 def _slurm(place: Place, record: Record) -> Executor:

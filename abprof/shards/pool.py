@@ -14,9 +14,10 @@ from typing import Self
 
 import msgspec
 
-from abprof import proc, sealed
+from abprof import proc, repo, sealed
+from abprof.place import Place
 from abprof.proc import Program, WorkerDied
-from abprof.protocols import Device, Lost
+from abprof.protocols import Lost
 from abprof.shards.messages import Shard
 
 _ORDERLY = 15.0  # seconds that programs have to put away what they have begun
@@ -27,9 +28,9 @@ class Pool:
 
     lasting = True
 
-    def __init__(self, devices: Sequence[Device], repository: Path, logs: Path) -> None:
-        self._devices = [device.lease for device in devices]
-        self._repository, self._logs = repository, logs
+    def __init__(self, place: Place, logs: Path) -> None:
+        self._place, self._logs = place, logs
+        self._killed = False  # a program that had no time to put its worktrees away
         self._programs: dict[int, Program] = {}
         self._stillborn: dict[int, str] = {}  # shard -> why its program could not be started
 
@@ -42,15 +43,17 @@ class Pool:
     ) -> None:
         self.cancel()
         self._folder.cleanup()
+        if self._killed:
+            repo.tidy(self._place.cache)
 
     def slots(self) -> Sequence[str]:
-        return self._devices
+        return [device.lease for device in self._place.devices]
 
     def submit(self, shard: Shard, slot: str) -> None:
         logs = self._logs / f"shard-{shard.number}"
         logs.mkdir(parents=True, exist_ok=True)
         placed = msgspec.structs.replace(
-            shard, device=slot, held=True, repository=str(self._repository), logs=str(logs)
+            shard, device=slot, held=True, repository=str(self._place.repository.path), logs=str(logs)
         )
         file = Path(self._folder.name) / f"{shard.number}.json"
         file.write_bytes(sealed.dump(placed))
@@ -76,6 +79,7 @@ class Pool:
             if gone is not None:
                 del self._programs[number]
                 program.end()
+                self._killed = self._killed or program.killed
                 yield number, Lost(gone)
 
     def cancel(self) -> None:
@@ -84,4 +88,5 @@ class Pool:
         end = time.monotonic() + _ORDERLY
         for program in self._programs.values():
             program.end(max(0.0, end - time.monotonic()))
+            self._killed = self._killed or program.killed
         self._programs.clear()

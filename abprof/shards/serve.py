@@ -127,9 +127,12 @@ def _measured(place: Place, plan: Plan, shard: Shard, tell: Tell, view: View) ->
         tell(Noticed(touched=one))
     part, began = Part(shard, head), time.monotonic()
     with noise.remembered(place.state, device, view.warn) as known:
-        for item in epochs(ground, part.wanted, known, first=shard.first, done=part.done, budget=shard.budget):
+        for made in epochs(ground, part.wanted, known, first=shard.first, done=part.done, budget=shard.budget):
+            item = (
+                made if isinstance(made, Kernel) else msgspec.structs.replace(made, device=device, shard=shard.number)
+            )
             part.add(item)
-            tell(_news(item, device, shard.number))
+            tell(_news(item))
             if isinstance(item, Block):
                 for one in watch.look(f"in epoch {item.epoch}"):
                     tell(Noticed(touched=one))
@@ -151,9 +154,7 @@ def _builds(place: Place, plan: Plan, shard: Shard, view: View) -> tuple[Build, 
     return rerun.same_builds(shard.run, made, place.cache / "builds") if same else made
 
 
-def _news(item: Item, device: str, shard: int) -> News:
+def _news(item: Item) -> News:
     if isinstance(item, Kernel):
         return Loaded(kernel=item)
-    if isinstance(item, Proof):
-        return Proved(proof=msgspec.structs.replace(item, device=device, shard=shard))
-    return Measured(block=msgspec.structs.replace(item, device=device, shard=shard))
+    return Proved(proof=item) if isinstance(item, Proof) else Measured(block=item)

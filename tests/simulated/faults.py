@@ -29,13 +29,13 @@ class Faults:
         """Whether the device has disappeared: no process of this run will see it again."""
         return self._gone.exists()
 
-    def strike(self, verb: str, side: str, epoch: int, place: str, arm: str) -> list[Fault]:
+    def strike(self, verb: str, side: str, epoch: int, place: str, arm: str, device: str = "") -> list[Fault]:
         """Count this request and return the faults that are due."""
         due = []
         for index, fault in enumerate(self._faults):
             if fault.verb != verb or fault.epoch not in (None, epoch) or not fnmatchcase(side, fault.side):
                 continue
-            if not fnmatchcase(place, fault.cell) or not fnmatchcase(arm, fault.arm):
+            if not all(map(fnmatchcase, (place, arm, device), (fault.cell, fault.arm, fault.device))):
                 continue
             self._seen[index] += 1
             late = self._seen[index] - fault.after
@@ -70,6 +70,8 @@ class Faults:
             _hang(word, out)
         elif word == "sigstop":
             _stop(fault.number(0))
+        elif word == "kill_parent":
+            os.kill(os.getppid(), signal.SIGKILL)
         elif word == "slow":
             time.sleep(fault.number(1))
         elif word == "print":

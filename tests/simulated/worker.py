@@ -74,7 +74,7 @@ class Worker:
             place, label = cell_id(args.workload, args.case), _label(args) if verb == "open" else ""
         elif verb not in ("close", "reach", "inventory"):
             label = self.arms[args.arm].label if args.arm in self.arms else ""
-        return self.faults.strike(verb, begun.side, begun.epoch, place, label)
+        return self.faults.strike(verb, begun.side, begun.epoch, place, label, begun.device)
 
     def start(self, args: wire.Start, faults: list[Fault]) -> wire.Ready:
         self.begun = args

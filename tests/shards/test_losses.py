@@ -1,0 +1,126 @@
+"""Shards that are lost in the middle: nothing is lost or there twice, and every cell that stands is whole and of one device."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from abprof import runfolder
+from tests.shards.test_pool import TWO, blocks, homes, once_each, scenario
+from tests.simulated.lab import Lab
+from tests.simulated.processes import alive, noted
+from tests.simulated.scenario import Fault
+from tests.test_interruptions import LONG, wait_for
+from tests.test_interruptions import blocks as lines
+
+
+def test_what_a_killed_shard_has_not_finished_runs_again_elsewhere(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, scenario())
+    quiet = lab.abprof("main", "fast", *TWO)
+    lab.set(replace(lab.now, faults=[Fault("kill_parent", "turn", cell="w/n=2", epoch=2, once=True)]))
+    result = lab.abprof("main", "fast", *TWO)
+    run, found = result.run, blocks(result)
+    assert result.table() == quiet.table()
+    assert result.code == quiet.code
+    once_each(run, found)
+    (loss,) = run.losses
+    assert "w/n=2" in loss.cells
+    assert loss.reason == "killed by SIGKILL"
+    assert {device for cell in loss.cells for device in homes(found)[cell]} == {"simulated:0", "simulated:1"} - {
+        loss.device
+    }
+    assert result.folder
+    every, _ = runfolder.read_blocks(result.folder)
+    assert [block for block in every if block.shard == loss.shard and block.cell in loss.cells], (
+        "it was lost in the middle"
+    )
+    assert "was lost (killed by SIGKILL)" in result.err
+    assert lab.left_behind() == []
+
+
+def test_a_cell_that_kills_its_shard_each_time_is_an_outcome(tmp_path: Path) -> None:
+    """It takes no other cell with it."""
+    lab = Lab(tmp_path, scenario())
+    quiet = lab.abprof("main", "fast", *TWO)
+    lab.set(replace(lab.now, faults=[Fault("kill_parent", "turn", cell="w/n=2")]))
+    result = lab.abprof("main", "fast", *TWO)
+    status, reason = result.status("w/n=2", "target")
+    assert status == "crash"
+    assert reason == "each of 3 shards with it was lost; the last: killed by SIGKILL"
+    assert result.verdict("w/n=2") == "broken"
+    others = {cell: verdict for cell, verdict in quiet.table().items() if cell != "w/n=2"}
+    assert {cell: result.table()[cell] for cell in others} == others
+    once_each(result.run, blocks(result))
+    assert lab.left_behind() == []
+
+
+def test_a_device_that_loses_every_shard_is_given_no_more(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, scenario())
+    quiet = lab.abprof("main", "fast", *TWO)
+    lab.set(replace(lab.now, faults=[Fault("kill_parent", "open", device="simulated:1")]))
+    result = lab.abprof("main", "fast", *TWO)
+    assert result.table() == quiet.table()
+    assert set().union(*homes(blocks(result)).values()) == {"simulated:0"}
+    once_each(result.run, blocks(result))
+    assert lab.left_behind() == []
+
+
+def programs(pid: int) -> list[int]:
+    """The shards' programs of this run."""
+    found = []
+    for child in psutil.Process(pid).children():
+        with contextlib.suppress(psutil.Error):  # another child that has ended since
+            found += [child.pid] if "abprof.shards" in child.cmdline() else []
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:
+    lab = Lab(tmp_path, LONG)
+    before = lab.fingerprint()
+    process = lab.start("main", "fast", *TWO)
+    wait_for(lambda: lines(lab) >= 4, process)
+    mine = programs(process.pid)
+    assert len(mine) == 2
+    process.send_signal(number)
+    result = lab.finish(process)
+    assert result.code == 130
+    assert result.run.status == "interrupted"
+    assert "Traceback" not in result.err
+    assert not [pid for pid in mine if alive(pid)]
+    assert lab.left_behind() == []
+    assert lab.fingerprint() == before
+
+
+def test_a_killed_parent_takes_its_shards_with_it(tmp_path: Path) -> None:
+    """And the run is gone on with from what stands, each cell on its device."""
+    lab = Lab(tmp_path, LONG)
+    process = lab.start("main", "fast", "--epochs", "5", *TWO)
+    wait_for(lambda: lines(lab) >= 6, process)
+    mine = programs(process.pid)
+    assert len(mine) == 2
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not [pid for pid in (*mine, *noted(lab.scenario)) if alive(pid, wait=30)]
+    assert len(list((lab.cache / "worktrees").glob("*/s0"))) == 1, "the parent's; each shard puts its own away"
+
+    folder = lab.newest()
+    assert folder
+    stood = (folder / "rounds.jsonl").read_bytes()
+    before = homes(runfolder.read(folder)[1])
+    result = lab.abprof("run", "--resume", str(folder))
+    run, found = result.run, blocks(result)
+    assert run.status == "complete"
+    assert (folder / "rounds.jsonl").read_bytes().startswith(stood)
+    once_each(run, found)
+    assert {cell: homes(found)[cell] for cell in before} == before
+    assert {
+        cell: len({block.epoch for block in found if block.cell == cell}) for cell in homes(found)
+    } == dict.fromkeys(homes(found), 5)
+    assert lab.left_behind() == []
