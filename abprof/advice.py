@@ -157,12 +157,15 @@ def _timer(rows: Sequence[Comparison]) -> Advice | None:
 def _roofline(run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Comparison]) -> Advice | None:
     rates = {row.cell: beyond_the_device(run, evidence[row.cell], row) for row in rows}
     above = {cell: rate for cell, rate in rates.items() if rate is not None}
-    if not above or run.ceilings is None or run.ceilings.tflops is None:
+    if not above:
         return None
+    most = max(above, key=lambda cell: above[cell])
+    known = run.ceilings_of(evidence[most].device)
+    best = (known.tflops if known else None) or 0.0
     return Advice(
         kind="roofline",
-        text=f"faster than this device can be: up to {max(above.values()):.4g} TFLOP/s, "
-        f"and its best matrix products reached {run.ceilings.tflops:.4g}",
+        text=f"faster than this device can be: up to {above[most]:.4g} TFLOP/s, "
+        f"and its best matrix products reached {best:.4g}",
         advice="a result that is kept from an earlier call, another data type, or a workload that counts too much work",
         cells=tuple(above),
     )
@@ -198,12 +201,19 @@ def _what_may_decide(run: Run, out: Sequence[Comparison]) -> str:
 
 def _enough(run: Run, evidence: Mapping[str, Evidence]) -> int:
     """Seconds in which the first look would have been reached, by what the epochs took: rounded up, with a tenth more."""
-    spans: dict[int, tuple[float, float]] = {}
+    spans: dict[tuple[str, int, int], tuple[float, float]] = {}
     for block in (block for item in evidence.values() for block in item.blocks):
-        begin, end = spans.get(block.epoch, (block.began, 0.0))
-        spans[block.epoch] = (min(begin, block.began), max(end, block.began + block.seconds))
-    longest = max((end - begin for begin, end in spans.values()), default=0.0)
-    each = max(longest, run.settings.budget / max(1, len(spans)))
+        key = block.device, block.shard, block.epoch
+        begin, end = spans.get(key, (block.began, 0.0))
+        spans[key] = (min(begin, block.began), max(end, block.began + block.seconds))
+    # A device measures its shards one after the other: an epoch of all its cells is one of each.
+    longest: dict[str, dict[int, float]] = {}
+    for (device, shard, _), (begin, end) in spans.items():
+        of = longest.setdefault(device, {})
+        of[shard] = max(of.get(shard, 0.0), end - begin)
+    each = max((sum(of.values()) for of in longest.values()), default=0.0)
+    if len(longest) < 2:
+        each = max(each, run.settings.budget / max(1, len(spans)))
     return 10 * math.ceil(0.11 * stats.LOOKS[0] * each)
 
 

@@ -58,6 +58,11 @@ class Evidence:
     def state(self, arm: str) -> ArmState:
         return self.states.get(arm, ArmState("missing", f"there is no {arm}", seen=False))
 
+    @property
+    def device(self) -> str:
+        """Which of the run's devices it was measured on; "" in a run on one, and where it was not."""
+        return next((block.device for block in self.blocks if block.device), "")
+
     def numbers(self, arm: str) -> bool:
         """Whether this arm's times may be shown: a speed is never reported on a wrong answer, nor on wrong code."""
         state = self.state(arm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import signal
 import types
 from collections.abc import Iterator
@@ -31,19 +32,24 @@ def worktrees(place: Place, run_id: str, view: View) -> Iterator[tuple[Checkout,
 
 
 @contextlib.contextmanager
-def alone(place: Place, view: View, *, wait: bool) -> Iterator[None]:
-    """The devices for this run alone while the block runs: other abprofs are waited for, anybody else is refused. From here on
-    code under test may run, so this process's secrets are out of its reach."""
+def alone(place: Place, view: View, *, wait: bool) -> Iterator[Place]:
+    """The devices for this run alone while the block runs: other abprofs are waited for, anybody else is refused. Of GPUs that
+    nobody named those that somebody uses are left out, while there are others: the place that is left. From here on code
+    under test may run, so this process's secrets are out of its reach."""
     conceal.withheld(place.file.environment.allow)
     if place.config.executor:  # each shard has the lease of its own device, which may be this one
-        yield
+        yield place
         return
     with contextlib.ExitStack() as held:
         for device in sorted(place.devices, key=lambda device: device.lease):  # in one order: nobody waits in a circle
             held.enter_context(lease(place.state, device.lease, wait=wait, label=place.label, say=view.say))
-        for device in place.devices:
+        fit = place.devices if place.config.device else tuple(one for one in place.devices if not one.busy())
+        for device in fit or place.devices:
             not_busy(device)
-        yield
+        for device in place.devices if len(fit) < len(place.devices) else ():
+            if device not in fit and (busy := device.busy()):
+                view.say(f"{device.lease} is left out: {busy[0]}")
+        yield dataclasses.replace(place, devices=fit)
 
 
 def not_busy(device: Device) -> None:

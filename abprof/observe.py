@@ -34,7 +34,11 @@ def check_share(blocks: Sequence[Block]) -> float | None:
 
 
 def _wall(blocks: Sequence[Block]) -> float:
-    """Seconds from the first block with rounds to the last, without the pause before a later invocation."""
+    """Seconds from the first block with rounds to the last, without the pause before a later invocation; of several devices
+    together."""
+    devices = {block.device for block in blocks}
+    if len(devices) > 1:
+        return sum(_wall([block for block in blocks if block.device == device]) for device in devices)
     ordered = sorted((block for block in blocks if block.rounds), key=lambda block: block.began)
     wall = sum(block.seconds for block in ordered)
     for before, after in pairwise(ordered):
@@ -59,6 +63,7 @@ def _observation(item: Evidence, arm: str) -> Observation:
         log=state.log,
         census=census(item, arm),
         uncaptured=item.uncaptured(arm),
+        device=item.device,
     )
 
 

@@ -148,6 +148,14 @@ def _devices(config: Config) -> tuple[tuple[Device, ...], tuple[str, ...]]:
         what = f"{given}, and {why or 'this measures on one device'}" if most == 1 else f"{given}, and --devices {most}"
         raise AbprofError(what, where="--device", advice="name one of them" if most == 1 else "leave one out")
     found, left_out = devices.several(config.device, most)
+    if (
+        why
+        and not config.executor
+        and not config.device
+        and config.devices != 1
+        and len(devices.several((), None)[0]) > 1
+    ):
+        left_out = (*left_out, f"measured on {found[0].lease} alone: {why}")
     if len({device.kind for device in found}) > 1:
         raise AbprofError("devices of two kinds are no one run's", where="--device", advice="name GPUs alone")
     return found, left_out

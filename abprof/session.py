@@ -88,7 +88,7 @@ def again(
         signals(),
         proc.no_orphans(),
         worktrees(place, folder.path.name, view) as trees,
-        alone(place, view, wait=True),
+        alone(place, view, wait=True) as fit,
     ):
         folder.sweep()
         view.attach(folder.path / "output.txt")
@@ -96,13 +96,13 @@ def again(
         for note in notes:
             view.warn(note)
         if head.command:
-            bench = ready(place, trees, folder.logs, view, Again(head, cells))
+            bench = ready(fit, trees, folder.logs, view, Again(head, cells))
             record = Record(folder, bench.head, blocks, view, older, until)
-            measure_command(place, bench, record, view)
+            measure_command(fit, bench, record, view)
         else:
-            plan = make_plan(place, trees, folder.logs, view, Again(head, cells))
+            plan = make_plan(fit, trees, folder.logs, view, Again(head, cells))
             record = Record(folder, plan.head, blocks, view, older, until)
-            measure(place, plan, record, view)
+            measure(fit, plan, record, view)
         waiting = rerun.between_looks(before, rerun.epochs(record.head, record.blocks))
         if waiting:
             view.say(f"{waiting} of {len(cells)} cells: the epochs added do not reach the next planned look")
@@ -155,18 +155,14 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
         builds = build_kernels(place, plan, view)
         ground = lay_ground(place, plan, builds, record)
         record.note(watch.built(builds, "while kernels were built"))
-        spread = len(place.devices) > 1 or bool(place.config.executor)
+        spread = spread_over(place, ground, record)
         with view.measuring():
             for item in spread_out(place, ground, record) if spread else in_turns(place, ground, record):
                 record.add(item)
                 if isinstance(item, Block) and not spread:
                     record.note(watch.look(f"in epoch {item.epoch}"))
-        cells = () if place.config.executor else chosen(ground, record.power_bound(), view.say)
-        for block in sustained(ground, cells, record.blocks, record.next_epoch):
+        for block in () if spread else afterwards(place, ground, record):
             record.add(block)
-        for protocol in place.config.beside:
-            for block in one_after_the_other(ground, protocol, record.next_epoch, record.blocks):
-                record.add(block)
         for block in also(ground, record.next_epoch) if also else ():
             record.add(block)
         for trace in probed(ground, record.judged, place.config.probe, record.folder.path, record.next_epoch, view.say):
@@ -174,6 +170,20 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
         record.note(watch.look("after the epochs"))  # the last of what runs code under test was just now
         chains = plan.shop.toolchain.values()
         record.read_kernels(Reader(place.cache / "code", [chain.get("prefix", "") for chain in chains]))
+
+
+def spread_over(place: Place, ground: Ground, record: Record) -> bool:
+    """Whether shards travel: where there are devices and cells for it, or the run's blocks are of several."""
+    several = len(place.devices) > 1
+    return bool(place.config.executor) or (several and (len(ground.arms) > 1 or bool(record.head.machines)))
+
+
+def afterwards(place: Place, ground: Ground, record: Record) -> Iterator[Block]:
+    """What is timed after all epochs: without a pause, and by other protocols."""
+    cells = chosen(ground, record.power_bound(), record.view.say)
+    yield from sustained(ground, cells, record.blocks, record.next_epoch)
+    for protocol in place.config.beside:
+        yield from one_after_the_other(ground, protocol, record.next_epoch, record.blocks)
 
 
 def in_turns(place: Place, ground: Ground, record: Record) -> Iterator[Item]:
@@ -207,9 +217,9 @@ def begun(config: Config, view: View) -> Iterator[tuple[Place, RunFolder, tuple[
         proc.no_orphans(),
         new_folder(place.runs_dir, place.id, view) as folder,
         worktrees(place, folder.id, view) as trees,
-        alone(place, view, wait=not config.no_wait),
+        alone(place, view, wait=not config.no_wait) as fit,
     ):
-        yield place, folder, trees
+        yield fit, folder, trees
 
 
 @contextlib.contextmanager

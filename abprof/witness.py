@@ -36,7 +36,8 @@ def contradicted(item: Evidence, before: str, after: str, verdict: Verdict, thre
 def beyond_the_device(run: Run, item: Evidence, row: Comparison) -> float | None:
     """The rate, TFLOP/s, at which a target that is `faster` does its work, where that is above what the device did at its
     best in this run (matrix products of plain torch) and the base's was not; else None."""
-    best, flops = run.ceilings.tflops if run.ceilings else None, item.cell.flops
+    known, flops = run.ceilings_of(item.device), item.cell.flops
+    best = known.tflops if known else None
     if not best or not flops or row.verdict != "faster":
         return None
     before, after = (item.epoch_medians(arm) for arm in (row.from_, row.to))

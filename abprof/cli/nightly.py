@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from abprof.nightly.night import Report
     from abprof.publish.github import Hub
 
-_NOT_AT_NIGHT = ("resume", "dry_run", "refs")
+_NOT_AT_NIGHT = ("resume", "dry_run", "devices", "refs")
 
 
 def register(app: typer.Typer) -> None:
@@ -96,6 +96,8 @@ def _config(ctx: typer.Context) -> tuple[Config, dict[str, Any]]:
         if options[name]:
             what = f"{' '.join(options[name])!r} is not an option" if name == "refs" else "not at night"
             advice = "--branch names the branch, --against a release" if name == "refs" else "abprof run has it"
+            if name == "devices":
+                what, advice = "nights are compared on one device", "leave it out, or name one by --device"
             raise AbprofError(
                 what, where="abprof nightly" if name == "refs" else f"--{name.replace('_', '-')}", advice=advice
             )

@@ -34,6 +34,7 @@ class Observation(Record, frozen=True, kw_only=True):
     log: str = ""
     census: Census | None = None
     uncaptured: str = ""  # of a launch-bound cell: why its calls have no time in a CUDA graph
+    device: str = ""  # the lease's name, in a run on several devices (Run.machines)
 
 
 class Cause(Record, frozen=True, kw_only=True):

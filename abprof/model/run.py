@@ -172,3 +172,8 @@ class Run(Record, frozen=True, kw_only=True):
             if side.id == id:
                 return side
         raise KeyError(id)
+
+    def ceilings_of(self, device: str) -> Ceilings | None:
+        """What this device does at its best; of the run's only one with ""."""
+        machine = self.machines.get(device)
+        return machine.ceilings if machine else self.ceilings

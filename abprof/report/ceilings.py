@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abprof.model import Ceilings, Run
 
-from . import words
+from . import places, words
 from .numbers import gbps, tflops
 from .view import Group
 
@@ -13,8 +13,9 @@ NOT_ASKED = "not measured in this run"
 
 
 def of(run: Run, unit: str) -> float | None:
-    """The ceiling in this unit, TFLOP/s or GB/s; None where it was not measured."""
-    known = run.ceilings or Ceilings()
+    """The ceiling in this unit, TFLOP/s or GB/s; None where it was not measured, and where devices of several models have
+    several."""
+    known = (None if places.models(run) else run.ceilings) or Ceilings()
     return {"TFLOP/s": known.tflops, "GB/s": known.gbps}[unit]
 
 
@@ -34,6 +35,8 @@ def beside(run: Run, unit: str, rate: float | None) -> str:
 
 def facts(run: Run) -> list[tuple[str, str]]:
     """The ceilings and how they were measured, as labelled lines; or why there are none."""
+    if places.models(run):
+        return []  # each device's stands beside it
     known = run.ceilings or Ceilings()
     why = words.clean(known.why_not) or NOT_ASKED
     return [
@@ -44,7 +47,9 @@ def facts(run: Run) -> list[tuple[str, str]]:
 
 def said(run: Run, group: Group) -> str:
     """What a share is a share of, in a sentence; nothing where no cell has rates."""
-    known = run.ceilings or Ceilings()
+    known = (None if places.models(run) else run.ceilings) or Ceilings()
+    if places.models(run):
+        return "Rates stand without a percentage: what each device can do at its best stands beside it, under Machine."
     if not any(row.cell.flops or row.cell.bytes for row in group.rows):
         return ""
     if not (known.tflops or known.gbps):

@@ -45,6 +45,7 @@ def _line(run: Run, cell: Cell, seen: Observation | None, others: Sequence[str],
         "reason": plain(seen.reason) if seen else "",
         "epochs": str(seen.epochs) if seen else "0",
     }
+    line |= {"device": plain(seen.device) if seen else ""} if run.machines else {}
     return line | _measured(run, cell, seen, others, judged) | _judged(judged) | _phases(cell, seen)
 
 

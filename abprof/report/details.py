@@ -37,9 +37,9 @@ class Detail:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which rows have a detail, by (workload, target, index in the group), and what is said of the others."""
+    """Which rows have a detail, by (workload, target, model, index in the group), and what is said of the others."""
 
-    ids: Mapping[tuple[str, str, int], str]
+    ids: Mapping[tuple[str, str, str, int], str]
     left_out: str
 
     def of(self, group: Group, index: int) -> str | None:
@@ -47,10 +47,10 @@ class Choice:
         return self.ids.get((*key(group), index))
 
 
-def choose(groups: Sequence[Group], every: Mapping[tuple[str, str], Sequence[Line]]) -> Choice:
+def choose(groups: Sequence[Group], every: Mapping[tuple[str, str, str], Sequence[Line]]) -> Choice:
     """All rows of a small run; of a large one those that need a person, the groups' first ones first."""
     found = [(*key(group), i, line) for group in groups for i, line in enumerate(every[key(group)])]
-    kept = found if len(found) <= ALL_UP_TO else [one for one in found if not one[3].folded][:FLAGGED_UP_TO]
+    kept = found if len(found) <= ALL_UP_TO else [one for one in found if not one[4].folded][:FLAGGED_UP_TO]
     said = ""
     if len(kept) < len(found):
         said = (
@@ -58,12 +58,12 @@ def choose(groups: Sequence[Group], every: Mapping[tuple[str, str], Sequence[Lin
             f"{f', the first {FLAGGED_UP_TO} of them' if len(kept) == FLAGGED_UP_TO else ''}. "
             "cells.csv and rounds.jsonl hold the numbers of all."
         )
-    return Choice({one[:3]: f"c{number}" for number, one in enumerate(kept, 1)}, said)
+    return Choice({one[:4]: f"c{number}" for number, one in enumerate(kept, 1)}, said)
 
 
-def key(group: Group) -> tuple[str, str]:
+def key(group: Group) -> tuple[str, str, str]:
     """What tells a group from the others of its run."""
-    return group.workload.name, group.target.id if group.target else ""
+    return group.workload.name, group.target.id if group.target else "", group.machine
 
 
 def details(

@@ -15,7 +15,7 @@ from abprof.model import JUDGED_METRIC, REPORTED, Block, Command, Comparison, Ma
 from abprof.observe import busy_share, check_share
 from abprof.sentence import inside_margin, outside_margin
 
-from . import ceilings, timing, words
+from . import ceilings, places, timing, words
 from .failures import LONGEST, log_path
 
 Facts = list[tuple[str, str]]
@@ -63,11 +63,25 @@ def controls(run: Run) -> Facts:
         text += f"; their intervals lie within {words.interval(low, high, 2)}"
     less = len(run.controls) - len(known)
     found = [("controls", text + (f"; {less} more without an interval" if less else ""))]
+    found += [("controls by device", by_device)] if (by_device := _by_device(run)) else []
     if run.header and run.header.false_alarm_bound is not None:
         decided = words.plural(inside + out, "control")
         bound = f"at most {100 * run.header.false_alarm_bound:.0f} % of cells (95 % upper bound, from {decided} that decided)"
         found.append(("false alarms", bound))
     return found
+
+
+def _by_device(run: Run) -> str:
+    """What every device's own controls say, in a run on several: one that is bad is not hidden by the others."""
+    homes = {observation.cell: observation.device for observation in run.observations}
+    said = []
+    for lease in run.machines:
+        mine = [one for one in run.controls if homes.get(one.cell) == lease]
+        inside = sum(inside_margin(run, one) for one in mine)
+        beyond = sum(outside_margin(run, one) for one in mine)
+        told = f"{inside} of {len(mine)} inside, {beyond} beyond" if mine else "none"
+        said.append(f"{words.clean(lease)}: {told}")
+    return "; ".join(said)
 
 
 def method(run: Run, blocks: Sequence[Block]) -> Facts:
@@ -104,6 +118,9 @@ def method(run: Run, blocks: Sequence[Block]) -> Facts:
 def machine(run: Run) -> Facts:
     """The machine and device, and the versions of what ran on it."""
     of: Machine = run.machine
+    if run.machines:
+        shown = [("devices", words.clean(places.said(run))), ("host", words.clean(of.host)), *places.facts(run)]
+        return [*shown, *_foreign(of.facts), *_foreign(run.versions), *ceilings.facts(run)]
     found: Facts = [("device", words.clean(of.device)), ("kind", of.kind), ("host", words.clean(of.host))]
     found += [("uuid", words.clean(of.uuid))] if of.uuid else []
     found += [("processors", str(of.cpus))] if of.cpus else []

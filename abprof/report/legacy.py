@@ -31,7 +31,7 @@ def files(run: Run, blocks: Sequence[Block]) -> dict[str, str]:
     """File name -> JSON. Raises AbprofError for a run none of whose workloads such a script had."""
     made: dict[str, str] = {}
     labels = dict(zip((s.id for s in run.sides), safe_labels((s.label, s.commit) for s in run.sides), strict=True))
-    for group in groups(run):
+    for group in groups(run, together=True):
         write = _WRITERS.get(group.workload.suite)
         sides: list[tuple[str, Arm]] = [("base", lambda row: row.base)]
         if group.target:

@@ -7,7 +7,21 @@ from collections.abc import Sequence
 from abprof import guarantees
 from abprof.model import Block, Run
 
-from . import beside, counters, facts, failures, kernels, lines, sampled, sections, surroundings, traces, view, words
+from . import (
+    beside,
+    counters,
+    facts,
+    failures,
+    kernels,
+    lines,
+    places,
+    sampled,
+    sections,
+    surroundings,
+    traces,
+    view,
+    words,
+)
 from .pages import environment
 from .plain_markdown import code, escape
 
@@ -26,6 +40,7 @@ def markdown(run: Run, blocks: Sequence[Block]) -> str:
         failures=failures,
         guarantees=guarantees,
         lines=lines,
+        places=places,
         sections=sections,
         surroundings=surroundings,
         counters=counters,

@@ -15,7 +15,7 @@ from abprof.publish import notice as made
 from abprof.publish.notice import Counts, Notice, Ref, Row, Tally, Trouble, Warned
 from abprof.runfolder import LOGS
 
-from . import facts, failures, numbers, view, words
+from . import facts, failures, numbers, places, view, words
 
 NAME, TEXT = 200, 600  # characters
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -54,7 +54,7 @@ def notice(run: Run, folder: Path | None = None) -> Notice:
         margin=run.settings.margin,
         fail_on=tuple(run.settings.fail_on),  # type: ignore[arg-type] # checked by the reader of the notice
         false_alarm_bound=run.header.false_alarm_bound if run.header else None,
-        device=words.clean(run.machine.device, NAME),
+        device=words.clean(places.said(run), NAME),
         lacking=lack,
         lacking_in=tuple(words.clean(name, NAME) for name in names[: made.MOST_ROWS]),
         tallies=tuple(_tallies(run)),

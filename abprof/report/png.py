@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from abprof.model import Run
 
-from . import pictures, words
+from . import pictures, places, words
 from .facts import counts
 from .view import groups
 
@@ -31,7 +31,7 @@ def png(run: Run) -> bytes:
     told = ", ".join(f"{count} {name}" for name, count in counts(run))
     draw.text(
         (40, 88),
-        _fit(f"{told}   {words.clean(run.machine.device, 60)}", 130),
+        _fit(f"{told}   {words.clean(places.said(run), 60)}", 130),
         fill=_SOFT,
         font=ImageFont.load_default(24),
     )

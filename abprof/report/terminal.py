@@ -90,6 +90,8 @@ def _group(run: Run, group: view.Group, console: Console, everything: bool) -> N
     title = words.clean(group.workload.name)
     if group.target and len(run.sides) > 2:
         title += f" against {words.clean(group.target.label, 60)}"
+    if group.machine:
+        title += f" on {words.clean(group.machine, 60)}"
     constants = " ".join(f"{words.clean(axis)}={words.clean(value)}" for axis, value in group.constants.items())
     console.print(Text(title, style="bold"), Text(constants, style="dim"))
     if group.target is None:

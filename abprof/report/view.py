@@ -23,7 +23,7 @@ from abprof.model import (
     Workload,
 )
 
-from . import words
+from . import places, words
 
 ORDER: tuple[Verdict | None, ...] = ("broken", "slower", "unclear", "faster", "slight", None, "same")
 APART = ("unsupported", "missing")  # on both sides: counted apart, and never as undecided
@@ -65,6 +65,7 @@ class Group:
     rows: tuple[Row, ...]
     peers: tuple[tuple[Cell, Arm, Observation], ...]  # library implementations measured beside
     others: tuple[Comparison, ...]  # of other pairs of arms: peers with a side, variants of a side with each other
+    machine: str = ""  # the device's model, where the run's are of several: their times stand apart
 
     @cached_property
     def variants(self) -> bool:
@@ -88,14 +89,22 @@ def label(cell: Cell, axes: Iterable[str], variant: str = "") -> str:
     return words.clean(" ".join(parts) or cell.id)
 
 
-def groups(run: Run) -> tuple[Group, ...]:
-    """One group per workload that has cells, and per target side; a run of one branch has groups without a target."""
+def groups(run: Run, *, together: bool = False) -> tuple[Group, ...]:
+    """One group per workload that has cells, per target side, and per model of the devices where there are several (but not
+    with `together`); a run of one branch has groups without a target."""
     targets: list[Side | None] = [side for side in run.sides if side.id != "base"]
+    on: dict[str, str] = {seen.cell: places.model_of(run, seen) for seen in run.observations}
+    models = ("",) if together or not places.models(run) else tuple(dict.fromkeys((*places.models(run), "")))
     return tuple(
-        _group(run, workload, target)
+        _group(run, workload, target, cells, model)
         for target in targets or [None]
         for workload in run.workloads
-        if any(cell.workload == workload.name for cell in run.cells)
+        for model in models
+        if (
+            cells := [
+                c for c in run.cells if c.workload == workload.name and (len(models) < 2 or on.get(c.id, "") == model)
+            ]
+        )
     )
 
 
@@ -118,8 +127,7 @@ def arm(run: Run, id: str) -> Arm:
     return Arm(id=id, side="base", peer=rest) if side == "peer" else Arm(id=id, side=side, variant=rest)
 
 
-def _group(run: Run, workload: Workload, target: Side | None) -> Group:
-    cells = [cell for cell in run.cells if cell.workload == workload.name]
+def _group(run: Run, workload: Workload, target: Side | None, cells: list[Cell], machine: str) -> Group:
     axes, constants = _axes(workload, cells)
     seen = {(o.cell, o.arm): o for o in run.observations}
     judged = {(c.cell, c.from_, c.to): c for c in run.comparisons}
@@ -139,7 +147,8 @@ def _group(run: Run, workload: Workload, target: Side | None) -> Group:
     sides = {target.id, "base"} if target else {"base"}
     others = [c for k, c in judged.items() if k not in used] + list(run.within)
     others = [c for c in others if c.cell in names and arm(run, c.to).side in sides]
-    return Group(workload, target, axes, constants, tuple(sorted(rows, key=_rank)), tuple(peers), tuple(others))
+    ranked = tuple(sorted(rows, key=_rank))
+    return Group(workload, target, axes, constants, ranked, tuple(peers), tuple(others), machine)
 
 
 def _rank(row: Row) -> int:

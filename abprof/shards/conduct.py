@@ -70,12 +70,25 @@ class _Work:
         every, error = tasks(ground.run, ground.arms, known)
         self._tasks = {task.cell: task for task in every}
         todo = record.wanted() & ground.arms.keys()
+        self._gone(todo)
         homes = {cell: home for cell, home in self._homes().items() if cell in todo}
         fresh = [self._tasks[cell] for cell in todo - homes.keys()]
         first_turn = start_up(ground.device.kind, _BEFORE_THE_FIRST_TURN[ground.device.kind])
         self._waiting = Waiting(fresh, tuple(self._left), first_turn, error)
         for cell, home in homes.items():
             self._waiting.go_on(home, [self._tasks[cell]])
+
+    def _gone(self, todo: set[str]) -> None:
+        """Cells whose blocks are of a device that no slot is sure to be: those do not stand, and all is measured again."""
+        record, here = self._record, self._left if self._executor.lasting else {}
+        away = {block.cell: block.device for block in record.blocks if block.cell in todo and block.metric}
+        away = {cell: device for cell, device in away.items() if device not in here}
+        earlier = [block.cell for block in record.blocks[: record.older] if block.cell in away]
+        if earlier or (away and "" in away.values()):
+            what = f"{next(iter(earlier or away))} was measured on a device that this run has not"
+            raise AbprofError(what, advice="a cell's rounds are all of one device: start a new run")
+        for device in sorted(set(away.values())):
+            self._void(device, {cell for cell, home in away.items() if home == device}, "its device is another's now")
 
     def hand_out(self) -> bool:
         """Give every free slot a shard. False when nothing is out and nothing is left to do."""

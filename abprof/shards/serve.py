@@ -18,7 +18,9 @@ from abprof.model import Block, Build, Kernel, Proof, Run
 from abprof.place import Place, Settled, look_around
 from abprof.prepare import Again, Plan, build_kernels, make_plan, watched
 from abprof.repo import leases
+from abprof.sequential import one_after_the_other
 from abprof.shards.messages import Began, Ended, Loaded, Measured, News, Noticed, Proved, Said, Shard
+from abprof.sustained import chosen, sustained
 from abprof.view import View
 
 Tell = Callable[[News], None]
@@ -47,7 +49,7 @@ class Part:
 
     def __init__(self, shard: Shard, head: Run) -> None:
         self._shard, self._head = shard, head
-        self._blocks, self._proofs = list(shard.blocks), list(shard.proofs)
+        self.blocks, self._proofs = list(shard.blocks), list(shard.proofs)
         self._measured: dict[str, set[int]] = {}  # cell -> epochs here
 
     @property
@@ -55,10 +57,19 @@ class Part:
         """Epochs of earlier shards that count towards the first look."""
         return len({block.epoch for block in self._shard.blocks if block.metric and block.judged})
 
+    @property
+    def next_epoch(self) -> int:
+        """The number of the next epoch."""
+        return max(self._shard.first, 1 + max((block.epoch for block in self.blocks), default=0))
+
+    def power_bound(self) -> tuple[str, ...]:
+        """Cells whose change is worth measuring without a pause."""
+        return verdict.power_bound(self._head, self.blocks, self._proofs)
+
     def add(self, item: Item) -> None:
         """Take note of what was measured."""
         if isinstance(item, Block):
-            self._blocks.append(item)
+            self.blocks.append(item)
             self._measured.setdefault(item.cell, set()).add(item.epoch)
         elif isinstance(item, Proof):
             self._proofs.append(item)
@@ -66,7 +77,7 @@ class Part:
     def wanted(self) -> set[str]:
         """Cells without a verdict, and those that the run wants more of."""
         few = {cell for cell, least in self._shard.least.items() if len(self._measured.get(cell, ())) < least}
-        return verdict.undecided(self._head, self._blocks, self._proofs) | few
+        return verdict.undecided(self._head, self.blocks, self._proofs) | few
 
 
 def serve(shard: Shard, tell: Tell) -> Ended:
@@ -85,7 +96,7 @@ def serve(shard: Shard, tell: Tell) -> Ended:
 def _place(shard: Shard, view: View) -> Place:
     asked = rerun.as_asked(shard.run, shard.repository, shard.budget)
     own = (shard.device,) if shard.device else () if shard.run.machine.kind == "cuda" else asked.device
-    asked = msgspec.structs.replace(asked, device=own, probe=(), protocol="abprof", executor="")
+    asked = msgspec.structs.replace(asked, device=own, probe=(), executor="")
     settled = Settled(shard.run.sides, shard.file or File(), shard.run.id)
     return look_around(asked, view, settled)
 
@@ -123,20 +134,32 @@ def _measured(place: Place, plan: Plan, shard: Shard, tell: Tell, view: View) ->
             shard=shard.number, device=device, machine=machine, ceilings=head.ceilings, toolchains=chains, builds=builds
         )
     )
-    for one in watch.built(builds, "before it was measured"):
-        tell(Noticed(touched=one))
+    for touched in watch.built(builds, "before it was measured"):
+        tell(Noticed(touched=touched))
     part, began = Part(shard, head), time.monotonic()
     with noise.remembered(place.state, device, view.warn) as known:
-        for made in epochs(ground, part.wanted, known, first=shard.first, done=part.done, budget=shard.budget):
-            item = (
-                made if isinstance(made, Kernel) else msgspec.structs.replace(made, device=device, shard=shard.number)
-            )
-            part.add(item)
-            tell(_news(item))
-            if isinstance(item, Block):
-                for one in watch.look(f"in epoch {item.epoch}"):
-                    tell(Noticed(touched=one))
-    return Ended(why="done", seconds=time.monotonic() - began, lines=0)
+        in_turns = epochs(ground, part.wanted, known, first=shard.first, done=part.done, budget=shard.budget)
+        seconds = 0.0
+        for made in (in_turns, _afterwards(place, ground, part, view)):
+            for one in made:
+                item = (
+                    one if isinstance(one, Kernel) else msgspec.structs.replace(one, device=device, shard=shard.number)
+                )
+                part.add(item)
+                tell(_news(item))
+                if isinstance(item, Block):
+                    for touched in watch.look(f"in epoch {item.epoch}"):
+                        tell(Noticed(touched=touched))
+            seconds = seconds or time.monotonic() - began
+    return Ended(why="done", seconds=seconds, lines=0)
+
+
+def _afterwards(place: Place, ground: Ground, part: Part, view: View) -> Iterator[Block]:
+    """What is timed after all epochs of these cells: without a pause, and by other protocols."""
+    cells = chosen(ground, part.power_bound(), view.say)
+    yield from sustained(ground, cells, part.blocks, part.next_epoch)
+    for protocol in place.config.beside:
+        yield from one_after_the_other(ground, protocol, part.next_epoch, part.blocks)
 
 
 def _builds(place: Place, plan: Plan, shard: Shard, view: View) -> tuple[Build, ...]:

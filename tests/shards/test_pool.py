@@ -63,3 +63,31 @@ def test_two_devices_say_what_one_says(tmp_path: Path) -> None:
     assert set(two.run.machines) == {"simulated:0", "simulated:1"}
     assert {device for devices in homes(blocks(two)).values() for device in devices} == {"simulated:0", "simulated:1"}
     assert lab.left_behind() == []
+
+
+def test_devices_of_two_models_are_two_machines_in_every_report(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, scenario())
+    result = lab.abprof("main", "fast", "--device", "simulated:0:H200", "--device", "simulated:1:A100", "--all")
+    assert result.folder
+    homes_of = {seen.cell: seen.device for seen in result.run.observations}
+    assert {machine.device for machine in result.run.machines.values()} == {"H200", "A100"}
+    pages = {name: (result.folder / name).read_text() for name in ("report.md", "report.html")}
+    cells = (result.folder / "cells.csv").read_text()
+    for model, lease in (("H200", "simulated:0:H200"), ("A100", "simulated:1:A100")):
+        mine = [cell for cell, home in homes_of.items() if home == lease]
+        loads = {cell.partition("/")[0] for cell in mine}
+        assert loads, "both measured something"
+        for load in loads:
+            assert f"## {load} on {model}" in pages["report.md"]
+            assert f"{load} on {model}</h2>" in pages["report.html"]
+            assert f"{load} on {model}" in result.out
+        for text in (*pages.values(), result.out):
+            assert f"{lease}: " in text, "its controls stand by themselves"
+        for cell in mine:
+            assert f"{cell}," in cells
+            assert lease in next(line for line in cells.splitlines() if line.startswith((f"{cell},", f'"{cell}"')))
+    for text in pages.values():
+        assert "controls by device" in text
+    for lease in result.run.machines:
+        controls = [one for one in result.run.controls if homes_of[one.cell] == lease]
+        assert len(controls) >= 2, lease
