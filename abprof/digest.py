@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abprof.model import REPORTED, Block, Outcome
+from abprof.shelf import ARM, MHZ, VALUE, WAITED, WALL, columns
 
 Column = NDArray[np.float64]
 _LESS = 0.8  # of the scatter as read
@@ -32,16 +33,20 @@ class Digest:
 
 def digest(block: Block) -> Digest:
     """A block's kept rounds as columns. Raises ValueError on a judged time that is not positive and finite."""
-    rejected = set(block.rejected)
-    kept = [turns for i, turns in enumerate(block.rounds) if i not in rejected]
-    values = np.full((len(block.arms), len(kept)), np.nan)
+    table, rows = columns(block.rounds)
+    kept = np.ones(len(block.rounds), dtype=bool)
+    kept[[i for i in block.rejected if 0 <= i < len(kept)]] = False
+    inside = kept[rows]
+    table, place = table[inside], (np.cumsum(kept) - 1)[rows[inside]]
+    at = table[:, ARM].astype(int), place
+    values = np.full((len(block.arms), int(kept.sum())), np.nan)
     walls, clocks, waits = values.copy(), values.copy(), values.copy()
-    for i, turns in enumerate(kept):
-        for turn in turns:
-            clocks[turn.arm, i] = turn.mhz if turn.mhz > 0 else np.nan
-            values[turn.arm, i] = turn.value if turn.value > 0 and turn.value != np.inf else -1.0
-            walls[turn.arm, i] = turn.wall
-            waits[turn.arm, i] = turn.waited / block.calls if turn.waited > 0 and block.calls else np.nan
+    timed = (table[:, VALUE] > 0) & (table[:, VALUE] != np.inf)
+    clocks[at] = np.where(table[:, MHZ] > 0, table[:, MHZ], np.nan)
+    values[at] = np.where(timed, table[:, VALUE], -1.0)
+    walls[at] = table[:, WALL]
+    if block.calls:
+        waits[at] = np.where(table[:, WAITED] > 0, table[:, WAITED] / block.calls, np.nan)
     if (values < 0).any():
         raise ValueError(f"{block.cell}, epoch {block.epoch}: a time that is not positive and finite in a kept round")
     calls = f"{block.calls} call{'s' if block.calls != 1 else ''} a turn"

@@ -8,6 +8,7 @@ from itertools import pairwise
 from abprof import stats
 from abprof.evidence import Evidence
 from abprof.model import GPU_GRAPH, HOST, REPORTED, SUSTAINED, Block, Census, Metric, Observation, Outcome, Value
+from abprof.shelf import END, START, columns
 
 _PAUSE = 120.0  # seconds between two blocks: longer, and the second is of a later invocation (rerun, --resume)
 
@@ -22,9 +23,14 @@ def busy_share(blocks: Sequence[Block]) -> float | None:
     there is none, or it is not known."""
     if any(block.metric == REPORTED for block in blocks):
         return None  # of what one process said, nobody knows when it was
-    inside = sum(turn.end - turn.start for block in blocks for row in block.rounds for turn in row) / 1e9
+    inside = sum(_inside(block) for block in blocks if block.rounds) / 1e9
     wall = _wall(blocks)
     return inside / wall if wall else None
+
+
+def _inside(block: Block) -> float:
+    table, _ = columns(block.rounds)
+    return float((table[:, END] - table[:, START]).sum())
 
 
 def check_share(blocks: Sequence[Block]) -> float | None:

@@ -20,6 +20,7 @@ from abprof.errors import AbprofError
 from abprof.model import Arm, Block, Build, Kernel, Loss, Machine, Profile, Proof, Run, Sampled, Told, Touched, Trace
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
+from abprof.shelf import Shelf
 from abprof.told import identity, merged
 from abprof.view import View
 
@@ -43,8 +44,9 @@ class Record:
     ) -> None:
         self.folder = folder
         self.head = head
-        self.blocks = blocks
         self.view = view
+        self._shelf = Shelf(folder.path)
+        self.blocks = [self._shelf.lay(block) for block in blocks]
         self.proofs: list[Proof] = list(head.proofs)
         self.kernels = {identity(kernel): kernel for kernel in head.kernels}
         self.traces = {(trace.cell, trace.arm, trace.by): trace for trace in head.traces}
@@ -54,6 +56,8 @@ class Record:
         self.until = until or verdict.undecided
         self.interrupted = False
         self._labels = names.short_labels(head.cells)
+        self._cells = {cell.id: cell for cell in head.cells}
+        self._of = _by_cell(self.blocks)
         self._next_write = 0.0
 
     @property
@@ -87,6 +91,7 @@ class Record:
             self.head = msgspec.structs.replace(self.head, losses=(*self.head.losses, *losses))
             self.folder.write_run(self.judged("running"))
             self.blocks[:] = runfolder.standing(self.head, self.blocks)
+            self._of = _by_cell(self.blocks)
 
     def wanted(self) -> set[str]:
         """Cells that need one more epoch."""
@@ -116,8 +121,10 @@ class Record:
             self._prove(item)
             return
         self.folder.append_block(item)
-        self.blocks.append(item)
-        self._show(item)
+        laid = self._shelf.lay(item)
+        self.blocks.append(laid)
+        self._of.setdefault(laid.cell, []).append(laid)
+        self._show(laid)
         began = time.monotonic()
         if began > self._next_write:
             self.folder.write_run(self.judged("running"))
@@ -166,8 +173,8 @@ class Record:
         if not block.judged:
             return
         # Asked of this cell alone: what all of them say takes long when there are a thousand.
-        head = msgspec.structs.replace(self.head, cells=tuple(c for c in self.head.cells if c.id == block.cell))
-        for row in verdict.provisional(head, [b for b in self.blocks if b.cell == block.cell]):
+        head = msgspec.structs.replace(self.head, cells=(self._cells[block.cell],))
+        for row in verdict.provisional(head, self._of[block.cell]):
             epochs = "1 epoch" if row.epochs == 1 else f"{row.epochs} epochs"
             self.view.say(f"  {label}  {row.before} -> {row.after}: {row.pct:+.2f} % of time so far ({epochs})")
 
@@ -208,6 +215,13 @@ class Record:
         self.view.detach()
         report.write_all(self.folder.path, run, self.blocks)
         return run
+
+
+def _by_cell(blocks: Sequence[Block]) -> dict[str, list[Block]]:
+    found: dict[str, list[Block]] = {}
+    for block in blocks:
+        found.setdefault(block.cell, []).append(block)
+    return found
 
 
 @contextlib.contextmanager

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from abprof.shelf import plain
+
 _SUM = b',"sum":"'
 
 
@@ -21,7 +23,11 @@ def dump(record: msgspec.Struct, indent: int | None = None) -> bytes:
     # msgspec itself writes NaN as null, which would turn a bug into "not recorded"; the standard library refuses it.
     separators = (",", ":") if indent is None else None
     text = json.dumps(
-        msgspec.to_builtins(record), allow_nan=False, ensure_ascii=False, indent=indent, separators=separators
+        msgspec.to_builtins(record, enc_hook=plain),
+        allow_nan=False,
+        ensure_ascii=False,
+        indent=indent,
+        separators=separators,
     )
     return text.encode(errors="replace")  # a label may carry bytes that are no UTF-8: shown as "?"
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from abprof.model import Block, Run
+from abprof.shelf import ARM, MHZ, columns
 
 from . import words
 from .lines import TextTable
@@ -66,16 +69,18 @@ def _unlike(kind: str, sides: Mapping[str, BY_SIDE]) -> Iterator[tuple[str, str,
 def _clocks(run: Run, blocks: Sequence[Block]) -> dict[str, float]:
     """Side -> the device's mean clock over its judged turns, MHz; nothing where turns did not read it on every side."""
     arms = {arm.id: arm.side for arm in run.arms if not arm.peer}
-    read: dict[str, list[float]] = {side.id: [] for side in run.sides}
+    read: dict[str, list[float]] = {side.id: [0.0, 0.0] for side in run.sides}  # the sum, and of how many
     for block in blocks:
-        for number, row in enumerate(block.rounds if block.judged else ()):
-            if number in block.rejected:
-                continue
-            for turn in row:
-                side = arms.get(block.arms[turn.arm], "")
-                if side in read and turn.mhz > 0:
-                    read[side].append(turn.mhz)
-    return {side: sum(mhz) / len(mhz) for side, mhz in read.items()} if all(read.values()) else {}
+        if not (block.judged and block.rounds):
+            continue
+        table, rows = columns(block.rounds)
+        told = ~np.isin(rows, block.rejected) & (table[:, MHZ] > 0)
+        for number, arm in enumerate(block.arms):
+            mhz = table[told & (table[:, ARM] == number), MHZ]
+            if arms.get(arm, "") in read:
+                read[arms[arm]][0] += float(mhz.sum())
+                read[arms[arm]][1] += len(mhz)
+    return {side: total / count for side, (total, count) in read.items()} if all(n for _, n in read.values()) else {}
 
 
 def _apart(clocks: Mapping[str, float]) -> float:
