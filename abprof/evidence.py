@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from abprof import stats
-from abprof.digest import Column, Digest, digest
+from abprof.digest import Column, Digest, at_one_clock, digest
 from abprof.model import (
     Block,
     Cell,
@@ -17,6 +18,8 @@ from abprof.model import (
     Status,
 )
 
+P = ParamSpec("P")
+T = TypeVar("T")
 RUNS: frozenset[Status] = frozenset({"ok", "identical"})
 
 
@@ -38,22 +41,78 @@ class ArmState:
         return self.status in RUNS
 
 
+def _values(digest: Digest, arm: str) -> Column:
+    return digest.values[arm]
+
+
+def _clocks(digest: Digest, arm: str) -> Column:
+    return digest.clocks[arm]
+
+
+def _cycles(digest: Digest, arm: str) -> Column:
+    return digest.values[arm] * digest.clocks[arm]
+
+
 @dataclass(frozen=True)
+class Columns:
+    """A cell's rounds."""
+
+    read: tuple[Digest, ...]  # as they were read
+    judged: tuple[Digest, ...]  # at one clock where that is quieter, else `read`
+    sustained: tuple[Digest, ...]  # without a pause (abprof/sustained.py)
+    graphs: tuple[Digest, ...]  # by graphs that hold all that a call launches
+
+
+class Desk:
+    """Where one cell's rounds lie open at a time: of ten thousand cells all together would fill the memory."""
+
+    def __init__(self) -> None:
+        self._open: tuple[Evidence, Columns] | None = None
+
+    def columns(self, item: Evidence) -> Columns:
+        """This cell's. Raises ValueError on a judged time that is not positive and finite."""
+        if self._open is None or self._open[0] is not item:
+            read = tuple(digest(block) for block in item.blocks)
+            whole = (block for block in item.beside if block.rounds and not item.torn(block))
+            columns = Columns(
+                read=read,
+                judged=at_one_clock(read) or read,
+                sustained=tuple(digest(block) for block in item.pauseless),
+                graphs=tuple(digest(block) for block in whole),
+            )
+            self._open = item, columns
+        return self._open[1]
+
+
+def _kept(method: Callable[Concatenate[Evidence, P], list[T]]) -> Callable[Concatenate[Evidence, P], list[T]]:
+    """What was read of the rounds once is asked for again and again."""
+
+    @wraps(method)
+    def known(self: Evidence, /, *args: P.args, **kwargs: P.kwargs) -> list[T]:
+        key = method.__name__, args, tuple(kwargs.items())
+        if key not in self.known:
+            self.known[key] = method(self, *args, **kwargs)
+        return list(self.known[key])
+
+    return known
+
+
+@dataclass(frozen=True, eq=False)
 class Evidence:
     """Everything measured about one cell."""
 
     cell: Cell
-    digests: tuple[Digest, ...]
     states: dict[str, ArmState]
     quick: bool
     allow_wrong: bool
     attempts: int  # distinct epochs that tried this cell
     metric: str  # the judged one: gpu_span, wall or reported
     blocks: tuple[Block, ...] = field(repr=False)
-    read: tuple[Digest, ...] = field(default=(), repr=False)  # as they were read, where `digests` are at one clock
     sequential: tuple[Block, ...] = field(default=(), repr=False)  # timed as others do: one round, a turn a side
-    sustained: tuple[Digest, ...] = field(default=(), repr=False)  # without a pause (abprof/sustained.py)
+    pauseless: tuple[Block, ...] = field(default=(), repr=False)  # slices without a pause (abprof/sustained.py)
     beside: tuple[Block, ...] = field(default=(), repr=False)  # of a launch-bound cell, by graphs (abprof/graphed.py)
+    desk: Desk = field(default_factory=Desk, repr=False)
+    known: dict[object, list[Any]] = field(default_factory=dict, repr=False)
 
     def state(self, arm: str) -> ArmState:
         return self.states.get(arm, ArmState("missing", f"there is no {arm}", seen=False))
@@ -68,32 +127,40 @@ class Evidence:
         state = self.state(arm)
         return state.runs or (state.status == "wrong" and self.allow_wrong)
 
+    @property
+    def digests(self) -> tuple[Digest, ...]:
+        """The rounds that are judged."""
+        return self.desk.columns(self).judged
+
+    def protocols(self, arm: str) -> list[str]:
+        """How the arm was timed, each way once."""
+        return [*dict.fromkeys(self._protocols(arm))]
+
+    @_kept
+    def _protocols(self, arm: str) -> list[str]:
+        return [digest.protocol for digest in self.digests if arm in digest.values]
+
     def epoch_values(self, before: str, after: str) -> list[float]:
         """D of each epoch in which both arms ran through, in the order of epochs (log ratios after/before)."""
-        return self._epoch_ratios(before, after, lambda digest, arm: digest.values[arm])
+        return self._epoch_ratios(before, after, "judged")
 
     def epoch_sustained(self, before: str, after: str) -> list[float]:
         """The same of slices without a pause."""
-        return self._epoch_ratios(before, after, lambda digest, arm: digest.values[arm], self.sustained)
+        return self._epoch_ratios(before, after, "sustained")
 
     def epoch_graphs(self, before: str, after: str) -> list[float]:
         """The same of calls replayed from CUDA graphs, of a launch-bound cell."""
-        return self._epoch_ratios(before, after, lambda digest, arm: digest.values[arm], self.graphs)
-
-    @cached_property
-    def graphs(self) -> tuple[Digest, ...]:
-        """The rounds by graphs, of graphs that hold all that a call launches."""
-        return tuple(digest(block) for block in self.beside if block.rounds and not self._torn(block))
+        return self._epoch_ratios(before, after, "graphs")
 
     def uncaptured(self, arm: str) -> str:
         """Why this launch-bound arm has no time in a graph; "" where it has, or is not launch-bound."""
-        if any(arm in each.values for each in self.graphs):
+        if not self.beside or any(arm in each.values for each in self.desk.columns(self).graphs):
             return ""
-        torn = next((why for block in self.beside if (why := self._torn(block))), "")
+        torn = next((why for block in self.beside if (why := self.torn(block))), "")
         said = [block.outcomes[arm].reason for block in self.beside if arm in block.outcomes]
         return torn or next((reason for reason in said if reason), "")
 
-    def _torn(self, block: Block) -> str:
+    def torn(self, block: Block) -> str:
         """What is against a block's graphs: of one that runs less than the call launches a part went elsewhere."""
         for arm, nodes in block.nodes.items():
             told = [o.census for o in (b.outcomes.get(arm) for b in self.blocks) if o is not None and o.census]
@@ -106,31 +173,33 @@ class Evidence:
     @property
     def at_one_clock(self) -> bool:
         """Whether the judged times are what they would be at the cell's mean clock (abprof/digest.py)."""
-        return self.read is not self.digests
+        return any(self._at_one_clock())
+
+    @_kept
+    def _at_one_clock(self) -> list[bool]:
+        columns = self.desk.columns(self)
+        return [columns.read is not columns.judged]
 
     def epoch_read(self, before: str, after: str) -> list[float]:
         """The same of the times as they were read."""
-        return self._epoch_ratios(before, after, lambda digest, arm: digest.values[arm], self.read)
+        return self._epoch_ratios(before, after, "read")
 
     def epoch_cycles(self, before: str, after: str) -> list[float]:
         """The same of time x the device's clock; no epoch in which turns did not read it."""
-        return self._epoch_ratios(before, after, lambda digest, arm: digest.values[arm] * digest.clocks[arm], self.read)
+        return self._epoch_ratios(before, after, "read", _cycles)
 
     def epoch_clocks(self, before: str, after: str) -> list[float]:
         """The same of the clock alone."""
-        return self._epoch_ratios(before, after, lambda digest, arm: digest.clocks[arm], self.read)
+        return self._epoch_ratios(before, after, "read", _clocks)
 
+    @_kept
     def _epoch_ratios(
-        self,
-        before: str,
-        after: str,
-        column: Callable[[Digest, str], Column],
-        of: Sequence[Digest] | None = None,
+        self, before: str, after: str, of: str, column: Callable[[Digest, str], Column] = _values
     ) -> list[float]:
         if not (self.numbers(before) and self.numbers(after)):
             return []
         values = []
-        for _, digests in self._by_epoch(before, after, of=self.digests if of is None else of):
+        for _, digests in self._by_epoch(before, after, of=getattr(self.desk.columns(self), of)):
             pairs = [(column(d, before), column(d, after)) for d in digests]
             first, second = (np.concatenate(side) for side in zip(*pairs, strict=True))
             both = ~(np.isnan(first) | np.isnan(second))
@@ -138,13 +207,14 @@ class Evidence:
                 values.append(stats.round_median(first[both], second[both]))
         return values
 
+    @_kept
     def epoch_savings(self, before: str, after: str) -> list[tuple[float, float]]:
         """What the second arm saves of the first's time in each epoch, as shares of it: by the worker's timer, and by the
         parent's clock, which no code under test can reach. No epoch in which the parent's was not told."""
         if not (self.numbers(before) and self.numbers(after)):
             return []
         found = []
-        for _, digests in self._by_epoch(before, after, of=self.read or self.digests):
+        for _, digests in self._by_epoch(before, after, of=self.desk.columns(self).read):
             timer = np.concatenate([digest.values[before] - digest.values[after] for digest in digests])
             parent = np.concatenate([digest.waits[before] - digest.waits[after] for digest in digests])
             told = ~(np.isnan(timer) | np.isnan(parent))
@@ -153,16 +223,17 @@ class Evidence:
                 found.append((float(np.median(timer[told])) / whole, float(np.median(parent[told])) / whole))
         return found
 
+    @_kept
     def epoch_medians(self, arm: str, clock: str = "value") -> list[float]:
         """The arm's median time of each epoch, ns per call: `clock` is "value" (the judged metric), "wall", "sustained" or
         "graph"."""
         if not self.numbers(arm):
             return []
         medians = []
-        of = {"sustained": self.sustained, "graph": self.graphs}.get(clock, self.digests)
+        columns = self.desk.columns(self)
+        of = {"sustained": columns.sustained, "graph": columns.graphs}.get(clock, columns.judged)
         for _, digests in self._by_epoch(arm, of=of):
-            columns = [(d.walls if clock == "wall" else d.values)[arm] for d in digests]
-            column = np.concatenate(columns)
+            column = np.concatenate([(d.walls if clock == "wall" else d.values)[arm] for d in digests])
             column = column[~np.isnan(column)]
             if column.size:
                 medians.append(float(np.median(column)))

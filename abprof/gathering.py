@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from abprof.digest import at_one_clock, digest
-from abprof.evidence import RUNS, ArmState, Evidence
+from abprof.evidence import RUNS, ArmState, Desk, Evidence
 from abprof.model import (
     JUDGED_METRIC,
     SEQUENTIAL_METRICS,
@@ -37,12 +36,15 @@ def gather(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> d
             raise ValueError(f"rounds of a cell that is not in the run: {block.cell}")
         by_cell[block.cell].append(block)
     checked = any(outcome.check is not None for block in blocks for outcome in block.outcomes.values())
-    return {cell.id: _evidence(run, cell, by_cell[cell.id], proofs, checked=checked) for cell in run.cells}
+    desk = Desk()
+    return {cell.id: _evidence(run, cell, by_cell[cell.id], proofs, desk, checked=checked) for cell in run.cells}
 
 
-def _evidence(run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof], *, checked: bool) -> Evidence:
+def _evidence(
+    run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof], desk: Desk, *, checked: bool
+) -> Evidence:
     sequential = tuple(block for block in blocks if block.metric in SEQUENTIAL_METRICS)
-    sustained = tuple(digest(block) for block in blocks if block.metric == SUSTAINED and block.rounds)
+    pauseless = tuple(block for block in blocks if block.metric == SUSTAINED and block.rounds)
     beside = tuple(block for block in blocks if block.beside)
     blocks = [block for block in blocks if block.judged]
     # A quick epoch picked the cells that were measured again, so it would bias what follows: fresh epochs alone count.
@@ -56,11 +58,8 @@ def _evidence(run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof]
     devices = sorted({block.device for block in kept if block.metric})
     if len(devices) > 1:
         raise ValueError(f"{cell.id}: rounds of {' and of '.join(devices)} cannot be put together")
-    read = tuple(digest(block) for block in kept)
     return Evidence(
         cell=cell,
-        digests=at_one_clock(read) or read,
-        read=read,
         states={arm: _state(run, cell, arm, kept, proofs, checked=checked) for arm in cell_arms(run, cell, kept)},
         quick=bool(tried) and not fresh,
         allow_wrong=run.settings.allow_wrong,
@@ -68,8 +67,9 @@ def _evidence(run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof]
         metric=metrics[0] if metrics else _judged(run, cell),
         blocks=kept,
         sequential=sequential,
-        sustained=sustained,
+        pauseless=pauseless,
         beside=beside,
+        desk=desk,
     )
 
 

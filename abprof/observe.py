@@ -77,7 +77,7 @@ def _metrics(item: Evidence, arm: str, medians: list[float]) -> dict[str, Metric
     """Times in ns, memory in bytes; rates from the judged time and the cell's work, by its stated convention."""
     found: dict[str, Metric] = {}
     if medians:
-        protocol = "; ".join(dict.fromkeys(digest.protocol for digest in item.digests if arm in digest.values))
+        protocol = "; ".join(item.protocols(arm))
         time = stats.own_time(medians)
         found[item.metric] = _time(time, protocol)
         walls = item.epoch_medians(arm, "wall")
@@ -160,4 +160,4 @@ def census(item: Evidence, arm: str) -> Census | None:
 
 
 def _outcomes(item: Evidence, arm: str) -> list[Outcome]:
-    return [digest.outcomes[arm] for digest in item.digests if arm in digest.outcomes]
+    return [block.outcomes[arm] for block in item.blocks if arm in block.outcomes]
