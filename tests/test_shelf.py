@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abprof import runfolder, sealed, verdict
+from abprof import sealed, verdict
 from abprof.model import Block, Turn
 from abprof.record import Record
 from abprof.runfolder import RunFolder
@@ -41,7 +41,7 @@ def test_what_comes_back_is_what_was_laid(rounds: list[list[Turn]]) -> None:
     assert tuple(laid[0].rounds) == first.rounds
     assert (len(laid[1].rounds), laid[1].rounds[-1]) == (len(rounds), second.rounds[-1])
     assert sealed.line(laid[0]) == sealed.line(first)
-    assert runfolder.unseal(sealed.line(laid[1])[:-1]) == second
+    assert sealed.unseal(sealed.line(laid[1])[:-1], Block, "a block") == second
     for each in (laid[0].rounds, first.rounds):
         table, rows = columns(each)
         assert [tuple(line) for line in table.tolist()] == [msgspec.structs.astuple(t) for row in rounds for t in row]
