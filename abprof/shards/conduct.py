@@ -177,7 +177,7 @@ class _Work:
             return
         why = live.torn or (ended.reason or ended.why if ended and ended.why != "done" else lost.reason)
         if ended and ended.why == "done":
-            why = live.torn or f"{ended.lines - live.lines} lines of its news are missing"
+            why = live.torn or f"lines of its news that are missing: {ended.lines - live.lines}"
         yield from self._lost(live, why)
 
     def _lost(self, live: Live, why: str) -> Iterator[Item]:

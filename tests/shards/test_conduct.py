@@ -1,0 +1,279 @@
+"""The parent's loop, with an executor that plays: what goes out, what is recorded, what comes back and what is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace, TracebackType
+from typing import Any, Self
+
+import msgspec
+import pytest
+
+from abprof import runfolder, sealed
+from abprof.abprof_toml import File
+from abprof.errors import AbprofError
+from abprof.model import Block, Ceilings, Machine, Proof, Run
+from abprof.protocols import Lost
+from abprof.record import Record
+from abprof.shards.conduct import conduct
+from abprof.shards.messages import Began, Ended, Measured, Said, Shard
+from abprof.view import View
+from tests import runs
+
+Play = Callable[[Shard, str], Iterator[bytes | Lost]]
+
+
+class Player:
+    """An executor of which `play` says what each shard tells."""
+
+    def __init__(self, slots: Sequence[str], play: Play, *, lasting: bool = True) -> None:
+        self._slots, self._play, self.lasting = slots, play, lasting
+        self.sent: list[tuple[Shard, str]] = []
+        self._out: list[tuple[Shard, str]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    def slots(self) -> Sequence[str]:
+        return self._slots
+
+    def submit(self, shard: Shard, slot: str) -> None:
+        assert slot not in [busy for _, busy in self._out], "one shard on a slot at a time"
+        self.sent.append((shard, slot))
+        self._out.append((shard, slot))
+
+    def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
+        del timeout
+        shard, slot = self._out.pop(0)
+        for said in self._play(shard, slot):
+            yield shard.number, said
+
+    def cancel(self) -> None:
+        self._out.clear()
+
+
+def head() -> Run:
+    """Cells that a block can be made for, nothing measured yet."""
+    whole = runs.run()
+    timed = {o.cell for o in whole.observations if o.arm == "base" and o.status == "ok"}
+    timed &= {o.cell for o in whole.observations if o.arm == "target" and o.status == "ok"}
+    cells = tuple(cell for cell in whole.cells if cell.id in timed and not cell.skip)[:4]
+    return msgspec.structs.replace(whole, cells=cells, proofs=(), machines={}, status="running")
+
+
+def measured(shard: Shard, slot: str, epochs: int) -> list[Block]:
+    """So many epochs of each of a shard's cells."""
+    whole = runs.run()
+    made = runs.blocks(msgspec.structs.replace(whole, cells=shard.run.cells), epochs)
+    return [
+        msgspec.structs.replace(
+            block, epoch=block.epoch + shard.first - 1, device=slot, shard=shard.number, rejected=(), rejected_why=""
+        )
+        for block in made
+    ]
+
+
+def told(shard: Shard, slot: str, epochs: int = 4, *, seconds: float = 10.0, drop: int = 0) -> Iterator[bytes | Lost]:
+    """An orderly shard; of its news the last `drop` before the end are missing."""
+    machine = Machine(host="h", device="d", kind="cuda", uuid=slot)
+    news = [Began(shard=shard.number, device=slot, machine=machine, ceilings=Ceilings(tflops=1.0)), Said(line="hello")]
+    lines = [sealed.line(one) for one in [*news, *(Measured(block=b) for b in measured(shard, slot, epochs))]]
+    yield from lines[: len(lines) - drop]
+    yield sealed.line(Ended(why="done", seconds=seconds, lines=len(lines)))
+    yield Lost("ended with exit code 0")
+
+
+class Stage:
+    """A run about to be measured."""
+
+    def __init__(self, folder: Path, wanted: Callable[[Sequence[Block]], set[str]], budget: float = 1000.0) -> None:
+        self.head = head()
+        self.ids = [cell.id for cell in self.head.cells]
+        made = runfolder.create(folder / "runs", self.head.id)
+        made.write_run(self.head)
+        self.folder = made
+
+        def until(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof]) -> set[str]:
+            del run, proofs
+            return wanted(blocks)
+
+        self.record = Record(made, self.head, [], View(quiet=True), until=until)
+        judge = folder / "workloads"
+        judge.mkdir()
+        (judge / "dense.py").write_text("")
+        arms = {id: tuple(arm for arm in self.head.arms if arm.id in {"base", "target"}) for id in self.ids}
+        device = SimpleNamespace(kind="cuda", lease="GPU-a")
+        shop = SimpleNamespace(workloads={"dense": str(judge / "dense.py")})
+        self.ground: Any = SimpleNamespace(run=self.head, arms=arms, identical=frozenset(), device=device, shop=shop)
+        self.place: Any = SimpleNamespace(
+            state=folder,
+            device=device,
+            config=SimpleNamespace(budget=budget),
+            file=File(),
+            repository=SimpleNamespace(path=folder),
+        )
+
+    def run(self, player: Player) -> None:
+        for item in conduct(self.ground, self.record, player, self.place):
+            self.record.add(item)
+
+
+def counts(blocks: Sequence[Block]) -> dict[str, int]:
+    return {cell: sum(b.cell == cell for b in blocks) for cell in {b.cell for b in blocks}}
+
+
+def fewer_than(epochs: int, ids: Sequence[str]) -> Callable[[Sequence[Block]], set[str]]:
+    return lambda blocks: {id for id in ids if counts(blocks).get(id, 0) < epochs}
+
+
+def test_every_cell_goes_out_once_and_all_slots_work(tmp_path: Path) -> None:
+    ids = [cell.id for cell in head().cells]
+    stage, player = Stage(tmp_path, fewer_than(4, ids)), Player(["GPU-a", "GPU-b"], told)
+    stage.run(player)
+    assert sorted(cell.id for shard, _ in player.sent for cell in shard.run.cells) == sorted(ids)
+    assert {slot for _, slot in player.sent} == {"GPU-a", "GPU-b"}
+    assert [shard.number for shard, _ in player.sent] == list(range(1, len(player.sent) + 1))
+    assert set(stage.record.head.machines) == {"GPU-a", "GPU-b"}
+    assert stage.record.head.machines["GPU-b"].ceilings == Ceilings(tflops=1.0)
+    assert stage.record.head.losses == ()
+    assert runfolder.read(stage.folder.path)[1] == stage.record.blocks
+
+
+def test_what_the_whole_leaves_open_goes_to_its_device_again(tmp_path: Path) -> None:
+    """To its next look, with its blocks, as often as there is time."""
+    ids = [cell.id for cell in head().cells]
+
+    def wanted(blocks: Sequence[Block]) -> set[str]:
+        return fewer_than(4, ids)(blocks) | fewer_than(6, ids[:1])(blocks)
+
+    def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
+        return told(shard, slot, max(shard.least.values(), default=4))
+
+    stage, player = Stage(tmp_path, wanted), Player(["GPU-a", "GPU-b"], play)
+    stage.run(player)
+    again, slot = player.sent[-1]
+    first = next(where for shard, where in player.sent if ids[0] in {cell.id for cell in shard.run.cells})
+    assert [cell.id for cell in again.run.cells] == ids[:1]
+    assert (slot, again.least, again.first, len(again.blocks)) == (first, {ids[0]: 2}, 5, 4)
+    assert counts(stage.record.blocks)[ids[0]] == 6
+    assert again.run.ceilings == Ceilings(tflops=1.0), "measured once a device"
+
+
+def test_no_cell_goes_again_without_time(tmp_path: Path) -> None:
+    """The budget is every device's own: what its shards took is gone, and what others took is not."""
+    ids = [cell.id for cell in head().cells]
+    spent = {"GPU-a": 100.0, "GPU-b": 10.0}
+    stage = Stage(tmp_path, fewer_than(6, ids), budget=101.0)
+
+    def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
+        assert shard.budget <= 101.0
+        return told(shard, slot, max(shard.least.values(), default=4), seconds=spent[slot])
+
+    player = Player(["GPU-a", "GPU-b"], play)
+    stage.run(player)
+    homes = {block.cell: block.device for block in stage.record.blocks}
+    assert {homes[id] for id in ids} == {"GPU-a", "GPU-b"}
+    for id in ids:
+        assert counts(stage.record.blocks)[id] == (4 if homes[id] == "GPU-a" else 6), homes[id]
+
+
+def test_a_run_of_one_slot_gives_all_of_its_time(tmp_path: Path) -> None:
+    ids = [cell.id for cell in head().cells]
+    stage, player = Stage(tmp_path, fewer_than(4, ids), budget=300.0), Player(["GPU-a"], told)
+    stage.run(player)
+    last, _ = player.sent[-1]
+    assert last.budget == pytest.approx(300.0 - 10.0 * (len(player.sent) - 1))
+
+
+@pytest.mark.parametrize("how", ["missing", "torn", "killed", "refused", "interrupted"])
+def test_what_is_not_told_whole_is_lost_and_runs_elsewhere(tmp_path: Path, how: str) -> None:
+    ids = [cell.id for cell in head().cells]
+
+    def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
+        if shard.number != 1:
+            return told(shard, slot)
+        whole = list(told(shard, slot, 3, drop=1 if how == "missing" else 0))
+        if how == "torn":
+            whole[2] = b'{"type":"measured"'
+        if how == "killed":
+            whole[-2:] = [Lost("killed by SIGKILL")]
+        if how in ("refused", "interrupted"):
+            end = Ended(why=how, reason="busy" if how == "refused" else "", lines=len(whole) - 2)  # type: ignore[arg-type]
+            whole[-2:] = [sealed.line(end), Lost("ended with exit code 2")]
+        return iter(whole)
+
+    stage, player = Stage(tmp_path, fewer_than(4, ids)), Player(["GPU-a", "GPU-b"], play)
+    stage.run(player)
+    (loss,) = stage.record.head.losses
+    assert loss.shard == 1
+    assert (
+        loss.reason
+        == {
+            "missing": "lines of its news that are missing: 1",
+            "torn": "checksum does not match",
+            "killed": "killed by SIGKILL",
+            "refused": "busy",
+            "interrupted": "interrupted",
+        }[how]
+    )
+    elsewhere = [slot for shard, slot in player.sent if shard.attempt == 2]
+    assert elsewhere
+    assert set(elsewhere) == {"GPU-b"}
+    assert counts(stage.record.blocks) == dict.fromkeys(ids, 4)
+    assert all(block.shard != 1 for block in stage.record.blocks)
+    assert runfolder.read(stage.folder.path)[1] == stage.record.blocks, "what stands is the same read from the folder"
+
+
+def test_two_further_attempts_and_then_an_outcome(tmp_path: Path) -> None:
+    ids = [cell.id for cell in head().cells]
+
+    def wanted(blocks: Sequence[Block]) -> set[str]:
+        given_up = {block.cell for block in blocks if not block.metric}
+        return fewer_than(4, ids)(blocks) - given_up
+
+    def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
+        if ids[0] in {cell.id for cell in shard.run.cells}:
+            return iter([*list(told(shard, slot, 1))[:-2], Lost("killed by SIGSEGV")])
+        return told(shard, slot)
+
+    stage, player = Stage(tmp_path, wanted), Player(["GPU-a", "GPU-b"], play)
+    stage.run(player)
+    tries = [shard for shard, _ in player.sent if ids[0] in {cell.id for cell in shard.run.cells}]
+    assert [shard.attempt for shard in tries] == [1, 2, 3]
+    assert len(tries[-1].run.cells) == 1, "at last alone"
+    (given_up,) = [block for block in stage.record.blocks if not block.metric]
+    reasons = {outcome.reason for outcome in given_up.outcomes.values()}
+    assert reasons == {"each of 3 shards with it was lost; the last: killed by SIGSEGV"}
+    assert counts([block for block in stage.record.blocks if block.metric]) == dict.fromkeys(ids[1:], 4)
+
+
+def test_where_no_shard_can_begin_the_run_is_refused(tmp_path: Path) -> None:
+    ids = [cell.id for cell in head().cells]
+
+    def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
+        del shard, slot
+        yield sealed.line(Ended(why="refused", reason="torch was 2.1 in the run and is 2.2 now", lines=0))
+        yield Lost("ended with exit code 2")
+
+    stage = Stage(tmp_path, fewer_than(4, ids))
+    with pytest.raises(AbprofError, match=r"torch was 2.1 .* \(no shard could be measured"):
+        stage.run(Player(["GPU-a", "GPU-b"], play))
+
+
+def test_every_device_gets_controls(tmp_path: Path) -> None:
+    ids = [cell.id for cell in head().cells]
+    stage, player = Stage(tmp_path, fewer_than(4, ids)), Player(["GPU-a", "GPU-b"], told)
+    stage.record.head = msgspec.structs.replace(
+        stage.record.head, arms=tuple(arm for arm in runs.run().arms if not arm.peer)
+    )
+    assert any(arm.side == "control" for arm in stage.record.head.arms)
+    stage.run(player)
+    for slot in ("GPU-a", "GPU-b"):
+        mine = [arms for shard, where in player.sent if where == slot for arms in shard.arms.values()]
+        assert sum(any(arm.side == "control" for arm in arms) for arms in mine) >= min(2, len(mine)), slot

@@ -1,0 +1,163 @@
+"""Which devices a run is spread over: all GPUs of the host, those that are named, or one, with a line that says why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from abprof import conceal, devices, environment, holding, place
+from abprof.config import Config
+from abprof.devices.simulated import SimulatedDevice
+from abprof.errors import AbprofError
+from abprof.view import View
+from tests.nvml import Nvml
+from tests.shards.test_pool import TWO, scenario
+from tests.simulated.lab import Lab
+from tests.test_lease import hold
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
+    """Three idle GPUs, all visible."""
+    played = Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", played)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return played
+
+
+def leases(*asked: str, most: int | None = None) -> list[str]:
+    return [device.lease for device in devices.several(asked, most)[0]]
+
+
+def test_all_gpus_of_the_host(nvml: Nvml) -> None:
+    assert leases() == ["GPU-aaaa", "GPU-abbb", "GPU-cccc"]
+    assert leases(most=2) == ["GPU-aaaa", "GPU-abbb"]
+    nvml.uuids = []
+    assert leases() == ["cpu"]
+
+
+@pytest.mark.usefixtures("nvml")
+def test_as_many_as_cuda_may_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    assert leases() == ["GPU-cccc", "GPU-aaaa"]
+
+
+@pytest.mark.usefixtures("nvml")
+def test_those_that_are_named_each_once_and_pinned_by_uuid() -> None:
+    found, _ = devices.several(("cuda:2", "GPU-aaaa", "cuda:0"))
+    assert [device.lease for device in found] == ["GPU-cccc", "GPU-aaaa"]
+    assert [environment.shared({}, device.worker)["CUDA_VISIBLE_DEVICES"] for device in found] == [
+        "GPU-cccc",
+        "GPU-aaaa",
+    ]
+
+
+def test_one_that_cannot_be_measured_on_is_left_out_unless_it_is_named(nvml: Nvml) -> None:
+    exclusive = type("Exclusive", (Nvml,), {"nvmlDeviceGetComputeMode": lambda _self, handle: 3 * (handle == 1)})()
+    nvml.__class__ = type(exclusive)
+    found, notes = devices.several((), None)
+    assert [device.lease for device in found] == ["GPU-aaaa", "GPU-cccc"]
+    assert [note.partition(": ")[0] for note in notes] == ["GPU-abbb is left out"]
+    assert "exclusive-process compute mode" in notes[0]
+    with pytest.raises(AbprofError, match="GPU-abbb: the GPU is in exclusive-process compute mode"):
+        devices.several(("cuda:0", "cuda:1"))
+
+
+def test_a_gpu_that_somebody_uses_is_left_out_unless_it_is_named(
+    nvml: Nvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conceal, "withheld", list)  # this process is pytest's
+    busy = type("Busy", (Nvml,), {
+        "nvmlDeviceGetComputeRunningProcesses": lambda _self, handle: [SimpleNamespace(pid=1)] * (handle == 1),
+        "nvmlDeviceGetUtilizationRates": lambda _self, _handle: SimpleNamespace(gpu=80),
+    })  # fmt: skip
+    nvml.__class__ = busy
+    here = place.Place(
+        Config(specs=("a",), devices=None),
+        SimpleNamespace(environment=SimpleNamespace(allow=())),  # type: ignore[arg-type]
+        SimpleNamespace(path=tmp_path),  # type: ignore[arg-type]
+        devices.several((), None)[0],
+        (), (), (), tmp_path, tmp_path, tmp_path, "id",
+    )  # fmt: skip
+    said = Says()
+    with holding.alone(here, said, wait=False) as fit:
+        assert [device.lease for device in fit.devices] == ["GPU-aaaa", "GPU-cccc"]
+    assert [line for line in said.lines if line.startswith("GPU-abbb is left out: somebody else is using the GPU")]
+
+
+class Says(View):
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.lines: list[str] = []
+
+    def say(self, line: str, style: str = "") -> None:
+        del style
+        self.lines.append(line)
+
+
+@pytest.mark.usefixtures("nvml")
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"command": ("bench",)}, "a command is run on one device"),
+        ({"probe": ("torch",)}, "--probe torch looks at one device"),
+    ],
+)
+def test_what_is_one_devices_says_so(more: dict[str, Any], why: str) -> None:
+    found, notes = place._devices(Config(specs=("a", "b"), devices=None, **more))
+    assert ([device.lease for device in found], notes) == (["GPU-aaaa"], (f"measured on GPU-aaaa alone: {why}",))
+    with pytest.raises(AbprofError, match=f"--device was given 2 times, and {why}"):
+        place._devices(Config(specs=("a", "b"), devices=None, device=("cuda:0", "cuda:1"), **more))
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return Lab(tmp_path_factory.mktemp("lab"), scenario())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("main", "fast", "--probe", "torch", *TWO), "--probe torch looks at one device"),
+        (("main", "fast", "--devices", "1", *TWO), "--device was given 2 times, and this measures on one device"),
+        (("main", "fast", "--devices", "0"), "--devices: '0' is neither all nor a number of devices"),
+        (("main", "fast", "--devices", "few"), "--devices: 'few' is neither all nor a number of devices"),
+        (("main", ".", "--watch", *TWO), "--device was given 2 times, and this measures on one device"),
+        (("main", ".", "--watch", "--devices", "2"), "--watch answers every save by one epoch"),
+        (("bisect", "main", "fast", *TWO), "--device was given 2 times, and this measures on one device"),
+        (("nightly", "--branch", "main", *TWO), "--device was given 2 times, and this measures on one device"),
+        (("nightly", "--branch", "main", "--devices", "2"), "nights are compared on one device"),
+    ],
+)
+def test_what_cannot_be_spread_is_one_line(lab: Lab, words: tuple[str, ...], says: str) -> None:
+    done = lab.abprof(*words)
+    assert done.code == 2, done
+    assert says in done.err.splitlines()[-1]
+
+
+def test_a_command_on_two_devices_is_refused(lab: Lab) -> None:
+    where = ("--repo", str(lab.repo.path), "--runs-dir", str(lab.runs))
+    done = lab.command("main", "fast", *where, *TWO, "--", "true")
+    assert done.code == 2
+    assert "a command is run on one device" in done.err
+
+
+def test_another_abprofs_lease_holds_for_every_device(lab: Lab) -> None:
+    child: subprocess.Popen[str] = hold(lab.state, "simulated:1")
+    try:
+        done = lab.abprof("main", "fast", "--no-wait", *TWO)
+    finally:
+        child.communicate("\n")
+    assert done.code == 2
+    assert "simulated:1 is in use by abprof main fast in /repo" in done.err
+    assert not list(lab.runs.glob("*")), "nothing is left of a run that was refused"
+
+
+def test_simulated_devices_have_names_and_models() -> None:
+    assert SimulatedDevice("simulated:1:A100").machine().device == "A100"
+    assert SimulatedDevice("simulated:1").machine().device == "simulated"
