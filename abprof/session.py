@@ -21,6 +21,7 @@ from abprof.model import Block, Checkout, Run
 from abprof.place import Place, look_around
 from abprof.prepare import Again, Plan, broken_workloads, build_kernels, make_plan, watched
 from abprof.probes.after import probed
+from abprof.protocols import Executor
 from abprof.record import Record, Until, new_folder
 from abprof.repo import leases
 from abprof.reported import epochs as reported
@@ -28,7 +29,7 @@ from abprof.reported.bench import Bench, ready
 from abprof.runfolder import RunFolder
 from abprof.sequential import one_after_the_other
 from abprof.shards.conduct import conduct
-from abprof.shards.executors import executor_for
+from abprof.shards.executors import cluster_of, pool_of
 from abprof.sustained import chosen, sustained
 from abprof.view import View
 
@@ -150,14 +151,19 @@ def _record(path: Path, say: Callable[[str], None] | None = None) -> Record:
 def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | None = None) -> None:
     """Build, then add epochs to the record until all is decided, the budget is spent, or ^C."""
     # What a child left behind that neither group nor mark finds ends before the results are written, not after.
-    with proc.no_orphans(), interruptible(record), leases.shared(place.cache / BUILDS_IN_USE):
+    with (
+        proc.no_orphans(),
+        interruptible(record),
+        leases.shared(place.cache / BUILDS_IN_USE),
+        cluster_of(place, record) as cluster,
+    ):
         watch = watched(place, plan)
         builds = build_kernels(place, plan, view)
         ground = lay_ground(place, plan, builds, record)
         record.note(watch.built(builds, "while kernels were built"))
         spread = spread_over(place, ground, record)
         with view.measuring():
-            for item in spread_out(place, ground, record) if spread else in_turns(place, ground, record):
+            for item in spread_out(place, ground, record, cluster) if spread else in_turns(place, ground, record):
                 record.add(item)
                 if isinstance(item, Block) and not spread:
                     record.note(watch.look(f"in epoch {item.epoch}"))
@@ -193,9 +199,9 @@ def in_turns(place: Place, ground: Ground, record: Record) -> Iterator[Item]:
         yield from epochs(ground, record.wanted, known, first=record.next_epoch, done=record.done, budget=budget)
 
 
-def spread_out(place: Place, ground: Ground, record: Record) -> Iterator[Item]:
-    """The same, spread over the run's devices: each measures shards of whole cells, in programs of their own."""
-    with executor_for(place, record) as executor:
+def spread_out(place: Place, ground: Ground, record: Record, cluster: Executor | None) -> Iterator[Item]:
+    """The same, spread over the run's devices, or a cluster's: each measures shards of whole cells, in programs of their own."""
+    with contextlib.nullcontext(cluster) if cluster else pool_of(place, record) as executor:
         yield from conduct(ground, record, executor, place)
 
 

@@ -8,6 +8,7 @@ goes on for nobody.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -16,8 +17,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from abprof.shards.mailbox import ALIVE, Mailbox
+import msgspec
 
+from abprof import sealed
+from abprof.shards.mailbox import ALIVE, Mailbox
+from abprof.shards.messages import read_shard
+
+DEVICE = "ABPROF_SHARD_DEVICE"  # of a machine without GPUs: what a shard measures on there
 _ALONE_AFTER = 600.0  # seconds without a sign of life
 _LOOKS_EVERY = 10.0
 AGAIN = "started a second time by the queue: what is left of this shard travels anew"
@@ -32,6 +38,8 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
         print(AGAIN, file=sys.stderr)
         return 0
     _into(box.lines, 1)
+    if DEVICE in environ:
+        box.replace(sealed.dump(msgspec.structs.replace(read_shard(box.shard.read_bytes()), device=environ[DEVICE])))
     threading.Thread(target=_end_when_alone, args=(folder / ALIVE,), daemon=True).start()
     from abprof.shards.__main__ import main as program
 
@@ -50,7 +58,9 @@ def _end_when_alone(alive: Path) -> None:
     last, since = 0.0, time.monotonic()
     while time.monotonic() - since < _ALONE_AFTER:
         time.sleep(_LOOKS_EVERY)
-        now = alive.stat().st_mtime if alive.exists() else 0.0
+        now = last
+        with contextlib.suppress(OSError):  # a folder that cannot be asked gives no sign
+            now = alive.stat().st_mtime
         if now != last:
             last, since = now, time.monotonic()
     print(f"nothing was heard of abprof for {_ALONE_AFTER:.0f} s: ended", file=sys.stderr)

@@ -175,7 +175,7 @@ class _Work:
             self._losses[live.slot] = 0
             self._waiting.took(live.tasks, ended.seconds)
             return
-        why = live.torn or (ended.reason or ended.why if ended and ended.why != "done" else lost.reason)
+        why = live.torn or (ended.reason if ended and ended.why == "refused" else lost.reason)
         if ended and ended.why == "done":
             why = live.torn or f"lines of its news that are missing: {ended.lines - live.lines}"
         yield from self._lost(live, why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable
@@ -14,12 +15,14 @@ from abprof.protocols import Executor
 from abprof.record import Record
 
 
-def executor_for(place: Place, record: Record) -> Executor:
-    """What carries the run's shards. Raises AbprofError for options that it has not."""
-    return _KINDS[place.config.executor.partition(":")[0]](place, record)
+def cluster_of(place: Place, record: Record) -> contextlib.AbstractContextManager[Executor | None]:
+    """What carries the run's shards elsewhere; None for a run on this host. Raises AbprofError for options that it has not."""
+    kind = place.config.executor.partition(":")[0]
+    return _KINDS[kind](place, record) if kind else contextlib.nullcontext()
 
 
-def _local(place: Place, record: Record) -> Executor:
+def pool_of(place: Place, record: Record) -> Executor:
+    """This host's own devices."""
     from abprof.shards.pool import Pool
 
     return Pool(place, record.folder.logs)
@@ -40,4 +43,4 @@ def _slurm(place: Place, record: Record) -> Executor:
     return SlurmExecutor(found, Path(place.repository.path), record.folder.logs, names, record.view.say)
 
 
-_KINDS: dict[str, Callable[[Place, Record], Executor]] = {"": _local, "slurm": _slurm}
+_KINDS: dict[str, Callable[[Place, Record], Executor]] = {"slurm": _slurm}

@@ -9,7 +9,6 @@ import getpass
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -51,6 +50,7 @@ SlurmdTimeout=6
 KillWait=5
 ReturnToService=2
 GresTypes=gpu
+TaskProlog={folder}/prolog.sh
 """
 _NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=2000 Gres=gpu:1 Feature={feature}"
 _PARTITION = "PartitionName=gpus Nodes={nodes} Default=YES MaxTime=60 State=UP"
@@ -81,26 +81,35 @@ class Cluster:
         words = self.ask("scontrol", "show", "job", "--oneliner", job).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
-    def script(self, job: str) -> str:
-        """The batch script that the controller holds."""
-        return self.ask("scontrol", "write", "batch_script", job, "-")
+    def cancel(self, job: str) -> None:
+        """As anybody may who is allowed to."""
+        self.ask("scancel", job)
+
+    def requeue(self, job: str) -> None:
+        """As a preemption does."""
+        self.ask("scontrol", "requeue", job)
 
     def lose(self, node: str) -> None:
         """A node dies: its slurmd and everything that it runs, with -9."""
-        for process in self._of(node):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        there = self._of(node)
+        for deed in (psutil.Process.suspend, psutil.Process.kill):  # at once: nobody is left to tell how another ended
+            for process in there:
+                with suppress(psutil.NoSuchProcess):
+                    deed(process)
         self.nodes.pop(node).wait(timeout=30)
 
-    def _of(self, node: str = "") -> list[psutil.Process]:
-        """Processes of this cluster, or of one of its nodes, besides this one."""
+    def _of(self, *nodes: str) -> list[psutil.Process]:
+        """Living processes of these nodes: their daemons and all that they run."""
         found = []
+        logs = {str(self.folder / f"{node}.log") for node in nodes}
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 env = process.environ()
                 ours = env.get("SLURM_CONF") == self.environment["SLURM_CONF"]
-                there = not node or env.get("SLURMD_NODENAME", env.get("NODE_OF_TEST")) == node
-                if ours and there and process.status() != psutil.STATUS_ZOMBIE:
+                there = ours and env.get("SLURMD_NODENAME", env.get("NODE_OF_TEST")) in nodes
+                # What starts a job on a node writes its own name where its environment was.
+                starts = process.name() == "slurmstepd" and logs & {file.path for file in process.open_files()}
+                if (there or starts) and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
 
@@ -121,6 +130,9 @@ def cluster(folder: Path, features: dict[str, str]) -> Iterator[Cluster]:
     lines.append(_PARTITION.format(nodes=",".join(features)))
     (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
     (folder / "gres.conf").write_text("".join(f"NodeName={name} Name=gpu File=/dev/null\n" for name in features))
+    # Every node has a device of its own, as if it were another machine.
+    (folder / "prolog.sh").write_text('#!/bin/sh\necho "export ABPROF_SHARD_DEVICE=simulated:$SLURMD_NODENAME"\n')
+    (folder / "prolog.sh").chmod(0o755)
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     made = Cluster(folder, {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": path})
     controller = _daemon(made, "slurmctld", "-D", "-c")
@@ -154,16 +166,19 @@ def _up(cluster: Cluster, nodes: int) -> None:
 
 def _down(cluster: Cluster, controller: subprocess.Popen[bytes]) -> None:
     """Jobs first, then the daemons, then whatever of theirs is left."""
+    nodes = re.findall(r"NodeName=(\S+)", (cluster.folder / "slurm.conf").read_text())
     with suppress(AssertionError, subprocess.TimeoutExpired):
-        cluster.ask("scancel", "--signal=KILL", "--full", f"--user={getpass.getuser()}")
         cluster.ask("scancel", f"--user={getpass.getuser()}")
     for daemon in (*cluster.nodes.values(), controller):
         daemon.terminate()
     for daemon in (*cluster.nodes.values(), controller):
         with suppress(subprocess.TimeoutExpired):
             daemon.wait(timeout=20)
-    for process in cluster._of():
+    left = cluster._of(*nodes)
+    for process in left:
         with suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGKILL)
+            process.kill()
+    psutil.wait_procs(left, timeout=20)
     for daemon in (*cluster.nodes.values(), controller):
         daemon.wait(timeout=20)
+    assert cluster._of(*nodes) == []

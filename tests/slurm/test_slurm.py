@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from abprof import runfolder
+from abprof.model import Run
 from tests.simulated.lab import Lab, Result
-from tests.simulated.scenario import Fault, Scenario, Time, Workload
-from tests.slurm.cluster import Cluster
+from tests.simulated.scenario import Scenario, Time, Workload
+from tests.slurm.cluster import Cluster, cluster
+from tests.slurm.conftest import installed
 
 SLOWER = ("k/n=2", "k/n=5")
 CELLS = tuple(f"k/n={n}" for n in range(1, 7))
 TRUTH = {cell: "slower" if cell in SLOWER else "same" for cell in CELLS}
 TIMES = [Time(ns=20e6), *(Time(factor=1.2, cell=cell, side="target") for cell in SLOWER)]
 LOADS = {"k": Workload(kernel="k", presets={"default": {"n": [1, 2, 3, 4, 5, 6]}})}
-SLUGGISH = Fault("slow:0.05", "turn")  # so that there is a middle of a shard to strike in
 
 
 class OnSlurm(Lab):
     """A laboratory whose abprof submits to a cluster."""
 
-    def __init__(self, folder: Path, on: Cluster, *faults: Fault) -> None:
+    def __init__(self, folder: Path, on: Cluster) -> None:
         self.on = on
-        super().__init__(folder, Scenario(workloads=LOADS, times=TIMES, faults=list(faults)))
+        super().__init__(folder, Scenario(workloads=LOADS, times=TIMES))
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), **self.on.environment}
@@ -44,11 +46,6 @@ class OnSlurm(Lab):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < end, "never"
             time.sleep(0.1)
-
-    def measured(self) -> set[str]:
-        """Cells with a block in the run's folder."""
-        folder = self.newest()
-        return {block.cell for block in runfolder.read_blocks(folder)[0]} if folder else set()
 
 
 def at_once(result: Result) -> None:
@@ -93,3 +90,97 @@ def test_verdicts_are_those_of_one_device(lab: OnSlurm) -> None:
     assert facts["ArrayTaskThrottle"] == "2" if "ArrayTaskThrottle" in facts else True
     assert done.folder
     assert not list((done.folder / "logs").glob("abprof-*")), "nothing was lost, so nothing is kept"
+
+
+def in_the_middle(lab: OnSlurm, process: subprocess.Popen[str]) -> tuple[int, str]:
+    """A shard that has measured something and goes on, and the node that it is on."""
+
+    def found() -> list[tuple[int, str]]:
+        lines = {file.stem: file.read_text().split("\n") for file in lab.runs.glob("*/logs/abprof-*/[0-9]*.jsonl")}
+        return [
+            (int(number), said[0].partition('"device":"simulated:')[2].partition('"')[0])
+            for number, said in sorted(lines.items())
+            if sum('"measured"' in line for line in said) >= 2 and not any('"type":"ended"' in line for line in said)
+        ]
+
+    lab.waits_for(found, process)
+    return found()[0]
+
+
+def job_on(lab: OnSlurm, node: str) -> str:
+    (job,) = lab.on.ask(
+        "squeue", "--array", "--noheader", "--states=RUNNING", f"--nodelist={node}", "--format=%i"
+    ).split()
+    return job
+
+
+def struck(lab: OnSlurm, strike: Callable[[OnSlurm, str], None]) -> tuple[Run, int]:
+    """A run in whose middle something happens to a shard's job, on a node; it ends with all verdicts all the same."""
+    process = lab.start(*lab.options())
+    shard, node = in_the_middle(lab, process)
+    strike(lab, node)
+    done = lab.finish(process, 300)
+    assert done.code == 1, done.err
+    assert done.table() == TRUTH
+    at_once(done)
+    assert shard in {loss.shard for loss in done.run.losses}, done.err
+    return done.run, shard
+
+
+def test_a_job_that_somebody_cancels_is_measured_again_whole(lab: OnSlurm) -> None:
+    run, shard = struck(lab, lambda lab, node: lab.on.cancel(job_on(lab, node)))
+    (loss,) = [loss for loss in run.losses if loss.shard == shard]
+    assert "CANCELLED" in loss.reason or "interrupted" in loss.reason
+
+
+@pytest.mark.slow
+def test_a_job_that_is_requeued_comes_back_in_a_job_of_its_own(lab: OnSlurm) -> None:
+    run, shard = struck(lab, lambda lab, node: lab.on.requeue(job_on(lab, node)))
+    (loss,) = [loss for loss in run.losses if loss.shard == shard]
+    assert loss.reason
+
+
+@pytest.mark.slow
+def test_a_lost_nodes_cells_are_measured_on_another(tmp_path: Path) -> None:
+    installed()
+    with cluster(tmp_path / "slurm", {"n1": "h200", "n2": "h100"}) as made:
+        lab = OnSlurm(tmp_path, made)
+        run, shard = struck(lab, lambda lab, node: lab.on.lose(node))
+        (loss,) = [loss for loss in run.losses if loss.shard == shard]
+        assert "second time" in loss.reason or "NODE_FAIL" in loss.reason
+        assert lab.left_behind() == []
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_leaves_no_job_and_its_report(lab: OnSlurm) -> None:
+    process = lab.start(*lab.options())
+    in_the_middle(lab, process)
+    process.send_signal(signal.SIGINT)
+    done = lab.finish(process, 120)
+    assert done.code == 130, done.err
+    no_job_is_left(lab.on)
+    assert done.run.status == "interrupted"
+    assert done.folder
+    assert (done.folder / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["partition=nowhere"], "Slurm would take no such job: "),
+        (["constraint=b200"], "Invalid feature specification"),
+        (["partition=gpus\ntouch pwned"], "is no option of a job"),
+        (["partition"], "'partition' is not KEY=VALUE"),
+    ],
+)
+def test_what_slurm_would_refuse_is_said_before_anything_is_measured(
+    lab: OnSlurm, options: Sequence[str], said: str
+) -> None:
+    known = lab.on.jobs()
+    done = lab.abprof(*lab.options(*options))
+    assert done.code == 2
+    assert said in done.err
+    assert "Traceback" not in done.err
+    assert lab.on.jobs() == known
+    assert not list(lab.folder.rglob("pwned"))
+    assert lab.newest() is None
