@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import getpass
 import os
+import random
 import re
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -119,11 +120,7 @@ def cluster(folder: Path, features: dict[str, str]) -> Iterator[Cluster]:
     """A cluster while the block runs: node name -> its feature. Fails where one of its daemons does not come up."""
     host, user = socket.gethostname().split(".")[0], getpass.getuser()
     (folder / "state").mkdir(parents=True)
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(1 + len(features))]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        ports = [one.getsockname()[1] for one in sockets]
+    ports = _free_ports(1 + len(features))
     lines = [_ABPROF.format(host=host, user=user, folder=folder, controller=ports[0])]
     for (name, feature), port in zip(features.items(), ports[1:], strict=True):
         lines.append(_NODE.format(name=name, host=host, port=port, feature=feature))
@@ -143,6 +140,17 @@ def cluster(folder: Path, features: dict[str, str]) -> Iterator[Cluster]:
         yield made
     finally:
         _down(made, controller)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, from below those that the system gives to connections."""
+    tried = random.Random(os.getpid()).sample(range(20_000, 32_000), 200)
+    found = []
+    for port in tried:
+        with closing(socket.socket()) as one, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            found.append(port)
+    return found[:count]
 
 
 def _daemon(cluster: Cluster, *argv: str) -> subprocess.Popen[bytes]:

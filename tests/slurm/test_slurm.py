@@ -30,10 +30,11 @@ class OnSlurm(Lab):
 
     def __init__(self, folder: Path, on: Cluster) -> None:
         self.on = on
+        self.more: dict[str, str] = {}
         super().__init__(folder, Scenario(workloads=LOADS, times=TIMES))
 
     def environment(self) -> dict[str, str]:
-        return {**super().environment(), **self.on.environment}
+        return {**super().environment(), **self.on.environment, **self.more}
 
     def options(self, *more: str) -> list[str]:
         given = ("cpus=1", "parallel=2", *more)
@@ -77,6 +78,7 @@ def lab(tmp_path: Path, slurm: Cluster) -> Iterator[OnSlurm]:
 
 def test_verdicts_are_those_of_one_device(lab: OnSlurm) -> None:
     known = set(lab.on.jobs())
+    lab.more = {"NIGHTLY_TOKEN": "ghp_0123456789", "PLAIN": "yes"}
     done = lab.abprof(*lab.options("constraint=h100|h200", "time=10m"))
     assert done.code == 1, done.err
     assert done.table() == TRUTH
@@ -87,7 +89,10 @@ def test_verdicts_are_those_of_one_device(lab: OnSlurm) -> None:
     facts = lab.on.facts(jobs[0])
     asked = {"TresPerNode": "gres:gpu:1", "Features": "h100|h200", "TimeLimit": "00:10:00", "Partition": "gpus"}
     assert asked.items() <= facts.items()
-    assert facts["ArrayTaskThrottle"] == "2" if "ArrayTaskThrottle" in facts else True
+    script = lab.on.ask("scontrol", "write", "batch_script", jobs[0].partition("_")[0], "-")
+    (given,) = [line for line in script.splitlines() if line.startswith("#SBATCH --export=")]
+    assert {"PLAIN", "ABPROF_CACHE_DIR", "PYTHONPATH"} <= set(given.partition("=")[2].split(","))
+    assert "NIGHTLY_TOKEN" not in script
     assert done.folder
     assert not list((done.folder / "logs").glob("abprof-*")), "nothing was lost, so nothing is kept"
 
@@ -164,6 +169,12 @@ def test_an_interrupted_run_leaves_no_job_and_its_report(lab: OnSlurm) -> None:
     assert (done.folder / "report.html").exists()
 
 
+def test_a_machine_without_a_gpu_plans_none_of_a_gpus_cells(lab: OnSlurm) -> None:
+    done = lab.abprof(*lab.options(), "--device", "cpu")
+    assert done.code == 2
+    assert "jobs with gres=gpu:1 are to measure a GPU, and this machine has none to plan and build with" in done.err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -184,3 +195,28 @@ def test_what_slurm_would_refuse_is_said_before_anything_is_measured(
     assert lab.on.jobs() == known
     assert not list(lab.folder.rglob("pwned"))
     assert lab.newest() is None
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_through_slurm(lab: OnSlurm) -> None:
+    process = lab.start(*lab.options("constraint=h100|h200"))
+    in_the_middle(lab, process)
+    process.send_signal(signal.SIGINT)
+    begun = lab.finish(process, 120)
+    assert begun.code == 130, begun.err
+    known = set(lab.on.jobs())
+    done = lab.abprof("--resume", str(begun.folder))
+    assert done.code == 1, done.err
+    assert done.folder == begun.folder
+    assert done.table() == TRUTH
+    at_once(done)
+    jobs = set(lab.on.jobs()) - known
+    assert jobs
+    assert {lab.on.facts(job)["Features"] for job in jobs} == {"h100|h200"}, "as it was asked for then"
+    assert done.folder
+    rounds = (done.folder / "rounds.jsonl").read_bytes()
+    more = lab.command("rerun", str(done.folder), "--repo", str(lab.repo.path))
+    assert more.code == 2, "which GPU a new job gets nobody knows"
+    assert "start a new run" in more.err
+    assert (done.folder / "rounds.jsonl").read_bytes() == rounds
+    assert lab.command("report", str(done.folder)).table() == TRUTH
