@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
@@ -90,7 +91,7 @@ class Record:
         if losses:
             self.head = msgspec.structs.replace(self.head, losses=(*self.head.losses, *losses))
             self.folder.write_run(self.judged("running"))
-            self.blocks[:] = runfolder.standing(self.head, self.blocks)
+            self.blocks[:] = list(runfolder.standing(self.head, self.blocks))
             self._of = _by_cell(self.blocks)
 
     def wanted(self) -> set[str]:
@@ -142,8 +143,11 @@ class Record:
         """Whether rounds.jsonl, of which reports are made again, holds what was measured."""
         with contextlib.suppress(AbprofError):
             ours = {cell.id for cell in self.head.cells}
-            found = [block for block in runfolder.read_blocks(self.folder.path)[0] if block.cell in ours]
-            if runfolder.standing(self.head, found) != self.blocks:
+            found = (block for block in runfolder.blocks(self.folder.path, []) if block.cell in ours)
+            pairs = zip_longest(runfolder.standing(self.head, found), self.blocks)
+            if any(
+                there != kept for there, kept in pairs
+            ):  # block by block: all once more would take their memory twice
                 yield Touched(path=runfolder.ROUNDS, how="changed", moment="after abprof wrote it")
 
     def read_kernels(self, reader: Reader) -> None:

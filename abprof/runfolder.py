@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -24,6 +24,7 @@ from . import sealed
 from .disk import pour, refusals, replace
 from .errors import AbprofError
 from .model import SCHEMA, Block, Run, Told
+from .shelf import Shelf
 from .told import completed
 
 RUN = "run.json"
@@ -57,7 +58,7 @@ class RunFolder:
 
         Raises ValueError on NaN or infinity (JSON has neither), AbprofError when the disk refuses.
         """
-        replace(self.path / RUN, sealed.dump(run, indent=1) + b"\n", _decode_run)
+        replace(self.path / RUN, sealed.page(run) + b"\n", _fits)
 
     def write_text(self, name: str, text: str) -> Path:
         """Replace a file that is made from the run (a table, a page) atomically. Raises AbprofError."""
@@ -140,28 +141,38 @@ def read(path: Path) -> tuple[Run, list[Block], list[str]]:
         raise AbprofError("no run here", where=str(folder), advice=f"a run folder holds {RUN}") from None
     except OSError as error:
         raise AbprofError(error.strerror or str(error), where=str(file)) from None
-    data, notes = _finite(data)
-    _refuse_newer(data, file)
-    try:
-        run = _decode_run(data)
-    except msgspec.MsgspecError as error:
-        raise AbprofError(f"not a run of this abprof: {error}", where=str(file), advice=_WHOLE) from None
-    blocks, dropped = read_blocks(folder)
+    run, notes = _read_run(data, file)
+    del data
+    found, dropped = read_blocks(folder)
     cells = {cell.id for cell in run.cells}
-    known = [block for block in blocks if block.cell in cells]
-    if len(known) < len(blocks):
-        dropped.append(f"{ROUNDS}: {len(blocks) - len(known)} blocks are of cells that {RUN} does not have, dropped")
-    known = standing(run, known)
+    known = [block for block in found if block.cell in cells]
+    if len(known) < len(found):
+        dropped.append(f"{ROUNDS}: {len(found) - len(known)} blocks are of cells that {RUN} does not have, dropped")
+    known = list(standing(run, known))
     if run.observations and not known:
         dropped.append(f"{ROUNDS}: no round can be read, so the results are those that {RUN} holds")
-    told, torn = _read_lines(folder / EVIDENCE, Told, "evidence")
+    torn: list[str] = []
+    told = list(_read_lines(folder / EVIDENCE, Told, "evidence", torn))
     return completed(run, told), known, notes + dropped + torn
 
 
-def standing(run: Run, blocks: Sequence[Block]) -> list[Block]:
+def standing(run: Run, blocks: Iterable[Block]) -> Iterator[Block]:
     """The blocks without those of lost shards whose cells were measured again."""
     lost = {(loss.shard, cell) for loss in run.losses for cell in loss.cells}
-    return [block for block in blocks if not block.shard or (block.shard, block.cell) not in lost]
+    return (block for block in blocks if not block.shard or (block.shard, block.cell) not in lost)
+
+
+def _read_run(data: bytes, file: Path) -> tuple[Run, list[str]]:
+    with suppress(msgspec.MsgspecError):  # the usual one; what else may be is looked at more closely
+        run = _decode_run(data)
+        if run.schema <= SCHEMA:
+            return run, []
+    data, notes = _finite(data)
+    _refuse_newer(data, file)
+    try:
+        return _decode_run(data), notes
+    except msgspec.MsgspecError as error:
+        raise AbprofError(f"not a run of this abprof: {error}", where=str(file), advice=_WHOLE) from None
 
 
 def _finite(data: bytes) -> tuple[bytes, list[str]]:
@@ -190,33 +201,55 @@ def _finite(data: bytes) -> tuple[bytes, list[str]]:
 
 
 def read_blocks(folder: Path) -> tuple[list[Block], list[str]]:
-    """The blocks of rounds.jsonl that are whole, and a note for each that is not. No file means no block yet."""
-    return _read_lines(folder / ROUNDS, Block, "a block")
-
-
-def _read_lines(file: Path, kind: type[_Line], what: str) -> tuple[list[_Line], list[str]]:
-    try:
-        lines = file.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return [], []
-    except OSError as error:
-        raise AbprofError(error.strerror or str(error), where=str(file)) from None
-    found: list[_Line] = []
+    """The blocks of rounds.jsonl that are whole, their rounds laid aside, and a note for each that is not. No file means no
+    block yet."""
     notes: list[str] = []
-    torn = lines.pop()  # what follows the last newline: nothing, or a line that was being written
-    for number, line in enumerate(lines, 1):
-        try:
-            found.append(sealed.unseal(line, kind, what))
-        except ValueError as error:
-            notes.append(f"{file.name} line {number}: {error}, dropped")
-    if torn:
-        notes.append(f"{file.name} line {len(lines) + 1}: torn (the run was killed while writing it), dropped")
-    return found, notes
+    return list(blocks(folder, notes)), notes
+
+
+def blocks(folder: Path, notes: list[str]) -> Iterator[Block]:
+    """The same one by one; what cannot be read is added to the notes."""
+    shelf = Shelf()
+    yield from map(shelf.lay, _read_lines(folder / ROUNDS, Block, "a block", notes))
+
+
+def _read_lines(file: Path, kind: type[_Line], what: str, notes: list[str]) -> Iterator[_Line]:
+    with refusals(file), suppress(FileNotFoundError), file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                notes.append(f"{file.name} line {number}: torn (the run was killed while writing it), dropped")
+                return
+            try:
+                yield sealed.unseal(line[:-1], kind, what)
+            except ValueError as error:
+                notes.append(f"{file.name} line {number}: {error}, dropped")
 
 
 def _decode_run(data: bytes) -> Run:
     return msgspec.json.decode(data, type=Run)
 
+
+def _fits(data: bytes) -> None:
+    """Raises MsgspecError unless it reads as a run: list by list and item by item, of which none is kept."""
+    loose = msgspec.json.decode(data, type=_Lists)
+    for name, item in _LISTS.items():
+        for one in getattr(loose, name):
+            msgspec.json.decode(one, type=item)
+
+
+def _lists() -> dict[str, Any]:
+    """The fields of a run that are lists, and what is in them."""
+    types = {field.name: field.type for field in msgspec.structs.fields(Run)}
+    return {name: get_args(kind)[0] for name, kind in types.items() if get_args(kind)[1:] == (...,)}
+
+
+_LISTS = _lists()
+_Lists = msgspec.defstruct(
+    "Run",
+    [(f.name, tuple[msgspec.Raw, ...] if f.name in _LISTS else f.type) for f in msgspec.structs.fields(Run)],
+    kw_only=True,
+    forbid_unknown_fields=True,
+)
 
 _WHOLE = "abprof writes it whole and checked: copy the folder again from where it was made"
 

@@ -106,6 +106,9 @@ class Laid(Sequence[Row]):
             yield tuple(_turn(next(lines)) for _ in range(width))
 
     def __eq__(self, other: object) -> bool:
+        if isinstance(other, Laid):
+            same = self._widths == other._widths
+            return same and np.array_equal(self.table, other.table)
         return isinstance(other, Sequence) and len(self) == len(other) and tuple(self) == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]

@@ -105,3 +105,15 @@ def test_a_record_holds_no_rounds(tmp_path: Path) -> None:
     held("warm", 20)
     few, many = held("few", 20), held("many", 100)
     assert many < 1.1 * few
+
+
+def test_a_page_is_what_the_whole_would_be() -> None:
+    """run.json, list by list, has the bytes that it has had: read strictly, and NaN refused."""
+    import json
+
+    of = runs.run()
+    assert sealed.page(of) == json.dumps(msgspec.to_builtins(of), ensure_ascii=False, indent=1).encode()
+    bare = runs.changed(of, observations=(), notes=("two\nlines", 'a "quote"'), environment={})
+    assert json.loads(sealed.page(bare)) == json.loads(json.dumps(msgspec.to_builtins(bare)))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        sealed.page(runs.changed(of, ceilings=None, cells=(runs.changed(of.cells[0], flops=float("nan")),)))
