@@ -126,7 +126,8 @@ def _state(
         if not proof.ok and (proof.side, proof.kernel) == (side, cell.kernel) and proof.device in devices | {""}:
             reason = proof.reason or "code from outside its own tree was loaded"
             return ArmState("crash", reason, proof_broken=True)
-    build = _failed_build(run.builds, "base" if side == "control" else side, cell.kernel)
+    builds = run.builds_of(next((block.device for block in blocks if block.device), ""))
+    build = _failed_build(builds, "base" if side == "control" else side, cell.kernel)
     if build is not None and build.failure is not None and not (arm.startswith("peer:") and tried):
         return ArmState(build.failure.status, build.failure.reason, build.failure.log or build.log)
     if not tried:

@@ -78,7 +78,12 @@ class Record:
         self.folder.write_run(self.head)
 
     def placed(self, device: str, machine: Machine) -> None:
-        """A device that part of the run is measured on."""
+        """A device that part of the run is measured on. What was told of it before stands."""
+        before = self.head.machines.get(device)
+        if before:
+            made = {(build.side, build.kernel): build for build in (*before.builds, *machine.builds)}
+            best = machine.ceilings or before.ceilings
+            machine = msgspec.structs.replace(machine, ceilings=best, builds=tuple(made.values()))
         self.head = msgspec.structs.replace(self.head, machines={**self.head.machines, device: machine})
 
     def knows(self, arm: Arm) -> None:

@@ -42,7 +42,6 @@ class Build(Record, frozen=True, kw_only=True):
     recipe: tuple[str, ...] = ()  # the package's own build command for this side, likewise
     unproved: str = ""  # why a file that its builder had loaded may not be there; "" when all may
     compile_seconds: dict[str, float] = {}  # of each kernel that Triton compiled, by Kernel.key
-    device: str = ""  # of which device's workers, where that is not the run's first; its architecture is another
 
 
 class Proof(Record, frozen=True, kw_only=True):

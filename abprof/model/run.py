@@ -105,6 +105,7 @@ class Machine(Record, frozen=True, kw_only=True):
     memory_bytes: int = 0
     facts: dict[str, str] = {}
     ceilings: Ceilings | None = None  # in a run on several devices: of each by itself
+    builds: tuple[Build, ...] = ()  # what its workers load, where its architecture is another than the first's
 
 
 class Toolchain(Record, frozen=True, kw_only=True):
@@ -172,6 +173,11 @@ class Run(Record, frozen=True, kw_only=True):
             if side.id == id:
                 return side
         raise KeyError(id)
+
+    def builds_of(self, device: str) -> tuple[Build, ...]:
+        """What this device's workers load; the run's with ""."""
+        machine = self.machines.get(device)
+        return (machine.builds if machine else ()) or self.builds
 
     def ceilings_of(self, device: str) -> Ceilings | None:
         """What this device does at its best; of the run's only one with ""."""

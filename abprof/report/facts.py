@@ -152,7 +152,8 @@ _FEW = 4  # compiled kernels of a build that are named in its line
 def builds(run: Run) -> Facts:
     """One line per kernel package and side."""
     found: Facts = []
-    for build in run.builds:
+    apart = [(build, f" on {machine.device}") for machine in run.machines.values() for build in machine.builds]
+    for build, where in [*((build, "") for build in run.builds), *apart]:
         if build.failure:
             text = f"failed: {words.clean(build.failure.reason, LONGEST)}"
         else:
@@ -161,7 +162,12 @@ def builds(run: Run) -> Facts:
         if len(build.facts) > _FEW:
             facts = f"{len(build.facts)} kernels compiled, each in run.json and the log"
         log = f"; log {words.clean(log_path(build.log))}" if build.log else ""
-        found.append((f"{build.side} {words.clean(build.kernel)}", text + (f"; {facts}" if facts else "") + log))
+        found.append(
+            (
+                f"{build.side} {words.clean(build.kernel)}{words.clean(where)}",
+                text + (f"; {facts}" if facts else "") + log,
+            )
+        )
     return found
 
 

@@ -164,7 +164,9 @@ class _Work:
             (self._record.view.warn if news.warning else self._record.view.say)(f"[{live.slot}] {news.line}")
         else:
             live.began, self._ever_began = news, True
-            machine = msgspec.structs.replace(news.machine, ceilings=news.ceilings)
+            same = {build.key for build in self._record.head.builds}
+            others = () if all(build.key in same for build in news.builds) else news.builds
+            machine = msgspec.structs.replace(news.machine, ceilings=news.ceilings, builds=others)
             self._record.placed(news.device, machine)
 
     def _ended(self, live: Live, lost: Lost) -> Iterator[Item]:

@@ -35,6 +35,7 @@ class Shard(Record, frozen=True, kw_only=True):
     budget: float  # seconds of measuring
     device: str = ""  # the lease's name, a GPU's UUID; "": the one that the place gives it
     held: bool = False  # whoever started the program holds the lease for it
+    cpus: tuple[int, ...] = ()  # the processors that are its own, where others measure beside it; (): all
     repository: str  # a path where the program runs
     logs: str  # a folder there
 

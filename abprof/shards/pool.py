@@ -53,7 +53,12 @@ class Pool:
         logs = self._logs / f"shard-{shard.number}"
         logs.mkdir(parents=True, exist_ok=True)
         placed = msgspec.structs.replace(
-            shard, device=slot, held=True, repository=str(self._place.repository.path), logs=str(logs)
+            shard,
+            device=slot,
+            held=True,
+            cpus=self._cpus(slot),
+            repository=str(self._place.repository.path),
+            logs=str(logs),
         )
         file = Path(self._folder.name) / f"{shard.number}.json"
         file.write_bytes(sealed.dump(placed))
@@ -63,6 +68,12 @@ class Pool:
             self._programs[shard.number] = Program(argv, env=os.environ, log=logs / "program.log")
         except WorkerDied as died:
             self._stillborn[shard.number] = died.reason
+
+    def _cpus(self, slot: str) -> tuple[int, ...]:
+        """A slot's own processors: shards beside each other do not disturb each other's host, and know how many they have."""
+        every, slots = sorted(os.sched_getaffinity(0)), self.slots()
+        each, place = len(every) // len(slots), list(slots).index(slot)
+        return tuple(every[place * each : (place + 1) * each])
 
     def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
         while self._stillborn:

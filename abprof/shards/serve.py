@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,6 +84,8 @@ class Part:
 def serve(shard: Shard, tell: Tell) -> Ended:
     """Measure it. Raises AbprofError when it cannot be begun here; ^C and SIGTERM end it (KeyboardInterrupt)."""
     view = Telling(tell)
+    if shard.cpus:
+        os.sched_setaffinity(0, shard.cpus)
     place = _place(shard, view)
     name = f"{shard.run.id}/{shard.number}"
     Path(shard.logs).mkdir(parents=True, exist_ok=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from abprof import runfolder
 from abprof.model import Block, Run
 from tests.simulated.lab import Lab, Result
-from tests.simulated.scenario import Noise, Scenario, Time, Workload
+from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
 
 TWO = ("--device", "simulated:0", "--device", "simulated:1")
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8]
@@ -70,7 +71,12 @@ def test_devices_of_two_models_are_two_machines_in_every_report(tmp_path: Path) 
     result = lab.abprof("main", "fast", "--device", "simulated:0:H200", "--device", "simulated:1:A100", "--all")
     assert result.folder
     homes_of = {seen.cell: seen.device for seen in result.run.observations}
-    assert {machine.device for machine in result.run.machines.values()} == {"H200", "A100"}
+    machines = result.run.machines
+    assert {machine.device for machine in machines.values()} == {"H200", "A100"}
+    assert machines["simulated:0:H200"].builds == ()
+    keys = {build.key for build in result.run.builds}
+    assert machines["simulated:1:A100"].builds
+    assert not keys & {build.key for build in machines["simulated:1:A100"].builds}, "of another architecture"
     pages = {name: (result.folder / name).read_text() for name in ("report.md", "report.html")}
     cells = (result.folder / "cells.csv").read_text()
     for model, lease in (("H200", "simulated:0:H200"), ("A100", "simulated:1:A100")):
@@ -91,3 +97,28 @@ def test_devices_of_two_models_are_two_machines_in_every_report(tmp_path: Path) 
     for lease in result.run.machines:
         controls = [one for one in result.run.controls if homes_of[one.cell] == lease]
         assert len(controls) >= 2, lease
+
+
+def test_what_is_not_built_for_one_architecture_is_measured_on_the_other(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, scenario())
+    lab.set(replace(lab.now, faults=[Fault("exit", "build", side="target", device="simulated:1:*")]))
+    result = lab.abprof("main", "fast", "--device", "simulated:0:H200", "--device", "simulated:1:A100", "--all")
+    homes_of = {seen.cell: seen.device for seen in result.run.observations if seen.arm == "base"}
+    assert set(homes_of.values()) == {"simulated:0:H200", "simulated:1:A100"}
+    for cell, home in homes_of.items():
+        assert (result.status(cell, "target")[0] == "build_failed") == (home == "simulated:1:A100"), cell
+        assert (result.verdict(cell) == "broken") == (home == "simulated:1:A100"), cell
+
+
+def test_a_rerun_goes_where_the_cell_was(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, scenario())
+    first = lab.abprof("main", "fast", *TWO)
+    assert first.folder
+    before = blocks(first)
+    cell = next(cell for cell, home in homes(before).items() if home == {"simulated:1"})
+    again = lab.command("rerun", str(first.folder), "--repo", str(lab.repo.path), "--only", cell)
+    assert again.code == first.code, again.err
+    once_each(again.run, blocks(again))
+    more = blocks(again)[len(before) :]
+    assert {(block.cell, block.device) for block in more} == {(cell, "simulated:1")}
+    assert again.table() == first.table()

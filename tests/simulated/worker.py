@@ -87,7 +87,7 @@ class Worker:
             kind=self.scenario.kind,
             device=self.scenario.device,
             versions=self.scenario.versions,
-            facts=self.scenario.facts,
+            facts=self.scenario.facts | _capability(args.device),
         )
 
     def describe(self, args: wire.Describe, faults: list[Fault]) -> wire.Described:
@@ -333,6 +333,12 @@ def _die_with_parent() -> None:
 
 def _label(args: wire.Open) -> str:
     return f"peer:{args.peer}" if args.peer else args.variant
+
+
+def _capability(device: str) -> dict[str, str]:
+    """Of a simulated device of a model: simulated:N:MODEL."""
+    model = device.partition(":")[2].partition(":")[2]
+    return {"capability": model} if model else {}
 
 
 def _artefacts(mount: wire.Mount) -> list[dict[str, str]]:
