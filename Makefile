@@ -41,12 +41,13 @@ wall:
 	  $$as apt-get install -qq -y --no-install-recommends bubblewrap >/dev/null 2>&1 && exit 0; \
 	done; echo "no bubblewrap here, and none could be installed: its tests are skipped"
 
-# A real Slurm, which tests start in a folder of theirs and stop. Only CI installs it: its packages bring daemons, and a user.
+# A real Slurm, which tests start in a folder of theirs and stop. Only CI installs it: its packages bring a user, and daemons, which
+# in runlevel 1 are not started.
 slurm:
 	@command -v sbatch >/dev/null && test -x /usr/sbin/slurmctld -a -x /usr/sbin/slurmd && exit 0; \
 	for as in "" "sudo -n"; do \
 	  $$as apt-get update -qq >/dev/null 2>&1 && \
-	  $$as apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client >/dev/null 2>&1 && exit 0; \
+	  $$as env RUNLEVEL=1 apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client >/dev/null 2>&1 && exit 0; \
 	done; echo "no Slurm here, and none could be installed"
 
 # A run is not trusted whose worker gets another compiled file while it lasts, and a test that imports its code first writes one.

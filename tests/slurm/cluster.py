@@ -127,8 +127,9 @@ def cluster(folder: Path, features: dict[str, str]) -> Iterator[Cluster]:
     lines.append(_PARTITION.format(nodes=",".join(features)))
     (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
     (folder / "gres.conf").write_text("".join(f"NodeName={name} Name=gpu File=/dev/null\n" for name in features))
-    # Every node has a device of its own, as if it were another machine.
-    (folder / "prolog.sh").write_text('#!/bin/sh\necho "export ABPROF_SHARD_DEVICE=simulated:$SLURMD_NODENAME"\n')
+    # Every node has a simulated device of its own, as if it were another machine.
+    device = 'echo "export ABPROF_SHARD_DEVICE=simulated:$SLURMD_NODENAME"'
+    (folder / "prolog.sh").write_text(f'#!/bin/sh\n[ -z "$ABPROF_SIMULATED" ] || {device}\n')
     (folder / "prolog.sh").chmod(0o755)
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     made = Cluster(folder, {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": path})

@@ -17,6 +17,7 @@ from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Scenario, Time, Workload
 from tests.slurm.cluster import Cluster, cluster
 from tests.slurm.conftest import installed
+from tests.tinyrepo import abprof, source, tiny_repo
 
 SLOWER = ("k/n=2", "k/n=5")
 CELLS = tuple(f"k/n={n}" for n in range(1, 7))
@@ -220,3 +221,29 @@ def test_an_interrupted_run_goes_on_through_slurm(lab: OnSlurm) -> None:
     assert "start a new run" in more.err
     assert (done.folder / "rounds.jsonl").read_bytes() == rounds
     assert lab.command("report", str(done.folder)).table() == TRUTH
+
+
+@pytest.mark.slow
+def test_real_workers_in_real_jobs(tmp_path: Path, slurm: Cluster) -> None:
+    """Built here once, and measured by jobs that take these builds; the host's one CPU is leased by one of them at a time."""
+    repo = tiny_repo(tmp_path / "repo", 40)
+    repo.branch("slow")
+    repo.commit("twice the work", {"kernels/tiny/tiny.c": source(80)})
+    repo.checkout("main")
+    asked = ["main", "slow", "--preset", "two", "--quick", "--device", "cpu", "--runs-dir", str(tmp_path / "runs")]
+    asked += ["--executor", "slurm", "--executor-option", "gres=", "--executor-option", "parallel=2"]
+    done = abprof(*asked, cwd=repo.path, home=tmp_path / "home", **slurm.environment)
+    assert done.code in {0, 1, 4}, done.err  # one epoch of a busy machine is no verdict
+    (folder,) = [path.parent for path in (tmp_path / "runs").glob("*/run.json")]
+    run, blocks, notes = runfolder.read(folder)
+    assert not notes
+    assert not run.losses, done.err
+    assert {(one.cell, one.arm, one.status) for one in run.observations} == {
+        (f"tiny/n={n}", arm, "ok") for n in (4096, 8192) for arm in ("base", "target")
+    }
+    assert {block.device for block in blocks} == {"cpu"}
+    assert {block.shard for block in blocks} <= {1, 2}
+    assert all(proof.ok for proof in run.proofs)
+    assert run.proofs
+    assert [build.failure for build in run.builds] == [None, None]
+    no_job_is_left(slurm)
