@@ -28,6 +28,8 @@ _ALONE_AFTER = 600.0  # seconds without a sign of life
 _LOOKS_EVERY = 10.0
 AGAIN = "started a second time by the queue: what is left of this shard travels anew"
 
+LEFT = f"nothing was heard of abprof for {_ALONE_AFTER:.0f} s before this job began: nothing is measured"
+
 
 def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
     """The exit code of the shard's program."""
@@ -37,6 +39,9 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
     if int(environ.get("SLURM_RESTART_COUNT", "0")) > 0:
         print(AGAIN, file=sys.stderr)
         return 0
+    if _left(box):
+        print(LEFT, file=sys.stderr)
+        return 1
     _into(box.lines, 1)
     if DEVICE in environ:
         box.replace(sealed.dump(msgspec.structs.replace(read_shard(box.shard.read_bytes()), device=environ[DEVICE])))
@@ -51,6 +56,14 @@ def _into(path: Path, descriptor: int) -> None:
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.dup2(file, descriptor)
     os.close(file)
+
+
+def _left(box: Mailbox) -> bool:
+    """Whether the parent was gone long before this job began, by the clock of the folder's server."""
+    box.log.touch()
+    with contextlib.suppress(OSError):
+        return box.log.stat().st_mtime - (box.folder / ALIVE).stat().st_mtime > _ALONE_AFTER
+    return False
 
 
 def _end_when_alone(alive: Path) -> None:

@@ -126,6 +126,17 @@ def test_a_job_that_is_started_a_second_time_measures_nothing(tmp_path: Path) ->
     assert box.last_words() == batch.AGAIN
 
 
+def test_a_job_that_begins_when_abprof_is_long_gone_measures_nothing(tmp_path: Path) -> None:
+    box = posted(tmp_path)
+    before = (tmp_path / "alive").stat().st_mtime - 3600
+    os.utime(tmp_path / "alive", (before, before))
+    ran = job(tmp_path)
+    assert ran.communicate(timeout=120) == (b"", b"")
+    assert ran.returncode == 1
+    assert box.new_lines() == []
+    assert box.last_words() == batch.LEFT
+
+
 def test_a_jobs_news_are_lines_of_its_file_and_what_is_printed_is_in_its_log(tmp_path: Path) -> None:
     box = posted(tmp_path)
     ran = job(tmp_path)
