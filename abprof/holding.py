@@ -41,15 +41,36 @@ def alone(place: Place, view: View, *, wait: bool) -> Iterator[Place]:
         yield place
         return
     with contextlib.ExitStack() as held:
-        for device in sorted(place.devices, key=lambda device: device.lease):  # in one order: nobody waits in a circle
-            held.enter_context(lease(place.state, device.lease, wait=wait, label=place.label, say=view.say))
-        fit = place.devices if place.config.device else tuple(one for one in place.devices if not one.busy())
-        for device in fit or place.devices:
-            not_busy(device)
-        for device in place.devices if len(fit) < len(place.devices) else ():
-            if device not in fit and (busy := device.busy()):
-                view.say(f"{device.lease} is left out: {busy[0]}")
-        yield dataclasses.replace(place, devices=fit)
+        if len(place.devices) == 1 or place.config.device:
+            for device in sorted(
+                place.devices, key=lambda device: device.lease
+            ):  # in one order: nobody waits in a circle
+                _take(held, place, device, view, wait=wait)
+            yield place
+        else:
+            yield dataclasses.replace(place, devices=_free(held, place, view, wait=wait))
+
+
+def _take(held: contextlib.ExitStack, place: Place, device: Device, view: View, *, wait: bool) -> None:
+    """Raises AbprofError where it cannot be had."""
+    with contextlib.ExitStack() as kept:
+        kept.enter_context(lease(place.state, device.lease, wait=wait, label=place.label, say=view.say))
+        not_busy(device)
+        held.push(kept.pop_all())
+
+
+def _free(held: contextlib.ExitStack, place: Place, view: View, *, wait: bool) -> tuple[Device, ...]:
+    """Those that nobody uses; where there is none, the first, which is waited for."""
+    free = []
+    for device in place.devices:
+        try:
+            _take(held, place, device, view, wait=False)
+            free.append(device)
+        except AbprofError as error:
+            view.say(f"{device.lease} is left out: {error.what}")
+    if not free:
+        _take(held, place, place.devices[0], view, wait=wait)
+    return tuple(free) or place.devices[:1]
 
 
 def not_busy(device: Device) -> None:

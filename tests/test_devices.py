@@ -216,7 +216,8 @@ def test_busy_is_asked_when_the_lease_is_held(
     nvml.pids, nvml.use = [stranger], 97
     assert device().refusal() is None
     file = SimpleNamespace(environment=SimpleNamespace(allow=()))
-    place: Any = SimpleNamespace(state=tmp_path, devices=(device(),), label="this run", file=file)
+    config = Config(specs=("main",))
+    place: Any = SimpleNamespace(state=tmp_path, devices=(device(),), label="this run", file=file, config=config)
     ran = []
     with (
         pytest.raises(AbprofError, match=r"GPU-aaaa: somebody else is using the GPU"),

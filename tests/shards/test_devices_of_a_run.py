@@ -14,6 +14,7 @@ from abprof import conceal, devices, environment, holding, place
 from abprof.config import Config
 from abprof.devices.simulated import SimulatedDevice
 from abprof.errors import AbprofError
+from abprof.lease import lease
 from abprof.view import View
 from tests.nvml import Nvml
 from tests.shards.test_pool import TWO, scenario
@@ -87,6 +88,18 @@ def test_a_gpu_that_somebody_uses_is_left_out_unless_it_is_named(
     said = Says()
     with holding.alone(here, said, wait=False) as fit:
         assert [device.lease for device in fit.devices] == ["GPU-aaaa", "GPU-cccc"]
+        held = lease(tmp_path, "GPU-cccc", wait=False, label="", say=str)
+        with pytest.raises(AbprofError, match="GPU-cccc is in use by"), held:
+            pass
+        with lease(tmp_path, "GPU-abbb", wait=False, label="", say=str):
+            pass  # what is left out is not held
+    child = hold(tmp_path, "GPU-aaaa")
+    try:
+        with holding.alone(here, said, wait=True) as fit:
+            assert [device.lease for device in fit.devices] == ["GPU-cccc"], "another abprof's is not waited for"
+    finally:
+        child.communicate("\n")
+    assert "GPU-aaaa is left out: GPU-aaaa is in use by abprof main fast in /repo (process" in "\n".join(said.lines)
     assert [line for line in said.lines if line.startswith("GPU-abbb is left out: somebody else is using the GPU")]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from abprof import runfolder
-from abprof.model import Block, Run
+from abprof.model import SEED_METRIC, Block, Run
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
 
@@ -122,3 +122,12 @@ def test_a_rerun_goes_where_the_cell_was(tmp_path: Path) -> None:
     more = blocks(again)[len(before) :]
     assert {(block.cell, block.device) for block in more} == {(cell, "simulated:1")}
     assert again.table() == first.table()
+
+
+def test_other_protocols_time_a_cell_where_it_was(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, scenario())
+    result = lab.abprof("main", "fast", "--protocol", "seed", *TWO)
+    found = blocks(result)
+    assert all(len(devices) == 1 for devices in homes(found).values())
+    seed = Counter(block.cell for block in found if block.metric == SEED_METRIC)
+    assert seed == Counter(dict.fromkeys(homes(found), 1)), "each cell once, on its own device"
