@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Test processes: one a core, and never so many that a machine that shares its cores is crowded by them.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 4 ? 4 : n)))
 
-.PHONY: compiled demo test test-slow lint browser wall slurm clean
+.PHONY: compiled demo test test-slow lint browser wall slurm ray clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +50,10 @@ slurm:
 	  $$as env RUNLEVEL=1 apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client >/dev/null 2>&1 && exit 0; \
 	done; echo "no Slurm here, and none could be installed"
 
+# Ray is 240 MB, and takes seconds to install: without it its tests are skipped, but not in CI.
+ray: $(STAMP)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[ray]'
+
 # A run is not trusted whose worker gets another compiled file while it lasts, and a test that imports its code first writes one.
 compiled: $(STAMP)
 	@$(BIN)/python -m compileall -q abprof tests/simulated
@@ -61,9 +65,10 @@ test: $(STAMP) lint compiled browser wall
 test-slow: $(STAMP) compiled browser wall
 	@# Test by test: a file may be split, for none of these tests leans on another.
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'slow and not gpu' --ignore=tests/test_demo.py --ignore=tests/test_bad_days.py \
-	  --ignore=tests/why/test_real_causes.py
+	  --ignore=tests/why/test_real_causes.py --ignore=tests/on_ray
 	@# What measures real kernels against the clock of a budget, or takes every core, has the machine for itself.
-	$(BIN)/pytest -m 'slow and not gpu' tests/test_demo.py tests/test_bad_days.py tests/why/test_real_causes.py
+	$(BIN)/pytest -m 'slow and not gpu' tests/test_demo.py tests/test_bad_days.py tests/why/test_real_causes.py \
+	  tests/on_ray
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

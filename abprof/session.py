@@ -155,7 +155,7 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
         proc.no_orphans(),
         interruptible(record),
         leases.shared(place.cache / BUILDS_IN_USE),
-        cluster_of(place, record) as cluster,
+        cluster_of(place, plan, record) as cluster,
     ):
         watch = watched(place, plan)
         builds = build_kernels(place, plan, view)

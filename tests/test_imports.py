@@ -36,6 +36,7 @@ DOORWAYS = {
     "sqlite3": ("history/index.py",),
     "typer": ("cli/",),
     "submitit": ("shards/slurm.py",),
+    "ray": ("shards/ray_connection.py",),
     "watchdog": ("watching/saves.py",),
     "packaging": ("dists/needs.py",),
     "subprocess": ("proc/", "worker/bench.py"),

@@ -77,6 +77,24 @@ def put(cache: Path, side: Side, path: Path) -> None:
         raise AbprofError(f"the files of {side.label} were changed", where=str(source), advice="run again")
 
 
+def take_in(cache: Path, content: str, folder: Path) -> None:
+    """Keep a release that was installed elsewhere, as its files lie in `folder`. Raises AbprofError when they are others."""
+    if _content(folder) != content:
+        raise AbprofError("a release's files are not what was sent", where=str(folder))
+    home = cache / "dists"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with FileLock(home / "lock"), _scratch(home) as scratch:
+            place = _files(home, content)
+            if _content(place) != content:
+                shutil.copytree(folder, Path(scratch) / "files", symlinks=True)
+                place.parent.mkdir(exist_ok=True)
+                shutil.rmtree(place, ignore_errors=True)
+                (Path(scratch) / "files").rename(place)
+    except (OSError, shutil.Error) as error:
+        raise AbprofError(f"a release cannot be kept: {error}", where=str(home)) from error
+
+
 def known(cache: Path) -> Iterator[str]:
     """`NAME==VERSION` of every release that is installed in the cache."""
     for kept in sorted((cache / "dists" / "wheels").glob("*.json")):

@@ -1,4 +1,4 @@
-"""What a run is measured from, for machines that share no folder with it: the sides' commits, and the judge.
+"""What a run is measured from, for machines that share no folder with it: the sides' commits or releases, and the judge.
 
 It travels as one file (abprof/repo/bundles.py), named by its content, and is kept under that name where it arrives:
 
@@ -8,6 +8,7 @@ It travels as one file (abprof/repo/bundles.py), named by its content, and is ke
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import msgspec
 
+import abprof
+from abprof import dists
 from abprof.errors import AbprofError
 from abprof.model import Checkout, Record, Run
 from abprof.place import Place
@@ -24,6 +27,7 @@ from abprof.repo.bundles import carried, head, pack, unpack
 from abprof.repo.trees import remove_tree
 
 _JUDGE = ".abprof/workloads"
+_RELEASES = ".abprof/releases"  # each under the hash of its files
 _MOST_KEPT = 8  # cargoes on a machine that no process uses
 
 
@@ -34,6 +38,7 @@ class Cargo(Record, frozen=True, kw_only=True):
     object_format: str = "sha1"  # of the repository: sha1, sha256
     commits: dict[str, str] = {}  # side id -> commit; of a working tree that of its snapshot; releases have none
     python: str = ""  # the interpreter that runs abprof where it comes from
+    abprof: str = ""  # edition() there
 
 
 def load(place: Place, trees: Sequence[Checkout], judge: Path, file: Path) -> Cargo:
@@ -45,12 +50,16 @@ def load(place: Place, trees: Sequence[Checkout], judge: Path, file: Path) -> Ca
     form = place.repository.object_format if isinstance(place.repository, Repository) else "sha1"
     try:
         files = {f"{_JUDGE}/{path.relative_to(judge)}": carried(path) for path in _files(judge)}
+        for tree in trees:
+            if tree.side.kind == "dist":
+                top, name_ = Path(tree.path), f"{_RELEASES}/{tree.side.commit}"
+                files |= {f"{name_}/{path.relative_to(top)}": carried(path) for path in _files(top)}
     except OSError as error:
         raise AbprofError(f"cannot be read: {error.strerror}", where=str(error.filename)) from error
     paths = [Path(tree.path) for tree in commits]
     name = pack(paths, files, file, submodules=place.submodules, object_format=form)
     heads = {tree.side.id: head(Path(tree.path)) for tree in commits}
-    return Cargo(name=name, object_format=form, commits=heads, python=sys.executable)
+    return Cargo(name=name, object_format=form, commits=heads, python=sys.executable, abprof=edition())
 
 
 def unload(cache: Path, cargo: Cargo, fetch: Callable[[], bytes]) -> Path:
@@ -65,6 +74,8 @@ def unload(cache: Path, cargo: Cargo, fetch: Callable[[], bytes]) -> Path:
         leases.hold(use, shared=True)
         if not home.is_dir():
             _make(home, cargo, fetch())
+        for release in sorted((home / "repo" / _RELEASES).glob("*")):
+            dists.take_in(cache, release.name, release)
         os.utime(home)
         sweep(cache)
     return home / "repo"
@@ -99,6 +110,15 @@ def sweep(cache: Path, *, everything: bool = False) -> list[str]:
                 remove_tree(home)
                 lines.append(f"removed {home}, commits of a run that was measured here for another machine")
     return lines
+
+
+def edition() -> str:
+    """Version and content of this abprof: on two machines with the same, the same code measures."""
+    top, digest = Path(abprof.__file__).parent, hashlib.sha256()
+    for path in sorted(top.rglob("*.py")):
+        if "_bundled" not in path.parts:
+            digest.update(f"{path.relative_to(top)}\0".encode() + path.read_bytes())
+    return f"{abprof.__version__} {digest.hexdigest()[:12]}"
 
 
 def _make(home: Path, cargo: Cargo, data: bytes) -> None:

@@ -11,14 +11,15 @@ from pathlib import Path
 from abprof import environment
 from abprof.errors import AbprofError
 from abprof.place import Place
+from abprof.prepare import Plan
 from abprof.protocols import Executor
 from abprof.record import Record
 
 
-def cluster_of(place: Place, record: Record) -> contextlib.AbstractContextManager[Executor | None]:
+def cluster_of(place: Place, plan: Plan, record: Record) -> contextlib.AbstractContextManager[Executor | None]:
     """What carries the run's shards elsewhere; None for a run on this host. Raises AbprofError for options that it has not."""
     kind = place.config.executor.partition(":")[0]
-    return _KINDS[kind](place, record) if kind else contextlib.nullcontext()
+    return _KINDS[kind](place, plan, record) if kind else contextlib.nullcontext()
 
 
 def pool_of(place: Place, record: Record) -> Executor:
@@ -28,7 +29,8 @@ def pool_of(place: Place, record: Record) -> Executor:
     return Pool(place, record.folder.logs)
 
 
-def _slurm(place: Place, record: Record) -> Executor:
+def _slurm(place: Place, plan: Plan, record: Record) -> Executor:
+    del plan
     from abprof.shards.slurm import SlurmExecutor
     from abprof.shards.slurm_jobs import WHERE, options
 
@@ -43,4 +45,19 @@ def _slurm(place: Place, record: Record) -> Executor:
     return SlurmExecutor(found, Path(place.repository.path), record.folder.logs, names, record.view.say)
 
 
-_KINDS: dict[str, Callable[[Place, Record], Executor]] = {"slurm": _slurm}
+def _ray(place: Place, plan: Plan, record: Record) -> Executor:
+    from abprof.shards import bundle
+    from abprof.shards.ray import RayExecutor, read_options
+
+    config = place.config
+    options = read_options(config.executor_options)
+    file = plan.shop.scratch / "cargo"
+    judge = Path(next(iter(plan.shop.workloads.values()))).parent
+    cargo = bundle.load(place, list(plan.checkouts.values()), judge, file)
+    address = config.executor.partition("://")[2]
+    return RayExecutor(
+        address, options, gpu=place.device.kind == "cuda", cargo=cargo, bundle=file, logs=record.folder.logs
+    )
+
+
+_KINDS: dict[str, Callable[[Place, Plan, Record], Executor]] = {"slurm": _slurm, "ray": _ray}

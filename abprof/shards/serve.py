@@ -130,7 +130,7 @@ def _measured(place: Place, plan: Plan, shard: Shard, tell: Tell, view: View) ->
         timeout=place.config.timeout,
         identical=frozenset(shard.identical),
     )
-    device = place.device.lease
+    device = _name(place, shard)
     chains = plan.head.toolchains
     tell(
         Began(
@@ -165,10 +165,17 @@ def _afterwards(place: Place, ground: Ground, part: Part, view: View) -> Iterato
         yield from one_after_the_other(ground, protocol, part.next_epoch, part.blocks)
 
 
-def _builds(place: Place, plan: Plan, shard: Shard, view: View) -> tuple[Build, ...]:
-    """The run's builds where they lie here and were made by the toolchain that is here; otherwise built anew.
+def _name(place: Place, shard: Shard) -> str:
+    """The lease's name. A GPU's is its own in all the world; every other machine's processor is called cpu too."""
+    machine = place.device.machine()
+    return f"cpu@{machine.host}" if machine.kind == "cpu" and not shard.held else place.device.lease
 
-    Raises AbprofError where one of the same toolchain is of other inputs.
+
+def _builds(place: Place, plan: Plan, shard: Shard, view: View) -> tuple[Build, ...]:
+    """The run's builds where they lie here and were made by the toolchain that is here; otherwise built anew: of the same
+    commits, with this machine's variables, and for both sides alike.
+
+    Raises AbprofError where one that the run's own machine makes anew is of other inputs.
     """
     kernels = {cell.kernel for cell in shard.run.cells}
     mine = tuple(build for build in shard.run.builds if build.kernel in kernels)
@@ -177,7 +184,7 @@ def _builds(place: Place, plan: Plan, shard: Shard, view: View) -> tuple[Build, 
     if same and all(build.failure or Path(build.path, "src").is_dir() for build in mine):
         return mine
     made = build_kernels(place, plan, view)
-    return rerun.same_builds(shard.run, made, place.cache / "builds") if same else made
+    return rerun.same_builds(shard.run, made, place.cache / "builds") if same and shard.held else made
 
 
 def _news(item: Item) -> News:

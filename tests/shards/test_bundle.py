@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof import rerun, session
+from abprof import dists, keys, rerun, session
 from abprof.abprof_toml import File
 from abprof.config import Config
 from abprof.errors import AbprofError
-from abprof.model import Run
+from abprof.model import Checkout, Run, Side
 from abprof.place import look_around
 from abprof.prepare import Again, make_plan
 from abprof.repo import leases
@@ -132,6 +132,27 @@ def test_the_interpreter_is_that_machines_own(lab: Lab) -> None:
     )
     cargo = msgspec.structs.replace(got.cargo, python="/opt/a/bin/python")
     assert here(run, cargo, Path("/home")).setup.python == {"base": sys.executable, "target": "/opt/b"}
+
+
+def test_releases_travel_as_they_were_installed(lab: Lab, node: Callable[[str], Path]) -> None:
+    """No index is asked on the other machine."""
+    installed = lab.folder / "installed"
+    (installed / "k").mkdir(parents=True)
+    (installed / "k" / "__init__.py").write_bytes(b"FAST = 1\r\n")
+    (installed / "k" / "tool").write_text("#!/bin/sh\n")
+    (installed / "k" / "tool").chmod(0o755)
+    (installed / "k" / "link").symlink_to("tool")
+    content = keys.content(installed, keys.files(installed))
+    side = Side(id="base", spec="dist:k==1", kind="dist", commit=content, tree=content, label="k==1")
+    config = Config(specs=("main",), repo=str(lab.repo.path), device=("simulated",))
+    place = look_around(config, VIEW)
+    trees = [Checkout(side=side, path=str(installed))]
+    cargo = load(place, trees, lab.repo.path / "workloads", lab.folder / "bundle")
+    assert cargo.commits == {}
+    cache = node("node")
+    unload(cache, cargo, (lab.folder / "bundle").read_bytes)
+    dists.put(cache, side, cache / "there")
+    assert keys.content(cache / "there", keys.files(cache / "there")) == content
 
 
 def test_spoilt_bytes_leave_nothing(lab: Lab, node: Callable[[str], Path]) -> None:

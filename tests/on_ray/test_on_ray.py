@@ -1,0 +1,208 @@
+"""Runs whose shards are on a real Ray cluster of several nodes, simulated devices: exact verdicts, whatever becomes of a node."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from abprof import runfolder
+from abprof.shards.landing import DEVICE
+from tests.on_ray.cluster import Cluster
+from tests.simulated.lab import Lab, Result
+from tests.simulated.scenario import Fault, Scenario, Time, Workload
+from tests.walls import needs_wall
+
+ABSENT = not importlib.util.find_spec("ray") and os.environ.get("RAY_TESTS") != "required"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(ABSENT, reason="Ray is not installed: pip install 'abprof[ray]', or make ray"),
+]
+SLOWER, FASTER = "k/n=2", "k/n=5"
+CELLS = tuple(f"k/n={n}" for n in range(1, 7))
+TRUTH = {cell: {SLOWER: "slower", FASTER: "faster"}.get(cell, "same") for cell in CELLS}
+TIMES = [Time(ns=20e6), Time(factor=1.2, cell=SLOWER, side="target"), Time(factor=0.8, cell=FASTER, side="target")]
+LOADS = {"k": Workload(kernel="k", presets={"default": {"n": [1, 2, 3, 4, 5, 6]}})}
+SLUGGISH = Fault("slow:0.05", "turn")  # so that there is a middle of a shard to strike in
+
+
+class OnRay(Lab):
+    """A laboratory whose abprof has a cluster, of nodes that share no folder with it but the scenario's."""
+
+    def __init__(self, folder: Path, on: Cluster, *faults: Fault) -> None:
+        self.on = on
+        super().__init__(folder, Scenario(workloads=LOADS, times=TIMES, faults=list(faults)))
+
+    def environment(self) -> dict[str, str]:
+        return {**super().environment(), **self.on.environment, "RAY_ADDRESS": f"127.0.0.1:{self.on.port}"}
+
+    def nodes(self, count: int, around: list[str] | None = None) -> None:
+        """n1 has simulated:1, and so on; the odd ones are labelled as H200, the even ones as A100."""
+        mine = {
+            k: v for k, v in super().environment().items() if k.startswith(("ABPROF_W", "ABPROF_SIM", "PYTHONPATH"))
+        }
+        for number in range(1, count + 1):
+            labels = {"ray.io/accelerator-type": "H200" if number % 2 else "A100"}
+            env = {**mine, DEVICE: f"simulated:{number}"}
+            self.on.node(f"n{number}", env, labels=labels, around=around or ())
+
+    def begin(self, *more: str) -> subprocess.Popen[str]:
+        """On a machine of the cluster."""
+        return self.start("main", "fast", "--executor", "ray://auto", *more)
+
+    def waits_for(self, what: Callable[[], object], process: subprocess.Popen[str], seconds: float = 180.0) -> None:
+        """Until it is so, in a run that goes on."""
+        end = time.monotonic() + seconds
+        while not what():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < end, "never"
+            time.sleep(0.1)
+
+    def devices(self) -> list[str]:
+        """Of the blocks in the run's folder."""
+        folder = self.newest()
+        return [block.device for block in runfolder.read_blocks(folder)[0]] if folder else []
+
+
+def whole(result: Result) -> dict[str, str]:
+    """Cell -> device: each cell's verdict rests on blocks of one shard on one device."""
+    assert result.folder
+    run, blocks, notes = runfolder.read(result.folder)
+    assert not notes
+    void = {(loss.shard, cell) for loss in run.losses for cell in loss.cells}
+    found: dict[str, set[tuple[int, str]]] = {cell: set() for cell in CELLS}
+    for block in blocks:
+        if (block.shard, block.cell) not in void:
+            found[block.cell].add((block.shard, block.device))
+    assert {cell: len(of) for cell, of in found.items()} == dict.fromkeys(CELLS, 1)
+    return {cell: next(iter(of))[1] for cell, of in found.items()}
+
+
+@pytest.fixture
+def on(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path / "cluster")
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def lab(tmp_path: Path, on: Cluster) -> Iterator[OnRay]:
+    made = OnRay(tmp_path / "lab", on)
+    before = made.fingerprint()
+    yield made
+    assert made.left_behind() == []
+    assert made.fingerprint() == before
+
+
+def test_a_node_is_switched_off_in_the_middle(lab: OnRay) -> None:
+    """What it had measured of its cells is measured again, whole, on another."""
+    lab.set(Scenario(workloads=LOADS, times=TIMES, faults=[SLUGGISH]))
+    lab.nodes(3)
+    process = lab.begin()
+    lab.waits_for(lambda: "simulated:2" in lab.devices(), process)
+    lab.on.off("n2")
+    done = lab.finish(process)
+    assert done.code == 1, done.err
+    assert done.table() == TRUTH
+    homes = whole(done)
+    assert set(homes.values()) == {"simulated:1", "simulated:3"}
+    assert done.run.status == "complete"
+    assert set(done.run.machines) == {"simulated:1", "simulated:2", "simulated:3"}
+    assert done.run.losses
+    assert "was lost" in done.err
+    assert lab.on.free()
+
+
+def test_a_type_of_gpu_by_its_label(lab: OnRay) -> None:
+    lab.nodes(3)
+    done = lab.finish(lab.begin("--executor-option", "gpu=H200"))
+    assert (done.code, done.table()) == (1, TRUTH), done.err
+    assert set(whole(done).values()) == {"simulated:1", "simulated:3"}
+    refused = lab.finish(lab.begin("--executor-option", "gpu=B200"))
+    assert refused.code == 2
+    assert "--executor ray://auto: no node has the resource 'abprof'" in refused.err
+    assert "ray.io/accelerator-type=B200; models of GPUs: A100, H200, none" in refused.err
+
+
+@needs_wall
+def test_no_folder_is_shared(lab: OnRay) -> None:
+    """The nodes cannot see the repository, nor abprof's folders and the run's; abprof is outside of the cluster."""
+    hidden = [word for path in (lab.repo.path, lab.cache, lab.state, lab.runs) for word in ("--tmpfs", str(path))]
+    for path in (lab.cache, lab.state, lab.runs):
+        path.mkdir(exist_ok=True)
+    (lab.folder / "judge").mkdir()
+    (lab.repo.path / "workloads/k.py").rename(lab.folder / "judge/k.py")
+    hidden += ["--tmpfs", str(lab.folder / "judge")]
+    lab.nodes(2, ["bwrap", "--dev-bind", "/", "/", *hidden])
+    lab.repo.write({"kernels/k/__init__.py": "WHO = 'mine'\n"})
+    process = lab.start(
+        "main", ".", "--executor", f"ray://{lab.on.address}", "--workloads-from", str(lab.folder / "judge")
+    )
+    done = lab.finish(process)
+    lab.repo.git("checkout", "--quiet", ".")
+    assert (done.code, done.table()) == (1, TRUTH), done.err
+    assert set(whole(done).values()) == {"simulated:1", "simulated:2"}
+    assert done.folder
+    logs = {path.name for path in (done.folder / "logs").glob("shard-*/*.log")}
+    assert {"program.log", "build-base-k.log", "build-target-k.log", "worker-base-k.log"} <= logs
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_clean_in_the_middle(lab: OnRay, number: signal.Signals) -> None:
+    lab.set(Scenario(workloads=LOADS, times=TIMES, faults=[SLUGGISH]))
+    lab.nodes(2)
+    process = lab.begin()
+    lab.waits_for(lambda: len(set(lab.devices())) == 2, process)
+    process.send_signal(number)
+    done = lab.finish(process)
+    assert done.code == 130, done.err
+    assert done.run.status == "interrupted"
+    assert [pid for name in ("n1", "n2") for pid in lab.on.living(name, "abprof.shards")] == []
+    assert lab.on.free()
+    went_on = lab.finish(lab.start("run", "--resume", str(done.folder)))
+    assert (went_on.code, went_on.table()) == (1, TRUTH), went_on.err
+
+
+def test_the_programs_end_when_abprof_is_killed(lab: OnRay) -> None:
+    lab.set(Scenario(workloads=LOADS, times=TIMES, faults=[SLUGGISH]))
+    lab.nodes(2)
+    process = lab.begin()
+    lab.waits_for(lambda: len(set(lab.devices())) == 2, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    end = time.monotonic() + 120
+    while any(lab.on.living(name, "abprof.shards") for name in ("n1", "n2")) or not lab.on.free():
+        assert time.monotonic() < end, "programs live on"
+        time.sleep(0.5)
+    lab.command("clean")
+
+
+def test_a_cluster_of_this_machine_alone(tmp_path: Path) -> None:
+    """Started for the run, and gone with it: no process, no folder, nothing in the home folder."""
+    lab = Lab(tmp_path, Scenario(workloads=LOADS, times=TIMES))
+    before, folders = lab.fingerprint(), set(Path("/tmp").glob("abr-*"))
+    process = lab.start("main", "fast", "--executor", "ray")
+    seen = set[int]()
+    while process.poll() is None:
+        seen |= {one.pid for one in psutil.Process(process.pid).children(recursive=True) if "ray" in one.name()}
+        time.sleep(0.2)
+    done = lab.finish(process)
+    assert (done.code, done.table()) == (1, TRUTH), done.err
+    whole(done)
+    assert seen
+    assert [
+        pid for pid in seen if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    ] == []
+    assert set(Path("/tmp").glob("abr-*")) <= folders
+    assert sorted(path.name for path in (tmp_path / "home").iterdir() if path.name == ".ray") == []
+    assert lab.left_behind() == []
+    assert lab.fingerprint() == before
