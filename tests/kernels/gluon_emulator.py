@@ -269,9 +269,16 @@ class Program:
 def translate(kernel: JITFunction[Any], language: dict[str, Any]) -> Callable[..., Any]:
     """The kernel's Python function, it and the kernel functions it calls with `language` for their globals."""
     names: dict[str, Any] = {}
-    for name, value in kernel.fn.__globals__.items():
-        inner = isinstance(value, JITFunction)
-        names[name] = types.FunctionType(value.fn.__code__, names, name) if inner else value
+
+    def collect(found: dict[str, Any]) -> None:
+        for name, value in found.items():
+            if name not in names:
+                inner = isinstance(value, JITFunction)
+                names[name] = types.FunctionType(value.fn.__code__, names, name) if inner else value
+                if inner:
+                    collect(value.fn.__globals__)
+
+    collect(kernel.fn.__globals__)
     names.update(language)
     return types.FunctionType(kernel.fn.__code__, names, kernel.fn.__name__)
 

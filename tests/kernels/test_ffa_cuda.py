@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels.ffa import cuda, ffa_attention
-from kernels.ffa.cuda import dispatch, native, prepost
+from kernels.ffa.cuda import dispatch, launch, native, prepost
 from kernels.ffa.schedule import CAUSAL, FULL, Blocks, Options, UnsupportedOption
 from tests.kernels import ffa_cuda_cases as cases
 
@@ -74,6 +74,16 @@ def test_repeats(case: cases.Case) -> None:
         assert torch.equal(dv, dv2)
         # Two float32 sums of the same numbers, rounded to bfloat16: at most one unit in the last place apart.
         assert torch.equal(dq, dq2) if exact else torch.allclose(dq.float(), dq2.float(), rtol=2**-7, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["full", "causal", "varlen_long"])
+def test_tensors_split_off_a_product_are_read_where_they_lie(name: str) -> None:
+    case = next(c for c in SMALL if c.name == name)
+    data = cases.draw(case, torch.bfloat16, DEVICE, seed=6)
+    apart = data | {n: torch.cat([data[n], data[n] + 1], 1)[:, : data[n].shape[1]] for n in "qkv"}
+    assert not any(apart[n].is_contiguous() for n in "qkv")
+    assert all(launch.readable(apart[n]) is apart[n] for n in "qkv")
+    assert cases.wrong(attend(case, apart, 0.08), data, case, 0.08) == ""
 
 
 @pytest.mark.parametrize("block", [64, 128])

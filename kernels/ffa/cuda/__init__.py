@@ -25,9 +25,10 @@ def forward(
     """(out [Sq, Hq, D] in q's dtype, lse float32 [Hq, Sq]). Raises UnsupportedOption for what is not implemented."""
     with record_function("ffa_fwd_prepare"):
         check_supported(q, k, v, schedule)
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-        out, lse = torch.empty_like(q), torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device)
         long, rest = _split("fwd", q, schedule, scale)
+        q, k, v = (t.contiguous() if rest else launch.readable(t) for t in (q, k, v))
+        out = _empty_like(q)
+        lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device)
         launches = [
             long and launch.gluon_forward(q, k, v, out, lse, long),
             rest and launch.triton_forward(q, k, v, out, lse, rest),
@@ -55,12 +56,13 @@ def backward(
     """(dq, dk, dv) in the inputs' dtype. The Gluon kernel's dq may differ in its last bits between runs (atomics)."""
     with record_function("ffa_bwd_prepare"):
         check_supported(q, k, v, schedule)
-        dout, q, k, v, out = (t.contiguous() for t in (dout, q, k, v, out))
-        dk, dv = torch.empty_like(k), torch.empty_like(v)
         long, rest = _split("bwd", q, schedule, scale)
+        q, k, v = (t.contiguous() if rest else launch.readable(t) for t in (q, k, v))
+        dout, out = dout.contiguous(), out.contiguous()
+        dk, dv = _empty_like(k), _empty_like(v)
         # The Gluon kernel adds to dQ in float32, head by head; Triton alone writes it once.
         sq, heads, dim = q.shape
-        dq = torch.zeros(heads, sq, dim, dtype=torch.float32, device=q.device) if long else torch.empty_like(q)
+        dq = torch.zeros(heads, sq, dim, dtype=torch.float32, device=q.device) if long else _empty_like(q)
     with record_function("ffa_bwd_preprocess"):
         stats = prepost.preprocess(out, dout, lse.contiguous())
     with record_function("ffa_bwd_run"):
@@ -77,6 +79,11 @@ def backward(
         if long:
             dq = prepost.postprocess(dq, scale, q.dtype)
     return dq, dk, dv
+
+
+def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous, whatever the tensor's strides."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
 def _split(

@@ -27,9 +27,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-# Later Triton has other names for these, and in the end no more those of 3.6.
-async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
-thread_barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
+from .gluon_bwd_load import load_tiles
+from .gluon_order import place
 
 
 @builtin
@@ -37,87 +36,6 @@ def tma_reduce_add(desc, coord, src, _semantic=None):
     """Add a shared-memory tile to memory through the copy engine; Triton 3.6 has the operation, Gluon no name."""
     coord = _semantic._convert_to_ir_values(coord, require_i64=False)
     _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, desc.handle, coord, src.handle)
-
-
-@gluon.jit
-def _entry(ENTRIES, e, PASS: gl.constexpr, BQ: gl.constexpr, QB: gl.constexpr):
-    """Entry e of a CTA's list: its rows q0..q1, its diagonal, and the tiles first..end that belong to this pass."""
-    if QB == 0:
-        q0 = gl.load(ENTRIES + e * 6)
-        q1 = gl.load(ENTRIES + e * 6 + 1)
-        off = gl.load(ENTRIES + e * 6 + 2)
-        first = gl.load(ENTRIES + e * 6 + 3 + PASS)
-        end = gl.load(ENTRIES + e * 6 + 4 + PASS)
-    else:
-        q0 = gl.load(ENTRIES + e) * QB
-        q1 = q0 + QB
-        off = 0
-        first = 0
-        end = QB // BQ
-    return q0, q1, off, first, end
-
-
-@gluon.jit
-def _load_tile(it, taken, row, to_row, diagonal, boxes, LSE, DELTA, buffers, barriers, q_col, BQ: gl.constexpr,
-               NB: gl.constexpr, MASK: gl.constexpr):  # fmt: skip
-    dq, ddo = boxes
-    _k_s, _v_s, q_s, o_s, _ds_s, _dq_s, ld_s, at_s = buffers
-    _kv_full, q_full, o_full, qo_empty, _ds_full, _dq_done = barriers
-    b = it % NB
-    LR: gl.constexpr = gl.BlockedLayout([2], [32], [1], [0])
-    i = gl.arange(0, BQ, LR)
-    # Rows that the tile before took: P = exp2(S - inf) = 0.
-    lse = gl.load(LSE + row + i, mask=row + i >= taken, other=float("inf"))
-    delta = gl.load(DELTA + row + i)
-    mbarrier.wait(qo_empty.index(b), ((it // NB) & 1) ^ 1)
-    ld_s.index(3 * b).store(lse)
-    ld_s.index(3 * b + 1).store(delta)
-    at_s.index(b).store(gl.arange(0, 1, gl.BlockedLayout([1], [32], [1], [0])) + to_row)
-    if MASK:
-        ld_s.index(3 * b + 2).store((i + diagonal).to(gl.float32))
-    thread_barrier()
-    mbarrier.expect(q_full.index(b), dq.block_type.nbytes)
-    async_load(dq, [row, q_col], q_full.index(b), q_s.index(b))
-    mbarrier.expect(o_full.index(b), ddo.block_type.nbytes)
-    async_load(ddo, [row, q_col], o_full.index(b), o_s.index(b))
-
-
-@gluon.jit
-def _load(LSE, DELTA, ENTRIES, dk, dv, boxes, buffers, barriers, k_row, lo, num, kv_head, Sq, group, piece, pieces,
-          BQ: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, QB: gl.constexpr,
-          SPLIT: gl.constexpr):  # fmt: skip
-    """The producer warp: tiles that need a mask first, then the others (PASS 0 and 1).
-
-    With each tile go three vectors in ld_s (LSE, delta, and the last key that a row sees, when masked) and in at_s the
-    row of dQ's sum that the tile begins at.
-    """
-    mbarrier.expect(barriers[0], dk.block_type.nbytes + dv.block_type.nbytes)
-    async_load(dk, [k_row, kv_head * D], barriers[0], buffers[0])
-    async_load(dv, [k_row, kv_head * D], barriers[0], buffers[1])
-    it = 0
-    if MASK:
-        for eh in range(num * group):
-            q0, q1, off, first, end = _entry(ENTRIES, lo + eh // group, 0, BQ, QB)
-            head = kv_head * group + eh % group
-            stat = head.to(gl.int64) * Sq
-            for t in range(first, end):
-                row = gl.minimum(q0 + t * BQ, q1 - BQ)
-                _load_tile(it, q0 + t * BQ, row, row + head * Sq, row + off - k_row, boxes, LSE + stat, DELTA + stat,
-                           buffers, barriers, head * D, BQ, NB, True)  # fmt: skip
-                it += 1
-    for eh in range(num * group):
-        q0, q1, off, first, end = _entry(ENTRIES, lo + eh // group, 1, BQ, QB)
-        if SPLIT:
-            span = end - first
-            end = first + span * (piece + 1) // pieces
-            first = first + span * piece // pieces
-        head = kv_head * group + eh % group
-        stat = head.to(gl.int64) * Sq
-        for t in range(first, end):
-            row = gl.minimum(q0 + t * BQ, q1 - BQ)
-            _load_tile(it, q0 + t * BQ, row, row + head * Sq, 0, boxes, LSE + stat, DELTA + stat, buffers, barriers,
-                       head * D, BQ, NB, False)  # fmt: skip
-            it += 1
 
 
 @gluon.jit
@@ -209,17 +127,21 @@ def _consumer(DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col,
             gl.store(part + part_at, dk)
             gl.store(part + 128 * D + part_at, dv)
             k1 = k0  # nothing below is this piece's to write
-    keys = k_row + 64 * W + gl.arange(0, 64, gl.SliceLayout(1, LD))
-    cols = k_col + gl.arange(0, D, gl.SliceLayout(0, LD))
+    # Through shared memory into 16 bytes a thread: what a wgmma leaves in a thread is 4 bytes here and there.
+    LS8: gl.constexpr = gl.BlockedLayout([1, 8], [32 * 8 // D, D // 8], [4, 1], [1, 0])
+    keys = k_row + 64 * W + gl.arange(0, 64, gl.SliceLayout(1, LS8))
+    cols = k_col + gl.arange(0, D, gl.SliceLayout(0, LS8))
     at = keys.to(gl.int64)[:, None] * (Hk * D) + cols[None, :]
     mine = ((keys >= k0) & (keys < k1))[:, None]
-    gl.store(DK + at, (dk * sm_scale).to(dt), mask=mine)
-    gl.store(DV + at, dv.to(dt), mask=mine)
+    gl.store(DK + at, gl.convert_layout((dk * sm_scale).to(dt), LS8), mask=mine)
+    gl.store(DV + at, gl.convert_layout(dv.to(dt), LS8), mask=mine)
 
 
-@gluon.jit(do_not_specialize=["n_items", "heads_per_group", "Sq", "Hk", "group", "list_len", "n_whole", "cuts"])
-def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, sm_scale, n_items, heads_per_group, Sq,
-            Hk, group, list_len, n_whole, cuts, BQ: gl.constexpr, BK: gl.constexpr, D: gl.constexpr, NB: gl.constexpr,
+@gluon.jit(
+    do_not_specialize=["n_items", "n_first", "heads_per_group", "Sq", "Hk", "group", "list_len", "n_whole", "cuts"]
+)
+def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, sm_scale, n_items, n_first, heads_per_group,
+            Sq, Hk, group, list_len, n_whole, cuts, BQ: gl.constexpr, BK: gl.constexpr, D: gl.constexpr, NB: gl.constexpr,
             MASK: gl.constexpr, QB: gl.constexpr, KB: gl.constexpr, SPLIT: gl.constexpr):  # fmt: skip
     """Grid (n_items * Hk,). dkd, dvd: [Sk, Hk*D] in [128, D] boxes; dqd, ddo: [Sq, Hk*group*D] in [64, D] boxes; ddq:
     float32 [Hk*group*Sq, D], head by head, in [64, D/2] boxes, zeroed: dQ before scaling is added to it. LSE (base 2;
@@ -245,8 +167,7 @@ def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, s
             piece = slot % cuts
             pieces = cuts
             pid = n_whole + slot // cuts
-    item = (pid % (n_items * heads_per_group)) // heads_per_group
-    kv_head = pid // (n_items * heads_per_group) * heads_per_group + pid % heads_per_group
+    item, kv_head = place(pid, n_first, heads_per_group, Hk)
     if QB == 0:
         k0 = gl.load(WORK + item * 6)
         k1 = gl.load(WORK + item * 6 + 1)
@@ -290,7 +211,7 @@ def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, s
     for i in gl.static_range(2):
         mbarrier.init(dq_done.index(i), count=1)
     for i in gl.static_range(NB):
-        mbarrier.init(q_full.index(i), count=1)
+        mbarrier.init(q_full.index(i), count=2)  # the copy, and what the producer writes itself
         mbarrier.init(o_full.index(i), count=1)
         mbarrier.init(qo_empty.index(i), count=2)
     buffers = (k_s, v_s, q_s, o_s, ds_s, dq_s, ld_s, at_s)
@@ -299,12 +220,12 @@ def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, s
     k_col = kv_head * D
     gl.warp_specialize(
         [
-            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale, PARTS,
-                         slot, pieces, 0, BQ, D, NB, MASK, SPLIT)),
-            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale, PARTS,
-                         slot, pieces, 1, BQ, D, NB, MASK, SPLIT)),
-            (_load, (LSE, DELTA, lists, dkd, dvd, (dqd, ddo), buffers, barriers, k_row, lo, num, kv_head, Sq, group, piece,
-                     pieces, BQ, D, NB, MASK, QB, SPLIT)),
+            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale,
+                         PARTS, slot, pieces, 0, BQ, D, NB, MASK, SPLIT)),
+            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale,
+                         PARTS, slot, pieces, 1, BQ, D, NB, MASK, SPLIT)),
+            (load_tiles, (LSE, DELTA, lists, dkd, dvd, (dqd, ddo), buffers, barriers, k_row, lo, num, kv_head, Sq,
+                     group, piece, pieces, BQ, D, NB, MASK, QB, SPLIT)),
         ],
         [4, 1],
         [240, 24],

@@ -20,6 +20,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from .gluon_order import place
+
 # Later Triton has other names for the copies, and in the end no more those of 3.6.
 async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 async_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
@@ -163,9 +165,9 @@ def _consumer(do, OUT, LSE, q_s, k_s, v_s, q_full, k_full, k_empty, v_full, v_em
         gl.store(OUT + at, acc.to(dtype), mask=(o_rows < q1)[:, None])
 
 
-@gluon.jit(do_not_specialize=["n_items", "heads_per_group", "Sq", "H", "group", "list_len"])
-def ffa_fwd(dq, dk, dv, do, OUT, LSE, WORK, IDX, sm_scale, n_items, heads_per_group, Sq, H, group, list_len,
-            BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, KB: gl.constexpr):  # fmt: skip
+@gluon.jit(do_not_specialize=["n_items", "n_first", "heads_per_group", "Sq", "H", "group", "list_len"])
+def ffa_fwd(dq, dk, dv, do, OUT, LSE, WORK, IDX, sm_scale, n_items, n_first, heads_per_group, Sq, H, group,
+            list_len, BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, KB: gl.constexpr):  # fmt: skip
     """Grid (n_items * H,). dq, do: [Sq, H*D] in [64, D] boxes; dk, dv: [Sk, H/group*D] in [BN, D] boxes; OUT: as do,
     for rows of partial tiles; LSE: float32 [H, Sq], natural logarithm.
 
@@ -174,9 +176,7 @@ def ffa_fwd(dq, dk, dv, do, OUT, LSE, WORK, IDX, sm_scale, n_items, heads_per_gr
     n_items, list_len] of blocks of KB keys. MASK = False promises whole tiles and at least one key for every row.
     """
     pid = gl.program_id(0)
-    # Heads go in groups whose K and V fit the L2 cache together; inside a group the long items of all heads come first.
-    item = (pid % (n_items * heads_per_group)) // heads_per_group
-    head = pid // (n_items * heads_per_group) * heads_per_group + pid % heads_per_group
+    item, head = place(pid, n_first, heads_per_group, H)
     kv_head = head // group
     if KB == 0:
         q0 = gl.load(WORK + item * 5)

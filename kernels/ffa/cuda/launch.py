@@ -1,6 +1,7 @@
 """Host side of the kernels: tile shapes, tensor descriptors, grids. One function per kernel; none chooses a kernel.
 
-All tensors are contiguous: q, out, dout [Sq, Hq, D]; k, v [Sk, Hk, D]; lse, lse2, delta float32 [Hq, Sq].
+q, out, dout are [Sq, Hq, D], k and v [Sk, Hk, D], lse, lse2, delta float32 [Hq, Sq]. All are contiguous, but q, k and v of
+the Gluon kernels need only be `readable`.
 """
 
 from __future__ import annotations
@@ -97,10 +98,11 @@ def gluon_forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, wor
     items, list_len, _, k_block = _query_work(work, rows, keys, q.device)
     if items is None:
         return None
-    group = plan.heads_per_group(heads, items, sk * dim * 4 * kv_heads // heads)
+    order = plan.order(items, heads, sk * dim * 4 * kv_heads // heads, plan.processors(q.device))
     boxes = (_box(q, 64), _box(k, keys), _box(v, keys), _box(out, 64))
     tensors = (*boxes, out, lse, items.table, items.entries)
-    args = (*tensors, work.scale, items.count, group, sq, heads, heads // kv_heads, list_len)
+    places = (items.count, order.grouped, order.heads_per_group)
+    args = (*tensors, work.scale, *places, sq, heads, heads // kv_heads, list_len)
     options = {"BN": keys, "D": dim, "NB": 2 if dim == 128 else 4, "MASK": items.masked, "KB": k_block}
     return Launch(ffa_fwd, items.count * heads, args, options | SPECIALISED)
 
@@ -130,7 +132,7 @@ def gluon_backward(
     whole, cuts = (split.whole, split.pieces) if split else (items.count * kv_heads, 1)
     slots = split.tail * split.pieces if split else 0
     parts = q.new_empty((slots, 2, keys, dim), dtype=torch.float32) if split else stats[0]
-    group = plan.heads_per_group(kv_heads, items, sq * dim * 8 * heads // kv_heads)
+    order = plan.order(items, kv_heads, sq * dim * 8 * heads // kv_heads, processors)
     boxes = (
         _box(k, keys),
         _box(v, keys),
@@ -139,7 +141,8 @@ def gluon_backward(
         _box(total.view(-1, 1, dim), rows, dim // 2),
     )
     tensors = (*boxes, *stats, dk, dv, items.table, items.entries, parts)
-    args = (*tensors, work.scale, items.count, group, sq, kv_heads, heads // kv_heads, list_len, whole, cuts)
+    places = (items.count, order.grouped, order.heads_per_group)
+    args = (*tensors, work.scale, *places, sq, kv_heads, heads // kv_heads, list_len, whole, cuts)
     masked = items.masked and not q_block
     sizes = {"BQ": rows, "BK": keys, "D": dim, "NB": 2, "QB": q_block, "KB": k_block}
     options = sizes | {"MASK": masked, "SPLIT": split is not None} | SPECIALISED
@@ -235,7 +238,17 @@ def _box(tensor: Tensor, rows: int, columns: int = 0) -> TensorDescriptor:
     tokens, heads, dim = tensor.shape
     box = (rows, columns or dim)
     layout = _box_layout(box, tensor.dtype)
-    return TensorDescriptor(tensor, [tokens, heads * dim], [heads * dim, 1], list(box), layout)
+    return TensorDescriptor(tensor, [tokens, heads * dim], [tensor.stride(0), 1], list(box), layout)
+
+
+def readable(tensor: Tensor) -> Tensor:
+    """The tensor itself where the copy engine can read it as it lies: heads side by side, tokens at any distance, as
+    q, k and v are when split off one product; otherwise a contiguous copy."""
+    _, heads, dim = tensor.shape
+    side_by_side = tensor.stride(2) == 1 and (heads == 1 or tensor.stride(1) == dim)
+    aligned = tensor.stride(0) * tensor.element_size() % 16 == 0 and tensor.data_ptr() % 16 == 0
+    apart = tensor.stride(0) >= heads * dim
+    return tensor if side_by_side and aligned and apart else tensor.clone(memory_format=torch.contiguous_format)
 
 
 @cache

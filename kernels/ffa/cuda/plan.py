@@ -45,6 +45,15 @@ class Items:
     masked: bool  # some tile needs a mask
     even: bool  # all rows are equally long
     tiles: int = 0  # of each row, where every row is one slice's, equally long, and none is masked (key_items)
+    lengths: tuple[int, ...] = ()  # of each row, falling: tiles (key_items) or keys (query_items); not known for blocks
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of a launch of items x heads programs: `grouped` items by groups of heads, then the others of all."""
+
+    heads_per_group: int
+    grouped: int
 
 
 @dataclass(frozen=True)
@@ -161,6 +170,22 @@ def heads_per_group(heads: int, items: Items, bytes_per_head: int) -> int:
     return max(n for n in range(1, heads + 1) if heads % n == 0 and n <= fitting)
 
 
+def order(items: Items, heads: int, bytes_per_head: int, processors: int) -> Order:
+    """Heads go in groups, and the long items of a group first. Where a group is little work for all processors, as with few
+    key heads of many query heads, the last group's long items would be left to a few of them: then the shortest items
+    of all heads are kept for the end, as much of them as the longest item may leave uneven.
+    """
+    group = heads_per_group(heads, items, bytes_per_head)
+    longest, work = items.lengths[:1], sum(items.lengths)
+    if items.even or not longest or longest[0] * processors <= 2 * group * work:
+        return Order(group, items.count)
+    back, grouped = 0, items.count  # what is kept back for the end, of each head
+    while grouped > 1 and 2 * back * heads < processors * longest[0]:
+        grouped -= 1
+        back += items.lengths[grouped]
+    return Order(group, grouped)
+
+
 def _diagonal(slices: Slices, i: int) -> int:
     return slices.k_ranges[i][1] - slices.q_ranges[i][1] if slices.mask_types[i] == CAUSAL else OPEN
 
@@ -210,7 +235,7 @@ def _items(
     order = sorted(range(len(table)), key=lambda i: -lengths[i])
     rows = torch.tensor([table[i] for i in order], dtype=torch.int32, device=device)
     second = rows if entries is table else torch.tensor(entries, dtype=torch.int32, device=device)
-    return Items(rows, second, len(table), masked, len(set(lengths)) <= 1)
+    return Items(rows, second, len(table), masked, len(set(lengths)) <= 1, lengths=tuple(sorted(lengths, reverse=True)))
 
 
 def _kept(slices: Slices, key: object, make: Callable[[], T]) -> T:
