@@ -66,6 +66,9 @@ class _Work:
         self._losses = dict.fromkeys(self._left, 0)  # in a row
         self._ever_began = False
         self._least: dict[str, int] = {}  # cell -> epochs that its next shard gives it
+        self._ends = 0  # shards that have ended
+        self._asked: dict[str, int] = {}  # slot -> how many had when it was last asked what more it could do
+        self._open_at, self._open = -1, dict[str, set[str]]()  # the same of the verdicts, and slot -> its open cells
         known = noise.earlier(place.state, place.device.lease, record.view.warn)
         every, error = tasks(ground.run, ground.arms, known)
         self._tasks = {task.cell: task for task in every}
@@ -112,18 +115,31 @@ class _Work:
 
     def _again(self, slot: str) -> tuple[Task, ...]:
         """Cells that all verdicts together leave open, which this slot has measured and has time for."""
-        if not self._executor.lasting:
+        if not self._executor.lasting or self._asked.get(slot) == self._ends:
             return ()
-        mine = {cell for cell, home in self._homes().items() if home == slot}
-        out = {cell.id for live in self._live.values() for cell in live.shard.run.cells}
-        wanted = (self._record.wanted() & self._ground.arms.keys() & mine) - out
+        self._asked[slot] = self._ends
+        wanted = self._open_of(slot)
+        if wanted:
+            wanted -= {cell.id for live in self._live.values() for cell in live.shard.run.cells}
+        if not wanted:
+            return ()
         counts = rerun.epochs(self._record.head, self._record.blocks[self._record.older :])
         least = {cell: to_the_next_look(counts[cell]) for cell in wanted}
         cost = sum(least[cell] * seconds / max(1, epochs) for cell, (epochs, seconds) in self._spent(wanted).items())
-        if not wanted or cost > self._left[slot]:
+        if cost > self._left[slot]:
             return ()
         self._least |= least
         return tuple(self._tasks[cell] for cell in sorted(wanted))
+
+    def _open_of(self, slot: str) -> set[str]:
+        """Open cells whose blocks are of this slot's device. All verdicts together take a millisecond a cell: they are asked
+        for once for all slots, when a shard has ended since."""
+        if self._open_at != self._ends:
+            self._open_at, self._open = self._ends, {}
+            homes = self._homes()
+            for cell in self._record.wanted() & self._ground.arms.keys() & homes.keys():
+                self._open.setdefault(homes[cell], set()).add(cell)
+        return set(self._open.get(slot, ()))
 
     def _spent(self, cells: set[str]) -> dict[str, tuple[int, float]]:
         found = dict.fromkeys(cells, (0, 0.0))
@@ -171,6 +187,7 @@ class _Work:
 
     def _ended(self, live: Live, lost: Lost) -> Iterator[Item]:
         """The program of a shard is gone: in an orderly way, or the shard is lost."""
+        self._ends += 1
         ended = live.ended
         if ended and ended.why == "done" and ended.lines == live.lines and not live.torn:
             self._left[live.slot] -= ended.seconds

@@ -33,10 +33,11 @@ class Packer:
         """The next one, for this slot."""
         self._number += 1
         ids = [task.cell for task in tasks]
-        cells = tuple(cell for cell in self._ground.run.cells if cell.id in set(ids))
+        these = frozenset(ids)
+        cells = tuple(cell for cell in self._ground.run.cells if cell.id in these)
         self._control(cells, slot)
-        known = [block for block in self._record.blocks if block.cell in set(ids)]
-        mine = [block for block in self._record.blocks[self._record.older :] if block.cell in set(ids)]
+        known = [block for block in self._record.blocks if block.cell in these]
+        mine = [block for block in self._record.blocks[self._record.older :] if block.cell in these]
         return Shard(
             number=self._number,
             attempt=max(task.attempt for task in tasks),
