@@ -190,6 +190,8 @@ def _undecided(run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Compar
 
 
 def _what_may_decide(run: Run, out: Sequence[Comparison]) -> str:
+    if run.status == "interrupted":
+        return "it was interrupted: --resume with its folder goes on"
     if not all("epochs" in row.reasons for row in out):
         return f"more epochs may: --budget above {run.settings.budget:g}s"
     asked = run.settings.epochs

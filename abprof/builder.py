@@ -21,6 +21,7 @@ _ERROR = re.compile(
     r"|^[\w.]+(Error|Exception): .*",  # of a recipe in Python, which is a process of its own
     re.ASCII,
 )
+_QUOTED = re.compile(r'\s*File ".*", line \d+')
 
 Say = Callable[[str, str], None]  # (job's name, line)
 Call = tuple[Cell, str]  # a case, and the variant it is called with
@@ -199,7 +200,8 @@ def _first_error(log: Path) -> str:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:
         return ""
-    for line in lines:
-        if _ERROR.search(line) and not line.startswith(("Traceback", "ninja:", "$ ")):
+    for before, line in zip(["", *lines], lines, strict=False):
+        quoted = _QUOTED.match(before)  # a line of source in a traceback, which may speak of errors too
+        if _ERROR.search(line) and not quoted and not line.startswith(("Traceback", "ninja:", "$ ")):
             return line.strip()[:300]
     return ""

@@ -13,6 +13,7 @@ _REPORTED = (
 _SIDES = (
     "{names} has no reference. That the sides' outputs agree is all that was checked: what both do wrong is not seen."
 )
+_ONE = "{names} has no reference, and one branch alone has no other side whose outputs could agree: what a call returns was not checked."
 
 
 def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
@@ -39,6 +40,8 @@ def weaker(run: Run) -> tuple[str, ...]:
     shown = ", ".join(name if name.isprintable() else ascii(name) for name in names)
     if not lack:
         return ()
+    if lack == "sides" and len(run.sides) == 1:
+        return (f"Weaker guarantee: {_ONE.format(names=shown)}",)
     return (in_one_line(lack, shown), *_not_even_that(run))
 
 

@@ -176,6 +176,7 @@ def test_a_failed_build_names_its_first_error_line(shop: Shop) -> None:
     ("body", "status", "says"),
     [
         ("import nothing_of_that_name\n", "build_failed", "ModuleNotFoundError"),
+        ("syntax error here\n", "build_failed", "SyntaxError: invalid syntax"),
         ("raise SystemExit(3)\n", "build_failed", "exit(3)"),
         ("import os\ndef build(*, verbose): os._exit(7)\n", "build_failed", "exit code 7"),
         ("import os, signal\ndef build(*, verbose): os.kill(os.getpid(), signal.SIGSEGV)\n", "build_failed", "SIGSEGV"),

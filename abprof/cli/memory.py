@@ -107,6 +107,7 @@ def _memory(ctx: typer.Context, options: Mapping[str, Any]) -> int:
     _nothing_else(ctx, asked[0])
     printing = _format(options["format"], json=options["json"])
     targets = [(Path(name), _suffix(name)) for name in options["out"]]
+    _nothing_overwritten(options["from_"], options["out"])
     if options["refs"]:
         return _of_refs(options, printing, targets)
     for name in ("warmup", "runs"):
@@ -115,6 +116,13 @@ def _memory(ctx: typer.Context, options: Mapping[str, Any]) -> int:
             raise AbprofError(what, where=f"--{name}", advice=f"--{name} N; see --help")
     groups = _of_program(options, program) if program else _of_files(options)
     return _show(groups, printing, targets)
+
+
+def _nothing_overwritten(files: Sequence[str], out: Sequence[str]) -> None:
+    """Raises AbprofError where a table would take the place of the recording that it is made of."""
+    for name in out:
+        if any(Path(name).resolve() == Path(file).resolve() for file in files):
+            raise AbprofError("this is what --from reads", where=f"--out {name}", advice="write it to another file")
 
 
 def _of_files(options: Mapping[str, Any]) -> list[Group]:

@@ -56,11 +56,42 @@ def take(recording: Recording, *, warmup: int, runs: int, kernels: Sequence[str]
     `kernels`: globs of the kernels under test; each has to be there, and only theirs have to be whole.
     """
     refuse_odd(warmup, runs)
+    groups = _groups(recording)
+    _refuse_absent(recording, groups, kernels)
+    calls = warmup + runs
+    apart = recording.apart()
+    if len(apart) > 1 and all(_is_whole(part, calls, kernels) for part in apart):
+        return _together([_taken(part, warmup, runs, kernels) for part in apart])
+    return _taken(recording, warmup, runs, kernels)
+
+
+def _groups(recording: Recording) -> dict[Name, list[int]]:
+    """The places of each kernel's launches."""
     groups: dict[Name, list[int]] = {}
     for place, launch in enumerate(recording.launches):
         groups.setdefault((launch.kernel, launch.grid, launch.block), []).append(place)
-    _refuse_absent(recording, groups, kernels)
-    calls = warmup + runs
+    return groups
+
+
+def _is_whole(part: Recording, calls: int, kernels: Sequence[str]) -> bool:
+    """Whether a recording among several in a file is whole calls by itself, with warm-ups of its own."""
+    judged = [places for name, places in _groups(part).items() if not kernels or matches(name[0], kernels)]
+    return bool(judged) and all(len(places) % calls == 0 for places in judged)
+
+
+def _together(parts: Sequence[Census]) -> Census:
+    """Several recordings in one file, each counted by itself."""
+    outside: dict[Name, int] = {}
+    for part in parts:
+        for name, count in part.outside.items():
+            outside[name] = outside.get(name, 0) + count
+    notes = [f"{len(parts)} recordings in this file, each with warm-ups of its own", *(n for p in parts for n in p.notes)]
+    shapes = tuple(shape for part in parts for shape in part.shapes)
+    return Census(parts[0].warmup, parts[0].runs, shapes, outside, tuple(dict.fromkeys(notes)))
+
+
+def _taken(recording: Recording, warmup: int, runs: int, kernels: Sequence[str]) -> Census:
+    groups, calls = _groups(recording), warmup + runs
     whole = {name: places for name, places in groups.items() if len(places) % calls == 0}
     judged = {name for name in groups if not kernels or matches(name[0], kernels)}
     if not whole.keys() & judged:
@@ -88,10 +119,7 @@ def take_one(recording: Recording, *, warmup: int, runs: int) -> Census:
 
     Raises AbprofError where they are not.
     """
-    groups: dict[Name, list[int]] = {}
-    for place, launch in enumerate(recording.launches):
-        groups.setdefault((launch.kernel, launch.grid, launch.block), []).append(place)
-    calls = warmup + runs
+    groups, calls = _groups(recording), warmup + runs
     torn = {name: places for name, places in groups.items() if len(places) % calls}
     if torn:
         raise _refusal(recording, torn, warmup, runs, "does every call launch the same? the first one is not counted")

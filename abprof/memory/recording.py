@@ -10,7 +10,7 @@ import codecs
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from abprof.errors import AbprofError
@@ -44,12 +44,20 @@ class Launch:
 
 @dataclass(frozen=True)
 class Recording:
-    """The launches of a file in their order; `sources`: level -> the metrics its bytes come from."""
+    """The launches of a file in their order; `sources`: level -> the metrics its bytes come from; `starts`: with which launch
+    each recording in it begins, for several may stand in one file, each below a header of its own."""
 
     path: Path
     page: str
     launches: tuple[Launch, ...]
     sources: Mapping[str, str]
+    starts: tuple[int, ...] = (0,)
+
+    def apart(self) -> list[Recording]:
+        """Each recording by itself."""
+        ends = (*self.starts[1:], len(self.launches))
+        parts = [self.launches[start:end] for start, end in zip(self.starts, ends, strict=True)]
+        return [replace(self, launches=part, starts=(0,)) for part in parts]
 
 
 @dataclass
@@ -110,7 +118,9 @@ def read(path: Path, metrics: Sequence[str] = ()) -> Recording:
     if not any(launch.bytes for launch in launches):
         what = f"none of {', '.join(METRICS.values())} in its {len(launches)} launches"
         raise AbprofError(what, where=str(path), advice=HOW)
-    return Recording(path, " and ".join(pages), launches, sources)
+    headers = [place for place, _, _ in into.seen]
+    starts = tuple(n for n, place in enumerate(headers) if n == 0 or place != headers[n - 1])
+    return Recording(path, " and ".join(pages), launches, sources, starts)
 
 
 def _text(path: Path) -> str:

@@ -99,6 +99,9 @@ def resolve(
     notes = [line for _, lines in found for line in lines]
     alike = [line for side in sides[1:] for line in _same(sides[0], side)]
     notes += [f"{line}: this is an A/A run" for line in alike] if len(alike) == len(sides) - 1 else alike
+    if len(alike) < len(sides) - 1:
+        pairs = ((one, two) for n, two in enumerate(sides[2:], 2) for one in sides[1:n])
+        notes += [f"{line}: measured twice" for one, two in pairs for line in _same(one, two)]
     if fork is not None:
         notes += _left_behind(names.repository, fork, kernel_paths)
     elif sides[0].kind != "dist":

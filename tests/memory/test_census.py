@@ -181,3 +181,21 @@ def test_two_files_pair_kernels_whose_grid_changed(tmp_path: Path, page: object)
     assert pairs["gone"].target is None
     assert pairs["new"].base is None
     assert pairs["new"].pct("l2") is None
+
+
+def test_recordings_appended_to_one_file_are_counted_each_by_itself(tmp_path: Path) -> None:
+    """Taken as one they are two launches a call, with one recording's warm-ups among the other's runs."""
+    cold = [moves("attn_fwd", 9e6)] * 2
+    first, second = raw([*cold, *[moves("attn_fwd", 3e6)] * 3]), raw([*cold, *[moves("attn_fwd", 3e6)] * 3])
+    read = recording.read(put(tmp_path / "twice.csv", first + second))
+    assert read.starts == (0, 5)
+    found = census.take(read, warmup=2, runs=3)
+    assert [[(one.a_call, len(one.kept)) for one in shape] for shape in found.shapes] == [[(1, 3)], [(1, 3)]]
+    assert all(launch.bytes["dram"] == 3e6 for shape in found.shapes for one in shape for launch in one.kept)
+    assert found.notes[0] == "2 recordings in this file, each with warm-ups of its own"
+
+
+def test_calls_that_were_recorded_one_a_file_and_appended_are_one_recording(tmp_path: Path) -> None:
+    text = "".join(raw([moves("attn_fwd", 3e6)]) for _ in range(5))
+    found = census.take(recording.read(put(tmp_path / "each.csv", text)), warmup=2, runs=3)
+    assert [[(one.a_call, len(one.kept)) for one in shape] for shape in found.shapes] == [[(1, 3)]]

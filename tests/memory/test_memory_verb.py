@@ -37,6 +37,20 @@ def said(text: str) -> str:
     return re.sub(r"[ ─]+", " ", text)
 
 
+@pytest.mark.parametrize("name", ["a.csv", "./a.csv", "link.csv"])
+def test_a_table_does_not_take_the_place_of_its_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    content = (DATA / "a.csv").read_bytes()
+    (tmp_path / "a.csv").write_bytes(content)
+    (tmp_path / "link.csv").symlink_to("a.csv")
+    monkeypatch.chdir(tmp_path)
+    asked = ["memory", "--from", "a.csv", "--warmup", "10", "--runs", "50", "--out", name]
+    assert run_command_line(asked) == Exit.CANNOT_RUN
+    assert f"--out {name}: this is what --from reads" in capsys.readouterr().err
+    assert (tmp_path / "a.csv").read_bytes() == content
+
+
 def test_the_pages_example_is_what_is_printed() -> None:
     """Run as a person runs it, on a terminal that is wide enough."""
     page = (ROOT / "docs" / "MEMORY.md").read_text()

@@ -155,6 +155,9 @@ def test_one_target_that_is_base_again_makes_no_aa_run(repo: GitRepo, opened: Op
     commit = repo.git("rev-parse", "main")[:10]
     _, notes = resolve(opened(repo), ["main", "optimize_ffa", "main"])
     assert notes[0] == f"base (main) and target2 (main) are the same commit {commit}"
+    _, notes = resolve(opened(repo), ["main", "optimize_ffa", "optimize_ffa"])
+    assert "target (optimize_ffa) and target2 (optimize_ffa) are the same commit" in notes[0]
+    assert notes[0].endswith(": measured twice")
     _, notes = resolve(opened(repo), ["main", "main", "main"])
     assert [note.endswith("this is an A/A run") for note in notes] == [True, True]
 
