@@ -187,6 +187,13 @@ def test_epochs_that_the_budget_ended_ask_for_a_larger_budget() -> None:
     assert advised(judged) == "more epochs may: --budget above 600s"
 
 
+def test_what_an_interrupt_ended_asks_to_be_gone_on_with() -> None:
+    asked = msgspec.structs.replace(head(settings={"epochs": 8}), status="interrupted")
+    assert (
+        advised(judge(asked, epochs([1.0, 1.05, 0.95, 1.0]))) == "it was interrupted: --resume with its folder goes on"
+    )
+
+
 def advised(judged: Judgement) -> str:
     (advice,) = (warning for warning in judged.warnings if warning.kind == "undecided")
     return advice.advice

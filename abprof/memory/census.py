@@ -85,7 +85,10 @@ def _together(parts: Sequence[Census]) -> Census:
     for part in parts:
         for name, count in part.outside.items():
             outside[name] = outside.get(name, 0) + count
-    notes = [f"{len(parts)} recordings in this file, each with warm-ups of its own", *(n for p in parts for n in p.notes)]
+    notes = [
+        f"{len(parts)} recordings in this file, each with warm-ups of its own",
+        *(n for p in parts for n in p.notes),
+    ]
     shapes = tuple(shape for part in parts for shape in part.shapes)
     return Census(parts[0].warmup, parts[0].runs, shapes, outside, tuple(dict.fromkeys(notes)))
 

@@ -18,6 +18,7 @@ from abprof.config import Config
 from abprof.errors import AbprofError
 from abprof.ground import lay_ground
 from abprof.holding import alone, signals, worktrees
+from abprof.judges import workloads_folder
 from abprof.measure import epochs
 from abprof.model import Checkout, Run
 from abprof.place import Place, look_around
@@ -25,6 +26,7 @@ from abprof.prepare import Plan, build_kernels, make_plan
 from abprof.record import Record
 from abprof.relay import Relay
 from abprof.repo import leases
+from abprof.survey import content
 from abprof.view import View
 from abprof.watching.saves import Saves
 from abprof.watching.warm import Warm
@@ -92,6 +94,7 @@ class _Loop:
         self._place, self._plan, self._warm, self._folder, self._view = place, plan, warm, folder, view
         self._number = 0
         self._first = True
+        self._judge = self._workloads(plan.checkouts["target"])  # what the workers have: a copy, made at the beginning
 
     def moved_on(self) -> bool:
         """Whether the working tree is another now."""
@@ -124,7 +127,13 @@ class _Loop:
             self._view.warn(error.line)
             return None
 
+    def _workloads(self, target: Checkout) -> str:
+        return content(workloads_folder(self._place, (self._plan.checkouts["base"], target)))
+
     def _with(self, tree: Checkout) -> Plan:
+        if (now := self._workloads(tree)) != self._judge:
+            self._judge = now
+            self._view.warn("the workloads changed; those of the beginning still judge: end this and start it again")
         return dataclasses.replace(self._plan, checkouts={**self._plan.checkouts, "target": tree})
 
     def _run(self, plan: Plan) -> Run:

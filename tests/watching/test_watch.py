@@ -28,7 +28,7 @@ class Watched:
     """A watching abprof, and what it answers."""
 
     def __init__(self, lab: Lab, process: subprocess.Popen[str]) -> None:
-        self.lab, self.process = lab, process
+        self.lab, self.process, self.err = lab, process, ""
 
     def answer(self) -> list[str]:
         """The lines of the next answer, without the last, which tells the time."""
@@ -51,11 +51,13 @@ class Watched:
 def watched(lab: Lab, *args: str, base: str = "main") -> Iterator[Watched]:
     """`abprof main . --watch`, ended by ^C at the end of the block: then nothing of it is left."""
     process = lab.start(base, ".", "--watch", *args)
+    it = Watched(lab, process)
     try:
-        yield Watched(lab, process)
+        yield it
     finally:
         process.send_signal(signal.SIGINT)
         result = lab.finish(process)
+        it.err = result.err
     assert result.code == 130
     assert "Traceback" not in result.err
     assert lab.left_behind() == []
@@ -97,6 +99,21 @@ def test_a_save_that_breaks_the_kernel_is_answered_and_the_next_one_too(tmp_path
         it.save("WHO = 'whole'\n")
         (line,) = it.answer()
         assert line.startswith("w: 0.0 % change, one epoch: nothing large seen (before: broken")
+
+
+def test_a_saved_workload_is_said_not_to_judge_and_once(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, EVEN)
+    lab.repo.write({"kernels/k/__init__.py": "WHO = 'edited'\n"})
+    said = "the workloads changed; those of the beginning still judge: end this and start it again"
+    with watched(lab, "--only", "case=a") as it:
+        assert len(it.answer()) == 1
+        lab.repo.write({"workloads/w.py": "raise RuntimeError('broken')\n"})
+        it.answer()
+        it.save("WHO = 'again'\n")
+        it.answer()
+        lab.repo.write({"workloads/w.py": "# mended\n"})
+        it.answer()
+    assert it.err.count(said) == 2
 
 
 @pytest.mark.parametrize(

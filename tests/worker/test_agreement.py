@@ -94,7 +94,16 @@ def test_every_page_says_that_there_was_no_reference() -> None:
     assert weaker(plain) == ()
     load, *others = plain.workloads
     (line,) = weaker(runs.changed(plain, workloads=(runs.changed(load, checked="sides"), *others)))
-    assert line.startswith("Weaker guarantee: dense has no reference.")
+    assert line.startswith("Weaker guarantee: dense has no reference. That the sides' outputs agree is all")
+
+
+def test_of_one_branch_alone_it_says_that_nothing_was_checked() -> None:
+    plain = runs.single()
+    load, *others = plain.workloads
+    (line,) = weaker(runs.changed(plain, workloads=(runs.changed(load, checked="sides"), *others)))
+    assert line.endswith(
+        "one branch alone has no other side whose outputs could agree: what a call returns was not checked."
+    )
 
 
 def test_what_is_nan_throughout_agrees_with_nothing() -> None:
