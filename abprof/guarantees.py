@@ -13,7 +13,10 @@ _REPORTED = (
 _SIDES = (
     "{names} has no reference. That the sides' outputs agree is all that was checked: what both do wrong is not seen."
 )
-_ONE = "{names} has no reference, and one branch alone has no other side whose outputs could agree: what a call returns was not checked."
+_ONE = (
+    "{names} has no reference, and one branch alone has no other side whose outputs could agree: "
+    "what a call returns was not checked."
+)
 
 
 def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
