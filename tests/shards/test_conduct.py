@@ -219,7 +219,7 @@ def test_what_is_not_told_whole_is_lost_and_runs_elsewhere(tmp_path: Path, how: 
             "torn": "checksum does not match",
             "killed": "killed by SIGKILL",
             "refused": "busy",
-            "interrupted": "interrupted",
+            "interrupted": "ended with exit code 2",  # what ended it, its place knows
         }[how]
     )
     elsewhere = [slot for shard, slot in player.sent if shard.attempt == 2]
