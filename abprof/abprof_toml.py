@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from abprof import toml
 from abprof.errors import AbprofError
 from abprof.model import Package, Record, Timer
 from abprof.quantities import percent, seconds
@@ -125,13 +125,9 @@ def _text(path: Path) -> str:
 
 def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
     """The typed file. Raises AbprofError naming key and line."""
-    try:
-        loose: Any = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        raise AbprofError(str(error), where=f"{where}:{line[1]}" if line else where) from error
+    loose: Any = toml.loads(text, where)
     for name in table:
-        loose = loose.get(name, {})
+        loose = loose.get(name, {}) if isinstance(loose, dict) else {}
     try:
         file = msgspec.convert(loose, File)
     except msgspec.ValidationError as error:

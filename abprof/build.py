@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from abprof import environment, keys
 from abprof.builder import Builder, Job, Published, Say, Site
-from abprof.model import Build, Failure, Package
+from abprof.model import UNREADABLE, Build, Failure, Package
 from abprof.workshop import Workshop
 
 
@@ -100,7 +100,7 @@ def published(home: Path) -> Published | None:
     """What is whole under this key, or None; a record that cannot be read counts as not there."""
     try:
         known = msgspec.json.decode((home / "published.json").read_bytes(), type=Published)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return None
     return known if (home / known.generation).is_dir() else None
 

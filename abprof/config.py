@@ -10,7 +10,7 @@ import msgspec
 
 from abprof.abprof_toml import File
 from abprof.errors import AbprofError
-from abprof.model import Judge, Night, Record, Settings, Timer
+from abprof.model import UNREADABLE, Judge, Night, Record, Settings, Timer
 from abprof.quantities import seconds
 
 
@@ -148,5 +148,5 @@ def worker_argv(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
         return ()
     try:
         return msgspec.json.decode(text, type=tuple[str, ...])
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise AbprofError(f"ABPROF_WORKER is not a JSON list of strings: {error}") from error

@@ -9,9 +9,8 @@ from io import FileIO
 from pathlib import Path
 from secrets import token_hex
 
-import msgspec
-
 from abprof.errors import AbprofError
+from abprof.model import UNREADABLE
 
 
 def put(target: Path, data: bytes) -> Path:
@@ -35,7 +34,7 @@ def replace(target: Path, data: bytes, check: Callable[[bytes], object] = len) -
             check(temporary.read_bytes())
             temporary.replace(target)
             _sync_folder(target.parent)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise ValueError(f"{target}: {error}") from None
         finally:
             temporary.unlink(missing_ok=True)

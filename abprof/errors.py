@@ -16,11 +16,15 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+_LONGEST = 2000  # letters of what is wrong: it may quote what stands in a file of anybody's
+
+
 class AbprofError(Exception):
     """Something the user can mend: what is wrong, where, and what to do about it."""
 
     def __init__(self, what: str, *, where: str = "", advice: str = "") -> None:
-        self.what = " ".join(what.split())
+        said = " ".join(what.split())
+        self.what = said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
         self.where = where
         self.advice = advice
         super().__init__(self.line)

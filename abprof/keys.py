@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from abprof import environment
-from abprof.model import Package
+from abprof.model import UNREADABLE, Package
 
 # What a shell, terminal, desktop, batch system or service manager says of itself, abprof's own options, and which of
 # equal devices is leased: these differ from one terminal or night to the next and a build does not read them.
@@ -154,6 +154,6 @@ def differences(before: Path, now: Path) -> list[str]:
     """The parts in which the builds of two such folders differ; [] where it cannot be told any more."""
     try:
         old, new = (msgspec.json.decode((home / _PARTS).read_bytes(), type=dict[str, str]) for home in (before, now))
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return []
     return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))

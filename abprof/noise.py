@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from abprof.allocation import Allocation, Scatter
-from abprof.model import Record
+from abprof.model import UNREADABLE, Record
 
 SCHEMA = 1
 _MOST = 20_000  # cells of one file: the oldest go first
@@ -55,7 +55,7 @@ def _load(path: Path, warn: Callable[[str], None]) -> dict[str, Scatter]:
         kept = msgspec.json.decode(path.read_bytes(), type=Kept)
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNREADABLE) as error:
         warn(f"{path} cannot be read, and is begun anew: {error}")
         return {}
     return kept.cells if kept.schema == SCHEMA else {}

@@ -23,7 +23,7 @@ import msgspec
 from . import sealed
 from .disk import pour, refusals, replace
 from .errors import AbprofError
-from .model import SCHEMA, Block, Run, Told
+from .model import SCHEMA, UNREADABLE, Block, Run, Told
 from .shelf import Shelf
 from .told import completed
 
@@ -163,7 +163,7 @@ def standing(run: Run, blocks: Iterable[Block]) -> Iterator[Block]:
 
 
 def _read_run(data: bytes, file: Path) -> tuple[Run, list[str]]:
-    with suppress(msgspec.MsgspecError):  # the usual one; what else may be is looked at more closely
+    with suppress(*UNREADABLE):  # the usual one; what else may be is looked at more closely
         run = _decode_run(data)
         if run.schema <= SCHEMA:
             return run, []
@@ -171,13 +171,13 @@ def _read_run(data: bytes, file: Path) -> tuple[Run, list[str]]:
     _refuse_newer(data, file)
     try:
         return _decode_run(data), notes
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise AbprofError(f"not a run of this abprof: {error}", where=str(file), advice=_WHOLE) from None
 
 
 def _finite(data: bytes) -> tuple[bytes, list[str]]:
     """The bytes of run.json without its results if a number in it is none, for they are made again from the rounds."""
-    with suppress(msgspec.MsgspecError):
+    with suppress(*UNREADABLE):
         msgspec.json.decode(data)
         return data, []
     strange: list[str] = []
@@ -257,7 +257,7 @@ _WHOLE = "abprof writes it whole and checked: copy the folder again from where i
 def _refuse_newer(data: bytes, file: Path) -> None:
     try:
         loose: Any = msgspec.json.decode(data)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise AbprofError(f"not JSON: {error}", where=str(file), advice=_WHOLE) from None
     schema = loose.get("schema") if isinstance(loose, dict) else None
     if isinstance(schema, int) and schema > SCHEMA:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from abprof.model import UNREADABLE
 from abprof.shelf import plain
 
 _SUM = b',"sum":"'
@@ -69,7 +70,7 @@ def unseal(line: bytes, kind: Any, what: str) -> Any:
         raise ValueError("checksum does not match")
     try:
         return msgspec.json.decode(payload, type=kind)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ValueError(f"not {what} of this abprof: {error}") from None
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import datetime
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import msgspec
 
+from abprof import toml
 from abprof.errors import AbprofError
 from abprof.model import Advice, Comparison, Record, Run, Waiver
 
@@ -42,9 +42,7 @@ class _File(Record, frozen=True):
 def parse(text: str, where: str) -> tuple[Waiver, ...]:
     """The waivers of a file. Raises AbprofError that names the entry."""
     try:
-        file = msgspec.convert(tomllib.loads(text), _File)
-    except tomllib.TOMLDecodeError as error:
-        raise AbprofError(str(error), where=where) from None
+        file = msgspec.convert(toml.loads(text, where), _File)
     except msgspec.ValidationError as error:
         raise AbprofError(re.sub(r" - at `\$\.?([^`]*)`", r" (at \1)", str(error)), where=where, advice=_KEYS) from None
     if file.schema != 1:

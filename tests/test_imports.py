@@ -37,6 +37,7 @@ DOORWAYS = {
     "typer": ("cli/",),
     "submitit": ("shards/slurm.py",),
     "ray": ("shards/ray_connection.py",),
+    "tomllib": ("toml.py",),
     "watchdog": ("watching/saves.py",),
     "packaging": ("dists/needs.py",),
     "subprocess": ("proc/", "worker/bench.py"),

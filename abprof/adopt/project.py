@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import configparser
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from abprof import toml
 from abprof.adopt.facts import Project
+from abprof.errors import AbprofError
 
 _EXTENSION = re.compile(r"(?:Extension|CUDAExtension|CppExtension|cpp_extension|Pybind11Extension|HIPExtension)$")
 _ASIDE = {"tests", "test", "docs", "doc", "examples", "scripts", "assets", "tools", "benchmarks", "dist", "build"}
@@ -48,8 +49,8 @@ def read(files: Sequence[str], text: Callable[[str], str]) -> Project:
 
 def _toml(text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+        return toml.loads(text, "pyproject.toml")
+    except AbprofError:
         return {}
 
 

@@ -12,7 +12,7 @@ from abprof import disk
 from abprof.bisect.questions import Answer, Finding, Question
 from abprof.config import Config
 from abprof.errors import AbprofError
-from abprof.model import Record, Timer
+from abprof.model import UNREADABLE, Record, Timer
 from abprof.plan import id_parts
 from abprof.repo import Link
 
@@ -143,7 +143,7 @@ def read(path: Path) -> tuple[State, Path]:
         raise AbprofError("no bisection here", where=str(folder), advice=f"its folder holds {FILE}") from None
     try:
         state = msgspec.json.decode(data, type=State)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise AbprofError(f"not a bisection of this abprof: {error}", where=str(file)) from None
     if state.schema != SCHEMA:
         raise AbprofError(f"schema {state.schema}, this abprof reads {SCHEMA}", where=str(file))

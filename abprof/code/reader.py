@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from abprof import proc
+from abprof.model import UNREADABLE
 
 from . import elf, sass, x86
 from .reading import Reading
@@ -60,7 +61,7 @@ class Reader:
         kept = self._folder / f"{_VERSION}-{hashlib.sha256(content + tool.encode()).hexdigest()}.json"
         try:
             return msgspec.json.decode(kept.read_bytes(), type=Content)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNREADABLE):
             pass
         fresh = self._disassemble(path, found)
         if not fresh.missing:

@@ -19,6 +19,7 @@ import msgspec
 from abprof import proc
 from abprof.dists.wanted import Wanted
 from abprof.errors import AbprofError
+from abprof.model import UNREADABLE
 
 _MOST_NAMED = 6  # versions that a message names
 _UNREACHED = re.compile(r"Could not fetch URL .*: (?:connection error|.*timed? ?out|There was a problem)|Retrying \(")
@@ -88,7 +89,7 @@ def _item(wanted: Wanted, report: Path) -> _Item:
     """What pip says that it took. Raises AbprofError."""
     try:
         (item,) = msgspec.json.decode(report.read_bytes(), type=_Report).install
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, *UNREADABLE) as error:
         raise AbprofError(
             "pip did not say which wheel it is", where=wanted.requirement, advice="pip 22.2 or later does"
         ) from error

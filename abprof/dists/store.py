@@ -21,7 +21,7 @@ from abprof import keys
 from abprof.dists import pip
 from abprof.dists.wanted import Wanted, parse
 from abprof.errors import AbprofError
-from abprof.model import Record, Side
+from abprof.model import UNREADABLE, Record, Side
 
 _DIGITS = 20  # of a hash, in names of folders
 _SCRATCH = "tmp"  # how the name of an installation's own folder begins
@@ -152,7 +152,7 @@ def _found(wanted: Wanted, python: str, home: Path, scratch: Path, timeout: floa
 def _before(known: Path) -> pip.Found | None:
     try:
         return msgspec.json.decode(known.read_bytes(), type=pip.Found)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return None
 
 
@@ -161,7 +161,7 @@ def _kept(home: Path, found: pip.Found) -> Installed | None:
     try:
         made = msgspec.json.decode((home / "wheels" / f"{found.sha256}.json").read_bytes(), type=Installed)
         return made if _content(_files(home, made.content)) == made.content else None
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return None
 
 

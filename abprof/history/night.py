@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof.model import GPU_GRAPH, GPU_KERNELS, Night
+from abprof.model import GPU_GRAPH, GPU_KERNELS, UNREADABLE, Night
 from abprof.runfolder import RUN
 
 METRICS = (
@@ -112,7 +112,7 @@ def read(file: Path) -> Told | None:
     """
     try:
         run = _DECODER.decode(file.read_bytes())
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"not a run of this abprof: {error}") from None
     if run.night is None or run.status != "complete":
         return None
@@ -134,7 +134,7 @@ def begun(runs_dir: Path, night: Night, commits: Sequence[str]) -> Path | None:
     """The newest run folder in which this very night was begun and did not end; None where there is none."""
     files = sorted(runs_dir.glob(f"*/{RUN}"), key=_changed, reverse=True)
     for file in files[:_LATEST]:
-        with suppress(OSError, msgspec.MsgspecError, RecursionError):
+        with suppress(OSError, *UNREADABLE):
             run = _DECODER.decode(file.read_bytes())
             same = run.night == night and [side.commit for side in run.sides] == list(commits)
             if same and run.status != "complete":

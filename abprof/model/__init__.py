@@ -8,7 +8,7 @@ Units: times in nanoseconds, memory in bytes, changes in per cent of time (negat
 from __future__ import annotations
 
 from abprof.model.asked import Arm, Band, Cell, Checkout, Command, Package, Phase, Side, Sweep, Workload
-from abprof.model.base import Judge, Record, Status, Timer, Value, Verdict
+from abprof.model.base import UNREADABLE, Judge, Record, Status, Timer, Value, Verdict
 from abprof.model.built import Artefact, Build, Failure, Function, Kernel, Proof
 from abprof.model.judged import Advice, Cause, Comparison, Header, Metric, Observation
 from abprof.model.measured import Block, Census, CheckResult, Launch, MachineState, Outcome, Range, Trace, Turn
@@ -51,6 +51,7 @@ __all__ = [
     "SUSTAINED",
     "TURN_LENGTH",
     "UNJUDGED_METRICS",
+    "UNREADABLE",
     "Advice",
     "Arm",
     "Artefact",

@@ -13,6 +13,9 @@ Value = str | int | float | bool
 Judge = Literal["gpu", "graph", "kernels", "wall", "reported"]
 Timer = Literal["auto", "events", "graph", "cupti", "cpu"]  # as asked for; auto: by rules (abprof/turns.py)
 
+# What msgspec raises for a file that is not what it should be: with too many brackets within brackets, or no text, too.
+UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all records: frozen, keyword-only (msgspec wants that said per class), an unknown key is an error."""

@@ -12,7 +12,7 @@ import msgspec
 
 from abprof.disk import put
 from abprof.errors import Exit
-from abprof.model import Record
+from abprof.model import UNREADABLE, Record
 
 FOLDER = "nightly"
 LATE = 36 * 3600.0  # seconds: a night and a half
@@ -50,7 +50,7 @@ def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, 
     for file in sorted((state / FOLDER).glob("*.json")):
         try:
             beat = msgspec.json.decode(file.read_bytes(), type=Heartbeat)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, *UNREADABLE):
             yield False, f"{file}: cannot be read", "remove it; the next night writes it anew"
             continue
         if not Path(beat.repo).exists():

@@ -14,7 +14,7 @@ from abprof import disk, wire
 from abprof.crew import Crew, posts
 from abprof.errors import AbprofError
 from abprof.measure import Ground
-from abprof.model import Arm, Census, Trace
+from abprof.model import UNREADABLE, Arm, Census, Trace
 from abprof.names import row_file
 from abprof.proc import WorkerDied, WorkerFault
 from abprof.protocols import Subject
@@ -94,7 +94,7 @@ def _keep(made: Path, target: Path, by: By) -> int:
     data = made.read_bytes()
     try:
         loose = msgspec.json.decode(data)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ValueError(f"not JSON: {error}") from None
     whole = isinstance(loose, dict) and isinstance(loose.get("traceEvents"), list)
     if not (whole if by == "torch" else isinstance(loose, list)):

@@ -7,7 +7,6 @@ option could take for anything else. Only a comment that was just made counts, n
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from abprof import toml
 from abprof.errors import AbprofError
 from abprof.model import Record
 
@@ -80,8 +80,8 @@ class Rights(Record, frozen=True):
 def rights(text: str, where: str) -> Rights:
     """The file's content. Raises AbprofError."""
     try:
-        found = msgspec.convert(tomllib.loads(text), Rights)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        found = msgspec.convert(toml.loads(text, where), Rights)
+    except msgspec.ValidationError as error:
         raise AbprofError(str(error), where=where) from None
     if found.schema != 1 or found.cooldown_minutes < 0:
         raise AbprofError("schema is 1, cooldown_minutes is not negative", where=where)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from abprof.errors import AbprofError
+from abprof.model import UNREADABLE
 from abprof.publish import command
 
 MOST_BYTES = 25 << 20  # GitHub cuts its payloads there
@@ -44,7 +45,7 @@ def load(path: Path) -> Any:
         return msgspec.json.decode(data) if len(data) <= MOST_BYTES else None
     except OSError as error:
         raise AbprofError(error.strerror or str(error), where=where) from None
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise AbprofError(f"not an event: {error}", where=where) from None
 
 

@@ -17,7 +17,7 @@ from msgspec import Meta
 from abprof.answer import Answer, answer
 from abprof.errors import AbprofError
 from abprof.guarantees import Lacking
-from abprof.model import Comparison, Record, Verdict
+from abprof.model import UNREADABLE, Comparison, Record, Verdict
 
 SCHEMA = 1
 MOST_BYTES = 1 << 20
@@ -211,7 +211,7 @@ def read(path: Path) -> Notice:
         return _parsed(data)
     except AbprofError as error:
         raise AbprofError(error.what, where=where) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise AbprofError(f"not a notice of this abprof: {_plain(error)}", where=where) from None
 
 

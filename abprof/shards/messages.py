@@ -13,7 +13,20 @@ import msgspec
 
 from abprof import sealed
 from abprof.abprof_toml import File
-from abprof.model import Arm, Block, Build, Ceilings, Kernel, Machine, Proof, Record, Run, Toolchain, Touched
+from abprof.model import (
+    UNREADABLE,
+    Arm,
+    Block,
+    Build,
+    Ceilings,
+    Kernel,
+    Machine,
+    Proof,
+    Record,
+    Run,
+    Toolchain,
+    Touched,
+)
 
 SHARD_SCHEMA = 1
 
@@ -100,7 +113,7 @@ def read_shard(text: bytes) -> Shard:
     """The shard in a file. Raises ValueError when it is not one that this abprof reads."""
     try:
         return msgspec.json.decode(text, type=Shard)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ValueError(f"not a shard of this abprof: {error}") from None
 
 

@@ -8,7 +8,7 @@ The parent sends one `Request` a line and reads one reply a line, in strict turn
 
 from __future__ import annotations
 
-from abprof.wire.base import CALL_RANGE, LONG_CALL, PROTOCOL, WRAPPED, Value, cell_id, shown
+from abprof.wire.base import CALL_RANGE, LONG_CALL, PROTOCOL, WRAPPED, Failed, Value, cell_id, shown
 from abprof.wire.begin import (
     Build,
     Built,
@@ -67,6 +67,7 @@ __all__ = [
     "Describe",
     "Described",
     "Examine",
+    "Failed",
     "Fault",
     "Foreground",
     "Hand",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 PROTOCOL = 1
 CALL_RANGE = "abprof_call"  # around each call that is not a turn (abprof/worker/nvtx.py)
 LONG_CALL = 5e7  # ns: a call that takes so long is made no oftener than it must, and needs little to be warm
 WRAPPED = "_repository"  # in a copy of the workloads: benchmarks that they wrap, where those lie in the repository
 Value = str | int | float | bool
+Failed = Literal["unsupported", "missing", "oom", "crash"]  # what a request may meet
 
 
 def cell_id(workload: str, case: Mapping[str, Value]) -> str:

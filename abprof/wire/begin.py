@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from abprof.wire.base import Value
+from abprof.wire.base import Failed, Value
 
 
 @dataclass(frozen=True)
@@ -157,5 +157,5 @@ class Closed:
 class Fault:
     """A request that could not be answered: the exception's class and last line. The worker lives on."""
 
-    status: str  # unsupported, missing, oom, crash
+    status: Failed
     reason: str

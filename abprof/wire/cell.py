@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from abprof.wire.base import Value
 
@@ -23,9 +24,9 @@ class Open:
 
 @dataclass(frozen=True)
 class Opened:
-    """How the first calls went. `status` is ok, unsupported, missing, oom or crash."""
+    """How the first calls went."""
 
-    status: str
+    status: Literal["ok", "unsupported", "missing", "oom", "crash"]
     reason: str = ""
     call_ns: float = 0.0  # a warm call, by the device's events, or the host's clock
     open_ns: float = 0.0  # what a re-allocation costs

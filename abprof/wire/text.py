@@ -7,7 +7,7 @@ from dataclasses import asdict, is_dataclass
 from functools import cache
 from math import isfinite
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
 def pack(record: Any) -> dict[str, Any]:
@@ -22,10 +22,16 @@ def dump(message: dict[str, Any]) -> bytes:
 
 def load(line: bytes) -> dict[str, Any]:
     """One line of the wire. Raises ValueError for anything but a JSON object (NaN and infinity included)."""
-    message = _DECODER.decode(line.decode())
+    try:
+        message = _DECODER.decode(line.decode())
+    except RecursionError:
+        raise ValueError("too many brackets within brackets") from None
     if not isinstance(message, dict):
         raise ValueError("not a JSON object")
     return message
+
+
+_LEAST, _MOST = -(2**63), 2**64 - 1  # of whole numbers: what the records of a run can hold
 
 
 def _refuse(constant: str) -> None:
@@ -69,6 +75,8 @@ def _value(name: str, value: Any, hint: Any) -> Any:
             return value
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{name} is not finite")
+    if isinstance(value, int) and not _LEAST <= value <= _MOST:
+        raise ValueError(f"{name} is larger than a number may be")
     wanted = hint.__name__ if isinstance(hint, type) and not get_args(hint) else hint
     raise TypeError(f"{name} is {type(value).__name__}, not {wanted}")
 
@@ -79,6 +87,8 @@ def _fits(value: Any, hint: Any) -> bool:
     if isinstance(hint, UnionType):
         return any(_fits(value, choice) for choice in get_args(hint))
     origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return isinstance(value, str) and value in inner
     if origin is list:
         return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
     if origin is dict:
@@ -87,6 +97,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, list) and len(value) == len(inner) and all(map(_fits, value, inner))
     if isinstance(value, bool):
         return hint is bool
+    if isinstance(value, int) and hint in (int, float):
+        return _LEAST <= value <= _MOST
     if hint is float:
-        return isinstance(value, int) or (isinstance(value, float) and isfinite(value))
+        return isinstance(value, float) and isfinite(value)
     return isinstance(value, hint)

@@ -15,7 +15,7 @@ def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fau
     return wire.Fault(_status(error, package), _line(error))
 
 
-def _status(error: BaseException, package: types.ModuleType | None) -> str:
+def _status(error: BaseException, package: types.ModuleType | None) -> wire.Failed:
     if isinstance(error, Unsupported):
         return "unsupported"
     if _is_out_of_memory(error):

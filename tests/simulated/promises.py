@@ -20,7 +20,8 @@ CODES = (0, 1, 2, 4, 130)  # abprof/errors.py; 3 is a bug
 
 def of_a_command(result: Result) -> Iterator[str]:
     """It ended with a documented code, and without a traceback; what it refused it said in a line."""
-    if result.code not in CODES or "Traceback" in result.err:
+    own = [line for line in result.err.splitlines() if not line.startswith("[")]  # what a builder prints is its own
+    if result.code not in CODES or any(line.startswith("Traceback") for line in own):
         yield f"exit code {result.code}: {result.err[:300]} ... {result.err[-300:]}"
     elif result.code == 2 and not result.err.strip():
         yield "exit code 2, and not a word"
@@ -87,10 +88,16 @@ def _evident(run: Run, blocks: list[Block]) -> Iterator[str]:
             continue
         if row.epochs < LOOKS[0]:
             yield f"{row.cell} is {row.verdict} on {row.epochs} epochs"
-        epochs = {b.epoch for b in blocks if b.cell == row.cell and b.judged and b.rounds}
+        epochs = {b.epoch for b in blocks if b.cell == row.cell and b.judged and b.rounds and _both_ran(b)}
         bare = sorted((e, side) for e in epochs for side in ("base", "target") if (e, side) not in proved)
         if bare:
             yield f"{row.cell} is {row.verdict}, and nothing says what was loaded in {bare}"
+
+
+def _both_ran(block: Block) -> bool:
+    """Whether a verdict rests on this block."""
+    sides = [block.outcomes[arm].status for arm in ("base", "target") if arm in block.outcomes]
+    return len(sides) == 2 and set(sides) <= {"ok", "identical"}
 
 
 def of_what_is_left(lab: Lab, before: Mapping[str, str]) -> Iterator[str]:

@@ -1,0 +1,48 @@
+"""A command line in this process, and the promise of all of them: a documented exit code, and never a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+
+import pytest
+
+from abprof.cli import run_command_line
+from abprof.errors import AbprofError, Exit
+
+
+class Asker:
+    """Runs command lines with folders of its own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        monkeypatch.setenv("ABPROF_STATE_DIR", str(self.state))
+        monkeypatch.setenv("ABPROF_CACHE_DIR", str(folder / "cache"))
+
+    def __call__(self, *words: str | Path) -> int:
+        """The exit code. Fails where abprof calls itself broken, or refuses without a clear line."""
+        out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run_command_line([str(word) for word in words])
+        log = self.state / "bug.log"
+        if code == Exit.BUG:
+            raise AssertionError(log.read_text() if log.exists() else err.getvalue())
+        if code == Exit.CANNOT_RUN:
+            lines = [line for line in err.getvalue().splitlines() if line.startswith("abprof: ")]
+            assert len(lines) == 1, err.getvalue()
+            assert len(lines[0]) < 3000, lines[0][:400]
+        return code
+
+
+def one_clear_line(error: AbprofError) -> None:
+    """What a person is told."""
+    assert error.what
+    assert "\n" not in error.line
+    assert len(error.line) < 3000, error.line[:400]
+
+
+@pytest.fixture
+def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asker:
+    return Asker(tmp_path, monkeypatch)

@@ -1,0 +1,146 @@
+"""A run folder that somebody sent: whatever stands in it, `abprof report` reads it, or refuses it in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import strategies as st
+
+from abprof import runfolder, sealed
+from abprof.errors import AbprofError
+from abprof.model import Artefact, Block, Kernel, Proof, Run, Told, Touched
+from tests import runs
+from tests.fuzz.asked import Asker, asker, one_clear_line
+from tests.fuzz.mutations import DEEP, bytes_of, fewest, hunt, many, texts_of, values_of
+
+__all__ = ["asker"]
+LOADED = Artefact(kind="module", name="a", path="/a", sha256="0")
+TOLD = [
+    Told(proof=Proof(epoch=9, side="base", kernel="ffa", ok=True, artefacts=(LOADED,))),
+    Told(kernel=Kernel(side="base", package="ffa", name="k", kind="triton", key="k0")),
+    Told(touched=Touched(path="/a", how="changed", moment="in epoch 2")),
+]  # fmt: skip
+
+
+def plain(record: msgspec.Struct) -> Any:
+    return json.loads(sealed.dump(record))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = runs.write(tmp_path / "runs", runs.run())
+    (made / "evidence.jsonl").write_bytes(b"".join(map(sealed.line, TOLD)))
+    return made
+
+
+def read(folder: Path) -> None:
+    """Read rightly, or refused; what is read can be written again."""
+    try:
+        run, blocks, notes = runfolder.read(folder)
+    except AbprofError as error:
+        one_clear_line(error)
+        return
+    assert isinstance(run, Run)
+    assert all(isinstance(block, Block) for block in blocks)
+    assert all("\n" not in note for note in notes)
+    sealed.dump(run)
+
+
+@many
+@pytest.mark.parametrize("name", ["run.json", "rounds.jsonl", "evidence.jsonl"])
+def test_any_bytes_are_read_or_refused(folder: Path, name: str, examples: int) -> None:
+    whole = (folder / name).read_bytes()
+
+    def ask(data: bytes) -> None:
+        (folder / name).write_bytes(data)
+        read(folder)
+
+    hunt(bytes_of(whole), ask, examples)
+
+
+@many
+def test_any_values_of_a_head_are_read_or_refused(folder: Path, examples: int) -> None:
+    def ask(data: bytes) -> None:
+        (folder / "run.json").write_bytes(data)
+        read(folder)
+
+    hunt(texts_of(json.loads((folder / "run.json").read_bytes())), ask, examples)
+
+
+@fewest
+@pytest.mark.parametrize("name", ["run.json", "rounds.jsonl", "evidence.jsonl"])
+def test_a_report_of_any_values_ends_well(folder: Path, asker: Asker, name: str, examples: int) -> None:
+    """Lines whose checksum holds, of another program: what they say is judged, or they are dropped, or refused."""
+    whole = (folder / name).read_bytes()
+
+    def ask(document: Any) -> None:
+        place = asker.folder / "one"
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(folder, place)
+        if name == "run.json":
+            (place / name).write_bytes(json.dumps(document).encode())
+        else:
+            (place / name).write_bytes(
+                b"".join(sealed.seal(json.dumps(one, separators=(",", ":")).encode()) for one in document)
+            )
+        asker("report", place)
+        asker("report", place, "--format", "artifact")
+
+    if name == "run.json":
+        hunt(values_of(json.loads(whole)), ask, examples)
+        return
+    lines = [json.loads(line) for line in whole.splitlines()]
+    for line in lines:
+        del line["sum"]
+    hunt(values_of(lines[:8]).filter(lambda document: all(isinstance(one, dict) for one in document)), ask, examples)
+
+
+@pytest.mark.parametrize("name", ["run.json", "rounds.jsonl", "evidence.jsonl"])
+@pytest.mark.parametrize("data", [b"[" * DEEP, b'{"schema":1,"a":' + b"[" * DEEP, b'{"schema":' + b"9" * 5000 + b"}", b"\0" * 100,
+                                  b"\n" * 1000], ids=["lists", "inside", "digits", "zeros", "lines"])  # fmt: skip
+def test_what_no_parser_expects_is_told(folder: Path, asker: Asker, name: str, data: bytes) -> None:
+    (folder / name).write_bytes(data + b"\n")
+    assert asker("report", folder) == (2 if name == "run.json" else 0)
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "evidence.jsonl"])
+@pytest.mark.parametrize("how", ["last", "middle", "gone", "twice"])
+def test_what_is_torn_costs_no_other_line(folder: Path, name: str, how: str) -> None:
+    lines = (folder / name).read_bytes().splitlines(keepends=True)
+    before = runfolder.read(folder)
+    torn = {
+        "last": [*lines[:-1], lines[-1][:-7]],
+        "middle": [lines[0][:9] + b"?" + lines[0][10:], *lines[1:]],
+        "gone": lines[1:],
+        "twice": lines,
+    }[how]
+    (folder / name).write_bytes(b"".join(torn))
+    run, blocks, notes = runfolder.read(folder)
+    assert len(notes) == (how in ("last", "middle"))
+    lost = how != "twice"
+    if name == "rounds.jsonl":
+        assert len(blocks) == len(before[1]) - lost
+    else:
+        assert _held(run) == _held(before[0]) - lost
+
+
+def _held(run: Run) -> int:
+    return len(run.proofs) + len(run.kernels) + len(run.touched)
+
+
+@fewest
+def test_two_runs_of_any_values_are_compared_or_refused(folder: Path, asker: Asker, examples: int) -> None:
+    other = asker.folder / "other"
+    shutil.copytree(folder, other)
+    document = json.loads((folder / "run.json").read_bytes())
+
+    def ask(changed: Any) -> None:
+        (other / "run.json").write_bytes(json.dumps(changed).encode())
+        asker("report", folder, other)
+
+    hunt(values_of(document) | st.just(document), ask, examples)
