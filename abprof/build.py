@@ -75,7 +75,7 @@ def _alone(home: Path, job: Job, say: Say) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        whom = owner.read_text() if owner.exists() else "another abprof"
+        whom = owner.read_text(errors="replace") if owner.exists() else "another abprof"
         say(job.name, f"waiting for {whom}, which makes the same build")
         lock.acquire()
     try:

@@ -48,5 +48,5 @@ def _owner(path: Path) -> str:
     try:
         facts = json.loads(path.read_text())
         return f"{facts['what']} (process {facts['pid']})"
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # what lies there need not be abprof's
         return "another abprof"

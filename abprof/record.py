@@ -247,7 +247,7 @@ def new_folder(runs_dir: Path, id: str, view: View) -> Iterator[RunFolder]:
     while not leases.hold(note):  # somebody who sweeps had it in hand in the moment it was made
         note = notes / uuid.uuid4().hex
     try:
-        folder = runfolder.create(runs_dir, id, lambda path: note.write_text(str(path)))
+        folder = runfolder.create(runs_dir, id, lambda path: note.write_text(str(path), errors="surrogateescape"))
         view.attach(folder.path / "output.txt")
         try:
             yield folder
@@ -279,7 +279,7 @@ def sweep(state: Path, runs_dir: Path | None = None) -> list[str]:
 def _named(note: Path) -> Path | None:
     """The folder that a note names, None when its run has just ended."""
     try:
-        return Path(note.read_text() or "/")
+        return Path(note.read_text(errors="surrogateescape") or "/")
     except FileNotFoundError:
         return None
 
