@@ -66,16 +66,17 @@ def bytes_of(draw: st.DrawFn, data: bytes) -> bytes:
 def values_of(draw: st.DrawFn, document: Any) -> Any:
     """The document with one to three values replaced by odd ones, or keys that are gone, doubled or new."""
     document = copy.deepcopy(document)
+    odd = st.sampled_from(ODD).map(copy.deepcopy)  # it may be changed itself
     for _ in range(draw(st.integers(1, 3))):
         places = list(_places(document))
         holder, key = places[draw(st.integers(0, len(places) - 1))]
         how = draw(st.sampled_from(("odd", "odd", "gone", "twice", "new")))
         if how == "odd":
-            holder[key] = draw(st.sampled_from(ODD))
+            holder[key] = draw(odd)
         elif how == "gone":
             del holder[key]
         elif isinstance(holder, list):
-            holder.insert(key, copy.deepcopy(holder[key]) if how == "twice" else draw(st.sampled_from(ODD)))
+            holder.insert(key, copy.deepcopy(holder[key]) if how == "twice" else draw(odd))
         else:
             other = draw(st.sampled_from(sorted(holder)))
             holder[other if how == "twice" else "surprise"] = copy.deepcopy(holder[key])
