@@ -134,8 +134,9 @@ def test_a_type_of_gpu_by_its_label(lab: OnRay) -> None:
 
 
 @needs_wall
-def test_no_folder_is_shared(lab: OnRay) -> None:
+def test_no_folder_is_shared(on: Cluster, tmp_path: Path) -> None:
     """The nodes cannot see the repository, nor abprof's folders and the run's; abprof is outside of the cluster."""
+    lab = OnRay(tmp_path / "lab", on)
     hidden = [word for path in (lab.repo.path, lab.cache, lab.state, lab.runs) for word in ("--tmpfs", str(path))]
     for path in (lab.cache, lab.state, lab.runs):
         path.mkdir(exist_ok=True)
@@ -144,11 +145,13 @@ def test_no_folder_is_shared(lab: OnRay) -> None:
     hidden += ["--tmpfs", str(lab.folder / "judge")]
     lab.nodes(2, ["bwrap", "--dev-bind", "/", "/", *hidden])
     lab.repo.write({"kernels/k/__init__.py": "WHO = 'mine'\n"})
+    before = lab.fingerprint()
     process = lab.start(
         "main", ".", "--executor", f"ray://{lab.on.address}", "--workloads-from", str(lab.folder / "judge")
     )
     done = lab.finish(process)
-    lab.repo.git("checkout", "--quiet", ".")
+    assert lab.fingerprint() == before
+    assert lab.left_behind() == []
     assert (done.code, done.table()) == (1, TRUTH), done.err
     assert set(whole(done).values()) == {"simulated:1", "simulated:2"}
     assert done.folder
