@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from abprof.code.reader import Content, Reader, Unread, differing
+from abprof.code.reading import Reading
 from abprof.model import Artefact, Function, Kernel, Run
 
 _GLUE = re.compile(r"__triton_launcher|cuda_utils|hip_utils|__grp__")  # what Triton makes to launch kernels with
@@ -154,5 +155,10 @@ def _with_functions(kernel: Kernel, contents: dict[int, Content], every: Sequenc
     names = differing(sides) if len(sides) > 1 else set()
     mine = {name: one for name, one in contents[id(kernel)].functions.items() if one.registers is None}
     kept = sorted(names & mine.keys(), key=lambda name: -sum(mine[name].classes.values()))[:_MOST_FUNCTIONS]
-    functions = tuple(Function(name=name, code=mine[name].code, classes=mine[name].classes) for name in kept)
+    functions = tuple(_function(name, mine[name], set(kept)) for name in kept)
     return msgspec.structs.replace(kernel, functions=functions)
+
+
+def _function(name: str, read: Reading, among: Container[str]) -> Function:
+    calls = tuple(called for called in read.calls if called in among)
+    return Function(name=name, code=read.code, classes=read.classes, calls=calls)

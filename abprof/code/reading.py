@@ -13,3 +13,4 @@ class Reading(Record, frozen=True, kw_only=True):
     registers: int | None = None
     stack_bytes: int | None = None
     shared_bytes: int | None = None
+    calls: tuple[str, ...] = ()  # on a processor: the functions it calls, or hands to a runtime as a loop of its own

@@ -12,6 +12,8 @@ CLASSES = ("512-bit arithmetic", "256-bit arithmetic", "128-bit arithmetic", "sc
            "calls", "loops", "other")  # fmt: skip
 _FUNCTION = re.compile(r"^([0-9a-f]+) <(.+)>:\n((?:.+\n?)*)", re.MULTILINE)
 _LINE = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)[ \t]*([^#\n]*)", re.MULTILINE)
+_TAKEN = re.compile(r"\slea\s.*# [0-9a-f]+ <(.+)>$", re.MULTILINE)  # the address of a function, or of data
+_OUTLINED = re.compile(r"\b_?omp_fn\b|\.omp_outlined")  # a parallel loop, which a runtime is handed and calls
 _TARGET = re.compile(r"^([0-9a-f]+) <(.+?)(?:\+0x[0-9a-f]+)?>$")
 _RIP = re.compile(r"-?0x[0-9a-f]+\(%rip\)")
 # Arithmetic on floats (…ps, …pd, …ph and scalar …ss, …sd) and on packed integers; moves, shuffles and logic are none.
@@ -49,7 +51,7 @@ def parse(text: str) -> dict[str, Reading]:
     found: dict[str, list[Reading]] = {}
     for at, name, body in _FUNCTION.findall(text):
         if not name.startswith(_GLUE) and "@plt" not in name:
-            found.setdefault(name, []).append(_reading(int(at, 16), name, _LINE.findall(body)))
+            found.setdefault(name, []).append(_reading(int(at, 16), name, body))
     return {name: _together(readings) for name, readings in found.items()}
 
 
@@ -58,10 +60,16 @@ def _together(readings: Sequence[Reading]) -> Reading:
     if len(readings) == 1:
         return readings[0]
     digest = hashlib.sha256(" ".join(sorted(one.code for one in readings)).encode())
-    return Reading(code=digest.hexdigest(), classes={name: sum(r.classes[name] for r in readings) for name in CLASSES})
+    return Reading(
+        code=digest.hexdigest(),
+        classes={name: sum(r.classes[name] for r in readings) for name in CLASSES},
+        calls=tuple(sorted({name for one in readings for name in one.calls})),
+    )
 
 
-def _reading(start: int, name: str, lines: Sequence[tuple[str, str, str]]) -> Reading:
+def _reading(start: int, name: str, body: str) -> Reading:
+    lines = _LINE.findall(body)
+    called = {taken for taken in _TAKEN.findall(body) if _OUTLINED.search(taken)}
     counted = dict.fromkeys(CLASSES, 0)
     digest = hashlib.sha256()
     heads = set()
@@ -78,12 +86,14 @@ def _reading(start: int, name: str, lines: Sequence[tuple[str, str, str]]) -> Re
             if start <= to < int(at, 16):
                 heads.add(to)  # two jumps back to one place are one loop
         else:
+            if target and opcode.startswith(("call", "jmp")):
+                called.add(target[2].removesuffix("@plt"))
             plain = target[2] if target else _RIP.sub("(%rip)", operands)
             digest.update(f"{prefix}{opcode} {plain}\n".encode())
         if not _idle(opcode, operands):
             _count(counted, opcode, "" if inside else operands)
     counted["loops"] = len(heads)
-    return Reading(code=digest.hexdigest(), classes=counted)
+    return Reading(code=digest.hexdigest(), classes=counted, calls=tuple(sorted(called - {name})))
 
 
 def _split(opcode: str, operands: str) -> tuple[str, str, str]:

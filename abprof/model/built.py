@@ -64,6 +64,7 @@ class Function(Record, frozen=True, kw_only=True):
     name: str
     code: str
     classes: dict[str, int]
+    calls: tuple[str, ...] = ()  # of the functions that differ too, those that it calls
 
 
 class Kernel(Record, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ class Cause(Record, frozen=True, kw_only=True):
     kind: str  # the rule: spills, autotune, launches, ...
     text: str  # in words, with the numbers of both sides
     kernels: tuple[str, ...] = ()  # names of the kernels or functions it speaks of
-    evidence: tuple[str, ...] = ()  # where it was read: "census", "kernels", "phases", "clock"
+    evidence: tuple[str, ...] = ()  # where it was read: "census", "kernels", "phases", "clock", "ncu", "perf"
 
 
 class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):

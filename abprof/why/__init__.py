@@ -14,7 +14,7 @@ from abprof import observe
 from abprof.evidence import Evidence
 from abprof.model import Cause, Comparison, Kernel, Run, Verdict
 
-from . import counters, device, host, passes, phase
+from . import calls, counters, device, host, passes, phase
 from .sides import Sides
 
 CHANGED: frozenset[Verdict] = frozenset({"slower", "faster", "slight"})
@@ -70,6 +70,7 @@ def _sides(run: Run, item: Evidence, row: Comparison) -> Sides | None:
         census=(census[0], census[1]),
         kernels=(kernels[0], kernels[1]),
         phases=(phases[0], phases[1]),
+        sampled=calls.sampled(run.sampled, row),
     )
 
 

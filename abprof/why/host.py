@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from abprof.model import Cause, Function, Kernel
 
-from . import say
+from . import calls, say
 from .sides import Sides
 
 _WIDTHS = ("512-bit arithmetic", "256-bit arithmetic", "128-bit arithmetic")
 _SHOWN = (*_WIDTHS, "scalar arithmetic")
-_UNTOLD = "; whether this row calls it is not recorded on a CPU"
 
 
 def causes(sides: Sides) -> list[Cause]:
@@ -54,15 +53,13 @@ def _operations(sides: Sides) -> Iterator[Cause]:
         yield Cause(kind="operations", text=text, kernels=tuple(name for _, name, _ in told), evidence=("census",))
 
 
-_Named = dict[tuple[int, str], Function]
-
-
-def _functions(sides: Sides) -> tuple[_Named, _Named]:
+def _functions(sides: Sides) -> tuple[calls.Named, calls.Named]:
     """Functions that are not the same, of all objects together, by object and name: two objects may have one name each."""
     before, after = (
-        {(place, f.name): f for place, pair in enumerate(sides.objects) for f in pair[side].functions}
+        {(place, f.name): f for place, pair in enumerate(sides.objects) for f in pair[side].functions
+         if not calls.once(f.name)}
         for side in (0, 1)
-    )
+    )  # fmt: skip
     return before, after
 
 
@@ -71,36 +68,46 @@ def _vectors(sides: Sides) -> list[Cause]:
     before, after = _functions(sides)
     moved = {key: _width(after[key]) - _width(before[key]) for key in before.keys() & after.keys()}
     wanted = -1 if sides.slower else 1
-    keys = sorted(key for key, width in moved.items() if width * wanted > 0)
-    if not keys or any(width * wanted < 0 for width in moved.values()):
+    told = {
+        key: _arithmetic(before[key].classes, after[key].classes) for key in sorted(moved) if moved[key] * wanted > 0
+    }
+    if any(width * wanted < 0 for width in moved.values()):
         return []
-    names = [name for _, name in keys]
-    told = [f"{key[1]} ({_arithmetic(before[key].classes, after[key].classes)})" for key in keys]
-    text = f"vectorisation {'lost' if sides.slower else 'gained'} in {say.listed(told)}{_flags(sides)}{_UNTOLD}"
-    return [Cause(kind="vectorisation", text=text, kernels=tuple(names), evidence=("kernels",))]
+    return _said(
+        sides, "vectorisation", f"vectorisation {'lost' if sides.slower else 'gained'} in", told, _flags(sides)
+    )
 
 
 def _passes(sides: Sides) -> list[Cause]:
     """A loop more over memory (slower), or one fewer (faster): in a function that has both sides' vector width, or as a
-    function of its own. A function that only got another name is none."""
+    function of its own that something shows to run. A function that only got another name is none."""
     before, after = _functions(sides)
     few, many = (before, after) if sides.slower else (after, before)
     codes = {function.code for function in few.values()}
-    lone = [f for key, f in many.items() if key not in few and f.code not in codes and _walks(f.classes)]
-    told = [f"{f.name} ({_plural(f.classes['loops'], 'loop')}, {_traffic(f.classes)})" for f in lone]
-    names = [f.name for f in lone]
+    lone = {key: f for key, f in many.items() if key not in few and f.code not in codes and _walks(f.classes)}
+    run = calls.reached(many, few) | {key for key, seen in (calls.shown(sides, lone) or {}).items() if seen}
+    told = {
+        key: f"{_plural(f.classes['loops'], 'loop')}, {_traffic(f.classes)}" for key, f in lone.items() if key in run
+    }
     for key in sorted(few.keys() & many.keys()):
         one, two = few[key].classes, many[key].classes
         if two["loops"] > one["loops"] and _accesses(two) > _accesses(one) and _width(few[key]) == _width(many[key]):
             first, second = (one, two) if sides.slower else (two, one)
-            told.append(f"{key[1]} ({say.counts(_pass(first), _pass(second))})")
-            names.append(key[1])
-    if not told:
+            told[key] = say.counts(_pass(first), _pass(second))
+    return _said(sides, "pass", "an extra pass over memory:" if sides.slower else "a pass over memory less:", told)
+
+
+def _said(sides: Sides, kind: str, head: str, told: Mapping[tuple[int, str], str], more: str = "") -> list[Cause]:
+    """The cause, of those functions that perf saw take the time; where it did not look, of all, with that said."""
+    seen = calls.shown(sides, told)
+    kept = [key for key in told if seen is None or key in seen]
+    if not kept:
         return []
-    head = "an extra pass over memory" if sides.slower else "a pass over memory less"
-    return [
-        Cause(kind="pass", text=f"{head}: {say.listed(told)}{_UNTOLD}", kernels=tuple(names), evidence=("kernels",))
-    ]
+    looked = [found.text if seen and (found := seen[key]) else "" for key in kept]
+    parts = [f"{key[1]} ({'; '.join(filter(None, (told[key], said)))})" for key, said in zip(kept, looked, strict=True)]
+    text = f"{head} {say.listed(parts)}{more}{'' if all(looked) else calls.UNTOLD}"
+    evidence = ("kernels", "perf") if any(looked) else ("kernels",)
+    return [Cause(kind=kind, text=text, kernels=tuple(name for _, name in kept), evidence=evidence)]
 
 
 def _width(function: Function) -> int:

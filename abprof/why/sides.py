@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from abprof.model import Census, Comparison, Kernel, Launch
+from abprof.model import Census, Comparison, Kernel, Launch, Sampled
 
 SHARE = 0.25  # of a row's change that a cause must be large enough to carry, where its own time is known
 _MOST = 2.0  # times a row's change that a kernel's own may be: more, and the profiled call tells of something else
@@ -91,6 +91,7 @@ class Sides:
     census: tuple[Census | None, Census | None]
     kernels: tuple[tuple[Kernel, ...], tuple[Kernel, ...]]  # of the row's package
     phases: tuple[Mapping[str, float | None] | None, Mapping[str, float | None] | None]
+    sampled: tuple[Sampled | None, Sampled | None] = (None, None)  # by perf, where it took samples
 
     @property
     def slower(self) -> bool:

@@ -18,14 +18,16 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.slow
 def test_a_real_run_names_what_was_planted(tmp_path: Path) -> None:
-    """Three branches against main, measured: each row is slower, and says why."""
+    """Three branches against main, measured: each row is slower, and says why; the decoy's row blames no function."""
     repo = cpu.repository(tmp_path / "repo")
     names = list(cpu.BRANCHES)
     asked = ("--device", "cpu", "--no-peers", "--json", "--epochs", "4")
-    done = abprof("main", *names, *asked, cwd=repo.path, home=tmp_path)
+    done = abprof("main", *names, "decoy", *asked, cwd=repo.path, home=tmp_path)
     assert done.code == 1, done.err
     rows = {row["to"]: row for row in done.run["comparisons"] if row["from"] == "base"}
-    for side in done.run["sides"][1:]:
+    *sides, decoy = done.run["sides"][1:]
+    assert (rows[decoy["id"]]["verdict"], rows[decoy["id"]]["causes"]) == ("slower", [])
+    for side in sides:
         _, kind, said = cpu.BRANCHES[side["label"]]
         row = rows[side["id"]]
         assert row["verdict"] == "slower", side["label"]

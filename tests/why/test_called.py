@@ -1,0 +1,171 @@
+"""On a CPU a function is to blame where something shows that it runs: another function's call, or perf's samples."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from abprof import kernels, verdict
+from abprof.code import x86
+from abprof.code.reader import Reader
+from abprof.model import Comparison, Function, Kernel, Outcome, Run, Sampled, SampledFunction
+from abprof.why import calls
+from tests import blocks
+from tests.planted import cpu
+from tests.why.cases import kinds
+from tests.why.test_host import BASE, PASS, PLAIN, judged, loaded, read
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64" or not shutil.which("objdump"), reason="reads x86-64 by objdump"
+)
+UNUSED = (cpu.DECOY["kernels/blend/blend.cpp"], "-O3")
+RESCALE = "rescale(float*, long)"
+
+
+def looked(arm: str, functions: Mapping[str, int], *, file: str = "k.so", samples: int = 1000, **more: Any) -> Sampled:
+    """A thousand calls, each sample a microsecond of a call."""
+    found = tuple(SampledFunction(name=name, object=file, samples=n, own=True) for name, n in functions.items())
+    return Sampled(cell=blocks.cells(1)[0].id, arm=arm, calls=1000, hz=1000, samples=samples, functions=found, **more)
+
+
+def under_perf(found: tuple[Kernel, ...], pct: float, *sampled: Sampled) -> Comparison:
+    """The row of base and target, of a millisecond and so much more or less, with what perf took of both."""
+    head, ratio = blocks.head(kernels=found, sampled=sampled), 1 + pct / 100
+    status = {arm: Outcome(status="ok", census=PLAIN) for arm in ("base", "target")}
+    made = [
+        blocks.block(n, {"base": 1.0, "target": ratio}, base_ns=1e6, status=status if n == 2 else None)
+        for n in range(1, 7)
+    ]
+    [row] = verdict.judge(head, made).comparisons
+    return row
+
+
+def test_a_function_that_nothing_calls_is_not_to_blame(tmp_path: Path) -> None:
+    found = read(tmp_path, BASE, UNUSED)
+    assert [one.name for one in found[1].functions] == ["unused_debug"]
+    assert judged(found, 240.0).causes == ()
+    assert judged(tuple(reversed(found)), -40.0).causes == ()
+
+
+def test_one_that_only_an_initialiser_calls_is_not_to_blame(tmp_path: Path) -> None:
+    setup = "static float table[64];\nstruct Setup { Setup() { table[1] = 1; CALL } } setup;\nfloat told() { return table[1]; }\n"
+    used = setup.replace("CALL", "unused_debug(table, table + 32, 32);")
+    found = read(tmp_path, (BASE[0] + setup.replace("CALL", ""), "-O3"), (UNUSED[0] + used, "-O3"))
+    assert any("unused_debug" in one.calls for one in found[1].functions)
+    assert judged(found, 240.0).causes == ()
+
+
+def test_calls_through_further_functions_are_followed(tmp_path: Path) -> None:
+    between = cpu.AGAIN + "__attribute__((noinline)) void between(float *z, long n) { rescale(z, n); rescale(z, n); }\n"
+    source = between + cpu.SOURCE.replace("z[i] = a;\n  }\n", "z[i] = a;\n  }\n  between(z, n);\n")
+    [cause] = judged(read(tmp_path, BASE, (source, "-O3")), 40.0).causes or ()
+    assert (cause.kind, cause.kernels) == ("pass", (RESCALE,))
+    assert cause.text.endswith(calls.UNTOLD)
+
+
+def test_a_loop_that_a_runtime_is_handed_counts_as_called() -> None:
+    """As OpenMP's: its address is taken, and no function of this object calls it. Any other address is not a call."""
+    lines = "1000:\tlea    0x10(%rip),%rdi        # 1020 <{}>\n  1007:\tcall   900 <GOMP_parallel@plt>\n"
+    for taken, told in (("f(float*) [clone ._omp_fn.0]", True), ("f._omp_fn.0", True), ("registered", False)):
+        [reading] = x86.parse(f"0000000000001000 <f(float*)>:\n  {lines.format(taken)}").values()
+        assert (taken in reading.calls) == told
+        assert "GOMP_parallel" in reading.calls
+
+
+def test_a_run_of_before_calls_were_kept_names_no_function_of_one_side(tmp_path: Path) -> None:
+    found = read(tmp_path, BASE, PASS)
+    assert kinds(judged(found, 40.0)) == ["pass"]
+    told = msgspec.to_builtins(blocks.head(kernels=found))
+    for kernel in told["kernels"]:
+        for function in kernel["functions"]:
+            del function["calls"]
+    assert judged(msgspec.convert(told, Run).kernels, 40.0).causes == ()
+
+
+def test_what_perf_saw_is_said_and_needs_no_hedge(tmp_path: Path) -> None:
+    found = read(tmp_path, BASE, PASS)
+    before, after = looked("base", {"blend": 900}), looked("target", {"blend": 900, "rescale": 400}, samples=1400)
+    [cause] = under_perf(found, 40.0, before, after).causes or ()
+    assert cause.text.endswith("; perf: 400 of 1400 samples, 400 µs a call more)")
+    assert (cause.kernels, cause.evidence) == ((RESCALE,), ("kernels", "perf"))
+    back = [msgspec.structs.replace(one, side=side) for one, side in zip(found, ("target", "base"), strict=True)]
+    turned = (msgspec.structs.replace(after, arm="base"), msgspec.structs.replace(before, arm="target"))
+    [cause] = under_perf(tuple(back), -30.0, *turned).causes or ()
+    assert cause.text.endswith("; perf: 400 of 1400 samples, 400 µs a call less)")
+
+
+def test_a_function_that_python_calls_is_named_where_perf_saw_it(tmp_path: Path) -> None:
+    found = read(tmp_path, BASE, UNUSED)
+    seen = looked("target", {"blend": 900, "unused_debug": 400})
+    [cause] = under_perf(found, 40.0, looked("base", {"blend": 900}), seen).causes or ()
+    assert cause.kernels == ("unused_debug",)
+
+
+@pytest.mark.parametrize("functions", [{"blend": 900}, {"blend": 900, "rescale": 20}, {}])
+def test_what_perf_did_not_see_or_hardly_is_not_to_blame(tmp_path: Path, functions: dict[str, int]) -> None:
+    found = read(tmp_path, BASE, PASS)
+    assert under_perf(found, 40.0, looked("base", {"blend": 900}), looked("target", functions)).causes == ()
+
+
+def test_without_samples_of_both_sides_or_names_the_code_alone_speaks(tmp_path: Path) -> None:
+    found, base = read(tmp_path, BASE, PASS), looked("base", {"blend": 900})
+    none = Sampled(cell=base.cell, arm="target", missing="perf is not installed")
+    few, nameless = looked("target", {"blend": 9}, samples=9), looked("target", {"[unknown]": 900})
+    for other in (none, few, nameless):
+        [cause] = under_perf(found, 40.0, base, other).causes or ()
+        assert cause.text.endswith(calls.UNTOLD)
+
+
+def test_a_changed_function_that_perf_did_not_see_has_lost_nothing(tmp_path: Path) -> None:
+    found = read(tmp_path, BASE, (cpu.SOURCE, "-O1"))
+    other = [looked(arm, {"another": 900}) for arm in ("base", "target")]
+    assert under_perf(found, 80.0, *other).causes == ()
+    seen = [looked("base", {"blend": 900}), looked("target", {"blend": 1700}, samples=1700)]
+    [cause] = under_perf(found, 80.0, *seen).causes or ()
+    assert cause.kind == "vectorisation"
+    assert "perf: 1700 of 1700 samples, 800 µs a call more" in cause.text
+
+
+def test_overloads_are_one_name_to_perf_and_are_not_told_apart() -> None:
+    counts = dict.fromkeys(x86.CLASSES, 0)
+    few, many = ({**counts, "loops": n, "loads": n, "stores": n} for n in (1, 2))
+    made = []
+    for side, classes in (("base", few), ("target", many)):
+        told = tuple(Function(name=name, code=f"{side}{name}", classes=kind)
+                     for name, kind in (("f(float*)", classes), ("f(double*)", few)))  # fmt: skip
+        made.append(
+            Kernel(
+                side=side, package="ffa", name="k.so", kind="object", key="k.so", code=side, functions=told, missing=""
+            )
+        )
+    [cause] = under_perf(tuple(made), 40.0, looked("base", {"f": 500}), looked("target", {"f": 900})).causes or ()
+    assert cause.kernels == ("f(float*)",)
+    assert cause.text.endswith(calls.UNTOLD)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("blend", "blend"),
+        ("rescale(float*, long)", "rescale"),
+        ("rescale(float*, long) [clone ._omp_fn.0]", "rescale"),
+        ("void (anonymous namespace)::scale<float>(float*, long)", "(anonymous namespace)::scale<float>"),
+        ("std::pair<int, long> f<int (*)(long)>(std::vector<int, int>&) const", "f<int (*)(long)>"),
+    ],
+)
+def test_names_as_perf_says_them(name: str, said: str) -> None:
+    assert calls._bare(name) == said
+
+
+def test_the_loader_reads_what_the_test_compiled(tmp_path: Path) -> None:
+    """A call to another function of a shared object goes through its table of procedures."""
+    build, proof = loaded(tmp_path, "base", PASS)
+    [kernel] = kernels.read_all(blocks.head(builds=(build,), proofs=(proof,)), (), Reader(tmp_path / "read"))
+    content = Reader(tmp_path / "read").read(Path(kernel.path))
+    assert content.functions["blend"].calls == (RESCALE,)
