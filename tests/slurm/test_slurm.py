@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import signal
 import subprocess
 import time
@@ -241,7 +242,7 @@ def test_real_workers_in_real_jobs(tmp_path: Path, slurm: Cluster) -> None:
     assert {(one.cell, one.arm, one.status) for one in run.observations} == {
         (f"tiny/n={n}", arm, "ok") for n in (4096, 8192) for arm in ("base", "target")
     }
-    assert {block.device for block in blocks} == {"cpu"}
+    assert {block.device for block in blocks} == {f"cpu@{platform.node()}"}
     assert {block.shard for block in blocks} <= {1, 2}
     assert all(proof.ok for proof in run.proofs)
     assert run.proofs
