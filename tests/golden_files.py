@@ -24,6 +24,8 @@ def rendered() -> dict[str, bytes]:
         for format, ending in FORMATS_KEPT.items():
             made[f"{name}.{ending}"] = _stable(FORMATS[format](*_blocks(run)))
         made[f"{name}.txt"] = with_closing("", run).encode()
+    targets = runs.three_targets()
+    made["targets.md"] = FORMATS["md"](*_blocks(targets))
     made |= {f"comment/{kind}.md": comment(notices.made(kind)).encode() for kind in notices.KINDS}
     moved_on = Around(head="5" * 40, link="https://ci.example/runs/7", replaces="6" * 40)
     made["comment/outdated.md"] = comment(notices.made("unchanged"), moved_on).encode()

@@ -384,6 +384,27 @@ def two_targets() -> Run:
     return changed(plain, sides=(*plain.sides, other), arms=arms, status="interrupted")
 
 
+def three_targets() -> Run:
+    """A second target that was judged against the same base in every cell, and a third that was not measured yet."""
+    both = two_targets()
+    third = Side(id="target3", spec="late", kind="commit", commit="99" * 20, tree="aa" * 20, label="late")
+    turned: dict[str, Any] = {"slower": "faster", "faster": "slower"}
+    judged = tuple(
+        changed(one, to=one.to.replace("target", "target2"), verdict=turned.get(one.verdict, one.verdict),
+                pct=None if one.pct is None else -one.pct,
+                low_pct=None if one.high_pct is None else -one.high_pct,
+                high_pct=None if one.low_pct is None else -one.low_pct)
+        for one in both.comparisons if one.from_.partition(":")[0] == "base"
+    )  # fmt: skip
+    seen = tuple(
+        changed(one, arm=one.arm.replace("target", "target2"))
+        for one in both.observations
+        if one.arm.startswith("target")
+    )
+    return changed(both, sides=(*both.sides, third), comparisons=(*both.comparisons, *judged),
+                   observations=(*both.observations, *seen))  # fmt: skip
+
+
 def unchanged() -> Run:
     """Every cell `same` or `slight`."""
     plain = run()

@@ -31,7 +31,7 @@ def quick() -> Run:
     return runs.changed(plain, comparisons=(*judged, peer), controls=())
 
 
-MADE = [runs.run, runs.unchanged, runs.two_targets, quick]
+MADE = [runs.run, runs.unchanged, runs.two_targets, runs.three_targets, quick]
 
 
 @pytest.mark.parametrize("make", MADE)

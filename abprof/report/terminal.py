@@ -16,7 +16,7 @@ from rich.text import Text
 from abprof.guarantees import weaker
 from abprof.model import Run
 
-from . import beside, closing, facts, failures, kernels, lines, sections, view, words
+from . import beside, closing, facts, failures, kernels, lines, overview, sections, view, words
 
 NARROW = 120  # columns; below that, what can be read elsewhere goes
 PIPED = 200
@@ -64,6 +64,11 @@ def show(run: Run, console: Console, folder: Path, *, everything: bool = False) 
     Colours are the console's business: rich leaves them out where NO_COLOR is set or the output is no terminal.
     """
     groups = view.groups(run)
+    for part in overview.parts(groups, folded=everything):
+        _say(console, f"{overview.TITLE}: {part.title}", "bold")
+        if part.table.rows:
+            _fitting(part.table, console)
+        _say(console, part.left_out, "dim")
     for group in groups:
         _group(run, group, console, everything)
     for one in failures.all_failures(run, groups):
