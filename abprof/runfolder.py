@@ -220,7 +220,10 @@ def _read_lines(file: Path, kind: type[_Line], what: str, notes: list[str]) -> I
                 notes.append(f"{file.name} line {number}: torn (the run was killed while writing it), dropped")
                 return
             try:
-                yield sealed.unseal(line[:-1], kind, what)
+                read: _Line = sealed.unseal(line[:-1], kind, what)
+                if isinstance(read, Block):
+                    read.coherent()
+                yield read
             except ValueError as error:
                 notes.append(f"{file.name} line {number}: {error}, dropped")
 

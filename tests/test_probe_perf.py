@@ -201,7 +201,8 @@ def test_a_run_of_before_has_no_samples() -> None:
 def test_on_a_gpu_it_is_refused_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repo = make_repo(tmp_path / "repo")
     repo.commit("one", {"a": "b"})
-    monkeypatch.setattr(devices, "usable", lambda _: SimpleNamespace(kind="cuda"))
+    gpu = SimpleNamespace(kind="cuda", lease="GPU-1")
+    monkeypatch.setattr(devices, "several", lambda *_: ((gpu,), ()))
     config = Config(specs=("main",), repo=str(repo.path), probe=("perf",))
     with pytest.raises(AbprofError, match="--probe perf: perf samples what processors do, and this run is of a GPU"):
         look_around(config, View(quiet=True))

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from abprof import runfolder
+from abprof import sealed
 from abprof.__main__ import main
 from abprof.report import legacy
 from abprof.report.formats import FORMATS
@@ -311,7 +311,7 @@ def spoil(folder: Path, lost: str) -> None:
     first, rest = rounds.split(b"\n", 1)
     block = {key: value for key, value in json.loads(first).items() if key != "sum"}
     block["rounds"][0][0][3] = 0.25
-    infinite = runfolder.seal(json.dumps(block, separators=(",", ":")).replace("0.25", "1e999", 1).encode())
+    infinite = sealed.seal(json.dumps(block, separators=(",", ":")).replace("0.25", "1e999", 1).encode())
     spoilt = {"rounds": b"", "half a line": rounds[:-200], "a turn": infinite + rest}
     (folder / "rounds.jsonl").write_bytes(spoilt.get(lost, rounds))
 

@@ -173,6 +173,18 @@ def test_a_changed_byte_costs_one_block_and_says_which(folder):
     assert notes == ["rounds.jsonl line 2: checksum does not match, dropped"]
 
 
+@pytest.mark.parametrize("arm", [2, -1])
+def test_a_turn_of_an_arm_that_the_block_lacks_costs_that_block(folder, arm):
+    """Found by tests/fuzz: a checksum that holds does not make a line coherent."""
+    one, two = runs.blocks(runs.run())[:2]
+    odd = msgspec.structs.replace(one.rounds[0][0], arm=arm if arm < 0 else len(one.arms))
+    folder.append_block(msgspec.structs.replace(one, rounds=((odd,),)))
+    folder.append_block(two)
+    read, notes = runfolder.read_blocks(folder.path)
+    assert read == [two]
+    assert notes == ["rounds.jsonl line 1: a turn is of an arm that the block does not have, dropped"]
+
+
 def test_an_unknown_key_under_a_good_checksum_is_dropped(folder):
     folder.write_run(runs.run())
     (folder.path / "rounds.jsonl").write_bytes(sealed.seal(b'{"epoch":1,"surprise":2}'))

@@ -24,7 +24,7 @@ def test_a_process_that_hid_ends_before_the_results_are_written(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(session, "watched", begun)
-    place: Any = SimpleNamespace(cache=tmp_path)
+    place: Any = SimpleNamespace(cache=tmp_path, config=SimpleNamespace(executor=""))
     record: Any = SimpleNamespace(interrupted=False, view=View(quiet=True))
     try:
         session.measure(place, SimpleNamespace(), record, View(quiet=True))  # type: ignore[arg-type]

@@ -38,8 +38,12 @@ SPOILT: dict[str, Callable[[int, bytes, Any], bool]] = {
 }
 IMPOSSIBLE = {"negative": -1e6, "zero": 0.0}
 # Have tests of their own: below, in test_never_launched.py, test_probes.py, test_outside.py, test_untouched.py and
-# test_graphed.py.
+# test_graphed.py; what eats memory, disappears or jumps in time is played by test_campaign.py, and shards/ kills parents.
 ELSEWHERE = [
+    "eat",
+    "gone",
+    "jump",
+    "kill_parent",
     "print",
     "wrong",
     "foreign_path",

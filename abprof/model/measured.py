@@ -132,6 +132,11 @@ class Block(Record, frozen=True, kw_only=True):
         """Whether verdicts may rest on its turns."""
         return not self.beside and self.metric not in UNJUDGED_METRICS
 
+    def coherent(self) -> None:
+        """Raises ValueError where a turn is of no arm that it has: it was read from somewhere."""
+        if any(not 0 <= turn.arm < len(self.arms) for row in self.rounds for turn in row):
+            raise ValueError("a turn is of an arm that the block does not have")
+
 
 class Trace(Record, frozen=True, kw_only=True):
     """What one arm of a cell did under torch's profiler, or Triton's, after all timing (abprof/probes/)."""

@@ -118,6 +118,8 @@ def read_shard(text: bytes) -> Shard:
 
 
 def read_news(line: bytes) -> News:
-    """The news in a line. Raises ValueError when it is torn, or none that this abprof knows."""
+    """The news in a line. Raises ValueError when it is torn, incoherent, or none that this abprof knows."""
     news: News = sealed.unseal(line.removesuffix(b"\n"), News, "news")
+    if isinstance(news, Measured):
+        news.block.coherent()
     return news
