@@ -49,7 +49,16 @@ def causes(run: Run, item: Evidence, row: Comparison) -> tuple[Cause, ...] | Non
         found += counters.causes(sides, counted)
     if none:  # last: counters may say what moved all the same
         found += device.same_code(sides) if sides.on_gpu else host.same_code(sides)
+    if not found and run.status != "complete" and _unread(sides):
+        return None
     return tuple(found[:MOST])
+
+
+def _unread(sides: Sides) -> bool:
+    """Whether machine code, which is read after all timing, was not: a run that was interrupted before found no cause because it
+    did not look."""
+    kernels = [kernel for side in sides.kernels for kernel in side]
+    return not kernels or any(kernel.missing == "not read" for kernel in kernels)
 
 
 def _sides(run: Run, item: Evidence, row: Comparison) -> Sides | None:

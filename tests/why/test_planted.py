@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -142,6 +143,17 @@ def test_code_that_was_not_read_is_not_guessed() -> None:
                                         for one in part["kernels"]]} for side, part in SIDES["spill"].items()}  # fmt: skip
     row = cases.judged(unread["base"], unread["target"], 30.0)
     assert cases.kinds(row) == ["kernel"], "where, and not why"
+
+
+@pytest.mark.parametrize(("status", "said"), [("complete", ()), ("interrupted", None)])
+def test_where_nobody_looked_it_does_not_say_that_nothing_was_found(
+    status: Literal["complete", "interrupted"], said: tuple[()] | None
+) -> None:
+    """Machine code is read after all timing, which ^C does not reach."""
+    side = SIDES["spill"]["base"]
+    unread = side | {"kernels": [one | {"classes": None, "registers": None, "code": "", "missing": "not read"}
+                                 for one in side["kernels"]]}  # fmt: skip
+    assert cases.judged(unread, unread, 30.0, status=status).causes == said
 
 
 def test_an_added_launch_that_takes_no_time_is_not_the_cause() -> None:
