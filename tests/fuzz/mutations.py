@@ -25,11 +25,11 @@ RAW = (
     b"", b"\0", b"\xff\xfe", b"NaN", b"-Infinity", b"1e999", b"9" * 5000, b'"', b"{", b"]", b"\n", b"\r", b",,,,", b"=", b"-",
     b"'''", b"\xed\xa0\x80", b"[" * DEEP, b'{"a":' * DEEP, b"\x1b[2J", b"a" * 10_000, b"0x", b"\xe2\x80\xae",
 )  # fmt: skip
-many = pytest.mark.parametrize("examples", [40, pytest.param(1500, marks=pytest.mark.slow)])
+many = pytest.mark.parametrize("examples", [40, pytest.param(500, marks=pytest.mark.slow)])
 fewest = pytest.mark.parametrize(
-    "examples", [5, pytest.param(300, marks=pytest.mark.slow)]
+    "examples", [5, pytest.param(100, marks=pytest.mark.slow)]
 )  # of what takes half a second
-few = pytest.mark.parametrize("examples", [12, pytest.param(400, marks=pytest.mark.slow)])
+few = pytest.mark.parametrize("examples", [12, pytest.param(130, marks=pytest.mark.slow)])
 
 
 def hunt(strategy: st.SearchStrategy[Any], ask: Callable[[Any], object], examples: int) -> None:
