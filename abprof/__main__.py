@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 
@@ -13,7 +14,11 @@ def main() -> None:
     except MemoryError:  # without it nothing more can be imported, and Python's own code would read as `slower`
         os.write(2, b"abprof: there is no memory left to start in (end other programs, or raise its limit)\n")
         os._exit(2)
-    sys.exit(run_command_line(sys.argv[1:]))
+    code = run_command_line(sys.argv[1:])
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # all is told: a second ^C while Python ends would take the exit code's place
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -185,6 +185,17 @@ def test_a_turn_of_an_arm_that_the_block_lacks_costs_that_block(folder, arm):
     assert notes == ["rounds.jsonl line 1: a turn is of an arm that the block does not have, dropped"]
 
 
+def test_a_number_of_a_turn_beyond_any_clock_costs_that_block(folder):
+    one, two = runs.blocks(runs.run())[:2]
+    odd = msgspec.structs.replace(one.rounds[0][0], waited=10**400)
+    folder.append_block(msgspec.structs.replace(one, rounds=((odd,),)))
+    folder.append_block(two)
+    assert runfolder.read_blocks(folder.path) == (
+        [two],
+        ["rounds.jsonl line 1: a number of a turn has more than 64 bits, dropped"],
+    )
+
+
 def test_an_unknown_key_under_a_good_checksum_is_dropped(folder):
     folder.write_run(runs.run())
     (folder.path / "rounds.jsonl").write_bytes(sealed.seal(b'{"epoch":1,"surprise":2}'))

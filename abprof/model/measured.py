@@ -133,9 +133,13 @@ class Block(Record, frozen=True, kw_only=True):
         return not self.beside and self.metric not in UNJUDGED_METRICS
 
     def coherent(self) -> None:
-        """Raises ValueError where a turn is of no arm that it has: it was read from somewhere."""
-        if any(not 0 <= turn.arm < len(self.arms) for row in self.rounds for turn in row):
-            raise ValueError("a turn is of an arm that the block does not have")
+        """Raises ValueError where a turn is of no arm that it has, or a number of it is none that a clock reads: it was read from
+        somewhere."""
+        for turn in (turn for row in self.rounds for turn in row):
+            if not 0 <= turn.arm < len(self.arms):
+                raise ValueError("a turn is of an arm that the block does not have")
+            if any(isinstance(value, int) and abs(value) >= 2**63 for value in msgspec.structs.astuple(turn)):
+                raise ValueError("a number of a turn has more than 64 bits")
 
 
 class Trace(Record, frozen=True, kw_only=True):

@@ -33,10 +33,10 @@ def run(made: Any, device: torch.device) -> None:
 
 
 def load(path: str) -> Any:
-    spec = importlib.util.spec_from_file_location("planted", path)
+    spec = importlib.util.spec_from_file_location("kernels.ffa.cuda.planted", path)
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules["planted"] = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
