@@ -4,12 +4,15 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.nvml import Nvml
 
 # A shell script that starts the suite in the background has it ignore ^C, and nohup has it ignore that the terminal went,
 # and its children too, which the tests send both to.
@@ -36,3 +39,12 @@ def open_to_all() -> Iterator[Path]:
     yield top
     subprocess.run(["chmod", "-R", "u+w", str(top)], check=True)
     shutil.rmtree(top)
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
+    """Three idle GPUs, all visible."""
+    played = Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", played)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return played

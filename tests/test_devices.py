@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,15 +24,6 @@ from abprof.survey import survey
 from abprof.view import View
 from abprof.wire import Ready
 from tests.nvml import UUIDS, Nvml
-
-
-@pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
-    """Three idle GPUs, all visible."""
-    played = Nvml()
-    monkeypatch.setitem(sys.modules, "pynvml", played)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return played
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
-from abprof.bundled import bundled
 from abprof.errors import AbprofError
 from abprof.model import Record, Run
 from abprof.quantities import seconds
+from abprof.report.scripts import quoting
 
 WHERE = "--k8s"
 _LARGEST = 900_000  # bytes of cells: the API server keeps objects of one megabyte
@@ -112,15 +112,7 @@ def _name(run: Run) -> str:
 
 
 def _environment() -> Environment:
-    made = Environment(
-        loader=FileSystemLoader(bundled("templates")),
-        autoescape=False,  # noqa: S701 - no HTML: `_scalar` quotes all that is printed
-        undefined=StrictUndefined,
-        finalize=_scalar,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    made = quoting(_scalar)
     made.filters["argument"] = lambda text: _scalar(str(text).replace("$", "$$"))  # $(NAME) is Kubernetes' own, else
     made.filters["comment"] = lambda text: Markup(re.sub(r"[^\x20-\x7e]+", " ", str(text)))  # noqa: S704
     made.filters["number"] = made.filters["word"] = Markup  # written in the template

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,16 +142,21 @@ def _measured(run: Run) -> list[str]:
     return words + ([f"--peer={peer}" for peer in peers] if peers or not run.arms else ["--no-peers"])
 
 
-def _environment() -> Environment:
-    made = Environment(
+def quoting(quote: Callable[[object], object]) -> Environment:
+    """Templates of no HTML, of which all that is printed goes through `quote`."""
+    return Environment(
         loader=FileSystemLoader(bundled("templates")),
-        autoescape=False,  # noqa: S701 - no HTML: `_word` quotes all that is printed
+        autoescape=False,  # noqa: S701 - no HTML: `quote` has all that is printed
         undefined=StrictUndefined,
-        finalize=_word,
+        finalize=quote,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+
+
+def _environment() -> Environment:
+    made = quoting(_word)
     made.globals["words"] = lambda texts: Markup("".join(f" {_word(text)}" for text in texts))  # noqa: S704
     return made
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,15 +19,6 @@ from tests.nvml import Nvml
 from tests.shards.test_pool import TWO, scenario
 from tests.simulated.lab import Lab
 from tests.test_lease import hold
-
-
-@pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
-    """Three idle GPUs, all visible."""
-    played = Nvml()
-    monkeypatch.setitem(sys.modules, "pynvml", played)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return played
 
 
 def leases(*asked: str, most: int | None = None) -> list[str]:
