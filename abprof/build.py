@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import msgspec
@@ -25,6 +25,8 @@ from abprof.builder import Builder, Job, Published, Say, Site
 from abprof.model import UNREADABLE, Build, Failure, Package
 from abprof.workshop import Workshop
 
+_LOOK = 0.5  # seconds: a signal that another thread takes is handled when this one next looks
+
 
 def build_all(shop: Workshop, jobs: Sequence[Job], *, slots: int, rebuild: bool, say: Say) -> tuple[Build, ...]:
     """Build everything that is not in the cache. A failure is a record, and the others go on."""
@@ -32,6 +34,8 @@ def build_all(shop: Workshop, jobs: Sequence[Job], *, slots: int, rebuild: bool,
     pool = ThreadPoolExecutor(max_workers=max(1, slots))
     try:
         made = [pool.submit(build, shop, job, rebuild=rebuild, say=say, site=site) for job in jobs]
+        while wait(made, _LOOK).not_done:
+            pass
         return tuple(future.result() for future in made)
     except BaseException:  # ^C: a compiler is not waited for
         site.close()

@@ -18,7 +18,7 @@ import pytest
 
 from tests.simulated.client import WORKER
 from tests.simulated.lab import TIMEOUT, Lab
-from tests.simulated.processes import alive, noted
+from tests.simulated.processes import alive, noted, signal_another_thread
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b", "c"]}})
@@ -100,6 +100,16 @@ def test_interrupted_while_a_worker_hangs(tmp_path: Path, verb: str) -> None:
     assert result.code == 130
     assert lab.left_behind() == []
     assert "Traceback" not in result.err
+
+
+def test_a_signal_that_another_thread_takes_ends_a_build(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], faults=[Fault("stubborn", "build")]))
+    process = lab.start("main", "fast")
+    wait_for(lambda: noted(lab.scenario), process)
+    time.sleep(2)
+    signal_another_thread(process.pid, signal.SIGINT)
+    assert lab.finish(process, seconds=60).code == 130
+    assert lab.left_behind() == []
 
 
 @pytest.mark.slow

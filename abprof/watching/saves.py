@@ -12,6 +12,7 @@ from typing import Any
 from abprof.errors import AbprofError
 
 _QUIET = 0.3  # seconds without a further event: an editor writes a file in several steps, a checkout many files
+_LOOK = 0.5  # seconds: a signal that another thread takes is handled when this one next looks
 _WRITES = {"created", "modified", "moved", "deleted", "closed"}  # reading a file makes events too
 
 
@@ -62,7 +63,8 @@ class Saves:
 
     def wait(self) -> float:
         """Until something was saved, and nothing more came for a moment. When that began, by time.monotonic()."""
-        self._happened.wait()
+        while not self._happened.wait(_LOOK):
+            pass
         while (left := self._last + _QUIET - time.monotonic()) > 0:
             time.sleep(left)
         self._happened.clear()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from pathlib import Path
+
+_TGKILL = 234  # Linux on x86-64
 
 
 def noted(scenario: Path, what: str = "") -> list[int]:
@@ -26,3 +29,9 @@ def _state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return ""
+
+
+def signal_another_thread(pid: int, number: int) -> None:
+    """A signal to a thread of the process that is not its first: which one takes a signal is the system's choice."""
+    other = max(thread for task in Path(f"/proc/{pid}/task").iterdir() if (thread := int(task.name)) != pid)
+    assert ctypes.CDLL(None, use_errno=True).syscall(_TGKILL, pid, other, int(number)) == 0

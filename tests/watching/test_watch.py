@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from abprof.watching.saves import Saves
 from tests.simulated.lab import Lab
-from tests.simulated.processes import noted
+from tests.simulated.processes import noted, signal_another_thread
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}})
@@ -114,6 +115,17 @@ def test_a_saved_workload_is_said_not_to_judge_and_once(tmp_path: Path) -> None:
         lab.repo.write({"workloads/w.py": "# mended\n"})
         it.answer()
     assert it.err.count(said) == 2
+
+
+def test_a_signal_that_another_thread_takes_ends_it(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, EVEN)
+    lab.repo.write({"kernels/k/__init__.py": "WHO = 'edited'\n"})
+    process = lab.start("main", ".", "--watch", "--only", "case=a")
+    Watched(lab, process).answer()
+    time.sleep(1)  # until it waits for a save
+    signal_another_thread(process.pid, signal.SIGINT)
+    assert lab.finish(process, seconds=60).code == 130
+    assert lab.left_behind() == []
 
 
 @pytest.mark.parametrize(
