@@ -23,7 +23,7 @@ from abprof.model import Comparison, Run
 from tests.gitrepo import ENVIRONMENT, GitRepo, make_repo
 from tests.simulated import warm
 from tests.simulated.client import WORKER
-from tests.simulated.processes import alive, noted
+from tests.simulated.processes import alive, noted, told
 from tests.simulated.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,9 +140,10 @@ class Lab:
         try:
             out, err = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
+            threads = told(process.pid)
             os.killpg(process.pid, signal.SIGKILL)
             out, err = process.communicate()
-            raise AssertionError(f"abprof did not end in {seconds} s\n{out}\n{err}") from None
+            raise AssertionError(f"abprof did not end in {seconds} s\n{threads}\n{out}\n{err}") from None
         return Result(process.returncode, out, err, self.newest())
 
     def newest(self) -> Path | None:

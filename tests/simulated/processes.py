@@ -35,3 +35,17 @@ def signal_another_thread(pid: int, number: int) -> None:
     """A signal to a thread of the process that is not its first: which one takes a signal is the system's choice."""
     other = max(thread for task in Path(f"/proc/{pid}/task").iterdir() if (thread := int(task.name)) != pid)
     assert ctypes.CDLL(None, use_errno=True).syscall(_TGKILL, pid, other, int(number)) == 0
+
+
+def told(pid: int) -> str:
+    """What the system says of a process that does not end: its signals, and what each of its threads waits in."""
+    said = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        try:
+            lines = (task / "status").read_text().splitlines()
+            where = (task / "wchan").read_text()
+        except OSError:  # it has ended since
+            continue
+        kept = [line.replace("\t", " ") for line in lines if line.startswith(("Name:", "State:", "Sig", "ShdPnd:"))]
+        said.append("; ".join([task.name, *kept, f"in {where}"]))
+    return "\n".join(said)
