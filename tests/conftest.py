@@ -31,6 +31,13 @@ settings.register_profile(
 settings.load_profile("suite")
 
 
+@pytest.fixture(autouse=True)
+def _signals_as_they_were() -> Iterator[None]:
+    """What a test ignores, every abprof that later tests start would inherit: ^C would not end it."""
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 @pytest.fixture
 def open_to_all() -> Iterator[Path]:
     """A temporary folder that every user may enter, unlike pytest's."""

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from abprof import sealed
-from abprof.__main__ import main
+from abprof.cli import run_command_line
 from abprof.report import legacy
 from abprof.report.formats import FORMATS
 from abprof.report.two_runs import compare
@@ -26,17 +26,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def abprof(capfdbinary, monkeypatch) -> Callable[..., tuple[int, bytes, str]]:
+def abprof(capfdbinary) -> Callable[..., tuple[int, bytes, str]]:
     """The command line in this process: exit code, standard output, standard error."""
 
     def call(*args: object) -> tuple[int, bytes, str]:
-        monkeypatch.setattr("sys.argv", ["abprof", *map(str, args)])
-        try:
-            code = main()
-        except SystemExit as done:
-            code = int(done.code or 0)
+        code = run_command_line([str(word) for word in args])
         out, err = capfdbinary.readouterr()
-        return int(code or 0), out, err.decode()
+        return code, out, err.decode()
 
     return call
 
