@@ -18,7 +18,22 @@ import msgspec
 from abprof import kernels, names, paths, runfolder, verdict
 from abprof.code.reader import Reader
 from abprof.errors import AbprofError
-from abprof.model import Arm, Block, Build, Kernel, Loss, Machine, Profile, Proof, Run, Sampled, Told, Touched, Trace
+from abprof.model import (
+    Arm,
+    Block,
+    Build,
+    Kernel,
+    Loss,
+    Machine,
+    Placed,
+    Profile,
+    Proof,
+    Run,
+    Sampled,
+    Told,
+    Touched,
+    Trace,
+)
 from abprof.repo import leases
 from abprof.runfolder import RunFolder
 from abprof.shelf import Shelf
@@ -84,11 +99,14 @@ class Record:
             made = {(build.side, build.kernel): build for build in (*before.builds, *machine.builds)}
             best = machine.ceilings or before.ceilings
             machine = msgspec.structs.replace(machine, ceilings=best, builds=tuple(made.values()))
-        self.head = msgspec.structs.replace(self.head, machines={**self.head.machines, device: machine})
+        if machine != before:
+            self.folder.append_told(Told(placed=Placed(device=device, machine=machine)))
+            self.head = msgspec.structs.replace(self.head, machines={**self.head.machines, device: machine})
 
     def knows(self, arm: Arm) -> None:
         """An arm that takes turns in some cell."""
         if arm not in self.head.arms:
+            self.folder.append_told(Told(arm=arm))
             self.head = msgspec.structs.replace(self.head, arms=(*self.head.arms, arm))
 
     def lost(self, losses: Sequence[Loss]) -> None:

@@ -201,7 +201,7 @@ def in_turns(place: Place, ground: Ground, record: Record) -> Iterator[Item]:
 
 def spread_out(place: Place, ground: Ground, record: Record, cluster: Executor | None) -> Iterator[Item]:
     """The same, spread over the run's devices, or a cluster's: each measures shards of whole cells, in programs of their own."""
-    with contextlib.nullcontext(cluster) if cluster else pool_of(place, record) as executor:
+    with contextlib.nullcontext(cluster) if cluster else pool_of(place, ground, record) as executor:
         yield from conduct(ground, record, executor, place)
 
 

@@ -11,7 +11,7 @@ from abprof.model import Kernel, Proof, Run, Told
 
 
 def completed(run: Run, told: Sequence[Told]) -> Run:
-    """The run with the proofs, kernels and touched files that were told and that it does not hold."""
+    """The run with the proofs, kernels, touched files, devices and arms that were told and that it does not hold."""
     if not told:
         return run
     return msgspec.structs.replace(
@@ -19,6 +19,8 @@ def completed(run: Run, told: Sequence[Told]) -> Run:
         proofs=_proofs(run.proofs, (one.proof for one in told if one.proof is not None)),
         kernels=_kernels(run.kernels, (one.kernel for one in told if one.kernel is not None)),
         touched=tuple(dict.fromkeys((*run.touched, *(one.touched for one in told if one.touched is not None)))),
+        machines=run.machines | {one.placed.device: one.placed.machine for one in told if one.placed is not None},
+        arms=tuple(dict.fromkeys((*run.arms, *(one.arm for one in told if one.arm is not None)))),
     )
 
 

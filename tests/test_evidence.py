@@ -11,7 +11,7 @@ import pytest
 from abprof import runfolder, session
 from abprof.cli.guard import guarded
 from abprof.errors import Exit
-from abprof.model import Kernel, Proof, Told, Touched
+from abprof.model import Arm, Ceilings, Kernel, Machine, Proof, Told, Touched
 from abprof.record import Record
 from abprof.runfolder import RunFolder
 from abprof.view import View
@@ -66,6 +66,38 @@ def test_kernels_and_touched_files_are_known_after_a_kill(record: Record) -> Non
     assert kernel in run.kernels
     assert run.touched == (touched,)
     assert len((record.folder.path / runfolder.EVIDENCE).read_bytes().splitlines()) == 2, "a kernel is told once"
+
+
+def test_devices_and_arms_are_known_after_a_kill(record: Record) -> None:
+    """Which device a cell's rounds are of, what it is, and whose builds were loaded there."""
+    build = msgspec.structs.replace(record.head.builds[0], key="of another node")
+    machine = Machine(
+        host="n1", device="A100", kind="cuda", uuid="GPU-b", ceilings=Ceilings(tflops=1.0), builds=(build,)
+    )
+    arm = Arm(id="control:of_the_second", side="control", variant="of_the_second")
+    record.placed("GPU-b", machine)
+    record.placed("GPU-b", msgspec.structs.replace(machine, ceilings=None, builds=()))
+    record.knows(arm)
+    record.knows(arm)
+    run = runfolder.read(record.folder.path)[0]
+    assert run.machines == record.head.machines == {"GPU-b": machine}
+    assert run.arms == record.head.arms
+    assert run.arms[-1] == arm
+    assert len((record.folder.path / runfolder.EVIDENCE).read_bytes().splitlines()) == 2, "each is told once"
+
+
+def test_evidence_of_before_devices_stood_in_it(record: Record) -> None:
+    """As it was written then: a proof, a touched file, and no word of devices."""
+    (record.folder.path / runfolder.EVIDENCE).write_bytes(
+        b'{"proof":{"epoch":3,"side":"target","kernel":"ffa","ok":false,"reason":"elsewhere","artefacts":[],"looks":1,'
+        b'"device":"","shard":0},"sum":"9d7d0028f6fee471"}\n'
+        b'{"touched":{"path":"/a","how":"changed","moment":"in epoch 2","falsifies":true},"sum":"f57b3a8c68cb4aef"}\n'
+    )
+    run, _, notes = runfolder.read(record.folder.path)
+    assert notes == []
+    assert run.proofs[-1].reason == "elsewhere"
+    assert [one.path for one in run.touched] == ["/a"]
+    assert (run.machines, run.arms) == (record.head.machines, record.head.arms)
 
 
 def test_a_line_of_evidence_that_is_torn_is_said_and_written_over(record: Record) -> None:

@@ -30,7 +30,7 @@ from abprof.model.metrics import (
 from abprof.model.profiled import KernelProfile, Profile
 from abprof.model.run import Ceilings, Loss, Machine, Night, Run, Settings, Setup, Toolchain, Touched, Waiver
 from abprof.model.sampled import Sampled, SampledFunction
-from abprof.model.told import Told
+from abprof.model.told import Placed, Told
 
 SCHEMA = 1
 POWER_CAP = "software power cap"  # in MachineState.throttle: the device slowed down to stay within its power limit
@@ -82,6 +82,7 @@ __all__ = [
     "Outcome",
     "Package",
     "Phase",
+    "Placed",
     "Profile",
     "Proof",
     "Range",

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from abprof.model.asked import Arm
 from abprof.model.base import Record
 from abprof.model.built import Kernel, Proof
-from abprof.model.run import Touched
+from abprof.model.run import Machine, Touched
+
+
+class Placed(Record, frozen=True, kw_only=True):
+    """A device that part of the run is measured on."""
+
+    device: str  # the lease's name, as blocks have it
+    machine: Machine  # all that is known of it by now
 
 
 class Told(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -13,3 +21,5 @@ class Told(Record, frozen=True, kw_only=True, omit_defaults=True):
     proof: Proof | None = None
     kernel: Kernel | None = None
     touched: Touched | None = None
+    placed: Placed | None = None
+    arm: Arm | None = None  # one that the plan did not have

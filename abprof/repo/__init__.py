@@ -1,7 +1,7 @@
 """Everything git: finding the repository, resolving refs, snapshots and worktrees. Nothing else in abprof runs git."""
 
 from abprof.repo.history import merge_base, read_file, ref_names
-from abprof.repo.leftovers import tidy
+from abprof.repo.leftovers import landings, tidy
 from abprof.repo.lineage import Link, between, contents, is_ancestor
 from abprof.repo.locate import ADVICE, Folder, Repository, folders, open_repository, present
 from abprof.repo.refs import commit_of, watched_branch
@@ -19,6 +19,7 @@ __all__ = [
     "contents",
     "folders",
     "is_ancestor",
+    "landings",
     "merge_base",
     "open_repository",
     "present",

@@ -14,14 +14,20 @@ KEEP = ".keep"  # file in a run's folder: its worktrees stay although the run ha
 
 
 def tidy(cache: Path, *, everything: bool = False) -> list[str]:
-    """Remove worktrees of dead runs, half-made clones, and clones of repositories that are gone; a line for each.
+    """Remove worktrees and shards of dead runs, half-made clones, and clones of repositories that are gone; a line for each.
 
     With `everything` also worktrees that were kept for debugging, and all clones that no process uses.
     """
     cache = cache.expanduser().absolute()
-    lines = [line for folder in (cache / "worktrees", indexes(cache)) for line in _abandoned(folder, everything)]
+    held = (cache / "worktrees", indexes(cache), landings(cache))
+    lines = [line for folder in held for line in _abandoned(folder, everything)]
     prune_all(cache)
     return lines + list(_clones(cache / "repos", everything))
+
+
+def landings(cache: Path) -> Path:
+    """Where shards that came from another machine have their files, each folder with a lock beside it."""
+    return cache / "landed"
 
 
 def _abandoned(parent: Path, everything: bool) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from abprof import environment
 from abprof.errors import AbprofError
+from abprof.measure import Ground
 from abprof.place import Place
 from abprof.prepare import Plan
 from abprof.protocols import Executor
@@ -22,11 +23,11 @@ def cluster_of(place: Place, plan: Plan, record: Record) -> contextlib.AbstractC
     return _KINDS[kind](place, plan, record) if kind else contextlib.nullcontext()
 
 
-def pool_of(place: Place, record: Record) -> Executor:
+def pool_of(place: Place, ground: Ground, record: Record) -> Executor:
     """This host's own devices."""
     from abprof.shards.pool import Pool
 
-    return Pool(place, record.folder.logs)
+    return Pool(place, record.folder.logs, ground.shop.scratch.parent / "shards")  # goes with the run's worktrees
 
 
 def _slurm(place: Place, plan: Plan, record: Record) -> Executor:

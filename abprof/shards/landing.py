@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import secrets
 import select
+import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
-from abprof import paths, sealed
+from abprof import paths, repo, sealed
 from abprof.errors import AbprofError
 from abprof.proc import ALIVE_EVERY, Program, WorkerDied
+from abprof.repo import leases
 from abprof.shards.bundle import Cargo, edition, here, unload
 from abprof.shards.messages import Shard
 
@@ -33,9 +35,10 @@ class Landing:
         if cargo.abprof != edition():
             what = f"this machine has another abprof ({edition()}) than the run ({cargo.abprof})"
             raise AbprofError(what, where=sys.executable, advice="install the same on every node")
-        self._folder = tempfile.TemporaryDirectory(prefix="abprof-shard-")
-        self._logs = Path(self._folder.name) / "logs"
-        self._logs.mkdir()
+        self._folder = repo.landings(paths.cache_dir()) / secrets.token_hex(6)
+        leases.hold(self._lock)
+        self._logs = self._folder / "logs"
+        self._logs.mkdir(parents=True)
         try:
             home = unload(paths.cache_dir(), cargo, fetch)
             placed = msgspec.structs.replace(
@@ -51,10 +54,10 @@ class Landing:
             argv = [sys.executable, "-P", "-m", "abprof.shards", str(file), "--with", str(os.getpid())]
             self._program = Program(argv, env=env, log=self._logs / "program.log")
         except (WorkerDied, OSError) as died:
-            self._folder.cleanup()
+            self._put_away()
             raise AbprofError(str(died), where="a shard's program") from died
         except BaseException:
-            self._folder.cleanup()
+            self._put_away()
             raise
 
     def lines(self, seconds: float) -> tuple[list[bytes], str | None]:
@@ -76,7 +79,16 @@ class Landing:
         """End the program, in an orderly way if it does so within `grace` seconds. Safe to call twice."""
         self._program.ask_to_end()
         self._program.end(grace)
-        self._folder.cleanup()
+        self._put_away()
+
+    @property
+    def _lock(self) -> Path:
+        """Held as long as this process lives: what nobody holds, the next shard here removes (abprof/repo/leftovers.py)."""
+        return self._folder.with_name(f"{self._folder.name}.lock")
+
+    def _put_away(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        leases.drop(self._lock)
 
     def _last_words(self, gone: str | None) -> str | None:
         """How it ended, with the last line that it left on standard error."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import selectors
+import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Self
 import msgspec
 
 from abprof import proc, repo, sealed
+from abprof.disk import refusals
 from abprof.place import Place
 from abprof.proc import Program, WorkerDied
 from abprof.protocols import Lost
@@ -28,21 +29,23 @@ class Pool:
 
     lasting = True
 
-    def __init__(self, place: Place, logs: Path) -> None:
-        self._place, self._logs = place, logs
+    def __init__(self, place: Place, logs: Path, folder: Path) -> None:
+        """`folder` is made for what shards are told by; it lies where a killed run's leftovers are looked for."""
+        self._place, self._logs, self._folder = place, logs, folder
         self._killed = False  # a program that had no time to put its worktrees away
         self._programs: dict[int, Program] = {}
         self._stillborn: dict[int, str] = {}  # shard -> why its program could not be started
 
     def __enter__(self) -> Self:
-        self._folder = tempfile.TemporaryDirectory(prefix="abprof-shards-")
+        with refusals(self._folder):
+            self._folder.mkdir()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.cancel()
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
         if self._killed:
             repo.tidy(self._place.cache)
 
@@ -60,7 +63,7 @@ class Pool:
             repository=str(self._place.repository.path),
             logs=str(logs),
         )
-        file = Path(self._folder.name) / f"{shard.number}.json"
+        file = self._folder / f"{shard.number}.json"
         file.write_bytes(sealed.dump(placed))
         safe = ["-P"] if sys.flags.safe_path else []
         argv = [sys.executable, *safe, "-m", "abprof.shards", str(file), "--with", str(os.getpid())]

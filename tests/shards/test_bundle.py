@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof import dists, keys, rerun, session
+from abprof import dists, keys, repo, rerun, sealed, session
 from abprof.abprof_toml import File
 from abprof.config import Config
 from abprof.errors import AbprofError
@@ -21,6 +22,7 @@ from abprof.place import look_around
 from abprof.prepare import Again, make_plan
 from abprof.repo import leases
 from abprof.shards.bundle import Cargo, elsewhere, here, load, sweep, unload
+from abprof.shards.messages import Shard
 from abprof.view import View
 from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Time, Workload
@@ -101,6 +103,46 @@ def test_what_arrives_is_measured_from_as_the_repository_was(lab: Lab, node: Cal
         found = {side: (path / "kernels/k/__init__.py").read_text() for side, path in at.items() if side}
         assert found == {"base": "WHO = 'main'\n", "target": "WHO = 'fast'\n", "target2": "WHO = 'mine'\n"}
         assert (at[""] / ".abprof/workloads/_helper.py").read_text() == "# beside it\n"
+
+
+LANDS = """
+import json, os, sys
+from abprof.shards.bundle import Cargo
+from abprof.shards.landing import Landing
+from abprof.shards.messages import read_shard
+import msgspec
+from pathlib import Path
+shard, cargo, bundle = (Path(name).read_bytes() for name in sys.argv[1:])
+Landing(read_shard(shard), msgspec.json.decode(cargo, type=Cargo), lambda: bundle, os.environ)
+print("landed", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_killed_node_process_left_is_removed_by_the_next(lab: Lab, node: Callable[[str], Path]) -> None:
+    got, cache = sent(lab, "main", "fast"), node("node")
+    shard = Shard(number=1, run=got.run, file=got.file, arms={}, budget=1.0, repository="", logs="")
+    files = [lab.folder / name for name in ("a", "b", "c")]
+    for file, data in zip(files, (sealed.dump(shard), sealed.dump(got.cargo), got.bundle), strict=True):
+        file.write_bytes(data)
+    (temporary := lab.folder / "tmp").mkdir()
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", LANDS, *map(str, files)],
+        env={**lab.environment(), "ABPROF_CACHE_DIR": str(cache), "TMPDIR": str(temporary)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout
+    assert child.stdout.readline() == b"landed\n"
+    (lies,) = (path for path in (cache / "landed").iterdir() if path.is_dir())
+    repo.tidy(cache)
+    assert (lies / "shard.json").exists(), "its process lives"
+    child.kill()
+    child.communicate()
+    assert lies.exists()
+    repo.tidy(cache)
+    assert not list((cache / "landed").iterdir())
+    assert not list(temporary.glob("abprof-*"))
 
 
 def test_the_judge_of_a_base_commit_and_one_workload_alone(lab: Lab, node: Callable[[str], Path]) -> None:

@@ -8,10 +8,13 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from abprof import runfolder
+from abprof.model import Run
+from abprof.runfolder import RunFolder
 from tests.shards.test_pool import TWO, blocks, homes, once_each, scenario
 from tests.simulated.lab import Lab
 from tests.simulated.processes import alive, noted
@@ -98,8 +101,28 @@ def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     assert lab.fingerprint() == before
 
 
-def test_a_killed_parent_takes_its_shards_with_it(tmp_path: Path) -> None:
-    """And the run is gone on with from what stands, each cell on its device."""
+def test_what_shards_are_told_by_is_found_and_removed_after_a_kill(tmp_path: Path) -> None:
+    lab, temporary = Lab(tmp_path, LONG), tmp_path / "tmp"
+    temporary.mkdir()
+    process = lab.start("main", "fast", *TWO, env={"TMPDIR": str(temporary)})
+    wait_for(lambda: lines(lab) >= 4, process)
+    shards = list((lab.cache / "worktrees").glob("*/shards/*.json"))
+    assert len(shards) >= 2
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not [pid for pid in noted(lab.scenario) if alive(pid, wait=120)]
+    assert all(path.exists() for path in shards), "nobody has put them away"
+    assert list(temporary.iterdir()) == []
+    said = lab.command("clean")
+    assert said.code == 0
+    assert lab.left_behind() == []
+    assert not any(path.exists() for path in shards)
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_killed_parent_takes_its_shards_with_it(tmp_path: Path, stale: bool) -> None:
+    """And the run is gone on with from what stands, each cell on its device; also where run.json was written before any
+    device was known."""
     lab = Lab(tmp_path, LONG)
     process = lab.start("main", "fast", "--epochs", "5", *TWO)
     wait_for(lambda: lines(lab) >= 6, process)
@@ -111,6 +134,9 @@ def test_a_killed_parent_takes_its_shards_with_it(tmp_path: Path) -> None:
 
     folder = lab.newest()
     assert folder
+    if stale:
+        head = msgspec.json.decode((folder / "run.json").read_bytes(), type=Run)
+        RunFolder(folder).write_run(msgspec.structs.replace(head, machines={}, status="running"))
     stood = (folder / "rounds.jsonl").read_bytes()
     before = homes(runfolder.read(folder)[1])
     result = lab.abprof("run", "--resume", str(folder))
