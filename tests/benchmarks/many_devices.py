@@ -1,0 +1,109 @@
+"""The same comparison on one device and on several: how much faster, and do the verdicts agree?
+
+    python -m tests.benchmarks.many_devices 1 2 [--kind cuda] -- main main --workloads dense --all --no-peers --epochs 4
+
+Runs `abprof` with what stands after `--`, once for each count of devices, one after the other, with builds cached by a
+first run of one epoch. Prints cells by epochs a second (all blocks that were timed, from the first one's begin to the
+last one's end, so that programs' start-ups between them count and builds do not), what each is of the first, and the
+rows whose verdicts differ. Exit code 0 when none contradicts: `slower` here and `faster` or
+`same` there; `unclear` contradicts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from abprof import runfolder
+from abprof.model import Comparison
+
+DECIDED = ("slower", "faster", "same")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run: how many of its blocks were timed in how long, and its rows."""
+
+    devices: int
+    blocks: int
+    seconds: float  # from the first block's begin to the last one's end
+    wall: float  # of the whole command
+    rows: dict[tuple[str, str, str], Comparison]
+
+    @property
+    def rate(self) -> float:
+        """Cells by epochs a second."""
+        return self.blocks / self.seconds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("counts", nargs="+", type=int, metavar="N")
+    parser.add_argument("--kind", default="cuda", help="cuda, or simulated")
+    cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    asked, theirs = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]
+    with tempfile.TemporaryDirectory() as folder:
+        measured(theirs, asked.kind, max(asked.counts), Path(folder) / "first", "--epochs", "1")
+        return shown([measured(theirs, asked.kind, n, Path(folder) / str(n)) for n in asked.counts])
+
+
+def measured(words: list[str], kind: str, devices: int, runs: Path, *more: str) -> Measured:
+    """Run it, and read what it kept. Raises SystemExit where it kept nothing."""
+    where = [word for number in range(devices) for word in ("--device", f"{kind}:{number}")]
+    argv = [sys.executable, "-m", "abprof", *words, *where, *more, "--runs-dir", str(runs)]
+    began = time.monotonic()
+    code = subprocess.run(argv, check=False, stdout=subprocess.DEVNULL).returncode
+    wall = time.monotonic() - began
+    folders = list(runs.glob("*/run.json"))
+    if not folders:
+        raise SystemExit(f"exit code {code}, and no run: {' '.join(argv)}")
+    head, blocks, _ = runfolder.read(folders[0].parent)
+    timed = [block for block in blocks if block.metric]
+    begins, ends = [block.began for block in timed], [block.began + block.seconds for block in timed]
+    rows = {(row.cell, row.from_, row.to): row for row in head.comparisons}
+    return Measured(devices, len(timed), max(ends) - min(begins), wall, rows)
+
+
+def shown(runs: list[Measured]) -> int:
+    """Print the table and what differs. 0 when no verdict contradicts another."""
+    first = runs[0]
+    print("| devices | blocks | measuring | whole command | cells x epochs a second | of the first |")
+    print("|---:|---:|---:|---:|---:|---:|")
+    for run in runs:
+        cells = (
+            f"{run.blocks}",
+            f"{run.seconds:.1f} s",
+            f"{run.wall:.1f} s",
+            f"{run.rate:.3f}",
+            f"{run.rate / first.rate:.2f}x",
+        )
+        print(f"| {run.devices} | {' | '.join(cells)} |")
+    return int(sum([contradictions(first, run) for run in runs[1:]]) > 0)
+
+
+def contradictions(one: Measured, many: Measured) -> int:
+    """How many rows both decided, each otherwise. Every row that differs is printed."""
+    count = 0
+    differ = [
+        (key, one.rows[key].verdict, row.verdict)
+        for key, row in many.rows.items()
+        if one.rows[key].verdict != row.verdict
+    ]
+    for key, here, there in differ:
+        decided = here in DECIDED and there in DECIDED
+        count += decided
+        print(
+            f"{' '.join(key)}: {here} on {one.devices}, {there} on {many.devices}{': a contradiction' if decided else ''}"
+        )
+    alike = f"{len(many.rows) - len(differ)} of {len(many.rows)} verdicts as on {one.devices}"
+    print(f"{many.devices} devices: {alike}, {count} contradict")
+    return count
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
