@@ -1,6 +1,7 @@
 """How long a run may take, for `--dry-run`: from each cell's work, a rough rate of the device, and the rules of turns.py.
 
-Right to a factor of a few, and it says on what it rests. Builds and references are not counted.
+Right to a factor of a few, and it says on what it rests. Builds and references are not counted. A run on several devices takes
+what the schedule of its shards would, were every estimate right.
 """
 
 from __future__ import annotations
@@ -8,45 +9,68 @@ from __future__ import annotations
 from abprof import plan, stats, turns
 from abprof.model import Cell, Run, Workload
 from abprof.sequential import PROTOCOLS
+from abprof.shards.schedule import StartUp, Task, end
 
 _TFLOPS_OF_A_CORE, _GBPS_OF_A_CPU = 0.02, 10.0
 _TFLOPS_OF_A_GPU, _GBPS_OF_A_GPU = 300.0, 2000.0
 _CALLS_TO_OPEN = 2  # at least: the first call, and one that is timed to choose the pace
+_BEFORE_THE_FIRST_TURN = {
+    "cuda": 20.0,
+    "cpu": 15.0,
+    "simulated": 2.0,
+}  # seconds of a shard: the program, torch, its survey
 
 
 def estimate(planned: Run, *, peers: bool) -> str:
     """One or two sentences: how long, on which assumption, and whether the first look fits into the budget."""
-    fewest, usual = epoch_seconds(planned, peers=peers)
     settings = planned.settings
     rests_on = f"builds not counted, {_assumption(planned)}"
-    beside = beside_seconds(planned)
+    rests_on += f"; on one of the devices of --executor {planned.setup.executor}" if planned.setup.executor else ""
+    beside = beside_seconds(planned) / max(1, len(planned.machines))
     rests_on += f"; --protocol {settings.protocol} takes about {span(beside)} more" if beside else ""
     if settings.quick:
-        return f"about {span(usual)} of measuring in one epoch, {rests_on}"
+        return f"about {span(measuring(planned, 1, peers=peers)[1])} of measuring in one epoch, {rests_on}"
     first, last = settings.epochs or stats.LOOKS[0], settings.epochs or stats.LOOKS[-1]
-    if first * fewest > settings.budget:
-        least = f"{first} epochs of the fewest rounds take about {span(first * fewest)}, {rests_on}"
+    fewest, usual = measuring(planned, first, peers=peers)
+    if fewest > settings.budget:
+        least = f"{first} epochs of the fewest rounds take about {span(fewest)}, {rests_on}"
         return (
             f"{least}: the first look does not fit into the budget of {span(settings.budget)}; fewer cells, or --budget"
         )
-    low, high = min(first * usual, settings.budget), min(last * usual, settings.budget)
+    low, high = (min(each, settings.budget) for each in (usual, measuring(planned, last, peers=peers)[1]))
     least = f"about {span(low)} of measuring"
     return f"{least}{f' if all is clear, at most {span(high)}' if high > low else ''}, {rests_on}"
 
 
+def measuring(planned: Run, epochs: int, *, peers: bool) -> tuple[float, float]:
+    """Seconds until so many epochs of every cell are measured, of the fewest rounds and of as many as the rules give: on one
+    device, or spread over those of `planned.machines`."""
+    if not planned.machines:
+        fewest, usual = epoch_seconds(planned, peers=peers)
+        return epochs * fewest, epochs * usual
+    kind, slots = planned.machine.kind, dict.fromkeys(planned.machines, 1.0)
+    package = epochs * turns.epoch_cost(kind, 0)[0]
+    begins = StartUp(start_up(kind).shard + package, package)
+    cells = [(cell, cell_seconds(planned, cell, arms)) for cell, arms in _runnable(planned, peers=peers)]
+    least, most = ([Task(cell.id, cell.kernel, epochs * of[i]) for cell, of in cells] for i in (0, 1))
+    return end(least, slots, begins), end(most, slots, begins)
+
+
 def epoch_seconds(planned: Run, *, peers: bool) -> tuple[float, float]:
-    """An epoch of the fewest rounds, and one of as many as the rules give."""
-    kind, loads = planned.machine.kind, {load.name: load for load in planned.workloads}
-    runnable = [cell for cell in planned.cells if not cell.skip and cell.kernel]
-    alone = len(planned.sides) == 1 or planned.settings.quick
-    controlled = set() if alone else plan.controls(runnable, set())
-    fewest = usual = sum(turns.epoch_cost(kind, 0)[0] for _ in {cell.kernel for cell in runnable})
-    for cell in runnable:
-        arms = _arms(planned, loads[cell.workload], control=cell.id in controlled, peers=peers)
+    """An epoch of the fewest rounds, and one of as many as the rules give, on one device."""
+    cells = _runnable(planned, peers=peers)
+    fewest = usual = sum(turns.epoch_cost(planned.machine.kind, 0)[0] for _ in {cell.kernel for cell, _ in cells})
+    for cell, arms in cells:
         least, most = cell_seconds(planned, cell, arms)
         fewest += least
         usual += most
     return fewest, usual
+
+
+def start_up(kind: str) -> StartUp:
+    """What a shard costs before its first turn, and what each further package in it does: fresh workers, once an epoch; the
+    next epoch's start while this one measures."""
+    return StartUp(_BEFORE_THE_FIRST_TURN[kind], turns.epoch_cost(kind, 0)[0])
 
 
 def cell_seconds(planned: Run, cell: Cell, arms: int) -> tuple[float, float]:
@@ -85,6 +109,15 @@ def span(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _runnable(planned: Run, *, peers: bool) -> list[tuple[Cell, int]]:
+    """The cells that are measured, and how many take turns in each."""
+    loads = {load.name: load for load in planned.workloads}
+    cells = [cell for cell in planned.cells if not cell.skip and cell.kernel]
+    alone = len(planned.sides) == 1 or planned.settings.quick
+    controlled = set() if alone else plan.controls(cells, set())
+    return [(c, _arms(planned, loads[c.workload], control=c.id in controlled, peers=peers)) for c in cells]
 
 
 def _arms(planned: Run, load: Workload, *, control: bool, peers: bool) -> int:

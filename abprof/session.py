@@ -124,7 +124,9 @@ def dry_run(config: Config, view: View) -> Run:
         worktrees(place, place.id, view) as trees,
     ):
         plan = make_plan(place, trees, Path(logs), view, dry=True)
-        return msgspec.structs.replace(plan.head, observations=broken_workloads(plan))
+        several = place.devices if len(place.devices) > 1 and len(plan.head.cells) > 1 else ()
+        machines = {device.lease: device.machine() for device in several}
+        return msgspec.structs.replace(plan.head, observations=broken_workloads(plan), machines=machines)
 
 
 def report(path: Path) -> tuple[Run, Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -245,5 +246,7 @@ def _show_plan(planned: Run, json: bool, *, peers: bool) -> int:
         print(f"  {cell.id}{broken.get(cell.id, unsupported)}")
     count = len(planned.cells) - len(broken)
     cells = "1 cell" if count == 1 else f"{count} cells"
-    print(f"{cells} on {planned.machine.device}; {estimate(planned, peers=peers)}")
+    models = Counter(machine.device for machine in planned.machines.values())
+    where = ", ".join(f"{count} x {model}" for model, count in models.items()) or planned.machine.device
+    print(f"{cells} on {where}; {estimate(planned, peers=peers)}")
     return Exit.OK

@@ -14,19 +14,19 @@ import msgspec
 
 from abprof import noise, rerun
 from abprof.errors import AbprofError
+from abprof.estimate import start_up
 from abprof.measure import Ground, Item, unmeasured
 from abprof.model import Block, Loss, Outcome
 from abprof.place import Place
 from abprof.protocols import Executor, Lost
 from abprof.record import Record
-from abprof.shards.expected import start_up, tasks
+from abprof.shards.expected import tasks
 from abprof.shards.messages import Began, Ended, Loaded, Measured, Noticed, Proved, Said, Shard, read_news
 from abprof.shards.packing import Packer, to_the_next_look
 from abprof.shards.schedule import Task
 from abprof.shards.waiting import Waiting
 
 MOST_ATTEMPTS = 3  # shards that a cell may be in, when they are lost
-_BEFORE_THE_FIRST_TURN = {"cuda": 20.0, "cpu": 15.0, "simulated": 2.0}  # seconds: the program, torch, its survey
 _LISTEN = 1.0  # seconds that news is waited for at once
 _LOSSES_IN_A_ROW = 2  # after so many a slot is given no more, while there is another
 
@@ -76,8 +76,7 @@ class _Work:
         self._gone(todo)
         homes = {cell: home for cell, home in self._homes().items() if cell in todo}
         fresh = [self._tasks[cell] for cell in todo - homes.keys()]
-        first_turn = start_up(ground.device.kind, _BEFORE_THE_FIRST_TURN[ground.device.kind])
-        self._waiting = Waiting(fresh, tuple(self._left), first_turn, error)
+        self._waiting = Waiting(fresh, tuple(self._left), start_up(ground.device.kind), error)
         for cell, home in homes.items():
             self._waiting.go_on(home, [self._tasks[cell]])
 

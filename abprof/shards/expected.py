@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from abprof import allocation, estimate, stats, turns
 from abprof.allocation import Scatter
 from abprof.model import Arm, Run
-from abprof.shards.schedule import ASSUMED, SEEN_BEFORE, Error, StartUp, Task
+from abprof.shards.schedule import ASSUMED, SEEN_BEFORE, Error, Task
 
 _EPOCHS = stats.LOOKS[0]  # of a cell that was never measured: most are decided at the first look
 
@@ -24,12 +24,6 @@ def tasks(run: Run, arms: Mapping[str, tuple[Arm, ...]], known: Mapping[str, Sca
     scale = sum(seen.values()) / worked if worked else 1.0
     found = [Task(cell.id, cell.kernel, seen.get(cell.id, scale * by_work[cell.id])) for cell in cells]
     return found, SEEN_BEFORE if 2 * len(seen) > len(found) else ASSUMED
-
-
-def start_up(kind: str, shard: float) -> StartUp:
-    """What a shard costs before its first turn, `shard` seconds as its place knows them, and what each further package in it
-    does: fresh workers, once an epoch; the next epoch's start while this one measures."""
-    return StartUp(shard, turns.epoch_cost(kind, 0)[0])
 
 
 def _as_before(run: Run, arms: int, seen: Scatter) -> float:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import bisect
 import math
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 # Seconds of a shard of several cells, by their estimates: what a lost node may cost; and where starting takes long, so many
@@ -234,12 +234,22 @@ def shards(
     """All shards beforehand, longest first, as the slots would take them if every estimate were right: for a place that
     wants to know them all, as an array of jobs does."""
     queue = Queue(tasks, slots, start_up, most=most, error=error)
-    free, found = dict.fromkeys(slots, 0.0), list[tuple[Task, ...]]()
+    return [shard for shard, _ in _played(queue, slots, start_up)]
+
+
+def end(tasks: Iterable[Task], slots: Mapping[str, float], start_up: StartUp) -> float:
+    """Seconds until the last slot has measured its last shard, if every estimate is right."""
+    return max((at for _, at in _played(Queue(tasks, slots, start_up), slots, start_up)), default=0.0)
+
+
+def _played(queue: Queue, slots: Mapping[str, float], start_up: StartUp) -> Iterator[tuple[tuple[Task, ...], float]]:
+    """Each shard, and when it ends."""
+    free = dict.fromkeys(slots, 0.0)
     while len(queue):
         slot = min(free, key=lambda name: free[name])
-        found.append(queue.take(slot, free[slot]))
-        free[slot] += seconds(found[-1], start_up, slots[slot])
-    return found
+        shard = queue.take(slot, free[slot])
+        free[slot] += seconds(shard, start_up, slots[slot])
+        yield shard, free[slot]
 
 
 def seconds(shard: Iterable[Task], start_up: StartUp, speed: float = 1.0) -> float:
