@@ -63,9 +63,7 @@ def one_after_the_other(ground: Ground, name: str, epoch: int, before: Sequence[
     A cell is read once in a run: those that have such a block `before` keep it.
     """
     protocol = PROTOCOLS[name]
-    read = {block.cell for block in before if block.metric == protocol.metric}
-    there = [cell for cell in ground.run.cells if cell.id in ground.arms and cell.id not in read]
-    todo = [cell for cell in there if cell.kernel and not cell.skip]
+    todo = unread(ground, name, before)
     for kernel in dict.fromkeys(cell.kernel for cell in todo):
         cells = [cell for cell in todo if cell.kernel == kernel]
         found: dict[tuple[str, str], wire.Turned] = {}
@@ -82,6 +80,13 @@ def one_after_the_other(ground: Ground, name: str, epoch: int, before: Sequence[
             if arms:
                 timer = protocol.timer or TIMER[ground.device.kind]
                 yield _block(protocol, timer, epoch, cell, arms, [found[cell.id, arm] for arm in arms])
+
+
+def unread(ground: Ground, name: str, before: Sequence[Block]) -> list[Cell]:
+    """The cells that have no such block `before`."""
+    read = {block.cell for block in before if block.metric == PROTOCOLS[name].metric}
+    there = [cell for cell in ground.run.cells if cell.id in ground.arms and cell.id not in read]
+    return [cell for cell in there if cell.kernel and not cell.skip]
 
 
 def _turn(ground: Ground, crew: Crew, protocol: Sequential, cell: Cell, arm: Arm) -> wire.Turned | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from abprof import noise, proc, rerun, runfolder, stats
+from abprof.afterwards import afterwards
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.code.reader import Reader
 from abprof.config import Config
@@ -27,10 +28,8 @@ from abprof.repo import leases
 from abprof.reported import epochs as reported
 from abprof.reported.bench import Bench, ready
 from abprof.runfolder import RunFolder
-from abprof.sequential import one_after_the_other
 from abprof.shards.conduct import conduct
 from abprof.shards.executors import cluster_of, pool_of
-from abprof.sustained import chosen, sustained
 from abprof.view import View
 
 Study = Callable[[Ground, int], Iterator[Block]]
@@ -169,7 +168,7 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
                 record.add(item)
                 if isinstance(item, Block) and not spread:
                     record.note(watch.look(f"in epoch {item.epoch}"))
-        for block in () if spread else afterwards(place, ground, record):
+        for block in () if spread else after_epochs(place, ground, record):
             record.add(block)
         for block in also(ground, record.next_epoch) if also else ():
             record.add(block)
@@ -186,12 +185,11 @@ def spread_over(place: Place, ground: Ground, record: Record) -> bool:
     return bool(place.config.executor) or (several and (len(ground.arms) > 1 or bool(record.head.machines)))
 
 
-def afterwards(place: Place, ground: Ground, record: Record) -> Iterator[Block]:
-    """What is timed after all epochs: without a pause, and by other protocols."""
-    cells = chosen(ground, record.power_bound(), record.view.say)
-    yield from sustained(ground, cells, record.blocks, record.next_epoch)
-    for protocol in place.config.beside:
-        yield from one_after_the_other(ground, protocol, record.next_epoch, record.blocks)
+def after_epochs(place: Place, ground: Ground, record: Record) -> Iterator[Block]:
+    """What is timed after all epochs of all cells; a shard does so after its own cells'."""
+    worth, beside, first = record.power_bound(), place.config.beside, record.next_epoch
+    budget, say = ground.run.settings.budget, record.view.say
+    yield from afterwards(ground, worth, beside, record.blocks, first, budget=budget, say=say)
 
 
 def in_turns(place: Place, ground: Ground, record: Record) -> Iterator[Item]:

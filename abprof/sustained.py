@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from abprof import stats, turns, wire
@@ -28,8 +29,8 @@ def most_cells(budget: float, arms: int) -> int:
     return int(budget / 4 / (stats.LOOKS[0] * 2 * arms * SLICE / 1e9))
 
 
-def chosen(ground: Ground, worth: Sequence[str], say: Callable[[str], None]) -> Sequence[str]:
-    """Cells to measure without a pause (--sustained): all, or of those `worth` it as many as the budget allows."""
+def chosen(ground: Ground, worth: Sequence[str], say: Callable[[str], None], budget: float) -> Sequence[str]:
+    """Cells to measure without a pause (--sustained): all, or of those `worth` it as many as the budget (seconds) allows."""
     settings = ground.run.settings
     if settings.sustained == "never" or settings.quick:
         return ()
@@ -39,7 +40,7 @@ def chosen(ground: Ground, worth: Sequence[str], say: Callable[[str], None]) -> 
         return several
     wanted = [cell for cell in worth if cell in several]
     arms = max((arms_of[cell] for cell in wanted), default=2)
-    most = most_cells(settings.budget, arms)
+    most = most_cells(budget, arms)
     if most < len(wanted):
         say(f"{len(wanted)} power-bound cells changed: {most} of them, the most changed, run without a pause")
     return wanted[:most]
@@ -48,17 +49,15 @@ def chosen(ground: Ground, worth: Sequence[str], say: Callable[[str], None]) -> 
 def sustained(ground: Ground, wanted: Sequence[str], before: Sequence[Block], first: int) -> Iterator[Block]:
     """A block for each of these cells in each epoch up to the first look; `first` is the number of the first epoch.
 
-    Those that have their epochs `before` (a run that is gone on with) keep them. Cells whose arms do not fit into memory
-    together have no slices, nor has an arm that did not run in turns.
+    Those that have some of their epochs `before` (a run that is gone on with) keep them. An arm that did not run in turns has no
+    slices.
     """
-    done = {block.cell for block in before if block.metric == SUSTAINED and block.rounds}
-    crowded = {block.cell for block in before if block.alone}
+    missing = due(ground, wanted, before)
     turned = (block for block in before if block.judged)
     failed = {(b.cell, arm) for b in turned for arm, how in b.outcomes.items() if how.status not in ("ok", "identical")}
-    cells = [cell for cell in ground.run.cells if cell.id in wanted and cell.id in ground.arms and cell.kernel]
-    cells = [cell for cell in cells if not cell.skip and cell.id not in done | crowded]
     sides = [side.id for side in ground.run.sides]
     for epoch in range(first, first + stats.LOOKS[0]):
+        cells = [cell for cell in ground.run.cells if missing.get(cell.id, 0) > epoch - first]
         for kernel in dict.fromkeys(cell.kernel for cell in cells):
             stand = posts(ground.checkouts, ground.packages[kernel], ground.build, sides)
             present = {post.id for post in stand}
@@ -68,6 +67,15 @@ def sustained(ground: Ground, wanted: Sequence[str], before: Sequence[Block], fi
                     arms = [arm for arm in arms if (cell.id, arm.id) not in failed]
                     if len(arms) > 1:
                         yield _block(ground, crew, cell, arms, epoch)
+
+
+def due(ground: Ground, wanted: Sequence[str], before: Sequence[Block]) -> dict[str, int]:
+    """Cell -> epochs with slices that it lacks. Cells whose arms do not fit into memory together get none."""
+    crowded = {block.cell for block in before if block.alone}
+    had = Counter(block.cell for block in before if block.metric == SUSTAINED and block.rounds)
+    there = (c for c in ground.run.cells if c.id in wanted and c.id in ground.arms and c.id not in crowded)
+    left = {cell.id: stats.LOOKS[0] - had[cell.id] for cell in there if cell.kernel and not cell.skip}
+    return {cell: count for cell, count in left.items() if count > 0}
 
 
 def _block(ground: Ground, crew: Crew, cell: Cell, arms: Sequence[Arm], epoch: int) -> Block:

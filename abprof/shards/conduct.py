@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from abprof import noise, rerun
+from abprof.afterwards import owed
 from abprof.errors import AbprofError
 from abprof.estimate import start_up
 from abprof.measure import Ground, Item, unmeasured
@@ -59,7 +60,7 @@ class _Work:
     """What was handed out, and what of it came back."""
 
     def __init__(self, ground: Ground, record: Record, executor: Executor, place: Place) -> None:
-        self._ground, self._record, self._executor = ground, record, executor
+        self._ground, self._record, self._executor, self._place = ground, record, executor, place
         self._packer = Packer(place, ground, record)
         self._live: dict[int, Live] = {}
         self._left = dict.fromkeys(executor.slots(), place.config.budget)  # seconds of measuring
@@ -72,7 +73,7 @@ class _Work:
         known = noise.earlier(place.state, place.device.lease, record.view.warn)
         every, error = tasks(ground.run, ground.arms, known)
         self._tasks = {task.cell: task for task in every}
-        todo = record.wanted() & ground.arms.keys()
+        todo = (record.wanted() | self._owed()) & ground.arms.keys()
         self._gone(todo)
         homes = {cell: home for cell, home in self._homes().items() if cell in todo}
         fresh = [self._tasks[cell] for cell in todo - homes.keys()]
@@ -143,7 +144,7 @@ class _Work:
     def _spent(self, cells: set[str]) -> dict[str, tuple[int, float]]:
         found = dict.fromkeys(cells, (0, 0.0))
         for block in self._record.blocks[self._record.older :]:
-            if block.cell in found and block.metric:
+            if block.cell in found and block.metric and block.judged:
                 found[block.cell] = (found[block.cell][0] + 1, found[block.cell][1] + block.seconds)
         return found
 
@@ -199,7 +200,7 @@ class _Work:
         yield from self._lost(live, why)
 
     def _lost(self, live: Live, why: str) -> Iterator[Item]:
-        open_ = self._record.wanted() & {cell.id for cell in live.shard.run.cells}
+        open_ = (self._record.wanted() | self._owed()) & {cell.id for cell in live.shard.run.cells}
         self._record.view.warn(
             f"shard {live.shard.number} on {live.slot} was lost ({why}); cells to run again: {len(open_)}"
         )
@@ -216,6 +217,13 @@ class _Work:
         if self._losses[live.slot] >= _LOSSES_IN_A_ROW and len(self._waiting.slots) > 1:
             self._record.view.warn(f"{live.slot} lost {self._losses[live.slot]} shards in a row, and is given no more")
             self._waiting.gone(live.slot)
+
+    def _owed(self) -> set[str]:
+        """Cells that have rounds, of which something that is timed after all epochs is missing: they are not finished."""
+        record, config = self._record, self._place.config
+        begun = {block.cell for block in record.blocks if block.metric}
+        worth = record.power_bound() if begun and self._ground.run.settings.sustained == "auto" else ()
+        return begun & owed(self._ground, worth, config.beside, record.blocks, config.budget) if begun else set()
 
     def _void(self, slot: str, cells: set[str], why: str) -> None:
         """What stands of these cells does so no more: they are run again whole."""

@@ -43,6 +43,7 @@ class Shard(Record, frozen=True, kw_only=True):
     identical: tuple[str, ...] = ()  # cells that load the same bytes on all sides, and are measured as controls
     blocks: tuple[Block, ...] = ()  # of these cells, of this invocation: what plans their looks
     proofs: tuple[Proof, ...] = ()
+    earlier: tuple[Block, ...] = ()  # of earlier invocations, timed after all epochs: that is not timed again
     first: int = 1  # the number of its first epoch
     least: dict[str, int] = {}  # cell -> epochs that it gets, whatever the shard's own plan says
     budget: float  # seconds of measuring

@@ -46,6 +46,7 @@ class Packer:
             arms={id: self._arms[id] for id in ids},
             identical=tuple(id for id in ids if id in self._ground.identical),
             blocks=tuple(mine),
+            earlier=tuple(b for b in known if b.metric and not b.judged and not b.beside and b not in mine),
             first=1 + max((block.epoch for block in known), default=0),
             least={id: least[id] for id in ids if id in least},
             budget=budget,

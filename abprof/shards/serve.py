@@ -12,6 +12,7 @@ import msgspec
 
 from abprof import noise, proc, rerun, verdict
 from abprof.abprof_toml import File
+from abprof.afterwards import afterwards
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.holding import alone, not_busy, worktrees
 from abprof.measure import Ground, Item, epochs
@@ -19,9 +20,7 @@ from abprof.model import Block, Build, Kernel, Proof, Run
 from abprof.place import Place, Settled, look_around
 from abprof.prepare import Again, Plan, build_kernels, make_plan, watched
 from abprof.repo import leases
-from abprof.sequential import one_after_the_other
 from abprof.shards.messages import Began, Ended, Loaded, Measured, News, Noticed, Proved, Said, Shard
-from abprof.sustained import chosen, sustained
 from abprof.view import View
 
 Tell = Callable[[News], None]
@@ -143,7 +142,7 @@ def _measured(place: Place, plan: Plan, shard: Shard, tell: Tell, view: View) ->
     with noise.remembered(place.state, device, view.warn) as known:
         in_turns = epochs(ground, part.wanted, known, first=shard.first, done=part.done, budget=shard.budget)
         seconds = 0.0
-        for made in (in_turns, _afterwards(place, ground, part, view)):
+        for made in (in_turns, _afterwards(place, ground, part, shard, view)):
             for one in made:
                 item = (
                     one if isinstance(one, Kernel) else msgspec.structs.replace(one, device=device, shard=shard.number)
@@ -157,12 +156,10 @@ def _measured(place: Place, plan: Plan, shard: Shard, tell: Tell, view: View) ->
     return Ended(why="done", seconds=seconds, lines=0)
 
 
-def _afterwards(place: Place, ground: Ground, part: Part, view: View) -> Iterator[Block]:
-    """What is timed after all epochs of these cells: without a pause, and by other protocols."""
-    cells = chosen(ground, part.power_bound(), view.say)
-    yield from sustained(ground, cells, part.blocks, part.next_epoch)
-    for protocol in place.config.beside:
-        yield from one_after_the_other(ground, protocol, part.next_epoch, part.blocks)
+def _afterwards(place: Place, ground: Ground, part: Part, shard: Shard, view: View) -> Iterator[Block]:
+    """What is timed after all epochs of these cells."""
+    worth, beside, before = part.power_bound(), place.config.beside, (*shard.earlier, *part.blocks)
+    yield from afterwards(ground, worth, beside, before, part.next_epoch, budget=shard.budget, say=view.say)
 
 
 def _name(place: Place, shard: Shard) -> str:

@@ -114,7 +114,7 @@ class Stage:
         self.place: Any = SimpleNamespace(
             state=folder,
             device=device,
-            config=SimpleNamespace(budget=budget),
+            config=SimpleNamespace(budget=budget, beside=()),
             file=File(),
             repository=SimpleNamespace(path=folder),
         )

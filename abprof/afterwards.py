@@ -1,0 +1,35 @@
+"""What is timed after all epochs: without a pause (abprof/sustained.py), and by other protocols (abprof/sequential.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from abprof.measure import Ground
+from abprof.model import Block
+from abprof.sequential import one_after_the_other, unread
+from abprof.sustained import chosen, due, sustained
+
+
+def afterwards(
+    ground: Ground,
+    worth: Sequence[str],
+    beside: Sequence[str],
+    before: Sequence[Block],
+    first: int,
+    *,
+    budget: float,
+    say: Callable[[str], None],
+) -> Iterator[Block]:
+    """Blocks of what was not timed `before`. `worth`: the cells that slices would tell more of; `beside`: the other protocols;
+    `first`: the number of the first epoch; `budget`: seconds of measuring, of which slices take a quarter."""
+    yield from sustained(ground, chosen(ground, worth, say, budget), before, first)
+    for protocol in beside:
+        yield from one_after_the_other(ground, protocol, first, before)
+
+
+def owed(
+    ground: Ground, worth: Sequence[str], beside: Sequence[str], before: Sequence[Block], budget: float
+) -> set[str]:
+    """The cells of which something of that is still to be timed."""
+    slices = due(ground, chosen(ground, worth, lambda _: None, budget), before)
+    return set(slices).union(*({cell.id for cell in unread(ground, name, before)} for name in beside))

@@ -1,0 +1,80 @@
+"""What is timed after all epochs, of a run on several devices: each cell where its rounds are from, once, and none forgotten."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from abprof.model import SUSTAINED, Block, Run
+from abprof.runfolder import RunFolder
+from tests.shards.test_pool import TWO, blocks, homes
+from tests.simulated.lab import Lab, Result
+from tests.simulated.scenario import Fault
+from tests.test_sustained import POWER
+
+ALWAYS = ("main", "fast", "--sustained", "always")
+
+
+def said(result: Result) -> dict[str, tuple[str, tuple[str, ...], float | None]]:
+    return {row.cell: (row.verdict, row.reasons, row.sustained_pct) for row in result.run.comparisons}
+
+
+def slices(found: list[Block]) -> Counter[str]:
+    return Counter(block.cell for block in found if block.metric == SUSTAINED and block.rounds)
+
+
+def test_slices_say_what_they_say_on_one_device(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, POWER)
+    one, two = lab.abprof(*ALWAYS), lab.abprof(*ALWAYS, *TWO)
+    assert two.code == one.code, two.err
+    assert said(two) == said(one)
+    assert said(two)["w/case=reversed"][:2] == ("unclear", ("power",))
+    assert set(slices(blocks(two)).values()) == {4}
+    assert all(len(devices) == 1 for devices in homes(blocks(two)).values())
+    assert set().union(*homes(blocks(two)).values()) == {"simulated:0", "simulated:1"}
+
+    assert two.folder
+    before = blocks(two)
+    again = lab.command("rerun", str(two.folder), "--only", "*case=agrees", "--repo", str(lab.repo.path))
+    assert slices(blocks(again)) == slices(before), "once in a run"
+    assert len(blocks(again)) == len(before) + 4, again.err
+
+
+def test_a_shard_that_is_lost_in_its_slices_is_not_finished(tmp_path: Path) -> None:
+    """Its verdicts by turns alone would stand, and one of them is wrong."""
+    lab = Lab(tmp_path, POWER)
+    quiet = lab.abprof(*ALWAYS, *TWO)
+    lab.set(replace(POWER, faults=[Fault("kill_parent", "turn", cell="w/case=reversed", epoch=6, once=True)]))
+    result = lab.abprof(*ALWAYS, *TWO)
+    assert said(result) == said(quiet)
+    (loss,) = result.run.losses
+    assert "w/case=reversed" in loss.cells
+    assert set(slices(blocks(result)).values()) == {4}
+    assert all(len(devices) == 1 for devices in homes(blocks(result)).values())
+    assert lab.left_behind() == []
+
+
+@pytest.mark.parametrize("devices", [TWO, ("--device", "simulated")])
+def test_a_run_that_was_killed_in_its_slices_gets_those_that_are_missing(
+    tmp_path: Path, devices: tuple[str, ...]
+) -> None:
+    lab = Lab(tmp_path, POWER)
+    whole = lab.abprof(*ALWAYS, *devices)
+    assert whole.folder
+    rounds = whole.folder / "rounds.jsonl"
+    lines = rounds.read_bytes().splitlines(keepends=True)
+    mine = [line for line in lines if SUSTAINED.encode() in line and b"case=reversed" in line]
+    rounds.write_bytes(b"".join(line for line in lines if line not in mine[1:]))
+    head = msgspec.json.decode((whole.folder / "run.json").read_bytes(), type=Run)
+    RunFolder(whole.folder).write_run(msgspec.structs.replace(head, status="running"))
+    before = homes(blocks(whole))
+    assert len(mine) == 4
+
+    result = lab.abprof("run", "--resume", str(whole.folder))
+    assert said(result) == said(whole)
+    assert slices(blocks(result)) == Counter(dict.fromkeys(before, 4)), result.err
+    assert homes(blocks(result)) == before
