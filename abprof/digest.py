@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from abprof.model import REPORTED, Block, Outcome
+from abprof.model import FASTEST_CLOCK, LONGEST_CALL, REPORTED, Block, Outcome
 from abprof.shelf import ARM, MHZ, VALUE, WAITED, WALL, columns
 
 Column = NDArray[np.float64]
@@ -32,7 +32,7 @@ class Digest:
 
 
 def digest(block: Block) -> Digest:
-    """A block's kept rounds as columns. Raises ValueError on a judged time that is not positive and finite."""
+    """A block's kept rounds as columns. Raises ValueError on a judged time that is not positive and finite, or is absurd."""
     table, rows = columns(block.rounds)
     kept = np.ones(len(block.rounds), dtype=bool)
     kept[[i for i in block.rejected if 0 <= i < len(kept)]] = False
@@ -41,14 +41,14 @@ def digest(block: Block) -> Digest:
     at = table[:, ARM].astype(int), place
     values = np.full((len(block.arms), int(kept.sum())), np.nan)
     walls, clocks, waits = values.copy(), values.copy(), values.copy()
-    timed = (table[:, VALUE] > 0) & (table[:, VALUE] != np.inf)
-    clocks[at] = np.where(table[:, MHZ] > 0, table[:, MHZ], np.nan)
+    timed = (table[:, VALUE] > 0) & (table[:, VALUE] <= LONGEST_CALL)
+    clocks[at] = np.where((table[:, MHZ] > 0) & (table[:, MHZ] < FASTEST_CLOCK), table[:, MHZ], np.nan)
     values[at] = np.where(timed, table[:, VALUE], -1.0)
     walls[at] = table[:, WALL]
     if block.calls:
         waits[at] = np.where(table[:, WAITED] > 0, table[:, WAITED] / block.calls, np.nan)
     if (values < 0).any():
-        raise ValueError(f"{block.cell}, epoch {block.epoch}: a time that is not positive and finite in a kept round")
+        raise ValueError(f"{block.cell}, epoch {block.epoch}: a time that no clock reads in a kept round")
     calls = f"{block.calls} call{'s' if block.calls != 1 else ''} a turn"
     protocol = block.rule if block.metric == REPORTED else f"{block.timer}, {calls}"
     present = [(i, arm) for i, arm in enumerate(block.arms) if not np.isnan(values[i]).all()]

@@ -13,6 +13,7 @@ from abprof.evidence import Evidence
 from abprof.gathering import same_code
 from abprof.model import Comparison, Header, Run
 
+_FASTEST = -100 + 1e-9  # per cent of time; a call that takes less than the rest of it reads as -100, which has no log
 OPEN = frozenset(
     {
         "budget",
@@ -136,7 +137,7 @@ def geomean_pct(run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Compa
     """Geometric mean of the time ratios of the first target's rows that have an interval and are ok on both sides."""
     first = next((side.id for side in run.sides if side.id != "base"), None)
     thetas = [
-        math.log1p(row.pct / 100)
+        math.log1p(max(row.pct, _FASTEST) / 100)
         for row in rows
         if row.to.partition(":")[0] == first
         and row.pct is not None

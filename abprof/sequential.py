@@ -15,7 +15,7 @@ from abprof import wire
 from abprof.crew import Crew, posts
 from abprof.errors import AbprofError
 from abprof.measure import Ground
-from abprof.model import DO_BENCH_METRIC, SEED_METRIC, Arm, Block, Cell, Outcome, Turn
+from abprof.model import DO_BENCH_METRIC, LONGEST_CALL, SEED_METRIC, Arm, Block, Cell, Outcome, Turn
 from abprof.proc import WorkerDied, WorkerFault
 from abprof.turns import TIMER
 
@@ -104,7 +104,7 @@ def _turn(ground: Ground, crew: Crew, protocol: Sequential, cell: Cell, arm: Arm
         worker.call(wire.Close(), ground.timeout)
     except (WorkerDied, WorkerFault):
         return None
-    return turned if turned.value > 0 else None
+    return turned if 0 < turned.value <= LONGEST_CALL else None
 
 
 def _block(

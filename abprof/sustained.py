@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from abprof import stats, turns, wire
 from abprof.crew import Crew, posts
 from abprof.measure import Ground
-from abprof.model import SUSTAINED, Arm, Block, Cell, MachineState, Outcome, Turn
+from abprof.model import LONGEST_CALL, SUSTAINED, Arm, Block, Cell, MachineState, Outcome, Turn
 from abprof.proc import WorkerDied, WorkerFault
 
 SLICE = 1e9  # ns of calls without a pause
@@ -126,7 +126,7 @@ def _slices(ground: Ground, crew: Crew, cell: Cell, arms: Sequence[Arm]) -> tupl
     for index, arm in (*order, *reversed(order)):
         asked = wire.Turn(arm.id, calls, "sustained", cold=False)
         read: wire.Turned = crew.worker(arm.side).call(asked, ground.timeout)
-        if read.value <= 0:
-            raise WorkerFault("crash", "the timer read zero or less")
+        if not 0 < read.value <= LONGEST_CALL:
+            raise WorkerFault("crash", "the timer read what no call takes")
         taken.append(Turn(index, read.start - origin, read.end - origin, read.value, read.wall))
     return calls, (tuple(taken[: len(arms)]), tuple(taken[len(arms) :]))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from abprof import wire
-from abprof.model import Judge, Settings, Turn
+from abprof.model import LONGEST_CALL, Judge, Settings, Turn
 
 FEWEST, MOST = 8, 400  # rounds of an epoch
 _FEWEST_LONG = 2  # of long calls on a GPU, whose ratios at one clock scatter by 0.1 %: a mirrored pair
@@ -186,13 +186,16 @@ def spread(values: Sequence[float]) -> float:
 
 
 def rejected(rounds: Sequence[Sequence[Turn]], origin: int, bad: Sequence[tuple[int, int, str]]) -> dict[int, str]:
-    """The rounds that are dropped, and why: those for which a timer read nothing, and those in a bad time of the device
-    (from, to, why; ns of the clock on which the turns count from `origin`)."""
+    """The rounds that are dropped, and why: those for which a timer read nothing, or what no call takes, and those in a bad time
+    of the device (from, to, why; ns of the clock on which the turns count from `origin`)."""
     found = {
         number: "the timer read zero or less"
         for number, row in enumerate(rounds)
         if any(turn.value <= 0 or turn.wall <= 0 for turn in row)
     }
+    for number, row in enumerate(rounds):
+        if any(max(turn.value, turn.wall) > LONGEST_CALL for turn in row):
+            found.setdefault(number, "the timer read more than thirty years")
     for number, row in enumerate(rounds):
         start = origin + min((turn.start for turn in row), default=0)
         end = origin + max((turn.end for turn in row), default=0)

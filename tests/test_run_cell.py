@@ -157,6 +157,10 @@ def test_a_call_that_fails_is_said_in_a_line(tmp_path: Path) -> None:
         done = abprof("run-cell", ref, CELL, "--device", "cpu", "-q", cwd=repo.path, home=tmp_path / "home")
         assert done.code == 2
         assert f"abprof: {CELL} on {ref}: {said}" in done.err
+        assert done.err.count("abprof: ") == 1
+        if ref == "main":  # where in the kernel it failed, and nothing of abprof's own
+            assert "kernels/tiny/__init__.py" in done.err
+            assert "abprof/worker" not in done.err
 
 
 def test_a_profilers_variables_reach_a_worker_and_decide_no_build() -> None:

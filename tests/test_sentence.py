@@ -83,6 +83,7 @@ def test_exit_codes(kinds: list[str], code: int) -> None:
         (["never"], ["slower", "broken", "undecided"], 0),
         (["never"], ["undecided"], 0),
         (["never"], ["unsupported"], 2),  # still nothing measured
+        (["unclear"], ["1.0"], 4),  # quick: no doubt of its own, but no verdict either
         (["slower"], ["broken"], 0),
         (["slower"], ["slower"], 1),
         (["broken"], ["slower"], 0),

@@ -171,3 +171,5 @@ def test_whole_rounds_are_dropped_by_the_timer_and_by_the_devices_bad_times() ->
     assert turns.rejected(rounds, 1000, bad) == {1: "the timer read zero or less", 2: "hot"}
     assert turns.rejected(rounds, 1000, []) == {1: "the timer read zero or less"}
     assert turns.rejected([], 1000, bad) == {}
+    absurd = [[turn(0, 0, 1e308)], [Turn(0, 0, 10, 5.0, 2e18)], [turn(0, 0, 1e18)]]
+    assert turns.rejected(absurd, 1000, []) == dict.fromkeys((0, 1), "the timer read more than thirty years")

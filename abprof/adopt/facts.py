@@ -76,6 +76,7 @@ class Project(Record, frozen=True, kw_only=True):
     reads: tuple[str, ...] = ()  # tracked files and folders that setup.py names
     generated: tuple[str, ...] = ()  # files that a build writes and git does not have (setuptools-scm's)
     submodules: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()  # a line for each of these files that says nothing because it cannot be read
 
 
 class Found(Record, frozen=True, kw_only=True):

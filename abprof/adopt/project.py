@@ -23,19 +23,22 @@ _GENERATED = (  # where setuptools-scm and hatch-vcs are told which file to writ
 
 
 def read(files: Sequence[str], text: Callable[[str], str]) -> Project:
-    """The project at the top of these files; `text` gives a file's content. What cannot be read says nothing."""
-    there = set(files)
+    """The project at the top of these files; `text` gives a file's content. What cannot be read says nothing but why."""
+    there, broken = set(files), list[str]()
 
     def said(path: str) -> str:
         try:
             return text(path) if path in there else ""
-        except (OSError, SyntaxError, ValueError):
+        except (OSError, SyntaxError, ValueError) as error:
+            broken.append(f"{path} cannot be read: {error}")
             return ""
 
-    declared, setup, options = _toml(said("pyproject.toml")), _tree(said("setup.py")), _cfg(said("setup.cfg"))
+    declared, setup = _toml(said("pyproject.toml"), broken), _tree(said("setup.py"), broken)
+    options = _cfg(said("setup.cfg"), broken)
     named = next(iter(_texts(_at(declared, "project", "name"))), "")
     roots = _roots(declared, options, setup, there)
     generated = [name for path in _GENERATED for name in _texts(_at(declared, *path))]
+    submodules = tuple(re.findall(r"^\s*path\s*=\s*(.+?)\s*$", said(".gitmodules"), re.M))
     return Project(
         name=named or options.get("name") or _argument(setup, "name"),
         roots=roots,
@@ -43,22 +46,25 @@ def read(files: Sequence[str], text: Callable[[str], str]) -> Project:
         cuda=any(_name(node) == "CUDAExtension" for node in _calls(setup)),
         reads=tuple(_reads(setup, there)),
         generated=tuple(path for path in dict.fromkeys(generated) if path not in there),
-        submodules=tuple(re.findall(r"^\s*path\s*=\s*(.+?)\s*$", said(".gitmodules"), re.M)),
+        submodules=submodules,
+        broken=tuple(f"{' '.join(line.split())[:300]}: nothing was taken from it" for line in broken),
     )
 
 
-def _toml(text: str) -> dict[str, Any]:
+def _toml(text: str, broken: list[str]) -> dict[str, Any]:
     try:
         return toml.loads(text, "pyproject.toml")
-    except AbprofError:
+    except AbprofError as error:
+        broken.append(error.line)
         return {}
 
 
-def _cfg(text: str) -> dict[str, str]:
+def _cfg(text: str, broken: list[str]) -> dict[str, str]:
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
-        parser.read_string(text)
-    except configparser.Error:
+        parser.read_string(text, "setup.cfg")
+    except configparser.Error as error:
+        broken.append(f"setup.cfg: {error}")
         return {}
     found = dict(parser["metadata"]) if parser.has_section("metadata") else {}
     where = parser.get("options.packages.find", "where", fallback="")
@@ -66,10 +72,12 @@ def _cfg(text: str) -> dict[str, str]:
     return found | {"where": where or (folder[1] if folder else "")}
 
 
-def _tree(text: str) -> ast.Module | None:
+def _tree(text: str, broken: list[str]) -> ast.Module | None:
     try:
         return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        broken.append(f"setup.py{line}: {error.msg if isinstance(error, SyntaxError) else error}")
         return None
 
 

@@ -78,7 +78,7 @@ def _made(
         raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME begins a kernel package")
     one = _chosen(found, some, wanted)
     made = scaffold.adopted(found, one, file, folder, name, under=place(root)[1])
-    return made, (*made.proposal.notes, *([unread] if unread else []))
+    return made, (*made.proposal.notes, *found.project.broken, *([unread] if unread else []))
 
 
 def _chosen(found: Found, some: Sequence[Candidate], wanted: Wanted) -> Candidate:
@@ -152,7 +152,11 @@ def _write(root: Path, made: Made, *, overwrite: bool) -> None:
             advice = "--overwrite replaces it; nothing was written"
             raise AbprofError("is there and differs", where=str(path), advice=advice)
     for name, text in made.files.items():
-        print(f"wrote {disk.put(Path(os.path.normpath(root / name)), text.encode())}")
+        path = Path(os.path.normpath(root / name))
+        if path.is_file() and path.read_bytes() == text.encode():
+            print(f"unchanged {path}")
+        else:
+            print(f"wrote {disk.put(path, text.encode())}")
 
 
 def _what_next(root: Path, made: Made, *, begun: bool) -> None:

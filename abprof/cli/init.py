@@ -48,6 +48,7 @@ def init(
     (exit code 2).
     """
     from abprof import disk
+    from abprof.abprof_toml import read_file
 
     if not (github or nightly or more):
         from abprof.cli.adopt import Wanted, adopt
@@ -63,6 +64,7 @@ def init(
     root = Path(repo).absolute()
     if not (root / ".git").exists():
         raise AbprofError("not the top of a git repository", where=f"--repo {repo}")
+    read_file(root)  # a broken one would have every run refused
     if nightly:
         branch = _would_begin(ctx, root, branch, more)
     made = (_bot(root) if github else {}) | (_timer(root, branch, at, more) if nightly else {})

@@ -11,7 +11,19 @@ from abprof.model.asked import Arm, Band, Cell, Checkout, Command, Package, Phas
 from abprof.model.base import UNREADABLE, Judge, Record, Status, Timer, Value, Verdict
 from abprof.model.built import Artefact, Build, Failure, Function, Kernel, Proof
 from abprof.model.judged import Advice, Cause, Comparison, Header, Metric, Observation
-from abprof.model.measured import Block, Census, CheckResult, Launch, MachineState, Outcome, Range, Trace, Turn
+from abprof.model.measured import (
+    FASTEST_CLOCK,
+    LONGEST_CALL,
+    Block,
+    Census,
+    CheckResult,
+    Launch,
+    MachineState,
+    Outcome,
+    Range,
+    Trace,
+    Turn,
+)
 from abprof.model.metrics import (
     ALONE,
     DO_BENCH_METRIC,
@@ -38,11 +50,13 @@ POWER_CAP = "software power cap"  # in MachineState.throttle: the device slowed 
 __all__ = [
     "ALONE",
     "DO_BENCH_METRIC",
+    "FASTEST_CLOCK",
     "GPU_GRAPH",
     "GPU_KERNELS",
     "HOST",
     "IDLE_SECOND",
     "JUDGED_METRIC",
+    "LONGEST_CALL",
     "POWER_CAP",
     "REPORTED",
     "SCHEMA",

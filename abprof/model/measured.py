@@ -9,6 +9,9 @@ import msgspec
 from abprof.model.base import Record, Status, Value
 from abprof.model.metrics import UNJUDGED_METRICS
 
+LONGEST_CALL = 1e18  # ns, thirty years: no clock that is right reads more, and sums of such times are still numbers
+FASTEST_CLOCK = 1e6  # MHz, likewise
+
 
 class Turn(msgspec.Struct, frozen=True, array_like=True):
     """One turn of one arm: when it ran and what it read. Stored as [arm, start, end, value, wall, empty,
@@ -135,11 +138,15 @@ class Block(Record, frozen=True, kw_only=True):
     def coherent(self) -> None:
         """Raises ValueError where a turn is of no arm that it has, or a number of it is none that a clock reads: it was read from
         somewhere."""
-        for turn in (turn for row in self.rounds for turn in row):
-            if not 0 <= turn.arm < len(self.arms):
-                raise ValueError("a turn is of an arm that the block does not have")
-            if any(isinstance(value, int) and abs(value) >= 2**63 for value in msgspec.structs.astuple(turn)):
-                raise ValueError("a number of a turn has more than 64 bits")
+        dropped, timed = frozenset(self.rejected), self.judged or self.beside
+        for number, row in enumerate(self.rounds):
+            for turn in row:
+                if not 0 <= turn.arm < len(self.arms):
+                    raise ValueError("a turn is of an arm that the block does not have")
+                if any(isinstance(value, int) and abs(value) >= 2**63 for value in msgspec.structs.astuple(turn)):
+                    raise ValueError("a number of a turn has more than 64 bits")
+                if number not in dropped and (max(turn.value, turn.wall) > LONGEST_CALL or (timed and turn.value <= 0)):
+                    raise ValueError("a round that counts has a time that no clock reads")
 
 
 class Trace(Record, frozen=True, kw_only=True):

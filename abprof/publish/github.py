@@ -13,6 +13,7 @@ from abprof.publish.access import access
 from abprof.publish.check import Mark, marked, named
 from abprof.publish.command import Written
 from abprof.publish.event import Origin
+from abprof.publish.patience import listed
 from abprof.publish.state import Found, parse
 
 try:
@@ -90,19 +91,21 @@ class Hub:
     def comments_since(self, since: datetime) -> list[tuple[int, Written]]:
         """The repository's comments on issues and pull requests since then: id, and what was written."""
 
-        def listed() -> list[tuple[int, Written]]:
-            every = self._repository().get_issues_comments(since=since)
+        where = f"comments of {self.repo}"
+
+        def recent() -> list[tuple[int, Written]]:
+            every = listed(self._repository().get_issues_comments(since=since), where)
             # Who has no account any more has no user, and asks nothing.
             return [(one.id, _said_by(one)) for one in every if one.user is not None]
 
-        return asked(listed, f"comments of {self.repo}")
+        return asked(recent, where)
 
     def pull_of(self, origin: Origin) -> int:
         """The one open pull request whose head is the event's commit, or was until it moved on. Raises AbprofError."""
         where = f"commit {origin.head[:10]} of {self.repo}"
 
         def associated() -> list[PullRequest]:
-            found = self._repository().get_commit(origin.head).get_pulls()
+            found = listed(self._repository().get_commit(origin.head).get_pulls(), where)
             return [
                 one for one in found if one.state == "open" and one.base.repo.full_name.lower() == self.repo.lower()
             ]
@@ -129,22 +132,20 @@ class Hub:
         """
         where = f"comments of pull request {pr} of {self.repo}"
 
-        def listed() -> dict[str, Found]:
+        def ours() -> dict[str, Found]:
             issue = self._repository().get_issue(pr)
-            comments = {one.id: one for one in issue.get_comments()}
+            comments = {one.id: one for one in listed(issue.get_comments(), where)}
             more = [_there(issue, id) for id in written if id not in comments]
             comments |= {one.id: one for one in more if one}
             found = [_found(one, key) for one in comments.values()]
             return {one.node: one for one in found if one}
 
-        marked = asked(listed, where)
+        marked = asked(ours, where)
         ids = list(marked)
         mine: list[Found] = []
         for start in range(0, len(ids), 100):
             answer = self._graphql(_MINE, {"ids": ids[start : start + 100]}, where)
-            for node in answer.get("nodes") or ():
-                if node and node.get("viewerDidAuthor") is True and node.get("isMinimized") is False:
-                    mine += [marked[node["id"]]]
+            mine += [marked[node] for node in _ours(answer, isMinimized=False) if node in marked]
         return mine
 
     def post(self, pr: int, body: str) -> tuple[int, str]:
@@ -175,20 +176,22 @@ class Hub:
     def open_issues(self) -> list[tuple[int, str, str, str]]:
         """Number, node, text and address of every open issue, pull requests left out."""
 
-        def listed() -> list[tuple[int, str, str, str]]:
-            every = self._repository().get_issues(state="open")
+        where = f"issues of {self.repo}"
+
+        def there() -> list[tuple[int, str, str, str]]:
+            every = listed(self._repository().get_issues(state="open"), where)
             # To ask one for its pull_request would cost a request each: a plain issue's is not in the list.
             plain = (one for one in every if "/pull/" not in one.html_url)
-            return [(one.number, one.node_id, one.body or "", one.html_url) for one in plain]
+            return [(int(one.number), str(one.node_id), one.body or "", one.html_url) for one in plain]
 
-        return asked(listed, f"issues of {self.repo}")
+        return asked(there, where)
 
     def written_by_us(self, nodes: list[str]) -> set[str]:
         """Of these issues those whose author is who the token is of; GitHub itself says so."""
         mine: set[str] = set()
         for start in range(0, len(nodes), 100):
             answer = self._graphql(_OUR_ISSUES, {"ids": nodes[start : start + 100]}, f"issues of {self.repo}")
-            mine |= {node["id"] for node in answer.get("nodes") or () if node and node.get("viewerDidAuthor") is True}
+            mine |= set(_ours(answer))
         return mine
 
     def open_issue(self, title: str, body: str) -> str:
@@ -207,10 +210,11 @@ class Hub:
         """Make or renew this key's check run on a commit, but never over one of a later run: whether, and its address.
         Raises TooLong."""
         name = named(key)
+        where = f"check {name!r} of {self.repo}"
 
         def checked() -> tuple[bool, str]:
             repository = self._repository()
-            every = repository.get_commit(head).get_check_runs(check_name=name)
+            every = listed(repository.get_commit(head).get_check_runs(check_name=name), where)
             mine = [(there, one.id, one) for one in every if (there := marked(one.external_id, key))]
             text = ours.text(key)
             if not mine:
@@ -221,7 +225,7 @@ class Hub:
                 last.edit(external_id=text, **fields)
             return there <= ours, str(last.html_url)
 
-        return asked(checked, f"check {name!r} of {self.repo}")
+        return asked(checked, where)
 
     def _graphql(self, query: str, variables: dict[str, Any], where: str) -> dict[str, Any]:
         def answered() -> dict[str, Any]:
@@ -231,10 +235,21 @@ class Hub:
                 if types(error) != {"NOT_FOUND"}:
                     raise
                 answer = error.data  # what was deleted a moment ago is null in it, and the rest is there
-            data = answer.get("data")
+            data = answer.get("data") if isinstance(answer, dict) else None
             return data if isinstance(data, dict) else {}
 
         return asked(answered, where)
+
+
+def _ours(answer: dict[str, Any], **being: bool) -> list[str]:
+    """Ids of the nodes of an answer that GitHub says are of who the token is of, and are so."""
+    nodes = answer.get("nodes")
+    known = [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
+    return [
+        str(node.get("id"))
+        for node in known
+        if node.get("viewerDidAuthor") is True and all(node.get(name) is value for name, value in being.items())
+    ]
 
 
 def _home(pull: PullRequest) -> str:
@@ -254,7 +269,7 @@ def _there(issue: Issue, id: int) -> IssueComment | None:
 
 def _found(comment: IssueComment, key: str) -> Found | None:
     state = parse(comment.body or "", key)
-    return Found(comment.id, comment.node_id, state, comment.html_url) if state else None
+    return Found(int(comment.id), str(comment.node_id), state, str(comment.html_url)) if state else None
 
 
 def _said_by(comment: IssueComment) -> Written:
@@ -263,4 +278,4 @@ def _said_by(comment: IssueComment) -> Written:
 
 
 def _written(comment: IssueComment) -> tuple[int, str]:
-    return comment.id, comment.html_url
+    return int(comment.id), str(comment.html_url)

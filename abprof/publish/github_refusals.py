@@ -10,7 +10,7 @@ import github
 import requests
 
 from abprof.errors import AbprofError
-from abprof.publish.patience import Gone, Passing, TooLong
+from abprof.publish.patience import UNREADABLE, Gone, Passing, TooLong, seconds
 
 T = TypeVar("T")
 _ADVICE = {
@@ -34,7 +34,9 @@ def asked(do: Callable[[], T], where: str) -> T:
         raise Passing("GitHub did not answer in time") from None
     except requests.exceptions.RequestException as error:
         raise Passing(f"the connection failed ({type(error).__name__})") from None
-    except (github.BadAttributeException, AssertionError, AttributeError, KeyError, TypeError, ValueError):
+    except AbprofError:
+        raise
+    except (github.BadAttributeException, *UNREADABLE):
         raise AbprofError("the answer is not GitHub's", where=where, advice="check GITHUB_API_URL") from None
 
 
@@ -75,10 +77,8 @@ def _said(error: github.GithubException) -> str:
 
 def _after(headers: Mapping[str, Any]) -> float | None:
     """Seconds that GitHub asks to wait, by Retry-After or until the limit is reset."""
-    text = str(headers.get("retry-after", ""))
-    if text.isdigit():
-        return float(text)
-    reset = str(headers.get("x-ratelimit-reset", ""))
-    if reset.isdigit() and str(headers.get("x-ratelimit-remaining", "0")) == "0":
-        return max(0.0, float(reset) - time.time()) + 1
-    return None
+    after = seconds(headers.get("retry-after"))
+    reset = seconds(headers.get("x-ratelimit-reset"))
+    if after is None and reset is not None and str(headers.get("x-ratelimit-remaining", "0")) == "0":
+        return max(0.0, reset - time.time()) + 1
+    return after

@@ -5,15 +5,16 @@ GitLab minimises nothing, so what is outdated is folded by an edit that takes it
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from abprof.errors import AbprofError
 from abprof.publish.access import access
-from abprof.publish.patience import Gone, Passing, TooLong
+from abprof.publish.patience import UNREADABLE, Gone, Passing, TooLong, listed, seconds
 from abprof.publish.state import Found, parse
 
 try:
@@ -59,33 +60,27 @@ class Hub:
 
     def own(self, pr: int, key: str, written: Iterable[int] = ()) -> list[Found]:
         """Our own notes of this key, on all pages; whose token it is GitLab says."""
-        notes = f"{self._path}/{pr}/notes"
+        notes, where = f"{self._path}/{pr}/notes", f"notes of merge request {pr} of {self.name}"
 
-        def listed() -> list[Found]:
+        def found() -> list[Found]:
             if self._mine is None:
                 self._mine = int(self._get("/user")["id"])
-            every: dict[int, dict[str, Any]] = {}
-            page = 1
-            while True:
-                some = self._get(notes, per_page=_PAGE, page=page, sort="asc")
-                every |= {one["id"]: one for one in some}
-                if len(some) < _PAGE:
-                    break
-                page += 1
+            every: dict[int, dict[str, Any]] = {one["id"]: one for one in listed(self._pages(notes), where)}
             more = {id: self._there(f"{notes}/{id}") for id in written if id not in every}
             every |= {id: one for id, one in more.items() if one}
             ours = [one for one in every.values() if one["author"]["id"] == self._mine and not one.get("system")]
-            return [found for one in ours if (found := self._found(pr, one, key))]
+            return [known for one in ours if (known := self._found(pr, one, key))]
 
-        return self._asked(listed, f"notes of merge request {pr} of {self.name}")
+        return self._asked(found, where)
 
     def post(self, pr: int, body: str) -> tuple[int, str]:
         """Make a note: its id and address."""
         path = f"{self._path}/{pr}/notes"
-        made = self._asked(
-            lambda: self._gate.http_post(path, post_data={"body": body}, obey_rate_limit=False), f"merge request {pr}"
-        )
-        return self._written(pr, made)
+
+        def made() -> tuple[int, str]:
+            return self._written(pr, self._gate.http_post(path, post_data={"body": body}, obey_rate_limit=False))
+
+        return self._asked(made, f"merge request {pr} of {self.name}")
 
     def state(self, pr: int, id: int, key: str) -> Found | None:
         """A note as it is now; None where it is gone."""
@@ -99,21 +94,32 @@ class Hub:
     def edit(self, pr: int, id: int, body: str) -> tuple[int, str]:
         """Replace a note's text. Raises Gone."""
         path = f"{self._path}/{pr}/notes/{id}"
-        made = self._asked(
-            lambda: self._gate.http_put(path, post_data={"body": body}, obey_rate_limit=False),
-            f"note {id} of {self.name}",
-        )
-        return self._written(pr, made)
+
+        def made() -> tuple[int, str]:
+            return self._written(pr, self._gate.http_put(path, post_data={"body": body}, obey_rate_limit=False))
+
+        return self._asked(made, f"note {id} of {self.name}")
 
     def minimise(self, node: str) -> None:
         """Fold a note away as outdated: its text without the hidden line, behind a summary."""
         pr, _, id = node.partition("/")
-        note = self._asked(lambda: self._there(f"{self._path}/{pr}/notes/{id}"), f"note {id}")
-        if note is None:
+
+        def text() -> str | None:
+            note = self._there(f"{self._path}/{pr}/notes/{id}")
+            return str(note["body"]) if note else None
+
+        before = self._asked(text, f"note {id}")
+        if before is None:
             return
-        before = str(note["body"])
         kept = before.rstrip().rpartition("\n<!-- abprof:v1 ")[0] or before
         self.edit(int(pr), int(id), f"<details><summary>abprof: outdated</summary>\n\n{kept.rstrip()}\n\n</details>\n")
+
+    def _pages(self, path: str) -> Iterator[Any]:
+        for page in itertools.count(1):
+            some = self._get(path, per_page=_PAGE, page=page, sort="asc")
+            yield from some
+            if len(some) < _PAGE:
+                return
 
     def _get(self, path: str, **query: Any) -> Any:
         return self._gate.http_get(path, query_data=query, obey_rate_limit=False)
@@ -126,14 +132,17 @@ class Hub:
             if error.response_code == 404:
                 return None
             raise
+        if not isinstance(found, dict):
+            raise TypeError("no note")
         return found
 
     def _found(self, pr: int, note: dict[str, Any], key: str) -> Found | None:
         state = parse(note["body"], key)
-        return Found(note["id"], f"{pr}/{note['id']}", state, self._written(pr, note)[1]) if state else None
+        return Found(int(note["id"]), f"{pr}/{note['id']}", state, self._written(pr, note)[1]) if state else None
 
     def _written(self, pr: int, note: Any) -> tuple[int, str]:
-        return note["id"], f"{self._gate.url}/{self.name}/-/merge_requests/{pr}#note_{note['id']}"
+        id = int(note["id"])
+        return id, f"{self._gate.url}/{self.name}/-/merge_requests/{pr}#note_{id}"
 
     def _heard(self, response: requests.Response, *_: Any, **__: Any) -> None:
         self._headers = {name.lower(): value for name, value in response.headers.items()}
@@ -150,7 +159,9 @@ class Hub:
             raise Passing("GitLab did not answer in time") from None
         except requests.exceptions.RequestException as error:
             raise Passing(f"the connection failed ({type(error).__name__})") from None
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except AbprofError:
+            raise
+        except UNREADABLE:
             raise AbprofError("the answer is not GitLab's", where=where, advice="check CI_SERVER_URL") from None
 
     def _refused(self, error: gitlab.GitlabError, where: str) -> Exception:
@@ -161,7 +172,7 @@ class Hub:
         if status == 429 or status >= 500:
             after = self._headers.get("retry-after", "")
             what = "GitLab limits the rate" if status == 429 else f"GitLab answers {status}"
-            return Passing(what, float(after) if after.isdigit() else None)
+            return Passing(what, seconds(after))
         what, advice = _ADVICE.get(status, (f"GitLab answers {status}", ""))
         kind = Gone if status == 404 else AbprofError
         return kind(f"{what}: {said}" if said else what, where=where, advice=advice)

@@ -1,8 +1,9 @@
-"""What may pass when it is tried again, and how long that is waited for."""
+"""What may pass when it is tried again, and how long that is waited for; and what of an answer is believed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from time import sleep
 from typing import TypeVar
 
@@ -10,6 +11,11 @@ from abprof.errors import AbprofError
 
 TRIES = 4
 LONGEST_WAIT = 60.0  # seconds; a server may ask for an hour, and a job that waits costs a runner
+MOST_LISTED = (
+    20_000  # comments, issues or others of one list; a server that names a next page for ever is no server of these
+)
+# What reading an answer raises that is another than the server's documents say.
+UNREADABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 T = TypeVar("T")
 
 
@@ -27,6 +33,19 @@ class TooLong(Exception):
 
 class Gone(AbprofError):
     """It was deleted, or the token may not see it: who saw it a moment ago looks again."""
+
+
+def listed(items: Iterable[T], where: str) -> Iterator[T]:
+    """The items of all pages. Raises AbprofError where there is no end to them."""
+    for number, item in enumerate(items):
+        if number == MOST_LISTED:
+            raise AbprofError(f"more than {MOST_LISTED} of them, which is no list", where=where)
+        yield item
+
+
+def seconds(text: object) -> float | None:
+    """What a header says to wait, or until when; None for what is no plain number."""
+    return float(str(text)) if re.fullmatch("[0-9]{1,12}", str(text), re.ASCII) else None
 
 
 def patiently(do: Callable[[], T], say: Callable[[str], None]) -> T:

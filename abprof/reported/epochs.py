@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from abprof import turns
-from abprof.model import REPORTED, Arm, Block, Cell, MachineState, Outcome, Turn
+from abprof.model import LONGEST_CALL, REPORTED, Arm, Block, Cell, MachineState, Outcome, Turn
 from abprof.protocols import Device
 from abprof.reported import process
 from abprof.reported.bench import AXIS, CONTROL, Bench, log
@@ -115,7 +114,7 @@ def _outcome(bench: Bench, arm: Arm, ended: Ended, name: str) -> Outcome:
         return Outcome(status=ended.status, reason=ended.reason, log=where)
     if name not in ended.readings.times:
         return Outcome(status="missing", reason="the command printed no such name", log=where)
-    bad = next((ns for ns in ended.readings.times[name] if not (math.isfinite(ns) and ns > 0)), None)
+    bad = next((ns for ns in ended.readings.times[name] if not 0 < ns <= LONGEST_CALL), None)
     if bad is not None:
         return Outcome(status="crash", reason=f"the command printed {bad / 1e6:g} ms, which is no time", log=where)
     return Outcome(status="ok")

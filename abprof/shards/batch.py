@@ -21,9 +21,8 @@ import msgspec
 
 from abprof import sealed
 from abprof.shards.mailbox import ALIVE, Mailbox
-from abprof.shards.messages import read_shard
+from abprof.shards.messages import DEVICE, read_shard
 
-DEVICE = "ABPROF_SHARD_DEVICE"  # of a machine without GPUs: what a shard measures on there
 _ALONE_AFTER = 600.0  # seconds without a sign of life
 _LOOKS_EVERY = 10.0
 AGAIN = "started a second time by the queue: what is left of this shard travels anew"

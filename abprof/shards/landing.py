@@ -18,9 +18,8 @@ from abprof.errors import AbprofError
 from abprof.proc import ALIVE_EVERY, Program, WorkerDied
 from abprof.repo import leases
 from abprof.shards.bundle import Cargo, edition, here, unload
-from abprof.shards.messages import Shard
+from abprof.shards.messages import DEVICE, Shard
 
-DEVICE = "ABPROF_SHARD_DEVICE"  # of a machine without GPUs: what a shard measures on there
 _LOG_LIMIT = 1 << 20  # bytes of a log that come back, its last
 
 

@@ -28,6 +28,7 @@ from abprof.model import (
     Touched,
 )
 
+DEVICE = "ABPROF_SHARD_DEVICE"  # of a machine without GPUs: what a shard measures on there
 SHARD_SCHEMA = 1
 
 

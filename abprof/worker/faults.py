@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import types
+from pathlib import Path
 
 from abprof import wire
 from abprof.kit import Unsupported
 
 _LONGEST = 400  # characters of a reason
+_OURS = f"{Path(__file__).parents[1]}/"
+_BUNDLED = f"{_OURS}_bundled/"  # kernels and workloads that are measured like anybody's
 
 
 def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fault:
@@ -48,6 +51,25 @@ def _is_missing(error: BaseException, package: types.ModuleType | None) -> bool:
 
 def _belongs(name: str, package: types.ModuleType) -> bool:
     return name == package.__name__ or name.startswith(package.__name__ + ".")
+
+
+def begun_outside(error: BaseException) -> BaseException:
+    """The error, its traceback and those of its causes without the frames of ours that lead up to the code under test. One
+    that never left our own is as it was."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        place = cause.__traceback__
+        while place is not None and _ours(place.tb_frame.f_code.co_filename):
+            place = place.tb_next
+        cause.__traceback__ = place or cause.__traceback__
+        cause = cause.__cause__ or cause.__context__
+    return error
+
+
+def _ours(file: str) -> bool:
+    return file.startswith("<frozen importlib") or (file.startswith(_OURS) and not file.startswith(_BUNDLED))
 
 
 class MissingPackage(ImportError):

@@ -13,7 +13,7 @@ from abprof.worker import declared, mount
 from abprof.worker.arms import OpenArm
 from abprof.worker.bench import Bench
 from abprof.worker.clocks import Clock
-from abprof.worker.faults import classify
+from abprof.worker.faults import begun_outside, classify
 
 
 def run(file: Path) -> int:
@@ -27,7 +27,7 @@ def run(file: Path) -> int:
     except BaseException as error:  # noqa: BLE001 - whatever a workload raises is an outcome, exit() included
         fault = classify(error, bench.mounted)
         if fault.status != "unsupported":
-            traceback.print_exception(error)
+            traceback.print_exception(begun_outside(error))
         told = wire.Told(fault.status, fault.reason)
     Path(job.told).write_bytes(wire.dump(wire.pack(told)))
     return 0 if told.status == "ok" else 1

@@ -46,6 +46,39 @@ def test_the_next_command_runs(tmp_path: Path) -> None:
     assert planned.code == 0, planned
     again = init(repo, "--yes", home=tmp_path)
     assert again.code == 0, "the same once more is no conflict"
+    assert done.out.count("wrote ") == 2
+    assert again.out.count("wrote ") == 0
+    assert again.out.count("unchanged ") == 1, "the workload; abprof.toml has the table and is left alone"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("pyproject.toml", "[project\nname = 3", "pyproject.toml:1: Expected ']'"),
+        ("setup.cfg", "name = 3\n", "setup.cfg: File contains no section headers."),
+        ("setup.py", "setup(\n", "setup.py:1: '(' was never closed"),
+    ],
+)
+def test_a_broken_project_file_is_told_in_a_line(tmp_path: Path, name: str, text: str, said: str) -> None:
+    repo = repository(tmp_path / "repo", SINGLE)
+    (repo.path / name).write_text(text)
+    done = init(repo, "--yes", home=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    (line,) = [line for line in done.out.splitlines() if line.startswith(said)]
+    assert line.endswith(": nothing was taken from it")
+
+
+@pytest.mark.parametrize("asked", [[], ["--github"], ["--nightly"], ["--kernel", "one"]])
+@pytest.mark.parametrize(("name", "text"), [("abprof.toml", "schema = \n"), ("pyproject.toml", "[tool.abprof\n")])
+def test_a_broken_configuration_is_refused_in_a_line(tmp_path: Path, asked: list[str], name: str, text: str) -> None:
+    repo = repository(tmp_path / "repo", SINGLE)
+    (repo.path / name).write_text(text)
+    before = repo.git("status", "--porcelain", "--untracked-files=all")
+    done = init(repo, "--yes" if asked == [] else asked[0], *asked[1:], home=tmp_path)
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert f"{name}:1: " in done.err
+    assert repo.git("status", "--porcelain", "--untracked-files=all") == before
 
 
 def test_without_a_terminal_a_choice_is_refused_in_one_line(tmp_path: Path) -> None:

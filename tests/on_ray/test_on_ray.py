@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from abprof import runfolder
-from abprof.shards.landing import DEVICE
+from abprof.shards.messages import DEVICE
 from tests.on_ray.cluster import Cluster
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Fault, Scenario, Time, Workload

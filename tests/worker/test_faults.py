@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
 from types import ModuleType
 
 import pytest
 import torch
 
 from abprof.kit import Unsupported
-from abprof.worker.faults import MissingPackage, classify
+from abprof.worker.faults import MissingPackage, begun_outside, classify
 
 PACKAGE = ModuleType("abprof_side.tiny")
 PART = ModuleType("abprof_side.tiny.part")
@@ -53,6 +54,30 @@ def test_every_kind(code: str, status: str, line: str) -> None:
     assert fault.status == status
     assert fault.reason.startswith(line)
     assert "\n" not in fault.reason
+
+
+def test_a_traceback_begins_in_the_code_under_test() -> None:
+    """What of it is our own leads nobody to the mistake; but where all of it is ours, all of it stands."""
+
+    def said(error: BaseException) -> str:
+        return "".join(traceback.format_exception(begun_outside(error)))
+
+    names: dict[str, object] = {}
+    exec(compile("def double(x):\n    try:\n        1 / 0\n    except ZeroDivisionError as e:\n"
+                 "        raise ValueError('not today') from e\n", "kernels/tiny/__init__.py", "exec"), names)  # fmt: skip
+    foreign = ModuleType("ours")
+    exec(compile("def call(op):\n    op(1)\n", classify.__code__.co_filename, "exec"), foreign.__dict__)
+    with pytest.raises(ValueError, match="not today") as caught:
+        foreign.call(names["double"])
+    caught.value.__traceback__ = caught.tb.tb_next  # without this test's own
+    text = said(caught.value)
+    assert text.count('File "kernels/tiny/__init__.py"') == 2
+    assert "ZeroDivisionError" in text
+    assert classify.__code__.co_filename not in text
+    with pytest.raises(TypeError) as caught:
+        foreign.call(3)
+    caught.value.__traceback__ = caught.tb.tb_next
+    assert classify.__code__.co_filename in said(caught.value)
 
 
 def test_before_a_package_is_named_only_its_absence_is_missing() -> None:
