@@ -26,7 +26,6 @@ from tests.test_comment_gitlab import NAME, GitLab
 from tests.test_comment_posting import HEAD, at, body
 
 Answer = tuple[int, dict[str, str], Any]
-Mutate = Callable[[Answer], Answer]
 PAGE = b"<!DOCTYPE html><html><body><h1>502 Bad Gateway</h1></body></html>"
 STATUS = (200, 200, 201, 204, 206, 304, 400, 401, 403, 404, 409, 410, 413, 418, 422, 429, 451, 500, 502, 503)
 COUNTS = ("", "0", "7", "-1", "1.5", "nan", "\xb2", "9" * 400, "Wed, 21 Oct 2026 07:28:00 GMT", "1e9")
@@ -41,14 +40,12 @@ class Odd:
 
     def __init__(self) -> None:
         super().__init__()
-        self.at: int | None = None  # which request of those that a question makes
-        self.mutate: Mutate = lambda answer: answer
-        self.asked = 0
+        self.right: list[Answer] = []  # what it should have answered to each request of a question
+        self.wrong: tuple[int, Answer] | None = None  # in the place of which of them, and what
 
     def answered(self, method: str, path: str, token: str, data: Any) -> Answer:
-        answer: Answer = super().answered(method, path, token, data)  # type: ignore[misc]
-        self.asked += 1
-        return self.mutate(answer) if self.asked - 1 == self.at else answer
+        self.right.append(super().answered(method, path, token, data))  # type: ignore[misc]
+        return self.wrong[1] if self.wrong and self.wrong[0] == len(self.right) - 1 else self.right[-1]
 
 
 class OddHub(Odd, GitHub):
@@ -80,27 +77,22 @@ def lab() -> Iterator[OddLab]:
 
 
 @st.composite
-def mutations(draw: st.DrawFn, url: str) -> Mutate:
-    """One answer: other values, other bytes, a page of HTML; another status; headers that no server sends."""
-    how = draw(st.sampled_from(("values", "values", "bytes", "page", "as it is")))
-    status = draw(st.sampled_from((0, 0, *STATUS)))
-    headers: dict[str, str] = {}
+def wrong(draw: st.DrawFn, right: list[Answer], url: str) -> tuple[int, Answer]:
+    """One of the answers: other values, other bytes, a page of HTML; another status; headers that no server sends."""
+    place = draw(st.integers(0, len(right) - 1))
+    was, headers, content = right[place]
+    how = draw(st.sampled_from(("values", "values", "values", "bytes", "page", "as it is")))
+    if how == "values" and content:
+        content = encoded(draw(values_of(content)))
+    elif how == "bytes":
+        content = draw(bytes_of(encoded(content)))
+    elif how == "page":
+        content = PAGE
+    headers = dict(headers)
     for name in draw(st.lists(st.sampled_from(NAMES), max_size=2)):
         kind = LINKS if name in ("Link", "Location") else TYPES if name == "Content-Type" else COUNTS
         headers[name] = draw(st.sampled_from(kind)).replace("{url}", url)
-    changed = draw(st.data())
-
-    def mutate(answer: Answer) -> Answer:
-        was, given, content = answer
-        if how == "values" and isinstance(content, dict | list) and content:
-            content = encoded(changed.draw(values_of(content)))
-        elif how == "bytes":
-            content = changed.draw(bytes_of(encoded(content)))
-        elif how == "page":
-            content = PAGE
-        return status or was, {**given, **headers}, content
-
-    return mutate
+    return place, (draw(st.sampled_from((was, was, *STATUS))), headers, content)
 
 
 def asked(question: Callable[[], object]) -> None:
@@ -135,8 +127,8 @@ def questions(hub: Hub) -> dict[str, Callable[[], object]]:
 QUESTIONS = tuple(questions(None))  # type: ignore[arg-type]
 
 
-def planted(hub: GitHub) -> None:
-    hub.comments.clear(), hub.checks.clear(), hub.issues.clear()
+def planted(hub: OddHub | OddLab) -> None:
+    hub.comments.clear(), hub.checks.clear(), hub.issues.clear(), hub.right.clear()
     hub.next_id = 1000
     hub.comment(body(at("faster", "2026-11-19T00:00:00Z")))
     hub.comment("somebody else's", "mallory")
@@ -147,12 +139,13 @@ def planted(hub: GitHub) -> None:
 @few
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_any_answer_of_github_is_read_or_refused(hub: OddHub, name: str, examples: int) -> None:
-    def ask(example: tuple[int, Mutate]) -> None:
+    def ask(example: tuple[int, Answer] | None) -> None:
         planted(hub)
-        hub.asked, (hub.at, hub.mutate) = 0, example
+        hub.wrong = example
         asked(questions(Hub(Api(hub.url, "bot-token", pause=0), REPO))[name])
 
-    hunt(st.tuples(st.integers(0, 2), mutations(hub.url)), ask, examples)
+    ask(None)
+    hunt(wrong(list(hub.right), hub.url), ask, examples)
 
 
 def on_gitlab(hub: gitlabs.Hub) -> dict[str, Callable[[], object]]:
@@ -170,16 +163,13 @@ def on_gitlab(hub: gitlabs.Hub) -> dict[str, Callable[[], object]]:
 @few
 @pytest.mark.parametrize("name", tuple(on_gitlab(None)))  # type: ignore[arg-type]
 def test_any_answer_of_gitlab_is_read_or_refused(lab: OddLab, name: str, examples: int) -> None:
-    def ask(example: tuple[int, Mutate]) -> None:
+    def ask(example: tuple[int, Answer] | None) -> None:
         planted(lab)
-        lab.asked, (lab.at, lab.mutate) = 0, example
+        lab.wrong = example
         asked(on_gitlab(gitlabs.Hub(lab.url, "bot-token", NAME))[name])
 
-    hunt(st.tuples(st.integers(0, 2), mutations(lab.url)), ask, examples)
-
-
-def every(answer: Answer) -> Mutate:
-    return lambda _: answer
+    ask(None)
+    hunt(wrong(list(lab.right), lab.url), ask, examples)
 
 
 ODD_ANSWERS: dict[str, Answer] = {
@@ -209,7 +199,7 @@ def test_an_odd_answer_of_github(hub: OddHub, name: str, question: str) -> None:
     planted(hub)
     status, headers, content = ODD_ANSWERS[name]
     place = f"{hub.url}/repos/{REPO}/pulls/7"
-    hub.at, hub.mutate = 0, every((status, {k: v.replace("{path}", place) for k, v in headers.items()}, content))
+    hub.wrong = 0, (status, {k: v.replace("{path}", place) for k, v in headers.items()}, content)
     asked(questions(Hub(Api(hub.url, "bot-token", pause=0), REPO))[question])
 
 
@@ -218,7 +208,7 @@ def test_an_odd_answer_of_github(hub: OddHub, name: str, question: str) -> None:
 def test_an_odd_answer_of_gitlab(lab: OddLab, name: str, question: str) -> None:
     planted(lab)
     status, headers, content = ODD_ANSWERS[name]
-    lab.at, lab.mutate = 0, every((status, {k: v.replace("{path}", lab.url) for k, v in headers.items()}, content))
+    lab.wrong = 0, (status, {k: v.replace("{path}", lab.url) for k, v in headers.items()}, content)
     asked(on_gitlab(gitlabs.Hub(lab.url, "bot-token", NAME))[question])
 
 
