@@ -1,5 +1,6 @@
-"""The campaign of random faults on simulated workers: `python -m tests.benchmarks.fault_campaign FIRST LAST [PROCESSES]`.
+"""The campaign of random faults: `python -m tests.benchmarks.fault_campaign FIRST LAST [--processes N] [--real]`.
 
+On simulated workers, of which rounds from 1000 on spread their run over two devices; `--real`: with torch's, on a CPU.
 Prints a line for each round as it ends, with each promise that it broke, and at the end the table of docs/RELIABILITY.md:
 what happened how often, and how many rounds of it broke a promise. A campaign that is cut short still counts:
 `python -m tests.benchmarks.fault_campaign --table LOG...` makes the table from what it printed, and from the numbers alone.
@@ -7,6 +8,7 @@ what happened how often, and how many rounds of it broke a promise. A campaign t
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 import tempfile
@@ -14,43 +16,50 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
-from tests.simulated.campaign import drawn, play
+from tests import real_faults
+from tests.simulated import campaign
 from tests.simulated.trouble import CannotPlay
 
 KEPT, BROKE, NOT_PLAYED = "kept", "broke", "not played"
-_LINE = re.compile(rf"^round (\d+) ({KEPT}|{BROKE}|{NOT_PLAYED})")
+_LINE = re.compile(rf"^(real )?round (\d+) ({KEPT}|{BROKE}|{NOT_PLAYED})")
 
 
-def one(number: int) -> tuple[int, str, list[str]]:
+def one(number: int, *, real: bool) -> tuple[int, str, list[str]]:
     """The number, how it ended, and the lines to print."""
     began = time.monotonic()
-    round_ = drawn(number)
+    name = f"real round {number}" if real else f"round {number}"
     try:
         with tempfile.TemporaryDirectory() as folder:
-            broken = play(round_, Path(folder))
+            place = Path(folder)
+            broken = (
+                real_faults.play(real_faults.drawn(number), place)
+                if real
+                else campaign.play(campaign.drawn(number), place)
+            )
     except CannotPlay as why:
-        return number, NOT_PLAYED, [f"round {number} {NOT_PLAYED}: {why}"]
+        return number, NOT_PLAYED, [f"{name} {NOT_PLAYED}: {why}"]
     end = BROKE if broken else KEPT
-    what = round_.told.removeprefix(f"round {number}: ")
-    return number, end, [f"round {number} {end}, {time.monotonic() - began:.0f} s: {what}", *broken]
+    told = (real_faults if real else campaign).drawn(number).told
+    return number, end, [f"{name} {end}, {time.monotonic() - began:.0f} s: {told}", *broken]
 
 
-def main(first: int, last: int, processes: int) -> int:
-    """Play rounds FIRST to LAST - 1. 1 when a promise was broken."""
+def main(numbers: range, processes: int, *, real: bool) -> int:
+    """Play these rounds. 1 when a promise was broken."""
     began = time.monotonic()
     ended = []
     with ProcessPoolExecutor(processes) as pool:
-        for number, end, lines in pool.map(one, range(first, last)):
+        for number, end, lines in pool.map(partial(one, real=real), numbers):
             ended.append((number, end))
             print(*lines, sep="\n", flush=True)
-    _table(ended)
+    _table(ended, real=real)
     print(f"{time.monotonic() - began:.0f} s, {processes} at a time")
     return 1 if any(end == BROKE for _, end in ended) else 0
 
 
-def _table(ended: Iterable[tuple[int, str]]) -> None:
+def _table(ended: Iterable[tuple[int, str]], *, real: bool) -> None:
     played: Counter[str] = Counter()
     failed: Counter[str] = Counter()
     count: Counter[str] = Counter()
@@ -58,25 +67,44 @@ def _table(ended: Iterable[tuple[int, str]]) -> None:
         count[end] += 1
         if end == NOT_PLAYED:
             continue
-        round_ = drawn(number)
-        words = {f"worker: {fault.word}" for fault in round_.faults} | {f"abprof: {round_.end}"}
+        words = _words(number, real=real)
         played.update(words)
         failed.update(words if end == BROKE else ())
-        played["with faults of workers"] += bool(round_.faults)
     for word, many in sorted(played.items()):
         print(f"| {word} | {many} | {failed[word]} |")
     print(f"{count[KEPT] + count[BROKE]} rounds, {count[BROKE]} broke a promise, {count[NOT_PLAYED]} not played")
 
 
-def _told(logs: Iterable[str]) -> Iterator[tuple[int, str]]:
+def _words(number: int, *, real: bool) -> set[str]:
+    """What happens in the round."""
+    if real:
+        planted = real_faults.drawn(number).planted
+        faults, end = {planted.deed} if planted else set(), real_faults.drawn(number).end
+    else:
+        faults, end = {fault.word for fault in campaign.drawn(number).faults}, campaign.drawn(number).end
+    return {f"worker: {word}" for word in faults} | {f"abprof: {end}"} | ({"any fault of workers"} if faults else set())
+
+
+def _told(logs: Iterable[str], *, real: bool) -> Iterator[tuple[int, str]]:
     """What campaigns printed of their rounds; of one that was played twice, the last."""
     lines = (line for log in logs for line in Path(log).read_text().splitlines())
-    found = (match for line in lines if (match := _LINE.match(line)))
-    yield from sorted({int(match[1]): match[2] for match in found}.items())
+    found = (match for line in lines if (match := _LINE.match(line)) and bool(match[1]) == real)
+    yield from sorted({int(match[2]): match[3] for match in found}.items())
+
+
+def _asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("first", type=int, nargs="?", default=0)
+    parser.add_argument("last", type=int, nargs="?", default=0)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--real", action="store_true")
+    parser.add_argument("--table", nargs="+", default=[], metavar="LOG")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--table":
-        _table(_told(sys.argv[2:]))
+    asked = _asked()
+    if asked.table:
+        _table(_told(asked.table, real=asked.real), real=asked.real)
     else:
-        sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), int((sys.argv[3:] or ["1"])[0])))
+        sys.exit(main(range(asked.first, asked.last), asked.processes, real=asked.real))

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.simulated import promises
+from tests.simulated.faults import gone
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import SPOIL, STATUS, Fault, Noise, Scenario, Time, Workload
+from tests.simulated.shard_trouble import SHARD_TROUBLES
 from tests.simulated.trouble import LONGEST, TROUBLES, Moment
 
 TRUTH = {"w/case=like": "same", "w/case=slow": "slower", "w/case=fast": "faster", "w/case=alike": "same"}
@@ -27,6 +29,13 @@ _ANSWERS_OF = {"turn": ("negative", "zero", "null", *_JUMPS), "check": ("wrong",
 TIMEOUT = "8s"
 COMMAND = ("main", "fast", "--timeout", TIMEOUT, "--build-timeout", TIMEOUT)
 _MOST_WORKERS = 36  # that an undisturbed round begins, about
+
+SPREAD = 1000  # from this number on a round's run is spread over two devices
+DEVICES = ("simulated:0", "simulated:1")
+_SPREAD_COMMAND = (*COMMAND, *(word for device in DEVICES for word in ("--device", device)))
+_SPREAD_ENDS = ("none", "SIGKILL", "SIGKILL", "SIGINT", "SIGTERM", "stopped", "memory", "disk filled", "child SIGKILL",
+                "child SIGSTOP", "child memory", *SHARD_TROUBLES, *SHARD_TROUBLES)  # fmt: skip
+_ALL = TROUBLES | SHARD_TROUBLES
 _PARTIAL = ("torn rounds", "torn run")  # what was measured is no longer all there: nothing is asked but that it is said
 
 
@@ -44,19 +53,42 @@ class Round:
     again: Moment | None = None  # when it is killed once more while it goes on
 
     @property
+    def command(self) -> tuple[str, ...]:
+        """What abprof is asked."""
+        return _SPREAD_COMMAND if self.number >= SPREAD else COMMAND
+
+    @property
     def told(self) -> str:
         """In a line, for a report."""
         what = [
-            f"{f.do} at {f.verb} of {f.side} {f.cell}" + (f" epoch {f.epoch}" if f.epoch else "") for f in self.faults
+            f"{f.do} at {f.verb} of {f.side} {f.cell}"
+            + (f" on {f.device}" if f.device != "*" else "")
+            + (f" epoch {f.epoch}" if f.epoch else "")
+            for f in self.faults
         ]
-        return f"round {self.number}: {'; '.join(what) or 'no fault'}; {self.end}"
+        return f"{'; '.join(what) or 'no fault'}; {self.end}"
 
 
 def drawn(number: int) -> Round:
     """The round of that number: always the same one."""
     rng = random.Random(number)
+    if number >= SPREAD:
+        return _spread(number, rng)
     faults = tuple(_fault(rng) for _ in range(rng.choice((0, 0, 1, 1, 2, 3))))
     end = rng.choice(("none", "SIGKILL", *TROUBLES))
+    again = _moment(rng) if end == "SIGKILL" and rng.random() < 0.3 else None
+    return Round(number, faults, end, _moment(rng), again)
+
+
+def _spread(number: int, rng: random.Random) -> Round:
+    faults = tuple(replace(_fault(rng), device=rng.choice(("*", *DEVICES))) for _ in range(rng.choice((0, 0, 1, 1, 2))))
+    if rng.random() < 0.3:
+        word = rng.choice(("gone", "kill_parent"))
+        cell = rng.choice(("*", *TRUTH))
+        where = rng.choice(DEVICES) if word == "gone" else rng.choice(("*", *DEVICES))
+        verb = rng.choice(_OF_A_CELL)
+        faults += (Fault(word, verb, cell=cell, device=where, after=rng.choice((1, 2, 5)), once=rng.random() < 0.7),)
+    end = rng.choice(_SPREAD_ENDS)
     again = _moment(rng) if end == "SIGKILL" and rng.random() < 0.3 else None
     return Round(number, faults, end, _moment(rng), again)
 
@@ -95,25 +127,31 @@ def play(round_: Round, folder: Path) -> list[str]:
     broken = [*_played(lab, round_)]
     broken += [f"clean: {line}" for line in promises.of_a_command(lab.command("clean"))]
     broken += promises.of_what_is_left(lab, before)
-    return [f"{line} ({round_.told})" for line in broken]
+    return [f"{line} (round {round_.number}: {round_.told})" for line in broken]
 
 
 def _played(lab: Lab, round_: Round) -> Iterator[str]:
     """The run, and when it did not come to its end how it goes on."""
     try:
-        result = TROUBLES[round_.end](lab, COMMAND, round_.moment, random.Random(round_.number))
+        result = _ALL[round_.end](lab, round_.command, round_.moment, random.Random(round_.number))
         if _died(round_, result):
             yield from _goes_on(lab, round_)
             return
         yield from promises.of_a_run(result, TRUTH, spared=not round_.faults and round_.end in _HARMLESS)
-        if result.code in (2, 130) and round_.end not in _PARTIAL:
+        if result.code in (2, 130) and round_.end not in _PARTIAL and not finished(result):
             yield from _goes_on(lab, round_)
     except AssertionError as endless:
         yield str(endless).splitlines()[0]
 
 
+def finished(result: Result) -> bool:
+    """Whether the run ended by itself, as one does of which a base cannot be built: it is left as it is."""
+    return bool(result.folder and (result.folder / "run.json").exists() and result.run.status == "complete")
+
+
 # Whatever of these happens, every cell has its verdict in the end.
-_HARMLESS = ("none", "stopped", "clock", "spoilt cache", "spoilt state", "stale locks")
+_HARMLESS = ("none", "stopped", "clock", "spoilt cache", "spoilt state", "stale locks",
+             "shard SIGKILL", "shard SIGSEGV", "shard SIGTERM", "shard SIGSTOP", "news cut")  # fmt: skip
 
 
 def _died(round_: Round, result: Result) -> bool:
@@ -135,34 +173,35 @@ def _goes_on(lab: Lab, round_: Round) -> Iterator[str]:
     """What was interrupted is continued, or begun again where nothing was there yet; now nothing more goes wrong, but
     that it may be killed once more."""
     lab.set(_scenario(Round(round_.number, (), "none")))
-    lab.scenario.with_name(f"{lab.scenario.name}.gone").unlink(missing_ok=True)
+    for mark in (gone(lab.scenario, device) for device in ("simulated", *DEVICES)):
+        mark.unlink(missing_ok=True)
     if round_.again:
-        kept = _rounds(lab)
-        result = _resumed(lab, round_.again)
-        yield from (f"killed again: {line}" for line in _grew(lab, kept))
+        kept = kept_rounds(lab)
+        result = _resumed(lab, round_, round_.again)
+        yield from (f"killed again: {line}" for line in grew(lab, kept))
         if result.code >= 0:
             yield from (f"killed again: {line}" for line in promises.of_a_run(result, TRUTH, spared=False))
-    kept = _rounds(lab)
-    result = _resumed(lab, None)
-    yield from (f"then: {line}" for line in _grew(lab, kept))
+    kept = kept_rounds(lab)
+    result = _resumed(lab, round_, None)
+    yield from (f"then: {line}" for line in grew(lab, kept))
     yield from (f"then: {line}" for line in promises.of_a_run(result, TRUTH, spared=not round_.faults))
     if result.code not in (0, 1, 4) and not round_.faults:
         yield f"then: exit code {result.code}: {result.err[-300:]}"
 
 
-def _resumed(lab: Lab, kill: Moment | None) -> Result:
+def _resumed(lab: Lab, round_: Round, kill: Moment | None) -> Result:
     folder = lab.newest()
     if folder and (folder / "run.json").exists():
-        command = ("run", "--resume", str(folder))
+        command: tuple[str, ...] = ("run", "--resume", str(folder))
     else:
-        command = COMMAND
+        command = round_.command
     if kill is None:
         return lab.abprof(*command, seconds=LONGEST)
     lab.scenario.with_name(f"{lab.scenario.name}.pids").unlink(missing_ok=True)  # the moment is counted anew
     return TROUBLES["SIGKILL"](lab, command, kill, random.Random(0))
 
 
-def _rounds(lab: Lab) -> tuple[Path, bytes] | None:
+def kept_rounds(lab: Lab) -> tuple[Path, bytes] | None:
     """The whole lines of the newest run's rounds.jsonl."""
     folder = lab.newest()
     path = folder / "rounds.jsonl" if folder else None
@@ -172,7 +211,7 @@ def _rounds(lab: Lab) -> tuple[Path, bytes] | None:
     return path, data[: data.rfind(b"\n") + 1]
 
 
-def _grew(lab: Lab, kept: tuple[Path, bytes] | None) -> Iterator[str]:
+def grew(lab: Lab, kept: tuple[Path, bytes] | None) -> Iterator[str]:
     """Whether what was measured before stands there byte for byte."""
     if kept is not None and kept[0].exists() and not kept[0].read_bytes().startswith(kept[1]):
         yield f"{kept[0].name} lost what it held"

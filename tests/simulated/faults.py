@@ -15,6 +15,11 @@ from abprof import wire
 from tests.simulated.scenario import SPOIL, STATUS, Fault
 
 
+def gone(scenario: Path, device: str) -> Path:
+    """The mark that says that this device has disappeared."""
+    return scenario.with_name(f"{scenario.name}.gone.{device}")
+
+
 class Faults:
     """The scenario's faults as one worker process meets them."""
 
@@ -22,15 +27,16 @@ class Faults:
         self._faults = faults
         self._seen = [0] * len(faults)
         self._scenario = scenario
-        self._gone = scenario.with_name(f"{scenario.name}.gone")
+        self._device = ""
 
     @property
     def gone(self) -> bool:
         """Whether the device has disappeared: no process of this run will see it again."""
-        return self._gone.exists()
+        return gone(self._scenario, self._device).exists()
 
     def strike(self, verb: str, side: str, epoch: int, place: str, arm: str, device: str = "") -> list[Fault]:
         """Count this request and return the faults that are due."""
+        self._device = device
         due = []
         for index, fault in enumerate(self._faults):
             if fault.verb != verb or fault.epoch not in (None, epoch) or not fnmatchcase(side, fault.side):
@@ -81,7 +87,7 @@ class Faults:
         elif word == "eat":
             _eat()
         elif word == "gone":
-            self._gone.touch()
+            gone(self._scenario, self._device).touch()
         elif word in ("fork", "daemon"):
             self.note(_child(word == "daemon"), word)
 

@@ -68,6 +68,8 @@ class Result:
 class Lab:
     """One repository with branches main and fast, abprof's folders, and the scenario of the next run."""
 
+    worker = str(WORKER)  # what stands in the command line of every worker and builder
+
     def __init__(self, folder: Path, scenario: Scenario) -> None:
         self.folder = folder
         self.repo = make_repo(folder / "repo")
@@ -151,6 +153,11 @@ class Lab:
         return folders[-1] if folders else None
 
     # ------------------------------------------------------------ nothing left behind
+
+    def begun(self, process: subprocess.Popen[str]) -> int:
+        """How many workers and builders have begun in this run, or in the one that it goes on with."""
+        del process
+        return len(noted(self.scenario, "worker"))
 
     def left_behind(self) -> list[str]:
         """What should be gone after a run: living processes, worktrees, and entries in the user's .git."""

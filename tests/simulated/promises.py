@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from abprof import runfolder, verdict
@@ -23,13 +23,27 @@ def of_a_command(result: Result) -> Iterator[str]:
     own = [line for line in result.err.splitlines() if not line.startswith("[")]  # what a builder prints is its own
     if result.code not in CODES or any(line.startswith("Traceback") for line in own):
         yield f"exit code {result.code}: {result.err[:300]} ... {result.err[-300:]}"
-    elif result.code == 2 and not result.err.strip():
+    elif result.code == 2 and not (result.err + result.out).strip():
         yield "exit code 2, and not a word"
 
 
 def of_a_run(result: Result, truth: Mapping[str, str], spared: bool) -> Iterator[str]:
-    """No cell is lost or twice there, a verdict is the programmed one or says why there is none. `spared`: nothing stood in
-    the way of any cell's verdict."""
+    """`of_a_record`, and a verdict is the programmed one or says why there is none. `spared`: nothing stood in the way of any
+    cell's verdict."""
+    yield from of_a_record(result, truth)
+    if result.folder is None or not (result.folder / "run.json").exists():
+        return
+    with contextlib.suppress(AbprofError):
+        run = runfolder.read(result.folder)[0]
+        uncertain = set() if spared and run.status == "complete" else {"unclear", "broken"}
+        for row in run.comparisons:
+            allowed = {truth.get(row.cell, "broken")} | uncertain
+            if row.verdict not in allowed:
+                yield f"{row.cell} is {row.verdict} {row.reasons}, not {' or '.join(sorted(allowed))}"
+
+
+def of_a_record(result: Result, cells: Collection[str]) -> Iterator[str]:
+    """No cell is lost or twice there, and verdicts rest on complete evidence."""
     yield from of_a_command(result)
     if result.folder is None or not (result.folder / "run.json").exists():
         if result.code not in (2, 130):
@@ -41,14 +55,9 @@ def of_a_run(result: Result, truth: Mapping[str, str], spared: bool) -> Iterator
         if result.code != 2:  # a torn one is refused
             yield f"its run.json cannot be read: {error.line}"
         return
-    yield from _whole(result, run, truth)
+    yield from _whole(result, run, cells)
+    yield from _on_one_device(blocks)
     yield from _once(run, blocks)
-    for row in run.comparisons:
-        allowed = {truth.get(row.cell, "broken")} | (
-            set() if spared and run.status == "complete" else {"unclear", "broken"}
-        )
-        if row.verdict not in allowed:
-            yield f"{row.cell} is {row.verdict} {row.reasons}, not {' or '.join(sorted(allowed))}"
     if result.code in (0, 1, 4, 130):
         yield from _evident(run, blocks)
     wrong: list[str] = []
@@ -56,7 +65,7 @@ def of_a_run(result: Result, truth: Mapping[str, str], spared: bool) -> Iterator
     yield from (f"{word} in run.json" for word in wrong)
 
 
-def _whole(result: Result, run: Run, truth: Mapping[str, str]) -> Iterator[str]:
+def _whole(result: Result, run: Run, truth: Collection[str]) -> Iterator[str]:
     cells = [cell.id for cell in run.cells]
     rows = [row.cell for row in run.comparisons if row.to == "target"]
     if run.status == "running" and result.code in (0, 1, 4):
@@ -73,26 +82,46 @@ def _once(run: Run, blocks: list[Block]) -> Iterator[str]:
     kept = [block for block in blocks if block.judged and block.metric]
     count = Counter((block.epoch, block.cell) for block in kept)
     yield from (f"{cell} stands {many} times in epoch {epoch}" for (epoch, cell), many in count.items() if many > 1)
-    head = run
-    for epoch in sorted({block.epoch for block in kept}):
-        before = [block for block in kept if block.epoch < epoch]
-        proofs = [proof for proof in run.proofs if proof.epoch < epoch]
-        wanted = verdict.undecided(head, before, proofs)
-        extra = {block.cell for block in kept if block.epoch == epoch} - wanted
-        if extra:
-            yield f"measured in epoch {epoch} though they were decided: {sorted(extra)}"
+    for part in _planned(run, kept):
+        for epoch in sorted({block.epoch for block in part}):
+            before = [block for block in part if block.epoch < epoch]
+            proofs = [proof for proof in run.proofs if proof.epoch < epoch and proof.device == part[0].device]
+            extra = {block.cell for block in part if block.epoch == epoch} - verdict.undecided(run, before, proofs)
+            if extra:
+                yield f"measured in epoch {epoch} though they were decided: {sorted(extra)}"
+
+
+def _planned(run: Run, kept: list[Block]) -> list[list[Block]]:
+    """The blocks of one plan each: a run's on one device, or a shard's of cells that no earlier one had measured. What a later
+    one adds the verdicts of all devices asked for, and when they were asked is not told."""
+    if not run.machines:
+        return [kept] if kept else []
+    first: dict[str, int] = {}
+    for block in kept:
+        first[block.cell] = min(block.shard, first.get(block.cell, block.shard))
+    own = [block for block in kept if first[block.cell] == block.shard]
+    return [[block for block in own if block.shard == shard] for shard in sorted({block.shard for block in own})]
+
+
+def _on_one_device(blocks: list[Block]) -> Iterator[str]:
+    """What stands of a cell is of one device."""
+    homes: dict[str, set[str]] = {}
+    for block in blocks:
+        if block.metric:
+            homes.setdefault(block.cell, set()).add(block.device)
+    yield from (f"{cell} stands on {' and '.join(sorted(many))}" for cell, many in homes.items() if len(many) > 1)
 
 
 def _evident(run: Run, blocks: list[Block]) -> Iterator[str]:
     """A verdict rests on epochs in which both sides' workers said what they had loaded."""
-    proved = {(proof.epoch, proof.side) for proof in run.proofs if proof.ok}
+    proved = {(proof.epoch, proof.shard, proof.side) for proof in run.proofs if proof.ok}
     for row in run.comparisons:
         if row.verdict in ("unclear", "broken"):
             continue
         if row.epochs < LOOKS[0]:
             yield f"{row.cell} is {row.verdict} on {row.epochs} epochs"
-        epochs = {b.epoch for b in blocks if b.cell == row.cell and b.judged and b.rounds and _both_ran(b)}
-        bare = sorted((e, side) for e in epochs for side in ("base", "target") if (e, side) not in proved)
+        rests = {(b.epoch, b.shard) for b in blocks if b.cell == row.cell and b.judged and b.rounds and _both_ran(b)}
+        bare = sorted((*at, side) for at in rests for side in ("base", "target") if (*at, side) not in proved)
         if bare:
             yield f"{row.cell} is {row.verdict}, and nothing says what was loaded in {bare}"
 

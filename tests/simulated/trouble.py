@@ -17,9 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.simulated.client import WORKER
 from tests.simulated.lab import Lab, Result
-from tests.simulated.processes import noted
 
 JUMPING = Path(__file__).with_name("jumping.py")
 LONGEST = (
@@ -41,7 +39,7 @@ class Moment:
     def wait(self, lab: Lab, process: subprocess.Popen[str]) -> bool:
         """Until then. False: abprof ended before."""
         while process.poll() is None:
-            if len(noted(lab.scenario, "worker")) >= self.workers:
+            if lab.begun(process) >= self.workers:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=self.after)
                 return process.poll() is None
@@ -86,9 +84,9 @@ def child(how: str) -> Trouble:
     def strike(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> Result:
         process = lab.start(*command)
         while moment.wait(lab, process):
-            found = sorted(_workers(process.pid), key=lambda one: one.pid)
+            found = sorted(_workers(lab, process.pid), key=lambda one: one.pid)
             if found:
-                _strike(rng.choice(found), how)
+                hit(rng.choice(found), how)
                 break
             time.sleep(0.005)
         return lab.finish(process, LONGEST)
@@ -96,15 +94,16 @@ def child(how: str) -> Trouble:
     return strike
 
 
-def _workers(parent: int) -> Iterator[psutil.Process]:
+def _workers(lab: Lab, parent: int) -> Iterator[psutil.Process]:
     with contextlib.suppress(psutil.Error):
         for one in psutil.Process(parent).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if str(WORKER) in one.cmdline():
+                if any(word.startswith(lab.worker) for word in one.cmdline()):
                     yield one
 
 
-def _strike(process: psutil.Process, how: str) -> None:
+def hit(process: psutil.Process, how: str) -> None:
+    """Send it the signal of that name; `memory`: it gets no more."""
     with contextlib.suppress(psutil.Error, OSError):
         if how == "memory":
             _no_more_memory(process, 0)
