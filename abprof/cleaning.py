@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from abprof import dists, paths, record, repo
+from abprof import dists, lease, paths, record, repo
 from abprof.build import published
 from abprof.errors import AbprofError
 from abprof.repo import leases
@@ -25,7 +25,8 @@ def clean(*, builds: bool, everything: bool) -> list[str]:
 
     Raises AbprofError when builds are to be removed while a run may be using them: a worker loads them as it goes.
     """
-    return [*record.sweep(paths.state_dir()), *_cache(builds=builds, everything=everything)]
+    state = paths.state_dir()
+    return [*record.sweep(state), *lease.sweep(state), *_cache(builds=builds, everything=everything)]
 
 
 def _cache(*, builds: bool, everything: bool) -> list[str]:

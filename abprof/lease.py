@@ -44,6 +44,14 @@ def lease(state: Path, device: str, *, wait: bool, label: str, say: Callable[[st
         lock.release()
 
 
+def sweep(state: Path) -> Iterator[str]:
+    """Remove what killed processes wrote of the devices that they held; a line for each."""
+    for owner in sorted((state / "locks").glob("*.owner")):
+        with contextlib.suppress(Timeout, OSError), FileLock(owner.with_suffix(".lock"), timeout=0):
+            owner.unlink()
+            yield f"removed the lease of {owner.stem}, whose holder is gone"
+
+
 def _owner(path: Path) -> str:
     try:
         facts = json.loads(path.read_text())

@@ -38,6 +38,9 @@ class Device(Protocol):
     def busy(self) -> tuple[str, str] | None:
         """(what, advice) when somebody is using it now, or None. Asked once the lease is held: another abprof is not meant."""
 
+    def gone(self) -> str | None:
+        """Why nothing can be measured on it any more, or None while it answers. Asked where a worker failed."""
+
     def watch(self, own: Iterable[int]) -> None:
         """Begin to sample. `own` are process ids that are not foreign."""
 

@@ -39,6 +39,10 @@ class CpuDevice:
         """The same."""
         return None
 
+    def gone(self) -> str | None:
+        """It is what this is said on."""
+        return None
+
     def watch(self, own: Iterable[int]) -> None:
         """Nothing is sampled between blocks."""
         del own

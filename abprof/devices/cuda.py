@@ -25,6 +25,11 @@ _REASONS = {
     0x80: "hardware power brake",
 }
 _VOID = 0x8 | 0x40 | 0x80
+# nvml.h, nvmlReturn_t
+_GONE: dict[int | None, str] = {
+    15: "the GPU is lost, says NVML",
+    16: "the GPU must be reset before it is used, says NVML",
+}
 
 
 @dataclass
@@ -178,6 +183,14 @@ class CudaDevice:
                 f"somebody else is using the GPU ({who}; {use.gpu} % busy)",
                 "wait for it, or choose another with --device",
             )
+        return None
+
+    def gone(self) -> str | None:
+        """NVML says that the GPU is lost (it fell off the bus), or that it does nothing before it is reset."""
+        try:
+            self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
+        except Exception as error:  # noqa: BLE001 - "not supported" has many classes
+            return _GONE.get(getattr(error, "value", None))
         return None
 
     def _processes(self) -> list[Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal
 
 from abprof.model import Machine, MachineState
@@ -27,6 +29,11 @@ class SimulatedDevice:
 
     def busy(self) -> tuple[str, str] | None:
         return None
+
+    def gone(self) -> str | None:
+        """A simulated worker leaves a mark beside its scenario when its device disappears."""
+        mark = Path(f"{os.environ.get('ABPROF_SIMULATED', '')}.gone.{self.lease}")
+        return "the simulated device has disappeared" if mark.exists() else None
 
     def watch(self, own: Iterable[int]) -> None:
         del own

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from abprof.proc.faults import WorkerDied
 from abprof.proc.strays import MARK, end_tree, new_mark
 
 _CHUNK = 1 << 20
+_STOPPED = 30.0  # seconds that a program may be stopped (SIGSTOP): nobody says whether it will ever go on
+_LOOK = 1.0  # seconds between two looks, at most: what is more is time in which this process was stopped as well
 
 
 class Program:
@@ -23,6 +26,7 @@ class Program:
         self._mark = new_mark()
         self._buffer = b""
         self._open = True
+        self._stopped, self._looked = 0.0, time.monotonic()
         try:
             with log.open("ab") as errors:
                 self._child = subprocess.Popen(
@@ -62,13 +66,25 @@ class Program:
 
     @property
     def gone(self) -> str | None:
-        """How it ended, once it did; None while it lives. A process that it left holds its output open, so that says nothing."""
+        """How it ended, once it did; None while it lives. A process that it left holds its output open, so that says nothing.
+        One that was stopped for long is given up: `end` ends it."""
         code = self._child.poll()
         if code is None:
-            return None
+            return f"stopped for {_STOPPED:.0f} s" if self._stopped_for() > _STOPPED else None
         if code < 0:
             return f"killed by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"signal {-code}"
         return f"ended with exit code {code}"
+
+    def _stopped_for(self) -> float:
+        """Seconds of looking at a stopped process in a row."""
+        passed, self._looked = min(time.monotonic() - self._looked, _LOOK), time.monotonic()
+        try:
+            stat = Path(f"/proc/{self._child.pid}/stat").read_text()
+        except OSError:
+            return 0.0
+        stopped = stat.rpartition(")")[2].split()[0] == "T"
+        self._stopped = self._stopped + passed if stopped else 0.0
+        return self._stopped
 
     @property
     def killed(self) -> bool:

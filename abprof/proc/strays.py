@@ -17,6 +17,7 @@ import psutil
 
 MARK = "ABPROF_CHILD"  # environment variable: whose descendant a process is
 _PARENT_EVERY = 0.2  # seconds between looks whether the parent lives
+_PR_SET_PDEATHSIG = 1
 _ORDERLY = 20.0  # seconds for an orderly end
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -79,7 +80,9 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
 
 def dies_with(parent: int) -> None:
     """This process ends in an orderly way (SIGTERM) once process `parent`, which started it, is gone, however that ended; and
-    is killed if it does not within some seconds."""
+    is killed if it does not within some seconds. One that was stopped goes on for that."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -14,6 +14,7 @@ from abprof import noise, proc, rerun, verdict
 from abprof.abprof_toml import File
 from abprof.afterwards import afterwards
 from abprof.cleaning import BUILDS_IN_USE
+from abprof.errors import AbprofError
 from abprof.holding import alone, not_busy, worktrees
 from abprof.measure import Ground, Item, epochs
 from abprof.model import Block, Build, Kernel, Proof, Run
@@ -114,6 +115,13 @@ def _device(place: Place, shard: Shard, view: View) -> Iterator[None]:
         yield
 
 
+def _failed(item: Item) -> bool:
+    """Whether a worker could not do what it should, which may be the device's doing."""
+    if isinstance(item, Block):
+        return not {"crash", "timeout", "oom"}.isdisjoint(outcome.status for outcome in item.outcomes.values())
+    return isinstance(item, Proof) and not item.ok
+
+
 def _measured(place: Place, plan: Plan, shard: Shard, tell: Tell, view: View) -> Ended:
     watch = watched(place, plan)
     builds = _builds(place, plan, shard, view)
@@ -147,6 +155,8 @@ def _measured(place: Place, plan: Plan, shard: Shard, tell: Tell, view: View) ->
                 item = (
                     one if isinstance(one, Kernel) else msgspec.structs.replace(one, device=device, shard=shard.number)
                 )
+                if _failed(item) and (why := place.device.gone()):  # all would fail here at once, and none is to blame
+                    raise AbprofError(why, where=place.device.lease)
                 part.add(item)
                 tell(_news(item))
                 if isinstance(item, Block):

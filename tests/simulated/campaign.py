@@ -137,11 +137,19 @@ def _played(lab: Lab, round_: Round) -> Iterator[str]:
         if _died(round_, result):
             yield from _goes_on(lab, round_)
             return
-        yield from promises.of_a_run(result, TRUTH, spared=not round_.faults and round_.end in _HARMLESS)
+        yield from promises.of_a_run(result, TRUTH, spared=_spared(round_))
         if result.code in (2, 130) and round_.end not in _PARTIAL and not finished(result):
             yield from _goes_on(lab, round_)
     except AssertionError as endless:
         yield str(endless).splitlines()[0]
+
+
+def _spared(round_: Round) -> bool:
+    """Whether every cell has its verdict in the end: nothing stood in its way, or the other of two devices had it."""
+    if not round_.faults:
+        return round_.end in _HARMLESS
+    lone = len(round_.faults) == 1 and round_.end in ("none", "stopped")
+    return lone and all(f.word == "gone" and f.device != "*" and f.verb in _OF_A_CELL for f in round_.faults)
 
 
 def finished(result: Result) -> bool:
