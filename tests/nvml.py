@@ -13,6 +13,14 @@ class NotSupported(Exception):
     """What a driver says to a question it does not know."""
 
 
+class Failed(Exception):
+    """What a driver says of a GPU that it has lost."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(value)
+        self.value = value
+
+
 @dataclass
 class Nvml:
     """The functions of pynvml that abprof uses. A handle is the GPU's index; an answer of None is not supported."""
@@ -27,6 +35,7 @@ class Nvml:
     power: int | None = 350_000
     temperature: int | None = 41
     reasons: int | None = 0
+    failure: int | None = None  # the code by which every question is answered
 
     def nvmlInit(self) -> None:
         pass
@@ -63,6 +72,8 @@ class Nvml:
             raise AttributeError(name)
 
         def ask(*args: Any) -> Any:
+            if self.failure is not None:
+                raise Failed(self.failure)
             if answers[name] is None:
                 raise NotSupported
             return answers[name]

@@ -224,6 +224,16 @@ def test_busy_is_asked_when_the_lease_is_held(
 # ---------------------------------------------------------------- what is seen while measuring
 
 
+@pytest.mark.parametrize(("failure", "says"), [(None, None), (3, None), (15, "the GPU is lost"), (16, "must be reset")])
+def test_a_gpu_that_disappears_is_known(nvml: Nvml, failure: int | None, says: str | None) -> None:
+    """3: not supported, which says nothing."""
+    gpu = device()
+    nvml.failure = failure
+    said = gpu.gone()
+    assert (said is None) == (says is None)
+    assert says is None or (said and says in said)
+
+
 def test_state_is_the_mean_since_the_last_reading(nvml: Nvml) -> None:
     gpu = device()
     nvml.reasons = 0x4

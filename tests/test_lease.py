@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from abprof.errors import AbprofError
-from abprof.lease import lease
+from abprof.lease import lease, sweep
 
 HOLD = """
 import sys, time
@@ -109,3 +109,15 @@ def test_an_owner_that_cannot_be_read_is_another_abprof(tmp_path: Path) -> None:
 def test_a_devices_name_is_no_path(tmp_path: Path) -> None:
     with lease(tmp_path, "../../GPU/x", wait=False, label="mine", say=print):
         assert [p.name for p in sorted((tmp_path / "locks").iterdir())] == [".._.._GPU_x.lock", ".._.._GPU_x.owner"]
+
+
+def test_what_a_killed_holder_wrote_is_swept_and_a_living_ones_is_not(tmp_path: Path) -> None:
+    dead, living = hold(tmp_path, "GPU-1"), hold(tmp_path, "GPU-2")
+    dead.kill()
+    dead.communicate(timeout=120)
+    try:
+        assert list(sweep(tmp_path)) == ["removed the lease of GPU-1, whose holder is gone"]
+        assert [path.name for path in (tmp_path / "locks").glob("*.owner")] == ["GPU-2.owner"]
+    finally:
+        living.communicate("\n", timeout=120)
+    assert list(sweep(tmp_path)) == []

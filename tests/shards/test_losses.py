@@ -74,6 +74,21 @@ def test_a_device_that_loses_every_shard_is_given_no_more(tmp_path: Path) -> Non
     assert lab.left_behind() == []
 
 
+def test_a_device_that_disappears_takes_no_cell_with_it(tmp_path: Path) -> None:
+    """Where every call fails at once a device would take all cells from the others, and fail them."""
+    lab = Lab(tmp_path, scenario())
+    quiet = lab.abprof("main", "fast", *TWO)
+    lab.set(replace(lab.now, faults=[Fault("gone", "turn", device="simulated:1", after=5, epoch=2)]))
+    result = lab.abprof("main", "fast", *TWO)
+    assert result.table() == quiet.table()
+    assert result.run.losses
+    assert {(loss.device, loss.reason) for loss in result.run.losses} == {
+        ("simulated:1", "simulated:1: the simulated device has disappeared")
+    }
+    once_each(result.run, blocks(result))
+    assert lab.left_behind() == []
+
+
 def programs(pid: int) -> list[int]:
     """The shards' programs of this run."""
     found = []
@@ -81,6 +96,30 @@ def programs(pid: int) -> list[int]:
         with contextlib.suppress(psutil.Error):  # another child that has ended since
             found += [child.pid] if "abprof.shards" in child.cmdline() else []
     return found
+
+
+@pytest.mark.slow
+def test_a_program_that_is_stopped_is_given_up(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, LONG)
+    process = lab.start("main", "fast", "--epochs", "5", *TWO)
+    wait_for(lambda: lines(lab) >= 4, process)
+    os.kill(programs(process.pid)[0], signal.SIGSTOP)
+    result = lab.finish(process)
+    assert result.run.status == "complete"
+    assert {loss.reason for loss in result.run.losses} == {"stopped for 30 s"}
+    once_each(result.run, blocks(result))
+    assert lab.left_behind() == []
+
+
+def test_a_killed_parent_takes_a_stopped_program_with_it(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, LONG)
+    process = lab.start("main", "fast", "--epochs", "5", *TWO)
+    wait_for(lambda: lines(lab) >= 2, process)
+    mine = programs(process.pid)
+    os.kill(mine[0], signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not [pid for pid in (*mine, *noted(lab.scenario)) if alive(pid, wait=120)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
