@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from abprof import dists, lease, paths, record, repo
+from abprof import dists, lease, paths, repo, unfinished
 from abprof.build import published
 from abprof.errors import AbprofError
 from abprof.repo import leases
@@ -26,7 +26,7 @@ def clean(*, builds: bool, everything: bool) -> list[str]:
     Raises AbprofError when builds are to be removed while a run may be using them: a worker loads them as it goes.
     """
     state = paths.state_dir()
-    return [*record.sweep(state), *lease.sweep(state), *_cache(builds=builds, everything=everything)]
+    return [*unfinished.sweep(state), *lease.sweep(state), *_cache(builds=builds, everything=everything)]
 
 
 def _cache(*, builds: bool, everything: bool) -> list[str]:

@@ -260,9 +260,8 @@ def _with(
 
 def with_discoveries(rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
     """Mark the changed rows that survive false-discovery control (5 %) over all tested rows of one family."""
-    tested = [row for row in rows if row.p is not None]
-    kept = dict(zip(map(id, tested), stats.discoveries([row.p for row in tested if row.p is not None]), strict=True))
+    found = iter(stats.discoveries([row.p for row in rows if row.p is not None]))
+    survives = [row.p is not None and next(found) and row.verdict in {"slower", "faster"} for row in rows]
     return tuple(
-        msgspec.structs.replace(row, discovery=kept.get(id(row), False) and row.verdict in {"slower", "faster"})
-        for row in rows
+        msgspec.structs.replace(row, discovery=True) if yes else row for row, yes in zip(rows, survives, strict=True)
     )

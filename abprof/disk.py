@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -11,6 +11,8 @@ from secrets import token_hex
 
 from abprof.errors import AbprofError
 from abprof.model import UNREADABLE
+
+_BATCH = 1 << 20  # bytes
 
 
 def put(target: Path, data: bytes) -> Path:
@@ -20,10 +22,13 @@ def put(target: Path, data: bytes) -> Path:
     return replace(target, data)
 
 
-def replace(target: Path, data: bytes, check: Callable[[bytes], object] = len) -> Path:
-    """Replace a file atomically, once `check` has accepted the bytes as they lie on the disk.
+def replace(
+    target: Path, data: bytes | Iterable[bytes], check: Callable[[Path], object] = lambda written: written
+) -> Path:
+    """Replace a file atomically, by the whole or by pieces that are made as they are written, once `check` has accepted the
+    file as it lies on the disk.
 
-    Raises AbprofError when the disk refuses, ValueError when `check` does.
+    Raises AbprofError when the disk refuses, ValueError when `check` does or when a piece cannot be made.
     """
     # A name that nobody can know before, made and never opened: in a folder of somebody else's a link may lie there.
     temporary = target.with_name(f".{token_hex(8)}.partial")
@@ -31,7 +36,7 @@ def replace(target: Path, data: bytes, check: Callable[[bytes], object] = len) -
         try:
             with temporary.open("xb", buffering=0) as file:
                 pour(file, data)
-            check(temporary.read_bytes())
+            check(temporary)
             temporary.replace(target)
             _sync_folder(target.parent)
         except UNREADABLE as error:
@@ -41,12 +46,26 @@ def replace(target: Path, data: bytes, check: Callable[[bytes], object] = len) -
     return target
 
 
-def pour(file: FileIO, data: bytes) -> None:
+def pour(file: FileIO, data: bytes | Iterable[bytes]) -> None:
     """Write all of it, and force it to the disk. Raises OSError."""
-    rest = memoryview(data)
-    while rest:  # a disk that fills up takes a part first, and refuses only the next write
-        rest = rest[file.write(rest) :]
+    for piece in [data] if isinstance(data, bytes) else batches(data):
+        rest = memoryview(piece)
+        while rest:  # a disk that fills up takes a part first, and refuses only the next write
+            rest = rest[file.write(rest) :]
     os.fsync(file.fileno())
+
+
+def batches(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Small pieces put together: the system is asked once for some thousands of them."""
+    waiting: list[bytes] = []
+    length = 0
+    for piece in pieces:
+        waiting.append(piece)
+        length += len(piece)
+        if length >= _BATCH:
+            yield b"".join(waiting)
+            waiting, length = [], 0
+    yield b"".join(waiting)
 
 
 def _sync_folder(folder: Path) -> None:

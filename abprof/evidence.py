@@ -64,10 +64,18 @@ class Columns:
 
 
 class Desk:
-    """Where one cell's rounds lie open at a time: of ten thousand cells all together would fill the memory."""
+    """Where one cell's rounds lie open at a time, with what was read of them: of ten thousand cells all together would fill
+    the memory."""
 
     def __init__(self) -> None:
         self._open: tuple[Evidence, Columns] | None = None
+        self._numbers: tuple[Evidence, dict[object, list[Any]]] | None = None
+
+    def numbers(self, item: Evidence) -> dict[object, list[Any]]:
+        """What was read of this cell's rounds since they lie open."""
+        if self._numbers is None or self._numbers[0] is not item:
+            self._numbers = item, {}
+        return self._numbers[1]
 
     def columns(self, item: Evidence) -> Columns:
         """This cell's. Raises ValueError on a judged time that is not positive and finite."""
@@ -84,22 +92,23 @@ class Desk:
         return self._open[1]
 
 
-def _kept(method: Callable[Concatenate[Evidence, P], list[T]]) -> Callable[Concatenate[Evidence, P], list[T]]:
+def _read_once(method: Callable[Concatenate[Evidence, P], list[T]]) -> Callable[Concatenate[Evidence, P], list[T]]:
     """What was read of the rounds once is asked for again and again."""
 
     @wraps(method)
     def known(self: Evidence, /, *args: P.args, **kwargs: P.kwargs) -> list[T]:
         key = method.__name__, args, tuple(kwargs.items())
-        if key not in self.known:
-            self.known[key] = method(self, *args, **kwargs)
-        return list(self.known[key])
+        numbers = self.desk.numbers(self)
+        if key not in numbers:
+            numbers[key] = method(self, *args, **kwargs)
+        return list(numbers[key])
 
     return known
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Everything measured about one cell."""
+    """Everything measured about one cell, for one head of a run."""
 
     cell: Cell
     states: dict[str, ArmState]
@@ -112,7 +121,15 @@ class Evidence:
     pauseless: tuple[Block, ...] = field(default=(), repr=False)  # slices without a pause (abprof/sustained.py)
     beside: tuple[Block, ...] = field(default=(), repr=False)  # of a launch-bound cell, by graphs (abprof/graphed.py)
     desk: Desk = field(default_factory=Desk, repr=False)
-    known: dict[object, list[Any]] = field(default_factory=dict, repr=False)
+    _concluded: dict[object, Any] = field(default_factory=dict, repr=False)
+
+    def once(self, question: object, answer: Callable[[], T]) -> T:
+        """What this cell says to a question, worked out when it is asked for the first time. All that the answer is made of
+        must be the evidence, the run's head that it was gathered for, and the question itself (abprof/kept.py)."""
+        if question not in self._concluded:
+            self._concluded[question] = answer()
+        known: T = self._concluded[question]
+        return known
 
     def state(self, arm: str) -> ArmState:
         return self.states.get(arm, ArmState("missing", f"there is no {arm}", seen=False))
@@ -136,7 +153,7 @@ class Evidence:
         """How the arm was timed, each way once."""
         return [*dict.fromkeys(self._protocols(arm))]
 
-    @_kept
+    @_read_once
     def _protocols(self, arm: str) -> list[str]:
         return [digest.protocol for digest in self.digests if arm in digest.values]
 
@@ -175,7 +192,7 @@ class Evidence:
         """Whether the judged times are what they would be at the cell's mean clock (abprof/digest.py)."""
         return any(self._at_one_clock())
 
-    @_kept
+    @_read_once
     def _at_one_clock(self) -> list[bool]:
         columns = self.desk.columns(self)
         return [columns.read is not columns.judged]
@@ -192,7 +209,7 @@ class Evidence:
         """The same of the clock alone."""
         return self._epoch_ratios(before, after, "read", _clocks)
 
-    @_kept
+    @_read_once
     def _epoch_ratios(
         self, before: str, after: str, of: str, column: Callable[[Digest, str], Column] = _values
     ) -> list[float]:
@@ -207,7 +224,7 @@ class Evidence:
                 values.append(stats.round_median(first[both], second[both]))
         return values
 
-    @_kept
+    @_read_once
     def epoch_savings(self, before: str, after: str) -> list[tuple[float, float]]:
         """What the second arm saves of the first's time in each epoch, as shares of it: by the worker's timer, and by the
         parent's clock, which no code under test can reach. No epoch in which the parent's was not told."""
@@ -223,10 +240,15 @@ class Evidence:
                 found.append((float(np.median(timer[told])) / whole, float(np.median(parent[told])) / whole))
         return found
 
-    @_kept
     def epoch_medians(self, arm: str, clock: str = "value") -> list[float]:
         """The arm's median time of each epoch, ns per call: `clock` is "value" (the judged metric), "wall", "sustained" or
         "graph"."""
+        if clock == "value":  # which causes and warnings, of all cells together, ask for again
+            return list(self.once(("medians", arm), lambda: tuple(self._epoch_medians(arm, clock))))
+        return self._epoch_medians(arm, clock)
+
+    @_read_once
+    def _epoch_medians(self, arm: str, clock: str) -> list[float]:
         if not self.numbers(arm):
             return []
         medians = []

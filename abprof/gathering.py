@@ -5,7 +5,7 @@ The verdict stage's first half. Reads records, decides nothing about speed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from abprof.evidence import RUNS, ArmState, Desk, Evidence
 from abprof.model import (
@@ -28,21 +28,35 @@ SEVERITY: tuple[Status, ...] = ("wrong", "crash", "oom", "timeout", "build_faile
 TRANSIENT: frozenset[Status] = frozenset({"crash", "oom", "timeout"})  # may be the machine's doing, not the code's
 
 
+Gather = Callable[[Run, Sequence[Block], Sequence[Proof]], dict[str, Evidence]]
+
+
 def gather(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> dict[str, Evidence]:
     """Evidence by cell id, for every cell of the run, measured or not. Raises ValueError on impossible input."""
-    by_cell: dict[str, list[Block]] = {cell.id: [] for cell in run.cells}
+    found, checked, desk = by_cell(run, blocks), any_checked(blocks), Desk()
+    return {cell.id: evidence(run, cell, found[cell.id], proofs, desk, checked=checked) for cell in run.cells}
+
+
+def by_cell(run: Run, blocks: Iterable[Block]) -> dict[str, list[Block]]:
+    """Blocks by cell id, for every cell of the run. Raises ValueError for one of another cell."""
+    found: dict[str, list[Block]] = {cell.id: [] for cell in run.cells}
     for block in blocks:
-        if block.cell not in by_cell:
+        if block.cell not in found:
             raise ValueError(f"rounds of a cell that is not in the run: {block.cell}")
-        by_cell[block.cell].append(block)
-    checked = any(outcome.check is not None for block in blocks for outcome in block.outcomes.values())
-    desk = Desk()
-    return {cell.id: _evidence(run, cell, by_cell[cell.id], proofs, desk, checked=checked) for cell in run.cells}
+        found[block.cell].append(block)
+    return found
 
 
-def _evidence(
+def any_checked(blocks: Iterable[Block]) -> bool:
+    """Whether any output of the run was checked: then an arm whose only check failed to come is not vouched for."""
+    return any(outcome.check is not None for block in blocks for outcome in block.outcomes.values())
+
+
+def evidence(
     run: Run, cell: Cell, blocks: list[Block], proofs: Sequence[Proof], desk: Desk, *, checked: bool
 ) -> Evidence:
+    """One cell's. `blocks`: its own. `checked`: `any_checked` of the run. Of the run's head it reads, as everything that is
+    asked of one cell's evidence does, nothing that abprof/kept.py lists as of no cell. Raises ValueError on impossible input."""
     sequential = tuple(block for block in blocks if block.metric in SEQUENTIAL_METRICS)
     pauseless = tuple(block for block in blocks if block.metric == SUSTAINED and block.rounds)
     beside = tuple(block for block in blocks if block.beside)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from abprof import stats
@@ -13,9 +13,9 @@ from abprof.shelf import END, START, columns
 _PAUSE = 120.0  # seconds between two blocks: longer, and the second is of a later invocation (rerun, --resume)
 
 
-def observe(evidence: Mapping[str, Evidence]) -> tuple[Observation, ...]:
-    """One observation per cell and arm, in the run's order: none is left out because it failed, only what was never tried."""
-    return tuple(_observation(item, arm) for item in evidence.values() for arm in item.states if item.state(arm).seen)
+def observe(item: Evidence) -> tuple[Observation, ...]:
+    """One observation per arm, in the run's order: none is left out because it failed, only what was never tried."""
+    return tuple(_observation(item, arm) for arm in item.states if item.state(arm).seen)
 
 
 def busy_share(blocks: Sequence[Block]) -> float | None:

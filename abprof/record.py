@@ -1,23 +1,21 @@
-"""The run while it is made: its head, what was measured so far, and its folder. Saved as each block ends."""
+"""The run while it is made: its head and what was measured so far. Saved as each block ends."""
 
 from __future__ import annotations
 
 import contextlib
-import re
-import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import zip_longest
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from abprof import kernels, names, paths, runfolder, verdict
+from abprof import kernels, names, rerun, runfolder, verdict
 from abprof.code.reader import Reader
 from abprof.errors import AbprofError
+from abprof.kept import Kept
 from abprof.model import (
     Arm,
     Block,
@@ -34,14 +32,12 @@ from abprof.model import (
     Touched,
     Trace,
 )
-from abprof.repo import leases
 from abprof.runfolder import RunFolder
 from abprof.shelf import Shelf
 from abprof.told import identity, merged
 from abprof.view import View
 
 Until = Callable[[Run, Sequence[Block], Sequence[Proof]], set[str]]  # ids of the cells that need one more epoch
-_NOTES = "unfinished"  # in the state folder: a file for each living run
 _REWRITE = 5.0  # seconds between rewrites of run.json while measuring
 _REWRITE_SHARE = 20.0  # and at least so many times what the last one took: a thousand cells take seconds to judge
 
@@ -69,7 +65,9 @@ class Record:
         self.profiles = {(profile.cell, profile.arm): profile for profile in head.profiles}
         self.sampled = {(one.cell, one.arm): one for one in head.sampled}
         self.older = older  # blocks of earlier invocations: a rerun plans its looks on its own
-        self.until = until or verdict.undecided
+        self._kept = Kept()
+        self._fresh = Kept() if older else self._kept  # of this invocation's blocks alone
+        self.until = until or partial(verdict.undecided, gathered=self._fresh.gather)
         self.interrupted = False
         self._labels = names.short_labels(head.cells)
         self._cells = {cell.id: cell for cell in head.cells}
@@ -125,7 +123,12 @@ class Record:
 
     def power_bound(self) -> tuple[str, ...]:
         """Cells whose change is worth measuring without a pause."""
-        return verdict.power_bound(self.head, self.blocks, self.proofs)
+        return verdict.power_bound(self.head, self.blocks, self.proofs, self._kept.gather)
+
+    def epochs(self) -> dict[str, int]:
+        """Cell -> epochs of this invocation that its verdict can rest on."""
+        head = msgspec.structs.replace(self.head, proofs=tuple(self.proofs))
+        return rerun.epochs(head, self.blocks[self.older :], self._fresh.gather)
 
     def add(self, item: Block | Proof | Kernel | Trace | Profile | Sampled) -> None:
         """Keep a block on disk before anything else is done with it."""
@@ -216,7 +219,7 @@ class Record:
         head = msgspec.structs.replace(self.head, status=status, **found)
         if head.observations and not self.blocks:
             return head
-        judgement = verdict.judge(head, self.blocks, self.proofs)
+        judgement = verdict.judge(head, self.blocks, self.proofs, self._kept.gather)
         return msgspec.structs.replace(
             head,
             header=judgement.header,
@@ -238,6 +241,8 @@ class Record:
             self.head = msgspec.structs.replace(self.head, ended=ended)
             self.note(self._rounds_touched())
         run = self.judged(status or ("interrupted" if self.interrupted else "complete"))
+        self._kept.forget()
+        self._fresh.forget()
         self.folder.write_run(run)
         self.view.detach()
         report.write_all(self.folder.path, run, self.blocks)
@@ -249,64 +254,3 @@ def _by_cell(blocks: Sequence[Block]) -> dict[str, list[Block]]:
     for block in blocks:
         found.setdefault(block.cell, []).append(block)
     return found
-
-
-@contextlib.contextmanager
-def new_folder(runs_dir: Path, id: str, view: View) -> Iterator[RunFolder]:
-    """A folder of this run's own with its log. Removed again if the run ends before run.json stands in it.
-
-    What kill -9 leaves is found by its note: a file in abprof's state folder, held while the run lives, that names the
-    folder before it is made.
-    """
-    notes = paths.state_dir() / _NOTES
-    for line in sweep(notes.parent, runs_dir):
-        view.say(line)
-    note = notes / uuid.uuid4().hex
-    while not leases.hold(note):  # somebody who sweeps had it in hand in the moment it was made
-        note = notes / uuid.uuid4().hex
-    try:
-        folder = runfolder.create(runs_dir, id, lambda path: note.write_text(str(path), errors="surrogateescape"))
-        view.attach(folder.path / "output.txt")
-        try:
-            yield folder
-        finally:
-            view.detach()
-            if not (folder.path / runfolder.RUN).exists():
-                runfolder.discard(folder)
-    finally:
-        leases.drop(note)
-
-
-def sweep(state: Path, runs_dir: Path | None = None) -> list[str]:
-    """Remove run folders of killed runs without run.json (in `runs_dir` alone, if given); a line for each."""
-    lines = []
-    for note in sorted((state / _NOTES).glob("*")):
-        folder = _named(note)
-        if folder is None or (runs_dir is not None and folder.parent != runs_dir):
-            continue
-        with leases.abandoned(note) as dead:
-            ours = re.fullmatch(r"\d{8}T\d{6}Z-.+", folder.name) and folder.is_dir()
-            # A run that was killed before it made the folder may have named what is another's. That one's note is
-            # older than its folder, so it stands here if the folder does.
-            if dead and ours and not (folder / runfolder.RUN).exists() and not _claimed(folder, note):
-                shutil.rmtree(folder, ignore_errors=True)
-                lines.append(f"removed {folder}, which a killed run left without {runfolder.RUN}")
-    return lines
-
-
-def _named(note: Path) -> Path | None:
-    """The folder that a note names, None when its run has just ended."""
-    try:
-        return Path(note.read_text(errors="surrogateescape") or "/")
-    except FileNotFoundError:
-        return None
-
-
-def _claimed(folder: Path, besides: Path) -> bool:
-    """Whether a living run's note names the folder."""
-    for note in besides.parent.glob("*"):
-        if note != besides and _named(note) == folder:
-            with leases.abandoned(note) as dead:
-                if not dead:
-                    return True
-    return False

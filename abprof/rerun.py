@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -13,7 +14,8 @@ from abprof import keys, plan, stats
 from abprof.comparison import pairs
 from abprof.config import Config
 from abprof.errors import AbprofError
-from abprof.gathering import gather
+from abprof.evidence import Evidence
+from abprof.gathering import Gather, gather
 from abprof.model import Block, Build, Cell, Run, Verdict
 from abprof.place import Place, look_around
 from abprof.view import View
@@ -115,14 +117,16 @@ def same_builds(run: Run, builds: Sequence[Build], folder: Path) -> tuple[Build,
     return tuple((before | {(build.side, build.kernel): build for build in builds}).values())
 
 
-def epochs(run: Run, blocks: Sequence[Block]) -> dict[str, int]:
+def epochs(run: Run, blocks: Sequence[Block], gathered: Gather = gather) -> dict[str, int]:
     """Cell -> epochs that its verdict can rest on: of its comparison with the fewest, quick ones not counted."""
-    found = {}
-    for cell, item in gather(run, blocks, run.proofs).items():
-        counts = [len(item.epoch_values(p.before, p.after)) for p in pairs(run, item) if p.role == "target"]
-        counts = counts or [len(item.epoch_medians(arm)) for arm in item.states]
-        found[cell] = 0 if item.quick else min(counts, default=0)
-    return found
+    evidence = gathered(run, blocks, run.proofs)
+    return {cell: item.once("epochs", partial(_epochs, run, item)) for cell, item in evidence.items()}
+
+
+def _epochs(run: Run, item: Evidence) -> int:
+    counts = [len(item.epoch_values(p.before, p.after)) for p in pairs(run, item) if p.role == "target"]
+    counts = counts or [len(item.epoch_medians(arm)) for arm in item.states]
+    return 0 if item.quick else min(counts, default=0)
 
 
 def between_looks(before: dict[str, int], after: dict[str, int]) -> int:

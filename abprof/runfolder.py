@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from io import FileIO
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import msgspec
 
-from . import sealed
+from . import page, sealed
 from .disk import pour, refusals, replace
 from .errors import AbprofError
 from .model import SCHEMA, UNREADABLE, Block, Run, Told
@@ -58,11 +58,14 @@ class RunFolder:
 
         Raises ValueError on NaN or infinity (JSON has neither), AbprofError when the disk refuses.
         """
-        replace(self.path / RUN, sealed.page(run) + b"\n", _fits)
+        written: list[tuple[str, int]] = []
+        replace(self.path / RUN, page.noted(run, written), lambda file: page.fits(file, written))
 
-    def write_text(self, name: str, text: str) -> Path:
-        """Replace a file that is made from the run (a table, a page) atomically. Raises AbprofError."""
-        return replace(self.path / name, text.encode(errors="replace"))
+    def write_text(self, name: str, text: str | Iterable[str]) -> Path:
+        """Replace a file that is made from the run (a table, a page) atomically, by the whole or by pieces that are made as
+        they are written. Raises AbprofError."""
+        pieces = [text] if isinstance(text, str) else text
+        return replace(self.path / name, (piece.encode(errors="replace") for piece in pieces))
 
     def append_block(self, block: Block) -> None:
         """Add one line to rounds.jsonl and force it to the disk. A line that does not fit is taken back whole.
@@ -231,28 +234,6 @@ def _read_lines(file: Path, kind: type[_Line], what: str, notes: list[str]) -> I
 def _decode_run(data: bytes) -> Run:
     return msgspec.json.decode(data, type=Run)
 
-
-def _fits(data: bytes) -> None:
-    """Raises MsgspecError unless it reads as a run: list by list and item by item, of which none is kept."""
-    loose = msgspec.json.decode(data, type=_Lists)
-    for name, item in _LISTS.items():
-        for one in getattr(loose, name):
-            msgspec.json.decode(one, type=item)
-
-
-def _lists() -> dict[str, Any]:
-    """The fields of a run that are lists, and what is in them."""
-    types = {field.name: field.type for field in msgspec.structs.fields(Run)}
-    return {name: get_args(kind)[0] for name, kind in types.items() if get_args(kind)[1:] == (...,)}
-
-
-_LISTS = _lists()
-_Lists = msgspec.defstruct(
-    "Run",
-    [(f.name, tuple[msgspec.Raw, ...] if f.name in _LISTS else f.type) for f in msgspec.structs.fields(Run)],
-    kw_only=True,
-    forbid_unknown_fields=True,
-)
 
 _WHOLE = "abprof writes it whole and checked: copy the folder again from where it was made"
 

@@ -21,39 +21,21 @@ def line(record: msgspec.Struct) -> bytes:
 
 def dump(record: msgspec.Struct) -> bytes:
     """A record as JSON. Raises ValueError on NaN or infinity."""
-    return _text(record, None)
+    return text(record, None)
 
 
-def page(record: msgspec.Struct) -> bytes:
-    """The same with a line for each value: list by list and item by item, so that of a record of ten thousand rows only its
-    bytes are in memory. Raises ValueError on NaN or infinity."""
-    made = bytearray(b"{")
-    for number, field in enumerate(msgspec.structs.fields(record)):
-        value = getattr(record, field.name)
-        made += b",\n " if number else b"\n "
-        made += json.dumps(field.encode_name).encode() + b": "
-        if isinstance(value, tuple) and value:
-            made += b"["
-            for at, item in enumerate(value):
-                made += b",\n  " if at else b"\n  "
-                made += _text(item, 1).replace(b"\n", b"\n  ")  # within a string JSON has none
-            made += b"\n ]"
-        else:
-            made += _text(value, 1).replace(b"\n", b"\n ")
-    return bytes(made + b"\n}")
-
-
-def _text(value: Any, indent: int | None) -> bytes:
+def text(value: Any, indent: int | None) -> bytes:
+    """Any value of a record as JSON, with so many spaces a level or on one line. Raises ValueError on NaN or infinity."""
     # msgspec itself writes NaN as null, which would turn a bug into "not recorded"; the standard library refuses it.
     separators = (",", ":") if indent is None else None
-    text = json.dumps(
+    made = json.dumps(
         msgspec.to_builtins(value, enc_hook=plain),
         allow_nan=False,
         ensure_ascii=False,
         indent=indent,
         separators=separators,
     )
-    return text.encode(errors="replace")  # a label may carry bytes that are no UTF-8: shown as "?"
+    return made.encode(errors="replace")  # a label may carry bytes that are no UTF-8: shown as "?"
 
 
 def seal(payload: bytes) -> bytes:

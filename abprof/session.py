@@ -23,13 +23,14 @@ from abprof.place import Place, look_around
 from abprof.prepare import Again, Plan, broken_workloads, build_kernels, make_plan, watched
 from abprof.probes.after import probed
 from abprof.protocols import Executor
-from abprof.record import Record, Until, new_folder
+from abprof.record import Record, Until
 from abprof.repo import leases
 from abprof.reported import epochs as reported
 from abprof.reported.bench import Bench, ready
 from abprof.runfolder import RunFolder
 from abprof.shards.conduct import conduct
 from abprof.shards.executors import cluster_of, pool_of
+from abprof.unfinished import new_folder
 from abprof.view import View
 
 Study = Callable[[Ground, int], Iterator[Block]]

@@ -5,13 +5,14 @@ The rules of a verdict stand in abprof/comparison.py, its numbers in abprof/stat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 from abprof import stats, waivers
 from abprof.advice import advise
 from abprof.comparison import CHANGED, Pair, Role, compare, decide, pairs, precise, pursued, with_discoveries
 from abprof.evidence import Evidence
-from abprof.gathering import gather, same_code
+from abprof.gathering import Gather, gather, same_code
 from abprof.model import POWER_CAP, Advice, Block, Comparison, Header, Observation, Proof, Record, Run
 from abprof.observe import observe
 from abprof.sentence import summarise, untimed
@@ -41,26 +42,29 @@ class Provisional(Record, frozen=True, kw_only=True):
     epochs: int
 
 
-def judge(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> Judgement:
+def judge(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), gathered: Gather = gather) -> Judgement:
     """Judge everything measured so far. Pure: the same records always give the same judgement.
 
-    `run_head` is a run without results (its lists of results are not read). Raises ValueError on impossible input: a
-    kept round with a time that is not positive and finite, or rounds of a cell that the run does not have.
+    `run_head` is a run without results (its lists of results are not read). `gathered`: who reads the blocks. Raises
+    ValueError on impossible input: a kept round with a time that is not positive and finite, or rounds of a cell that the
+    run does not have.
     """
     if not run_head.settings.timed:
         return Judgement(header=untimed(run_head), observations=(), comparisons=(), within=(), controls=(), warnings=())
-    evidence = gather(run_head, blocks, proofs)
+    evidence = gathered(run_head, blocks, proofs)
     rows: dict[Role, list[Comparison]] = {"target": [], "peer": [], "variant": [], "control": []}
-    for item in evidence.values():
-        for pair in pairs(run_head, item):
-            rows[pair.role].append(compare(run_head, item, pair))
+    observations: list[Observation] = []
+    for item in evidence.values():  # all of one cell before the next: its rounds are read for it
+        for role, row in _compared(run_head, item):
+            rows[role].append(row)
+        observations += item.once("observed", partial(observe, item))
     targets, peers, within = (with_discoveries(rows[family]) for family in ("target", "peer", "variant"))
     targets = waivers.applied(run_head, explained(run_head, evidence, targets))
     controls = tuple(rows["control"])
     header = summarise(run_head, evidence, targets, controls, within)
     return Judgement(
         header=header,
-        observations=observe(evidence),
+        observations=tuple(observations),
         comparisons=(*targets, *peers),
         within=within,
         controls=controls,
@@ -68,7 +72,9 @@ def judge(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) 
     )
 
 
-def undecided(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> set[str]:
+def undecided(
+    run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), gathered: Gather = gather
+) -> set[str]:
     """Ids of the cells to measure in the next epoch; all that can run, before the first.
 
     A cell stops at the first planned look at which every comparison with a target (in a run of one branch: between its
@@ -78,12 +84,16 @@ def undecided(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = 
     reaches the first look. Give only the blocks of a rerun to plan that rerun: fresh epochs are then asked for as in a
     new run.
     """
-    evidence = gather(run_head, blocks, proofs)
-    more = {cell for cell, item in evidence.items() if _wants_more(run_head, item)}
-    return more if run_head.settings.epochs is not None else more | _suspects(run_head, evidence)
+    evidence = gathered(run_head, blocks, proofs)
+    plans = {cell: _planned(run_head, item) for cell, item in evidence.items()}
+    more = {cell for cell, (open_, _) in plans.items() if open_}
+    rows = [row for _, tested in plans.values() for row in tested]
+    return more | {row.cell for row in with_discoveries(rows) if _suspect(row)}
 
 
-def power_bound(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> tuple[str, ...]:
+def power_bound(
+    run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), gathered: Gather = gather
+) -> tuple[str, ...]:
     """Cells of which slices without a pause would tell more (abprof/sustained.py), the largest change first.
 
     While the device was held back by its power limit they changed, or were judged at one clock though the sides' clocks
@@ -92,7 +102,7 @@ def power_bound(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] 
     branch all this is said of its variants.
     """
     capped = {block.cell for block in blocks if POWER_CAP in block.state.throttle}
-    judged = judge(run_head, blocks, proofs)
+    judged = judge(run_head, blocks, proofs, gathered)
     rows = judged.within if len(run_head.sides) == 1 else judged.comparisons
     worth = [
         row
@@ -121,22 +131,35 @@ def provisional(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] 
     return tuple(found)
 
 
+# ---------------------------------------------------------------- one cell
+
+
+def _compared(run: Run, item: Evidence) -> tuple[tuple[Role, Comparison], ...]:
+    """Every comparison of a cell, before what all cells say together."""
+
+    def made() -> tuple[tuple[Role, Comparison], ...]:
+        return tuple((pair.role, compare(run, item, pair)) for pair in pairs(run, item))
+
+    return item.once(("compared", run.status == "interrupted"), made)
+
+
+def _planned(run: Run, item: Evidence) -> tuple[bool, tuple[Comparison, ...]]:
+    """Whether a cell needs another epoch by itself, and the rows by which it may among all the cells tested."""
+
+    def plan() -> tuple[bool, tuple[Comparison, ...]]:
+        together = run.settings.epochs is None and not item.quick and item.attempts < MOST_ATTEMPTS
+        tested = [pair for pair in pairs(run, item) if pursued(run, pair)] if together else []
+        return _wants_more(run, item), tuple(compare(run, item, pair) for pair in tested)
+
+    return item.once(("planned", run.status == "interrupted"), plan)
+
+
 # ---------------------------------------------------------------- which cells go on
 
 
-def _suspects(run: Run, evidence: Mapping[str, Evidence]) -> set[str]:
-    """Cells whose change is certain by its own interval and not yet among all the cells tested."""
-    rows = [
-        compare(run, item, pair)
-        for item in evidence.values()
-        for pair in pairs(run, item)
-        if pursued(run, pair) and not item.quick and item.attempts < MOST_ATTEMPTS
-    ]
-    return {
-        row.cell
-        for row in with_discoveries(rows)
-        if row.verdict in {"slower", "faster"} and not row.discovery and row.look < len(stats.LOOKS)
-    }
+def _suspect(row: Comparison) -> bool:
+    """Whether a change is certain by its own interval and not yet among all the cells tested."""
+    return row.verdict in {"slower", "faster"} and not row.discovery and row.look < len(stats.LOOKS)
 
 
 def _wants_more(run: Run, item: Evidence) -> bool:

@@ -23,7 +23,7 @@ def rendered() -> dict[str, bytes]:
     for name, run in (("run", runs.run()), ("declared", declared.run()), ("hostile", runs.hostile())):
         for format, ending in FORMATS_KEPT.items():
             made[f"{name}.{ending}"] = _stable(FORMATS[format](*_blocks(run)))
-        made[f"{name}.txt"] = with_closing("", run).encode()
+        made[f"{name}.txt"] = "".join(with_closing("", run)).encode()
     targets = runs.three_targets()
     made["targets.md"] = FORMATS["md"](*_blocks(targets))
     made |= {f"comment/{kind}.md": comment(notices.made(kind)).encode() for kind in notices.KINDS}

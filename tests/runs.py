@@ -423,9 +423,9 @@ def unchanged() -> Run:
     )
 
 
-def blocks(of: Run, epochs: int = 2, rounds: int = 4) -> list[Block]:
+def blocks(of: Run, epochs: int = 2, rounds: int = 4, chance: random.Random | None = None) -> list[Block]:
     """Blocks that scatter by 0.1 % around the run's observations."""
-    chance = random.Random(7)
+    chance = chance or random.Random(7)
     return [_block(of, cell, epoch, rounds, chance) for epoch in range(1, epochs + 1) for cell in of.cells]
 
 

@@ -61,6 +61,7 @@ STAGE_OF = {
     "digest.py": "verdict",
     "evidence.py": "verdict",
     "gathering.py": "verdict",
+    "kept.py": "verdict",
 }
 
 

@@ -268,7 +268,7 @@ def test_a_folder_without_a_run_goes_once_its_process_is_killed(tmp_path: Path, 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from abprof import record, runfolder
+from abprof import runfolder, unfinished
 from abprof.view import View
 name, moment = sys.argv[2], sys.argv[3]
 make = Path.mkdir
@@ -281,7 +281,7 @@ def mkdir(path, *args, **more):
         os.kill(os.getpid(), signal.SIGKILL)
 
 Path.mkdir = mkdir
-with record.new_folder(Path(sys.argv[1]), name, View(quiet=True)):
+with unfinished.new_folder(Path(sys.argv[1]), name, View(quiet=True)):
     pass
 """
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abprof import sealed, verdict
-from abprof.model import Block, Turn
+from abprof.model import Block, Run, Turn
+from abprof.page import pieces
 from abprof.record import Record
 from abprof.runfolder import RunFolder
 from abprof.shelf import Laid, Shelf, columns
@@ -111,9 +112,12 @@ def test_a_page_is_what_the_whole_would_be() -> None:
     """run.json, list by list, has the bytes that it has had: read strictly, and NaN refused."""
     import json
 
+    def page(run: Run) -> bytes:
+        return b"".join(piece for _, piece in pieces(run))
+
     of = runs.run()
-    assert sealed.page(of) == json.dumps(msgspec.to_builtins(of), ensure_ascii=False, indent=1).encode()
+    assert page(of) == json.dumps(msgspec.to_builtins(of), ensure_ascii=False, indent=1).encode()
     bare = runs.changed(of, observations=(), notes=("two\nlines", 'a "quote"'), environment={})
-    assert json.loads(sealed.page(bare)) == json.loads(json.dumps(msgspec.to_builtins(bare)))
+    assert json.loads(page(bare)) == json.loads(json.dumps(msgspec.to_builtins(bare)))
     with pytest.raises(ValueError, match="not JSON compliant"):
-        sealed.page(runs.changed(of, ceilings=None, cells=(runs.changed(of.cells[0], flops=float("nan")),)))
+        page(runs.changed(of, ceilings=None, cells=(runs.changed(of.cells[0], flops=float("nan")),)))

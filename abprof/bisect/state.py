@@ -130,7 +130,7 @@ class State(Record, frozen=True, kw_only=True):
 def write(folder: Path, state: State) -> None:
     """Replace the file. Raises AbprofError when the disk refuses."""
     data = msgspec.json.format(msgspec.json.encode(state), indent=1)
-    disk.replace(folder / FILE, data + b"\n", lambda written: msgspec.json.decode(written, type=State))
+    disk.replace(folder / FILE, data + b"\n", lambda written: msgspec.json.decode(written.read_bytes(), type=State))
 
 
 def read(path: Path) -> tuple[State, Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from abprof.model import Block, Run
@@ -18,10 +18,18 @@ def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
     """
     from . import beside, cell_table, closing, counters, html, markdown, profiled, sampled, seed_tables, traces
 
-    made = {"cells.csv": cell_table.cells_csv(run), "comparisons.csv": beside.comparisons_csv(run)}
-    made |= seed_tables.files(run) | traces.files(run) | profiled.files(run) | sampled.files(run) | counters.files(run)
-    made |= {"report.html": html.html(run, blocks), "report.md": markdown.markdown(run, blocks)}
-    log = folder / LOG
-    before = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    made[LOG] = closing.with_closing(before, run)
-    return [RunFolder(folder).write_text(name, text) for name, text in made.items()]
+    def made() -> Iterator[tuple[str, str | Iterator[str]]]:
+        yield "cells.csv", cell_table.cells_csv(run)
+        yield "comparisons.csv", beside.comparisons_csv(run)
+        for files in (seed_tables.files, traces.files, profiled.files, sampled.files, counters.files):
+            yield from files(run).items()
+        yield "report.html", html.html(run, blocks)
+        yield "report.md", markdown.markdown(run, blocks)
+        log = folder / LOG
+        yield LOG, closing.with_closing(log.read_text(encoding="utf-8", errors="replace") if log.exists() else "", run)
+
+    written = []
+    for name, text in made():
+        written.append(RunFolder(folder).write_text(name, text))
+        del text  # of ten thousand cells tens of megabytes: before the next is made
+    return written

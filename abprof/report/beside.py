@@ -5,7 +5,7 @@ They are judged like side against side (abprof/comparison.py), so they have the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from abprof.model import Cell, Comparison, Run
 
@@ -47,18 +47,18 @@ def _row(run: Run, group: Group, cell: Cell, one: Comparison) -> tuple[str, ...]
 def comparisons_csv(run: Run) -> str:
     """comparisons.csv: a row per comparison of any family, in the order of run.json. Numbers unrounded, changes of time
     in per cent."""
-    families = _families(run)
+    families = list(_families(run))
     cells = {cell.id: cell for cell in run.cells}
-    lines = [_line(cells[one.cell], family, one) for family, rows in families for one in rows]
     empty = _line(Cell(id="", workload="", kernel="", suite="", params={}), "", _NONE)
-    axes = dict.fromkeys(name for line in lines for name in line if name not in empty)
+    axes = dict.fromkeys(f"param_{name}" for _, rows in families for one in rows for name in cells[one.cell].params)
+    lines = (_line(cells[one.cell], family, one) for family, rows in families for one in rows)
     return csv_text([*list(empty)[:2], *axes, *list(empty)[2:]], lines)
 
 
 _NONE = Comparison(cell="", from_="", to="", metric="", verdict="unclear")
 
 
-def _families(run: Run) -> Iterator[tuple[str, Iterable[Comparison]]]:
+def _families(run: Run) -> Iterator[tuple[str, Sequence[Comparison]]]:
     peers = [one for one in run.comparisons if one.from_.startswith("peer:")]
     yield "target", [one for one in run.comparisons if not one.from_.startswith("peer:")]
     yield from (("peer", peers), ("variant", run.within), ("control", run.controls))

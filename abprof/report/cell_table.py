@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from abprof.model import GPU_GRAPH, HOST, Cell, Comparison, Observation, Run
 
@@ -20,12 +20,14 @@ def cells_csv(run: Run) -> str:
         seen.setdefault(observation.cell, []).append(observation)
     judged = {(c.cell, c.to): c for c in reversed(run.comparisons) if c.from_.split(":")[0] == "base"}
     others = numbers.sequential(run)
-    lines = [
-        _line(run, cell, observation, others, judged.get((cell.id, observation.arm)) if observation else None)
-        for cell in run.cells
-        for observation in seen.get(cell.id, [None])  # a cell that was never reached keeps its row
-    ]
-    return csv_text(_header(lines), lines)
+
+    def lines() -> Iterator[Line]:
+        for cell in run.cells:
+            for observation in seen.get(cell.id, [None]):  # a cell that was never reached keeps its row
+                against_base = judged.get((cell.id, observation.arm)) if observation else None
+                yield _line(run, cell, observation, others, against_base)
+
+    return csv_text(_header(lines()), lines())  # made twice, and never all at once
 
 
 def _line(run: Run, cell: Cell, seen: Observation | None, others: Sequence[str], judged: Comparison | None) -> Line:
@@ -101,7 +103,7 @@ def _phases(cell: Cell, seen: Observation | None) -> Line:
     return line | {"phase_total_ms": _ms(parts.total), "phase_residual_ms": _ms(parts.residual)}
 
 
-def _header(lines: list[Line]) -> list[str]:
+def _header(lines: Iterable[Line]) -> list[str]:
     """Identity, axes, the rest, phases: the axes of all workloads beside each other."""
     names = list(dict.fromkeys(name for line in lines for name in line))
     head, axes = ["cell", "workload", "kernel", "suite"], [name for name in names if name.startswith(_PARAM)]

@@ -30,16 +30,21 @@ _MARKER = "======== abprof: results of run {id} ========"
 
 def closing(run: Run) -> str:
     """Cases, then warnings, as one text that ends with a newline."""
-    return (
-        "\n".join([_MARKER.format(id=run.id), *cases(run), *sequential(run), *findings(run), *fluctuations(run)]) + "\n"
-    )
+    return "".join(_lines(run))
 
 
-def with_closing(log: str, run: Run) -> str:
-    """The log with this closing part: a former one of the same run is replaced, so that a report can be made again."""
+def _lines(run: Run) -> Iterator[str]:
+    for part in ([_MARKER.format(id=run.id)], cases(run), sequential(run), findings(run), fluctuations(run)):
+        yield from (f"{line}\n" for line in part)
+
+
+def with_closing(log: str, run: Run) -> Iterator[str]:
+    """The log with this closing part, in pieces: a former one of the same run is replaced, so that a report can be made again."""
     body, found, _ = log.rpartition("\n" + _MARKER.format(id=run.id) + "\n")
     kept = body if found else "" if log.startswith(_MARKER.format(id=run.id)) else log.rstrip("\n")
-    return f"{kept}\n{closing(run)}" if kept else closing(run)
+    if kept:
+        yield f"{kept}\n"
+    yield from _lines(run)
 
 
 # ---------------------------------------------------------------- cases

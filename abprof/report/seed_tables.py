@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import takewhile
+from itertools import chain, takewhile
 
 from abprof.model import Build, Cell, Observation, Run, Side, Workload
 from abprof.names import safe_labels
@@ -64,9 +64,10 @@ def files(run: Run) -> dict[str, str]:
             name = f"profile_{suite.name}_{sides[side.id]}.csv"
             made[name] = csv_text(profile_header(suite, profiles[side.id]), profiles[side.id])
         for side in run.sides[1:]:
-            lines = list(compare_lines(run, suite, side, profiles))
+            lines = compare_lines(run, suite, side, profiles)
+            first = next(lines)
             name = f"compare_{sides['base']}_{sides[side.id]}_{suite.name}.csv"
-            made[name] = csv_text(list(lines[0]), lines)
+            made[name] = csv_text(list(first), chain([first], lines))
     return made
 
 

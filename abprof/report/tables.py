@@ -24,15 +24,16 @@ Line = dict[str, str]  # column -> cell
 
 
 def csv_text(header: Sequence[str], lines: Iterable[Line]) -> str:
-    """A CSV file with these columns; a line's missing ones are empty. Raises ValueError for a column not among them."""
-    rows = list(lines)
-    unknown = {name for line in rows for name in line} - set(header)
-    if unknown:
-        raise ValueError(f"no column for {', '.join(sorted(unknown))}")
+    """A CSV file with these columns; a line's missing ones are empty. Lines may be made as they are written: ten thousand as
+    texts are many times their file. Raises ValueError for a column not among them."""
+    known = set(header)
     written = StringIO()
-    writer = csv.DictWriter(written, header, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(header)
+    for line in lines:
+        if unknown := line.keys() - known:
+            raise ValueError(f"no column for {', '.join(sorted(unknown))}")
+        writer.writerow([line.get(name, "") for name in header])
     return written.getvalue()
 
 

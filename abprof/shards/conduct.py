@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from abprof import noise, rerun
+from abprof import noise
 from abprof.afterwards import owed
 from abprof.errors import AbprofError
 from abprof.estimate import start_up
@@ -123,7 +123,7 @@ class _Work:
             wanted -= {cell.id for live in self._live.values() for cell in live.shard.run.cells}
         if not wanted:
             return ()
-        counts = rerun.epochs(self._record.head, self._record.blocks[self._record.older :])
+        counts = self._record.epochs()
         least = {cell: to_the_next_look(counts[cell]) for cell in wanted}
         cost = sum(least[cell] * seconds / max(1, epochs) for cell, (epochs, seconds) in self._spent(wanted).items())
         if cost > self._left[slot]:
