@@ -189,18 +189,17 @@ class _Work:
         """The program of a shard is gone: in an orderly way, or the shard is lost."""
         self._ends += 1
         ended = live.ended
-        if ended and ended.why == "done" and ended.lines == live.lines and not live.torn:
+        if ended and ended.why == "done" and _whole(live):
             self._left[live.slot] -= ended.seconds
             self._losses[live.slot] = 0
             self._waiting.took(live.tasks, ended.seconds)
             return
-        why = live.torn or (ended.reason if ended and ended.why == "refused" else lost.reason)
-        if ended and ended.why == "done":
-            why = live.torn or f"lines of its news that are missing: {ended.lines - live.lines}"
-        yield from self._lost(live, why)
+        yield from self._lost(live, _why(live, lost))
 
     def _lost(self, live: Live, why: str) -> Iterator[Item]:
-        open_ = (self._record.wanted() | self._owed()) & {cell.id for cell in live.shard.run.cells}
+        cells = {cell.id for cell in live.shard.run.cells}
+        # What is missing may be a proof, and what is there twice an epoch: of such a shard no verdict stands either.
+        open_ = (self._record.wanted() | self._owed()) & cells if _whole(live) else cells & self._ground.arms.keys()
         self._record.view.warn(
             f"shard {live.shard.number} on {live.slot} was lost ({why}); cells to run again: {len(open_)}"
         )
@@ -240,6 +239,25 @@ class _Work:
         arms = self._ground.arms[task.cell]
         reason = f"each of {MOST_ATTEMPTS} shards with it was lost; the last: {why}"
         return unmeasured(cell, arms, {arm.id: Outcome(status="crash", reason=reason) for arm in arms})
+
+
+def _whole(live: Live) -> bool:
+    """Whether what came is all that was said, as far as that is told: a program that was killed told nothing of it."""
+    return not live.torn and (live.ended is None or live.ended.lines == live.lines)
+
+
+def _why(live: Live, lost: Lost) -> str:
+    """Why a shard is lost."""
+    ended = live.ended
+    if live.torn:
+        return live.torn
+    if ended and ended.why == "refused":
+        return ended.reason
+    if ended and ended.lines > live.lines:
+        return f"lines of its news that are missing: {ended.lines - live.lines}"
+    if ended and ended.lines < live.lines:
+        return f"lines of its news that came twice: {live.lines - ended.lines}"
+    return lost.reason
 
 
 def _own(block: Block, number: int) -> Block:

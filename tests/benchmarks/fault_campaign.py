@@ -85,11 +85,16 @@ def _words(number: int, *, real: bool) -> set[str]:
     return {f"worker: {word}" for word in faults} | {f"abprof: {end}"} | ({"any fault of workers"} if faults else set())
 
 
-def _told(logs: Iterable[str], *, real: bool) -> Iterator[tuple[int, str]]:
+def _told(logs: Iterable[Path], *, real: bool) -> Iterator[tuple[int, str]]:
     """What campaigns printed of their rounds; of one that was played twice, the last."""
-    lines = (line for log in logs for line in Path(log).read_text().splitlines())
+    lines = (line for log in logs for line in log.read_text().splitlines())
     found = (match for line in lines if (match := _LINE.match(line)) and bool(match[1]) == real)
     yield from sorted({int(match[2]): match[3] for match in found}.items())
+
+
+def table(logs: Iterable[Path], *, real: bool = False) -> None:
+    """Print the table of the rounds that these logs tell of."""
+    _table(_told(logs, real=real), real=real)
 
 
 def _asked() -> argparse.Namespace:
@@ -98,13 +103,13 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("last", type=int, nargs="?", default=0)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--real", action="store_true")
-    parser.add_argument("--table", nargs="+", default=[], metavar="LOG")
+    parser.add_argument("--table", nargs="+", type=Path, default=[], metavar="LOG")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
     asked = _asked()
     if asked.table:
-        _table(_told(asked.table, real=asked.real), real=asked.real)
+        table(asked.table, real=asked.real)
     else:
         sys.exit(main(range(asked.first, asked.last), asked.processes, real=asked.real))

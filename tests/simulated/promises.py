@@ -56,7 +56,7 @@ def of_a_record(result: Result, cells: Collection[str]) -> Iterator[str]:
             yield f"its run.json cannot be read: {error.line}"
         return
     yield from _whole(result, run, cells)
-    yield from _on_one_device(blocks)
+    yield from on_one_device(blocks)
     yield from _once(run, blocks)
     if result.code in (0, 1, 4, 130):
         yield from _evident(run, blocks)
@@ -103,7 +103,7 @@ def _planned(run: Run, kept: list[Block]) -> list[list[Block]]:
     return [[block for block in own if block.shard == shard] for shard in sorted({block.shard for block in own})]
 
 
-def _on_one_device(blocks: list[Block]) -> Iterator[str]:
+def on_one_device(blocks: list[Block]) -> Iterator[str]:
     """What stands of a cell is of one device."""
     homes: dict[str, set[str]] = {}
     for block in blocks:
