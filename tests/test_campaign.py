@@ -23,6 +23,7 @@ FIRST = {drawn(number).end: number for number in reversed(range(200))}
 SPREAD = {drawn(number).end: number for number in reversed(range(campaign.SPREAD, campaign.SPREAD + 60))}
 FOUND = {
     1010: "clean left the note of a killed run's lease of a device that the run did not need any more",
+    1025: "a shard's program without memory waited for ever for a thread that could not begin, and the run for it",
     143: "what workers had loaded died with a killed abprof, and verdicts rested on rounds that nothing vouched for",
     199: "a note of bytes that are no text in the state folder ended every run, and clean, as a bug",
     44: "the same, of one that was left without memory",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from abprof import proc, wire
+from abprof.proc import reading
 from tests.simulated.client import CASE, WORKER, faulty
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault
@@ -156,3 +157,19 @@ def test_what_cannot_be_started_is_a_death(tmp_path: Path) -> None:
     with pytest.raises(proc.WorkerDied, match="could not be started"):
         proc.Worker([str(tmp_path / "nothing")], env={}, cwd=tmp_path, log=tmp_path / "log", name="base")
     assert descriptors() == before
+
+
+def test_a_thread_that_cannot_begin_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without memory ends before it says that it has begun: threading.Thread would be waited for without an end."""
+    monkeypatch.setattr(reading, "_TO_BEGIN", 0.1)
+    monkeypatch.setattr(reading._thread, "start_new_thread", lambda run, args: None)
+    with pytest.raises(MemoryError):
+        reading.Reading(lambda: None).start()
+
+
+def test_a_reading_thread_is_waited_for() -> None:
+    read: list[int] = []
+    thread = reading.Reading(lambda: read.append(1))
+    thread.start()
+    thread.join(10)
+    assert read == [1]

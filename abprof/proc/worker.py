@@ -7,9 +7,9 @@ import os
 import select
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from abprof import wire
 from abprof.proc import inner
 from abprof.proc.faults import WorkerDied, WorkerFault, WorkerHung
 from abprof.proc.log import Log
+from abprof.proc.reading import Reading
 from abprof.proc.strays import MARK, kill_strays, new_mark
 
 ALIVE_EVERY = 0.2  # seconds between looks whether a silent child still lives
@@ -84,7 +85,7 @@ class Worker:
         finally:
             for fd in (to_child, from_child, stdout_write):
                 os.close(fd)
-        self._drainer = threading.Thread(target=self._drain, args=(stdout_read,), daemon=True)
+        self._drainer = Reading(partial(self._drain, stdout_read))
         self._drainer.start()
 
     def _drain(self, fd: int) -> None:
