@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +19,7 @@ from abprof.judges import root_of, workloads_differ, workloads_folder
 from abprof.model import SCHEMA, Build, Cell, Checkout, Observation, Package, Run, Setup, Timer, Toolchain
 from abprof.place import Place, forbidden, sources, toolchain
 from abprof.repo import Repository
+from abprof.repo.trees import remove_tree
 from abprof.survey import (
     Survey,
     ceilings,
@@ -24,6 +27,7 @@ from abprof.survey import (
     find_workloads,
     known,
     packages,
+    same_judge,
     survey,
     who_is,
 )
@@ -61,14 +65,8 @@ def make_plan(
     """
     config = place.config
     beside = Path(trees[0].path).parent  # this run's own folder: what is put here goes with the worktrees
-    source = workloads_folder(place, trees, again.run.workloads_from if again else "")
-    files = find_workloads(source, config.workloads)
-    root = root_of(place, trees, source)
-    digest = copy_workloads(source, beside / "workloads", {name: root / name for name in place.file.benchmarks})
-    files = {name: beside / "workloads" / file.name for name, file in files.items()}
+    source, files, digest = _laid_out(place, trees, again.run.workloads_from if again else "")
     env, withheld = surroundings(config, place.cache)
-    (beside / "scratch").mkdir()
-    (beside / "caches").mkdir()
     workers = {checkout.side.id: command(config, checkout.side.id, place.cache) for checkout in trees}
     device = place.device
     log = logs / "survey.log"
@@ -119,8 +117,42 @@ def make_plan(
     head = msgspec.structs.replace(head, notes=tuple(dict.fromkeys((*head.notes, *told))))
     head = msgspec.structs.replace(head, setup=_all_behind(head.setup, setup.wall))
     head = msgspec.structs.replace(head, ceilings=best, toolchains=head.toolchains or chains)
-    kernels = list(dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel))
-    return Plan(shop, found, place.packages(kernels), {c.side.id: c for c in trees}, head)
+    return Plan(shop, found, place.packages(_kernels(found)), {c.side.id: c for c in trees}, head)
+
+
+def other_cells(place: Place, ready: Plan, run: Run, logs: Path) -> Plan:
+    """The plan of another part of the same run on the same device: its toolchain was looked at, and stands. No worker of the
+    part before lives any more, and what they kept is gone.
+
+    Raises AbprofError when the judge is another now.
+    """
+    _, files, digest = _laid_out(place, list(ready.checkouts.values()), run.workloads_from)
+    same_judge(run, files, digest)
+    shop = dataclasses.replace(ready.shop, logs=logs, token=secrets.token_hex(8))
+    found = dataclasses.replace(ready.survey, workloads=run.workloads, cells=run.cells)
+    then = ready.head
+    head = msgspec.structs.replace(
+        run, notes=then.notes, setup=then.setup, ceilings=run.ceilings or then.ceilings, toolchains=then.toolchains
+    )
+    return Plan(shop, found, place.packages(_kernels(found)), ready.checkouts, head)
+
+
+def _laid_out(place: Place, trees: Sequence[Checkout], judge: str) -> tuple[Path, dict[str, Path], str]:
+    """The workloads (of a run that is gone on with those of its `judge`), copied beside the worktrees, with empty folders for
+    what workers keep: where they are from, the copied files, and what identifies them. Raises AbprofError."""
+    beside = Path(trees[0].path).parent
+    for name in ("workloads", "scratch", "caches"):
+        remove_tree(beside / name)
+    source = workloads_folder(place, trees, judge)
+    files, root = find_workloads(source, place.config.workloads), root_of(place, trees, source)
+    digest = copy_workloads(source, beside / "workloads", {name: root / name for name in place.file.benchmarks})
+    (beside / "scratch").mkdir()
+    (beside / "caches").mkdir()
+    return source, {name: beside / "workloads" / file.name for name, file in files.items()}, digest
+
+
+def _kernels(found: Survey) -> list[str]:
+    return list(dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel))
 
 
 def _toolchains(

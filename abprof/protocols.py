@@ -72,7 +72,7 @@ class Probe(Protocol):
 
 @dataclass(frozen=True)
 class Lost:
-    """The program of a shard is gone, or was never started. After its `Ended` that is its orderly end."""
+    """The program of a shard is gone, was never started, or is done with it. After its `Ended` that is its orderly end."""
 
     reason: str
 
@@ -100,8 +100,8 @@ class Executor(Protocol):
         is told by `news`."""
 
     def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
-        """What came within `timeout` seconds, as (shard's number, line); `Lost`, once and last of each, when its program has
-        ended, however it did."""
+        """What came within `timeout` seconds, as (shard's number, line); `Lost`, once and last of each, when nothing more of it
+        is to come: its program has ended, however it did, or is free for another shard."""
 
     def cancel(self) -> None:
         """End everything that was started, and wait for that. Safe to call twice, and from ^C."""

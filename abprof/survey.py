@@ -160,7 +160,7 @@ def known(
 
     Raises AbprofError when the judge or the toolchain is another now.
     """
-    _same_judge(run, files, digest)
+    same_judge(run, files, digest)
     ready = _start(worker, files, device, timeout)
     for name, version in run.versions.items():
         now = ready.versions.get(name, "not there")
@@ -169,7 +169,8 @@ def known(
     return Survey(ready, run.workloads, cells, {})
 
 
-def _same_judge(run: Run, files: Mapping[str, Path], digest: str) -> None:
+def same_judge(run: Run, files: Mapping[str, Path], digest: str) -> None:
+    """Raises AbprofError when the judge is another than the run's."""
     for load in run.workloads:
         file = files.get(load.name)
         if load.kernel and (file is None or hashlib.sha256(file.read_bytes()).hexdigest() != load.sha256):

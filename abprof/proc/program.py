@@ -21,8 +21,9 @@ _LOOK = 1.0  # seconds between two looks, at most: what is more is time in which
 class Program:
     """Started at once, in a session of its own. Nothing of it outlives `end`."""
 
-    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
-        """What it says on standard error goes to `log`. Raises WorkerDied when it cannot be started."""
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], log: Path, listens: bool = False) -> None:
+        """What it says on standard error goes to `log`. One that `listens` is told more by `say`. Raises WorkerDied when it
+        cannot be started."""
         self._mark = new_mark()
         self._buffer = b""
         self._open = True
@@ -32,7 +33,7 @@ class Program:
                 self._child = subprocess.Popen(
                     list(argv),
                     env={**env, MARK: self._mark},
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE if listens else subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     start_new_session=True,
@@ -91,6 +92,13 @@ class Program:
         """Whether a signal ended it: then it put nothing away."""
         return (self._child.poll() or 0) < 0
 
+    def say(self, line: bytes) -> None:
+        """A line to its standard input. One that is gone does not hear it."""
+        assert self._child.stdin
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.write(line + b"\n")
+            self._child.stdin.flush()
+
     def ask_to_end(self) -> None:
         """SIGTERM: it puts away what it has begun."""
         with contextlib.suppress(ProcessLookupError):
@@ -101,5 +109,7 @@ class Program:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout=grace)
         end_tree(self._child, self._mark)
-        if self._child.stdout and not self._child.stdout.closed:
-            self._child.stdout.close()
+        for pipe in (self._child.stdout, self._child.stdin):
+            if pipe:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()

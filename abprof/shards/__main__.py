@@ -1,11 +1,16 @@
-"""`python -m abprof.shards SHARD.json [--with PID]`: measure a shard here, and print its news (abprof/shards/messages.py)."""
+"""`python -m abprof.shards SHARD.json [--with PID] [--more]`: measure a shard here, and print its news
+(abprof/shards/messages.py). With `--more` the files of further shards of the run come on standard input, a line each, whenever
+the one before has ended; the program ends with its input, or when nothing has come for long."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
+import select
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,8 +19,8 @@ from abprof import sealed
 from abprof.errors import AbprofError, Exit
 from abprof.holding import signals
 from abprof.proc import dies_with
-from abprof.shards.messages import Ended, News, read_shard
-from abprof.shards.serve import serve
+from abprof.shards.messages import IDLE, Ended, News, read_shard
+from abprof.shards.serve import Post
 
 
 class Teller:
@@ -38,20 +43,34 @@ class Teller:
             os.write(self._out, sealed.line(msgspec.structs.replace(ended, lines=self._lines)))
 
 
+def _further(orders: int) -> Iterator[Path]:
+    """Files of shards, as they come."""
+    rest = b""
+    while select.select([orders], [], [], IDLE)[0] and (more := os.read(orders, 65536)):
+        *whole, rest = (rest + more).split(b"\n")
+        yield from (Path(os.fsdecode(line)) for line in whole)
+
+
 def main(argv: list[str] | None = None) -> int:
     """The exit code is for people; who submitted the shard goes by its news."""
     parser = argparse.ArgumentParser(prog="python -m abprof.shards")
     parser.add_argument("shard", type=Path)
     parser.add_argument("--with", dest="parent", type=int, help="end when this process, which started it, is gone")
+    parser.add_argument("--more", action="store_true", help="further shards' files come on standard input")
     options = parser.parse_args(argv)
     if options.parent:
         dies_with(options.parent)
-    # What anything prints goes to standard error: news are alone on their descriptor.
-    teller = Teller(os.dup(1))
+    # What anything prints goes to standard error, and nothing else reads: news and orders are alone on their descriptors.
+    out, orders = os.dup(1), os.dup(0)
     os.dup2(2, 1)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    teller = Teller(out)
     try:
-        with signals():
-            teller.end(serve(read_shard(options.shard.read_bytes()), teller.tell))
+        with signals(), Post() as post:
+            for file in itertools.chain([options.shard], _further(orders) if options.more else ()):
+                teller = Teller(out)
+                teller.end(post.serve(read_shard(file.read_bytes()), teller.tell))
     except (AbprofError, ValueError, OSError) as error:
         said = error.line if isinstance(error, AbprofError) else str(error)
         print(said, file=sys.stderr)

@@ -30,6 +30,7 @@ from abprof.model import (
 
 DEVICE = "ABPROF_SHARD_DEVICE"  # of a machine without GPUs: what a shard measures on there
 SHARD_SCHEMA = 1
+IDLE = 600.0  # seconds that a program waits for a further shard
 
 
 class Shard(Record, frozen=True, kw_only=True):

@@ -1,13 +1,15 @@
-"""The local pool: a slot for each device of this host that the run holds, and on each one shard's program at a time."""
+"""The local pool: a slot for each device of this host that the run holds, on each a program that measures shard after shard."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,9 +21,24 @@ from abprof.disk import refusals
 from abprof.place import Place
 from abprof.proc import Program, WorkerDied
 from abprof.protocols import Lost
-from abprof.shards.messages import Shard
+from abprof.shards.messages import IDLE, Ended, Shard, read_news
 
 _ORDERLY = 15.0  # seconds that programs have to put away what they have begun
+_ENDED = b'{"type":"ended"'
+
+
+@dataclass
+class Station:
+    """A slot's program. It takes shard after shard as long as it lives."""
+
+    program: Program
+    shard: int | None  # what it measures
+    idle: float = 0.0  # since when it measures nothing, by a clock that does not go back
+
+    @property
+    def free(self) -> bool:
+        """Whether it can be given a shard; well before it ends by itself."""
+        return self.shard is None and self.program.gone is None and time.monotonic() - self.idle < IDLE / 2
 
 
 class Pool:
@@ -33,7 +50,7 @@ class Pool:
         """`folder` is made for what shards are told by; it lies where a killed run's leftovers are looked for."""
         self._place, self._logs, self._folder = place, logs, folder
         self._killed = False  # a program that had no time to put its worktrees away
-        self._programs: dict[int, Program] = {}
+        self._stations: dict[str, Station] = {}  # by slot
         self._stillborn: dict[int, str] = {}  # shard -> why its program could not be started
 
     def __enter__(self) -> Self:
@@ -65,10 +82,18 @@ class Pool:
         )
         file = self._folder / f"{shard.number}.json"
         file.write_bytes(sealed.dump(placed))
+        station = self._stations.get(slot)
+        if station and station.free:
+            station.shard = shard.number
+            station.program.say(os.fsencode(file))
+            return
+        if station:
+            self._end(slot)
         safe = ["-P"] if sys.flags.safe_path else []
-        argv = [sys.executable, *safe, "-m", "abprof.shards", str(file), "--with", str(os.getpid())]
+        argv = [sys.executable, *safe, "-m", "abprof.shards", str(file), "--with", str(os.getpid()), "--more"]
         try:
-            self._programs[shard.number] = Program(argv, env=os.environ, log=logs / "program.log")
+            program = Program(argv, env=os.environ, log=logs / "program.log", listens=True)
+            self._stations[slot] = Station(program, shard.number)
         except WorkerDied as died:
             self._stillborn[shard.number] = died.reason
 
@@ -83,24 +108,46 @@ class Pool:
             number, reason = self._stillborn.popitem()
             yield number, Lost(reason)
         with selectors.DefaultSelector() as waiting:
-            for program in self._programs.values():
-                waiting.register(program, selectors.EVENT_READ)
+            for station in self._stations.values():
+                waiting.register(station.program, selectors.EVENT_READ)
             waiting.select(min(timeout, proc.ALIVE_EVERY))
-        for number, program in list(self._programs.items()):
-            gone = program.gone
-            for line in program.lines():
-                yield number, line
-            if gone is not None:
-                del self._programs[number]
-                program.end()
-                self._killed = self._killed or program.killed
-                yield number, Lost(gone)
+        for slot, station in list(self._stations.items()):
+            yield from self._heard(slot, station)
+
+    def _heard(self, slot: str, station: Station) -> Iterator[tuple[int, bytes | Lost]]:
+        """What a program said, and whether its shard is over."""
+        gone = station.program.gone  # before its last lines are taken
+        for line in station.program.lines():
+            if station.shard is None:
+                continue
+            number = station.shard
+            yield number, line
+            if gone is None and _done(line):
+                station.shard, station.idle = None, time.monotonic()
+                yield number, Lost("its program goes on")
+        if gone is not None:
+            self._end(slot)
+            if station.shard is not None:
+                yield station.shard, Lost(gone)
+
+    def _end(self, slot: str, grace: float = 0.0) -> None:
+        program = self._stations.pop(slot).program
+        program.end(grace)
+        self._killed = self._killed or program.killed
 
     def cancel(self) -> None:
-        for program in self._programs.values():
-            program.ask_to_end()
+        for station in self._stations.values():
+            station.program.ask_to_end()
         end = time.monotonic() + _ORDERLY
-        for program in self._programs.values():
-            program.end(max(0.0, end - time.monotonic()))
-            self._killed = self._killed or program.killed
-        self._programs.clear()
+        for slot in list(self._stations):
+            self._end(slot, max(0.0, end - time.monotonic()))
+
+
+def _done(line: bytes) -> bool:
+    """Whether a shard has ended in an orderly way: then its program waits for another. With any other end it ends itself."""
+    if not line.startswith(_ENDED):
+        return False
+    with contextlib.suppress(ValueError):
+        news = read_news(line)
+        return isinstance(news, Ended) and news.why == "done"
+    return False

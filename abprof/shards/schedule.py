@@ -56,10 +56,11 @@ ASSUMED = Error(0.6, 0.3)  # a device's rate and the cells' work (abprof/estimat
 
 @dataclass(frozen=True)
 class StartUp:
-    """Seconds before a shard's first turn, and for each package beyond its first."""
+    """Seconds before a shard's first turn, for each package beyond its first, and once before a slot's first shard."""
 
     shard: float
     package: float
+    slot: float = 0.0
 
 
 Group = tuple[str, int, int]  # package, attempt, together: what may be in one shard, but for the package
@@ -83,6 +84,7 @@ class Queue:
             raise ValueError("a schedule needs slots, each with a speed above zero")
         self._slots = dict(slots)
         self._until = dict.fromkeys(slots, -math.inf)  # when each will be free again, if its estimates are right
+        self._begun: set[str] = set()  # slots that had a shard
         self._start_up = start_up
         self._most = max(MOST_SECONDS, MOST_START_UPS * start_up.shard) if most is None else most
         self._error = error
@@ -114,7 +116,8 @@ class Queue:
         room = min(left if last else left / (1 + late), self._most) * speed
         taken = self._fill(room, last=last)
         paced = [replace(task, seconds=task.seconds * self._pace(task.kernel)) for task in taken]
-        self._until[slot] = now + seconds(paced, self._start_up, speed)
+        self._until[slot] = now + seconds(paced, self._start_up, speed, first=slot not in self._begun)
+        self._begun.add(slot)
         return taken
 
     def took(self, tasks: Iterable[Task], seconds: float) -> None:
@@ -248,15 +251,16 @@ def _played(queue: Queue, slots: Mapping[str, float], start_up: StartUp) -> Iter
     while len(queue):
         slot = min(free, key=lambda name: free[name])
         shard = queue.take(slot, free[slot])
-        free[slot] += seconds(shard, start_up, slots[slot])
+        free[slot] += seconds(shard, start_up, slots[slot], first=not free[slot])
         yield shard, free[slot]
 
 
-def seconds(shard: Iterable[Task], start_up: StartUp, speed: float = 1.0) -> float:
-    """How long a shard takes on a slot of this speed, by its cells' estimates."""
+def seconds(shard: Iterable[Task], start_up: StartUp, speed: float = 1.0, *, first: bool = False) -> float:
+    """How long a shard takes on a slot of this speed, whose `first` it may be, by its cells' estimates."""
     tasks = list(shard)
     packages = len({task.kernel for task in tasks})
     started = start_up.shard + start_up.package * max(0, packages - 1) if tasks else 0.0
+    started += start_up.slot if first and tasks else 0.0
     return started + math.fsum(task.seconds for task in tasks) / speed
 
 

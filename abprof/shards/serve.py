@@ -17,11 +17,12 @@ from abprof.cleaning import BUILDS_IN_USE
 from abprof.errors import AbprofError
 from abprof.holding import alone, not_busy, worktrees
 from abprof.measure import Ground, Item, epochs
-from abprof.model import Block, Build, Kernel, Proof, Run
+from abprof.model import Block, Build, Checkout, Kernel, Proof, Run
 from abprof.place import Place, Settled, look_around
-from abprof.prepare import Again, Plan, build_kernels, make_plan, watched
+from abprof.prepare import Again, Plan, build_kernels, make_plan, other_cells, watched
 from abprof.repo import leases
 from abprof.shards.messages import Began, Ended, Loaded, Measured, News, Noticed, Proved, Said, Shard
+from abprof.untouched import Watch
 from abprof.view import View
 
 Tell = Callable[[News], None]
@@ -81,19 +82,77 @@ class Part:
         return verdict.undecided(self._head, self.blocks, self._proofs) | few
 
 
-def serve(shard: Shard, tell: Tell) -> Ended:
-    """Measure it. Raises AbprofError when it cannot be begun here; ^C and SIGTERM end it (KeyboardInterrupt)."""
-    view = Telling(tell)
-    if shard.cpus:
-        os.sched_setaffinity(0, shard.cpus)
-    place = _place(shard, view)
-    name = f"{shard.run.id}/{shard.number}"
-    Path(shard.logs).mkdir(parents=True, exist_ok=True)
-    with proc.no_orphans(), worktrees(place, name, view) as trees, _device(place, shard, view):
+class Post(contextlib.ExitStack):
+    """Where a program measures shards of one run on one device, one after the other. What the first has looked at and checked
+    out the next ones find, but for one that has to build: it gets worktrees in which no code under test has run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._place: Place | None = None
+        self._trees: tuple[Checkout, ...] = ()
+        self._plan: Plan | None = None
+        self._made: dict[str, tuple[Build, ...]] = {}  # package -> builds that were made here
+
+    def serve(self, shard: Shard, tell: Tell) -> Ended:
+        """Measure it. Raises AbprofError when it cannot be begun here; ^C and SIGTERM end it (KeyboardInterrupt)."""
+        view = Telling(tell)
+        if shard.cpus:
+            os.sched_setaffinity(0, shard.cpus)
+        Path(shard.logs).mkdir(parents=True, exist_ok=True)
+        with proc.no_orphans():
+            place = self._stand(shard, view)
+            with _device(place, shard, view):
+                plan = self._planned(place, shard, view)
+                with leases.shared(place.cache / BUILDS_IN_USE):
+                    watch = watched(place, plan)
+                    builds = self._builds(place, plan, shard, view)
+                    return _measured(place, plan, watch, builds, shard, tell, view)
+
+    def _stand(self, shard: Shard, view: View) -> Place:
+        """The place, with worktrees of the sides."""
+        if self._place and self._plan and self._ready(self._plan, shard) is not None:
+            return self._place
+        self.close()
+        self._plan, self._place = None, _place(shard, view)
+        self._trees = self.enter_context(worktrees(self._place, f"{shard.run.id}/{shard.number}", view))
+        return self._place
+
+    def _planned(self, place: Place, shard: Shard, view: View) -> Plan:
+        if self._plan is not None:
+            return other_cells(place, self._plan, shard.run, Path(shard.logs))
         again = Again(shard.run, shard.run.cells, part=True)
-        plan = make_plan(place, trees, Path(shard.logs), view, again)
-        with leases.shared(place.cache / BUILDS_IN_USE):
-            return _measured(place, plan, shard, tell, view)
+        self._plan = make_plan(place, self._trees, Path(shard.logs), view, again)
+        return self._plan
+
+    def _ready(self, plan: Plan, shard: Shard) -> tuple[Build, ...] | None:
+        """Its builds, where they are there: the run's if they lie here and were made by the toolchain that is here, or those
+        that an earlier shard made."""
+        kernels = {cell.kernel for cell in shard.run.cells}
+        mine = tuple(build for build in shard.run.builds if build.kernel in kernels)
+        if _same_chains(plan, shard) and all(build.failure or Path(build.path, "src").is_dir() for build in mine):
+            return mine
+        built = {build.kernel for build in mine}
+        return tuple(b for name in built for b in self._made[name]) if built <= self._made.keys() else None
+
+    def _builds(self, place: Place, plan: Plan, shard: Shard, view: View) -> tuple[Build, ...]:
+        """Those; otherwise they are built anew: of the same commits, with this machine's variables, and for both sides alike.
+
+        Raises AbprofError where one that the run's own machine makes anew is of other inputs.
+        """
+        ready = self._ready(plan, shard)
+        if ready is not None:
+            return ready
+        made = build_kernels(place, plan, view)
+        if _same_chains(plan, shard) and shard.held:
+            made = rerun.same_builds(shard.run, made, place.cache / "builds")
+        self._made |= {name: tuple(b for b in made if b.kernel == name) for name in {build.kernel for build in made}}
+        return made
+
+
+def _same_chains(plan: Plan, shard: Shard) -> bool:
+    """Whether the toolchain here is the one that made the run's builds."""
+    chains = shard.run.toolchains
+    return all(chains[side].versions == chain for side, chain in plan.shop.toolchain.items() if side in chains)
 
 
 def _place(shard: Shard, view: View) -> Place:
@@ -122,9 +181,9 @@ def _failed(item: Item) -> bool:
     return isinstance(item, Proof) and not item.ok
 
 
-def _measured(place: Place, plan: Plan, shard: Shard, tell: Tell, view: View) -> Ended:
-    watch = watched(place, plan)
-    builds = _builds(place, plan, shard, view)
+def _measured(
+    place: Place, plan: Plan, watch: Watch, builds: tuple[Build, ...], shard: Shard, tell: Tell, view: View
+) -> Ended:
     machine = place.device.machine()
     head = msgspec.structs.replace(plan.head, builds=builds, machine=machine)
     ground = Ground(
@@ -176,22 +235,6 @@ def _name(place: Place, shard: Shard) -> str:
     """The lease's name. A GPU's is its own in all the world; every other machine's processor is called cpu too."""
     machine = place.device.machine()
     return f"cpu@{machine.host}" if machine.kind == "cpu" and not shard.held else place.device.lease
-
-
-def _builds(place: Place, plan: Plan, shard: Shard, view: View) -> tuple[Build, ...]:
-    """The run's builds where they lie here and were made by the toolchain that is here; otherwise built anew: of the same
-    commits, with this machine's variables, and for both sides alike.
-
-    Raises AbprofError where one that the run's own machine makes anew is of other inputs.
-    """
-    kernels = {cell.kernel for cell in shard.run.cells}
-    mine = tuple(build for build in shard.run.builds if build.kernel in kernels)
-    chains = shard.run.toolchains
-    same = all(chains[side].versions == chain for side, chain in plan.shop.toolchain.items() if side in chains)
-    if same and all(build.failure or Path(build.path, "src").is_dir() for build in mine):
-        return mine
-    made = build_kernels(place, plan, view)
-    return rerun.same_builds(shard.run, made, place.cache / "builds") if same and shard.held else made
 
 
 def _news(item: Item) -> News:
