@@ -14,11 +14,7 @@ from abprof.shards.schedule import StartUp, Task, end
 _TFLOPS_OF_A_CORE, _GBPS_OF_A_CPU = 0.02, 10.0
 _TFLOPS_OF_A_GPU, _GBPS_OF_A_GPU = 300.0, 2000.0
 _CALLS_TO_OPEN = 2  # at least: the first call, and one that is timed to choose the pace
-_BEFORE_THE_FIRST_TURN = {
-    "cuda": 20.0,
-    "cpu": 15.0,
-    "simulated": 2.0,
-}  # seconds of a shard: the program, torch, its survey
+_PROGRAM = {"cuda": 14.0, "cpu": 10.0, "simulated": 1.8}  # seconds before its first workers: abprof, torch, its survey
 
 
 def estimate(planned: Run, *, peers: bool) -> str:
@@ -50,7 +46,7 @@ def measuring(planned: Run, epochs: int, *, peers: bool) -> tuple[float, float]:
         return epochs * fewest, epochs * usual
     kind, slots = planned.machine.kind, dict.fromkeys(planned.machines, 1.0)
     package = epochs * turns.epoch_cost(kind, 0)[0]
-    begins = StartUp(start_up(kind).shard + package, package)
+    begins = StartUp(package, package, start_up(kind, kept=True).slot)
     cells = [(cell, cell_seconds(planned, cell, arms)) for cell, arms in _runnable(planned, peers=peers)]
     least, most = ([Task(cell.id, cell.kernel, epochs * of[i]) for cell, of in cells] for i in (0, 1))
     return end(least, slots, begins), end(most, slots, begins)
@@ -67,10 +63,11 @@ def epoch_seconds(planned: Run, *, peers: bool) -> tuple[float, float]:
     return fewest, usual
 
 
-def start_up(kind: str) -> StartUp:
+def start_up(kind: str, *, kept: bool) -> StartUp:
     """What a shard costs before its first turn, and what each further package in it does: fresh workers, once an epoch; the
-    next epoch's start while this one measures."""
-    return StartUp(_BEFORE_THE_FIRST_TURN[kind], turns.epoch_cost(kind, 0)[0])
+    next epoch's start while this one measures. A program that is `kept` for the slot's next shard starts once."""
+    workers = turns.epoch_cost(kind, 0)[0]
+    return StartUp(workers, workers, _PROGRAM[kind]) if kept else StartUp(_PROGRAM[kind] + workers, workers)
 
 
 def cell_seconds(planned: Run, cell: Cell, arms: int) -> tuple[float, float]:

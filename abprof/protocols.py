@@ -81,7 +81,9 @@ class Executor(Protocol):
     """Runs shards somewhere, each whole and on one device. It retries nothing: what is lost is told, and what becomes of its
     cells is decided by who submitted it (abprof/shards/conduct.py)."""
 
-    lasting: bool  # whether a slot is the same device each time: then cells can go on where their blocks are from
+    # Whether a slot is the same device each time, and its program the same as long as it lives: then cells can go on where
+    # their blocks are from.
+    lasting: bool
 
     def __enter__(self) -> Self:
         """Raises AbprofError where it cannot be had."""

@@ -94,13 +94,13 @@ def test_several_devices_take_what_their_schedule_does() -> None:
     """Twelve cells of a second's calls: each slot has its part, and what a shard needs before its first turn."""
     run = planned("cuda", flops=3e14, cells=12, epochs=4, budget=1e6)
     _, alone = estimate.measuring(run, 4, peers=False)
-    begins, workers = estimate.start_up("cuda").shard, 4 * turns.epoch_cost("cuda", 0)[0]
+    begins, workers = estimate.start_up("cuda", kept=True).slot, 4 * turns.epoch_cost("cuda", 0)[0]
     assert alone == 4 * estimate.epoch_seconds(run, peers=False)[1]
     for devices in (2, 4):
         _, together = estimate.measuring(spread(run, devices), 4, peers=False)
         even = (alone - workers) / devices + begins + workers
         one_cell = (alone - workers) / 10  # a cell with its control takes more than a twelfth
-        assert even <= together <= even + one_cell + 2 * (begins + workers)
+        assert even <= together <= even + one_cell + begins + 2 * workers
         assert estimate.estimate(spread(run, devices), peers=False).startswith(
             f"about {estimate.span(together)} of measuring"
         )

@@ -77,7 +77,8 @@ class _Work:
         self._gone(todo)
         homes = {cell: home for cell, home in self._homes().items() if cell in todo}
         fresh = [self._tasks[cell] for cell in todo - homes.keys()]
-        self._waiting = Waiting(fresh, tuple(self._left), start_up(ground.device.kind), error)
+        begins = start_up(ground.device.kind, kept=executor.lasting)
+        self._waiting = Waiting(fresh, tuple(self._left), begins, error)
         for cell, home in homes.items():
             self._waiting.go_on(home, [self._tasks[cell]])
 

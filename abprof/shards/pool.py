@@ -88,7 +88,8 @@ class Pool:
             station.program.say(os.fsencode(file))
             return
         if station:
-            self._end(slot)
+            station.program.ask_to_end()
+            self._end(slot, _ORDERLY)
         safe = ["-P"] if sys.flags.safe_path else []
         argv = [sys.executable, *safe, "-m", "abprof.shards", str(file), "--with", str(os.getpid()), "--more"]
         try:
