@@ -57,6 +57,8 @@ def test_a_cell_that_kills_its_shard_each_time_is_an_outcome(tmp_path: Path) -> 
     assert status == "crash"
     assert reason == "each of 3 shards with it was lost; the last: killed by SIGKILL"
     assert result.verdict("w/n=2") == "broken"
+    assert result.folder
+    assert len(list(result.folder.glob("logs/*/program.log"))) >= 3, "a slot that lost its program has another"
     others = {cell: verdict for cell, verdict in quiet.table().items() if cell != "w/n=2"}
     assert {cell: result.table()[cell] for cell in others} == others
     once_each(result.run, blocks(result))
