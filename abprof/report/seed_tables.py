@@ -59,7 +59,7 @@ def files(run: Run) -> dict[str, str]:
     sides = {side.id: label for side, label in zip(run.sides, labels, strict=True)}
     made = {}
     for suite in suites(run):
-        profiles = {side.id: profile_lines(run, suite, side) for side in run.sides}
+        profiles = {side.id: Profile(run, suite, side) for side in run.sides}
         for side in run.sides:
             name = f"profile_{suite.name}_{sides[side.id]}.csv"
             made[name] = csv_text(profile_header(suite, profiles[side.id]), profiles[side.id])
@@ -86,37 +86,51 @@ def suites(run: Run) -> list[Suite]:
     ]
 
 
-def profile_header(suite: Suite, lines: Sequence[Line]) -> list[str]:
+def profile_header(suite: Suite, lines: Iterable[Line]) -> list[str]:
     """The scripts' columns, the two that came later, phases of other names, then everything else the lines have."""
     seeds = [*suite.columns, *suite.values, *suite.later]
-    phases = sorted({name for line in lines for name in takewhile(lambda name: name != _OURS[0], line)} - set(seeds))
-    return list(dict.fromkeys([*seeds, *phases, *(name for line in lines for name in line)]))
+    phases, every = set[str](), dict[str, None]()
+    for line in lines:
+        phases.update(takewhile(lambda name: name != _OURS[0], line))
+        every |= dict.fromkeys(line)
+    return list(dict.fromkeys([*seeds, *sorted(phases - set(seeds)), *every]))
 
 
-def profile_lines(run: Run, suite: Suite, side: Side) -> list[Line]:
-    """One side's rows, in the order of the run's cells."""
-    found = _groups(run, suite, None if side.id == "base" else side)
-    rows = {(row.cell.id, row.variant): row for group in found for row in group.rows}
-    more = {key: line for group in found for key, line in gains.columns(group, _arm(side)).items()}
-    names = dict.fromkeys(name for line in more.values() for name in line)
-    order = {cell.id: place for place, cell in enumerate(run.cells)}
-    others = numbers.sequential(run)
-    return [
-        _profile_line(run, suite, side, rows[key], others) | {name: more[key].get(name, "") for name in names}
-        for key in sorted(rows, key=lambda key: order[key[0]])
-    ]
+class Profile:
+    """One side's lines, in the order of the run's cells. They are made anew each time they are asked for: ten thousand take
+    tens of megabytes."""
+
+    def __init__(self, run: Run, suite: Suite, side: Side) -> None:
+        self._run, self._suite, self._side = run, suite, side
+        found = _groups(run, suite, None if side.id == "base" else side)
+        order = {cell.id: place for place, cell in enumerate(run.cells)}
+        rows = {(row.cell.id, row.variant): row for group in found for row in group.rows}
+        self._rows = {key: rows[key] for key in sorted(rows, key=lambda key: order[key[0]])}
+        self._more = {key: line for group in found for key, line in gains.columns(group, _arm(side)).items()}
+        self._names = dict.fromkeys(name for line in self._more.values() for name in line)
+        self._others = numbers.sequential(run)
+
+    def __iter__(self) -> Iterator[Line]:
+        return map(self.line, self._rows)
+
+    def line(self, key: tuple[str, str]) -> Line:
+        """Of this cell and variant; {} where the side has none."""
+        if key not in self._rows:
+            return {}
+        made = _profile_line(self._run, self._suite, self._side, self._rows[key], self._others)
+        return made | {name: self._more[key].get(name, "") for name in self._names}
 
 
-def compare_lines(run: Run, suite: Suite, target: Side, profiles: dict[str, list[Line]]) -> Iterator[Line]:
+def compare_lines(run: Run, suite: Suite, target: Side, profiles: dict[str, Profile]) -> Iterator[Line]:
     """The scripts' comparison computed from the profiles' own digits, and our verdict after it."""
     rows = {(row.cell.id, row.variant): row for group in _groups(run, suite, target) for row in group.rows}
-    other = {(line["cell"], line["variant"]): line for line in profiles[target.id]}
     keys = seed_format.compare_keys(suite.columns)
     columns = (*(seed_format.compared_columns(keys) if suite.directed else suite.values), *suite.later)
     for base in profiles["base"]:
         key = (base["cell"], base["variant"])
-        line = {name: base[name] for name in keys} | compared(base, other.get(key, {}), columns)
-        yield line | _verdict(rows[key]) | _both(base, other.get(key, {}))
+        other = profiles[target.id].line(key)
+        line = {name: base[name] for name in keys} | compared(base, other, columns)
+        yield line | _verdict(rows[key]) | _both(base, other)
 
 
 def compared(base: Line, target: Line, columns: Iterable[str]) -> Line:

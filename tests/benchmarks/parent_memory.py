@@ -21,7 +21,7 @@ from typing import Any
 
 from abprof import report, runfolder
 from abprof.record import Record
-from abprof.report import beside, cell_table, closing, html, markdown, seed_tables
+from abprof.report import beside, cell_table, html, markdown, seed_tables
 from abprof.runfolder import RunFolder
 from abprof.view import View
 from tests import large
@@ -48,7 +48,7 @@ class Steps:
             took = time.process_time() - began
             self._seen()
             peak = self._peaks.pop()
-            print(f"{'  ' * depth + name:<46} {took:7.1f} s {_mb('VmRSS'):6.0f} MB {peak:6.0f} MB", flush=True)
+            print(f"{'  ' * depth + name:<46} {took:8.2f} s {_mb('VmRSS'):6.0f} MB {peak:6.0f} MB", flush=True)
 
     def _seen(self) -> None:
         """What was the most since the last look counts for every step that is open."""
@@ -57,12 +57,12 @@ class Steps:
         self._peaks = [max(peak, most) for peak in self._peaks]
         FORGET.write_text("5")
 
-    def around(self, place: Any, name: str, shown: str) -> None:
-        """Make a step of every call of this function."""
+    def around(self, place: Any, name: str, shown: str | Callable[..., str]) -> None:
+        """Make a step of every call of this function. `shown`: its name, or what makes it of the call's arguments."""
         inner: Callable[..., Any] = getattr(place, name)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            with self.step(shown):
+            with self.step(shown if isinstance(shown, str) else shown(*args)):
                 return inner(*args, **kwargs)
 
         setattr(place, name, timed)
@@ -86,7 +86,7 @@ def main(cells: int, epochs: int) -> None:
         (seed_tables, "files", "the suites' tables"),
         (html, "html", "report.html"),
         (markdown, "markdown", "report.md"),
-        (closing, "with_closing", "output.txt"),
+        (RunFolder, "write_text", lambda _, name, text: f"{name} on the disk"),
     ):
         steps.around(place, name, shown)
     with tempfile.TemporaryDirectory() as scratch:
@@ -102,6 +102,9 @@ def main(cells: int, epochs: int) -> None:
                     record.add(large.block(head, i, epoch, chance))
             with steps.step(f"epoch {epoch}: which cells go on"):
                 record.wanted()
+        record.add(large.block(head, 0, epochs + 1, chance))
+        with steps.step("one cell's news: which cells go on"):
+            record.wanted()
         record.folder.write_run(record.judged("running"))  # as it is now and then
         measuring = steps.peak
         with steps.step("the end, whole"):
