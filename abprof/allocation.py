@@ -31,6 +31,9 @@ class Pilot:
     epoch_seconds: float  # what the epoch cost beside its rounds, the cell's share of the workers' start included
 
 
+_MOST = 1e6  # rounds; the usual rules bound them far below
+
+
 class Scatter(Record, frozen=True, kw_only=True):
     """What a cell's epochs cost and how they scattered; variances are of log ratios."""
 
@@ -71,7 +74,10 @@ def best(known: Scatter) -> int | None:
     """The formula above; None where epochs scatter no more than their rounds explain."""
     if known.between <= 0 or known.round_seconds <= 0:
         return None
-    return max(1, math.ceil(math.sqrt(known.epoch_seconds / known.round_seconds * known.within / known.between)))
+    squared = known.epoch_seconds / known.round_seconds * known.within / known.between
+    if not squared >= 0:  # what lies in the state folder need not be what a run learnt
+        return None
+    return max(1, math.ceil(math.sqrt(min(squared, _MOST**2))))
 
 
 def scatter(pilots: Sequence[Pilot]) -> Scatter | None:
@@ -116,8 +122,8 @@ def observed(block: Block, started: float) -> Pilot | None:
 
 def _logs(rows: Sequence[Mapping[int, float]], judged: Sequence[int]) -> list[list[float]]:
     """The log ratios of each judged arm but the first to it, of the rows that have them all."""
-    whole = [row for row in rows if all(row.get(arm, 0.0) > 0 for arm in judged)]
-    return [[math.log(row[arm] / row[judged[0]]) for row in whole] for arm in judged[1:]]
+    whole = [row for row in rows if all(0 < row.get(arm, 0.0) < math.inf for arm in judged)]
+    return [[math.log(row[arm]) - math.log(row[judged[0]]) for row in whole] for arm in judged[1:]]
 
 
 def _quieter(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:

@@ -19,13 +19,16 @@ class Exit(IntEnum):
 _LONGEST = 2000  # letters of what is wrong: it may quote what stands in a file of anybody's
 
 
+def _clipped(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 class AbprofError(Exception):
     """Something the user can mend: what is wrong, where, and what to do about it."""
 
     def __init__(self, what: str, *, where: str = "", advice: str = "") -> None:
-        said = " ".join(what.split())
-        self.what = said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
-        self.where = where
+        self.what = _clipped(" ".join(what.split()), _LONGEST)
+        self.where = _clipped(where, _LONGEST // 4)
         self.advice = advice
         super().__init__(self.line)
 

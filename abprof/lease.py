@@ -55,6 +55,14 @@ def sweep(state: Path) -> Iterator[str]:
 def _owner(path: Path) -> str:
     try:
         facts = json.loads(path.read_text())
-        return f"{facts['what']} (process {facts['pid']})"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # what lies there need not be abprof's
+        what = "".join(letter if letter.isprintable() else " " for letter in str(facts["what"])[:200])
+        return f"{what} (process {int(facts['pid'])})"
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+    ):  # what lies there need not be abprof's
         return "another abprof"

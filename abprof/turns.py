@@ -173,7 +173,7 @@ def settled(rounds: Sequence[Sequence[float]], wanted: float) -> bool:
     if len(rounds) < FEWEST or len(rounds) % 2:
         return False
     for arm in range(1, len(rounds[0])):
-        logs = [math.log(times[arm] / times[0]) for times in rounds]
+        logs = [math.log(times[arm]) - math.log(times[0]) for times in rounds]
         if math.sqrt(math.pi / 2) * spread(logs) / math.sqrt(len(logs)) > wanted:
             return False
     return True

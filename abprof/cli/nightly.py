@@ -190,6 +190,6 @@ def _send(hook: str, key: str, message: dict[str, Any]) -> None:
 
 
 def _print(message: dict[str, Any]) -> None:
-    import msgspec
+    from abprof.nightly import tell
 
-    print(msgspec.json.encode(message).decode(), flush=True)
+    print(tell.encoded(message).decode(), flush=True)

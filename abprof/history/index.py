@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -36,6 +36,7 @@ CREATE TABLE value (trend INTEGER NOT NULL, night INTEGER NOT NULL, verdict TEXT
   high_pct REAL, base REAL, head REAL, base_status TEXT NOT NULL, head_status TEXT NOT NULL,
   PRIMARY KEY (trend, night)) WITHOUT ROWID;
 """
+_STATEMENTS = tuple(statement.strip() for statement in _TABLES.split(";") if statement.strip())
 _NIGHT = "n.folder, n.series, n.number, n.kind, n.asked, n.machine, n.began, n.base, n.head, n.subject, n.exit_code,"
 _NIGHT += " n.sentence, n.heads, n.settled"
 _COLUMNS = 14  # of them
@@ -60,6 +61,12 @@ class Row:
     sentence: str
     heads: int  # cells and variants whose head ran, or whose code was the base's
     settled: int = 1  # 0: nothing could run, not because of the head, or what it rests on changed: tried again
+
+
+_NIGHT_TYPES = tuple[str, str, int, str, str, str, str, str, str, str, int, str, int, int]
+_VALUE_TYPES = tuple[
+    str, str, str, int, str, float | None, float | None, float | None, float | None, float | None, str, str
+]
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,7 @@ class Index:
             f"SELECT {_NIGHT} FROM night n WHERE {where} ORDER BY n.series, n.number, n.id",  # noqa: S608 - our own words
             values,
         )
-        return [Row(*row) for row in rows]
+        return [Row(*_fits(row, _NIGHT_TYPES)) for row in rows]
 
     def values(self, asked: Question) -> Iterator[tuple[Row, Value]]:
         """Every value that fits, cell by cell and each cell's in the order of its nights."""
@@ -103,18 +110,27 @@ class Index:
         )
         known: dict[str, Row] = {}
         for line in found:
-            row = known.get(line[0]) or known.setdefault(line[0], Row(*line[:_COLUMNS]))
-            cell, variant, name, judged, *rest = line[_COLUMNS:]
+            row = known.get(line[0]) or known.setdefault(line[0], Row(*_fits(line[:_COLUMNS], _NIGHT_TYPES)))
+            cell, variant, name, judged, *rest = _fits(line[_COLUMNS:], _VALUE_TYPES)
             yield row, Value(cell, variant, name, bool(judged), *rest)
 
     def series(self) -> list[str]:
         """What nights there are of."""
-        return [name for (name,) in self._database.execute("SELECT DISTINCT series FROM night ORDER BY series")]
+        found = self._database.execute("SELECT DISTINCT series FROM night ORDER BY series")
+        return [name for (name,) in (_fits(row, tuple[str]) for row in found)]
 
     def cells(self, glob: str = "*") -> list[str]:
         """Ids of the cells that have a trend, and fit."""
         found = self._database.execute("SELECT DISTINCT cell FROM trend WHERE cell GLOB ? ORDER BY cell", [glob])
-        return [cell for (cell,) in found]
+        return [cell for (cell,) in (_fits(row, tuple[str]) for row in found)]
+
+
+def _fits(row: tuple[Any, ...], types: Any) -> tuple[Any, ...]:
+    """The row, once its columns hold what they are declared with: SQLite does not look. Raises sqlite3.DatabaseError."""
+    try:
+        return cast("tuple[Any, ...]", msgspec.convert(row, types))
+    except msgspec.ValidationError as error:
+        raise sqlite3.DatabaseError(f"a column holds what it should not: {error}") from None
 
 
 def _where(asked: Question) -> tuple[str, list[str]]:
@@ -191,6 +207,7 @@ def _update(database: sqlite3.Connection, runs_dir: Path, notes: list[str]) -> N
     database.execute("PRAGMA synchronous = OFF")
     database.execute("PRAGMA cache_size = -262144")  # KiB: a thousand nights of 500 cells are 91 MB
     found = _stamps(runs_dir)
+    _refuse_foreign(database)
     if _version(database) == VERSION and _known(database) == found:
         notes += _problems(database)
         return
@@ -199,7 +216,7 @@ def _update(database: sqlite3.Connection, runs_dir: Path, notes: list[str]) -> N
         if _version(database) != VERSION:
             for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
                 database.execute(f'DROP TABLE "{name}"')
-            for statement in filter(str.strip, _TABLES.split(";")):
+            for statement in _STATEMENTS:
                 database.execute(statement)
             database.execute(f"PRAGMA user_version = {VERSION}")
         known = _known(database)
@@ -216,6 +233,15 @@ def _update(database: sqlite3.Connection, runs_dir: Path, notes: list[str]) -> N
             database.execute("ROLLBACK")
         raise
     notes += _problems(database)
+
+
+def _refuse_foreign(database: sqlite3.Connection) -> None:
+    """Raises sqlite3.DatabaseError for what is none of this or of an older abprof's: other tables, views, triggers."""
+    there = set(database.execute("SELECT type, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"))
+    ours = {("table", statement) for statement in _STATEMENTS}
+    older = 0 < _version(database) < VERSION and all(kind == "table" for kind, _ in there)
+    if there not in (set(), ours) and not older:
+        raise sqlite3.DatabaseError("its tables are another program's")
 
 
 def _version(database: sqlite3.Connection) -> int:

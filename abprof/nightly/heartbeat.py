@@ -39,7 +39,7 @@ def write(state: Path, beat: Heartbeat) -> None:
 
 def last(state: Path, repo: str, series: str) -> Heartbeat | None:
     """What the file says; None where there is none that can be read."""
-    with suppress(OSError, msgspec.MsgspecError):
+    with suppress(OSError, *UNREADABLE):
         return msgspec.json.decode(_file(state, repo, series).read_bytes(), type=Heartbeat)
     return None
 
@@ -53,9 +53,9 @@ def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, 
         except (OSError, *UNREADABLE):
             yield False, f"{file}: cannot be read", "remove it; the next night writes it anew"
             continue
-        if not Path(beat.repo).exists():
+        if not _there(beat.repo):
             continue
-        name, end = f"{beat.series} of {beat.repo}", beat.ended or beat.last_end
+        name, end = _plain(f"{beat.series} of {beat.repo}"), beat.ended or beat.last_end
         if end is None:
             yield (
                 now - beat.began < LATE,
@@ -63,18 +63,31 @@ def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, 
                 "run abprof nightly by hand and read what it says",
             )
         elif end > now + 3600:
-            yield False, f"{name}: last ended {(end - now) / 3600:.0f} h from now", "set this machine's clock"
+            yield False, f"{name}: last ended {_hours(end - now)} h from now", "set this machine's clock"
         elif now - end > LATE:
             advice = "is the timer on? systemctl --user list-timers, crontab -l"
-            yield False, f"{name}: last ended {(now - end) / 3600:.0f} h ago", advice
+            yield False, f"{name}: last ended {_hours(now - end)} h ago", advice
         else:
             code = beat.exit_code if beat.ended else None
-            said = f"{name}: last ended {(now - end) / 3600:.0f} h ago{'' if code is None else f', exit code {code}'}"
+            said = f"{name}: last ended {_hours(now - end)} h ago{'' if code is None else f', exit code {code}'}"
             if code in (Exit.CANNOT_RUN, Exit.BUG):
-                why = "".join(letter if letter.isprintable() else " " for letter in beat.did[:200])
-                yield False, f"{said}: {why}", "run abprof nightly by hand and read what it says"
+                yield False, f"{said}: {_plain(beat.did)}", "run abprof nightly by hand and read what it says"
             else:
                 yield True, said, ""
+
+
+def _plain(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in text[:300])
+
+
+def _hours(seconds: float) -> str:
+    return f"{min(seconds / 3600, 1e9):.0f}"
+
+
+def _there(path: str) -> bool:
+    with suppress(OSError, ValueError):  # no path at all: it is in no file that we wrote
+        return Path(path).exists()
+    return False
 
 
 def _file(state: Path, repo: str, series: str) -> Path:

@@ -18,7 +18,12 @@ def access(environ: Mapping[str, str], place: str, default: str, tokens: Sequenc
     if not token:
         also = f" (or {' or '.join(tokens[1:])})" if tokens[1:] else ""
         raise AbprofError("no token", where=tokens[0], advice=f"set it{also} in the environment; --dry-run needs none")
-    parts = urlsplit(url)
+    if not (token.isascii() and token.isprintable()):
+        raise AbprofError("it holds what no token does", where="the token", advice=f"set {tokens[0]} anew")
+    try:
+        parts = urlsplit(url if url.isascii() and url.isprintable() else "")
+    except ValueError:
+        parts = urlsplit("")
     if parts.scheme != "https" and (parts.scheme != "http" or parts.hostname not in _LOCAL):
-        raise AbprofError(f"{url!r} is not an https address", where=place)
+        raise AbprofError(f"{url[:200]!r} is not an https address", where=place)
     return url, token

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
+import msgspec
 from markupsafe import Markup, escape
 
 from abprof.history.changes import Change, find
@@ -14,6 +15,7 @@ from abprof.history.fleet import Shift
 from abprof.history.index import Index, Question, Row
 from abprof.history.series import trends
 from abprof.history.trend import Trend
+from abprof.model import UNREADABLE
 
 from .html import _part
 from .pages import environment
@@ -86,11 +88,20 @@ def _machines(nights: Sequence[Row]) -> list[NewMachine]:
     found = []
     for before, after in pairwise(nights):
         if before.machine != after.machine:
-            old, new = json.loads(before.machine), json.loads(after.machine)
+            old, new = _facts(before.machine), _facts(after.machine)
             names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
             differs = "; ".join(f"{name} {old.get(name, 'none')} to {new.get(name, 'none')}" for name in names)
             found.append(NewMachine(after.number, after.began[:10], differs))
     return found
+
+
+def _facts(machine: str) -> dict[str, Any]:
+    """What the index says of a machine, which others can write to as well."""
+    try:
+        facts = msgspec.json.decode(machine)
+    except UNREADABLE:
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def _line(trend: Trend, changes: tuple[Change, ...], shifts: Sequence[Shift], calendar: Calendar) -> Line:

@@ -18,6 +18,7 @@ class Asker:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self.state = folder / "state"
+        self.said = b""  # standard output of the last
         monkeypatch.setenv("ABPROF_STATE_DIR", str(self.state))
         monkeypatch.setenv("ABPROF_CACHE_DIR", str(folder / "cache"))
 
@@ -26,6 +27,8 @@ class Asker:
         out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run_command_line([str(word) for word in words])
+            out.flush()
+        self.said = out.buffer.getvalue()  # type: ignore[attr-defined]
         log = self.state / "bug.log"
         if code == Exit.BUG:
             raise AssertionError(log.read_text() if log.exists() else err.getvalue())

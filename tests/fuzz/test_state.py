@@ -1,0 +1,240 @@
+"""What lies in abprof's own folders, which others can write to as well: indexes, heartbeats, noise, bisections, notes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import strategies as st
+
+from abprof import lease, noise
+from abprof.allocation import Scatter
+from abprof.bisect import state as bisections
+from abprof.bisect import step, telling, work
+from abprof.errors import AbprofError
+from abprof.history.index import FILE
+from abprof.nightly import heartbeat
+from abprof.report import bisect as pages
+from abprof.view import View
+from tests.bisect.test_pages import Measured, begun
+from tests.bisect.test_search import line, slips
+from tests.fuzz.asked import Asker, asker, one_clear_line
+from tests.fuzz.mutations import DEEP, bytes_of, few, fewest, hunt, many, texts_of
+from tests.nights import Nights
+
+__all__ = ["asker"]
+CELL, OTHER = "w/n=1,mask=a", "w/n=2,mask=b"
+
+
+# ---------------------------------------------------------------- history.sqlite
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Path:
+    """A folder of runs with an index that fits it."""
+    made = Nights(tmp_path / "runs")
+    made.add({CELL: (None, 100.0), OTHER: (None, 50.0)}, kind="first")
+    for number in range(6):
+        made.add({CELL: (101.0, 103.0 + 9 * (number > 2)), OTHER: (50.0, 50.0)}, verdicts={CELL: "slower"})
+    return made.runs_dir
+
+
+def history(asker: Asker, folder: Path) -> list[int]:
+    """All that reads the index."""
+    places = ("--runs-dir", folder)
+    return [
+        asker("history", "query", *places),
+        asker("history", "query", "--json", "--metric", "wall", *places),
+        asker("history", "changes", *places),
+        asker("history", "page", asker.folder / "page.html", "--series", "main", *places),
+    ]
+
+
+@fewest
+def test_any_bytes_of_an_index_are_read_or_made_again(nights: Path, asker: Asker, examples: int) -> None:
+    assert history(asker, nights) == [0, 0, 0, 0]
+    whole = (nights / FILE).read_bytes()
+
+    def ask(data: bytes) -> None:
+        (nights / FILE).write_bytes(data)
+        history(asker, nights)
+
+    hunt(bytes_of(whole), ask, examples)
+
+
+COLUMNS = [
+    *(("night", name) for name in ("folder", "series", "number", "kind", "asked", "machine", "began", "base", "head",
+                                   "subject", "exit_code", "sentence", "heads", "settled")),
+    *(("trend", name) for name in ("cell", "variant", "metric", "judged")),
+    *(("value", name) for name in ("verdict", "pct", "low_pct", "high_pct", "base", "head", "base_status", "head_status")),
+    ("folder", "problem"), ("folder", "stamp"),
+]  # fmt: skip
+CONTENTS = ("", "x", b"\xff\xfe", b"", 0, -1, 2**62, 1.5, 1e308, -1e308, "\x1b[2J", "\ud7ff" * 3000, "{", "[" * 5000, '{"a": 3}',
+            "0001-01-01", "-9" * 3000)  # fmt: skip
+
+
+@few
+def test_any_content_of_an_index_is_read_or_made_again(nights: Path, asker: Asker, examples: int) -> None:
+    """Columns of other types than they are declared with: SQLite takes them, where it is not told to look."""
+    assert history(asker, nights) == [0, 0, 0, 0]
+    whole = (nights / FILE).read_bytes()
+
+    def ask(changes: list[tuple[tuple[str, str], Any]]) -> None:
+        (nights / FILE).write_bytes(whole)
+        with contextlib.closing(sqlite3.connect(nights / FILE, isolation_level=None)) as database:
+            for (table, column), content in changes:
+                with contextlib.suppress(sqlite3.IntegrityError):
+                    database.execute(f"UPDATE OR IGNORE {table} SET {column} = ?", (content,))
+        history(asker, nights)
+
+    hunt(
+        st.lists(st.tuples(st.sampled_from(COLUMNS), st.sampled_from(CONTENTS)), min_size=1, max_size=2), ask, examples
+    )
+
+
+def foreign(file: Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
+        for statement in statements:
+            database.execute(statement)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda file: file.write_bytes(b""),
+        lambda file: file.write_bytes(b"not sqlite" * 1000),
+        lambda file: file.write_bytes(file.read_bytes()[:5000]),
+        lambda file: foreign(file, "DROP TABLE value"),
+        lambda file: foreign(file, "DROP TABLE folder"),
+        lambda file: foreign(file, "ALTER TABLE night RENAME COLUMN base TO basis"),
+        lambda file: foreign(file, "DROP TABLE trend", "CREATE VIEW trend AS SELECT 1 AS id"),
+        lambda file: foreign(file, "PRAGMA user_version = 3", "CREATE VIEW v AS SELECT * FROM night"),
+        lambda file: foreign(file, "PRAGMA user_version = 99", 'CREATE TABLE "a""b" (c INTEGER PRIMARY KEY AUTOINCREMENT)'),
+        lambda file: foreign(file, "CREATE TRIGGER t AFTER INSERT ON folder BEGIN DELETE FROM night; END",
+                             "DELETE FROM folder"),
+        lambda file: (file.unlink(), file.mkdir()),
+        lambda file: (file.unlink(), file.symlink_to("/dev/full")),
+        lambda file: (file.unlink(), file.symlink_to(file.name)),
+    ],
+    ids=["empty", "text", "cut", "no values", "no folders", "a column", "a view", "older", "newer", "a trigger", "a folder",
+         "full", "a loop"],
+)  # fmt: skip
+def test_an_index_that_is_another_thing(nights: Path, asker: Asker, spoil: Callable[[Path], Any],
+                                        capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    """The nights lie in their run folders: what an index lost is made again, or is made in memory."""
+    asker("history", "query", "--runs-dir", nights)
+    right = asker.said
+    spoil(nights / FILE)
+    assert history(asker, nights) == [0, 0, 0, 0]
+    asker("history", "query", "--runs-dir", nights)
+    assert asker.said == right
+
+
+def test_an_index_that_another_writes_is_refused_in_a_line(
+    nights: Path, asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asker("history", "query", "--runs-dir", nights)
+    monkeypatch.setattr("abprof.history.index._WAIT", 0.1)
+    with contextlib.closing(sqlite3.connect(nights / FILE, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert history(asker, nights) == [2, 2, 2, 2]
+
+
+# ---------------------------------------------------------------- the state folder
+
+
+@many
+def test_any_heartbeat_is_told_or_passed_over(tmp_path: Path, examples: int) -> None:
+    beat = heartbeat.Heartbeat(series="main", repo=str(tmp_path), runs_dir="r", began=1e9, ended=1e9 + 5, did="step",
+                               exit_code=2, told=3, last_end=1e9)  # fmt: skip
+    heartbeat.write(tmp_path, beat)
+    (file,) = (tmp_path / heartbeat.FOLDER).iterdir()
+
+    def ask(data: bytes) -> None:
+        file.write_bytes(data)
+        heartbeat.last(tmp_path, str(tmp_path), "main")
+        for _, said, advice in heartbeat.examine(tmp_path):
+            assert "\n" not in said + advice
+            assert "\x1b" not in said
+            assert len(said) < 3000
+
+    hunt(texts_of(json.loads(msgspec.json.encode(beat))), ask, examples)
+    ask(b"[" * DEEP)
+    for path in ("x" * 5000, "\0", "/" * 5000, "~\x1b[2J"):
+        ask(msgspec.json.encode({**msgspec.to_builtins(beat), "repo": path, "series": "\x1b[2J\n"}))
+
+
+SCATTER = Scatter(within=0.01, between=0.002, round_seconds=0.01, epoch_seconds=1.0, epochs=4)
+
+
+@many
+def test_any_noise_is_used_or_begun_anew(tmp_path: Path, examples: int) -> None:
+    file = tmp_path / "noise" / "cpu.json"
+    file.parent.mkdir()
+    scatter = json.loads(msgspec.json.encode(dict.fromkeys(("w/a", "w/b"), SCATTER)))
+
+    def ask(data: bytes) -> None:
+        file.write_bytes(data)
+        said: list[str] = []
+        found = noise.earlier(tmp_path, "cpu", said.append)
+        assert all(isinstance(one, Scatter) for one in found.values())
+        for one in said:
+            one_clear_line(AbprofError(one))
+        with noise.remembered(tmp_path, "cpu", said.append) as allocation:
+            for cell in ("w/a", "w/b"):
+                wanted = allocation.rounds(cell)
+                assert wanted is None or 0 < wanted <= 1_000_000
+
+    hunt(texts_of({"schema": 1, "cells": scatter}), ask, examples)
+
+
+@many
+def test_any_note_beside_a_lock_is_words_or_none(tmp_path: Path, examples: int) -> None:
+    note = tmp_path / "owner"
+
+    def ask(data: bytes) -> None:
+        note.write_bytes(data)
+        assert "\n" not in lease._owner(note)
+        assert "\x1b" not in lease._owner(note)
+
+    hunt(texts_of({"pid": 1, "what": "main feature"}), ask, examples)
+
+
+# ---------------------------------------------------------------- bisect.json
+
+
+@pytest.mark.parametrize("steps", [4, 1000])
+@many
+def test_any_bisection_is_gone_on_with_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, examples: int
+) -> None:
+    """Of one that is interrupted, and of one that is complete: what stands there is asked further, or refused."""
+    world, bad = line(slips(20, {7: 3.0, 15: 5.0}), silent={9})
+    monkeypatch.setattr(step, "measure", Measured(world, stop_after=steps))
+    with contextlib.suppress(KeyboardInterrupt):
+        work.finish(begun(world, bad), tmp_path, View(quiet=True), lambda _: None)
+    whole = json.loads((tmp_path / bisections.FILE).read_bytes())
+    monkeypatch.setattr(step, "measure", Measured(world, stop_after=0))
+
+    def ask(data: bytes) -> None:
+        folder = tmp_path / "one"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / bisections.FILE).write_bytes(data)
+        try:
+            known, _ = bisections.read(folder)
+            with contextlib.suppress(KeyboardInterrupt):
+                known = work.finish(known, folder, View(quiet=True), lambda now: pages.write(folder, now))
+            telling.decided(known), telling.result(known), pages.lines(known)
+        except AbprofError as error:
+            one_clear_line(error)
+
+    hunt(texts_of(whole), ask, examples)
+    ask(b"[" * DEEP)
