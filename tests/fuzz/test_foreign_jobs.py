@@ -16,7 +16,7 @@ from abprof.publish.access import access
 from abprof.publish.notice import MOST_BYTES, encoded
 from tests import notices, runs
 from tests.fuzz.asked import Asker, asker, one_clear_line
-from tests.fuzz.mutations import DEEP, RAW, few, fewest, hunt, texts_of
+from tests.fuzz.mutations import DEEP, RAW, fewest, hunt, texts_of
 from tests.github_server import REPO, nobody
 
 __all__ = ["asker"]
@@ -43,7 +43,7 @@ def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("abprof.publish.patience.TRIES", 1)
 
 
-@few
+@fewest
 @pytest.mark.parametrize("kind", EVENTS)
 def test_any_event_is_read_or_refused(asker: Asker, kind: str, examples: int) -> None:
     artifact, event, allow = (asker.folder / name for name in ("notice.json", "event.json", "bot.toml"))
@@ -60,7 +60,7 @@ def test_any_event_is_read_or_refused(asker: Asker, kind: str, examples: int) ->
         ask(data)
 
 
-@few
+@fewest
 @pytest.mark.parametrize("kind", ["act", "unchanged", "running"])
 def test_any_artifact_is_read_or_refused(asker: Asker, kind: str, examples: int) -> None:
     artifact = asker.folder / "notice.json"
@@ -129,24 +129,7 @@ def test_any_variable_is_read_or_refused(
             assert asker(verb, *(("main", "feature") if verb == "run" else ())) == Exit.CANNOT_RUN
 
     hunt(st.dictionaries(st.sampled_from((*OPTIONS, "WORKER", "WEBHOOK", "WEBHOOK_KEY")), st.sampled_from(WORDS), min_size=1,
-                         max_size=2), ask, 4 * examples)  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("word", WORDS)
-@pytest.mark.parametrize("name", ["ABPROF_CACHE_DIR", "ABPROF_STATE_DIR", "HOME", "GITHUB_API_URL", "GITHUB_TOKEN",
-                                  "GITHUB_STEP_SUMMARY",
-                                  "COLUMNS", "CUDA_VISIBLE_DEVICES", "PATH"])  # fmt: skip
-def test_any_variable_of_the_system_is_used_or_refused(
-    asker: Asker, monkeypatch: pytest.MonkeyPatch, name: str, word: str
-) -> None:
-    monkeypatch.chdir(asker.folder)
-    (asker.folder / "notice.json").write_bytes(encoded(notices.made("act")))
-    folder = runs.write(asker.folder / "runs", runs.run())
-    monkeypatch.setenv(name, word)
-    asker("comment", "--artifact", "notice.json", "--repo", REPO, "--pr", "7")
-    asker("report", folder, "--format", "md")
-    asker("run", "main", "feature")
+                         max_size=2), ask, 2 * examples)  # fmt: skip
 
 
 @pytest.mark.parametrize("word", WORDS)
