@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 
 import numpy as np
 import pytest
@@ -173,14 +172,3 @@ def test_discoveries_by_hand() -> None:
     assert stats.discoveries([0.009, 0.8, 0.02, 0.04, 0.9]) == [True, False, True, False, False]
     assert stats.discoveries([]) == []
     assert stats.discoveries([0.04]) == [True]
-
-
-def test_discoveries_are_scipys() -> None:
-    from scipy.stats import false_discovery_control
-
-    for seed in range(200):
-        chance = random.Random(seed)
-        some = [
-            chance.choice([chance.random(), chance.random() ** 6, 0.0, 0.05, 1.0]) for _ in range(chance.randint(1, 60))
-        ]
-        assert stats.discoveries(some) == [bool(p <= 0.05) for p in false_discovery_control(some, method="bh")]
