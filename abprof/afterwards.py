@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from abprof.measure import Ground
 from abprof.model import Block
 from abprof.sequential import one_after_the_other, unread
-from abprof.sustained import chosen, due, sustained
+from abprof.sustained import chosen, due, failed, sustained
 
 
 def afterwards(
@@ -30,6 +30,9 @@ def afterwards(
 def owed(
     ground: Ground, worth: Sequence[str], beside: Sequence[str], before: Sequence[Block], budget: float
 ) -> set[str]:
-    """The cells of which something of that is still to be timed."""
-    slices = due(ground, chosen(ground, worth, lambda _: None, budget), before)
-    return set(slices).union(*({cell.id for cell in unread(ground, name, before)} for name in beside))
+    """The cells of which something of that is still to be timed. One of which no arm runs owes nothing."""
+    slices, did_not = due(ground, chosen(ground, worth, lambda _: None, budget), before), failed(before)
+    todo = {cell.id for name in beside for cell in unread(ground, name, before)}
+    return set(slices) | {
+        cell for cell in todo if any(not arm.peer and (cell, arm.id) not in did_not for arm in ground.arms[cell])
+    }

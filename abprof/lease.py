@@ -14,6 +14,8 @@ from filelock import FileLock, Timeout
 
 from abprof.errors import AbprofError
 
+_A_MOMENT = 0.3  # seconds: `abprof clean` has a dead holder's lock in hand for so long at most
+
 
 @contextlib.contextmanager
 def lease(state: Path, device: str, *, wait: bool, label: str, say: Callable[[str], None]) -> Iterator[None]:
@@ -27,7 +29,7 @@ def lease(state: Path, device: str, *, wait: bool, label: str, say: Callable[[st
     lock = FileLock(folder / f"{name}.lock")
     owner = folder / f"{name}.owner"
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=_A_MOMENT)
     except Timeout:
         whom = _owner(owner)
         if not wait:

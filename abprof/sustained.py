@@ -52,9 +52,7 @@ def sustained(ground: Ground, wanted: Sequence[str], before: Sequence[Block], fi
     Those that have some of their epochs `before` (a run that is gone on with) keep them. An arm that did not run in turns has no
     slices.
     """
-    missing = due(ground, wanted, before)
-    turned = (block for block in before if block.judged)
-    failed = {(b.cell, arm) for b in turned for arm, how in b.outcomes.items() if how.status not in ("ok", "identical")}
+    missing, did_not = due(ground, wanted, before), failed(before)
     sides = [side.id for side in ground.run.sides]
     for epoch in range(first, first + stats.LOOKS[0]):
         cells = [cell for cell in ground.run.cells if missing.get(cell.id, 0) > epoch - first]
@@ -64,18 +62,27 @@ def sustained(ground: Ground, wanted: Sequence[str], before: Sequence[Block], fi
             with Crew(ground.shop, stand, epoch) as crew:
                 for cell in (cell for cell in cells if cell.kernel == kernel):
                     arms = [arm for arm in ground.arms[cell.id] if arm.side in present and not arm.peer]
-                    arms = [arm for arm in arms if (cell.id, arm.id) not in failed]
+                    arms = [arm for arm in arms if (cell.id, arm.id) not in did_not]
                     if len(arms) > 1:
                         yield _block(ground, crew, cell, arms, epoch)
 
 
 def due(ground: Ground, wanted: Sequence[str], before: Sequence[Block]) -> dict[str, int]:
-    """Cell -> epochs with slices that it lacks. Cells whose arms do not fit into memory together get none."""
+    """Cell -> epochs with slices that it lacks. Cells whose arms do not fit into memory together get none, nor those of which
+    fewer than two arms ran in turns; slices that failed are not tried again."""
     crowded = {block.cell for block in before if block.alone}
-    had = Counter(block.cell for block in before if block.metric == SUSTAINED and block.rounds)
+    had = Counter(block.cell for block in before if block.metric == SUSTAINED)
+    did_not = failed(before)
     there = (c for c in ground.run.cells if c.id in wanted and c.id in ground.arms and c.id not in crowded)
-    left = {cell.id: stats.LOOKS[0] - had[cell.id] for cell in there if cell.kernel and not cell.skip}
+    able = (c for c in there if sum(not arm.peer and (c.id, arm.id) not in did_not for arm in ground.arms[c.id]) > 1)
+    left = {cell.id: stats.LOOKS[0] - had[cell.id] for cell in able if cell.kernel and not cell.skip}
     return {cell: count for cell, count in left.items() if count > 0}
+
+
+def failed(before: Sequence[Block]) -> set[tuple[str, str]]:
+    """(cell, arm) that did not run in turns."""
+    turned = (block for block in before if block.judged)
+    return {(b.cell, arm) for b in turned for arm, how in b.outcomes.items() if how.status not in ("ok", "identical")}
 
 
 def _block(ground: Ground, crew: Crew, cell: Cell, arms: Sequence[Arm], epoch: int) -> Block:

@@ -147,4 +147,21 @@ def read(path: Path) -> tuple[State, Path]:
         raise AbprofError(f"not a bisection of this abprof: {error}", where=str(file)) from None
     if state.schema != SCHEMA:
         raise AbprofError(f"schema {state.schema}, this abprof reads {SCHEMA}", where=str(file))
+    if lacking := _lacking(state):
+        raise AbprofError(f"not a bisection of this abprof: {lacking}", where=str(file))
     return state, folder
+
+
+def _lacking(state: State) -> str:
+    """What it speaks of and says nothing of, or a history that goes in a circle; "" where all is in order."""
+    for cell in (*state.cells, *(given.row.cell for step in state.steps for given in step.rows)):
+        if cell not in state.threshold:
+            return f"no threshold of {cell[:200]}"
+        if state.kernels.get(cell) not in state.holds:
+            return f"no kernel package of {cell[:200]}"
+    commits, before = {link.commit for link in state.links}, set[str]()
+    for link in state.links:
+        if link.commit in before or not before.issuperset(commits.intersection(link.parents)):
+            return f"commit {link.commit[:12]} stands before its parents"
+        before.add(link.commit)
+    return ""

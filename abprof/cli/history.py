@@ -55,7 +55,7 @@ def _named(index: Index, series: str, cells: Many) -> None:
     """Raises AbprofError for a series or a cell that there is not: nothing found would look like nothing happened."""
     names = index.series()
     if series and series not in names:
-        advice = f"there are {', '.join(names)}" if names else "there is no night here yet"
+        advice = f"there are {', '.join(names)}"[:500] if names else "there is no night here yet"
         raise AbprofError(f"no series {series!r}", where="--series", advice=advice)
     there = index.cells()
     if not there:

@@ -79,8 +79,12 @@ def _in(format: str, path: Path) -> int:
         from abprof.publish.notice import encoded
         from abprof.report.notice import notice
 
+        try:
+            content = encoded(notice(run, path.parent if path.is_file() else path))
+        except ValueError as error:  # a run that somebody else wrote
+            raise AbprofError(str(error), where=str(path)) from None
         with while_read():
-            sys.stdout.buffer.write(encoded(notice(run, path.parent if path.is_file() else path)))
+            sys.stdout.buffer.write(content)
         return Exit.OK
     from abprof.report.formats import FORMATS
 

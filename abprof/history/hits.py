@@ -158,7 +158,8 @@ def _moved(trend: Trend, late: Places, early: Places) -> Floats:
         level = np.concatenate([[np.nan] * 3, np.log(trend.head)])  # place p is at p + 3
     three = np.median(np.lib.stride_tricks.sliding_window_view(level, 3), axis=1)  # of places p - 3 to p - 1 at p
     same = np.array([trend.machine[i] == trend.machine[max(j - 3, 0)] for i, j in zip(late, early, strict=True)])
-    return np.where(same, three[late + 1] - three[early], np.nan)
+    with np.errstate(invalid="ignore"):  # of times that an index from elsewhere holds: infinite ones
+        return np.where(same, three[late + 1] - three[early], np.nan)
 
 
 def _first(hits: np.ndarray[Any, np.dtype[np.bool_]], series: Series, first: int, *, chained: bool) -> Hit | None:

@@ -10,7 +10,8 @@ import itertools
 import os
 import select
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,16 +20,20 @@ from abprof import sealed
 from abprof.errors import AbprofError, Exit
 from abprof.holding import signals
 from abprof.proc import dies_with
-from abprof.shards.messages import IDLE, Ended, News, read_shard
+from abprof.shards.messages import IDLE, SAID_AGAIN, Ended, News, read_shard
 from abprof.shards.serve import Post
 
 
 class Teller:
-    """Writes news, and counts them."""
+    """Writes the news of shard after shard, and counts each one's."""
 
     def __init__(self, descriptor: int) -> None:
         self._out = descriptor
-        self._lines = 0
+        self.begin(0)
+
+    def begin(self, shard: int) -> None:
+        """What is told now is of this shard; 0: of one whose number is not known yet."""
+        self._shard, self._lines, self._last = shard, 0, b""
 
     def tell(self, news: News) -> None:
         """One line, whole. Raises OSError when nobody listens any more."""
@@ -39,16 +44,27 @@ class Teller:
 
     def end(self, ended: Ended) -> None:
         """The last one."""
+        self._last = sealed.line(msgspec.structs.replace(ended, lines=self._lines, shard=self._shard))
+        self.end_again()
+
+    def end_again(self) -> None:
+        """The last one once more: whoever had it cut would wait for it for ever."""
         with contextlib.suppress(OSError):
-            os.write(self._out, sealed.line(msgspec.structs.replace(ended, lines=self._lines)))
+            os.write(self._out, self._last)
 
 
-def _further(orders: int) -> Iterator[Path]:
-    """Files of shards, as they come."""
-    rest = b""
-    while select.select([orders], [], [], IDLE)[0] and (more := os.read(orders, 65536)):
+def _further(orders: int, remind: Callable[[], None]) -> Iterator[Path]:
+    """Files of shards, as they come. `remind` is called now and then while none does."""
+    rest, end = b"", time.monotonic() + IDLE
+    while time.monotonic() < end:
+        if not select.select([orders], [], [], SAID_AGAIN)[0]:
+            remind()
+            continue
+        if not (more := os.read(orders, 65536)):
+            return
         *whole, rest = (rest + more).split(b"\n")
         yield from (Path(os.fsdecode(line)) for line in whole)
+        end = time.monotonic() + IDLE
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -68,9 +84,12 @@ def main(argv: list[str] | None = None) -> int:
     teller = Teller(out)
     try:
         with signals(), Post() as post:
-            for file in itertools.chain([options.shard], _further(orders) if options.more else ()):
-                teller = Teller(out)
-                teller.end(post.serve(read_shard(file.read_bytes()), teller.tell))
+            further = _further(orders, teller.end_again) if options.more else ()
+            for file in itertools.chain([options.shard], further):
+                teller.begin(0)
+                shard = read_shard(file.read_bytes())
+                teller.begin(shard.number)
+                teller.end(post.serve(shard, teller.tell))
     except (AbprofError, ValueError, OSError) as error:
         said = error.line if isinstance(error, AbprofError) else str(error)
         print(said, file=sys.stderr)

@@ -17,7 +17,7 @@ from abprof.afterwards import owed
 from abprof.errors import AbprofError
 from abprof.estimate import start_up
 from abprof.measure import Ground, Item, unmeasured
-from abprof.model import Block, Loss, Outcome
+from abprof.model import SUSTAINED, Block, Loss, Outcome
 from abprof.place import Place
 from abprof.protocols import Executor, Lost
 from abprof.record import Record
@@ -73,7 +73,7 @@ class _Work:
         known = noise.earlier(place.state, place.device.lease, record.view.warn)
         every, error = tasks(ground.run, ground.arms, known)
         self._tasks = {task.cell: task for task in every}
-        todo = (record.wanted() | self._owed()) & ground.arms.keys()
+        todo = (record.wanted() | self._owed_here()) & ground.arms.keys()
         self._gone(todo)
         homes = {cell: home for cell, home in self._homes().items() if cell in todo}
         fresh = [self._tasks[cell] for cell in todo - homes.keys()]
@@ -200,7 +200,7 @@ class _Work:
     def _lost(self, live: Live, why: str) -> Iterator[Item]:
         cells = {cell.id for cell in live.shard.run.cells}
         # What is missing may be a proof, and what is there twice an epoch: of such a shard no verdict stands either.
-        open_ = (self._record.wanted() | self._owed()) & cells if _whole(live) else cells & self._ground.arms.keys()
+        open_ = self._unfinished(live) & cells if _whole(live) else cells & self._ground.arms.keys()
         self._record.view.warn(
             f"shard {live.shard.number} on {live.slot} was lost ({why}); cells to run again: {len(open_)}"
         )
@@ -218,12 +218,25 @@ class _Work:
             self._record.view.warn(f"{live.slot} lost {self._losses[live.slot]} shards in a row, and is given no more")
             self._waiting.gone(live.slot)
 
-    def _owed(self) -> set[str]:
+    def _unfinished(self, live: Live) -> set[str]:
+        """Cells without a verdict, and those that lack what is timed after it, but for what was tried often enough."""
+        tried = {task.cell for task in live.tasks if task.attempt >= MOST_ATTEMPTS}
+        return self._record.wanted() | (self._owed(live.shard.budget) - tried)
+
+    def _owed_here(self) -> set[str]:
+        """The same of a run that is gone on with. Where no cell has a home all of it would be measured again: there only those
+        whose slices were broken off."""
+        owing = self._owed(self._place.config.budget)
+        if not self._executor.lasting:
+            owing &= {block.cell for block in self._record.blocks if block.metric == SUSTAINED}
+        return owing
+
+    def _owed(self, budget: float) -> set[str]:
         """Cells that have rounds, of which something that is timed after all epochs is missing: they are not finished."""
         record, config = self._record, self._place.config
         begun = {block.cell for block in record.blocks if block.metric}
         worth = record.power_bound() if begun and self._ground.run.settings.sustained == "auto" else ()
-        return begun & owed(self._ground, worth, config.beside, record.blocks, config.budget) if begun else set()
+        return begun & owed(self._ground, worth, config.beside, record.blocks, budget) if begun else set()
 
     def _void(self, slot: str, cells: set[str], why: str) -> None:
         """What stands of these cells does so no more: they are run again whole."""

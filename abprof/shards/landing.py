@@ -35,10 +35,11 @@ class Landing:
             what = f"this machine has another abprof ({edition()}) than the run ({cargo.abprof})"
             raise AbprofError(what, where=sys.executable, advice="install the same on every node")
         self._folder = repo.landings(paths.cache_dir()) / secrets.token_hex(6)
-        leases.hold(self._lock)
+        while not leases.hold(self._lock):  # somebody who sweeps had it in hand in the moment it was made
+            self._folder = self._folder.with_name(secrets.token_hex(6))
         self._logs = self._folder / "logs"
-        self._logs.mkdir(parents=True)
         try:
+            self._logs.mkdir(parents=True)
             home = unload(paths.cache_dir(), cargo, fetch)
             placed = msgspec.structs.replace(
                 shard,

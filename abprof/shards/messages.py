@@ -31,6 +31,7 @@ from abprof.model import (
 DEVICE = "ABPROF_SHARD_DEVICE"  # of a machine without GPUs: what a shard measures on there
 SHARD_SCHEMA = 1
 IDLE = 600.0  # seconds that a program waits for a further shard
+SAID_AGAIN = 20.0  # seconds after which a program that waits says once more that its shard has ended
 
 
 class Shard(Record, frozen=True, kw_only=True):
@@ -107,6 +108,7 @@ class Ended(Record, frozen=True, kw_only=True, tag="ended"):
     reason: str = ""
     seconds: float = 0.0  # of measuring
     lines: int  # of news before this one: one that is missing on the way is told by it
+    shard: int = 0  # which one; 0: not told
 
 
 News = Began | Measured | Proved | Loaded | Noticed | Said | Ended

@@ -121,9 +121,11 @@ class Pool:
         for line in station.program.lines():
             if station.shard is None:
                 continue
-            number = station.shard
+            number, ended = station.shard, _ended(line)
+            if ended and ended.shard not in (0, number):  # said again of the one before
+                continue
             yield number, line
-            if gone is None and _done(line):
+            if gone is None and ended and ended.why == "done":
                 station.shard, station.idle = None, time.monotonic()
                 yield number, Lost("its program goes on")
         if gone is not None:
@@ -144,11 +146,11 @@ class Pool:
             self._end(slot, max(0.0, end - time.monotonic()))
 
 
-def _done(line: bytes) -> bool:
-    """Whether a shard has ended in an orderly way: then its program waits for another. With any other end it ends itself."""
+def _ended(line: bytes) -> Ended | None:
+    """What a shard's last news says. Done, its program waits for another; with any other end it ends itself."""
     if not line.startswith(_ENDED):
-        return False
+        return None
     with contextlib.suppress(ValueError):
         news = read_news(line)
-        return isinstance(news, Ended) and news.why == "done"
-    return False
+        return news if isinstance(news, Ended) else None
+    return None

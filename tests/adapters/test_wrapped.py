@@ -36,7 +36,7 @@ def test_the_sides_outputs_are_compared_with_each_other(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_slower_package_is_slower_in_every_benchmark(tmp_path: Path) -> None:
     repo = wrapped(tmp_path / "repo", "report", "suite")
-    repo.write({"src/mylib/__init__.py": package(40), "benchmarks/test_speed.py": "def test_x(benchmark): 1 / 0\n"})
+    repo.write({"src/mylib/__init__.py": package(400), "benchmarks/test_speed.py": "def test_x(benchmark): 1 / 0\n"})
     repo.commit("slower")
     # The benchmarks are the working tree's, for both sides: a commit of before has the whole suite.
     repo.git("checkout", "--quiet", "main~1", "--", "benchmarks/test_speed.py")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import msgspec
 import pytest
@@ -13,11 +13,11 @@ import pytest
 from abprof import runfolder, sealed
 from abprof.abprof_toml import File
 from abprof.errors import AbprofError
-from abprof.model import Block, Ceilings, Machine, Proof, Run
+from abprof.model import Block, Ceilings, Machine, Outcome, Proof, Run
 from abprof.protocols import Lost
 from abprof.record import Record
 from abprof.shards.conduct import conduct
-from abprof.shards.messages import Began, Ended, Measured, Said, Shard
+from abprof.shards.messages import Began, Ended, Measured, Said, Shard, read_news
 from abprof.view import View
 from tests import runs
 
@@ -92,8 +92,16 @@ def told(shard: Shard, slot: str, epochs: int = 4, *, seconds: float = 10.0, dro
 class Stage:
     """A run about to be measured."""
 
-    def __init__(self, folder: Path, wanted: Callable[[Sequence[Block]], set[str]], budget: float = 1000.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        wanted: Callable[[Sequence[Block]], set[str]],
+        budget: float = 1000.0,
+        sustained: Literal["auto", "always"] = "auto",
+    ) -> None:
         self.head = head()
+        settings = msgspec.structs.replace(self.head.settings, sustained=sustained)
+        self.head = msgspec.structs.replace(self.head, settings=settings)
         self.ids = [cell.id for cell in self.head.cells]
         made = runfolder.create(folder / "runs", self.head.id)
         made.write_run(self.head)
@@ -251,6 +259,44 @@ def test_two_further_attempts_and_then_an_outcome(tmp_path: Path) -> None:
     reasons = {outcome.reason for outcome in given_up.outcomes.values()}
     assert reasons == {"each of 3 shards with it was lost; the last: killed by SIGSEGV"}
     assert counts([block for block in stage.record.blocks if block.metric]) == dict.fromkeys(ids[1:], 4)
+
+
+def test_a_verdict_whose_slices_are_lost_each_time_stands_without_them(tmp_path: Path) -> None:
+    ids = [cell.id for cell in head().cells]
+
+    def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
+        if ids[0] in {cell.id for cell in shard.run.cells}:
+            return iter([*list(told(shard, slot))[:-2], Lost("killed by SIGSEGV")])
+        return told(shard, slot)
+
+    stage = Stage(tmp_path, fewer_than(4, ids), sustained="always")
+    player = Player(["GPU-a", "GPU-b"], play)
+    stage.run(player)
+    tries = [shard for shard, _ in player.sent if ids[0] in {cell.id for cell in shard.run.cells}]
+    assert [shard.attempt for shard in tries] == [1, 2, 3]
+    assert all(block.metric for block in stage.record.blocks), "no cell was given up"
+    assert counts(stage.record.blocks) == dict.fromkeys(ids, 4)
+    assert {block.shard for block in stage.record.blocks if block.cell == ids[0]} == {tries[-1].number}
+
+
+def test_a_cell_of_which_one_arm_failed_is_owed_no_slices(tmp_path: Path) -> None:
+    ids = [cell.id for cell in head().cells]
+
+    def broken(line: bytes | Lost) -> bytes | Lost:
+        news = read_news(line) if isinstance(line, bytes) else None
+        if not isinstance(news, Measured):
+            return line
+        outcomes = {**news.block.outcomes, "target": Outcome(status="wrong", reason="off by one")}
+        return sealed.line(Measured(block=msgspec.structs.replace(news.block, outcomes=outcomes)))
+
+    def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
+        return iter([*map(broken, list(told(shard, slot))[:-2]), Lost("killed by SIGSEGV")])
+
+    stage = Stage(tmp_path, fewer_than(4, ids), sustained="always")
+    player = Player(["GPU-a", "GPU-b"], play)
+    stage.run(player)
+    assert {shard.attempt for shard, _ in player.sent} == {1}
+    assert counts(stage.record.blocks) == dict.fromkeys(ids, 4)
 
 
 def test_where_no_shard_can_begin_the_run_is_refused(tmp_path: Path) -> None:

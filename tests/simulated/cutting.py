@@ -1,4 +1,7 @@
-"""abprof whose way from a shard's program cuts its news once: `python -P cutting.py ARGS`, CUTS=SEED."""
+"""abprof whose way from a shard's program cuts its news once: `python -P cutting.py ARGS`, CUTS=SEED.
+
+With CUTS=ended the first line that tells a shard's end is lost.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import sys
 
 from abprof.proc import Program
 
-_rng = random.Random(int(os.environ["CUTS"]))
+_end = os.environ["CUTS"] == "ended"
+_rng = random.Random(0 if _end else int(os.environ["CUTS"]))
 _after = [_rng.randrange(40)]  # lines that come through before
 _real = Program.lines
 
@@ -16,6 +20,8 @@ _real = Program.lines
 def lines(self: Program) -> list[bytes]:
     """What came, but for one line."""
     came = _real(self)
+    if _end:
+        return _without_the_first_end(came)
     place, _after[0] = _after[0], _after[0] - len(came)
     if not 0 <= place < len(came):
         return came
@@ -28,6 +34,14 @@ def lines(self: Program) -> list[bytes]:
         "twice": [line, line],
     }
     return came[:place] + how[_rng.choice(sorted(how))] + came[place + 1 :]
+
+
+def _without_the_first_end(came: list[bytes]) -> list[bytes]:
+    for line in came if _after else []:
+        if b'"type":"ended"' in line:
+            _after.clear()
+            return [one for one in came if one is not line]
+    return came
 
 
 Program.lines = lines  # type: ignore[method-assign]
