@@ -65,7 +65,9 @@ def test_slips_among_64_commits(tmp_path: Path, slips: list[int]) -> None:
     assert story.culprits(result) == [commits[place] for place in slips]
     if len(slips) == 1:
         questions = [step["question"] for step in loose(result)["steps"]]
-        assert questions == ["ends", *["step"] * 6, "parent", "ends"]
+        assert questions[:8] == ["ends", *["step"] * 6, "parent"]
+        # What is left, before it and after it, is asked once each: unless the steps have told it, which is by their noise.
+        assert questions[8:] in (["ends"], ["ends", "ends"])
 
 
 @pytest.mark.slow
