@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from abprof.errors import AbprofError
+from abprof.visible import printable
 
 _A_MOMENT = 0.3  # seconds: `abprof clean` has a dead holder's lock in hand for so long at most
 
@@ -57,8 +58,7 @@ def sweep(state: Path) -> Iterator[str]:
 def _owner(path: Path) -> str:
     try:
         facts = json.loads(path.read_text())
-        what = "".join(letter if letter.isprintable() else " " for letter in str(facts["what"])[:200])
-        return f"{what} (process {int(facts['pid'])})"
+        return f"{printable(str(facts['what']), 200)} (process {int(facts['pid'])})"
     except (
         OSError,
         ValueError,

@@ -21,3 +21,8 @@ class _Visible(dict[int, str]):
 
 
 _VISIBLE = _Visible()
+
+
+def printable(text: str, most: int) -> str:
+    """At most so many letters of what somebody else wrote, on one line: a blank for each that a terminal would obey."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:most])

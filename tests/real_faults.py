@@ -181,11 +181,7 @@ class RealLab(Lab):
 def play(round_: RealRound, folder: Path) -> list[str]:
     """Play the round in a fresh laboratory. The promises that were broken, each in a line. Raises CannotPlay."""
     lab = RealLab(folder, round_.planted)
-    before = lab.fingerprint()
-    broken = [*_played(lab, round_)]
-    broken += [f"clean: {line}" for line in promises.of_a_command(lab.command("clean"))]
-    broken += promises.of_what_is_left(lab, before)
-    return [f"{line} (real round {round_.number}: {round_.told})" for line in broken]
+    return promises.of_a_round(lab, _played(lab, round_), f"real round {round_.number}: {round_.told}")
 
 
 def _played(lab: RealLab, round_: RealRound) -> Iterator[str]:

@@ -13,6 +13,7 @@ import msgspec
 from abprof.disk import put
 from abprof.errors import Exit
 from abprof.model import UNREADABLE, Record
+from abprof.visible import printable
 
 FOLDER = "nightly"
 LATE = 36 * 3600.0  # seconds: a night and a half
@@ -55,7 +56,7 @@ def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, 
             continue
         if not _there(beat.repo):
             continue
-        name, end = _plain(f"{beat.series} of {beat.repo}"), beat.ended or beat.last_end
+        name, end = printable(f"{beat.series} of {beat.repo}", 300), beat.ended or beat.last_end
         if end is None:
             yield (
                 now - beat.began < LATE,
@@ -71,13 +72,9 @@ def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, 
             code = beat.exit_code if beat.ended else None
             said = f"{name}: last ended {_hours(now - end)} h ago{'' if code is None else f', exit code {code}'}"
             if code in (Exit.CANNOT_RUN, Exit.BUG):
-                yield False, f"{said}: {_plain(beat.did)}", "run abprof nightly by hand and read what it says"
+                yield False, f"{said}: {printable(beat.did, 300)}", "run abprof nightly by hand and read what it says"
             else:
                 yield True, said, ""
-
-
-def _plain(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text[:300])
 
 
 def _hours(seconds: float) -> str:

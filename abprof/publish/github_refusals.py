@@ -11,6 +11,7 @@ import requests
 
 from abprof.errors import AbprofError
 from abprof.publish.patience import UNREADABLE, Gone, Passing, TooLong, seconds
+from abprof.visible import printable
 
 T = TypeVar("T")
 _ADVICE = {
@@ -72,7 +73,7 @@ def _said(error: github.GithubException) -> str:
         else []
     )
     text = "; ".join(filter(None, [str(data.get("message") or ""), *more]))
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:200]
+    return printable(text, 200)
 
 
 def _after(headers: Mapping[str, Any]) -> float | None:

@@ -16,6 +16,7 @@ from abprof.errors import AbprofError
 from abprof.publish.access import access
 from abprof.publish.patience import UNREADABLE, Gone, Passing, TooLong, listed, seconds
 from abprof.publish.state import Found, parse
+from abprof.visible import printable
 
 try:
     import gitlab
@@ -166,7 +167,7 @@ class Hub:
 
     def _refused(self, error: gitlab.GitlabError, where: str) -> Exception:
         status = error.response_code or 0
-        said = "".join(letter if letter.isprintable() else " " for letter in str(error.error_message))[:200]
+        said = printable(str(error.error_message), 200)
         if status == 413 or "too long" in said.lower():
             return TooLong(said)
         if status == 429 or status >= 500:

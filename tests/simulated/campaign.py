@@ -123,11 +123,7 @@ def _fits(fault: Fault) -> Fault:
 def play(round_: Round, folder: Path) -> list[str]:
     """Play the round in a fresh laboratory. The promises that were broken, each in a line. Raises CannotPlay."""
     lab = Lab(folder, _scenario(round_))
-    before = lab.fingerprint()
-    broken = [*_played(lab, round_)]
-    broken += [f"clean: {line}" for line in promises.of_a_command(lab.command("clean"))]
-    broken += promises.of_what_is_left(lab, before)
-    return [f"{line} (round {round_.number}: {round_.told})" for line in broken]
+    return promises.of_a_round(lab, _played(lab, round_), f"round {round_.number}: {round_.told}")
 
 
 def _played(lab: Lab, round_: Round) -> Iterator[str]:

@@ -132,6 +132,13 @@ def _both_ran(block: Block) -> bool:
     return len(sides) == 2 and set(sides) <= {"ok", "identical"}
 
 
+def of_a_round(lab: Lab, played: Iterator[str], what: str) -> list[str]:
+    """What was broken while it was `played`, and what holds after every round: `abprof clean` ends well, and nothing is left."""
+    before = lab.fingerprint()
+    broken = [*played, *(f"clean: {line}" for line in of_a_command(lab.command("clean")))]
+    return [f"{line} ({what})" for line in (*broken, *of_what_is_left(lab, before))]
+
+
 def of_what_is_left(lab: Lab, before: Mapping[str, str]) -> Iterator[str]:
     """No process, worktree, lock or half-written file stays, and the user's repository is as it was."""
     yield from (f"left behind: {line}" for line in lab.left_behind())
