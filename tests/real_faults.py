@@ -195,7 +195,7 @@ def _played(lab: RealLab, round_: RealRound) -> Iterator[str]:
         if died or (result.code in (2, 130) and not finished(result)):
             yield from _goes_on(lab, round_)
     except AssertionError as endless:
-        yield str(endless).splitlines()[0]
+        yield " | ".join(str(endless).splitlines())
 
 
 def _goes_on(lab: RealLab, round_: RealRound) -> Iterator[str]:

@@ -161,7 +161,8 @@ class Watcher:
     def _watch(self, over: threading.Event, seen: set[Path]) -> None:
         """`seen`: what an earlier run left."""
         while not over.wait(0.02):
-            for told in self._told() - seen:
+            # Whoever spins waits for this: who is to be stopped before that is still there, however late it is seen.
+            for told in sorted(self._told() - seen, key=lambda told: told.suffix == ".spin"):
                 seen.add(told)
                 if told.suffix == ".spin":
                     self._spin(told)

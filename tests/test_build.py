@@ -28,6 +28,7 @@ from tests.tinyrepo import PACKAGE, WORKLOAD, source
 MOVE = '(out / "partial.so").replace(out / "tiny.so")'
 LOADED = PACKAGE.replace(MOVE, f'{MOVE}\n    ctypes.CDLL(str(out / "tiny.so"))')  # as a build() that tries what it made
 TINY = {"kernels/tiny/__init__.py": LOADED, "kernels/tiny/tiny.c": source(10)}
+LONG = 240.0  # seconds that nothing here takes on the busiest machine
 # torch takes seconds to import, in each builder: a package whose build() asks nothing of it is built without. This is what
 # a worker itself asks of it, and that there is no Triton.
 LIGHT = {
@@ -81,8 +82,8 @@ class Shop:
             forbidden=(),
             workloads={"tiny": str(folder / "tiny.py")},
             toolchain={"base": {"torch": "1"}, "target": {"torch": "1"}},
-            timeout=60,
-            build_timeout=60,
+            timeout=LONG,
+            build_timeout=LONG,
         )
 
     def tree(self, name: str, files: Mapping[str, str]) -> Checkout:
@@ -184,7 +185,7 @@ def test_a_failed_build_names_its_first_error_line(shop: Shop) -> None:
     ],
 )
 def test_whatever_a_build_does_is_a_record(shop: Shop, body: str, status: str, says: str) -> None:
-    shop.shop = dataclasses.replace(shop.shop, build_timeout=2 if "sleep" in body else 60)
+    shop.shop = dataclasses.replace(shop.shop, build_timeout=2 if "sleep" in body else LONG)
     made = shop.build(shop.tree("base", {"kernels/tiny/__init__.py": body}))
     assert made.failure is not None
     assert made.failure.status == status
@@ -436,7 +437,7 @@ EXT = (
 
 @pytest.mark.slow
 def test_torchs_extension_builder_builds_once_per_content_though_the_path_changes(torch_shop: Shop) -> None:
-    torch_shop.shop = dataclasses.replace(torch_shop.shop, build_timeout=280)  # 20 s on a quiet machine
+    torch_shop.shop = dataclasses.replace(torch_shop.shop, build_timeout=2 * LONG)  # 20 s on a quiet machine
     files = {"kernels/tiny/__init__.py": EXTENSION, "kernels/tiny/ext.cpp": EXT}
     first = torch_shop.build(torch_shop.tree("base", files))
     assert first.failure is None, first.failure

@@ -173,7 +173,7 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., proc.Worker]]:
         argv, env = wall().around([sys.executable, "-P", str(WORKER)], env, own=tmp_path, network=False)
         worker = proc.Worker(argv, env=env, cwd=tmp_path, log=tmp_path / "log", name="base", walled=True)
         workers.append(worker)
-        worker.call(wire.Start("cpu", "base"), 20)
+        worker.call(wire.Start("cpu", "base"), 120)
         worker.call(wire.Open("w", CASE, "a"), 20)
         return worker
 
@@ -240,7 +240,7 @@ own = Path({str(tmp_path)!r})
 env = {{"PATH": os.environ["PATH"], "ABPROF_SIMULATED": {str(path)!r}}}
 argv, env = contain.find().around([sys.executable, "-P", {str(WORKER)!r}], env, own=own, network=False)
 worker = proc.Worker(argv, env=env, cwd=own, log=own / "log", name="base", walled=True)
-worker.call(wire.Start("cpu", "base"), 20)
+worker.call(wire.Start("cpu", "base"), 120)
 print(worker.pid, flush=True)
 time.sleep(600)
 """
@@ -253,7 +253,7 @@ time.sleep(600)
     finally:
         child.kill()
         child.wait()
-    assert not alive(worker, wait=10)
+    assert not alive(worker, wait=60)
 
 
 # ---------------------------------------------------------------- when there is one

@@ -18,7 +18,7 @@ import pytest
 
 from tests.simulated.client import WORKER
 from tests.simulated.lab import TIMEOUT, Lab
-from tests.simulated.processes import alive, noted, signal_another_thread
+from tests.simulated.processes import alive, ignores, noted, signal_another_thread, told
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b", "c"]}})
@@ -34,8 +34,8 @@ LONG = Scenario(
 def wait_for(what: Callable[[], object], process: subprocess.Popen[str], seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while not what():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end, "it never happened"
+        assert process.poll() is None, (process.returncode, process.communicate())
+        assert time.monotonic() < end, f"it never happened\n{told(process.pid)}"
         time.sleep(0.05)
 
 
@@ -43,11 +43,11 @@ def blocks(lab: Lab) -> int:
     return sum(len(path.read_bytes().splitlines()) for path in lab.runs.glob("*/rounds.jsonl"))
 
 
-def has_worker(process: subprocess.Popen[str]) -> bool:
-    """Also one that has not answered yet, and so noted nothing."""
+def hangs(process: subprocess.Popen[str]) -> bool:
+    """Whether a worker or builder of the run has come to its fault `stubborn`."""
     for child in psutil.Process(process.pid).children():
         with contextlib.suppress(psutil.Error):  # another child that has ended since
-            if str(WORKER) in child.cmdline():
+            if str(WORKER) in child.cmdline() and ignores(child.pid, signal.SIGTERM, signal.SIGINT):
                 return True
     return False
 
@@ -62,7 +62,7 @@ def test_interrupted_while_measuring(tmp_path: Path, number: signal.Signals) -> 
     wait_for(lambda: blocks(lab) >= 4, process)
     process.send_signal(number)
     result = lab.finish(process)
-    assert result.code == 130
+    assert result.code == 130, result.err
     assert result.run.status == "interrupted"
     assert result.folder
     assert (result.folder / "report.html").stat().st_size > 0
@@ -82,7 +82,7 @@ def test_interrupted_from_the_terminal(tmp_path: Path) -> None:
     wait_for(lambda: blocks(lab) >= 2, process)
     os.killpg(process.pid, signal.SIGINT)
     result = lab.finish(process)
-    assert result.code == 130
+    assert result.code == 130, result.err
     assert not any(item.status not in ("ok", "identical") for item in result.run.observations)
 
 
@@ -93,11 +93,10 @@ def test_interrupted_while_a_worker_hangs(tmp_path: Path, verb: str) -> None:
     """Whatever the run waits for, ^C ends it at once, and nothing stays."""
     lab = Lab(tmp_path, Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], faults=[Fault("stubborn", verb)]))
     process = lab.start("main", "fast")
-    wait_for(lambda: has_worker(process) if verb == "start" else noted(lab.scenario), process)
-    time.sleep(2)
+    wait_for(lambda: hangs(process), process)
     process.send_signal(signal.SIGINT)
     result = lab.finish(process)
-    assert result.code == 130
+    assert result.code == 130, result.err
     assert lab.left_behind() == []
     assert "Traceback" not in result.err
 
@@ -105,10 +104,10 @@ def test_interrupted_while_a_worker_hangs(tmp_path: Path, verb: str) -> None:
 def test_a_signal_that_another_thread_takes_ends_a_build(tmp_path: Path) -> None:
     lab = Lab(tmp_path, Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], faults=[Fault("stubborn", "build")]))
     process = lab.start("main", "fast")
-    wait_for(lambda: noted(lab.scenario), process)
-    time.sleep(2)
+    wait_for(lambda: hangs(process), process)
     signal_another_thread(process.pid, signal.SIGINT)
-    assert lab.finish(process, seconds=60).code == 130
+    result = lab.finish(process)
+    assert result.code == 130, result.err
     assert lab.left_behind() == []
 
 
@@ -121,7 +120,7 @@ def test_interrupted_twice_still_ends(tmp_path: Path) -> None:
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     result = lab.finish(process)
-    assert result.code == 130
+    assert result.code == 130, result.err
     assert lab.left_behind() == []
     assert result.folder
     assert json.loads((result.folder / "run.json").read_bytes())["status"] in ("interrupted", "running")
@@ -144,7 +143,7 @@ def test_killed_and_tidied_up_by_the_next_run(tmp_path: Path) -> None:
     kept = (killed / "rounds.jsonl").read_bytes()
     lab.set(Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)]))
     result = lab.abprof("main", "fast")
-    assert result.code == 0
+    assert result.code == 0, result.err
     assert lab.left_behind() == []
     assert lab.fingerprint() == before
     assert result.folder != killed
@@ -209,7 +208,7 @@ def test_a_busy_device_is_not_waited_for_when_told_so(tmp_path: Path) -> None:
     wait_for(lambda: blocks(lab) >= 1, process)
     try:
         result = lab.abprof("main", "fast", "--no-wait")
-        assert result.code == 2
+        assert result.code == 2, result.err
         assert "in use by" in result.err
     finally:
         process.send_signal(signal.SIGINT)

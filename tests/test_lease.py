@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,12 @@ def hold(state: Path, device: str = "cpu", label: str = "abprof main fast in /re
     return child
 
 
-def take(state: Path, device: str = "cpu", *, wait: bool = False) -> list[str]:
-    """What is said while the device is taken and given back."""
+def take(
+    state: Path, device: str = "cpu", *, wait: bool = False, say: Callable[[str], None] | None = None
+) -> list[str]:
+    """What is said (to nobody else, without `say`) while the device is taken and given back."""
     said: list[str] = []
-    with lease(state, device, wait=wait, label="mine", say=said.append):
+    with lease(state, device, wait=wait, label="mine", say=say or said.append):
         owner = json.loads((state / "locks" / f"{device}.owner").read_text())
         assert owner == {"pid": os.getpid(), "what": "mine"}
     return said
@@ -69,17 +72,15 @@ def test_a_busy_device_is_refused_saying_who_has_it(tmp_path: Path) -> None:
 
 def test_a_busy_device_is_waited_for_saying_for_whom(tmp_path: Path) -> None:
     child = hold(tmp_path)
-    said: list[list[str]] = []
-    waiting = threading.Thread(target=lambda: said.append(take(tmp_path, wait=True)))
+    said: queue.SimpleQueue[str] = queue.SimpleQueue()
+    waiting = threading.Thread(target=take, args=(tmp_path,), kwargs={"wait": True, "say": said.put})
     waiting.start()
-    time.sleep(0.5)
+    assert said.get(timeout=120) == f"waiting for cpu, in use by abprof main fast in /repo (process {child.pid})"
     assert waiting.is_alive()
     child.communicate("\n", timeout=120)
+    assert said.get(timeout=120).startswith("cpu is free after ")
     waiting.join(120)
-    assert said == [
-        [f"waiting for cpu, in use by abprof main fast in /repo (process {child.pid})", said[0][1]],
-    ]
-    assert said[0][1].startswith("cpu is free after ")
+    assert said.empty()
 
 
 def test_the_lease_ends_with_its_holder_also_by_kill_9(tmp_path: Path) -> None:

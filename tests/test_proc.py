@@ -171,5 +171,5 @@ def test_a_reading_thread_is_waited_for() -> None:
     read: list[int] = []
     thread = reading.Reading(lambda: read.append(1))
     thread.start()
-    thread.join(10)
+    thread.join(LONG)
     assert read == [1]

@@ -41,8 +41,8 @@ def shop(tmp_path: Path) -> Workshop:
         forbidden=(),
         workloads={},
         toolchain={},
-        timeout=60.0,
-        build_timeout=60.0,
+        timeout=240.0,
+        build_timeout=240.0,
     )
 
 

@@ -18,6 +18,7 @@ import pytest
 from abprof import wire
 from tests.simulated.client import CASE, CELL, SCENARIO, Spawn, faulty, opened, turns
 from tests.simulated.fixtures import spawn
+from tests.simulated.processes import ignores
 from tests.simulated.scenario import FAULTS, Fault, cell_id
 
 __all__ = ["spawn"]
@@ -115,12 +116,6 @@ def until(what: Callable[[], bool]) -> None:
     while not what():
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-def ignores(pid: int, *signals: signal.Signals) -> bool:
-    """Whether the process has told the kernel to drop all of these."""
-    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigIgn:"))
-    return all(int(line.split()[1], 16) >> (number - 1) & 1 for number in signals)
 
 
 @pytest.mark.parametrize("do", PAUSES)

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.ports import free_ports
+
 NODE = "LAB_NODE"  # in the environment of every process of a node
 _UP_WITHIN = 120.0
 
@@ -28,7 +30,7 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.home = Path(tempfile.mkdtemp(prefix="abt-", dir="/tmp"))  # sockets' paths may be 107 characters long
-        self.port, self.client = free_port(), free_port()
+        self.port, self.client = free_ports(2)
         self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         head = [f"--port={self.port}", f"--ray-client-server-port={self.client}", "--include-dashboard=false"]
@@ -111,12 +113,6 @@ class Cluster:
                 assert process.poll() is None, (name, (self.home / f"{name}.log").read_text())
             assert time.monotonic() < end, "the cluster does not come up"
             time.sleep(0.2)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _listening(port: int) -> None:

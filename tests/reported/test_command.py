@@ -299,4 +299,4 @@ def test_an_interrupted_command_is_ended_and_the_report_is_written(repo: GitRepo
     assert process.returncode == 130, err
     assert "This run is interrupted" in out
     assert (folder(repo) / "report.html").exists()
-    assert not alive(int(told.read_text().splitlines()[-1]), wait=3)
+    assert not alive(int(told.read_text().splitlines()[-1]), wait=60)

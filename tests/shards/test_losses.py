@@ -130,12 +130,11 @@ def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     lab = Lab(tmp_path, LONG)
     before = lab.fingerprint()
     process = lab.start("main", "fast", *TWO)
-    wait_for(lambda: lines(lab) >= 4, process)
+    wait_for(lambda: lines(lab) >= 4 and len(programs(process.pid)) == 2, process)
     mine = programs(process.pid)
-    assert len(mine) == 2
     process.send_signal(number)
     result = lab.finish(process)
-    assert result.code == 130
+    assert result.code == 130, result.err
     assert result.run.status == "interrupted"
     assert "Traceback" not in result.err
     assert not [pid for pid in mine if alive(pid)]
@@ -147,9 +146,12 @@ def test_what_shards_are_told_by_is_found_and_removed_after_a_kill(tmp_path: Pat
     lab, temporary = Lab(tmp_path, LONG), tmp_path / "tmp"
     temporary.mkdir()
     process = lab.start("main", "fast", *TWO, env={"TMPDIR": str(temporary)})
-    wait_for(lambda: lines(lab) >= 4, process)
-    shards = list((lab.cache / "worktrees").glob("*/shards/*.json"))
-    assert len(shards) >= 2
+
+    def told() -> list[Path]:
+        return list((lab.cache / "worktrees").glob("*/shards/*.json"))
+
+    wait_for(lambda: lines(lab) >= 4 and len(told()) >= 2, process)
+    shards = told()
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert not [pid for pid in noted(lab.scenario) if alive(pid, wait=120)]
@@ -167,9 +169,8 @@ def test_a_killed_parent_takes_its_shards_with_it(tmp_path: Path, stale: bool) -
     device was known."""
     lab = Lab(tmp_path, LONG)
     process = lab.start("main", "fast", "--epochs", "5", *TWO)
-    wait_for(lambda: lines(lab) >= 6, process)
+    wait_for(lambda: lines(lab) >= 6 and len(programs(process.pid)) == 2, process)
     mine = programs(process.pid)
-    assert len(mine) == 2
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert not [pid for pid in (*mine, *noted(lab.scenario)) if alive(pid, wait=120)]
@@ -198,9 +199,7 @@ def test_an_end_that_is_lost_on_the_way_is_said_again(tmp_path: Path) -> None:
     """Its program waits for another shard, and whoever gives it one for its end."""
     lab = Lab(tmp_path, scenario())
     quiet = lab.abprof("main", "fast", *TWO)
-    result = lab.finish(
-        lab.start("main", "fast", *TWO, program=("-P", str(CUTTING)), env={"CUTS": "ended"}), seconds=120
-    )
+    result = lab.finish(lab.start("main", "fast", *TWO, program=("-P", str(CUTTING)), env={"CUTS": "ended"}))
     assert result.table() == quiet.table()
     assert result.run.losses == ()
     once_each(result.run, blocks(result))

@@ -137,7 +137,7 @@ def _played(lab: Lab, round_: Round) -> Iterator[str]:
         if result.code in (2, 130) and round_.end not in _PARTIAL and not finished(result):
             yield from _goes_on(lab, round_)
     except AssertionError as endless:
-        yield str(endless).splitlines()[0]
+        yield " | ".join(str(endless).splitlines())
 
 
 def _spared(round_: Round) -> bool:

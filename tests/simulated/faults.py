@@ -209,6 +209,9 @@ def _stop(seconds: float) -> None:
     if seconds:
         helper = os.fork()
         if not helper:
+            stat = Path(f"/proc/{me}/stat")
+            while stat.read_text().rpartition(")")[2].split()[0] != "T":  # a signal that comes before continues nobody
+                time.sleep(0.005)
             time.sleep(seconds)
             os.kill(me, signal.SIGCONT)
             os._exit(0)

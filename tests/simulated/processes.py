@@ -31,10 +31,26 @@ def _state(pid: int) -> str:
         return ""
 
 
+def stopped(scenario: Path) -> list[int]:
+    """The workers that have stopped (`sigstop`), of which a run can be held in its middle."""
+    return [pid for pid in noted(scenario, "worker") if _state(pid) == "T"]
+
+
+def ignores(pid: int, *signals: int) -> bool:
+    """Whether the process lives, and has told the kernel to drop all of these."""
+    try:
+        (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigIgn:"))
+    except OSError:
+        return False
+    return all(int(line.split()[1], 16) >> (number - 1) & 1 for number in signals)
+
+
 def signal_another_thread(pid: int, number: int) -> None:
     """A signal to a thread of the process that is not its first: which one takes a signal is the system's choice."""
-    other = max(thread for task in Path(f"/proc/{pid}/task").iterdir() if (thread := int(task.name)) != pid)
-    assert ctypes.CDLL(None, use_errno=True).syscall(_TGKILL, pid, other, int(number)) == 0
+    others = sorted(thread for task in Path(f"/proc/{pid}/task").iterdir() if (thread := int(task.name)) != pid)
+    send = ctypes.CDLL(None, use_errno=True).syscall
+    # The newest is most likely one that waits for what the first waits for; it may end between two looks.
+    assert any(send(_TGKILL, pid, other, int(number)) == 0 for other in reversed(others)), f"threads: {others}"
 
 
 def told(pid: int) -> str:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import getpass
 import os
-import random
 import re
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from tests.ports import free_ports
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
 MISSING = tuple(name for name in PROGRAMS if not shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin"))
@@ -120,7 +121,7 @@ def cluster(folder: Path, features: dict[str, str]) -> Iterator[Cluster]:
     """A cluster while the block runs: node name -> its feature. Fails where one of its daemons does not come up."""
     host, user = socket.gethostname().split(".")[0], getpass.getuser()
     (folder / "state").mkdir(parents=True)
-    ports = _free_ports(1 + len(features))
+    ports = free_ports(1 + len(features))
     lines = [_ABPROF.format(host=host, user=user, folder=folder, controller=ports[0])]
     for (name, feature), port in zip(features.items(), ports[1:], strict=True):
         lines.append(_NODE.format(name=name, host=host, port=port, feature=feature))
@@ -141,17 +142,6 @@ def cluster(folder: Path, features: dict[str, str]) -> Iterator[Cluster]:
         yield made
     finally:
         _down(made, controller)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, from below those that the system gives to connections."""
-    tried = random.Random(os.getpid()).sample(range(20_000, 32_000), 200)
-    found = []
-    for port in tried:
-        with closing(socket.socket()) as one, suppress(OSError):
-            one.bind(("127.0.0.1", port))
-            found.append(port)
-    return found[:count]
 
 
 def _daemon(cluster: Cluster, *argv: str) -> subprocess.Popen[bytes]:

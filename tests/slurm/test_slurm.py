@@ -15,7 +15,8 @@ import pytest
 from abprof import runfolder
 from abprof.model import Run
 from tests.simulated.lab import Lab, Result
-from tests.simulated.scenario import Scenario, Time, Workload
+from tests.simulated.processes import stopped
+from tests.simulated.scenario import Fault, Scenario, Time, Workload
 from tests.slurm.cluster import Cluster, cluster
 from tests.slurm.conftest import installed
 from tests.tinyrepo import abprof, source, tiny_repo
@@ -25,6 +26,10 @@ CELLS = tuple(f"k/n={n}" for n in range(1, 7))
 TRUTH = {cell: "slower" if cell in SLOWER else "same" for cell in CELLS}
 TIMES = [Time(ns=20e6), *(Time(factor=1.2, cell=cell, side="target") for cell in SLOWER)]
 LOADS = {"k": Workload(kernel="k", presets={"default": {"n": [1, 2, 3, 4, 5, 6]}})}
+HELD = "k/n=3"
+# Whoever comes first to its third epoch stands still there until it is ended: a shard has a middle to be struck in, on
+# the fastest machine and on the busiest.
+STANDS = Scenario(workloads=LOADS, times=TIMES, faults=[Fault("sigstop:0", "turn", cell=HELD, epoch=3, once=True)])
 
 
 class OnSlurm(Lab):
@@ -46,8 +51,8 @@ class OnSlurm(Lab):
         """Until it is so, in a run that goes on."""
         end = time.monotonic() + seconds
         while not what():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < end, "never"
+            assert process.poll() is None, (process.returncode, process.communicate())
+            assert time.monotonic() < end, f"never\n{self.on.ask('squeue')}"
             time.sleep(0.1)
 
 
@@ -65,7 +70,7 @@ def at_once(result: Result) -> None:
 
 
 def no_job_is_left(on: Cluster) -> None:
-    assert on.jobs("PENDING", "RUNNING", "COMPLETING", "SUSPENDED") == []
+    assert on.jobs("PENDING", "RUNNING", "COMPLETING", "SUSPENDED") == [], on.ask("squeue", "--array")
 
 
 @pytest.fixture
@@ -100,33 +105,32 @@ def test_verdicts_are_those_of_one_device(lab: OnSlurm) -> None:
 
 
 def in_the_middle(lab: OnSlurm, process: subprocess.Popen[str]) -> tuple[int, str]:
-    """A shard that has measured something and goes on, and the node that it is on."""
-
-    def found() -> list[tuple[int, str]]:
-        lines = {file.stem: file.read_text().split("\n") for file in lab.runs.glob("*/logs/abprof-*/[0-9]*.jsonl")}
-        return [
-            (int(number), said[0].partition('"device":"simulated:')[2].partition('"')[0])
-            for number, said in sorted(lines.items())
-            if sum('"measured"' in line for line in said) >= 2 and not any('"type":"ended"' in line for line in said)
-        ]
-
-    lab.waits_for(found, process)
-    return found()[0]
+    """The shard that stands still after two epochs of HELD, and the node that it is on."""
+    lab.waits_for(lambda: stopped(lab.scenario), process)
+    lines = {file.stem: file.read_text().split("\n") for file in lab.runs.glob("*/logs/abprof-*/[0-9]*.jsonl")}
+    found = [
+        (int(number), said[0].partition('"device":"simulated:')[2].partition('"')[0])
+        for number, said in sorted(lines.items())
+        if sum('"measured"' in line and f'"{HELD}"' in line for line in said) == 2
+    ]
+    assert len(found) == 1, lines
+    return found[0]
 
 
 def job_on(lab: OnSlurm, node: str) -> str:
-    (job,) = lab.on.ask(
-        "squeue", "--array", "--noheader", "--states=RUNNING", f"--nodelist={node}", "--format=%i"
-    ).split()
-    return job
+    asked = ("squeue", "--array", "--noheader", "--states=RUNNING", f"--nodelist={node}", "--format=%i")
+    jobs = lab.on.ask(*asked).split()
+    assert len(jobs) == 1, (node, lab.on.ask("squeue", "--array"))
+    return jobs[0]
 
 
 def struck(lab: OnSlurm, strike: Callable[[OnSlurm, str], None]) -> tuple[Run, int]:
     """A run in whose middle something happens to a shard's job, on a node; it ends with all verdicts all the same."""
+    lab.set(STANDS)
     process = lab.start(*lab.options())
     shard, node = in_the_middle(lab, process)
     strike(lab, node)
-    done = lab.finish(process, 300)
+    done = lab.finish(process)
     assert done.code == 1, done.err
     assert done.table() == TRUTH
     at_once(done)
@@ -160,10 +164,11 @@ def test_a_lost_nodes_cells_are_measured_on_another(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_run_leaves_no_job_and_its_report(lab: OnSlurm) -> None:
+    lab.set(STANDS)
     process = lab.start(*lab.options())
     in_the_middle(lab, process)
     process.send_signal(signal.SIGINT)
-    done = lab.finish(process, 120)
+    done = lab.finish(process)
     assert done.code == 130, done.err
     no_job_is_left(lab.on)
     assert done.run.status == "interrupted"
@@ -201,10 +206,11 @@ def test_what_slurm_would_refuse_is_said_before_anything_is_measured(
 
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_through_slurm(lab: OnSlurm) -> None:
+    lab.set(STANDS)
     process = lab.start(*lab.options("constraint=h100|h200"))
     in_the_middle(lab, process)
     process.send_signal(signal.SIGINT)
-    begun = lab.finish(process, 120)
+    begun = lab.finish(process)
     assert begun.code == 130, begun.err
     known = set(lab.on.jobs())
     done = lab.abprof("--resume", str(begun.folder))

@@ -1,0 +1,21 @@
+"""Ports for servers that tests start, which take a number and no socket."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from contextlib import closing, suppress
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, all different, from below those that the system gives to connections: of those one may
+    be taken in the seconds until the server listens on it."""
+    found: list[int] = []
+    for port in random.Random(os.getpid()).sample(range(20_000, 32_000), 200):
+        with closing(socket.socket()) as one, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"{len(found)} of {count} ports are free")
