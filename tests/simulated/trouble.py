@@ -37,14 +37,19 @@ class Moment:
     after: float
 
     def wait(self, lab: Lab, process: subprocess.Popen[str]) -> bool:
-        """Until then. False: abprof ended before."""
+        """Until then. False: abprof ended before. What it prints meanwhile is read, or it would wait for a reader."""
         while process.poll() is None:
             if lab.begun(process) >= self.workers:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=self.after)
+                _listen(process, self.after)
                 return process.poll() is None
-            time.sleep(0.01)
+            _listen(process, 0.01)
         return False
+
+
+def _listen(process: subprocess.Popen[str], seconds: float) -> None:
+    """Let it print for so long; what it printed is kept for a later communicate()."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=seconds)
 
 
 Command = tuple[str, ...]
@@ -88,7 +93,7 @@ def child(how: str) -> Trouble:
             if found:
                 hit(rng.choice(found), how)
                 break
-            time.sleep(0.005)
+            _listen(process, 0.005)
         return lab.finish(process, LONGEST)
 
     return strike
