@@ -69,6 +69,7 @@ class Record:
         self._fresh = Kept() if older else self._kept  # of this invocation's blocks alone
         self.until = until or partial(verdict.undecided, gathered=self._fresh.gather)
         self.interrupted = False
+        self._writing: Block | None = None  # on its way to the disk: ^C may find it there, and not yet among the blocks
         self._labels = names.short_labels(head.cells)
         self._cells = {cell.id: cell for cell in head.cells}
         self._of = _by_cell(self.blocks)
@@ -147,9 +148,11 @@ class Record:
         if isinstance(item, Proof):
             self._prove(item)
             return
+        self._writing = item
         self.folder.append_block(item)
         laid = self._shelf.lay(item)
         self.blocks.append(laid)
+        self._writing = None
         self._of.setdefault(laid.cell, []).append(laid)
         self._show(laid)
         began = time.monotonic()
@@ -166,15 +169,20 @@ class Record:
             self.view.warn(f"{one.path} was {one.how} {one.moment}")
 
     def _rounds_touched(self) -> Iterator[Touched]:
-        """Whether rounds.jsonl, of which reports are made again, holds what was measured."""
+        """Whether rounds.jsonl, of which reports are made again, holds what was measured. What ^C found on its way is a
+        round like the others once it is on the disk."""
+        self.blocks[:] = list(runfolder.standing(self.head, self.blocks))
         with contextlib.suppress(AbprofError):
             ours = {cell.id for cell in self.head.cells}
             found = (block for block in runfolder.blocks(self.folder.path, []) if block.cell in ours)
-            pairs = zip_longest(runfolder.standing(self.head, found), self.blocks)
-            if any(
-                there != kept for there, kept in pairs
-            ):  # block by block: all once more would take their memory twice
-                yield Touched(path=runfolder.ROUNDS, how="changed", moment="after abprof wrote it")
+            # Block by block: all of them once more would take their memory twice.
+            for there, kept in zip_longest(runfolder.standing(self.head, found), tuple(self.blocks)):
+                if kept is None and there is not None and there == self._writing:
+                    self._writing = None
+                    self.blocks.append(self._shelf.lay(there))
+                elif there != kept:
+                    yield Touched(path=runfolder.ROUNDS, how="changed", moment="after abprof wrote it")
+                    return
 
     def read_kernels(self, reader: Reader) -> None:
         """What the machine code of everything loaded is made of. To be called after all timing."""

@@ -31,6 +31,7 @@ class Cluster:
         self.folder = folder
         self.home = Path(tempfile.mkdtemp(prefix="abt-", dir="/tmp"))  # sockets' paths may be 107 characters long
         self.port, self.client = free_ports(2)
+        self._marked = secrets.token_hex(8)  # another cluster of this machine has an n1 of its own
         self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         head = [f"--port={self.port}", f"--ray-client-server-port={self.client}", "--include-dashboard=false"]
@@ -67,12 +68,12 @@ class Cluster:
     def off(self, name: str) -> None:
         """The machine is gone at once: every process of it, whatever it was doing."""
         process = self._started.pop(name)
-        _kill_all(name, _below(process.pid))
+        _kill_all(self._mark(name), _below(process.pid))
         process.wait(timeout=30)
 
     def living(self, name: str, word: str) -> list[int]:
         """Processes of a node whose command line has this word."""
-        return [pid for pid in _processes(name) if word in _command(pid)]
+        return [pid for pid in _processes(self._mark(name)) if word in _command(pid)]
 
     def free(self) -> bool:
         """Whether every device of every node is nobody's."""
@@ -91,13 +92,16 @@ class Cluster:
             self.off(name)
         shutil.rmtree(self.home, ignore_errors=True)
 
+    def _mark(self, name: str) -> str:
+        return f"{self._marked}-{name}"
+
     def _start(self, name: str, options: Sequence[str], env: Mapping[str, str], around: Sequence[str] = ()) -> None:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *options]
         plain = {key: os.environ[key] for key in ("PATH", "LANG") if key in os.environ}
         log = (self.home / f"{name}.log").open("wb")
         self._started[name] = subprocess.Popen(
             [*around, *command],
-            env={**plain, **env, **self.environment, "RAY_TMPDIR": str(self.home), NODE: name},
+            env={**plain, **env, **self.environment, "RAY_TMPDIR": str(self.home), NODE: self._mark(name)},
             cwd=self.home,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -136,8 +140,8 @@ def _alive(port: int, env: Mapping[str, str]) -> int:
     return int(last) if done.returncode == 0 and last.isdigit() else 0
 
 
-def _processes(name: str) -> list[int]:
-    needle, found = f"{NODE}={name}".encode(), []
+def _processes(mark: str) -> list[int]:
+    needle, found = f"{NODE}={mark}".encode(), []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if needle in (folder / "environ").read_bytes().split(b"\0"):
@@ -162,16 +166,16 @@ def _below(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _kill_all(name: str, below: Sequence[psutil.Process]) -> None:
+def _kill_all(mark: str, below: Sequence[psutil.Process]) -> None:
     for one in below:
         with contextlib.suppress(psutil.Error):
             one.kill()
     for _ in range(100):
-        found = [pid for pid in _processes(name) if pid != os.getpid()]
+        found = [pid for pid in _processes(mark) if pid != os.getpid()]
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if not found and not psutil.wait_procs(below, timeout=5)[1]:
             return
         time.sleep(0.05)
-    raise AssertionError(f"{name} is not off: {[_command(pid) for pid in _processes(name)]}")
+    raise AssertionError(f"{mark} is not off: {[_command(pid) for pid in _processes(mark)]}")

@@ -173,7 +173,7 @@ def test_it_ends_clean_in_the_middle(lab: OnRay, number: signal.Signals) -> None
     assert [pid for name in ("n1", "n2") for pid in lab.on.living(name, "abprof.shards")] == []
     assert lab.on.free()
     went_on = lab.finish(lab.start("run", "--resume", str(done.folder)))
-    assert (went_on.code, went_on.table()) == (1, TRUTH), went_on.err
+    assert (went_on.code, went_on.table()) == (1, TRUTH), f"{went_on.out}\n{went_on.err}"
 
 
 def test_the_programs_end_when_abprof_is_killed(lab: OnRay) -> None:

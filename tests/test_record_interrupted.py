@@ -1,0 +1,136 @@
+"""^C while the record is written, at every line of what does so: no round is lost, and nothing looks tampered with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from abprof import disk, record, report, runfolder, shelf
+from abprof.model import Loss, Run
+from abprof.record import Record
+from abprof.runfolder import RunFolder
+from abprof.view import View
+
+from . import runs
+
+HERE = tuple(module.__file__ for module in (disk, record, runfolder, shelf))
+CELLS = 2
+
+
+@pytest.fixture(autouse=True)
+def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written a hundred times they would take minutes, and they are made of what run.json has."""
+    monkeypatch.setattr(report, "write_all", lambda *_: None)
+
+
+def interrupted(what: Callable[[], object], at: int) -> bool:
+    """Call it, and raise KeyboardInterrupt at this one of the lines that it runs through. False: it has fewer."""
+    seen = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal seen
+        if frame.f_code.co_filename not in HERE:
+            return None
+        seen += event == "line"
+        if event == "line" and seen == at:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        what()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def begun(folder: Path) -> tuple[Record, Run]:
+    of = runs.changed(runs.run(), observations=(), header=None, comparisons=(), touched=())
+    folder.mkdir()
+    made = Record(RunFolder(folder), of, [], View(quiet=True))
+    made.folder.write_run(of)
+    made._next_write = float("inf")  # what is judged in between has nothing to do with it
+    return made, of
+
+
+def ended(made: Record) -> Run:
+    """What interruptible() and the session do after ^C."""
+    made.interrupted = True
+    run = made.finish()
+    assert run.status == "interrupted"
+    assert run.touched == ()
+    assert run.header
+    assert run.header.trusted
+    there, notes = runfolder.read_blocks(made.folder.path)
+    assert notes == []
+    assert list(runfolder.standing(run, there)) == made.blocks
+    again, _, _ = runfolder.read(made.folder.path)
+    assert again.touched == ()
+    return run
+
+
+def test_while_a_block_is_added(tmp_path: Path) -> None:
+    first, second = [runs.changed(each, epoch=1) for each in runs.blocks(runs.run(), epochs=1)[:CELLS]]
+    kept = []
+    for at in range(1, 1000):
+        made, _ = begun(tmp_path / str(at))
+        made.add(first)
+        hit = interrupted(lambda: made.add(second), at)  # noqa: B023
+        ended(made)
+        kept.append(len(made.blocks))
+        if not hit:
+            break
+    assert kept[0] == 1
+    assert kept[-1] == 2
+    assert kept == sorted(kept), "once it is on the disk it counts"
+    assert 10 < kept.index(2) < len(kept) - 10, "struck before and after"
+
+
+def test_while_a_loss_is_noted(tmp_path: Path) -> None:
+    first, second = [runs.changed(each, epoch=1, shard=1) for each in runs.blocks(runs.run(), epochs=1)[:CELLS]]
+    left = set()
+    for at in range(1, 100_000, 31):
+        made, _ = begun(tmp_path / str(at))
+        made.add(first)
+        made.add(second)
+        loss = Loss(shard=1, device="GPU-a", cells=(first.cell,), reason="killed")
+        hit = interrupted(lambda: made.lost([loss]), at)  # noqa: B023
+        ended(made)
+        left.add(len(made.blocks))
+        if not hit:
+            break
+    assert left == {1, 2}
+
+
+def test_what_somebody_adds_is_still_seen(tmp_path: Path) -> None:
+    """A line more than was measured, also when ^C found the last one on its way."""
+    first, second = [runs.changed(each, epoch=1) for each in runs.blocks(runs.run(), epochs=1)[:CELLS]]
+    for at in (1, 40, 1000):
+        made, _ = begun(tmp_path / str(at))
+        made.add(first)
+        interrupted(lambda: made.add(second), at)  # noqa: B023
+        made.folder.append_block(runs.changed(second, epoch=9))
+        assert [one.path for one in made.finish().touched] == [runfolder.ROUNDS]
+
+
+@pytest.mark.parametrize("how", ["removed", "changed"])
+def test_what_somebody_changes_is_still_seen(tmp_path: Path, how: str) -> None:
+    first, second = [runs.changed(each, epoch=1) for each in runs.blocks(runs.run(), epochs=1)[:CELLS]]
+    made, _ = begun(tmp_path / "run")
+    made.add(first)
+    made.add(second)
+    rounds = tmp_path / "run" / runfolder.ROUNDS
+    lines = rounds.read_bytes().splitlines(keepends=True)
+    rounds.write_bytes(lines[0])
+    if how == "changed":
+        made.folder.append_block(runs.changed(second, epoch=9))
+    assert [one.path for one in made.finish().touched] == [runfolder.ROUNDS]
