@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from abprof.visible import visible
+
 
 class Exit(IntEnum):
     """Exit codes, the same for every verb (docs/DESIGN.md, "Exit codes, everywhere")."""
@@ -27,9 +29,9 @@ class AbprofError(Exception):
     """Something the user can mend: what is wrong, where, and what to do about it."""
 
     def __init__(self, what: str, *, where: str = "", advice: str = "") -> None:
-        self.what = _clipped(" ".join(what.split()), _LONGEST)
-        self.where = _clipped(where, _LONGEST // 4)
-        self.advice = advice
+        self.what = _clipped(" ".join(visible(what).split()), _LONGEST)
+        self.where = _clipped(visible(where), _LONGEST // 4)
+        self.advice = _clipped(visible(advice), _LONGEST)
         super().__init__(self.line)
 
     @property

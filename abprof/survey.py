@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import types
 from collections.abc import Mapping, Sequence
@@ -76,7 +77,7 @@ def content(folder: Path) -> str:
     """SHA-256 over the names and bytes of the files of a workloads folder, or of a workload's file and its helpers."""
     digest = hashlib.sha256()
     for name, file in _judging(folder):
-        digest.update(f"{name}\0".encode() + file.read_bytes())
+        digest.update(os.fsencode(name) + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
 

@@ -84,7 +84,7 @@ class View:
     def progress(self, line: str) -> None:
         """What is being done now."""
         if self._status is not None:
-            self._status.update(f"[{time.monotonic() - self._began:.0f} s] {line}")
+            self._status.update(Text(f"[{time.monotonic() - self._began:.0f} s] {visible(line)}"))
 
     # ------------------------------------------------------------ builds
 

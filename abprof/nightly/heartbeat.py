@@ -88,5 +88,5 @@ def _there(path: str) -> bool:
 
 
 def _file(state: Path, repo: str, series: str) -> Path:
-    digest = hashlib.sha256(f"{repo}\0{series}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{repo}\0{series}".encode(errors="surrogatepass")).hexdigest()[:16]
     return state / FOLDER / f"{digest}.json"

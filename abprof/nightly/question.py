@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 import sys
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def _workloads(place: Place) -> list[bytes]:
     files = sorted(folder.glob("*.py")) if folder.is_dir() else []
     wrapped = [place.root / name for name in (place.config.file or File()).benchmarks]
     files += [file for path in wrapped for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
-    return [part for file in files for part in (file.name.encode(), hashlib.sha256(file.read_bytes()).digest())]
+    return [part for file in files for part in (os.fsencode(file.name), hashlib.sha256(file.read_bytes()).digest())]
 
 
 def machine(place: Place) -> dict[str, str]:

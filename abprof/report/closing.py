@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from abprof.guarantees import weaker
 from abprof.model import Cell, Observation, Run, Side, Workload
 from abprof.sentence import base_not_ok, undecided_row
+from abprof.visible import visible
 
 from . import lines, numbers, seed_format, words
 from .failures import SHORT, Failed, advice_text, all_failures, failing, failures
@@ -34,14 +35,18 @@ def closing(run: Run) -> str:
 
 
 def _lines(run: Run) -> Iterator[str]:
-    for part in ([_MARKER.format(id=run.id)], cases(run), sequential(run), findings(run), fluctuations(run)):
-        yield from (f"{line}\n" for line in part)
+    for part in ([_marker(run)], cases(run), sequential(run), findings(run), fluctuations(run)):
+        yield from (f"{visible(line)}\n" for line in part)  # whatever a phase or a variant is called
+
+
+def _marker(run: Run) -> str:
+    return visible(_MARKER.format(id=run.id))
 
 
 def with_closing(log: str, run: Run) -> Iterator[str]:
     """The log with this closing part, in pieces: a former one of the same run is replaced, so that a report can be made again."""
-    body, found, _ = log.rpartition("\n" + _MARKER.format(id=run.id) + "\n")
-    kept = body if found else "" if log.startswith(_MARKER.format(id=run.id)) else log.rstrip("\n")
+    body, found, _ = log.rpartition(f"\n{_marker(run)}\n")
+    kept = body if found else "" if log.startswith(_marker(run)) else log.rstrip("\n")
     if kept:
         yield f"{kept}\n"
     yield from _lines(run)

@@ -210,7 +210,9 @@ def _proof(run: Run, side: Side, build: Build | None, cell: Cell) -> tuple[str, 
         return ("not recorded" if build is None or build.failure is None else "not built"), ""
     bad = next((proof for proof in mine if not proof.ok), None)
     hashes = sorted({f"{a.kind} {a.name} {a.sha256}" for proof in mine for a in proof.artefacts})
-    return (plain(f"failed: {bad.reason}") if bad else "ok"), sha256("\n".join(hashes).encode()).hexdigest()
+    return (plain(f"failed: {bad.reason}") if bad else "ok"), sha256(
+        "\n".join(hashes).encode(errors="surrogatepass")
+    ).hexdigest()
 
 
 def _verdict(row: Row) -> Line:

@@ -1,8 +1,9 @@
 """The doorway to pandas: lines of texts become a table, which is written and read.
 
-Every cell stays the text it is. No number is parsed or printed here, so that `-1.0000`, four decimals and empty cells
-mean the same before and after. pandas takes half a second to import: it waits until a table is read. Every run writes
-some, with the writer of the standard library, which pandas uses too.
+Every cell stays the text it is, but for letters that steer a terminal and what a spreadsheet would take for a formula. No number
+is parsed or printed here, so that `-1.0000`, four decimals and empty cells mean the same before and after. pandas takes half a
+second to import: it waits until a table is read. Every run writes some, with the writer of the standard library, which pandas
+uses too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from abprof.errors import AbprofError
+from abprof.visible import visible
 
 from . import words
 
@@ -29,11 +31,11 @@ def csv_text(header: Sequence[str], lines: Iterable[Line]) -> str:
     known = set(header)
     written = StringIO()
     writer = csv.writer(written, lineterminator="\n")
-    writer.writerow(header)
+    writer.writerow(map(_harmless, header))
     for line in lines:
         if unknown := line.keys() - known:
             raise ValueError(f"no column for {', '.join(sorted(unknown))}")
-        writer.writerow([line.get(name, "") for name in header])
+        writer.writerow([_harmless(line.get(name, "")) for name in header])
     return written.getvalue()
 
 
@@ -62,9 +64,17 @@ def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
 
 
 def plain(text: str) -> str:
-    """Foreign text as a cell: one line, and never taken for a formula by a spreadsheet."""
-    line = words.clean(text)
-    return f"'{line}" if line[:1] in ("=", "+", "-", "@") and not is_number(line) else line
+    """Foreign text as a cell: one line of some hundred letters, and never taken for a formula by a spreadsheet."""
+    return _harmless(words.clean(text))
+
+
+def _harmless(text: str) -> str:
+    """A cell as it may be written, ids of any length too: nothing in it ends a line, steers a terminal, or is a formula."""
+    line = visible(text)
+    return f"'{line}" if line.lstrip()[:1] in _FORMULA and not is_number(line) else line
+
+
+_FORMULA = frozenset("=+-@")
 
 
 def is_number(text: str) -> bool:

@@ -120,12 +120,12 @@ def _table(group: view.Group, shown: list[lines.Line], narrow: bool) -> Table:
     axes = lines.axis_names(group)
     table.add_column("verdict", no_wrap=True)
     for axis in filter(None, [" ".join(axes)] if narrow else axes):
-        table.add_column(axis)
+        table.add_column(Text(axis))
     table.add_column("change of time")
     table.add_column("95 % interval")
     if not narrow:
         table.add_column("base", justify="right", no_wrap=True)
-        table.add_column(group.target.id if group.target else "", justify="right", no_wrap=True)
+        table.add_column(Text(group.target.id if group.target else ""), justify="right", no_wrap=True)
         table.add_column("TFLOP/s")
     for line in shown:
         case = list(filter(None, [" ".join(line.values)])) if narrow else list(line.values)
@@ -164,7 +164,7 @@ def _fitting(of: lines.TextTable, console: Console) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(of.header):
         figure = place >= of.left and name != "95 % interval"
-        table.add_column(words.clean(name), justify="right" if figure else "left")
+        table.add_column(Text(words.clean(name)), justify="right" if figure else "left")
     for row in of.rows:
         table.add_row(*map(Text, row))
     if Console(width=10_000).measure(table).maximum <= console.width:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ class Asker:
         self.folder = folder
         self.state = folder / "state"
         self.said = b""  # standard output of the last
+        self.told = ""  # and standard error
         monkeypatch.setenv("ABPROF_STATE_DIR", str(self.state))
         monkeypatch.setenv("ABPROF_CACHE_DIR", str(folder / "cache"))
 
@@ -29,6 +31,9 @@ class Asker:
             code = run_command_line([str(word) for word in words])
             out.flush()
         self.said = out.buffer.getvalue()  # type: ignore[attr-defined]
+        self.told = err.getvalue()
+        for text in (self.told, self.said.decode()):
+            assert not steering(text), f"{steering(text)!a} in {ascii(text)[:2000]}"
         log = self.state / "bug.log"
         if code == Exit.BUG:
             raise AssertionError(log.read_text() if log.exists() else err.getvalue())
@@ -39,10 +44,16 @@ class Asker:
         return code
 
 
+def steering(text: str) -> str:
+    """The first letter that a terminal obeys, or that is none; the ends of lines are ours."""
+    return next((sign for sign in text if unicodedata.category(sign) in ("Cc", "Cs") and sign != "\n"), "")
+
+
 def one_clear_line(error: AbprofError) -> None:
     """What a person is told."""
     assert error.what
     assert "\n" not in error.line
+    assert not steering(error.line), ascii(error.line)
     assert len(error.line) < 3000, error.line[:400]
 
 

@@ -1,0 +1,250 @@
+"""What things are called changes no report: names, values, messages and paths of any letters stay text where they stand.
+
+A run in which every word is an odd one has the very shape of the same run with plain words: as many lines, the same elements,
+the same columns. What is shown holds nothing that a terminal, a browser, GitHub or a spreadsheet would obey.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from abprof.model import Run
+from abprof.report import (
+    beside,
+    cell_table,
+    closing,
+    counters,
+    formats,
+    profiled,
+    sampled,
+    seed_tables,
+    terminal,
+    traces,
+)
+from abprof.report.comment import MOST_BYTES, comment
+from abprof.report.html import html
+from abprof.report.markdown import markdown
+from abprof.report.notice import notice
+from tests import runs
+from tests.fuzz import rich
+from tests.fuzz.mutations import hunt
+
+ODD = (
+    "=1+1", "+1+1", "-2+3", "@SUM(1)", "\t=1", "\r=1", " =1", "'=1", "a|b", "a\\|b", "a\\", "|", "`", "``` a", "a`b``c", "~~~",
+    "[x](javascript:alert(1))", "![x](http://evil.example)", "<http://evil.example>", "<script>alert(1)</script>", "<b>",
+    "</td></table>", "</details>", "</code>", "<!-- ", "-->", "\"'><img src=x onerror=alert(1)>", "' onmouseover='alert(1)",
+    "&lt;b&gt;", "&#64;torvalds", "</style></script><script>", "a\nb", "a\r\n\r\n# b", "a\n\n| b |\n", "\x1b[31m\x1b]0;x\x07",
+    "\0", "\x7f\x9b31m", "\u202eabc", "\u2066x", "a\u200bb", "\ufeff", "\U000e0041", "\u2028x", "a\x85b", "\x0b\x0c", "\ud800",
+    "\udcff\udcfe", "\ufffe\uffff", "\U0010ffff", "e\u0301" * 5, "\u00e9\U0001f525\U0001f469\u200d\U0001f469", "\u05d0\u05d1",
+    "\uff1d1", "@torvalds", "#1", "https://evil.example", "www.evil.example", "$x$", "*a*", "_a_", "* a", "1. a", "# a", "---",
+    "> a", "a,b;\"c\"", '"', "[bold]x[/bold]", "[/]", "{{ 7 * 7 }}", "{% raw %}", "%s%n{0}", "__proto__", "../../etc/passwd",
+    "/etc/passwd", "x" * 300, "\U0001f525" * 100, "a b" * 100,
+)  # fmt: skip
+SIGNS = st.text(st.characters(exclude_categories=()), min_size=1, max_size=12)
+LETTERS = st.lists(st.sampled_from(ODD) | SIGNS, min_size=1, max_size=40)
+BLANK = "the word "  # what reports make of a plain word of several: no path, no number
+RUNS = {"plain": rich.plain, "spread": rich.spread}
+of_both = pytest.mark.parametrize("which", RUNS)
+some = pytest.mark.parametrize("examples", [1, pytest.param(150, marks=pytest.mark.slow)])
+
+
+def odd(run: Run, letters: list[str]) -> Run:
+    """Each word another of these, and no two the same."""
+    return rich.with_words(run, lambda number, _: f"{letters[number % len(letters)]}{number}")
+
+
+@cache
+def right(which: str) -> Run:
+    return rich.with_words(RUNS[which](), lambda number, _: f"{BLANK}{number}")
+
+
+def hidden(text: str) -> str:
+    """The first letter that is none, or steers what shows it."""
+    found = [
+        sign for sign in text if unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") and sign not in _OWN
+    ]
+    return ascii(found[0]) if found else ""
+
+
+_OWN = "\n\u2060"  # ours: the end of a line, and what keeps a name in Markdown from becoming a mention
+Shape = Callable[[Run], Any]
+
+
+# ---------------------------------------------------------------- tables
+
+
+def tables(run: Run) -> dict[str, tuple[int, ...]]:
+    """Every CSV file's lines and columns. What is in a cell stays there."""
+    found = {"cells.csv": cell_table.cells_csv(run), "comparisons.csv": beside.comparisons_csv(run)}
+    for files in (seed_tables.files, traces.files, profiled.files, sampled.files, counters.files):
+        found |= {
+            f"{files.__module__} {n}": text for n, (name, text) in enumerate(named(files(run))) if name.endswith(".csv")
+        }
+    for name, text in found.items():
+        whole(name, text)
+    return {name: (text.count("\n"), *map(len, csv.reader(io.StringIO(text)))) for name, text in found.items()}
+
+
+def named(files: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, text in files.items():
+        assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}", name), name
+        yield name, text if isinstance(text, str) else "".join(text)
+
+
+def whole(name: str, text: str) -> None:
+    header, *rows = csv.reader(io.StringIO(text))
+    assert len(set(header)) == len(header), f"{name}: a column stands twice"
+    for row in (header, *rows):
+        assert len(row) == len(header), f"{name}: {len(row)} columns, the header {len(header)}"
+        for column, cell in zip(header, row, strict=True):
+            assert not hidden(cell.replace("\n", "\0")), f"{name}, {column}: {ascii(cell)[:80]}"
+            assert cell[:1] not in ("=", "+", "-", "@") or number(cell), f"{name}, {column}: a formula: {cell[:80]}"
+
+
+def number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------- a terminal, the log
+
+
+def lines(run: Run) -> dict[str, int]:
+    """How many lines a terminal and the log get."""
+    out = io.StringIO()
+    terminal.show(run, Console(file=out, width=1_000_000), Path("runs/x"), everything=True)
+    made = {"terminal": out.getvalue(), "log": closing.closing(run)}
+    for name, text in made.items():
+        assert not hidden(text), f"{name}: {hidden(text)}"
+    return {name: text.count("\n") for name, text in made.items()}
+
+
+def narrow(run: Run) -> None:
+    """Where lines are wrapped: no shape, and nothing that steers."""
+    for width in (40, 100):
+        out = io.StringIO()
+        terminal.show(run, Console(file=out, width=width), Path("runs/x"))
+        assert not hidden(out.getvalue())
+
+
+# ---------------------------------------------------------------- pages
+
+
+class Elements(HTMLParser):
+    """What a browser makes of a page: elements with the names of their attributes, and where links go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[object] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag != "a":  # a log that is called like a file is a link to it
+            self.seen.append(
+                (tag, *(name for name, _ in attrs if name != "class"))
+            )  # which says how long a text is, too
+        for name, value in attrs:
+            assert name not in ("src", "href") or re.fullmatch(r"#[a-z0-9-]+|[\w.-]+(/[\w.-]+)*", value or ""), (
+                tag,
+                value,
+            )
+            assert not name.startswith("on"), (tag, name)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.seen += [tag] if tag != "a" else []
+
+    def handle_comment(self, data: str) -> None:
+        self.seen.append("a comment")
+
+
+def page(run: Run) -> list[object]:
+    text = html(run, runs.blocks(run, 1, 1))
+    assert not hidden(text.replace("\u2060", "")), hidden(text)
+    parsed = Elements()
+    parsed.feed(text)
+    parsed.close()
+    return parsed.seen
+
+
+RENDERER = MarkdownIt("commonmark", {"html": True}).enable("table").enable("strikethrough")
+
+
+def rendered(text: str) -> list[object]:
+    """What GitHub makes of it, without the texts themselves."""
+    assert not hidden(text), hidden(text)
+    seen: list[object] = []
+    for token in RENDERER.parse(text):
+        raw = re.findall(r"<[^>]*>", token.content) if token.type == "html_block" else token.info
+        seen.append((token.type, token.tag, token.level, str(raw)))
+        for part in token.children or ():
+            if part.type in ("text", "text_special", "softbreak"):
+                assert not re.search(r"[@#]\w|://|www\.", part.content), part.content
+            else:
+                seen.append((part.type, part.content if part.type == "html_inline" else ""))
+    return seen
+
+
+def report(run: Run) -> list[object]:
+    return rendered(markdown(run, runs.blocks(run, 1, 1)))
+
+
+def posted(run: Run) -> list[object]:
+    text = comment(notice(run, None))
+    assert len(text.encode()) <= MOST_BYTES
+    return rendered(text)
+
+
+def junit(run: Run) -> list[str]:
+    return [one.tag for one in ElementTree.fromstring(formats.FORMATS["junit"](run, ())).iter()]
+
+
+SHAPES: dict[str, Shape] = {
+    "tables": tables,
+    "lines": lines,
+    "page": page,
+    "report": report,
+    "comment": posted,
+    "junit": junit,
+}
+
+
+@cache
+def shape(which: str, kind: str) -> Any:
+    return SHAPES[kind](right(which))
+
+
+@some
+@of_both
+@pytest.mark.parametrize("kind", SHAPES)
+def test_odd_words_change_no_shape(which: str, kind: str, examples: int) -> None:
+    def ask(letters: list[str]) -> None:
+        same(SHAPES[kind](odd(RUNS[which](), letters)), shape(which, kind))
+
+    ask(list(ODD))
+    hunt(LETTERS, ask, examples)
+
+
+def same(found: Any, wanted: Any) -> None:
+    """They are the same; where not, the first difference is what is told."""
+    if isinstance(wanted, list) and found != wanted:
+        place = next((n for n, (one, other) in enumerate(zip(found, wanted, strict=False)) if one != other), -1)
+        raise AssertionError(
+            f"{len(found)} for {len(wanted)}; at {place}: {found[place - 2 : place + 3]} for {wanted[place - 2 : place + 3]}"
+        )
+    assert found == wanted
