@@ -13,6 +13,7 @@ from abprof.build import exists
 from abprof.config import Config
 from abprof.model import Workload
 from abprof.survey import Survey, find_workloads, survey
+from abprof.visible import visible
 from abprof.workshop import alone
 
 
@@ -33,7 +34,7 @@ def show(where: str, preset: str, workloads: tuple[str, ...], device: tuple[str,
         lines += ["", *_workload(load, found, config.preset)]
     count = len(found.cells) - len(found.broken)
     lines += ["", f"{count} {'cell' if count == 1 else 'cells'} in preset {config.preset}"]
-    return "\n".join(lines)
+    return "\n".join(map(visible, lines))
 
 
 def _kernels(root: Path, file: File) -> list[str]:

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.status import Status
 from rich.text import Text
 
-from abprof.visible import visible
+from abprof.visible import visible, visible_lines
 
 # What compilers write around their words on a terminal: colours, and an end of the line wiped for them.
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*[mK]")
@@ -53,7 +53,7 @@ class View:
 
     def say(self, line: str, style: str = "") -> None:
         """A line of progress. Names and reasons in it are others' text: nothing of it steers the terminal or the log's reader."""
-        line = _shown(line)
+        line = visible_lines(line)
         with self._lock:
             self._write(line)
             if not self.quiet:
@@ -61,7 +61,7 @@ class View:
 
     def warn(self, line: str) -> None:
         """A line that is shown with --quiet too."""
-        line = _shown(line)
+        line = visible_lines(line)
         with self._lock:
             self._write(f"warning: {line}")
             self.console.print(Text(f"warning: {line}", style="yellow"))
@@ -117,8 +117,3 @@ class View:
                 self._live.update(Text("\n").join(rows))
             elif not self.quiet:
                 self.console.print(Text(text, style="dim"))
-
-
-def _shown(text: str) -> str:
-    """Visible, with its own line ends."""
-    return "\n".join(map(visible, text.split("\n")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from markdown_it import MarkdownIt
 
 from abprof.report.html import html
 from abprof.report.markdown import markdown
@@ -121,3 +122,9 @@ def test_a_working_tree_is_called_one_whether_it_was_changed_or_not():
     assert f"| base | `main` | `{runs.MAIN.commit[:10]}` |" in text
     assert f"working tree on <code>{runs.TARGET.commit[:10]}</code>" in html(run, [])
     assert "uncommitted" not in text + html(run, [])
+
+
+@pytest.mark.parametrize("text", ["1. a", "12) a", "- a", "+ a", "---", "- - -", "# a", "> a", "* a", "***"])
+def test_a_text_that_stands_alone_is_a_paragraph(text):
+    rendered = MarkdownIt("commonmark").render(f"a line\n\n{escape(text)}\n")
+    assert rendered.replace("\u2060", "") == f"<p>a line</p>\n<p>{text.replace('>', '&gt;')}</p>\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -95,6 +96,8 @@ def _top(
 
 def run_command_line(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code: an empty one shows the help, and could not run. Never raises."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a path or a name that is no text is shown with "?"
     shown = guarded(lambda: app(args=list(argv) or ["--help"], prog_name="abprof", standalone_mode=False), argv)
     return shown if argv else Exit.CANNOT_RUN
 

@@ -16,6 +16,7 @@ from abprof.cli.guard import while_read
 from abprof.cli.program import BeforeProgram, program, refuse_beside
 from abprof.cli.shared import MEASURING, OUTPUT, PLACE
 from abprof.errors import AbprofError, Exit
+from abprof.visible import visible
 
 if TYPE_CHECKING:
     from abprof.bisect.state import State
@@ -148,7 +149,7 @@ def _go_on(begun: State, folder: Path, options: Mapping[str, Any], view: View) -
         print(
             _as_json(done, folder)
             if options["json"]
-            else "\n".join([*pages.lines(done), *telling.weaker(done), *telling.result(done)])
+            else "\n".join(map(visible, [*pages.lines(done), *telling.weaker(done), *telling.result(done)]))
         )
     view.say(f"kept in {folder}: report.html, report.md, bisect.json, steps/")
     return Exit.OK if telling.decided(done) else Exit.UNTRUSTED
@@ -174,7 +175,7 @@ def _show_plan(planned: State, lines: list[str], *, json: bool) -> int:
         }
         print(msgspec.json.encode({**plan, "cells": planned.cells}).decode())
     else:
-        print("\n".join([*lines, *(f"  {cell}" for cell in planned.cells)]))
+        print("\n".join(map(visible, [*lines, *(f"  {cell}" for cell in planned.cells)])))
     return Exit.OK
 
 

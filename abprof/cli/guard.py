@@ -18,6 +18,7 @@ import typer
 from abprof.cli.program import before
 from abprof.cli.variables import USAGE, usage
 from abprof.errors import AbprofError, Exit
+from abprof.visible import visible
 
 _ROOM = "make room there, or choose another folder: --runs-dir, ABPROF_CACHE_DIR, ABPROF_STATE_DIR"
 _WRITABLE = "choose a folder that can be written: --runs-dir, ABPROF_CACHE_DIR, ABPROF_STATE_DIR"
@@ -106,7 +107,7 @@ def _refuse(error: AbprofError, argv: Sequence[str]) -> int:
 def _bug(error: Exception, argv: Sequence[str]) -> int:
     from abprof import __version__
 
-    text, said = "".join(traceback.format_exception(error)), " ".join(str(error).split())
+    text, said = "".join(traceback.format_exception(error)), " ".join(visible(str(error)).split())
     facts = (
         f"abprof {__version__}, Python {platform.python_version()}, {platform.platform()}\nabprof {' '.join(argv)}\n\n"
     )
@@ -115,7 +116,7 @@ def _bug(error: Exception, argv: Sequence[str]) -> int:
         from abprof.paths import state_dir
 
         path = Path(state_dir()) / "bug.log"
-        path.write_text(facts + text)
+        path.write_text(facts + text, encoding="utf-8", errors="backslashreplace")
         where = str(path)
     except (OSError, AbprofError):
         print(text, file=sys.stderr)

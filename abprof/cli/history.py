@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abprof.errors import AbprofError, Exit
+from abprof.visible import visible
 
 if TYPE_CHECKING:
     from abprof.history.changes import Change
@@ -47,7 +48,7 @@ def _index(repo: str, runs_dir: str, *, anew: bool = False) -> Iterator[Index]:
 
     with opened(runs_of(repo, runs_dir), anew=anew) as index:
         for note in index.notes:
-            print(f"abprof: {note}", file=sys.stderr)
+            print(visible(f"abprof: {note}"), file=sys.stderr)
         yield index
 
 
@@ -161,12 +162,12 @@ def changes(
                 print(msgspec.json.encode({"series": name, "changes": found, "shifts": shifts}).decode())
                 continue
             for shift in shifts:
-                print(f"{name} night {shift.night}: the machine, {shift.pct:+.1f} % in all {shift.cells} cells")
-            for change in found:
                 print(
-                    f"{name} night {change.night}: {change.state} on night {change.found}, {change.pct:+.1f} % ({change.kind},"
-                    f" {change.because}) {change.trend}"
+                    visible(f"{name} night {shift.night}: the machine, {shift.pct:+.1f} % in all {shift.cells} cells")
                 )
+            for change in found:
+                said = f"{change.state} on night {change.found}, {change.pct:+.1f} % ({change.kind}, {change.because})"
+                print(visible(f"{name} night {change.night}: {said} {change.trend}"))
     if silent and not json:
         print("no change" if not (cell or since) else "no change that was asked for", file=sys.stderr)
     return Exit.OK

@@ -19,6 +19,7 @@ from abprof.cli.program import BeforeProgram, program, refuse_beside
 from abprof.cli.shared import PLACE, Many
 from abprof.cli.variables import FromEnvironment, as_given
 from abprof.errors import AbprofError, Exit
+from abprof.visible import visible
 
 if TYPE_CHECKING:
     from abprof.config import Config
@@ -227,26 +228,28 @@ def run_as_json(finished: Run, folder: Path) -> str:
     """run.json's content plus `run_dir`."""
     import msgspec
 
-    return msgspec.json.encode({**msgspec.to_builtins(finished), "run_dir": str(folder)}).decode()
+    from abprof import sealed
+
+    return sealed.text({**msgspec.to_builtins(finished), "run_dir": str(folder)}, None).decode()
 
 
 def _show_plan(planned: Run, json: bool, *, peers: bool) -> int:
     from abprof.estimate import estimate
 
     if json:
-        import msgspec
+        from abprof import sealed
 
-        print(msgspec.json.encode(planned).decode())
+        print(sealed.text(planned, None).decode())
         return Exit.OK
     for side in planned.sides:
-        print(f"{side.id:8} {side.spec}  {side.commit[:10]}  {side.subject}")
+        print(visible(f"{side.id:8} {side.spec}  {side.commit[:10]}  {side.subject}"))
     broken = {seen.cell: f"  (broken: {seen.reason})" for seen in planned.observations}
     for cell in planned.cells:
         unsupported = f"  (unsupported: {cell.skip})" if cell.skip else ""
-        print(f"  {cell.id}{broken.get(cell.id, unsupported)}")
+        print(visible(f"  {cell.id}{broken.get(cell.id, unsupported)}"))
     count = len(planned.cells) - len(broken)
     cells = "1 cell" if count == 1 else f"{count} cells"
     models = Counter(machine.device for machine in planned.machines.values())
     where = ", ".join(f"{count} x {model}" for model, count in models.items()) or planned.machine.device
-    print(f"{cells} on {where}; {estimate(planned, peers=peers)}")
+    print(visible(f"{cells} on {where}; {estimate(planned, peers=peers)}"))
     return Exit.OK

@@ -8,12 +8,12 @@ from typing import IO
 
 from abprof.history.index import Row
 from abprof.history.night import Value
+from abprof.visible import cell
 
 COLUMNS = (
     "series", "night", "kind", "began", "base_commit", "head_commit", "subject", "cell", "variant", "metric", "unit",
     "base", "head", "base_status", "head_status", "verdict", "pct", "low_pct", "high_pct", "machine", "run",
 )  # fmt: skip
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def rows(values: Iterable[tuple[Row, Value]]) -> Iterator[tuple[str | int | float | None, ...]]:
@@ -26,11 +26,11 @@ def rows(values: Iterable[tuple[Row, Value]]) -> Iterator[tuple[str | int | floa
 
 
 def write_csv(values: Iterable[tuple[Row, Value]], out: IO[str]) -> int:
-    """The table as CSV, unrounded, empty for what was not recorded; how many rows. Texts that a spreadsheet would take
-    for a formula have an apostrophe in front."""
+    """The table as CSV, unrounded, empty for what was not recorded; how many rows. Nothing in a text ends its line, steers a
+    terminal, or is a formula to a spreadsheet."""
     writer, count = csv.writer(out, lineterminator="\n"), 0
     writer.writerow(COLUMNS)
     for row in rows(values):
-        writer.writerow([f"'{item}" if isinstance(item, str) and item.startswith(_FORMULA) else item for item in row])
+        writer.writerow([cell(item) if isinstance(item, str) else item for item in row])
         count += 1
     return count

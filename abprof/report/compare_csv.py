@@ -13,11 +13,12 @@ from pathlib import Path
 
 from abprof.disk import replace
 from abprof.errors import AbprofError
+from abprof.visible import is_number
 
 from . import seed_format, tables
 from .seed_format import LATER_COLUMNS
 from .seed_tables import compared
-from .tables import Line, csv_text, is_number
+from .tables import Line, csv_text
 
 Pair = tuple[Line | None, Line | None]  # a case's row in the base and in the target file
 OLD_SPARSE = ("seqlen", "sparsity_ratio", "block_size", "direction")

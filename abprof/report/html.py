@@ -92,7 +92,8 @@ def _part(name: str) -> str:
 
 def log_link(path: str) -> Markup:
     """A log as a link inside the run folder; a name that is anything but a plain relative path stays text."""
-    shown = escape(words.clean(path))
-    if _PLAIN_PATH.fullmatch(path):
+    text = words.clean(path)
+    shown = escape(text)
+    if text == path and _PLAIN_PATH.fullmatch(path):
         return Markup(f'<a href="{shown}">{shown}</a>')  # noqa: S704
     return shown

@@ -10,12 +10,18 @@ from . import words
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
 _MENTION = re.compile(r"([@#]|:(?=//)|www(?=\.))")
+_OPENS = re.compile(r"^(?:\d{1,9}(?=[.)](?:\s|$))|(?=[-+]\s|-(?: *-){2,} *$))")  # a list or a rule at a line's begin
 _JOINER = "\u2060"  # invisible: it keeps "@name", "#1" and "https://" from becoming mentions and links
 
 
 def escape(text: str) -> Markup:
     """Text that is shown letter for letter: no markup, no HTML, no mention, no link."""
-    plain = _SPECIAL.sub(r"\\\1", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    plain = (
+        _OPENS.sub(r"\g<0>\\", _SPECIAL.sub(r"\\\1", text))
+        .replace("&", "&amp;")
+        .replace("<", "&lt;")
+        .replace(">", "&gt;")
+    )
     return Markup(_MENTION.sub(rf"\1{_JOINER}", plain))  # noqa: S704
 
 

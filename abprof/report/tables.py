@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from abprof.errors import AbprofError
-from abprof.visible import visible
+from abprof.visible import cell
 
 from . import words
 
@@ -31,11 +31,11 @@ def csv_text(header: Sequence[str], lines: Iterable[Line]) -> str:
     known = set(header)
     written = StringIO()
     writer = csv.writer(written, lineterminator="\n")
-    writer.writerow(map(_harmless, header))
+    writer.writerow(map(cell, header))
     for line in lines:
         if unknown := line.keys() - known:
             raise ValueError(f"no column for {', '.join(sorted(unknown))}")
-        writer.writerow([_harmless(line.get(name, "")) for name in header])
+        writer.writerow([cell(line.get(name, "")) for name in header])
     return written.getvalue()
 
 
@@ -65,25 +65,7 @@ def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
 
 def plain(text: str) -> str:
     """Foreign text as a cell: one line of some hundred letters, and never taken for a formula by a spreadsheet."""
-    return _harmless(words.clean(text))
-
-
-def _harmless(text: str) -> str:
-    """A cell as it may be written, ids of any length too: nothing in it ends a line, steers a terminal, or is a formula."""
-    line = visible(text)
-    return f"'{line}" if line.lstrip()[:1] in _FORMULA and not is_number(line) else line
-
-
-_FORMULA = frozenset("=+-@")
-
-
-def is_number(text: str) -> bool:
-    """Whether a cell is a number as these files have them."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return cell(words.clean(text))
 
 
 def _refuse_ragged(frame: DataFrame, path: Path) -> None:

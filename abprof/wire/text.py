@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, is_dataclass
 from functools import cache
 from math import isfinite
@@ -21,9 +22,13 @@ def dump(message: dict[str, Any]) -> bytes:
 
 
 def load(line: bytes) -> dict[str, Any]:
-    """One line of the wire. Raises ValueError for anything but a JSON object (NaN and infinity included)."""
+    """One line of the wire. Raises ValueError for anything but a JSON object (NaN and infinity included). What is no letter in it
+    becomes U+FFFD."""
+    text = line.decode()
     try:
-        message = _DECODER.decode(line.decode())
+        message = _DECODER.decode(text)
+        if _HALF.search(text):
+            message = _DECODER.decode(_LONE.sub("\N{REPLACEMENT CHARACTER}", _PLAIN.encode(message)))
     except RecursionError:
         raise ValueError("too many brackets within brackets") from None
     if not isinstance(message, dict):
@@ -38,8 +43,11 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
+# JSON can say half a letter, as Python reads bytes that are no text: no file, page or hash of a run could hold it.
+_HALF, _LONE = re.compile(r"\\u[dD][89a-fA-F]"), re.compile("[\ud800-\udfff]")
 # Made once: json.dumps and json.loads make one a call, which costs more than the message.
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_PLAIN = json.JSONEncoder(ensure_ascii=False)
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 

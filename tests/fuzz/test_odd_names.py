@@ -1,0 +1,84 @@
+"""A repository whose branches, commits, cases and phases have odd names, from the command line to every report."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from tests.fuzz.asked import steering
+from tests.fuzz.test_odd_texts import whole
+from tests.simulated.lab import Lab, Result
+from tests.simulated.scenario import Scenario, Time, Workload
+
+VALUES = ["=1+1", "[/]", "a|b\n# c", "\x1b[2J\x9b31m", "\u202eabc\u200b", "\udcff\ud800", "<script>alert(1)</script>", "\0",
+          "x" * 400, "\u00e9\U0001f525"]  # fmt: skip
+BRANCH = os.fsdecode(b"odd\xff\xfe/@you#1|`<b>=\xe2\x80\xae")
+SUBJECT = b"\x1b[2J [/] \xff <script> `|` \xe2\x80\xae @you"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    phases = [["fwd_[/]\x1b[2J", "r\udcff", "\x1b[2J", 0.5]]
+    load = Workload(kernel="k", suite="odd", presets={"default": {"name": VALUES, "[/]": ["=1"]}}, text="\x1b[2J [/] <b>",
+                    phases=phases, variants=[])  # fmt: skip
+    times = [Time(ns=20e6), Time(factor=1.3, cell="*=1+1*", side="target")]
+    made = Lab(
+        tmp_path_factory.mktemp("odd"),
+        Scenario(workloads={"odd": load}, times=times, facts={"driver\x1b[2J": "\udcff"}),
+    )
+    made.repo.git("switch", "--quiet", "--create", BRANCH, "fast")
+    (made.folder / "message").write_bytes(SUBJECT)
+    made.repo.write({"kernels/k/more.py": "A = 1\n"})
+    made.repo.git("add", "--all")
+    made.repo.git("-c", "i18n.commitEncoding=UTF-8", "commit", "--quiet", "-F", str(made.folder / "message"))
+    made.repo.checkout("main")
+    return made
+
+
+@pytest.fixture(scope="module")
+def done(lab: Lab) -> Result:
+    return lab.abprof("main", BRANCH)
+
+
+def clean(result: Result, *codes: int) -> None:
+    assert result.code in codes, result
+    for text in (result.out, result.err):
+        if text.startswith("{"):
+            json.loads(text)
+        else:
+            assert not steering(text), ascii(text)
+
+
+def test_a_run_of_odd_names_is_told_and_kept(done: Result) -> None:
+    clean(done, 1)
+    assert done.folder
+    for file in sorted(done.folder.iterdir()):
+        if file.is_file() and file.suffix in (".csv", ".md", ".html", ".txt"):
+            text = file.read_bytes().decode()
+            assert not steering(text), file.name
+            if file.suffix == ".csv":
+                whole(file.name, text)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("main", BRANCH, "--dry-run"), ("main", BRANCH, "--dry-run", "--json"), ("list",), ("list", "--json")],
+    ids=lambda words: ascii(" ".join(words)),
+)
+def test_what_is_only_said(lab: Lab, words: tuple[str, ...]) -> None:
+    clean(lab.command(*words, "--repo", str(lab.repo.path), "--device", "simulated"), 0)
+
+
+@pytest.mark.parametrize("format", ["", "html", "md", "csv", "json", "junit", "artifact"])
+def test_a_run_of_odd_names_is_read_again(lab: Lab, done: Result, format: str) -> None:
+    assert done.folder
+    clean(lab.command("report", str(done.folder), *(("--format", format) if format else ("--all",))), 0)
+
+
+def test_odd_names_are_gone_on_with(lab: Lab, done: Result) -> None:
+    assert done.folder
+    again = lab.command("rerun", str(done.folder), "--only", "slower", "--repo", str(lab.repo.path))
+    clean(again, 1)
+    assert again.table()["odd/name==1+1,[/]==1"] == "slower"
