@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +19,9 @@ from abprof.history.fleet import Shift
 from abprof.history.index import Index, Question, Row, opened
 from abprof.history.night import begun
 from abprof.history.series import trends
-from abprof.lease import lease
 from abprof.model import Night, Run
-from abprof.nightly import heartbeat, keep, plan, question
+from abprof.nightly import keep, plan, question
+from abprof.nightly.at_work import Beat, alone, beating
 from abprof.place import Place, look_around
 from abprof.view import View
 
@@ -81,14 +78,14 @@ def night(config: Config, wish: Wish, view: View, tell: Callable[[Report], None]
     if place.sides[0].kind == "dist":
         raise AbprofError("a night watches a branch, and a release never moves", where=wish.branch)
     series = wish.series or place.sides[0].label
-    with _alone(place), _beating(place, series) as beat:
+    with alone(place), beating(place, series) as beat:
         report = _work(place, wish, series, beat, view)
         tell(report)  # before it counts as told: killed in between, it is told twice rather than never
-        beat.report = report
+        beat.done = (report.did, report.exit_code, report.number)
         return report
 
 
-def _work(place: Place, wish: Wish, series: str, beat: _Beat, view: View) -> Report:
+def _work(place: Place, wish: Wish, series: str, beat: Beat, view: View) -> Report:
     """What nights before could not tell is told with what is measured now."""
     head, release = place.sides[0].commit, _commit(place, wish.against)
     machine = question.machine(place)
@@ -234,81 +231,6 @@ def _text(machine: dict[str, str]) -> str:
 def _worst(codes: Sequence[int]) -> int:
     order = (Exit.CANNOT_RUN, Exit.SLOWER, Exit.UNTRUSTED, Exit.OK)
     return next((int(code) for code in order if code in codes), max(codes, default=0))
-
-
-# ---------------------------------------------------------------- one at a time, and alive
-
-
-@contextlib.contextmanager
-def _alone(place: Place) -> Iterator[None]:
-    """One nightly job at a time on a device and a repository. The lock ends with the process, however that ends."""
-    where = hashlib.sha256(os.fsencode(place.commits.common_dir)).hexdigest()[:12]
-    with contextlib.ExitStack() as held:
-        try:
-            held.enter_context(
-                lease(
-                    place.state,
-                    f"nightly-{place.device.lease}-{where}",
-                    wait=False,
-                    label=f"nightly {place.label}",
-                    say=lambda _: None,
-                )
-            )
-        except AbprofError as busy:
-            what = f"another nightly job is at work: {busy.what}"
-            raise AbprofError(
-                what, where=str(place.root), advice="nothing is lost: the next one goes on from the same commit"
-            ) from None
-        yield
-
-
-@dataclass
-class _Beat:
-    """The heartbeat while the job is at work."""
-
-    place: Place
-    record: heartbeat.Heartbeat
-    report: Report | None = None
-
-    def knows(self, newest: int) -> int:
-        """The newest night whose result was told. Where that is not known, every night that there is counts as told."""
-        if self.record.told is None:
-            self.record = msgspec.structs.replace(self.record, told=newest)
-            heartbeat.write(self.place.state, self.record)
-        return self.record.told or 0
-
-    def end(self, did: str, code: int, told: int = 0) -> None:
-        told_ = None if self.record.told is None else max(self.record.told, told)
-        over = msgspec.structs.replace(self.record, ended=time.time(), did=did, exit_code=int(code), told=told_)
-        heartbeat.write(self.place.state, over)
-
-
-@contextlib.contextmanager
-def _beating(place: Place, series: str) -> Iterator[_Beat]:
-    """Write that the job began, and how it ended, also when it ended in an error."""
-    root = str(place.root)
-    before = heartbeat.last(place.state, root, series)
-    runs_dir = str(place.runs_dir)
-    record = heartbeat.Heartbeat(
-        series=series,
-        repo=root,
-        runs_dir=runs_dir,
-        began=time.time(),
-        last_end=(before.ended or before.last_end) if before else None,
-        told=before.told if before and before.runs_dir == runs_dir else None,
-    )
-    heartbeat.write(place.state, record)
-    beat = _Beat(place, record)
-    try:
-        yield beat
-    except AbprofError as error:
-        beat.end(f"could not: {error.line}", Exit.CANNOT_RUN)
-        raise
-    except Exception as error:
-        beat.end(f"could not: {error!r}", Exit.BUG)
-        raise
-    if beat.report:
-        beat.end(beat.report.did, beat.report.exit_code, beat.report.number)
 
 
 __all__ = ["Done", "Report", "Row", "Wish", "night"]
