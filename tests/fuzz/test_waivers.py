@@ -1,0 +1,129 @@
+"""Waivers: a file that a commit holds, words of a command line, patterns. What counts as accepted is what was accepted."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+
+from abprof import place, repo, waivers
+from abprof.errors import AbprofError, Exit
+from abprof.model import Waiver
+from tests import notices, runs
+from tests.fuzz.asked import Asker, asker, one_clear_line
+from tests.fuzz.mutations import RAW, bytes_of, few, hunt, many
+from tests.fuzz.test_configuration import WAIVERS
+from tests.fuzz.test_odd_texts import ODD
+from tests.gitrepo import make_repo
+
+__all__ = ["asker"]
+PATTERNS = ("*", "dense/*", "[", "[!", "[]", "[z-a]", "[[]", "]", "?" * 200, "*a" * 200, "[a-" * 50, "dense/seqlen=8192*", "(?s:", "\\",
+            "dense/*direction=bwd*", "", "**", "*" * 3000)  # fmt: skip
+TEXTS = st.sampled_from((*ODD, *PATTERNS)) | st.text(max_size=30)
+PERCENT = st.floats() | st.sampled_from((5.0, 0.1, 1e-7, 999.9999999, 2.1, 1234567.0, 0.0))
+DAYS = st.dates().map(datetime.date.isoformat)
+ANY = st.builds(Waiver, cells=TEXTS, most_pct=PERCENT, reason=TEXTS, owner=TEXTS, expires=DAYS)
+
+
+@many
+def test_any_waiver_reads_back_as_it_was_given_or_is_refused(examples: int) -> None:
+    before = waivers.parse(WAIVERS, "x")
+
+    def ask(one: Waiver) -> None:
+        for text in ("", WAIVERS):
+            try:
+                made = waivers.with_one_more(text, one, "x")
+            except AbprofError as error:
+                one_clear_line(error)
+            else:
+                assert waivers.parse(made, "x") == (*(before if text else ()), one)
+                assert made.startswith(text.rstrip("\n"))
+
+    hunt(ANY, ask, examples)
+
+
+@few
+def test_any_file_gets_one_more_or_stays_as_it_is(asker: Asker, examples: int) -> None:
+    (asker.folder / ".git").mkdir()
+    file = asker.folder / waivers.FILE
+
+    def ask(example: tuple[bytes, str, str, str, str]) -> None:
+        data, cells, reason, owner, day = example
+        file.write_bytes(data)
+        try:
+            before = waivers.parse(data.decode(), "x")
+        except (AbprofError, UnicodeDecodeError):
+            before = None
+        words = ("--most=5", f"--reason={reason}", f"--owner={owner}", f"--until={day}", "--repo", asker.folder)
+        code = asker("waive", *words, "--", cells)
+        if code != Exit.OK:
+            assert (code, file.read_bytes()) == (Exit.CANNOT_RUN, data)
+        else:
+            assert before is not None, "what could not be read was written over"
+            assert waivers.parse(file.read_text(), "x")[:-1] == before
+
+    day = st.just("2999-01-31") | DAYS | st.sampled_from(ODD)
+    hunt(st.tuples(st.just(WAIVERS.encode()) | bytes_of(WAIVERS.encode()), TEXTS, TEXTS, TEXTS, day), ask, 2 * examples)
+
+
+@many
+def test_only_what_was_accepted_is_waived(examples: int) -> None:
+    plain = runs.changed(notices.slower(), warnings=())
+
+    def ask(valid: list[Waiver]) -> None:
+        run = runs.changed(plain, waivers=tuple(valid))
+        most = max(
+            (one.most_pct for one in valid if one.expires >= run.began[:10] and one.most_pct == one.most_pct), default=0
+        )
+        for before, after in zip(run.comparisons, waivers.applied(run, run.comparisons), strict=True):
+            if after != before:
+                assert (after.verdict, after.reasons) == ("slower", (*before.reasons, "waived"))
+                assert after.pct is not None
+                assert after.pct <= most
+        for one in waivers.advice(run, run.comparisons):
+            assert one.cells
+            assert set(one.cells) <= {cell.id for cell in run.cells}
+
+    hunt(st.lists(ANY, max_size=4), ask, examples)
+    ask([runs.changed(one, cells=pattern) for pattern in PATTERNS for one in (Waiver(cells="", most_pct=5.0, reason="r", owner="o",
+                                                                                 expires="2999-01-01"),)])  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "loop", "outside", "bytes", "deep", "module"])
+def test_what_base_has_in_the_place_of_the_file(tmp_path: Path, kind: str) -> None:
+    """Read from the commit as git has it: nothing outside of the repository is opened."""
+    made = make_repo(tmp_path / "repo")
+    file = made.path / waivers.FILE
+    (tmp_path / "outside").write_text(WAIVERS)
+    if kind == "folder":
+        made.write({f"{waivers.FILE}/a": "x"})
+    elif kind in ("link", "loop", "outside"):
+        made.write({"other.toml": WAIVERS})
+        file.symlink_to({"link": "other.toml", "loop": file.name, "outside": str(tmp_path / "outside")}[kind])
+    elif kind == "module":
+        (make_repo(file)).commit("inner", {"a": "1"})
+    else:
+        file.write_bytes(WAIVERS.encode() + b"\xff\xfe" if kind == "bytes" else b"a = " + b"[" * 100_000)
+    made.commit("first")
+    found = repo.open_repository(made.path, cache=tmp_path / "cache")
+    sides, _ = repo.resolve(found, ["main"])
+    try:
+        read = place._waivers(found, sides[0])
+    except AbprofError as error:
+        one_clear_line(error)
+        assert kind in ("folder", "bytes", "deep")
+    else:
+        assert len(read) == (kind == "link")
+
+
+@pytest.mark.parametrize("data", RAW, ids=lambda data: repr(data[:12]))
+def test_a_file_that_is_another_thing_stays(asker: Asker, data: bytes) -> None:
+    (asker.folder / ".git").mkdir()
+    (asker.folder / waivers.FILE).write_bytes(data)
+    words = ("--most", "5", "--reason", "r", "--owner", "o", "--until", "2999-01-01", "--repo", asker.folder)
+    if asker("waive", "*", *words) != Exit.OK:
+        assert (asker.folder / waivers.FILE).read_bytes() == data
+    else:
+        assert data.strip() in (b"", b"\n", b"\r")
