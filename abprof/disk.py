@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from secrets import token_hex
+from typing import BinaryIO
 
 from abprof.errors import AbprofError
 from abprof.model import UNREADABLE
 
 _BATCH = 1 << 20  # bytes
+
+
+def reading(path: Path) -> BinaryIO:
+    """A file to be read that lies where others can put things. Raises OSError for what is none: a pipe would be waited for, and
+    a device read without an end."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    kind = os.fstat(number).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(number)
+        wrong = errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL
+        raise OSError(wrong, os.strerror(wrong) if wrong == errno.EISDIR else "not a file", str(path))
+    return os.fdopen(number, "rb")
+
+
+def content(path: Path) -> bytes:
+    """All of such a file. Raises OSError."""
+    with reading(path) as file:
+        return file.read()
 
 
 def put(target: Path, data: bytes) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from abprof.disk import content
 from abprof.errors import AbprofError
 from abprof.visible import printable
 
@@ -39,12 +40,24 @@ def lease(state: Path, device: str, *, wait: bool, label: str, say: Callable[[st
         began = time.monotonic()
         lock.acquire()
         say(f"{device} is free after {time.monotonic() - began:.0f} s")
+    except OSError as error:  # what lies there is no file
+        advice = "remove what lies there"
+        raise AbprofError(error.strerror or str(error), where=lock.lock_file, advice=advice) from None
     try:
-        owner.write_text(json.dumps({"pid": os.getpid(), "what": label}))
+        with _only_words():
+            owner.unlink(missing_ok=True)
+            with owner.open("x") as note:
+                note.write(json.dumps({"pid": os.getpid(), "what": label}))
         yield
     finally:
-        owner.unlink(missing_ok=True)
+        with _only_words():
+            owner.unlink(missing_ok=True)
         lock.release()
+
+
+def _only_words() -> contextlib.AbstractContextManager[None]:
+    """The lock holds without its note: a folder in its place costs the words alone."""
+    return contextlib.suppress(IsADirectoryError, FileExistsError)
 
 
 def sweep(state: Path) -> Iterator[str]:
@@ -57,7 +70,7 @@ def sweep(state: Path) -> Iterator[str]:
 
 def _owner(path: Path) -> str:
     try:
-        facts = json.loads(path.read_text())
+        facts = json.loads(content(path))
         return f"{printable(str(facts['what']), 200)} (process {int(facts['pid'])})"
     except (
         OSError,

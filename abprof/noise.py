@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from abprof.allocation import Allocation, Scatter
+from abprof.disk import content
 from abprof.model import UNREADABLE, Record
 
 SCHEMA = 1
@@ -52,7 +53,7 @@ def _path(state: Path, device: str) -> Path:
 
 def _load(path: Path, warn: Callable[[str], None]) -> dict[str, Scatter]:
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+        kept = msgspec.json.decode(content(path), type=Kept)
     except FileNotFoundError:
         return {}
     except (OSError, *UNREADABLE) as error:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from . import page, sealed
-from .disk import pour, refusals, replace
+from .disk import content, pour, reading, refusals, replace
 from .errors import AbprofError
 from .model import SCHEMA, UNREADABLE, Block, Run, Told
 from .shelf import Shelf
@@ -139,7 +139,7 @@ def read(path: Path) -> tuple[Run, list[Block], list[str]]:
     folder = path.parent if path.name == RUN else path
     file = folder / RUN
     try:
-        data = file.read_bytes()
+        data = content(file)
     except FileNotFoundError:
         raise AbprofError("no run here", where=str(folder), advice=f"a run folder holds {RUN}") from None
     except OSError as error:
@@ -217,7 +217,7 @@ def blocks(folder: Path, notes: list[str]) -> Iterator[Block]:
 
 
 def _read_lines(file: Path, kind: type[_Line], what: str, notes: list[str]) -> Iterator[_Line]:
-    with refusals(file), suppress(FileNotFoundError), file.open("rb") as lines:
+    with refusals(file), suppress(FileNotFoundError), reading(file) as lines:
         for number, line in enumerate(lines, 1):
             if not line.endswith(b"\n"):
                 notes.append(f"{file.name} line {number}: torn (the run was killed while writing it), dropped")

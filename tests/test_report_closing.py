@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from abprof import report
+from abprof.errors import AbprofError
 from abprof.report.closing import closing, with_closing
 from abprof.sentence import undecided_row
 
@@ -160,6 +163,27 @@ def test_write_all_leaves_a_whole_folder(tmp_path):
     assert {file.name for file in made} >= {"cells.csv", "report.html", "report.md", "output.txt"}
     assert (path / "output.txt").read_text() == "the log\n" + closing(run)
     assert not list(path.glob(".*.partial"))
+
+
+@pytest.mark.parametrize(
+    "error", [AssertionError("a bug"), AbprofError("no room", where="report.html"), MemoryError("no memory")]
+)
+def test_one_report_that_cannot_be_made_costs_no_other(tmp_path, monkeypatch, error):
+    run = runs.run()
+    path = runs.write(tmp_path, run)
+
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr("abprof.report.html.html", fails)
+    monkeypatch.setattr("abprof.report.beside.comparisons_csv", fails)
+    with pytest.raises(type(error)) as found:
+        report.write_all(path, run, runs.blocks(run))
+    told = "\n".join([str(found.value), *getattr(found.value, "__notes__", ())])
+    assert "report.html" in told
+    assert "comparisons.csv" in told
+    assert {"cells.csv", "report.md", "output.txt"} <= {file.name for file in path.iterdir()}
+    assert not {"report.html", "comparisons.csv"} & {file.name for file in path.iterdir()}
 
 
 def test_hostile_labels_stay_on_their_lines():

@@ -138,7 +138,7 @@ def read(path: Path) -> tuple[State, Path]:
     folder = path.parent if path.name == FILE else path
     file = folder / FILE
     try:
-        data = file.read_bytes()
+        data = disk.content(file)
     except OSError:
         raise AbprofError("no bisection here", where=str(folder), advice=f"its folder holds {FILE}") from None
     try:

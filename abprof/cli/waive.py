@@ -36,7 +36,7 @@ def waive(
     made = Waiver(cells=cells, most_pct=percent(most, "--most"), reason=reason, owner=owner, expires=_day(until))
     path = _root(Path(repo)) / waivers.FILE
     try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        text = disk.content(path).decode() if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise AbprofError(f"cannot be read: {error}", where=str(path)) from None
     disk.put(path, waivers.with_one_more(text, made, str(path)).encode())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from abprof.disk import content
 from abprof.model import GPU_GRAPH, GPU_KERNELS, UNREADABLE, Night
 from abprof.runfolder import RUN
 
@@ -111,7 +112,7 @@ def read(file: Path) -> Told | None:
     Raises OSError, and ValueError when the file is no run.
     """
     try:
-        run = _DECODER.decode(file.read_bytes())
+        run = _DECODER.decode(content(file))
     except UNREADABLE as error:
         raise ValueError(f"not a run of this abprof: {error}") from None
     if run.night is None or run.status != "complete":
@@ -135,7 +136,7 @@ def begun(runs_dir: Path, night: Night, commits: Sequence[str]) -> Path | None:
     files = sorted(runs_dir.glob(f"*/{RUN}"), key=_changed, reverse=True)
     for file in files[:_LATEST]:
         with suppress(OSError, *UNREADABLE):
-            run = _DECODER.decode(file.read_bytes())
+            run = _DECODER.decode(content(file))
             same = run.night == night and [side.commit for side in run.sides] == list(commits)
             if same and run.status != "complete":
                 return file.parent

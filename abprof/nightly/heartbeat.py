@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof.disk import put
+from abprof.disk import content, put
 from abprof.errors import Exit
 from abprof.model import UNREADABLE, Record
 from abprof.visible import printable
@@ -41,7 +41,7 @@ def write(state: Path, beat: Heartbeat) -> None:
 def last(state: Path, repo: str, series: str) -> Heartbeat | None:
     """What the file says; None where there is none that can be read."""
     with suppress(OSError, *UNREADABLE):
-        return msgspec.json.decode(_file(state, repo, series).read_bytes(), type=Heartbeat)
+        return msgspec.json.decode(content(_file(state, repo, series)), type=Heartbeat)
     return None
 
 
@@ -50,7 +50,7 @@ def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, 
     now = time.time() if now is None else now
     for file in sorted((state / FOLDER).glob("*.json")):
         try:
-            beat = msgspec.json.decode(file.read_bytes(), type=Heartbeat)
+            beat = msgspec.json.decode(content(file), type=Heartbeat)
         except (OSError, *UNREADABLE):
             yield False, f"{file}: cannot be read", "remove it; the next night writes it anew"
             continue

@@ -1,0 +1,143 @@
+"""Files that are no files: folders, links in a circle, pipes that nobody writes, devices without an end, where abprof reads a run
+folder that somebody sent, its own state, and what a command line names. Each is refused in one line or done without."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from abprof import lease, noise
+from abprof.allocation import Scatter
+from abprof.errors import AbprofError
+from abprof.history.index import FILE
+from abprof.nightly import heartbeat
+from tests import runs
+from tests.fuzz.asked import Asker, asker, one_clear_line
+from tests.fuzz.rich import plain
+
+__all__ = ["asker"]
+KINDS: dict[str, Callable[[Path], object]] = {
+    "folder": Path.mkdir,
+    "loop": lambda path: path.symlink_to(path.name),
+    "pipe": os.mkfifo,
+    "zero": lambda path: path.symlink_to("/dev/zero"),
+    "full": lambda path: path.symlink_to("/dev/full"),
+    "null": lambda path: path.symlink_to("/dev/null"),
+}
+each = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def ends() -> Iterator[None]:
+    """A pipe that nobody writes is waited for without an end: that is a failure here, and soon."""
+
+    def late(*_: object) -> None:
+        raise AssertionError("it waits")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def put(path: Path, kind: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    KINDS[kind](path)
+
+
+@each
+@pytest.mark.parametrize("name", ["run.json", "rounds.jsonl", "evidence.jsonl", "output.txt", "logs", "report.html"])
+def test_in_a_run_folder(asker: Asker, name: str, kind: str) -> None:
+    folder = runs.write(asker.folder / "runs", runs.run())
+    put(folder / name, kind)
+    code = asker("report", folder, "--format", "artifact")
+    assert code == 2 or name not in ("run.json", "rounds.jsonl", "evidence.jsonl")
+    asker("report", folder)
+    asker("report", folder, folder, "--format", "md")
+    asker("bisect", "--from-run", folder, "--repo", asker.folder)
+
+
+@each
+@pytest.mark.parametrize("verb", ["memory", "compare-csv", "waive", "abprof.toml"])
+def test_named_on_the_command_line(asker: Asker, verb: str, kind: str) -> None:
+    (asker.folder / ".git").mkdir()
+    name = {"waive": "abprof-waivers.toml", "abprof.toml": "abprof.toml"}.get(verb, "x.csv")
+    file = asker.folder / name
+    if verb in ("memory", "compare-csv") and kind in ("pipe", "zero", "full"):
+        pytest.skip("what a person names may be another program's pipe, and is read to its end")
+    put(file, kind)
+    words: dict[str, tuple[str | Path, ...]] = {
+        "memory": ("memory", "--from", file, "--warmup", "1", "--runs", "1"),
+        "compare-csv": ("compare-csv", file, file, asker.folder / "out.csv"),
+        "waive": (
+            "waive",
+            "*",
+            "--most",
+            "5",
+            "--reason",
+            "r",
+            "--owner",
+            "o",
+            "--until",
+            "2999-01-01",
+            "--repo",
+            asker.folder,
+        ),
+        "abprof.toml": ("list", "--repo", asker.folder),
+    }
+    assert asker(*words[verb]) in ((0, 2) if verb == "waive" and kind in ("null", "loop") else (2,))
+
+
+SCATTER = Scatter(within=0.01, between=0.002, round_seconds=0.01, epoch_seconds=1.0, epochs=4)
+
+
+@each
+def test_what_noise_was_learnt(tmp_path: Path, kind: str) -> None:
+    put(tmp_path / "noise" / "cpu.json", kind)
+    said: list[str] = []
+    assert noise.earlier(tmp_path, "cpu", said.append) == {}
+    with noise.remembered(tmp_path, "cpu", said.append) as allocation:
+        assert allocation.rounds("w/a") is None
+    for one in said:
+        one_clear_line(AbprofError(one))
+
+
+@each
+@pytest.mark.parametrize("end", ["lock", "owner"])
+def test_a_lease(tmp_path: Path, end: str, kind: str) -> None:
+    """What lies in the place of a lock cannot be locked: told in one line. A note is only words."""
+    put(tmp_path / "locks" / f"cpu.{end}", kind)
+    try:
+        with lease.lease(tmp_path, "cpu", wait=False, label="main", say=lambda _: None):
+            pass
+    except AbprofError as error:
+        one_clear_line(error)
+    list(lease.sweep(tmp_path))
+
+
+@each
+def test_a_heartbeat(tmp_path: Path, kind: str) -> None:
+    beat = heartbeat.Heartbeat(series="main", repo=str(tmp_path), runs_dir="r", began=1e9, ended=1e9 + 5, did="step",
+                               exit_code=2, told=3, last_end=1e9)  # fmt: skip
+    heartbeat.write(tmp_path, beat)
+    (file,) = (tmp_path / heartbeat.FOLDER).iterdir()
+    put(file, kind)
+    heartbeat.last(tmp_path, str(tmp_path), "main")
+    for _, said, advice in heartbeat.examine(tmp_path):
+        one_clear_line(AbprofError(said, advice=advice))
+
+
+@each
+def test_an_index_of_nights(asker: Asker, kind: str) -> None:
+    runs.write(asker.folder / "runs", plain())
+    put(asker.folder / "runs" / FILE, kind)
+    assert asker("history", "query", "--runs-dir", asker.folder / "runs") in (0, 2)
