@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from abprof import runfolder, sealed
 from abprof.errors import AbprofError
-from abprof.model import Artefact, Block, Kernel, Proof, Run, Told, Touched
-from tests import runs
+from abprof.model import Arm, Artefact, Block, Kernel, Machine, Placed, Proof, Run, Told, Touched
+from tests import declared, runs
+from tests.fuzz import rich
 from tests.fuzz.asked import Asker, asker, one_clear_line
 from tests.fuzz.mutations import DEEP, bytes_of, fewest, hunt, many, texts_of, values_of
 
@@ -24,6 +25,8 @@ TOLD = [
     Told(proof=Proof(epoch=9, side="base", kernel="ffa", ok=True, artefacts=(LOADED,))),
     Told(kernel=Kernel(side="base", package="ffa", name="k", kind="triton", key="k0")),
     Told(touched=Touched(path="/a", how="changed", moment="in epoch 2")),
+    Told(placed=Placed(device="GPU-1", machine=Machine(host="h", device="NVIDIA H200", kind="cuda", facts={"driver": "570"}))),
+    Told(arm=Arm(id="target:fast", side="target", variant="fast")),
 ]  # fmt: skip
 
 
@@ -130,7 +133,7 @@ def test_what_is_torn_costs_no_other_line(folder: Path, name: str, how: str) -> 
 
 
 def _held(run: Run) -> int:
-    return len(run.proofs) + len(run.kernels) + len(run.touched)
+    return len(run.proofs) + len(run.kernels) + len(run.touched) + len(run.machines) + len(run.arms)
 
 
 @fewest
@@ -142,5 +145,27 @@ def test_two_runs_of_any_values_are_compared_or_refused(folder: Path, asker: Ask
     def ask(changed: Any) -> None:
         (other / "run.json").write_bytes(json.dumps(changed).encode())
         asker("report", folder, other)
+
+    hunt(values_of(document) | st.just(document), ask, examples)
+
+
+MADE = {"plain": rich.plain, "spread": rich.spread, "scripts": declared.scripts}
+
+
+@fewest
+@pytest.mark.parametrize("kind", MADE)
+def test_any_values_of_all_that_a_run_can_hold(tmp_path: Path, asker: Asker, kind: str, examples: int) -> None:
+    """Causes, kernels, traces, counters, samples, several machines, what older scripts wrote; and all that reads a run."""
+    folder = runs.write(tmp_path / "runs", MADE[kind]())
+    document = json.loads((folder / "run.json").read_bytes())
+
+    def ask(changed: Any) -> None:
+        (folder / "run.json").write_bytes(json.dumps(changed).encode())
+        asker("report", folder, "--format", "legacy")
+        asker("report", folder, "--format", "junit")
+        asker("scripts", folder, "--k8s", "--repo", tmp_path)
+        asker("scripts", folder, "--repo", tmp_path)
+        asker("bisect", "--from-run", folder, "--repo", tmp_path, "--dry-run")
+        asker("report", folder)
 
     hunt(values_of(document) | st.just(document), ask, examples)
