@@ -1,6 +1,7 @@
 """For all tests: signals and environment as a terminal has them, and examples that do not depend on the machine."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -31,11 +32,28 @@ settings.register_profile(
 settings.load_profile("suite")
 
 
+def inherited() -> dict[str, object]:
+    """Of this process what every process that a later test starts would get from it."""
+    heard = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+    limits = (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
+    return {
+        "signals": [signal.getsignal(number) for number in heard],
+        "blocked": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        "limits": [resource.getrlimit(kind) for kind in limits],
+        "folder": Path.cwd(),
+    }
+
+
 @pytest.fixture(autouse=True)
-def _signals_as_they_were() -> Iterator[None]:
-    """What a test ignores, every abprof that later tests start would inherit: ^C would not end it."""
+def _as_it_was() -> Iterator[None]:
+    """A test that ignores ^C, say, leaves an abprof that ^C does not end to one that comes an hour later in its process."""
+    before, own = inherited(), {"PYTEST_CURRENT_TEST"}
+    environment = {name: value for name, value in os.environ.items() if name not in own}
     yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    for name in os.environ.keys() - environment.keys() - own:
+        del os.environ[name]  # torch's profiler sets some, for good
+    os.environ.update(environment)
+    assert inherited() == before
 
 
 @pytest.fixture

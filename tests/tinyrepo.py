@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.gitrepo import GitRepo, make_repo
 from tests.simulated import warm
+from tests.simulated.said import show
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 1200.0  # seconds; pytest's own limit of a test is shorter
@@ -135,6 +136,7 @@ def abprof_afresh(*args: str, cwd: Path, home: Path, **env: str) -> Done:
     there, and of what the interpreter itself reads of its environment."""
     command = [sys.executable, "-P", "-m", "abprof", *args]
     done = subprocess.run(command, cwd=cwd, env=_environment(home, env), capture_output=True, text=True, check=False)
+    show(args, done.returncode, done.stdout, done.stderr)
     return Done(done.returncode, done.stdout, done.stderr)
 
 

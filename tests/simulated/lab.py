@@ -24,6 +24,7 @@ from tests.gitrepo import ENVIRONMENT, GitRepo, make_repo
 from tests.simulated import warm
 from tests.simulated.client import WORKER
 from tests.simulated.processes import alive, noted, told
+from tests.simulated.said import show
 from tests.simulated.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,6 +147,8 @@ class Lab:
             os.killpg(process.pid, signal.SIGKILL)
             out, err = process.communicate()
             raise AssertionError(f"abprof did not end in {seconds} s\n{threads}\n{out}\n{err}") from None
+        words = process.args if isinstance(process.args, list) else [str(process.args)]
+        show([str(word) for word in words[1:]], process.returncode, out, err)
         return Result(process.returncode, out, err, self.newest())
 
     def newest(self) -> Path | None:

@@ -23,6 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.simulated.processes import told
+from tests.simulated.said import show
+
 _LONGEST = 1 << 17  # bytes of a request
 
 
@@ -46,7 +49,8 @@ def abprof(argv: Sequence[str], env: Mapping[str, str], cwd: Path, seconds: floa
     said = _read({name: read for name, (read, _) in pipes.items()}, time.monotonic() + seconds)
     out, err = said["out"].decode(), said["err"].decode()
     pid, code = map(int, said["status"].split())
-    assert pid, f"abprof did not end in {seconds} s\n{out}\n{err}"
+    assert pid, f"abprof did not end in {seconds} s\n{said['threads'].decode()}\n{out}\n{err}"
+    show(argv, code, out, err)
     return Ended(code, out, err)
 
 
@@ -64,11 +68,13 @@ def _read(pipes: Mapping[str, int], end: float) -> dict[str, bytes]:
                     waiting.unregister(key.fd)
                     os.close(key.fd)
             if time.monotonic() > end and said["status"]:
+                pid = int(said["status"].split()[0])
+                threads = told(pid).encode()
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(int(said["status"].split()[0]), signal.SIGKILL)
+                    os.killpg(pid, signal.SIGKILL)
                 for key in list(waiting.get_map().values()):
                     os.close(key.fd)
-                return said | {"status": b"0 0"}
+                return said | {"status": b"0 0", "threads": threads}
     return said
 
 
