@@ -32,14 +32,16 @@ settings.register_profile(
 settings.load_profile("suite")
 
 
+_LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
+
+
 def inherited() -> dict[str, object]:
     """Of this process what every process that a later test starts would get from it."""
     heard = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
-    limits = (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
     return {
         "signals": [signal.getsignal(number) for number in heard],
         "blocked": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-        "limits": [resource.getrlimit(kind) for kind in limits],
+        "limits": [resource.getrlimit(kind) for kind in _LIMITS],
         "folder": Path.cwd(),
     }
 
@@ -48,11 +50,15 @@ def inherited() -> dict[str, object]:
 def _as_it_was() -> Iterator[None]:
     """A test that ignores ^C, say, leaves an abprof that ^C does not end to one that comes an hour later in its process."""
     before, own = inherited(), {"PYTEST_CURRENT_TEST"}
+    limits = [resource.getrlimit(kind) for kind in _LIMITS]
     environment = {name: value for name, value in os.environ.items() if name not in own}
     yield
     for name in os.environ.keys() - environment.keys() - own:
         del os.environ[name]  # torch's profiler sets some, for good
     os.environ.update(environment)
+    for kind, limit in zip(_LIMITS, limits, strict=True):
+        # A CPU's clock, which is made for a worker's process, limits this one to what memory is free in that moment.
+        resource.setrlimit(kind, limit)
     assert inherited() == before
 
 
