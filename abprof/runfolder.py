@@ -26,6 +26,7 @@ from .errors import AbprofError
 from .model import SCHEMA, UNREADABLE, Block, Run, Told
 from .shelf import Shelf
 from .told import completed
+from .visible import printable
 
 RUN = "run.json"
 ROUNDS = "rounds.jsonl"
@@ -248,7 +249,7 @@ def _refuse_newer(data: bytes, file: Path) -> None:
         what = f"written by a newer abprof (schema {schema}, this one reads {SCHEMA})"
         header = loose.get("header")
         said = str(header.get("sentence", "")) if isinstance(header, dict) else ""
-        said = "".join(letter for letter in said if letter.isprintable())[:200]
+        said = printable(said, 200)
         what += f"; it says: {said}" if said else ""
         raise AbprofError(what, where=str(file), advice="update abprof to read this run")
 

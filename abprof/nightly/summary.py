@@ -5,6 +5,7 @@ from __future__ import annotations
 from abprof.errors import Exit
 from abprof.history.changes import Change
 from abprof.nightly.night import Report
+from abprof.visible import printable
 
 _MOST = 20  # changes that are listed
 
@@ -54,7 +55,5 @@ def _row(change: Change) -> str:
 
 def _code(text: str) -> str:
     """A text as a code span that nothing in it can end: no pings, no links, no markup."""
-    clean = (
-        "".join(letter if letter.isprintable() else " " for letter in text)[:200].replace("`", "'").replace("|", "¦")
-    )
+    clean = printable(text, 200).replace("`", "'").replace("|", "¦")
     return f"`{clean or ' '}`"

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from abprof.answer import certain, mostly_undecided
 from abprof.publish.notice import Notice
 from abprof.publish.state import short
+from abprof.visible import printable
 
 NAME = "abprof"
 SIZES = (
@@ -68,8 +69,7 @@ def marked(external_id: str | None, key: str) -> Mark | None:
 
 def named(key: str) -> str:
     """The check run's name: one for each key, as of the comments."""
-    shown = "".join(letter if letter.isprintable() else " " for letter in key)
-    return f"{NAME} ({shown[:80]})" if key else NAME
+    return f"{NAME} ({printable(key, 80)})" if key else NAME
 
 
 def fields(notice: Notice, title: str, summary: str, link: str = "") -> dict[str, Any]:

@@ -13,6 +13,7 @@ from abprof import disk, stats
 from abprof.bisect import telling
 from abprof.bisect.questions import Answer
 from abprof.bisect.state import Given, Row, State, Step
+from abprof.visible import visible
 
 from .html import _part
 from .pages import environment
@@ -197,7 +198,7 @@ def picture(graph: Graph) -> Markup:
     if graph.share(top) - graph.share(0.0) > 0.15:
         parts.append(f'<text x="{_LEFT - 8}" y="{y(top) + 4:.0f}">{top:+.1f} %</text>')
     for point in graph.points:
-        inside = f"<title>{escape(point.name)}: {escape(point.said)}</title>"
+        inside = f"<title>{escape(visible(point.name))}: {escape(visible(point.said))}</title>"
         if point.low is not None and point.high is not None:
             inside += f'<path d="M{x(point):.1f} {y(point.low):.1f}V{y(point.high):.1f}"/>'
         shape = (

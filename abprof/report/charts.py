@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+from abprof.visible import visible
+
 from . import words
 
 WIDTH, HEIGHT = 640, 300
@@ -69,7 +71,9 @@ def lines(
     parts += _axes(across, up, x, y)
     parts += [_line(one, number, across, up) for number, one in enumerate(series) if one.points]
     parts += _names(series, up)
-    said = escape(f"{y}{f' over {x}' if x else ''}, {words.plural(len(series), 'line')}; the numbers are in the table")
+    said = escape(
+        visible(f"{y}{f' over {x}' if x else ''}, {words.plural(len(series), 'line')}; the numbers are in the table")
+    )
     inside = "".join(parts)
     return Markup(f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{said}">{inside}</svg>')  # noqa: S704
 

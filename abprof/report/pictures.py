@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from abprof.model import Comparison, Settings
+from abprof.visible import visible
 
 from . import words
 
@@ -202,5 +203,5 @@ def turns(tracks: Sequence[Track]) -> Markup:
 
 
 def _svg(kind: str, width: int, height: int, inside: str, label: str = "") -> Markup:
-    said = f'role="img" aria-label="{escape(label)}"' if label else 'aria-hidden="true"'
+    said = f'role="img" aria-label="{escape(visible(label))}"' if label else 'aria-hidden="true"'
     return Markup(f'<svg class="{kind}" viewBox="0 0 {width} {height}" {said}>{inside}</svg>')  # noqa: S704

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from abprof.history.changes import Change
 from abprof.history.fleet import Shift
 from abprof.history.trend import Floats, Trend
+from abprof.visible import visible
 
 WIDTH, HEIGHT, PAD = 720.0, 96.0, 8.0
 LEAST = 3.0  # per cent up and down: a smaller axis would fill the picture with noise
@@ -78,7 +79,7 @@ def picture(trend: Trend, changes: Sequence[Change], shifts: Sequence[Shift], ca
         parts.append(f'<path class="{name}" d="{_path(trend, values, calendar, y)}"/>')
     parts += [_marked(change, calendar.place.get(change.night, PAD)) for change in changes]
     size = f'viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" preserveAspectRatio="none"'
-    shown = Markup('<svg class="trend" {} role="img" aria-label="{}">').format(Markup(size), label)  # noqa: S704
+    shown = Markup('<svg class="trend" {} role="img" aria-label="{}">').format(Markup(size), visible(label))  # noqa: S704
     return shown + Markup("".join(parts) + "</svg>")  # noqa: S704 - numbers and our own words
 
 

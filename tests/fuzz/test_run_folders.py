@@ -152,7 +152,7 @@ def test_two_runs_of_any_values_are_compared_or_refused(folder: Path, asker: Ask
 MADE = {"plain": rich.plain, "spread": rich.spread, "scripts": declared.scripts}
 
 
-@fewest
+@pytest.mark.parametrize("examples", [2, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", MADE)
 def test_any_values_of_all_that_a_run_can_hold(tmp_path: Path, asker: Asker, kind: str, examples: int) -> None:
     """Causes, kernels, traces, counters, samples, several machines, what older scripts wrote; and all that reads a run."""
