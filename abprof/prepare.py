@@ -1,4 +1,4 @@
-"""From a place to a plan and its builds: ask the workloads, lay out the cells, build the kernels."""
+"""From a place to a plan: ask the workloads, lay out the cells."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import build, contain, dists, environment, plan
-from abprof.builder import Job
+from abprof import contain, dists, environment, plan
 from abprof.errors import AbprofError
 from abprof.judges import root_of, workloads_differ, workloads_folder
-from abprof.model import SCHEMA, Build, Cell, Checkout, Observation, Package, Run, Setup, Timer, Toolchain
+from abprof.model import SCHEMA, Cell, Checkout, Observation, Package, Run, Setup, Timer, Toolchain
 from abprof.place import Place, forbidden, sources, toolchain
 from abprof.repo import Repository
 from abprof.repo.trees import remove_tree
@@ -265,35 +264,3 @@ def watched(place: Place, ready: Plan) -> Watch:
         for side, checkout in ready.checkouts.items()
     }
     return Watch(judging, ready.checkouts.values(), others, ready.shop.scratch, inputs)
-
-
-# ---------------------------------------------------------------- build
-
-
-def build_kernels(place: Place, ready: Plan, view: View) -> tuple[Build, ...]:
-    """Every package that a cell is to be measured with, on every side."""
-    cells = {name: tuple(c for c in ready.survey.cells if c.kernel == name and not c.skip) for name in ready.packages}
-    jobs = [
-        Job(checkout, package.of(checkout.side), cells[package.name])
-        for package in ready.packages.values()
-        for checkout in ready.checkouts.values()
-        if cells[package.name]
-    ]
-    slots = max(1, len(os.sched_getaffinity(0)) // 2) if place.device.kind == "cuda" else len(os.sched_getaffinity(0))
-    with view.building():
-        builds = build.build_all(ready.shop, jobs, slots=slots, rebuild=place.config.rebuild, say=view.build_line)
-    for made in builds:
-        state = made.failure.reason if made.failure else ("cached" if made.cached else f"built in {made.seconds:.1f} s")
-        view.say(f"{made.side} {made.kernel}: {state}", style="red" if made.failure else "")
-    _some_side(builds)
-    return builds
-
-
-def _some_side(builds: Sequence[Build]) -> None:
-    """Nothing can be measured if no side has any of the packages."""
-    if builds and all(b.failure and b.failure.status == "missing" for b in builds):
-        names = ", ".join(dict.fromkeys(b.kernel for b in builds))
-        where = builds[0].failure.reason if builds[0].failure else ""
-        raise AbprofError(
-            f"no side has a kernel package {names}: {where}", advice="name its folder in abprof.toml (docs/CONFIG.md)"
-        )

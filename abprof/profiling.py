@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from abprof import contain, proc, report, rerun, runfolder
+from abprof.building import build_kernels
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.config import Config
 from abprof.errors import AbprofError
@@ -21,7 +22,7 @@ from abprof.model import Arm, Cell, Profile, Run
 from abprof.ncu import tool
 from abprof.ncu.capture import Order, captured
 from abprof.place import Place
-from abprof.prepare import Again, Plan, build_kernels, make_plan
+from abprof.prepare import Again, Plan, make_plan
 from abprof.probes.after import subjects
 from abprof.record import Record
 from abprof.repo import leases

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from abprof import conceal, contain, foreground, plan, proc, wire
+from abprof.building import build_kernels
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.config import Config
 from abprof.crew import Post
@@ -19,7 +20,7 @@ from abprof.lease import lease
 from abprof.memory.census import refuse_odd
 from abprof.model import Arm, Build, Cell, Workload
 from abprof.place import look_around
-from abprof.prepare import Plan, build_kernels, make_plan
+from abprof.prepare import Plan, make_plan
 from abprof.repo import leases
 from abprof.view import View
 

@@ -11,6 +11,7 @@ import msgspec
 
 from abprof import noise, proc, rerun, runfolder, stats
 from abprof.afterwards import afterwards
+from abprof.building import build_kernels
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.code.reader import Reader
 from abprof.config import Config
@@ -20,7 +21,7 @@ from abprof.holding import alone, signals, worktrees
 from abprof.measure import Ground, Item, epochs
 from abprof.model import Block, Checkout, Run
 from abprof.place import Place, look_around
-from abprof.prepare import Again, Plan, broken_workloads, build_kernels, make_plan, watched
+from abprof.prepare import Again, Plan, broken_workloads, make_plan, watched
 from abprof.probes.after import probed
 from abprof.protocols import Executor
 from abprof.record import Record, Until

@@ -13,13 +13,14 @@ import msgspec
 from abprof import noise, proc, rerun, verdict
 from abprof.abprof_toml import File
 from abprof.afterwards import afterwards
+from abprof.building import build_kernels
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.errors import AbprofError
 from abprof.holding import alone, not_busy, worktrees
 from abprof.measure import Ground, Item, epochs
 from abprof.model import Block, Build, Checkout, Kernel, Proof, Run
 from abprof.place import Place, Settled, look_around
-from abprof.prepare import Again, Plan, build_kernels, make_plan, other_cells, watched
+from abprof.prepare import Again, Plan, make_plan, other_cells, watched
 from abprof.repo import leases
 from abprof.shards.messages import Began, Ended, Loaded, Measured, News, Noticed, Proved, Said, Shard
 from abprof.untouched import Watch

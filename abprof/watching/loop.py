@@ -13,6 +13,7 @@ import msgspec
 
 from abprof import proc, repo, runfolder
 from abprof.allocation import Allocation
+from abprof.building import build_kernels
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.config import Config
 from abprof.errors import AbprofError
@@ -22,7 +23,7 @@ from abprof.judges import workloads_folder
 from abprof.measure import epochs
 from abprof.model import Checkout, Run
 from abprof.place import Place, look_around
-from abprof.prepare import Plan, build_kernels, make_plan
+from abprof.prepare import Plan, make_plan
 from abprof.record import Record
 from abprof.relay import Relay
 from abprof.repo import leases

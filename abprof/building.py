@@ -1,0 +1,83 @@
+"""The packages of a plan, built: which builds a run needs, how many are made at a time, and what is said of each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+
+from abprof import build
+from abprof.builder import Job
+from abprof.errors import AbprofError
+from abprof.model import Build
+from abprof.place import Place
+from abprof.prepare import Plan
+from abprof.view import View
+
+
+def build_kernels(place: Place, ready: Plan, view: View) -> tuple[Build, ...]:
+    """Every package that a cell is to be measured with, on every side. Raises AbprofError where no side has any."""
+    slots = _at_once(place, len(os.sched_getaffinity(0)))
+    rebuild = place.config.rebuild
+    with view.building():
+        builds = build.build_all(ready.shop, _jobs(ready), slots=slots, rebuild=rebuild, say=view.build_line)
+    told(builds, view)
+    on_some_side(builds)
+    return builds
+
+
+@contextlib.contextmanager
+def builds_under_way(
+    place: Place, ready: Plan, view: View, cpus: Sequence[int]
+) -> Iterator[dict[str, list[Future[Build]]]]:
+    """The same while something else goes on, on these processors: package -> its builds. With the end of the block those that
+    are not made are given up."""
+    jobs, slots, rebuild = _jobs(ready), _at_once(place, len(cpus)), place.config.rebuild
+    with build.under_way(ready.shop, jobs, slots=slots, rebuild=rebuild, say=view.build_line, cpus=cpus) as made:
+        found: dict[str, list[Future[Build]]] = {}
+        for job, future in zip(jobs, made, strict=True):
+            found.setdefault(job.package.name, []).append(future)
+        yield found
+
+
+def to_build(ready: Plan) -> list[str]:
+    """The packages that a cell is to be measured with."""
+    measured = {cell.kernel for cell in ready.survey.cells if not cell.skip}
+    return [name for name in ready.packages if name in measured]
+
+
+def _jobs(ready: Plan) -> list[Job]:
+    """A package's sides follow each other."""
+    cells = {name: tuple(c for c in ready.survey.cells if c.kernel == name and not c.skip) for name in to_build(ready)}
+    return [
+        Job(checkout, ready.packages[name].of(checkout.side), mine)
+        for name, mine in cells.items()
+        for checkout in ready.checkouts.values()
+    ]
+
+
+def _at_once(place: Place, cpus: int) -> int:
+    return max(1, cpus // 2 if place.device.kind == "cuda" else cpus)
+
+
+def told(builds: Sequence[Build], view: View) -> None:
+    """Say what came of each."""
+    for made in builds:
+        state = made.failure.reason if made.failure else ("cached" if made.cached else f"built in {made.seconds:.1f} s")
+        view.say(f"{made.side} {made.kernel}: {state}", style="red" if made.failure else "")
+
+
+def nowhere(builds: Sequence[Build]) -> bool:
+    """Whether there are builds, and each is `missing`."""
+    return bool(builds) and all(b.failure is not None and b.failure.status == "missing" for b in builds)
+
+
+def on_some_side(builds: Sequence[Build]) -> None:
+    """Raises AbprofError if no side has any of the packages: nothing can be measured."""
+    if nowhere(builds):
+        names = ", ".join(dict.fromkeys(b.kernel for b in builds))
+        where = builds[0].failure.reason if builds[0].failure else ""
+        raise AbprofError(
+            f"no side has a kernel package {names}: {where}", advice="name its folder in abprof.toml (docs/CONFIG.md)"
+        )
