@@ -11,12 +11,11 @@ import msgspec
 
 from abprof import noise, proc, rerun, runfolder, stats
 from abprof.afterwards import afterwards
-from abprof.building import build_kernels
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.code.reader import Reader
 from abprof.config import Config
 from abprof.errors import AbprofError
-from abprof.ground import lay_ground
+from abprof.growing import Growing, laid, overlapping
 from abprof.holding import alone, signals, worktrees
 from abprof.measure import Ground, Item, epochs
 from abprof.model import Block, Checkout, Run
@@ -152,7 +151,7 @@ def _record(path: Path, say: Callable[[str], None] | None = None) -> Record:
 
 
 def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | None = None) -> None:
-    """Build, then add epochs to the record until all is decided, the budget is spent, or ^C."""
+    """Build, and add epochs to the record until all is decided, the budget is spent, or ^C."""
     # What a child left behind that neither group nor mark finds ends before the results are written, not after.
     with (
         proc.no_orphans(),
@@ -161,15 +160,15 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
         cluster_of(place, plan, record) as cluster,
     ):
         watch = watched(place, plan)
-        builds = build_kernels(place, plan, view)
-        ground = lay_ground(place, plan, builds, record)
-        record.note(watch.built(builds, "while kernels were built"))
-        spread = spread_over(place, ground, record)
-        with view.measuring():
-            for item in spread_out(place, ground, record, cluster) if spread else in_turns(place, ground, record):
+        spread = spread_over(place, plan, record)
+        with laid(place, plan, record, watch, beside=spread and overlapping(place, plan)) as growing, view.measuring():
+            for item in (
+                spread_out(place, growing, record, cluster) if spread else in_turns(place, growing.ground, record)
+            ):
                 record.add(item)
                 if isinstance(item, Block) and not spread:
                     record.note(watch.look(f"in epoch {item.epoch}"))
+        ground = growing.ground
         for block in () if spread else after_epochs(place, ground, record):
             record.add(block)
         for block in also(ground, record.next_epoch) if also else ():
@@ -181,10 +180,10 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
         record.read_kernels(Reader(place.cache / "code", [chain.get("prefix", "") for chain in chains]))
 
 
-def spread_over(place: Place, ground: Ground, record: Record) -> bool:
+def spread_over(place: Place, plan: Plan, record: Record) -> bool:
     """Whether shards travel: where there are devices and cells for it, or the run's blocks are of several."""
     several = len(place.devices) > 1
-    return bool(place.config.executor) or (several and (len(ground.arms) > 1 or bool(record.head.machines)))
+    return bool(place.config.executor) or (several and (len(plan.survey.cells) > 1 or bool(record.head.machines)))
 
 
 def after_epochs(place: Place, ground: Ground, record: Record) -> Iterator[Block]:
@@ -201,10 +200,10 @@ def in_turns(place: Place, ground: Ground, record: Record) -> Iterator[Item]:
         yield from epochs(ground, record.wanted, known, first=record.next_epoch, done=record.done, budget=budget)
 
 
-def spread_out(place: Place, ground: Ground, record: Record, cluster: Executor | None) -> Iterator[Item]:
+def spread_out(place: Place, growing: Growing, record: Record, cluster: Executor | None) -> Iterator[Item]:
     """The same, spread over the run's devices, or a cluster's: each measures shards of whole cells, in programs of their own."""
-    with contextlib.nullcontext(cluster) if cluster else pool_of(place, ground, record) as executor:
-        yield from conduct(ground, record, executor, place)
+    with contextlib.nullcontext(cluster) if cluster else pool_of(place, growing, record) as executor:
+        yield from conduct(growing, record, executor, place)
 
 
 def measure_command(place: Place, bench: Bench, record: Record, view: View) -> None:

@@ -61,11 +61,12 @@ class Watch:
         self._told: set[tuple[str, str]] = set()
         self._strict = bool(self._elsewhere)
 
-    def built(self, builds: Iterable[Build], moment: str) -> Iterator[Touched]:
-        """Also watch what was built, once it has been compared with what it was when it was. The worktrees, of which builds are
-        copies, are done with."""
+    def built(self, builds: Iterable[Build], moment: str, *, last: bool = True) -> Iterator[Touched]:
+        """Also watch what was built, once it has been compared with what it was when it was. After the `last` builds the
+        worktrees, of which builds are copies, are done with."""
         yield from self.look(moment)
-        self._trees, self._building = [], False
+        if last:
+            self._trees, self._building = [], False
         for build in builds:
             if build.failure or not build.path:
                 continue

@@ -32,6 +32,7 @@ class View:
         self._lock = threading.Lock()
         self._live: Live | None = None
         self._status: Status | None = None
+        self._progress = ""
         self._last: dict[str, list[str]] = {}
         self._began = time.monotonic()
 
@@ -70,7 +71,8 @@ class View:
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
-        """On a terminal one line at the bottom says how far the epochs are; elsewhere nothing is redrawn."""
+        """On a terminal one line at the bottom says how far the epochs are, and what is built meanwhile; elsewhere nothing is
+        redrawn."""
         if not self.console.is_terminal or self.quiet:
             yield
             return
@@ -83,8 +85,13 @@ class View:
 
     def progress(self, line: str) -> None:
         """What is being done now."""
+        with self._lock:
+            self._progress = f"[{time.monotonic() - self._began:.0f} s] {visible(line)}"
+            self._redraw("")
+
+    def _redraw(self, built: str) -> None:
         if self._status is not None:
-            self._status.update(Text(f"[{time.monotonic() - self._began:.0f} s] {visible(line)}"))
+            self._status.update(Text("  ".join(filter(None, (self._progress, built)))[:200]))
 
     # ------------------------------------------------------------ builds
 
@@ -115,5 +122,7 @@ class View:
                 del self._last[job][:-3]
                 rows = [Text(f"[{name}] {row}"[:200]) for name, last in self._last.items() for row in last]
                 self._live.update(Text("\n").join(rows))
+            elif self._status is not None and not self.verbose:
+                self._redraw(text)
             elif not self.quiet:
                 self.console.print(Text(text, style="dim"))

@@ -76,6 +76,29 @@ def test_what_is_measured_and_judges_is_watched(tmp_path: Path) -> None:
     assert told(list(watch.look("now")), tmp_path) == [], "said once"
 
 
+def test_what_is_built_is_watched_while_other_packages_are_built(tmp_path: Path) -> None:
+    """And the worktrees are, until the last of them is."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "k.py").write_text("")
+    one, other = built(tmp_path / "one"), built(tmp_path / "other")
+    (tmp_path / "scratch").mkdir()
+    watch = Watch([], [Checkout(side=SIDE, path=str(tree))], scratch=tmp_path / "scratch")
+    assert told(list(watch.built([one], "now", last=False)), tmp_path) == []
+    (tree / "k.py").write_text("# before the other is copied of it")
+    (tmp_path / "one" / "out" / "k.so").write_text("slower")
+    (tmp_path / "other" / "out" / "k.so").write_text("slower")
+    (tmp_path / "scratch" / "a.expected").write_text("planted")
+    assert told(list(watch.built([other], "now")), tmp_path) == [
+        ("one/out/k.so", "changed", True),
+        ("other/out/k.so", "changed", True),
+        ("scratch/a.expected", "added", True),
+        ("tree/k.py", "changed", True),
+    ]
+    (tree / "k.py").write_text("# done with")
+    assert told(list(watch.look("now")), tmp_path) == []
+
+
 def planted(module: Path, text: str) -> Path:
     """Compiled from other source, and Python takes it for this module's: it bears its size and time of modification."""
     seen, other = module.stat(), module.with_suffix(".other")

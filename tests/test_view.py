@@ -27,6 +27,21 @@ def test_build_output_steers_neither_terminal_nor_log(tmp_path: Path, terminal: 
     assert (tmp_path / "output.txt").read_text() == f"{SHOWN}\n"
 
 
+def test_what_is_built_while_others_are_measured_stands_beside_it_in_one_line(tmp_path: Path) -> None:
+    """On a terminal; the log has all of it."""
+    out = io.StringIO()
+    view = View(stream=out)
+    view.console = Console(file=out, force_terminal=True, no_color=True, width=200)
+    view.attach(tmp_path / "output.txt")
+    with view.measuring():
+        view.progress("epoch 2: 3 of 4 cells undecided")
+        view.build_line("base ffa", LINE)
+    view.detach()
+    assert f"epoch 2: 3 of 4 cells undecided  {SHOWN}" in out.getvalue()
+    assert "\x1b]0;mine" not in out.getvalue()
+    assert (tmp_path / "output.txt").read_text() == f"{SHOWN}\n"
+
+
 def test_the_live_view_of_builds_shows_the_same() -> None:
     out = io.StringIO()
     view = View(stream=out)

@@ -7,8 +7,7 @@ with time left on its device, goes there again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -16,15 +15,17 @@ from abprof import noise
 from abprof.afterwards import owed
 from abprof.errors import AbprofError
 from abprof.estimate import start_up
+from abprof.growing import Growing
 from abprof.measure import Ground, Item, unmeasured
 from abprof.model import SUSTAINED, Block, Loss, Outcome
 from abprof.place import Place
 from abprof.protocols import Executor, Lost
 from abprof.record import Record
 from abprof.shards.expected import tasks
-from abprof.shards.messages import Began, Ended, Loaded, Measured, Noticed, Proved, Said, Shard, read_news
+from abprof.shards.live import Live
+from abprof.shards.messages import Ended, Loaded, Measured, Noticed, Proved, Said, read_news
 from abprof.shards.packing import Packer, to_the_next_look
-from abprof.shards.schedule import Task
+from abprof.shards.schedule import Error, Task
 from abprof.shards.waiting import Waiting
 
 MOST_ATTEMPTS = 3  # shards that a cell may be in, when they are lost
@@ -32,26 +33,17 @@ _LISTEN = 1.0  # seconds that news is waited for at once
 _LOSSES_IN_A_ROW = 2  # after so many a slot is given no more, while there is another
 
 
-@dataclass
-class Live:
-    """A shard that was submitted."""
-
-    shard: Shard
-    slot: str
-    tasks: Sequence[Task]
-    began: Began | None = None
-    ended: Ended | None = None
-    lines: int = 0
-    torn: str = ""  # why its news cannot be read
-
-
-def conduct(ground: Ground, record: Record, executor: Executor, place: Place) -> Iterator[Item]:
+def conduct(growing: Growing, record: Record, executor: Executor, place: Place) -> Iterator[Item]:
     """Blocks, proofs and kernels as they come, until every cell is decided or the budget of every slot is spent.
 
-    Machines, losses and files that changed go into the record at once. Raises AbprofError where no shard could even begin.
+    Cells go out as their packages join the ground. Machines, losses and files that changed go into the record at once. Raises
+    AbprofError where no shard could even begin.
     """
-    work = _Work(ground, record, executor, place)
+    work = _Work(growing, record, executor, place)
     while work.hand_out():
+        if work.idle:
+            growing.wait(_LISTEN)
+            continue
         for number, said in executor.news(_LISTEN):
             yield from work.hear(number, said)
 
@@ -59,9 +51,9 @@ def conduct(ground: Ground, record: Record, executor: Executor, place: Place) ->
 class _Work:
     """What was handed out, and what of it came back."""
 
-    def __init__(self, ground: Ground, record: Record, executor: Executor, place: Place) -> None:
-        self._ground, self._record, self._executor, self._place = ground, record, executor, place
-        self._packer = Packer(place, ground, record)
+    def __init__(self, growing: Growing, record: Record, executor: Executor, place: Place) -> None:
+        self._growing, self._record, self._executor, self._place = growing, record, executor, place
+        self._packer = Packer(place, growing, record)
         self._live: dict[int, Live] = {}
         self._left = dict.fromkeys(executor.slots(), place.config.budget)  # seconds of measuring
         self._losses = dict.fromkeys(self._left, 0)  # in a row
@@ -70,15 +62,37 @@ class _Work:
         self._ends = 0  # shards that have ended
         self._asked: dict[str, int] = {}  # slot -> how many had when it was last asked what more it could do
         self._open_at, self._open = -1, dict[str, set[str]]()  # the same of the verdicts, and slot -> its open cells
-        known = noise.earlier(place.state, place.device.lease, record.view.warn)
-        every, error = tasks(ground.run, ground.arms, known)
-        self._tasks = {task.cell: task for task in every}
-        todo = (record.wanted() | self._owed_here()) & ground.arms.keys()
+        self._known = noise.earlier(place.state, place.device.lease, record.view.warn)
+        self._tasks: dict[str, Task] = {}  # of cells that have joined
+        _, error = self._estimated()
+        begins = start_up(self._ground.device.kind, kept=executor.lasting)
+        self._waiting = Waiting((), tuple(self._left), begins, error)
+
+    @property
+    def _ground(self) -> Ground:
+        return self._growing.ground
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is out, so that nothing can be heard."""
+        return not self._live
+
+    def _estimated(self) -> tuple[list[Task], Error]:
+        return tasks(self._ground.run, {**self._ground.arms, **self._growing.expected}, self._known)
+
+    def _join(self) -> None:
+        """Take in the cells whose packages are built by now."""
+        self._growing.grow()
+        fresh = self._ground.arms.keys() - self._tasks.keys()
+        if not fresh:
+            return
+        every, _ = self._estimated()
+        self._tasks |= {task.cell: task for task in every if task.cell in fresh}
+        self._waiting.coming = sum(task.seconds for task in every if task.cell in self._growing.expected)
+        todo = (self._record.wanted() | self._owed_here()) & fresh
         self._gone(todo)
         homes = {cell: home for cell, home in self._homes().items() if cell in todo}
-        fresh = [self._tasks[cell] for cell in todo - homes.keys()]
-        begins = start_up(ground.device.kind, kept=executor.lasting)
-        self._waiting = Waiting(fresh, tuple(self._left), begins, error)
+        self._waiting.more(self._tasks[cell] for cell in todo - homes.keys())
         for cell, home in homes.items():
             self._waiting.go_on(home, [self._tasks[cell]])
 
@@ -95,7 +109,8 @@ class _Work:
             self._void(device, {cell for cell, home in away.items() if home == device}, "its device is another's now")
 
     def hand_out(self) -> bool:
-        """Give every free slot a shard. False when nothing is out and nothing is left to do."""
+        """Give every free slot a shard. False when nothing is out, nothing is left to do and nothing to come."""
+        self._join()
         for slot in self._free():
             taken = self._waiting.take(slot, time.monotonic()) or self._again(slot)
             if taken:
@@ -104,7 +119,7 @@ class _Work:
                 shard = self._packer.shard(taken, slot, budget, self._least)
                 self._live[shard.number] = Live(shard, slot, taken)
                 self._executor.submit(shard, slot)
-        return bool(self._live)
+        return bool(self._live) or self._growing.coming
 
     def _free(self) -> list[str]:
         busy = {live.slot for live in self._live.values()}
@@ -116,8 +131,8 @@ class _Work:
 
     def _again(self, slot: str) -> tuple[Task, ...]:
         """Cells that all verdicts together leave open, which this slot has measured and has time for."""
-        if not self._executor.lasting or self._asked.get(slot) == self._ends:
-            return ()
+        if self._growing.coming or not self._executor.lasting or self._asked.get(slot) == self._ends:
+            return ()  # what time it has is known once no cell is to come
         self._asked[slot] = self._ends
         wanted = self._open_of(slot)
         if wanted:
@@ -190,17 +205,17 @@ class _Work:
         """The program of a shard is gone: in an orderly way, or the shard is lost."""
         self._ends += 1
         ended = live.ended
-        if ended and ended.why == "done" and _whole(live):
+        if ended and ended.why == "done" and live.whole:
             self._left[live.slot] -= ended.seconds
             self._losses[live.slot] = 0
             self._waiting.took(live.tasks, ended.seconds)
             return
-        yield from self._lost(live, _why(live, lost))
+        yield from self._lost(live, live.why(lost))
 
     def _lost(self, live: Live, why: str) -> Iterator[Item]:
         cells = {cell.id for cell in live.shard.run.cells}
         # What is missing may be a proof, and what is there twice an epoch: of such a shard no verdict stands either.
-        open_ = self._unfinished(live) & cells if _whole(live) else cells & self._ground.arms.keys()
+        open_ = self._unfinished(live) & cells if live.whole else cells & self._ground.arms.keys()
         self._record.view.warn(
             f"shard {live.shard.number} on {live.slot} was lost ({why}); cells to run again: {len(open_)}"
         )
@@ -253,25 +268,6 @@ class _Work:
         arms = self._ground.arms[task.cell]
         reason = f"each of {MOST_ATTEMPTS} shards with it was lost; the last: {why}"
         return unmeasured(cell, arms, {arm.id: Outcome(status="crash", reason=reason) for arm in arms})
-
-
-def _whole(live: Live) -> bool:
-    """Whether what came is all that was said, as far as that is told: a program that was killed told nothing of it."""
-    return not live.torn and (live.ended is None or live.ended.lines == live.lines)
-
-
-def _why(live: Live, lost: Lost) -> str:
-    """Why a shard is lost."""
-    ended = live.ended
-    if live.torn:
-        return live.torn
-    if ended and ended.why == "refused":
-        return ended.reason
-    if ended and ended.lines > live.lines:
-        return f"lines of its news that are missing: {ended.lines - live.lines}"
-    if ended and ended.lines < live.lines:
-        return f"lines of its news that came twice: {live.lines - ended.lines}"
-    return lost.reason
 
 
 def _own(block: Block, number: int) -> Block:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from abprof import environment
 from abprof.errors import AbprofError
-from abprof.measure import Ground
+from abprof.growing import Growing
 from abprof.place import Place
 from abprof.prepare import Plan
 from abprof.protocols import Executor
@@ -23,11 +23,12 @@ def cluster_of(place: Place, plan: Plan, record: Record) -> contextlib.AbstractC
     return _KINDS[kind](place, plan, record) if kind else contextlib.nullcontext()
 
 
-def pool_of(place: Place, ground: Ground, record: Record) -> Executor:
-    """This host's own devices."""
+def pool_of(place: Place, growing: Growing, record: Record) -> Executor:
+    """This host's own devices, beside its builders where there are any."""
     from abprof.shards.pool import Pool
 
-    return Pool(place, record.folder.logs, ground.shop.scratch.parent / "shards")  # goes with the run's worktrees
+    folder = growing.ground.shop.scratch.parent / "shards"  # goes with the run's worktrees
+    return Pool(place, record.folder.logs, folder, builders=growing.coming)
 
 
 def _slurm(place: Place, plan: Plan, record: Record) -> Executor:

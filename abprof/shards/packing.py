@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from abprof import plan, stats, survey
-from abprof.measure import Ground
+from abprof.growing import Growing
 from abprof.model import Arm, Cell, Run
 from abprof.place import Place
 from abprof.record import Record
@@ -21,11 +21,11 @@ _CONTROLS = 2  # cells of each device that get a control, at least
 class Packer:
     """Numbers the run's shards, and sees to it that every device has controls."""
 
-    def __init__(self, place: Place, ground: Ground, record: Record) -> None:
-        self._place, self._ground, self._record = place, ground, record
-        self._arms = dict(ground.arms)
+    def __init__(self, place: Place, growing: Growing, record: Record) -> None:
+        self._place, self._growing, self._record = place, growing, record
+        self._arms: dict[str, tuple[Arm, ...]] = {}  # of cells that have travelled
         self._controlled: dict[str, set[str]] = {}  # slot -> its cells with a control
-        self._judge = Path(next(iter(ground.shop.workloads.values()))).parent
+        self._judge = Path(next(iter(growing.ground.shop.workloads.values()))).parent
         self._number = max((block.shard for block in record.blocks), default=0)
         self._number = max(self._number, *(loss.shard for loss in record.head.losses), 0)
 
@@ -33,8 +33,10 @@ class Packer:
         """The next one, for this slot."""
         self._number += 1
         ids = [task.cell for task in tasks]
+        ground = self._growing.ground
+        self._arms |= {id: ground.arms[id] for id in ids if id not in self._arms}
         these = frozenset(ids)
-        cells = tuple(cell for cell in self._ground.run.cells if cell.id in these)
+        cells = tuple(cell for cell in ground.run.cells if cell.id in these)
         self._control(cells, slot)
         known = [block for block in self._record.blocks if block.cell in these]
         mine = [block for block in self._record.blocks[self._record.older :] if block.cell in these]
@@ -44,7 +46,7 @@ class Packer:
             run=self._head(cells, slot),
             file=self._place.file,
             arms={id: self._arms[id] for id in ids},
-            identical=tuple(id for id in ids if id in self._ground.identical),
+            identical=tuple(id for id in ids if id in ground.identical),
             blocks=tuple(mine),
             earlier=tuple(b for b in known if b.metric and not b.judged and not b.beside and b not in mine),
             first=1 + max((block.epoch for block in known), default=0),
@@ -85,16 +87,20 @@ class Packer:
         """Give some of a device's cells a control where the run has controls and it has too few."""
         mine = self._controlled.setdefault(slot, set())
         mine |= {cell.id for cell in cells if _controlled(self._arms[cell.id])}
-        if not any(arm.side == "control" for arm in self._record.head.arms):
+        if not self._controls():
             return
         free = [cell for cell in cells if cell.id not in mine]
-        chosen = plan.controls(free, set(self._ground.identical), at_least=_CONTROLS - len(mine))
+        chosen = plan.controls(free, set(self._growing.ground.identical), at_least=_CONTROLS - len(mine))
         for id in chosen:
             variant = next(arm.variant for arm in self._arms[id] if not arm.peer)
             arm = Arm(id=f"control:{variant}" if variant else "control", side="control", variant=variant)
             self._arms[id] = (*self._arms[id], arm)
             self._record.knows(arm)
         mine |= chosen
+
+    def _controls(self) -> bool:
+        """Whether the run has controls: also one all of whose controls are still to come."""
+        return any(map(_controlled, (self._record.head.arms, *self._growing.expected.values())))
 
 
 def _controlled(arms: Sequence[Arm]) -> bool:

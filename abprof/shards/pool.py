@@ -20,6 +20,7 @@ from abprof import proc, repo, sealed
 from abprof.disk import refusals
 from abprof.place import Place
 from abprof.proc import Program, WorkerDied
+from abprof.processors import divided
 from abprof.protocols import Lost
 from abprof.shards.messages import IDLE, Ended, Shard, read_news
 
@@ -46,9 +47,10 @@ class Pool:
 
     lasting = True
 
-    def __init__(self, place: Place, logs: Path, folder: Path) -> None:
-        """`folder` is made for what shards are told by; it lies where a killed run's leftovers are looked for."""
-        self._place, self._logs, self._folder = place, logs, folder
+    def __init__(self, place: Place, logs: Path, folder: Path, *, builders: bool) -> None:
+        """`folder` is made for what shards are told by; it lies where a killed run's leftovers are looked for. `builders`: some
+        are at work meanwhile, on processors that no slot has."""
+        self._place, self._logs, self._folder, self._builders = place, logs, folder, builders
         self._killed = False  # a program that had no time to put its worktrees away
         self._stations: dict[str, Station] = {}  # by slot
         self._stillborn: dict[int, str] = {}  # shard -> why its program could not be started
@@ -99,10 +101,11 @@ class Pool:
             self._stillborn[shard.number] = died.reason
 
     def _cpus(self, slot: str) -> tuple[int, ...]:
-        """A slot's own processors: shards beside each other do not disturb each other's host, and know how many they have."""
-        every, slots = sorted(os.sched_getaffinity(0)), self.slots()
-        each, place = len(every) // len(slots), list(slots).index(slot)
-        return tuple(every[place * each : (place + 1) * each])
+        """A slot's own processors: shards beside each other, and builders, do not disturb each other's host, and know how many
+        they have."""
+        slots = list(self.slots())
+        own, _ = divided(sorted(os.sched_getaffinity(0)), len(slots), builders=self._builders)
+        return own[slots.index(slot)]
 
     def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
         while self._stillborn:

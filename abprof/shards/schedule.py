@@ -120,6 +120,10 @@ class Queue:
         self._begun.add(slot)
         return taken
 
+    def more(self, tasks: Iterable[Task]) -> None:
+        """Cells that can be measured from now on. Raises ValueError as the constructor does."""
+        self._add(tasks)
+
     def took(self, tasks: Iterable[Task], seconds: float) -> None:
         """A shard of these cells ended, which took its slot so many seconds, times the slot's speed, without its start-up.
         One of several packages teaches nothing."""

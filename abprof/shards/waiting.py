@@ -15,6 +15,7 @@ class Waiting:
         self._slots = dict.fromkeys(slots, 1.0)
         self._start_up, self._error = start_up, error
         self._fresh = Queue(tasks, self._slots, start_up, error=error)
+        self.coming = 0.0  # seconds of cells that cannot be measured yet, by their estimates
         self._own: dict[str, list[Task]] = {}  # slot -> cells whose blocks are of its device
         self._lost: dict[str, Queue] = {}  # slot -> cells that it lost
 
@@ -29,7 +30,7 @@ class Waiting:
     def share(self, taken: Sequence[Task], slot: str) -> float:
         """Of the time that the slot has left, the part that these cells should get."""
         mine = sum(task.seconds for task in taken)
-        others = self._fresh.seconds + sum(queue.seconds for queue in self._lost.values())
+        others = self.coming + self._fresh.seconds + sum(queue.seconds for queue in self._lost.values())
         rest = others / max(1, len(self._slots)) + sum(task.seconds for task in self._own.get(slot, ()))
         return mine / (mine + rest) if mine + rest > 0 else 1.0
 
@@ -40,11 +41,15 @@ class Waiting:
         for loser, queue in self._lost.items():
             if len(queue) and (loser != slot or len(self._slots) == 1):
                 return queue.take(slot, now)
-        return self._fresh.take(slot, now) if len(self._fresh) else ()
+        return self._fresh.take(slot, now)
 
     def took(self, tasks: Sequence[Task], seconds: float) -> None:
         """A shard of these cells ended after so many seconds of measuring: what is left may be estimated the better."""
         self._fresh.took(tasks, seconds)
+
+    def more(self, tasks: Iterable[Task]) -> None:
+        """Cells that can be measured from now on, and that nobody has begun."""
+        self._fresh.more(tasks)
 
     def go_on(self, slot: str, tasks: Iterable[Task]) -> None:
         """More epochs of cells whose blocks are of this slot's device."""

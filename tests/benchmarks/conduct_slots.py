@@ -20,6 +20,7 @@ import msgspec
 
 from abprof import runfolder, sealed
 from abprof.abprof_toml import File
+from abprof.growing import Growing
 from abprof.model import Block, Machine
 from abprof.protocols import Lost
 from abprof.record import Record
@@ -77,7 +78,7 @@ def main(cells: int, slots: int) -> None:
         place: Any = SimpleNamespace(state=home, device=device, config=config, file=File(), repository=repository)
         executor = Player(names, playing)
         began = time.process_time()
-        for item in conduct(ground, record, executor, place):
+        for item in conduct(Growing(ground), record, executor, place):
             record.add(item)
         took = time.process_time() - began - playing.seconds
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

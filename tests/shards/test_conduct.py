@@ -13,6 +13,7 @@ import pytest
 from abprof import runfolder, sealed
 from abprof.abprof_toml import File
 from abprof.errors import AbprofError
+from abprof.growing import Growing
 from abprof.model import Block, Ceilings, Machine, Outcome, Proof, Run
 from abprof.protocols import Lost
 from abprof.record import Record
@@ -128,7 +129,7 @@ class Stage:
         )
 
     def run(self, player: Player) -> None:
-        for item in conduct(self.ground, self.record, player, self.place):
+        for item in conduct(Growing(self.ground), self.record, player, self.place):
             self.record.add(item)
 
 
@@ -197,6 +198,52 @@ def test_a_run_of_one_slot_gives_all_of_its_time(tmp_path: Path) -> None:
     stage.run(player)
     last, _ = player.sent[-1]
     assert last.budget == pytest.approx(300.0 - 10.0 * (len(player.sent) - 1))
+
+
+class Later(Growing):
+    """The first two cells are there; the others come when nothing is out any more."""
+
+    def __init__(self, ground: Any, player: Player) -> None:
+        first = dict(list(ground.arms.items())[:2])
+        super().__init__(SimpleNamespace(**{**vars(ground), "arms": first}))  # type: ignore[arg-type]
+        self.expected = {id: arms for id, arms in ground.arms.items() if id not in first}
+        self._whole, self._player, self._open = ground, player, False
+        self.sent_before = 0
+
+    @property
+    def coming(self) -> bool:
+        return bool(self.expected)
+
+    def grow(self) -> None:
+        if self._open:
+            self.ground, self.expected = self._whole, {}
+
+    def wait(self, seconds: float) -> None:
+        assert seconds > 0
+        self.sent_before, self._open = len(self._player.sent), True
+
+
+def test_cells_that_come_later_have_their_part_of_the_time(tmp_path: Path) -> None:
+    """And what is open of those that were there goes out again after them alone."""
+    ids = [cell.id for cell in head().cells]
+
+    def wanted(blocks: Sequence[Block]) -> set[str]:
+        return fewer_than(4, ids)(blocks) | fewer_than(6, ids[:1])(blocks)
+
+    def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
+        return told(shard, slot, max(shard.least.values(), default=4))
+
+    stage, player = Stage(tmp_path, wanted, budget=300.0), Player(["GPU-a"], play)
+    later = Later(stage.ground, player)
+    for item in conduct(later, stage.record, player, stage.place):
+        stage.record.add(item)
+    sent = [[cell.id for cell in shard.run.cells] for shard, _ in player.sent]
+    first, rest = sent[: later.sent_before], sent[later.sent_before : -1]
+    assert sorted(id for shard in first for id in shard) == sorted(ids[:2])
+    assert sorted(id for shard in rest for id in shard) == sorted(ids[2:])
+    assert sent[-1] == ids[:1]
+    assert sum(shard.budget for shard, _ in player.sent[: later.sent_before]) < 300.0
+    assert counts(stage.record.blocks) == {id: 6 if id == ids[0] else 4 for id in ids}
 
 
 @pytest.mark.parametrize("how", ["missing", "torn", "killed", "refused", "interrupted"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from abprof.growing import Growing
 from abprof.model import Block
 from abprof.shards.conduct import conduct
 
@@ -21,7 +22,7 @@ def test_idle_slots_do_not_ask_for_verdicts_each(tmp_path: Path) -> None:
 
     stage = Stage(tmp_path, wanted)
     player = Player([f"GPU-{i}" for i in range(64)], told)
-    for item in conduct(stage.ground, stage.record, player, stage.place):
+    for item in conduct(Growing(stage.ground), stage.record, player, stage.place):
         stage.record.add(item)
     shards = len(player.sent)
     assert 1 <= shards <= 4

@@ -50,6 +50,17 @@ def test_what_a_slot_takes_depends_on_when_the_others_will_be_free() -> None:
     assert len(waiting.take("s1", 40.0)) == 1
 
 
+def test_cells_that_come_later_are_shared_by_who_is_free_then() -> None:
+    waiting = queue(tasks(40, 40), 2)
+    assert (times(waiting.take("s0", 0.0)), times(waiting.take("s1", 0.0))) == ([40], [40])
+    assert waiting.take("s0", 5.0) == ()  # sooner than was thought: free from then on
+    waiting.more(tasks(4, 4, 4, 4, kernel="late"))
+    assert waiting.seconds == 16.0
+    assert times(waiting.take("s1", 6.0)) == [4, 4]
+    assert times(waiting.take("s0", 6.0)) == [4, 4]
+    assert len(waiting) == 0
+
+
 def test_a_slot_of_twice_the_speed_takes_twice_the_work() -> None:
     waiting = Queue(tasks(*[6] * 9), {"fast": 2.0, "slow": 1.0}, FREE, error=EXACT)
     assert (len(waiting.take("fast", 0.0)), len(waiting.take("slow", 0.0))) == (6, 3)

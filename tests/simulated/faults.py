@@ -74,12 +74,10 @@ class Faults:
             _die(fault, out, request)
         elif word in ("hang", "stubborn", "close"):
             _hang(word, out)
-        elif word == "sigstop":
-            _stop(fault.number(0))
+        elif word in ("sigstop", "slow", "wait"):
+            _pause(fault, self._scenario.parent)
         elif word == "kill_parent":
             os.kill(os.getppid(), signal.SIGKILL)
-        elif word == "slow":
-            time.sleep(fault.number(1))
         elif word == "print":
             _flood(int(fault.number(1 << 20)))
         elif word == "write":
@@ -90,6 +88,16 @@ class Faults:
             gone(self._scenario, self._device).touch()
         elif word in ("fork", "daemon"):
             self.note(_child(word == "daemon"), word)
+
+
+def _pause(fault: Fault, folder: Path) -> None:
+    """Answer later."""
+    if fault.word == "sigstop":
+        _stop(fault.number(0))
+    elif fault.word == "slow":
+        time.sleep(fault.number(1))
+    while fault.word == "wait" and not (folder / fault.text).exists():
+        time.sleep(0.02)
 
 
 def _write(folder: Path, text: str) -> None:

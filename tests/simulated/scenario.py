@@ -29,6 +29,7 @@ DEED = {
     "kill_parent",
     "sigstop",
     "slow",
+    "wait",
     "print",
     "fork",
     "daemon",
@@ -91,15 +92,15 @@ class Fault:
 
     `do` is a word, for some with a number after a colon:
       exit:CODE, hang, stubborn (hangs and ignores SIGTERM and SIGINT), crash (SIGSEGV), kill (SIGKILL), kill_parent
-      (SIGKILL to who started it), sigstop:SECONDS (stops itself; 0: until somebody continues it), slow:SECONDS,
-      print:BYTES (to standard output), fork, daemon (leaves a sleeping child, in its own session for daemon, with every
-      descriptor open), close (closes the reply descriptor and hangs), write (to each file that the glob `text` finds
-      beside the scenario; GLOB- removes, NAME+ makes it), eat (until there is no memory), gone (the device, for every
-      process from then on), partial (half a line, then exit), garbage (a line that is no JSON), nan (a reply with NaN),
-      extra_key, wrong_id, bigreply:BYTES, unsupported, missing, oom, crash_status (typed outcomes, with `text`);
-      for a turn negative, zero, null, jump:SECONDS (the clock, while it is timed); for a check wrong; for phases
-      never_launched; for a trace torn_trace;
-      for a capture uncaptured, with :1 spoiled by it; for a hand wrong, kept, packed; for a proof foreign_path, compile:COUNT.
+      (SIGKILL to who started it), sigstop:SECONDS (stops itself; 0: until somebody continues it), slow:SECONDS, wait
+      (until the file `text` lies beside the scenario), print:BYTES (to standard output), fork, daemon (leaves a sleeping
+      child, in its own session for daemon, with every descriptor open), close (closes the reply descriptor and hangs),
+      write (to each file that the glob `text` finds beside the scenario; GLOB- removes, NAME+ makes it), eat (until there
+      is no memory), gone (the device, for every process from then on), partial (half a line, then exit), garbage (a line
+      that is no JSON), nan (a reply with NaN), extra_key, wrong_id, bigreply:BYTES, unsupported, missing, oom,
+      crash_status (typed outcomes, with `text`); for a turn negative, zero, null, jump:SECONDS (the clock, while it is
+      timed); for a check wrong; for phases never_launched; for a trace torn_trace; for a capture uncaptured, with :1
+      spoiled by it; for a hand wrong, kept, packed; for a proof foreign_path, compile:COUNT.
     `cell` is matched with the open cell's id, with the workload's name for describe and screen, and with the kernel's
     name for start, build, prove and stop.
     """
