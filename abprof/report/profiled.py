@@ -49,8 +49,8 @@ def rows(run: Run) -> Iterator[list[Profile]]:
         arm = view.arm(run, one.arm)
         found.setdefault((one.cell, arm.variant, arm.peer), []).append(one)
     cells = {cell.id: place for place, cell in enumerate(run.cells)}
-    for key in sorted(found, key=lambda key: (cells[key[0]], bool(key[2]))):
-        yield sorted(found[key], key=lambda one: order[view.arm(run, one.arm).side])
+    for key in sorted(found, key=lambda key: (cells.get(key[0], len(cells)), bool(key[2]))):
+        yield sorted(found[key], key=lambda one: order.get(view.arm(run, one.arm).side, len(order)))
 
 
 def table(profile: Profile) -> Table:

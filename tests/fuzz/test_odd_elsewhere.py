@@ -7,6 +7,7 @@ import io
 
 import pytest
 
+from abprof.errors import AbprofError
 from abprof.history.changes import Change
 from abprof.history.fleet import Shift
 from abprof.nightly.night import Done, Report
@@ -14,7 +15,7 @@ from abprof.nightly.summary import markdown
 from abprof.publish.check import named
 from tests import runs
 from tests.fuzz import rich
-from tests.fuzz.asked import Asker, asker, steering
+from tests.fuzz.asked import Asker, asker, one_clear_line, steering
 from tests.fuzz.mutations import hunt
 from tests.fuzz.test_odd_texts import LETTERS, ODD, odd, rendered, same, whole
 from tests.memory import recorded
@@ -103,3 +104,4 @@ def test_a_nights_summary_and_a_checks_name(text: str) -> None:
 
     same(made(text), made("a word"))
     assert not steering(named(text))
+    one_clear_line(AbprofError(f"x{text}", where=text, advice=text))

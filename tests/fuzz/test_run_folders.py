@@ -169,3 +169,10 @@ def test_any_values_of_all_that_a_run_can_hold(tmp_path: Path, asker: Asker, kin
         asker("report", folder)
 
     hunt(values_of(document) | st.just(document), ask, examples)
+
+
+@pytest.mark.parametrize("field", ["cell", "arm"])
+def test_a_profile_of_what_the_run_has_not_ends_no_report(tmp_path: Path, asker: Asker, field: str) -> None:
+    run = rich.plain()
+    lost = tuple(runs.changed(one, **{field: "nothing/x=1"}) for one in run.profiles)
+    assert asker("report", runs.write(tmp_path / "runs", runs.changed(run, profiles=lost))) == 0
