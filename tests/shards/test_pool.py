@@ -172,7 +172,8 @@ def test_a_lost_program_loses_the_shard_it_had(tmp_path: Path) -> None:
 
 
 def test_a_program_that_built_for_its_architecture_has_the_builds_for_its_next_shard(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, replace(scenario(), workloads={"w": Workload("k", {"default": {"n": SIZES}})}))
+    slow = Fault("slow:0.02", "turn")  # or the other device, which has nothing to build, could be through before
+    lab = Lab(tmp_path, replace(scenario(), workloads={"w": Workload("k", {"default": {"n": SIZES}})}, faults=[slow]))
     result = lab.abprof("main", "fast", "--device", "simulated:0:H200", "--device", "simulated:1:A100", "--all")
     shards = {block.shard for block in blocks(result) if block.device == "simulated:1:A100"}
     assert len(shards) > 1, "more than one on the other architecture"
