@@ -1,7 +1,8 @@
 """The ground while packages are built: each package's cells join it as soon as its builds on all sides are there.
 
-Where several GPUs measure, some of them begin while others' work is still being built (`overlapping`). Else everything is built
-first, and the ground is whole from the beginning.
+Where several GPUs measure, all but the first begin while others' work is still being built (`overlapping`): builders run on the
+first what they compile, so it joins when they are done. Else everything is built first, and the ground is whole from the
+beginning.
 
 What is to become of a cell may follow from builds that are not there yet, so:
 - Packages of identical code wait for all others: a few of all their cells are measured, at random. So do those that no side has,
@@ -55,6 +56,12 @@ class Growing:
         """Whether more cells are to come."""
         return False
 
+    @property
+    def builders_on(self) -> str:
+        """The device (its lease) on which builders run what they compile just now, so that nothing may be timed there; "" for
+        none."""
+        return ""
+
     def grow(self) -> None:
         """Take in what is built by now."""
 
@@ -79,8 +86,9 @@ def laid(place: Place, ready: Plan, record: Record, watch: Watch, *, beside: boo
 
 def overlapping(place: Place, ready: Plan) -> bool:
     """Whether builds may go on while devices measure: on several devices of this host, which time themselves, and with more
-    processors than these need. A host's clock would read what builders take."""
-    if len(place.devices) < 2 or place.config.executor or len(to_build(ready)) < 2:
+    processors than these need. A host's clock would read what builders take. A run that is gone on with has its builds made
+    first: whether they are what they were is known before anything is added to it."""
+    if len(place.devices) < 2 or place.config.executor or ready.head.builds or len(to_build(ready)) < 2:
         return False
     spare = len(os.sched_getaffinity(0)) > len(place.devices) or place.device.kind == "simulated"
     return spare and all(load.judge != "wall" for load in ready.survey.workloads)
@@ -95,6 +103,7 @@ class _ByPackage(Growing):
         super().__init__(bare(place, ready, record))
         self._place, self._ready, self._record, self._watch = place, ready, record, watch
         self._made = dict(made)  # package -> its builds, which have not been looked at
+        self._seen = set[Future[Build]]()
         self._builds: list[Build] = []
         self._waiting: list[Build] = []  # of packages that wait for all others
         self._left = list(ready.survey.cells)
@@ -107,10 +116,15 @@ class _ByPackage(Growing):
     def coming(self) -> bool:
         return bool(self._left)
 
+    @property
+    def builders_on(self) -> str:
+        return self._place.device.lease if self._made else ""
+
     def wait(self, seconds: float) -> None:
         wait([one for one in chain.from_iterable(self._made.values()) if not one.done()], seconds, FIRST_COMPLETED)
 
     def grow(self) -> None:
+        self._see()
         joining = list[Build]()
         for name in [name for name, made in self._made.items() if all(one.done() for one in made)]:
             builds = [one.result() for one in self._made.pop(name)]
@@ -120,9 +134,17 @@ class _ByPackage(Growing):
         if joining:
             same = frozenset(identical_cells(self._ready, joining))
             self._join({made.kernel for made in joining}, joining, Choice(same, same, self._controlled))
-            self._record.note(self._watch.built(joining, _MOMENT, last=False))
         if self._left and not self._made:
             self._close()
+
+    def _see(self) -> None:
+        """Builds are watched from when they are made, for code under test runs meanwhile; all of them are before a cell of
+        theirs goes out."""
+        made = [one for one in chain.from_iterable(self._made.values()) if one.done() and one not in self._seen]
+        last = all(one.done() for one in chain.from_iterable(self._made.values()))
+        if made:
+            self._seen |= set(made)
+            self._record.note(self._watch.built([one.result() for one in made], _MOMENT, last=last))
 
     def _waits(self, builds: Sequence[Build]) -> bool:
         """Whether what becomes of a package's cells follows from all builds."""
@@ -144,7 +166,6 @@ class _ByPackage(Growing):
         controlled = self._controlled - same | (anyway if self._controlled else set())
         choice = Choice(frozenset(same), frozenset(anyway), frozenset(controlled))
         self._join({cell.kernel for cell in self._left}, self._waiting, choice)
-        self._record.note(self._watch.built(self._waiting, _MOMENT))
 
     def _join(self, kernels: set[str], builds: Sequence[Build], choice: Choice) -> None:
         cells = [cell for cell in self._left if cell.kernel in kernels]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -17,6 +18,14 @@ from abprof.errors import AbprofError
 from abprof.visible import printable
 
 _A_MOMENT = 0.3  # seconds: `abprof clean` has a dead holder's lock in hand for so long at most
+
+
+_NO_FILE = (
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENXIO,
+    errno.EINVAL,
+)  # what the system says of a folder, a link to itself, a pipe
 
 
 @contextlib.contextmanager
@@ -40,7 +49,9 @@ def lease(state: Path, device: str, *, wait: bool, label: str, say: Callable[[st
         began = time.monotonic()
         lock.acquire()
         say(f"{device} is free after {time.monotonic() - began:.0f} s")
-    except OSError as error:  # what lies there is no file
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise
         advice = "remove what lies there"
         raise AbprofError(error.strerror or str(error), where=lock.lock_file, advice=advice) from None
     try:

@@ -205,6 +205,7 @@ def _setup(place: Place, workers: Mapping[str, Sequence[str]], wall: contain.Wal
         build_timeout=config.build_timeout,
         executor=config.executor,
         executor_options=config.executor_options if config.executor else {},
+        all=config.all,
     )
 
 

@@ -43,7 +43,10 @@ _REWRITE_SHARE = 20.0  # and at least so many times what the last one took: a th
 
 
 class Record:
-    """Grows block by block. run.json stands before the first turn, and is rewritten with what is known so far."""
+    """Grows block by block. run.json stands before the first turn, and is rewritten with what is known so far.
+
+    What is told is known here before it is on the disk: where ^C comes in between, the report that follows has it.
+    """
 
     def __init__(
         self,
@@ -104,14 +107,14 @@ class Record:
             best = machine.ceilings or before.ceilings
             machine = msgspec.structs.replace(machine, ceilings=best, builds=tuple(made.values()))
         if machine != before:
-            self.folder.append_told(Told(placed=Placed(device=device, machine=machine)))
             self.head = msgspec.structs.replace(self.head, machines={**self.head.machines, device: machine})
+            self.folder.append_told(Told(placed=Placed(device=device, machine=machine)))
 
     def knows(self, arm: Arm) -> None:
         """An arm that takes turns in some cell."""
         if arm not in self.head.arms:
-            self.folder.append_told(Told(arm=arm))
             self.head = msgspec.structs.replace(self.head, arms=(*self.head.arms, arm))
+            self.folder.append_told(Told(arm=arm))
 
     def lost(self, losses: Sequence[Loss]) -> None:
         """What these shards measured of these cells does not stand any more; on disk first."""
@@ -168,9 +171,10 @@ class Record:
 
     def note(self, found: Iterable[Touched]) -> None:
         """Files that changed and should not have: they stand in the head, for every later judgement."""
-        for one in found:
+        told = tuple(found)
+        self.head = msgspec.structs.replace(self.head, touched=(*self.head.touched, *told))
+        for one in told:
             self.folder.append_told(Told(touched=one))
-            self.head = msgspec.structs.replace(self.head, touched=(*self.head.touched, one))
             self.view.warn(f"{one.path} was {one.how} {one.moment}")
 
     def _rounds_touched(self) -> Iterator[Touched]:
@@ -199,12 +203,12 @@ class Record:
 
     def _compiled(self, item: Kernel) -> None:
         if identity(item) not in self.kernels:
-            self.folder.append_told(Told(kernel=item))
             self.kernels[identity(item)] = item
+            self.folder.append_told(Told(kernel=item))
 
     def _prove(self, item: Proof) -> None:
-        self.folder.append_told(Told(proof=item))
         self.proofs = merged(self.proofs, [item])
+        self.folder.append_told(Told(proof=item))
 
     def _show(self, block: Block) -> None:
         if block.beside:  # what has no time there is told where its row is

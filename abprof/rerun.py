@@ -58,9 +58,10 @@ def as_asked(run: Run, repo: str, budget: float) -> Config:
     return as_set_up(asked, run)
 
 
-def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View) -> Place:
-    """The place of an earlier run. Raises AbprofError when the code or the machine is another now."""
-    asked = msgspec.structs.replace(as_asked(run, repo, budget), runs_dir=str(runs_dir))
+def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View, *, all: bool = True) -> Place:
+    """The place of an earlier run; `all`: whether cells of identical code that have no block are measured like any other.
+    Raises AbprofError when the code or the machine is another now."""
+    asked = msgspec.structs.replace(as_asked(run, repo, budget), runs_dir=str(runs_dir), all=all)
     if run.machines and not run.setup.executor:
         asked = msgspec.structs.replace(asked, device=tuple(run.machines), devices=None)
     place = look_around(asked, view)

@@ -84,7 +84,8 @@ def again(
     if not cells:
         view.say(f"nothing to measure: all {stats.LOOKS[-1]} planned epochs are there")
         return head, folder.path
-    place = rerun.same_place(head, repo_path, folder.path.parent, budget, view)
+    everything = head.setup.all or not resume
+    place = rerun.same_place(head, repo_path, folder.path.parent, budget, view, all=everything)
     with (
         signals(),
         proc.no_orphans(),

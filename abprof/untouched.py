@@ -65,23 +65,31 @@ class Watch:
         """Also watch what was built, once it has been compared with what it was when it was. After the `last` builds the
         worktrees, of which builds are copies, are done with."""
         yield from self.look(moment)
-        if last:
-            self._trees, self._building = [], False
-        for build in builds:
-            if build.failure or not build.path:
-                continue
-            for made in build.artefacts:
-                if made.path.startswith(f"{build.path}/"):
-                    self._hashes[made.path] = made.sha256
-                    if _sha256(made.path) != made.sha256:
-                        yield from self._tell(made.path, "changed", moment)
+        fresh = [build for build in builds if not build.failure and build.path]
+        self._begin_with(fresh)
+        for build in fresh:
+            for path, sha256 in _own(build).items():
+                if _sha256(path) != sha256:
+                    yield from self._tell(path, "changed", moment)
             yield from self._copied(build, moment)
             for name in ("src", "out"):
                 for compiled in keys.importable(Path(build.path) / name, keys.COMPILED):
                     if "__pycache__" in compiled:  # abprof/build.py leaves none there
                         yield from self._tell(f"{build.path}/{name}/{compiled}", "added", moment)
-            self._roots |= {Path(build.path) / name: name for name in ("src", "out", "caches")}
-        self._known = self._now()
+        if last:
+            trees = tuple(f"{tree}/" for tree in self._trees)
+            self._known = {path: seen for path, seen in self._known.items() if not path.startswith(trees)}
+            self._trees, self._building = [], False
+
+    def _begin_with(self, builds: Iterable[Build]) -> None:
+        """Take down how these lie, before they are compared: that takes its time, in which code under test may run. Of what is
+        watched already nothing is taken down anew."""
+        for build in builds:
+            self._hashes |= _own(build)
+        fresh = {Path(build.path) / name: name for build in builds for name in ("src", "out", "caches")}
+        fresh = {root: name for root, name in fresh.items() if root not in self._roots}
+        self._roots |= fresh
+        self._known |= self._of(fresh)
 
     def _copied(self, build: Build, moment: str) -> Iterator[Touched]:
         """Whether the build's copies of its inputs are what they were copied from. A package may rewrite its own while it is
@@ -131,21 +139,30 @@ class Watch:
         """False for what a package keeps for itself in the folder that it runs in: a log, what it tuned."""
         return self._kind(path) != "src" or path in self._decide or path in self._hashes or path.endswith(_LOADED)
 
-    def _now(self) -> dict[str, Print]:
+    def _of(self, roots: Mapping[Path, str]) -> dict[str, Print]:
         found: dict[str, Print] = {}
-        for root, kind in self._roots.items():
+        for root, kind in roots.items():
             for file in _files(root):
                 code = str(file) in self._hashes or file.name.endswith(_SEEN.get(kind, keys.COMPILED))
                 if kind in {"", "src"} or code:
                     _add(found, file)
                 if len(found) >= MOST:
                     return found
-        for tree in self._trees:
+        return found
+
+    def _now(self) -> dict[str, Print]:
+        found = self._of(self._roots)
+        for tree in self._trees if len(found) < MOST else ():
             for file in _files(tree):
                 _add(found, file)
                 if len(found) >= MOST:
                     return found
         return found
+
+
+def _own(build: Build) -> dict[str, str]:
+    """What was made in the build's own folder: path -> SHA-256 of when it was made."""
+    return {made.path: made.sha256 for made in build.artefacts if made.path.startswith(f"{build.path}/")}
 
 
 def inputs_of(tree: Path, package: Package) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from abprof import disk, record, report, runfolder, shelf
-from abprof.model import Loss, Run
+from abprof.model import Loss, Run, Touched
 from abprof.record import Record
 from abprof.runfolder import RunFolder
 from abprof.view import View
@@ -109,6 +109,40 @@ def test_while_a_loss_is_noted(tmp_path: Path) -> None:
         if not hit:
             break
     assert left == {1, 2}
+
+
+def test_while_a_changed_file_is_noted(tmp_path: Path) -> None:
+    """What is on the disk is in the report: the next one, made of the disk, says nothing else."""
+    found = [Touched(path=f"k{i}.so", how="changed", moment="in epoch 1") for i in range(2)]
+    seen = set()
+    for at in range(1, 1000):
+        made, _ = begun(tmp_path / str(at))
+        hit = interrupted(lambda: made.note(found), at)  # noqa: B023
+        run = made.finish("interrupted")
+        again, _, _ = runfolder.read(made.folder.path)
+        assert again.touched == run.touched
+        assert run.header
+        assert run.header.trusted == (not run.touched)
+        seen.add(len(run.touched))
+        if not hit:
+            break
+    assert seen == {0, 2}
+
+
+def test_while_a_proof_is_added(tmp_path: Path) -> None:
+    of = runs.run()
+    bad = runs.changed(of.proofs[0], ok=False, reason="another file")
+    seen = set()
+    for at in range(1, 1000):
+        made, _ = begun(tmp_path / str(at))
+        hit = interrupted(lambda: made.add(bad), at)  # noqa: B023
+        run = made.finish("interrupted")
+        again, _, _ = runfolder.read(made.folder.path)
+        assert set(again.proofs) == set(run.proofs)
+        seen.add(bad in run.proofs)
+        if not hit:
+            break
+    assert seen == {False, True}
 
 
 def test_what_somebody_adds_is_still_seen(tmp_path: Path) -> None:

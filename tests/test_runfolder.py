@@ -398,4 +398,4 @@ def test_a_newer_runs_sentence_is_told_without_its_control_characters(tmp_path):
 
     with pytest.raises(AbprofError) as caught:
         runfolder.read(broken(tmp_path, newer))
-    assert "written by a newer abprof (schema 2, this one reads 1); it says: Act: 1 slower[2J." in caught.value.line
+    assert "written by a newer abprof (schema 2, this one reads 1); it says: Act: 1 slower [2J." in caught.value.line

@@ -38,8 +38,9 @@ SPOILT: dict[str, Callable[[int, bytes, Any], bool]] = {
     "null": lambda number, line, message: message["reply"]["value"] is None,
 }
 IMPOSSIBLE = {"negative": -1e6, "zero": 0.0}
-# Have tests of their own: below, in test_never_launched.py, test_probes.py, test_outside.py, test_untouched.py and
-# test_graphed.py; what eats memory, disappears or jumps in time is played by test_campaign.py, and shards/ kills parents.
+# Have tests of their own: below, in test_never_launched.py, test_probes.py, test_outside.py, test_untouched.py, test_graphed.py
+# and shards/test_growing.py; what eats memory, disappears or jumps in time is played by test_campaign.py, and shards/ kills
+# parents.
 ELSEWHERE = [
     "eat",
     "gone",
@@ -55,6 +56,7 @@ ELSEWHERE = [
     "packed",
     "write",
     "uncaptured",
+    "wait",
 ]
 
 

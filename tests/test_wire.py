@@ -102,9 +102,9 @@ def test_any_text_is_one_line(text: str) -> None:
     assert sent(wire.Fault("crash", text)).reason == text
 
 
-def test_a_lone_surrogate_still_travels() -> None:
-    """File names that are no UTF-8 come as surrogates, in exceptions' texts for one."""
-    assert sent(wire.Fault("crash", "no file '\udcff'")).reason == "no file '\udcff'"
+def test_what_is_no_letter_is_told_as_such() -> None:
+    """File names that are no UTF-8 come as surrogates, in exceptions' texts for one: no page or hash can hold them."""
+    assert sent(wire.Fault("crash", "no file '\udcff'")).reason == "no file '\ufffd'"
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])

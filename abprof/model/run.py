@@ -73,6 +73,7 @@ class Setup(Record, frozen=True, kw_only=True):
     build_timeout: float = 1800.0
     executor: str = ""  # what carried its shards elsewhere: ray, ray://ADDRESS, slurm; "": this host's own devices
     executor_options: dict[str, str] = {}
+    all: bool = True  # whether cells of identical code are measured like any other; where that was not recorded, too
 
 
 class Touched(Record, frozen=True, kw_only=True):

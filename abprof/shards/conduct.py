@@ -123,7 +123,7 @@ class _Work:
 
     def _free(self) -> list[str]:
         busy = {live.slot for live in self._live.values()}
-        return [slot for slot in self._waiting.slots if slot not in busy]
+        return [slot for slot in self._waiting.slots if slot not in busy and slot != self._growing.builders_on]
 
     def _homes(self) -> dict[str, str]:
         """Cell -> the slot whose device its blocks are of."""

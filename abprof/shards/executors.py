@@ -28,7 +28,7 @@ def pool_of(place: Place, growing: Growing, record: Record) -> Executor:
     from abprof.shards.pool import Pool
 
     folder = growing.ground.shop.scratch.parent / "shards"  # goes with the run's worktrees
-    return Pool(place, record.folder.logs, folder, builders=growing.coming)
+    return Pool(place, record.folder.logs, folder, builders=lambda: bool(growing.builders_on))
 
 
 def _slurm(place: Place, plan: Plan, record: Record) -> Executor:

@@ -25,7 +25,8 @@ class Packer:
         self._place, self._growing, self._record = place, growing, record
         self._arms: dict[str, tuple[Arm, ...]] = {}  # of cells that have travelled
         self._controlled: dict[str, set[str]] = {}  # slot -> its cells with a control
-        self._judge = Path(next(iter(growing.ground.shop.workloads.values()))).parent
+        judge = Path(next(iter(growing.ground.shop.workloads.values()))).parent
+        self._judge = f"{judge} sha256:{survey.content(judge)}"  # once: code under test runs from now on
         self._number = max((block.shard for block in record.blocks), default=0)
         self._number = max(self._number, *(loss.shard for loss in record.head.losses), 0)
 
@@ -65,7 +66,7 @@ class Packer:
             status="running",
             cells=cells,
             ceilings=machine.ceilings if machine else None,
-            workloads_from=f"{self._judge} sha256:{survey.content(self._judge)}",
+            workloads_from=self._judge,
             machines={},
             losses=(),
             notes=(),

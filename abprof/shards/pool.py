@@ -8,7 +8,7 @@ import selectors
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -47,9 +47,9 @@ class Pool:
 
     lasting = True
 
-    def __init__(self, place: Place, logs: Path, folder: Path, *, builders: bool) -> None:
-        """`folder` is made for what shards are told by; it lies where a killed run's leftovers are looked for. `builders`: some
-        are at work meanwhile, on processors that no slot has."""
+    def __init__(self, place: Place, logs: Path, folder: Path, builders: Callable[[], bool]) -> None:
+        """`folder` is made for what shards are told by; it lies where a killed run's leftovers are looked for. `builders`:
+        whether some are at work just now, on processors that no slot has."""
         self._place, self._logs, self._folder, self._builders = place, logs, folder, builders
         self._killed = False  # a program that had no time to put its worktrees away
         self._stations: dict[str, Station] = {}  # by slot
@@ -104,7 +104,7 @@ class Pool:
         """A slot's own processors: shards beside each other, and builders, do not disturb each other's host, and know how many
         they have."""
         slots = list(self.slots())
-        own, _ = divided(sorted(os.sched_getaffinity(0)), len(slots), builders=self._builders)
+        own, _ = divided(sorted(os.sched_getaffinity(0)), len(slots), builders=self._builders())
         return own[slots.index(slot)]
 
     def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:

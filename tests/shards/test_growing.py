@@ -87,9 +87,10 @@ def nothing_is_missing(lab: Lab, result: Result) -> None:
 def test_cells_are_measured_while_other_packages_are_built(tmp_path: Path) -> None:
     lab = Lab(tmp_path, timed_by_the_device(LATE))
     process = until_the_first_is_measured(lab)
-    assert set().union(*homes(runfolder.read_blocks(folder(lab))[0]).values()) == {"simulated:0", "simulated:1"}
+    assert set().union(*homes(runfolder.read_blocks(folder(lab))[0]).values()) == {"simulated:1"}, "0 is the builders'"
     go(lab)
     two = lab.finish(process)
+    assert set().union(*homes(blocks(two)).values()) == {"simulated:0", "simulated:1"}
     nothing_is_missing(lab, two)
     assert (two.code, two.table()) == (1, SAYS)
     assert len(two.run.controls) >= 6
@@ -183,6 +184,33 @@ def test_of_identical_code_some_cells_are_measured(tmp_path: Path) -> None:
     assert {block.cell for block in blocks(one) if block.metric and block.cell.startswith("a/")} <= measured_anyway
 
 
+def test_of_identical_code_no_more_is_measured_after_an_end_while_some_build(tmp_path: Path) -> None:
+    """Which cells need no measuring was not known yet when the run ended."""
+    plain = scenario()
+    loads = {
+        "a": Workload("same", {"default": {"n": list(range(10))}}),
+        "b": Workload("k", {"default": {"n": [1, 2]}}),
+        "c": Workload("j", {"default": {"n": [3]}}),
+    }
+    lab = Lab(tmp_path, timed_by_the_device(LATE, plain=replace(plain, workloads=loads, times=[Time(ns=1e6)])))
+    same_code(lab, "same")
+    process = lab.start("main", "fast", *TWO, *SHORT)
+    wait_for(lambda: measured(lab).keys() >= {"b/n=1", "b/n=2"}, process)
+    process.send_signal(signal.SIGINT)
+    assert lab.finish(process).code == 130
+    go(lab)
+    again = lab.abprof("run", "--resume", str(folder(lab)))
+    assert again.run.status == "complete"
+    alike = {block.cell for block in blocks(again) if block.metric and block.cell.startswith("a/")}
+    assert len(alike) == 3, "a few as controls"
+    assert {status for (cell, _), (status, _) in statuses(again).items() if cell.startswith("a/")} <= {
+        "identical",
+        "ok",
+    }
+    assert {cell for cell, _ in statuses(again)} == {cell.id for cell in again.run.cells}
+    once_each(again.run, blocks(again))
+
+
 def test_where_no_side_has_any_package_nothing_is_measured(tmp_path: Path) -> None:
     lab = Lab(tmp_path, timed_by_the_device(Fault("missing", "build")))
     result = lab.abprof("main", "fast", *TWO)
@@ -202,21 +230,23 @@ def test_a_package_that_no_side_has_is_shown(tmp_path: Path) -> None:
 
 def test_builders_have_the_processors_that_no_slot_has() -> None:
     assert processors.divided(range(8), 3, builders=True) == ([(0, 1), (2, 3), (4, 5)], (6, 7))
-    assert processors.divided(range(11), 2, builders=True) == ([(0, 1, 2), (3, 4, 5)], (6, 7, 8, 9, 10))
+    assert processors.divided(range(11), 2, builders=True) == ([(0, 1, 2), (5, 6, 7)], (3, 4, 8, 9, 10))
+    assert processors.divided(range(11), 2, builders=False) == ([(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)], (10,))
     assert processors.divided(range(8), 3, builders=False)[0] == [(0, 1), (2, 3), (4, 5)]
     assert processors.divided(range(2), 2, builders=True) == ([(), ()], (0, 1)), "too few for each: all have all"
 
 
 @pytest.mark.parametrize(
-    ("devices", "packages", "judge", "kind", "cpus", "executor", "beside"),
+    ("devices", "packages", "judge", "kind", "cpus", "executor", "goes_on", "beside"),
     [
-        (2, 2, "gpu", "cuda", 3, "", True),
-        (2, 2, "gpu", "cuda", 2, "", False),
-        (2, 2, "gpu", "simulated", 2, "", True),
-        (1, 2, "gpu", "cuda", 8, "", False),
-        (2, 1, "gpu", "cuda", 8, "", False),
-        (2, 2, "wall", "cuda", 8, "", False),
-        (2, 2, "gpu", "cuda", 8, "slurm", False),
+        (2, 2, "gpu", "cuda", 3, "", False, True),
+        (2, 2, "gpu", "cuda", 2, "", False, False),
+        (2, 2, "gpu", "simulated", 2, "", False, True),
+        (1, 2, "gpu", "cuda", 8, "", False, False),
+        (2, 1, "gpu", "cuda", 8, "", False, False),
+        (2, 2, "wall", "cuda", 8, "", False, False),
+        (2, 2, "gpu", "cuda", 8, "slurm", False, False),
+        (2, 2, "gpu", "cuda", 8, "", True, False),
     ],
 )
 def test_where_builds_go_on_beside_measuring(
@@ -227,6 +257,7 @@ def test_where_builds_go_on_beside_measuring(
     kind: str,
     cpus: int,
     executor: str,
+    goes_on: bool,
     beside: bool,
 ) -> None:
     device = SimpleNamespace(kind=kind)
@@ -234,6 +265,7 @@ def test_where_builds_go_on_beside_measuring(
     names = [f"k{i}" for i in range(packages)]
     cells = [SimpleNamespace(kernel=name, skip="") for name in names]
     loads = [SimpleNamespace(judge="gpu"), SimpleNamespace(judge=judge)]
-    ready: Any = SimpleNamespace(packages=names, survey=SimpleNamespace(cells=cells, workloads=loads))
+    head = SimpleNamespace(builds=("k0",) if goes_on else ())
+    ready: Any = SimpleNamespace(head=head, packages=names, survey=SimpleNamespace(cells=cells, workloads=loads))
     monkeypatch.setattr(growing.os, "sched_getaffinity", lambda _: range(cpus))
     assert growing.overlapping(place, ready) is beside

@@ -211,18 +211,27 @@ def _child(own_session: bool) -> int:
         os._exit(0)
 
 
+def _continued(process: int, seconds: float) -> None:
+    """Once it has stopped, for a signal that comes before continues nobody."""
+    stat = Path(f"/proc/{process}/stat")
+    while (state := stat.read_text().rpartition(")")[2].split()[0]) != "T":
+        if state in "ZX":
+            return
+        time.sleep(0.005)
+    time.sleep(seconds)
+    os.kill(process, signal.SIGCONT)
+
+
 def _stop(seconds: float) -> None:
     """Stop this process, as `kill -STOP` does; a child continues it after `seconds` (0: nobody does)."""
     me, helper = os.getpid(), 0
     if seconds:
         helper = os.fork()
         if not helper:
-            stat = Path(f"/proc/{me}/stat")
-            while stat.read_text().rpartition(")")[2].split()[0] != "T":  # a signal that comes before continues nobody
-                time.sleep(0.005)
-            time.sleep(seconds)
-            os.kill(me, signal.SIGCONT)
-            os._exit(0)
+            try:
+                _continued(me, seconds)
+            finally:
+                os._exit(0)
     os.kill(me, signal.SIGSTOP)
     if helper:
         os.waitpid(helper, 0)
