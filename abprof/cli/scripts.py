@@ -158,4 +158,4 @@ def _repository(run: Run, where: str) -> Path:
 
 
 def _note(text: str) -> None:
-    print(f"abprof: {text}", file=sys.stderr)
+    print(f"warning: {text}", file=sys.stderr)

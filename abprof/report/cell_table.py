@@ -8,7 +8,7 @@ from abprof.model import GPU_GRAPH, HOST, Cell, Comparison, Observation, Run
 
 from . import numbers
 from .tables import Line, csv_text, plain
-from .view import arm, judged_metric
+from .view import arm, judged_metric, workload_of
 
 _PARAM = "param_"
 
@@ -52,8 +52,7 @@ def _line(run: Run, cell: Cell, seen: Observation | None, others: Sequence[str],
 
 
 def _measured(run: Run, cell: Cell, seen: Observation | None, others: Sequence[str], judged: Comparison | None) -> Line:
-    workload = next(workload for workload in run.workloads if workload.name == cell.workload)
-    name = judged.metric if judged else judged_metric(run, workload, seen)
+    name = judged.metric if judged else judged_metric(run, workload_of(run, cell), seen)
     time = numbers.metric(seen, name)
     ns, check = (time.value if time else None), (seen.check if seen else None)
     return {

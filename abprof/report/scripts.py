@@ -22,6 +22,8 @@ from abprof.errors import AbprofError
 from abprof.model import Arm, Cell, Run
 from abprof.names import row_file
 
+from .view import workload_of
+
 NAMES = ("nvtx_analysis.sh", "ncu_analysis.sh", "compare_analysis.sh")
 _CALLS = {"nvtx_analysis.sh": ("nsys", 10, 50), "ncu_analysis.sh": ("ncu", 1, 3)}  # folder, warm-ups, runs
 _FIRST = ("broken", "slower", "faster", "slight", "unclear")
@@ -93,8 +95,11 @@ def _rows(run: Run, cells: Sequence[Cell]) -> list[Row]:
 
 def _planned(run: Run, cell: Cell) -> list[Arm]:
     """Before anything is built: the variants that the workload names, and the first one where it names none."""
-    load = next(load for load in run.workloads if load.name == cell.workload)
-    return [Arm(id=side.id, side=side.id, variant=name) for name in load.variants or ("",) for side in run.sides]
+    return [
+        Arm(id=side.id, side=side.id, variant=name)
+        for name in workload_of(run, cell).variants or ("",)
+        for side in run.sides
+    ]
 
 
 def _order(run: Run) -> dict[tuple[str, str], tuple[int, float]]:
