@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import queue
@@ -122,3 +123,14 @@ def test_what_a_killed_holder_wrote_is_swept_and_a_living_ones_is_not(tmp_path: 
     finally:
         living.communicate("\n", timeout=120)
     assert list(sweep(tmp_path)) == []
+
+
+def test_a_disk_that_refuses_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing lies there that could be removed: what to do is said where every refusal of the system's is."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("filelock.FileLock.acquire", full)
+    with pytest.raises(OSError, match="No space left"), lease(tmp_path, "cpu", wait=False, label="l", say=print):
+        pass

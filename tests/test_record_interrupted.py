@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -111,21 +111,25 @@ def test_while_a_loss_is_noted(tmp_path: Path) -> None:
     assert left == {1, 2}
 
 
+def struck(folder: Path, what: Callable[[Record], None]) -> Iterator[tuple[Run, Run]]:
+    """At each line of it in turn, and at none: the run as it is reported, and as the disk has it."""
+    for at in range(1, 1000):
+        made, _ = begun(folder / str(at))
+        hit = interrupted(lambda: what(made), at)  # noqa: B023
+        yield made.finish("interrupted"), runfolder.read(made.folder.path)[0]
+        if not hit:
+            return
+
+
 def test_while_a_changed_file_is_noted(tmp_path: Path) -> None:
     """What is on the disk is in the report: the next one, made of the disk, says nothing else."""
     found = [Touched(path=f"k{i}.so", how="changed", moment="in epoch 1") for i in range(2)]
     seen = set()
-    for at in range(1, 1000):
-        made, _ = begun(tmp_path / str(at))
-        hit = interrupted(lambda: made.note(found), at)  # noqa: B023
-        run = made.finish("interrupted")
-        again, _, _ = runfolder.read(made.folder.path)
+    for run, again in struck(tmp_path, lambda made: made.note(found)):
         assert again.touched == run.touched
         assert run.header
         assert run.header.trusted == (not run.touched)
         seen.add(len(run.touched))
-        if not hit:
-            break
     assert seen == {0, 2}
 
 
@@ -133,15 +137,9 @@ def test_while_a_proof_is_added(tmp_path: Path) -> None:
     of = runs.run()
     bad = runs.changed(of.proofs[0], ok=False, reason="another file")
     seen = set()
-    for at in range(1, 1000):
-        made, _ = begun(tmp_path / str(at))
-        hit = interrupted(lambda: made.add(bad), at)  # noqa: B023
-        run = made.finish("interrupted")
-        again, _, _ = runfolder.read(made.folder.path)
+    for run, again in struck(tmp_path, lambda made: made.add(bad)):
         assert set(again.proofs) == set(run.proofs)
         seen.add(bad in run.proofs)
-        if not hit:
-            break
     assert seen == {False, True}
 
 

@@ -107,10 +107,8 @@ def _refuse(error: AbprofError, argv: Sequence[str]) -> int:
 def _bug(error: Exception, argv: Sequence[str]) -> int:
     from abprof import __version__
 
-    text, said = (
-        "".join(traceback.format_exception(error)),
-        " ".join(visible(". ".join([str(error), *getattr(error, "__notes__", ())])).split()),
-    )
+    text = "".join(traceback.format_exception(error))
+    said = " ".join(visible(". ".join([str(error), *getattr(error, "__notes__", ())])).split())
     facts = (
         f"abprof {__version__}, Python {platform.python_version()}, {platform.platform()}\nabprof {' '.join(argv)}\n\n"
     )

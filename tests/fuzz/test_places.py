@@ -19,6 +19,7 @@ from abprof.nightly import heartbeat
 from tests import runs
 from tests.fuzz.asked import Asker, asker, one_clear_line
 from tests.fuzz.rich import plain
+from tests.fuzz.test_state import beaten
 
 __all__ = ["asker"]
 KINDS: dict[str, Callable[[Path], object]] = {
@@ -130,11 +131,7 @@ def test_a_lease(tmp_path: Path, end: str, kind: str) -> None:
 
 @each
 def test_a_heartbeat(tmp_path: Path, kind: str) -> None:
-    beat = heartbeat.Heartbeat(series="main", repo=str(tmp_path), runs_dir="r", began=1e9, ended=1e9 + 5, did="step",
-                               exit_code=2, told=3, last_end=1e9)  # fmt: skip
-    heartbeat.write(tmp_path, beat)
-    (file,) = (tmp_path / heartbeat.FOLDER).iterdir()
-    put(file, kind)
+    put(beaten(tmp_path), kind)
     heartbeat.last(tmp_path, str(tmp_path), "main")
     for _, said, advice in heartbeat.examine(tmp_path):
         one_clear_line(AbprofError(said, advice=advice))

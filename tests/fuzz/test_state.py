@@ -150,12 +150,18 @@ def test_an_index_that_another_writes_is_refused_in_a_line(
 # ---------------------------------------------------------------- the state folder
 
 
+def beaten(folder: Path) -> Path:
+    """The file of a heartbeat that says all it can."""
+    beat = heartbeat.Heartbeat(series="main", repo=str(folder), runs_dir="r", began=1e9, ended=1e9 + 5, did="step",
+                               exit_code=2, told=3, last_end=1e9)  # fmt: skip
+    heartbeat.write(folder, beat)
+    (file,) = (folder / heartbeat.FOLDER).iterdir()
+    return file
+
+
 @many
 def test_any_heartbeat_is_told_or_passed_over(tmp_path: Path, examples: int) -> None:
-    beat = heartbeat.Heartbeat(series="main", repo=str(tmp_path), runs_dir="r", began=1e9, ended=1e9 + 5, did="step",
-                               exit_code=2, told=3, last_end=1e9)  # fmt: skip
-    heartbeat.write(tmp_path, beat)
-    (file,) = (tmp_path / heartbeat.FOLDER).iterdir()
+    file = beaten(tmp_path)
 
     def ask(data: bytes) -> None:
         file.write_bytes(data)
@@ -165,10 +171,11 @@ def test_any_heartbeat_is_told_or_passed_over(tmp_path: Path, examples: int) -> 
             assert "\x1b" not in said
             assert len(said) < 3000
 
-    hunt(texts_of(json.loads(msgspec.json.encode(beat))), ask, examples)
+    whole = json.loads(file.read_bytes())
+    hunt(texts_of(whole), ask, examples)
     ask(b"[" * DEEP)
     for path in ("x" * 5000, "\0", "/" * 5000, "~\x1b[2J"):
-        ask(msgspec.json.encode({**msgspec.to_builtins(beat), "repo": path, "series": "\x1b[2J\n"}))
+        ask(msgspec.json.encode({**whole, "repo": path, "series": "\x1b[2J\n"}))
 
 
 SCATTER = Scatter(within=0.01, between=0.002, round_seconds=0.01, epoch_seconds=1.0, epochs=4)
