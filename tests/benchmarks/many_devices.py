@@ -1,6 +1,6 @@
 """The same comparison on one device and on several: how much faster, and do the verdicts agree?
 
-    python -m tests.benchmarks.many_devices 1 2 [--kind cuda] -- main main --workloads dense --all --no-peers --epochs 4
+    python -m tests.benchmarks.many_devices 1 2 [--kind cuda] [--keep FOLDER] -- main main --workloads dense --all --no-peers --epochs 4
 
 Runs `abprof` with what stands after `--`, once for each count of devices, one after the other, with builds cached by a
 first run of one epoch. Prints cells by epochs a second (all blocks that were timed, from the first one's begin to the
@@ -45,11 +45,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("counts", nargs="+", type=int, metavar="N")
     parser.add_argument("--kind", default="cuda", help="cuda, or simulated")
+    parser.add_argument("--keep", type=Path, help="where the run folders stay")
     cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     asked, theirs = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]
     with tempfile.TemporaryDirectory() as folder:
-        measured(theirs, asked.kind, max(asked.counts), Path(folder) / "first", "--epochs", "1")
-        return shown([measured(theirs, asked.kind, n, Path(folder) / str(n)) for n in asked.counts])
+        runs = asked.keep or Path(folder)
+        measured(theirs, asked.kind, max(asked.counts), runs / "first", "--epochs", "1")
+        return shown([measured(theirs, asked.kind, n, runs / str(n)) for n in asked.counts])
 
 
 def measured(words: list[str], kind: str, devices: int, runs: Path, *more: str) -> Measured:
