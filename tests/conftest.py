@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.gpus import its_share
 from tests.nvml import Nvml
 
 # A shell script that starts the suite in the background has it ignore ^C, and nohup has it ignore that the terminal went,
@@ -60,6 +61,16 @@ def _as_it_was() -> Iterator[None]:
         # A CPU's clock, which is made for a worker's process, limits this one to what memory is free in that moment.
         resource.setrlimit(kind, limit)
     assert inherited() == before
+
+
+@pytest.fixture(autouse=True)
+def _on_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Its share of the GPU for a test that is marked so."""
+    if request.node.get_closest_marker("gpu") is None:
+        yield
+        return
+    with its_share(alone=request.node.get_closest_marker("alone") is not None):
+        yield
 
 
 @pytest.fixture

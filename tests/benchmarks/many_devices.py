@@ -1,6 +1,6 @@
 """The same comparison on one device and on several: how much faster, and do the verdicts agree?
 
-    python -m tests.benchmarks.many_devices 1 2 [--kind cuda] [--keep FOLDER] -- main main --workloads dense --all --no-peers --epochs 4
+    python -m tests.benchmarks.many_devices 1 2 [--kind cuda] [--keep FOLDER] -- main main --workloads dense --all --epochs 4
 
 Runs `abprof` with what stands after `--`, once for each count of devices, one after the other, with builds cached by a
 first run of one epoch. Prints cells by epochs a second (all blocks that were timed, from the first one's begin to the

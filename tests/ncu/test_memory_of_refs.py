@@ -318,6 +318,7 @@ def double(x):
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.skipif(not shutil.which("ncu"), reason="needs Nsight Compute")
 def test_real_ncu_counts_a_triton_kernel_and_a_copy_more(tmp_path: Path) -> None:
     """16 Mi floats: read once and written once is 128 MiB, of which L2 keeps a part of what is written; the branch reads its

@@ -356,6 +356,7 @@ def test_what_ends_early_keeps_what_was_read_and_changes_nothing_else(tmp_path: 
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.skipif(not shutil.which("ncu"), reason="needs Nsight Compute")
 def test_real_ncu_knows_the_metrics_and_sees_what_changed(tmp_path: Path) -> None:
     """A strided store wastes three quarters of each sector: efficiency falls, bytes of L2 rise."""

@@ -71,6 +71,7 @@ def test_what_memory_has_no_room_for_is_left_out():
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_a_gpus_ceilings():
     """Within what the devices' data sheets allow; the printed line is for whoever runs it."""
     device = clock("cuda")
