@@ -69,6 +69,9 @@ def evidence(
     metrics = sorted({block.metric for block in kept} - {""})
     if len(metrics) > 1:
         raise ValueError(f"{cell.id}: rounds judged by {' and by '.join(metrics)} cannot be put together")
+    timers = sorted({block.timer for block in kept if block.rounds})
+    if len(timers) > 1:  # each reads a quantity of its own, and their mean is nobody's
+        raise ValueError(f"{cell.id}: rounds read by {' and by '.join(timers)} cannot be put together")
     devices = sorted({block.device for block in kept if block.metric})
     if len(devices) > 1:
         raise ValueError(f"{cell.id}: rounds of {' and of '.join(devices)} cannot be put together")

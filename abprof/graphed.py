@@ -19,7 +19,6 @@ from abprof.proc import WorkerFault
 from abprof.seat import Request, Seat
 from abprof.sitting import Sitting
 
-SHORT = 20_000.0  # ns
 _SHARE = 0.25  # of the rounds, and of the seconds, that the judged turns may have: this is evidence, and no verdict
 _REFUSALS = 3  # cells of a workload that cannot be captured, after which its others are not tried: each costs a process
 NOT_TRIED = f"{_REFUSALS} other cells of this workload could not be captured"
@@ -59,8 +58,8 @@ def launch_bound(opened: Sequence[wire.Opened]) -> str:
         if one.host_ns > one.call_ns:
             host, span = one.host_ns / 1e3, one.call_ns / 1e3
             return f"launch-bound: the host needs {host:.1f} us to enqueue a call that spans {span:.1f} us"
-    shortest = min((one.call_ns for one in known), default=SHORT)
-    return f"launch-bound: a call spans {shortest / 1e3:.1f} us, less than {SHORT / 1e3:g}" if shortest < SHORT else ""
+    shortest = turns.short([one.call_ns for one in known])
+    return f"launch-bound: a call spans {shortest / 1e3:.1f} us, less than {turns.SHORT / 1e3:g}" if shortest else ""
 
 
 class Graphed(Sitting):
@@ -144,7 +143,7 @@ class Beside(Graphed):
     def __init__(self, of: Sitting, why: str) -> None:
         share = _SHARE * of.request.share
         asked = dataclasses.replace(of.request, judge="graph", check=False, profile=False, share=share, rounds=None)
-        super().__init__(of.crew, of.device, dataclasses.replace(asked, outside=False))
+        super().__init__(of.crew, of.device, dataclasses.replace(asked, outside=False, timers=None))
         self.why = why
         self.seats = [Seat(s.arm, Outcome(status="ok"), s.opened) for s in of.seats if s.takes_turns and not s.arm.peer]
 

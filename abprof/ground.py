@@ -6,7 +6,7 @@ import random
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
 
-from abprof import build, gathering, plan, rerun
+from abprof import build, gathering, plan, rerun, timers
 from abprof.measure import Ground, unmeasured
 from abprof.model import Arm, Build, Cell, Outcome
 from abprof.place import Place
@@ -47,6 +47,7 @@ def bare(place: Place, ready: Plan, record: Record) -> Ground:
         packages=ready.packages,
         arms={},
         timeout=place.config.timeout,
+        timers=timers.told(record.blocks),
     )
 
 

@@ -6,7 +6,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -18,10 +18,12 @@ from abprof.graphed import Known, sitting_for
 from abprof.hung import Hung
 from abprof.model import Arm, Block, Build, Cell, Checkout, Kernel, Outcome, Package, Proof, Run
 from abprof.one_at_a_time import OneAtATime
+from abprof.profiled_pass import ProfiledPass
 from abprof.protocols import Device
 from abprof.relay import Relay
 from abprof.seat import Request
 from abprof.sitting import Sitting
+from abprof.timers import KEPT, Timers, lacking
 from abprof.workshop import Workshop
 
 Item = Block | Proof | Kernel
@@ -38,6 +40,7 @@ class Ground:
     packages: Mapping[str, Package]
     arms: Mapping[str, tuple[Arm, ...]]  # cell id -> who takes turns in it
     timeout: float
+    timers: Mapping[str, str] = field(default_factory=dict)  # cell -> what read its turns in this run so far
     identical: frozenset[str] = frozenset()  # cells that load the same bytes on all sides, and are measured as controls
 
     def build(self, side: str, kernel: str) -> Build | None:
@@ -57,6 +60,7 @@ class Epoch:
     allocation: Allocation  # of rounds, from earlier epochs
     relay: Relay
     graphs: Known  # of launch-bound cells, from earlier epochs
+    timers: Timers  # of cells for which a rule chooses
     hung: Hung
     profile: bool  # the second, so that a profiler that takes seconds to start does not hold up the first rows
     once: float = 0.0  # seconds spent on what no other epoch repeats
@@ -90,6 +94,7 @@ def epochs(
     """
     number, seen, crowded, quick = first, set[str](), set[str](), ground.run.settings.quick
     usual, graphs, hung = dict[str, dict[str, float]](), Known(), Hung()
+    timers = Timers(ground.timers, KEPT if relay else lacking(ground.run))
     todo = wanted() & ground.arms.keys()  # a rerun has cells that are not measured again
     seats = sum(len(ground.arms[cell]) for cell in todo)
     plan = Budget(budget, done, *turns.epoch_cost(ground.device.kind, seats))
@@ -101,11 +106,8 @@ def epochs(
                 return
             start = time.monotonic()
             profile = quick or number == first + 1
-            epoch = Epoch(number, share, seen, crowded, usual, allocation, crews, graphs, hung, profile)
-            for item in _epoch(ground, epoch, todo):
-                if isinstance(item, Block) and _checked(item):
-                    seen.add(item.cell)
-                yield item
+            epoch = Epoch(number, share, seen, crowded, usual, allocation, crews, graphs, timers, hung, profile)
+            yield from _epoch(ground, epoch, todo)
             plan.charge(time.monotonic() - start, epoch.once, epoch.more, share)
             number += 1
             todo = wanted() & ground.arms.keys()
@@ -150,13 +152,16 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
         judges = {load.judge for load in ground.run.workloads if load.name in {cell.workload for cell in cells}}
         if later is not None and ("wall" not in judges or ground.device.kind != "cuda"):  # else the host is measured
             epoch.relay.ahead(later.posts, later.number)
-        warm = set[tuple[str, str, str]]()
-        for cell in cells:
+        warm, late = set[tuple[str, str, str]](), list[ProfiledPass]()
+        for cell in sorted(cells, key=lambda cell: not epoch.timers.late(cell)) if epoch.profile else cells:
             if ground.device.kind == "cuda" and not _novelties(cell) <= warm:
                 _warm(ground, crew, epoch, cell, present)
                 warm |= _novelties(cell)
             arms = tuple(arm for arm in ground.arms[cell.id] if arm.side in present)
-            sitting, block = _sit(ground, crew, epoch, _request(ground, epoch, cell, arms))
+            request = _request(ground, epoch, cell, arms)
+            sitting, block = _sit(ground, crew, epoch, request)
+            if _checked(block):
+                epoch.seen.add(cell.id)
             epoch.usual.setdefault(cell.id, sitting.calls())
             epoch.once += sitting.once
             epoch.more += sitting.more
@@ -164,6 +169,12 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
             yield _identical(block, arms) if cell.id in ground.identical else block
             if sitting.beside is not None:
                 yield sitting.beside
+            if request.late:
+                late.append(ProfiledPass(sitting))
+        for each in late:
+            block = each.run()
+            epoch.once += block.seconds
+            yield _identical(block, each.request.arms) if block.cell in ground.identical else block
         yield from crew.proofs()
         yield from crew.kernels()
 
@@ -185,13 +196,15 @@ def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) ->
     load = next(w for w in ground.run.workloads if w.name == cell.workload)
     # torch's profiler has CUPTI count the processor's ticks from then on (2.1 a nanosecond where it was seen), not time.
     profile = epoch.profile and load.judge != "kernels"
+    by_rule = load.judge == "gpu" and ground.run.settings.timer == "auto"
+    late = profile and by_rule and epoch.timers.late(cell)
     return Request(
         cell,
         arms,
         epoch.number,
         ground.run.settings,
         check,
-        profile,
+        profile and not late,
         profile and bool(load.phases),
         load.judge,
         ground.timeout,
@@ -202,6 +215,8 @@ def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) ->
         epoch.graphs,
         load.checked == "sides",
         epoch.hung,
+        epoch.timers if by_rule else None,
+        late,
     )
 
 

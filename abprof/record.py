@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from abprof import kernels, names, rerun, runfolder, verdict
+from abprof import kernels, names, rerun, runfolder, timers, verdict
 from abprof.code.reader import Reader
 from abprof.errors import AbprofError
 from abprof.kept import Kept
@@ -217,7 +217,7 @@ class Record:
         for arm, outcome in block.outcomes.items():
             if outcome.status not in {"ok", "identical"}:
                 self.view.say(f"  {label}  {arm}: {outcome.status}, {outcome.reason}")
-        if not block.judged:
+        if not (block.judged and block.rounds):
             return
         # Asked of this cell alone: what all of them say takes long when there are a thousand.
         head = msgspec.structs.replace(self.head, cells=(self._cells[block.cell],))
@@ -233,7 +233,8 @@ class Record:
             "profiles": tuple(self.profiles.values()),
             "sampled": tuple(self.sampled.values()),
         }
-        head = msgspec.structs.replace(self.head, status=status, **found)
+        notes = tuple(dict.fromkeys((*self.head.notes, *timers.notes(self.blocks))))
+        head = msgspec.structs.replace(self.head, status=status, notes=notes, **found)
         if head.observations and not self.blocks:
             return head
         judgement = verdict.judge(head, self.blocks, self.proofs, self._kept.gather)

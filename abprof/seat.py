@@ -12,6 +12,7 @@ from abprof.model import Arm, Cell, Judge, Outcome, Settings
 
 if TYPE_CHECKING:
     from abprof.graphed import Known
+    from abprof.timers import Timers
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Request:
     graphs: Known | None = None  # what the run knows of launch-bound cells; None: it does not look
     by_base: bool = False  # nothing but base's outputs says what is right
     hung: Hung = field(default_factory=Hung)
+    timers: Timers | None = None  # where a rule chooses the timer; None: it is that of `judge`
+    late: bool = False  # the profiled pass comes when nothing more is to be read by CUPTI (abprof/profiled_pass.py)
 
 
 @dataclass
@@ -43,6 +46,11 @@ class Seat:
     arm: Arm
     outcome: Outcome
     opened: wire.Opened | None = None
+
+    @property
+    def own(self) -> bool:
+        """Whether it is of a side, as peers and the control, which is base again, are not."""
+        return not self.arm.peer and self.arm.side != "control"
 
     @property
     def takes_turns(self) -> bool:

@@ -27,6 +27,7 @@ from abprof.outside import Outside, why_not
 from abprof.proc import WorkerDied, WorkerFault, WorkerHung
 from abprof.protocols import Device
 from abprof.seat import Request, Seat
+from abprof.timers import unrecorded
 
 NEVER_LAUNCHED = "a call launches nothing on the device: what was timed is not the kernel's work"
 Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process, and what it had loaded
@@ -47,6 +48,7 @@ class Sitting:
         self.seed = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big")
         self.once = self.more = 0.0  # seconds spent on checks and phases, and on rounds beyond the fewest
         self.checking = 0.0  # seconds spent on checks
+        self.unrecorded = ""  # why CUPTI does not read calls that it should
         self.beside: Block | None = None  # turns by another timer, which nothing judges (abprof/graphed.py)
         self.outside = Outside(crew, request.cell, request.timeout) if request.outside else None
 
@@ -88,6 +90,7 @@ class Sitting:
             quick=self.request.settings.quick,
             alone=self.alone,
             check_seconds=self.checking,
+            unrecorded=self.unrecorded,
         )
 
     def _look_beside(self, block: Block) -> None:
@@ -150,8 +153,7 @@ class Sitting:
             begin = time.monotonic()
             self._check(seat)
             self.checking += time.monotonic() - begin
-        own = not seat.arm.peer and seat.arm.side != "control"
-        if self.request.profile and own and seat.takes_turns and seat.opened is not None:
+        if self.request.profile and seat.own and seat.takes_turns and seat.opened is not None:
             self._profile(seat, seat.opened.call_ns)
 
     def _checkable(self, seat: Seat) -> bool:
@@ -263,12 +265,26 @@ class Sitting:
 
     def _pace(self) -> turns.Pace:
         call_ns, open_ns = self._costs()
-        kind = self.device.kind
-        timer = turns.timer_of(kind, self.request.judge)
-        pace = turns.pace(kind, call_ns, open_ns, self.request.settings, self.request.share, timer)
+        settings, share = self.request.settings, self.request.share
+        pace = turns.pace(self.device.kind, call_ns, open_ns, settings, share, self._timer())
         if self.request.rounds is not None:
             pace = turns.allotted(pace, self.request.rounds, self.request.share)
         return pace
+
+    def _timer(self) -> str:
+        """What reads the turns. Where a rule chooses it, peers have no say."""
+        usual, timers = turns.timer_of(self.device.kind, self.request.judge), self.request.timers
+        if timers is None:
+            return usual
+        own = [s.opened.call_ns for s in self.seats if s.takes_turns and s.opened is not None and not s.arm.peer]
+        sides = [seat.arm.side for seat in self.seats]
+        timer, self.unrecorded = timers.choose(
+            self.request.cell, own, lambda: unrecorded(self.crew, sides, self.request.timeout), usual
+        )
+        for seat in self.seats:
+            if seat.takes_turns and self.crew.pid(seat.arm.side) is None:  # it died of the question
+                self._open(seat)
+        return timer
 
     def _costs(self) -> tuple[list[float], list[float]]:
         """Ns of a call, and of inputs that are made again, of each arm that takes turns."""
@@ -286,7 +302,8 @@ class Sitting:
 
     def _turn(self, index: int, seat: Seat, pace: turns.Pace, fresh: int | None = None) -> Turn | None:
         """One turn of one arm, as it was read; None when it became the seat's outcome."""
-        asked = wire.Turn(seat.arm.id, pace.calls, pace.timer, placement=fresh, empties=pace.empties)
+        added = self.request.judge == "kernels"
+        asked = wire.Turn(seat.arm.id, pace.calls, pace.timer, placement=fresh, empties=pace.empties, added=added)
         began = time.perf_counter_ns()
         turn = self._ask(seat, asked)
         waited = time.perf_counter_ns() - began

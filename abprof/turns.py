@@ -48,6 +48,7 @@ class Pace:
 # CPU a wake-up of the OpenMP pool costs some 50 us.
 _SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
 TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
+SHORT = 20_000.0  # ns: of a call that spans less, an event pair tells as much of launches as of kernels
 CUDA_GRAPH, CUPTI, WALL_CLOCK = "cuda_graph", "cupti", "wall_clock"
 # Seconds of turns per arm, cell and epoch. Enough for the median of a round's ratios to be quieter than the epoch. A GPU's
 # short calls take several times as long as their times say (the L2 is flushed before each, launches are timed beside
@@ -60,6 +61,15 @@ _EMPTIES = 8  # at most; their median is known to some 30 ns where single ones s
 _MOST_RECORDED = 8  # calls of a turn by CUPTI: each has a reading of its own, and takes the host some 0.3 ms
 # An epoch needs to know its median this much better than the margin; what is left between epochs, only epochs can tell.
 _MARGIN_OVER_ERROR = 8.0
+
+
+def short(call_ns: Sequence[float]) -> float:
+    """The shortest of a cell's calls where it spans less than SHORT; 0 where none does, one is not known, or one is so long
+    that it is made no oftener than it must."""
+    if not all(0 < ns < wire.LONG_CALL for ns in call_ns):
+        return 0.0
+    shortest = min(call_ns, default=SHORT)
+    return shortest if shortest < SHORT else 0.0
 
 
 def timer_of(kind: str, judge: Judge) -> str:

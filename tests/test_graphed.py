@@ -129,7 +129,7 @@ def test_a_graph_that_runs_a_part_of_the_call_has_no_time() -> None:
 ASKED = replace(
     BOUND,
     workloads={"w": load(["both", "host"], judge="wall")},
-    times=[*BOUND.times, Time(ns=LONG / 5, timer="cupti"), planted("both", 1.15)],
+    times=[*BOUND.times, Time(ns=LONG / 5, timer="cupti, added"), planted("both", 1.15)],
     packages={"cupti-python": "13.0.1"},
 )
 

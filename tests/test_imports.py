@@ -53,6 +53,8 @@ STAGE_OF = {
     "sitting.py": "measure",
     "seat.py": "measure",
     "graphed.py": "measure",
+    "profiled_pass.py": "measure",
+    "timers.py": "measure",
     "crew.py": "measure",
     "relay.py": "measure",
     "sustained.py": "measure",

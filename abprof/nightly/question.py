@@ -17,7 +17,7 @@ from abprof.place import Place
 from abprof.workshop import command
 
 _MATRIX = ("kernels", "workloads", "workloads_from", "preset", "only", "set", "no_peers", "peer", "all")
-_PACKAGES = ("torch", "triton", "numpy")
+_PACKAGES = ("torch", "triton", "numpy", "cupti-python")  # the last: it reads short calls where it is there
 _ASK = """
 import importlib.metadata, sys
 for name in sys.argv[1:]:

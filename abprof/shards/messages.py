@@ -44,6 +44,7 @@ class Shard(Record, frozen=True, kw_only=True):
     file: File | None = None  # abprof.toml as the run began with it
     arms: dict[str, tuple[Arm, ...]]  # cell -> who takes turns in it, its control among them
     identical: tuple[str, ...] = ()  # cells that load the same bytes on all sides, and are measured as controls
+    timers: dict[str, str] = {}  # cell -> what read its turns in this run so far
     blocks: tuple[Block, ...] = ()  # of these cells, of this invocation: what plans their looks
     proofs: tuple[Proof, ...] = ()
     earlier: tuple[Block, ...] = ()  # of earlier invocations, timed after all epochs: that is not timed again

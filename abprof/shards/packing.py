@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import plan, stats, survey
+from abprof import plan, stats, survey, timers
 from abprof.growing import Growing
 from abprof.model import Arm, Cell, Run
 from abprof.place import Place
@@ -48,6 +48,7 @@ class Packer:
             file=self._place.file,
             arms={id: self._arms[id] for id in ids},
             identical=tuple(id for id in ids if id in ground.identical),
+            timers=timers.told(known),
             blocks=tuple(mine),
             earlier=tuple(b for b in known if b.metric and not b.judged and not b.beside and b not in mine),
             first=1 + max((block.epoch for block in known), default=0),

@@ -195,6 +195,7 @@ def _measured(
         packages=plan.packages,
         arms=shard.arms,
         timeout=place.config.timeout,
+        timers=shard.timers,
         identical=frozenset(shard.identical),
     )
     device = _name(place, shard)

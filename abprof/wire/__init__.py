@@ -28,7 +28,22 @@ from abprof.wire.begin import (
     Stop,
     Sweep,
 )
-from abprof.wire.cell import Capture, Captured, Check, Checked, Close, Examine, Hand, Handed, Open, Opened, Turn, Turned
+from abprof.wire.cell import (
+    Capture,
+    Captured,
+    Check,
+    Checked,
+    Close,
+    Examine,
+    Hand,
+    Handed,
+    Open,
+    Opened,
+    Recordable,
+    Records,
+    Turn,
+    Turned,
+)
 from abprof.wire.evidence import (
     Census,
     Compiled,
@@ -88,6 +103,8 @@ __all__ = [
     "Reach",
     "Reached",
     "Ready",
+    "Recordable",
+    "Records",
     "Screen",
     "Screened",
     "Start",

@@ -56,6 +56,18 @@ class Captured:
 
 
 @dataclass(frozen=True)
+class Records:
+    """Ask whether CUPTI's activity records can be had in this process."""
+
+
+@dataclass(frozen=True)
+class Recordable:
+    """`why`: "" or in words why they cannot."""
+
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Check:
     """Compare the open arm's outputs with the reference. The first caller makes `expected`, others read it."""
 
@@ -116,6 +128,7 @@ class Turn:
     cold: bool = True  # flush the cache before each call
     placement: int | None = None  # re-allocate the inputs first, untimed
     empties: int = 0  # empty launches to time after the calls
+    added: bool = False  # by cupti: durations added up, not from the first one's start to the last one's end
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,22 @@ from abprof.wire.begin import (
     Start,
     Stop,
 )
-from abprof.wire.cell import Capture, Captured, Check, Checked, Close, Examine, Hand, Handed, Open, Opened, Turn, Turned
+from abprof.wire.cell import (
+    Capture,
+    Captured,
+    Check,
+    Checked,
+    Close,
+    Examine,
+    Hand,
+    Handed,
+    Open,
+    Opened,
+    Recordable,
+    Records,
+    Turn,
+    Turned,
+)
 from abprof.wire.evidence import Load, Loaded, Phased, Phases, Prove, Proved, Trace, Traced
 
 VERBS: dict[str, tuple[type, type]] = {
@@ -29,6 +44,7 @@ VERBS: dict[str, tuple[type, type]] = {
     "inventory": (Inventory, Listed),
     "build": (Build, Built),
     "open": (Open, Opened),
+    "records": (Records, Recordable),
     "capture": (Capture, Captured),
     "check": (Check, Checked),
     "hand": (Hand, Handed),

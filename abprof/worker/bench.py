@@ -146,6 +146,11 @@ class Bench:
         """What another worker handed over."""
         return self._checks.examine(request)
 
+    def records(self, request: wire.Records) -> wire.Recordable:
+        """Whether CUPTI can time this process."""
+        del request
+        return wire.Recordable(self.clock.unrecorded())
+
     def capture(self, request: wire.Capture) -> wire.Captured:
         """The arm's call in a CUDA graph."""
         return self.arms.capture(request)

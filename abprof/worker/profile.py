@@ -72,6 +72,7 @@ def profiled(
     """
     on_gpu = clock.kind == "cuda"
     torchs = torch.autograd.profiler.profile(use_kineto=True, use_device="cuda" if on_gpu else None)
+    clock.profiled = clock.profiled or on_gpu
     with (watch or Watch()).launches() as launched, torchs as profiler:
         if on_gpu:
             with torch.profiler.record_function(_SHOWN):

@@ -72,7 +72,7 @@ class Worker:
             place = args.workload
         elif verb in ("open", "examine"):
             place, label = cell_id(args.workload, args.case), _label(args) if verb == "open" else ""
-        elif verb not in ("close", "reach", "inventory"):
+        elif verb not in ("close", "reach", "inventory", "records"):
             label = self.arms[args.arm].label if args.arm in self.arms else ""
         return self.faults.strike(verb, begun.side, begun.epoch, place, label, begun.device)
 
@@ -150,6 +150,13 @@ class Worker:
         self.clock.advance(ns)
         return wire.Opened("ok", "", ns, 0.0, workload.peak_mem_bytes, workload.host_ns)
 
+    def records(self, args: wire.Records, faults: list[Fault]) -> wire.Recordable:
+        """With the fault `unrecorded` it says why not, as it does where the scenario has no cupti-python."""
+        for fault in faults:
+            if fault.word == "unrecorded":
+                return wire.Recordable(fault.text)
+        return wire.Recordable("" if "cupti-python" in self.scenario.packages else "cupti-python cannot be imported")
+
     def capture(self, args: wire.Capture, faults: list[Fault]) -> wire.Captured:
         """With the fault `uncaptured` it cannot be done, and with a number after a colon the process is spoiled."""
         arm, workload = self._arm(args.arm)
@@ -197,7 +204,8 @@ class Worker:
     def turn(self, args: wire.Turn, faults: list[Fault]) -> wire.Turned:
         arm, workload = self._arm(args.arm)
         begun = self.start_
-        value = self.scenario.ns(begun.side, self.cell, arm.label, args.timer) * self.factor(self.cell)
+        timer = f"{args.timer}, added" if args.added else args.timer
+        value = self.scenario.ns(begun.side, self.cell, arm.label, timer) * self.factor(self.cell)
         if arm.noise:
             who = f"{begun.side}{self.own().get('content', '')}"  # other code scatters otherwise
             value = self.scenario.scatter(value, arm.noise, who, begun.epoch, self.cell, arm.label, arm.turns)

@@ -12,14 +12,15 @@ import torch
 from abprof import wire
 from abprof.kit import Op, Unsupported
 from abprof.worker.arms import Arms
-from abprof.worker.clocks import clock
-from abprof.worker.clocks.activity import Records
+from abprof.worker.clocks import clock, cuda
+from abprof.worker.clocks.activity import Records, added, span
+from abprof.worker.clocks.cuda import CudaClock
 from abprof.worker.clocks.graphs import WHY, NotCaptured, _why
 from tests.benchmarks import timers
 
 
 class Made:
-    """A device on which a call takes 5 us, a replay 2 and its kernels 1; `fault` is what a capture raises."""
+    """A device on which a call takes 5 us, a replay 2, its kernels 1 and with the gaps 1.2; `fault` is what a capture raises."""
 
     kind, device, enqueued = "cuda", torch.device("cpu"), 9e3
     fault: Exception | None = None
@@ -55,6 +56,12 @@ class Made:
     def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
         return 1e3
 
+    def span(self, op: Op, calls: int, *, cold: bool) -> float:
+        return 1.2e3
+
+    def unrecorded(self) -> str:
+        return "CUPTI does not start"
+
 
 @pytest.fixture
 def made() -> tuple[Made, Arms]:
@@ -71,10 +78,11 @@ def test_each_timer_reads_a_quantity_of_its_own(made: tuple[Made, Arms]) -> None
     captured = arms.capture(wire.Capture("base"))
     assert (captured.why, captured.replay_ns, captured.nodes) == ("", 2e3, 3)
     read = {t: arms.turn(wire.Turn("base", 4, t)) for t in ("cuda_event", "cuda_graph", "cupti", "wall_clock")}
+    assert arms.turn(wire.Turn("base", 4, "cupti", added=True)).value == 1e3
     assert {timer: turned.value for timer, turned in read.items()} == {
         "cuda_event": 5e3,
         "cuda_graph": 2e3,
-        "cupti": 1e3,
+        "cupti": 1.2e3,
         "wall_clock": 2e4,
     }
     assert [read[timer].mhz for timer in ("cuda_event", "cuda_graph", "cupti")] == [1500.0, 1500.0, 0.0]
@@ -108,6 +116,9 @@ def test_a_cpu_has_neither() -> None:
         cpu.graph(op, lambda: 0)
     with pytest.raises(Unsupported, match="CUPTI times a GPU"):
         cpu.kernels(op, 1, cold=True)
+    with pytest.raises(Unsupported, match="CUPTI times a GPU"):
+        cpu.span(op, 1, cold=True)
+    assert cpu.unrecorded() == "CUPTI times a GPU"
 
 
 @pytest.mark.parametrize(
@@ -144,16 +155,19 @@ class Cupti(ModuleType):
         super().__init__("cupti.cupti")
         self.enabled: set[int] = set()
         self.pending: list[Any] = []
+        self.held = ""
 
-    def ran(self, kind: int, ns: int) -> None:
+    def ran(self, kind: int, ns: int, start: int = 100) -> None:
         if kind in self.enabled:
-            self.pending.append(SimpleNamespace(kind=kind, start=100, end=100 + ns))
+            self.pending.append(SimpleNamespace(kind=kind, start=start, end=start + ns))
 
     def activity_register_callbacks(self, requested: Any, completed: Any) -> None:
         assert requested()[0] >= 1 << 20
         self.completed = completed
 
     def activity_enable(self, kind: int) -> None:
+        if self.held:
+            raise ArithmeticError(self.held)
         self.enabled.add(kind)
 
     def activity_disable(self, kind: int) -> None:
@@ -178,14 +192,77 @@ def test_kernels_copies_and_fills_of_a_call_are_added_up(cupti: Cupti) -> None:
     records = Records()
     cupti.ran(10, 5)
     with records:
-        assert records.drained() == 0, "what ran before is not the call's"
+        assert not records.drained(), "what ran before is not the call's"
         for kind, ns in ((10, 700), (1, 20), (2, 3), (8, 9999)):
             cupti.ran(kind, ns)
-        assert records.drained() == 723
+        assert added(records.drained()) == 723
         cupti.ran(10, 50)
     with records:
-        assert records.drained() == 0, "nor is what was left"
+        assert not records.drained(), "nor is what was left"
     assert not cupti.enabled
+
+
+NOW = 1_795_000_000_000_000_000  # ns since 1970: a float would round it to 256 of them
+
+
+def test_a_span_counts_the_gap_between_two_kernels_and_nothing_before_the_first(cupti: Cupti) -> None:
+    with Records() as records:
+        cupti.ran(10, 300, start=NOW + 1001)
+        cupti.ran(10, 500, start=NOW + 1401)
+        ran = records.drained()
+        assert (added(ran), span(ran)) == (800, 900)
+        cupti.ran(10, 300, start=NOW)
+        cupti.ran(2, 100, start=NOW + 101)  # on another stream, meanwhile
+        ran = records.drained()
+        assert (added(ran), span(ran)) == (400, 300)
+        assert (added(records.drained()), span(records.drained())) == (0, 0), "a reading of zero, which drops the round"
+
+
+def test_a_cupti_that_somebody_holds_is_a_reason_and_no_crash(cupti: Cupti) -> None:
+    cupti.held = "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"
+    with (
+        pytest.raises(Unsupported, match=r"CUPTI does not start \(ArithmeticError: .*another profiler may hold it"),
+        Records(),
+    ):
+        pass
+
+
+class OnNoDevice(CudaClock):
+    """The clock for a GPU without one: a call of its kernel is told by CUPTI as `told` ns, and by events as `timed`."""
+
+    def __init__(self, cupti: Cupti, told: int, timed: float) -> None:
+        self.profiled, self._records, self._cupti, self._told, self._timed = False, None, cupti, told, timed
+
+    def sync(self) -> None:
+        self._cupti.ran(10, self._told)
+
+    def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
+        return self._timed
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [(101_000, ""), (212_000, "CUPTI tells 212.0 us of a kernel that spans 100.0 us"), (0, "CUPTI tells 0.0 us")],
+)
+def test_cupti_is_tried_on_a_kernel_that_events_time_too(
+    cupti: Cupti, monkeypatch: pytest.MonkeyPatch, told: int, why: str
+) -> None:
+    """Ticks of the processor's counter, or records that do not come."""
+    monkeypatch.setattr(cuda, "_KNOWN", Op(lambda: None))
+    clock = OnNoDevice(cupti, told, 1e5)
+    assert clock.unrecorded().startswith(why)
+    assert bool(clock.unrecorded()) == bool(why)
+    assert not cupti.enabled
+
+
+def test_after_torchs_profiler_cupti_is_not_believed(cupti: Cupti) -> None:
+    clock = OnNoDevice(cupti, 1000, 1e5)
+    assert clock.span(Op(lambda: None), 3, cold=False) == 1000
+    clock.profiled = True
+    for read in (clock.span, clock.kernels):
+        with pytest.raises(Unsupported, match="ticks of the processor's counter"):
+            read(Op(lambda: None), 1, cold=False)
+    assert clock.unrecorded().startswith("torch's profiler ran in this process")
 
 
 def test_without_cupti_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ class Clock(Protocol):
     kind: str
     device: Any  # torch.device
     enqueued: float  # ns that the host took to enqueue the last call that `wall` made; 0 where it is the device
+    profiled: bool  # whether torch's profiler ran on the device in this process
 
     def sync(self) -> None:
         """Return when the device is idle."""
@@ -38,6 +39,12 @@ class Clock(Protocol):
 
     def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
         """Mean over calls of the durations of all that a call runs on the device. Raises Unsupported."""
+
+    def span(self, op: Op, calls: int, *, cold: bool) -> float:
+        """The same from the start of a call's first kernel to the end of its last. Raises Unsupported."""
+
+    def unrecorded(self) -> str:
+        """Why `kernels` and `span` cannot be read in this process; "" where they can."""
 
     def sustained(self, op: Op, calls: int) -> float:
         """Mean time of calls without a pause, resets included, after a third of `calls` that is not timed."""

@@ -1,4 +1,4 @@
-"""What the device ran and for how long, by CUPTI's activity records. The only place of cupti-python."""
+"""What the device ran and when, by CUPTI's activity records. The only place of cupti-python."""
 
 from __future__ import annotations
 
@@ -9,30 +9,47 @@ from abprof.kit import Unsupported
 
 _BUFFER = 8 << 20  # bytes: within what CUPTI's documentation advises (1 to 10 MB)
 _FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: buffers that are not full, too
+TICKS = "torch's profiler ran in this process, after which CUPTI tells ticks of the processor's counter for nanoseconds"
+
+Ran = Sequence[tuple[int, int]]  # start and end of each kernel, copy and fill, ns
+
+
+def added(ran: Ran) -> float:
+    """Durations added up, ns: what overlaps counts twice, what lies between counts not at all. 0 of nothing."""
+    return float(sum(end - start for start, end in ran))
+
+
+def span(ran: Ran) -> float:
+    """From the first one's start to the last one's end, ns: the gaps between them count. 0 of nothing."""
+    return float(max(end for _, end in ran) - min(start for start, _ in ran)) if ran else 0.0
 
 
 class Records:
-    """Durations of kernels, copies and fills while it is entered. Raises Unsupported where cupti-python is not there.
+    """Kernels, copies and fills while it is entered. Raises Unsupported where cupti-python is not there, or CUPTI does not start.
 
-    torch's profiler registers with CUPTI too, and whoever comes last is told: so this registers each time. Where CUPTI times,
-    that profiler's pass is left out (abprof/measure.py): after it these durations would be ticks of the processor's counter.
+    torch's profiler registers with CUPTI too, and whoever comes last is told: so this registers each time. What is read by
+    CUPTI is read before that profiler's first pass in the process (abprof/timers.py): after it the times would be ticks.
     """
 
     def __init__(self) -> None:
         try:
             from cupti import cupti
-        except ImportError as error:
+        except Exception as error:  # one of its own where the library that it loads is missing
             what = f"cupti-python cannot be imported ({error}): pip install cupti-python into this interpreter"
             raise Unsupported(what) from error
         self._cupti = cupti
         kind = cupti.ActivityKind
         self._kinds = (kind.CONCURRENT_KERNEL, kind.MEMCPY, kind.MEMSET)
-        self._durations: list[float] = []
+        self._ran: list[tuple[int, int]] = []
 
     def __enter__(self) -> Records:
-        self._cupti.activity_register_callbacks(lambda: (_BUFFER, 0), self._completed)
-        for kind in self._kinds:
-            self._cupti.activity_enable(kind)
+        try:
+            self._cupti.activity_register_callbacks(lambda: (_BUFFER, 0), self._completed)
+            for kind in self._kinds:
+                self._cupti.activity_enable(kind)
+        except Exception as error:  # CUPTI's have a class of their own
+            what = f"CUPTI does not start ({type(error).__name__}: {error}): another profiler may hold it"
+            raise Unsupported(what) from error
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -43,11 +60,10 @@ class Records:
     def _completed(self, activities: Sequence[Any]) -> None:
         """CUPTI's own callback: the records' memory is gone when it returns."""
         known = [int(kind) for kind in self._kinds]
-        self._durations += [float(one.end - one.start) for one in activities if int(one.kind) in known]
+        self._ran += [(int(one.start), int(one.end)) for one in activities if int(one.kind) in known]
 
-    def drained(self) -> float:
-        """Durations of all that ran since it was last asked, added up, ns. The device must be idle."""
+    def drained(self) -> Ran:
+        """All that ran since it was last asked. The device must be idle."""
         self._cupti.activity_flush_all(_FORCED)
-        total = sum(self._durations)
-        self._durations.clear()
-        return total
+        ran, self._ran = self._ran, []
+        return ran

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from abprof.worker.clocks.graphs import Graph
 
 
+_NO_CUPTI = "CUPTI times a GPU"
+
+
 class CpuClock:
     """Wall time on the host. See Clock for the contract."""
 
@@ -27,6 +30,7 @@ class CpuClock:
     def __init__(self) -> None:
         self.device = torch.device("cpu")
         self.enqueued = 0.0
+        self.profiled = False
         _limit_memory()
 
     def sync(self) -> None:
@@ -62,7 +66,16 @@ class CpuClock:
     def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
         """Raises Unsupported."""
         del op, calls, cold
-        raise Unsupported("CUPTI times a GPU")
+        raise Unsupported(_NO_CUPTI)
+
+    def span(self, op: Op, calls: int, *, cold: bool) -> float:
+        """Raises Unsupported."""
+        del op, calls, cold
+        raise Unsupported(_NO_CUPTI)
+
+    def unrecorded(self) -> str:
+        """There is nothing to record."""
+        return _NO_CUPTI
 
     def sustained(self, op: Op, calls: int) -> float:
         """Raises Unsupported: nothing pauses between a CPU's calls anyway."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
-from abprof.kit import Op
-from abprof.worker.clocks import mean
-from abprof.worker.clocks.activity import Records
+from abprof.kit import Op, Unsupported
+from abprof.worker.clocks import activity, mean
 from abprof.worker.clocks.graphs import Graph
 from abprof.worker.clocks.stamps import Stamps
 
 _LONGEST_SPIN = 5_000_000.0  # ns
 _NOTHING = Op(lambda: torch.cuda._sleep(0))
+_KNOWN = Op(lambda: torch.cuda._sleep(200_000))  # some 0.1 ms: launches hardly count
+_LIKE = (0.5, 1.5)  # of what events say: ticks are at least twice as many as nanoseconds
 
 
 def _stamps(device: torch.device) -> Stamps | None:
@@ -45,7 +46,8 @@ class CudaClock:
         self.enqueued = 0.0  # ns the host took to enqueue the last call on an idle device
         self._cycles_per_ns = max(self._clock_khz() / 1e6, 0.5)
         self._stamps = _stamps(self.device)
-        self._records: Records | None = None  # made when it is first asked for
+        self._records: activity.Records | None = None  # made when it is first asked for
+        self.profiled = False
 
     def _clock_khz(self) -> float:
         return float(getattr(self._properties, "clock_rate", 0) or 2_000_000)
@@ -86,10 +88,19 @@ class CudaClock:
         return self.turn(Op(graph.repeated(times)), 1, cold=False, arm=key) / times
 
     def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
+        """Without what lies between a call's kernels."""
+        return mean([activity.added(ran) for ran in self._ran(op, calls, cold=cold)])
+
+    def span(self, op: Op, calls: int, *, cold: bool) -> float:
+        """Without the launch before a call's first kernel."""
+        return mean([activity.span(ran) for ran in self._ran(op, calls, cold=cold)])
+
+    def _ran(self, op: Op, calls: int, *, cold: bool) -> Iterator[activity.Ran]:
         """Records are read before and after each call, on an idle device: between lies nothing but the call."""
+        if self.profiled:
+            raise Unsupported(activity.TICKS)
         if self._records is None:
-            self._records = Records()
-        readings = []
+            self._records = activity.Records()
         with self._records as records:
             for _ in range(calls):
                 if op.reset:
@@ -100,8 +111,18 @@ class CudaClock:
                 records.drained()
                 op.call()
                 self.sync()
-                readings.append(records.drained())
-        return mean(readings)
+                yield records.drained()
+
+    def unrecorded(self) -> str:
+        """Tried on a kernel that events time, too: code under test may have run torch's profiler itself."""
+        try:
+            told = self.span(_KNOWN, 1, cold=False)
+        except Unsupported as error:
+            return str(error)
+        timed = self.turn(_KNOWN, 1, cold=False, arm="a kernel that CUPTI told of")
+        if _LIKE[0] * timed < told < _LIKE[1] * timed:
+            return ""
+        return f"CUPTI tells {told / 1e3:.1f} us of a kernel that spans {timed / 1e3:.1f} us"
 
     def sustained(self, op: Op, calls: int) -> float:
         """By one event pair around the last two thirds of the calls, warm caches, nothing in between."""

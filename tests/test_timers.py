@@ -1,0 +1,141 @@
+"""Which timer reads a short call under `--timer auto`: chosen once a cell, kept by what goes on with it (abprof/timers.py)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from abprof import runfolder, turns
+from abprof.gathering import gather
+from abprof.model import Block
+from tests.blocks import block, head
+from tests.simulated.lab import Result
+from tests.simulated.planted import LONG, NewLab, broken, load, new_lab, planted, times
+from tests.simulated.scenario import Scenario, Time
+
+__all__ = ["new_lab"]
+
+SHORT, CLOSER = 1e4, 8e3  # ns of a short call, by events and by CUPTI
+# By events the short call is 15 % slower on the target; by CUPTI's records, which have no launch in them, as fast.
+MIXED = Scenario(
+    workloads={"w": load(["short", "long"], judge="gpu", phases=[("forward", "range", "", 0.5)])},
+    times=times(
+        Time(ns=SHORT, cell="*case=short"),
+        planted("short", 1.15),
+        Time(factor=1 / 1.15, cell="*case=short", side="target", timer="cupti"),
+        Time(factor=CLOSER / SHORT, cell="*case=short", timer="cupti"),
+        planted("long", 1.15),
+    ),
+    packages={"cupti-python": "13.0.1"},
+)
+EVENTS = turns.TIMER["simulated"]
+
+
+def blocks(result: Result) -> list[Block]:
+    assert result.folder is not None
+    return runfolder.read(result.folder)[1]
+
+
+def read_by(result: Result) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for one in blocks(result):
+        if one.judged and one.rounds:
+            found.setdefault(one.cell, set()).add(one.timer)
+    return found
+
+
+def test_calls_under_20_us_are_read_by_cupti_and_others_by_events(new_lab: NewLab) -> None:
+    result = new_lab(MIXED).abprof("main", "fast")
+    assert result.table() == {"w/case=short": "same", "w/case=long": "slower"}
+    assert read_by(result) == {"w/case=short": {"cupti"}, "w/case=long": {EVENTS}}
+    assert {row.metric for row in result.run.comparisons} == {"gpu_span"}
+    seen = next(o for o in result.run.observations if (o.cell, o.arm) == ("w/case=short", "base"))
+    assert seen.metrics["gpu_span"].value == pytest.approx(CLOSER)
+    assert seen.metrics["gpu_span"].protocol == "cupti, 1 call a turn"
+    assert not result.run.notes
+
+
+def test_the_profiled_pass_comes_when_nothing_more_is_read_by_cupti(new_lab: NewLab) -> None:
+    """In the epoch that profiles CUPTI's cell is the first to have its turns, in whatever order the cells stood."""
+    many = {"w": replace(MIXED.workloads["w"], presets={"default": {"case": ["long", "short", "other", "more"]}})}
+    result = new_lab(replace(MIXED, workloads=many)).abprof("main", "fast")
+    second = [one for one in blocks(result) if one.epoch == 2 and not one.beside]
+    told = [(one.cell, bool(one.rounds), one.outcomes["target"].census is not None) for one in second]
+    assert (told[0], told[-1]) == (("w/case=short", True, False), ("w/case=short", False, True))
+    assert {(turned, profiled) for _, turned, profiled in told[1:-1]} == {(True, True)}
+    assert len(told) == 5
+    assert told[-1] not in told[:-1]
+    for seen in result.run.observations:
+        if seen.arm in ("base", "target"):
+            assert seen.census is not None, seen
+            assert seen.phases == {"forward": pytest.approx(seen.phases["total"] / 2), **seen.phases}, seen
+            assert seen.status == "ok"
+
+
+def test_a_quick_run_profiles_after_all_turns_that_cupti_may_read(new_lab: NewLab) -> None:
+    result = new_lab(MIXED).abprof("main", "fast", "--quick")
+    assert read_by(result) == {"w/case=short": {"cupti"}, "w/case=long": {EVENTS}}
+    turned = [bool(one.rounds) for one in blocks(result)]
+    assert turned == [True, True, False, False]
+    assert all(o.census is not None for o in result.run.observations)
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"packages": {"torch": "2.13.0"}}, "cupti-python is not installed for base"),
+        (
+            {"faults": [broken("unrecorded", "*", side="target", verb="records", text="CUPTI does not start: held")]},
+            "target: CUPTI does not start: held",
+        ),
+    ],
+)
+def test_where_one_side_has_no_cupti_events_read_and_one_note_says_why(
+    new_lab: NewLab, more: dict[str, object], why: str
+) -> None:
+    result = new_lab(replace(MIXED, **more)).abprof("main", "fast")  # type: ignore[arg-type]
+    assert result.table() == {"w/case=short": "slower", "w/case=long": "slower"}
+    assert read_by(result) == {"w/case=short": {EVENTS}, "w/case=long": {EVENTS}}
+    said = [note for note in result.run.notes if "CUPTI" in note]
+    install = ": pip install 'abprof[cupti]'" if "cupti-python" in why else ""
+    assert said == [f"events read calls under 20 us ({why}); CUPTI's records read them closer{install}"]
+    assert not [one for one in result.run.warnings if "CUPTI" in one.text]
+    assert {bool(one.unrecorded) for one in blocks(result) if one.cell == "w/case=long"} == {False}
+
+
+def test_events_that_are_asked_for_read_short_calls_too(new_lab: NewLab) -> None:
+    result = new_lab(MIXED).abprof("main", "fast", "--timer", "events")
+    assert read_by(result) == {"w/case=short": {EVENTS}, "w/case=long": {EVENTS}}
+    assert not [note for note in result.run.notes if "CUPTI" in note]
+
+
+@pytest.mark.parametrize("first", ["cupti", EVENTS])
+def test_a_rerun_goes_on_with_the_timer_that_the_cell_had(new_lab: NewLab, first: str) -> None:
+    """Whatever an opening would say now: of two timers no interval can be made."""
+    lab = new_lab(MIXED if first == "cupti" else replace(MIXED, packages={}))
+    before = lab.abprof("main", "fast")
+    earlier = blocks(before)
+    assert read_by(before)["w/case=short"] == {first}
+    long_now = Time(ns=LONG, timer="")  # what an opening reads
+    lab.set(replace(MIXED, times=[*MIXED.times, long_now]) if first == "cupti" else MIXED)
+    assert before.folder is not None
+    after = lab.command("rerun", str(before.folder), "--only", "*case=short", "--repo", str(lab.repo.path))
+    more = blocks(after)[len(earlier) :]
+    assert {one.timer for one in more if one.rounds and one.judged} == {first}, after.err
+    assert after.table() == before.table()
+
+
+def test_rounds_of_two_timers_are_never_put_together() -> None:
+    ratios = {"base": 1.0, "target": 1.1}
+    of_two = [block(epoch, ratios, timer=timer) for epoch, timer in ((1, "cupti"), (2, "cuda_event"))]
+    with pytest.raises(ValueError, match="rounds read by cuda_event and by cupti cannot be put together"):
+        gather(head(), of_two)
+
+
+@pytest.mark.parametrize(
+    ("calls", "shortest"),
+    [([3e4, 1.5e4], 1.5e4), ([3e4, 2e4], 0.0), ([0.0, 1e4], 0.0), ([6e7, 1e4], 0.0), ([], 0.0)],
+)
+def test_what_is_short(calls: list[float], shortest: float) -> None:
+    assert turns.short(calls) == shortest
