@@ -20,8 +20,10 @@ from abprof.model import Record
 from abprof.ncu import tool as ncu_tool
 from abprof.nightly import heartbeat
 from abprof.place import nvcc
-from abprof.proc import WorkerDied, WorkerFault
-from abprof.wire import Ready, Start
+from abprof.proc import Worker, WorkerDied, WorkerFault
+from abprof.timers import INSTALL
+from abprof.turns import SHORT
+from abprof.wire import Ready, Recordable, Records, Start
 from abprof.workshop import alone, command
 
 
@@ -151,17 +153,33 @@ def _workers(asked: str, device: str, config: Config) -> Iterator[Finding]:
             continue
         if argv not in known:
             known.add(argv)
-            yield _worker(name, device, config, side)
+            yield from _worker(name, device, config, side)
 
 
-def _worker(name: str, device: str, config: Config, side: str) -> Finding:
-    """Start a real worker: the only way to know that its interpreter and torch work."""
+def _worker(name: str, device: str, config: Config, side: str) -> Iterator[Finding]:
+    """Start a real worker: the only way to know that its interpreter and torch work, and on a GPU whether CUPTI times it."""
     with tempfile.TemporaryDirectory() as scratch:
         try:
             worker = alone(config, paths.cache_dir(), device, Path(scratch), side=side)
             ready: Ready = worker.call(Start(device, "base"), 120)
-            worker.stop()
         except (WorkerDied, WorkerFault) as error:
-            return Finding(name=name, state="problem", text=error.reason, advice="does `import torch` work there?")
-    versions = ", ".join(f"{key} {value}" for key, value in ready.versions.items())
-    return Finding(name=name, state="ok", text=f"{command(config, side, paths.cache_dir())[0]}: {versions}")
+            yield Finding(name=name, state="problem", text=error.reason, advice="does `import torch` work there?")
+            return
+        versions = ", ".join(f"{key} {value}" for key, value in ready.versions.items())
+        yield Finding(name=name, state="ok", text=f"{command(config, side, paths.cache_dir())[0]}: {versions}")
+        if ready.kind == "cuda":
+            yield recordable(worker, name.replace("worker", "CUPTI", 1))
+        worker.stop()
+
+
+def recordable(worker: Worker, name: str) -> Finding:
+    """Whether CUPTI's records can read a worker's short calls."""
+    try:
+        said: Recordable = worker.call(Records(), 120)
+        why = said.why
+    except (WorkerDied, WorkerFault) as error:
+        why = error.reason
+    if not why:
+        return Finding(name=name, state="ok", text=f"its records read calls under {SHORT / 1e3:g} us")
+    advice = f"events read calls under {SHORT / 1e3:g} us too, less closely; {INSTALL}"
+    return Finding(name=name, state="missing", text=why, advice=advice)

@@ -23,7 +23,7 @@ from abprof.protocols import Device
 from abprof.relay import Relay
 from abprof.seat import Request
 from abprof.sitting import Sitting
-from abprof.timers import KEPT, Timers, lacking
+from abprof.timers import Timers, never
 from abprof.workshop import Workshop
 
 Item = Block | Proof | Kernel
@@ -94,7 +94,7 @@ def epochs(
     """
     number, seen, crowded, quick = first, set[str](), set[str](), ground.run.settings.quick
     usual, graphs, hung = dict[str, dict[str, float]](), Known(), Hung()
-    timers = Timers(ground.timers, KEPT if relay else lacking(ground.run))
+    timers = Timers(ground.timers, never(ground.run, kept=relay is not None))
     todo = wanted() & ground.arms.keys()  # a rerun has cells that are not measured again
     seats = sum(len(ground.arms[cell]) for cell in todo)
     plan = Budget(budget, done, *turns.epoch_cost(ground.device.kind, seats))
@@ -153,7 +153,7 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
         if later is not None and ("wall" not in judges or ground.device.kind != "cuda"):  # else the host is measured
             epoch.relay.ahead(later.posts, later.number)
         warm, late = set[tuple[str, str, str]](), list[ProfiledPass]()
-        for cell in sorted(cells, key=lambda cell: not epoch.timers.late(cell)) if epoch.profile else cells:
+        for cell in sorted(cells, key=lambda cell: not _late(ground, epoch, cell)):
             if ground.device.kind == "cuda" and not _novelties(cell) <= warm:
                 _warm(ground, crew, epoch, cell, present)
                 warm |= _novelties(cell)
@@ -171,7 +171,7 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
                 yield sitting.beside
             if request.late:
                 late.append(ProfiledPass(sitting))
-        for each in late:
+        for each in (one for one in late if one.seats):
             block = each.run()
             epoch.once += block.seconds
             yield _identical(block, each.request.arms) if block.cell in ground.identical else block
@@ -196,8 +196,7 @@ def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) ->
     load = next(w for w in ground.run.workloads if w.name == cell.workload)
     # torch's profiler has CUPTI count the processor's ticks from then on (2.1 a nanosecond where it was seen), not time.
     profile = epoch.profile and load.judge != "kernels"
-    by_rule = load.judge == "gpu" and ground.run.settings.timer == "auto"
-    late = profile and by_rule and epoch.timers.late(cell)
+    late = _late(ground, epoch, cell)
     return Request(
         cell,
         arms,
@@ -215,9 +214,20 @@ def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) ->
         epoch.graphs,
         load.checked == "sides",
         epoch.hung,
-        epoch.timers if by_rule else None,
+        epoch.timers if _by_rule(ground, cell) else None,
         late,
     )
+
+
+def _by_rule(ground: Ground, cell: Cell) -> bool:
+    """Whether what reads it is chosen by its readings."""
+    load = next(w for w in ground.run.workloads if w.name == cell.workload)
+    return load.judge == "gpu" and ground.run.settings.timer == "auto"
+
+
+def _late(ground: Ground, epoch: Epoch, cell: Cell) -> bool:
+    """Whether its profiled pass must wait: its turns come first, then those of cells that are profiled before theirs."""
+    return epoch.profile and _by_rule(ground, cell) and epoch.timers.late(cell)
 
 
 def _checked(block: Block) -> bool:

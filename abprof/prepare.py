@@ -6,7 +6,7 @@ import dataclasses
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import msgspec
 from abprof import contain, dists, environment, plan
 from abprof.errors import AbprofError
 from abprof.judges import root_of, workloads_differ, workloads_folder
-from abprof.model import SCHEMA, Cell, Checkout, Observation, Package, Run, Setup, Timer, Toolchain
+from abprof.model import SCHEMA, Cell, Checkout, Observation, Package, Run, Setup, Toolchain
 from abprof.place import Place, forbidden, sources, toolchain
 from abprof.repo import Repository
 from abprof.repo.trees import remove_tree
@@ -30,6 +30,8 @@ from abprof.survey import (
     survey,
     who_is,
 )
+from abprof.timers import INSTALL, PACKAGE, lacking
+from abprof.turns import CUPTI
 from abprof.untouched import Watch, elsewhere, inputs_of
 from abprof.view import View
 from abprof.workshop import Workshop, alone, command, surroundings, wall_for
@@ -53,6 +55,7 @@ class Again:
     run: Run
     cells: tuple[Cell, ...]
     part: bool = False  # it goes on elsewhere at the same time: what is to be said of all of it was said there
+    told: Mapping[str, str] = field(default_factory=dict)  # cell -> what read its turns so far (abprof/timers.py)
 
 
 def make_plan(
@@ -85,7 +88,10 @@ def make_plan(
         not_contained += contain.foreground_notes(wall, "what --probe ncu looks at")
     mine = toolchain(found.ready.versions, found.ready.facts, device.kind, env)
     chains = _toolchains(place, workers, Toolchain(versions=mine, packages=installed), env, beside, log)
-    _timer_is_there(config.by_timer, device.kind, workers, chains)
+    if config.by_timer == "cupti" and device.kind != "cpu":
+        _cupti_is_there("--timer cupti", workers, chains)
+    for cell in (cell for cell in again.cells if again.told.get(cell.id) == CUPTI) if again else ():
+        _cupti_is_there(f"{cell.id}, which CUPTI's records read so far", workers, chains)
     shop = Workshop(
         cache=place.cache,
         logs=logs,
@@ -170,15 +176,12 @@ def _toolchains(
     return {side: by_worker[argv] for side, argv in workers.items()}
 
 
-def _timer_is_there(
-    timer: Timer, kind: str, workers: Mapping[str, Sequence[str]], chains: Mapping[str, Toolchain]
-) -> None:
-    """Raises AbprofError where a side's interpreter certainly lacks what its timer needs."""
-    for side, argv in workers.items():
-        packages = {name.lower().replace("_", "-") for name in chains[side].packages}
-        if timer == "cupti" and kind != "cpu" and packages and "cupti-python" not in packages:
-            advice = f"{argv[0]} -m pip install cupti-python (abprof's extra: pip install 'abprof[cupti]')"
-            raise AbprofError(f"cupti-python is not installed for {side}", where="--timer cupti", advice=advice)
+def _cupti_is_there(where: str, workers: Mapping[str, Sequence[str]], chains: Mapping[str, Toolchain]) -> None:
+    """Raises AbprofError where a side's interpreter certainly lacks what CUPTI's timer needs."""
+    side = lacking(chains)
+    if side:
+        advice = f"{workers[side][0]} -m pip install {PACKAGE} (abprof's extra: {INSTALL})"
+        raise AbprofError(f"{PACKAGE} is not installed for {side}", where=where, advice=advice)
 
 
 def _lacking(trees: Sequence[Checkout], chains: Mapping[str, Toolchain]) -> list[str]:

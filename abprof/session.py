@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import noise, proc, rerun, runfolder, stats
+from abprof import noise, proc, rerun, runfolder, stats, timers
 from abprof.afterwards import afterwards
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.code.reader import Reader
@@ -102,7 +102,7 @@ def again(
             record = Record(folder, bench.head, blocks, view, older, until)
             measure_command(fit, bench, record, view)
         else:
-            plan = make_plan(fit, trees, folder.logs, view, Again(head, cells))
+            plan = make_plan(fit, trees, folder.logs, view, Again(head, cells, told=timers.told(blocks)))
             record = Record(folder, plan.head, blocks, view, older, until)
             measure(fit, plan, record, view)
         waiting = rerun.between_looks(before, rerun.epochs(record.head, record.blocks))

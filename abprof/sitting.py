@@ -1,56 +1,34 @@
-"""One cell in one epoch: open every arm, check it, then let all take turns. What goes wrong is that arm's outcome."""
+"""One cell in one epoch: make every arm ready, then let all take turns. What goes wrong is that arm's outcome."""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import time
 from collections.abc import Sequence
-from typing import Any, cast
 
 import msgspec
 
 from abprof import turns, wire
 from abprof.crew import Crew
-from abprof.model import (
-    JUDGED_METRIC,
-    Arm,
-    Block,
-    Census,
-    CheckResult,
-    MachineState,
-    Outcome,
-    Status,
-    Turn,
-)
-from abprof.outside import Outside, why_not
-from abprof.proc import WorkerDied, WorkerFault, WorkerHung
+from abprof.model import JUDGED_METRIC, Block, MachineState, Turn
+from abprof.opening import Opening
 from abprof.protocols import Device
 from abprof.seat import Request, Seat
 from abprof.timers import unrecorded
 
-NEVER_LAUNCHED = "a call launches nothing on the device: what was timed is not the kernel's work"
 Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process, and what it had loaded
 
 
-class Sitting:
+class Sitting(Opening):
     """Measures one cell once, all arms in memory. Never raises for what a workload, a kernel or a worker does."""
 
     alone = False  # whether one arm is in memory at a time (abprof/one_at_a_time.py)
 
     def __init__(self, crew: Crew, device: Device, request: Request) -> None:
-        self.crew = crew
-        self.device = device
-        self.request = request
-        self.seats = [Seat(arm, Outcome(status="ok")) for arm in request.arms]
-        seed = f"{request.settings.seed}/{request.cell.id}/{request.epoch}"
+        super().__init__(crew, device, request)
         self.origin = time.monotonic_ns()  # the workers' clock too: one host
-        self.seed = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big")
-        self.once = self.more = 0.0  # seconds spent on checks and phases, and on rounds beyond the fewest
-        self.checking = 0.0  # seconds spent on checks
+        self.more = 0.0  # seconds spent on rounds beyond the fewest
         self.unrecorded = ""  # why CUPTI does not read calls that it should
         self.beside: Block | None = None  # turns by another timer, which nothing judges (abprof/graphed.py)
-        self.outside = Outside(crew, request.cell, request.timeout) if request.outside else None
 
     def run(self) -> Block:
         """Open, check, take turns, prove, close."""
@@ -96,150 +74,11 @@ class Sitting:
     def _look_beside(self, block: Block) -> None:
         """What else is measured while the cell is open. Nothing, but for launch-bound cells."""
 
-    @property
-    def crowded(self) -> bool:
-        """Whether memory ran out while other arms held theirs: one at a time, it may not."""
-        return len(self.seats) > 1 and any(seat.outcome.status == "oom" for seat in self.seats)
-
-    def calls(self) -> dict[str, float]:
-        """Each open arm's warm call, ns."""
-        return {seat.arm.id: seat.opened.call_ns for seat in self.seats if seat.opened is not None}
-
-    # ------------------------------------------------------------ asking a worker
-
-    def _ask(self, seat: Seat, request: Any) -> Any | None:
-        """The worker's reply, or None when it became the seat's outcome."""
-        try:
-            return self.crew.worker(seat.arm.side).call(request, self.request.timeout)
-        except WorkerFault as fault:
-            self._faulted(seat, request, fault)
-        except WorkerHung as hung:
-            self.request.hung.note(self.request.cell.id, seat.arm, self.request.epoch)
-            self._lost(seat, "timeout", hung.reason)
-        except WorkerDied as died:
-            self._lost(seat, "crash", died.reason)
-        return None
-
-    def _faulted(self, seat: Seat, request: Any, fault: WorkerFault) -> None:
-        """The worker lives on."""
-        del request
-        self._fail(seat, cast("Status", fault.status), fault.reason)
-
-    def _fail(self, seat: Seat, status: Status, reason: str) -> None:
-        log = self.crew.log_name(seat.arm.side)
-        seat.outcome = msgspec.structs.replace(seat.outcome, status=status, reason=reason, log=log)
-
-    def _lost(self, seat: Seat, status: Status, reason: str) -> None:
-        """The worker died of this arm. The others that were open on it are opened again in a new one."""
-        self._fail(seat, status, reason)
-        seat.opened = None
-        for other in self.seats:
-            if other.arm.side == seat.arm.side and other.takes_turns:
-                self._open(other)
-
-    # ------------------------------------------------------------ before the turns
-
-    def _open_all(self) -> None:
-        for seat in self.seats:
-            self._open(seat)
-        opened = time.monotonic()
-        for seat in self.seats:  # base first: the others' outputs are also compared with its
-            self._examine(seat)
-        self.once = time.monotonic() - opened
-
-    def _examine(self, seat: Seat) -> None:
-        """What is asked of an arm once: its check, its phases."""
-        if self.request.check and seat.takes_turns and self._checkable(seat):
-            begin = time.monotonic()
-            self._check(seat)
-            self.checking += time.monotonic() - begin
-        if self.request.profile and seat.own and seat.takes_turns and seat.opened is not None:
-            self._profile(seat, seat.opened.call_ns)
-
-    def _checkable(self, seat: Seat) -> bool:
-        """Whether there is something to check with. Where that is base's outputs and base failed, another side's must not
-        become what is right: the next epoch checks."""
-        return not self.request.by_base or seat is self.seats[0] or self.seats[0].outcome.check is not None
-
-    def _profile(self, seat: Seat, call_ns: float) -> None:
-        """The profiled pass. A call that launches nothing is no kernel's work, however right its outputs are."""
-        asked = turns.profiled(seat.arm.id, call_ns, phases=self.request.phases)
-        phased: wire.Phased | None = self._ask(seat, asked)
-        if phased is None:
-            return
-        told = self.request.phases and (phased.phases or phased.total)
-        times = {**phased.phases, "total": phased.total} if told else None
-        census = msgspec.convert(dataclasses.asdict(phased.census), Census)
-        seat.outcome = msgspec.structs.replace(seat.outcome, phases=times, census=census)
-        if census.on_device and not census.missing and not census.launches:
-            self._fail(seat, "wrong", NEVER_LAUNCHED)
-            if not self.request.settings.allow_wrong:
-                seat.opened = None
-
     def _settle(self) -> Proofs:
         """What is loaded before the first turn; the device's clocks are watched from here."""
         self.device.watch(self.crew.pids())
         self.device.bad_times()
         return {id: (self.crew.pid(id), proved) for id, proved in self.crew.prove().items()}
-
-    def _open(self, seat: Seat) -> None:
-        arm, cell, settings = seat.arm, self.request.cell, self.request.settings
-        placement = self.seed + self.seats.index(seat) if self.request.epoch else 0
-        usual = self.request.usual.get(arm.id, 0.0)
-        asked = wire.Open(
-            cell.workload, dict(cell.params), arm.id, arm.variant, arm.peer, settings.seed, usual, placement
-        )
-        seat.opened = None  # while it is asked: if its worker dies, it is not one of the others
-        if why := self.request.hung.not_again(cell.id, arm, self.request.epoch):
-            self._fail(seat, "timeout", f"no answer for {self.request.timeout:.0f} s, {why}")
-            return
-        opened = self._ask(seat, asked)
-        if opened is not None and opened.status == "ok":
-            seat.opened = opened
-            told = {"peak_mem_bytes": opened.peak_mem_bytes, "host_ns": opened.host_ns or None}
-            seat.outcome = msgspec.structs.replace(seat.outcome, **told)
-        elif opened is not None:
-            self._fail(seat, cast("Status", opened.status), opened.reason)
-
-    def _check(self, seat: Seat) -> None:
-        name = hashlib.sha256(f"{self.crew.token} {self.request.cell.id}".encode()).hexdigest()[:24]
-        against = _sample(name, self.seats[0].arm) if seat is not self.seats[0] else ""
-        checked = self._ask(seat, wire.Check(seat.arm.id, f"{name}.expected", _sample(name, seat.arm), against))
-        if checked is not None:
-            self._checked(seat, checked)
-        if self.outside is not None and seat.outcome.status == "ok" and not seat.arm.peer:
-            self._check_outside(seat, self.outside)
-
-    def _check_outside(self, seat: Seat, outside: Outside) -> None:
-        try:
-            fault = outside.fault(seat.arm, lambda request: self._ask(seat, request))
-        except (WorkerFault, WorkerDied) as error:
-            self._fail(seat, "crash", why_not(error))
-            seat.outcome = msgspec.structs.replace(seat.outcome, check=None)  # the next epoch checks again
-            seat.opened = None
-            return
-        if fault:
-            self._fail(seat, "wrong", fault)
-            if not self.request.settings.allow_wrong:
-                seat.opened = None
-
-    def _checked(self, seat: Seat, checked: wire.Checked) -> None:
-        result = CheckResult(
-            ok=checked.ok,
-            reason=checked.reason,
-            max_abs=checked.max_abs,
-            max_rel=checked.max_rel,
-            digest=checked.digest,
-            base_max_abs=checked.base_max_abs,
-            compared=checked.compared,
-        )
-        seat.outcome = msgspec.structs.replace(seat.outcome, check=result, facts=checked.facts)
-        if not checked.ok:
-            self._fail(seat, "wrong", checked.reason or "the workload's check says no")
-            if not self.request.settings.allow_wrong:
-                seat.opened = None  # a speed is never measured on a wrong answer
-
-    # ------------------------------------------------------------ the turns
 
     def _take_turns(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
         seats = [(i, s) for i, s in enumerate(self.seats) if s.takes_turns]
@@ -337,8 +176,3 @@ class Sitting:
             earlier = first.compiles if first is not None and pid == self.crew.pid(id) else 0
             if count and after.compiles > earlier:
                 rejected.update(dict.fromkeys(range(count), f"{id} compiled a kernel during timing"))
-
-
-def _sample(name: str, arm: Arm) -> str:
-    """The file of an arm's sampled outputs, in its side's room."""
-    return f"{arm.side}/{name}-{hashlib.sha256(arm.id.encode()).hexdigest()[:8]}.sample"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from abprof import turns, wire
 from abprof.crew import Crew
-from abprof.model import Block, Cell, Run
+from abprof.model import Block, Cell, Run, Toolchain
 from abprof.proc import WorkerDied, WorkerFault
 
 PACKAGE = "cupti-python"
@@ -51,13 +51,20 @@ def told(blocks: Iterable[Block]) -> dict[str, str]:
     return {block.cell: block.timer for block in blocks if block.judged and block.rounds and block.metric == "gpu_span"}
 
 
-def lacking(run: Run) -> str:
-    """The side whose interpreter certainly has no CUPTI, in words; "" where none is known."""
-    for side, chain in run.toolchains.items():
+def lacking(chains: Mapping[str, Toolchain]) -> str:
+    """The first side whose interpreter certainly has no cupti-python; "" where none is known."""
+    for side, chain in chains.items():
         packages = {name.lower().replace("_", "-") for name in chain.packages}
         if packages and PACKAGE not in packages:
-            return f"{PACKAGE} is not installed for {side}"
+            return side
     return ""
+
+
+def never(run: Run, *, kept: bool) -> str:
+    """Why CUPTI can read nothing of this run that it did not read before; "" where only the workers know. `kept`: processes
+    outlive their epoch."""
+    side = lacking(run.toolchains)
+    return KEPT if kept else f"{PACKAGE} is not installed for {side}" if side else ""
 
 
 def unrecorded(crew: Crew, sides: Iterable[str], timeout: float) -> str:

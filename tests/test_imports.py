@@ -50,6 +50,7 @@ STAGE_OF = {
     "build.py": "build",
     "builder.py": "build",
     "measure.py": "measure",
+    "opening.py": "measure",
     "sitting.py": "measure",
     "seat.py": "measure",
     "graphed.py": "measure",

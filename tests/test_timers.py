@@ -10,6 +10,7 @@ from abprof import runfolder, turns
 from abprof.gathering import gather
 from abprof.model import Block
 from tests.blocks import block, head
+from tests.shards.test_pool import TWO
 from tests.simulated.lab import Result
 from tests.simulated.planted import LONG, NewLab, broken, load, new_lab, planted, times
 from tests.simulated.scenario import Scenario, Time
@@ -124,6 +125,91 @@ def test_a_rerun_goes_on_with_the_timer_that_the_cell_had(new_lab: NewLab, first
     more = blocks(after)[len(earlier) :]
     assert {one.timer for one in more if one.rounds and one.judged} == {first}, after.err
     assert after.table() == before.table()
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_goes_on_with_the_timers_that_it_had(new_lab: NewLab) -> None:
+    faults = [broken("kill_parent", "long", side="target", verb="turn", epoch=3, once=True)]
+    lab = new_lab(replace(MIXED, faults=faults))
+    killed = lab.abprof("main", "fast")
+    assert killed.run.status == "running"
+    earlier = blocks(killed)
+    assert read_by(killed)["w/case=short"] == {"cupti"}
+    lab.set(replace(MIXED, times=[*MIXED.times, Time(ns=LONG, timer="")]))  # what an opening reads
+    assert killed.folder is not None
+    result = lab.command("run", "--resume", str(killed.folder), "--repo", str(lab.repo.path))
+    assert result.run.status == "complete", result.err
+    assert len(blocks(result)) > len(earlier)
+    assert read_by(result) == {"w/case=short": {"cupti"}, "w/case=long": {EVENTS}}
+    assert result.table() == {"w/case=short": "same", "w/case=long": "slower"}
+
+
+@pytest.mark.slow
+def test_shards_go_on_with_the_timer_that_the_cell_had(new_lab: NewLab) -> None:
+    lab = new_lab(MIXED)
+    before = lab.abprof("main", "fast", *TWO)
+    earlier = blocks(before)
+    assert read_by(before) == {"w/case=short": {"cupti"}, "w/case=long": {EVENTS}}
+    lab.set(replace(MIXED, times=[*MIXED.times, Time(ns=LONG, timer="")]))
+    assert before.folder is not None
+    after = lab.command("rerun", str(before.folder), "--only", "*case=short", "--repo", str(lab.repo.path))
+    more = blocks(after)[len(earlier) :]
+    assert {one.timer for one in more if one.rounds and one.judged} == {"cupti"}, after.err
+    assert all(one.shard > max(old.shard for old in earlier) for one in more)
+
+
+def test_what_cupti_read_is_not_gone_on_with_where_it_is_not_installed_any_more(new_lab: NewLab) -> None:
+    lab = new_lab(MIXED)
+    before = lab.abprof("main", "fast")
+    lab.set(replace(MIXED, packages={"torch": "2.13.0"}))
+    assert before.folder is not None
+    again = ("rerun", str(before.folder), "--repo", str(lab.repo.path), "--only")
+    refused = lab.command(*again, "*case=short")
+    assert refused.code == 2
+    assert "w/case=short, which CUPTI's records read so far: cupti-python is not installed for base" in refused.err
+    assert lab.command(*again, "*case=long").code == before.code, "which events read"
+
+
+def test_a_worker_that_dies_of_the_question_costs_no_verdict(new_lab: NewLab) -> None:
+    faults = [broken("kill", "short", side="target", verb="records")]
+    result = new_lab(replace(MIXED, faults=faults)).abprof("main", "fast")
+    assert result.table() == {"w/case=short": "slower", "w/case=long": "slower"}
+    assert read_by(result)["w/case=short"] == {EVENTS}
+    assert [note for note in result.run.notes if note.startswith("events read calls under 20 us (target: ")]
+    assert {one.outcomes["target"].status for one in blocks(result)} == {"ok"}
+
+
+def test_what_its_workload_judges_by_the_wall_clock_is_profiled_after_cuptis_turns(new_lab: NewLab) -> None:
+    """Two workloads of one package, in one process."""
+    both = {**MIXED.workloads, "v": load(["a", "b", "c"], judge="wall")}
+    result = new_lab(replace(MIXED, workloads=both)).abprof("main", "fast", "--quick")
+    turned = [one.cell for one in blocks(result) if one.rounds]
+    assert set(turned[:2]) == {"w/case=short", "w/case=long"}
+    assert [one.cell.startswith("v/") for one in blocks(result)] == [False, False, True, True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("do", "status"), [("never_launched", "wrong"), ("crash", "ok")], ids=["launches nothing", "died once"]
+)
+def test_what_the_late_pass_finds_counts_as_if_it_had_come_before_the_turns(
+    new_lab: NewLab, do: str, status: str
+) -> None:
+    faults = [broken(do, "short", side="target", verb="phases")]
+    result = new_lab(replace(MIXED, faults=faults)).abprof("main", "fast")
+    assert result.status("w/case=short", "target")[0] == status, result.err
+    assert result.status("w/case=short", "base")[0] == "ok"
+    assert result.verdict("w/case=long") == "slower"
+
+
+def test_a_check_that_was_lost_is_made_again_although_a_second_block_lost_none(new_lab: NewLab) -> None:
+    """The graphs' of the same epoch, of which the arm that died was no part."""
+    faults = [broken("crash", "short", side="target", verb="check", epoch=1)]
+    result = new_lab(replace(MIXED, faults=faults)).abprof("main", "fast")
+    first = [one for one in blocks(result) if one.epoch == 1 and one.cell == "w/case=short"]
+    assert [one.beside for one in first] == [False, True]
+    assert result.status("w/case=short", "target")[0] == "ok"
+    seen = next(o for o in result.run.observations if (o.cell, o.arm) == ("w/case=short", "target"))
+    assert seen.check is not None
 
 
 def test_rounds_of_two_timers_are_never_put_together() -> None:

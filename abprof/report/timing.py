@@ -19,7 +19,8 @@ CLOCKS = {
     "wall": "wall clock",
 }
 _ASKED = {
-    "auto": "CUDA events on a GPU, CUPTI's records of calls under 20 us where they can be had, the wall clock on a CPU or where a workload asks for it",
+    "auto": "CUDA events on a GPU, CUPTI's records of calls under 20 us where they can be had, the wall clock on a CPU or "
+    "where a workload asks for it",
     "events": "CUDA events for every cell",
     "graph": "replays of CUDA graphs for every cell: no launches in between, warm caches",
     "cupti": "CUPTI's activity records for every cell: the durations of a call's kernels, copies and fills, added up",

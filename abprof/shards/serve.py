@@ -121,7 +121,7 @@ class Post(contextlib.ExitStack):
     def _planned(self, place: Place, shard: Shard, view: View) -> Plan:
         if self._plan is not None:
             return other_cells(place, self._plan, shard.run, Path(shard.logs))
-        again = Again(shard.run, shard.run.cells, part=True)
+        again = Again(shard.run, shard.run.cells, part=True, told=shard.timers)
         self._plan = make_plan(place, self._trees, Path(shard.logs), view, again)
         return self._plan
 

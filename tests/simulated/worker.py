@@ -204,6 +204,8 @@ class Worker:
     def turn(self, args: wire.Turn, faults: list[Fault]) -> wire.Turned:
         arm, workload = self._arm(args.arm)
         begun = self.start_
+        if args.timer == "cupti" and "cupti-python" not in self.scenario.packages:
+            raise Typed("unsupported", "cupti-python cannot be imported")
         timer = f"{args.timer}, added" if args.added else args.timer
         value = self.scenario.ns(begun.side, self.cell, arm.label, timer) * self.factor(self.cell)
         if arm.noise:
