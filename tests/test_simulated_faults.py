@@ -56,6 +56,7 @@ ELSEWHERE = [
     "packed",
     "write",
     "uncaptured",
+    "unrecorded",
     "wait",
 ]
 
