@@ -138,7 +138,7 @@ def test_a_trace_has_no_folders_of_the_machine_and_a_limited_size() -> None:
         chrome.limited({"traceEvents": []}, 100)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.alone])])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_real_profile_is_written_with_its_operations(tmp_path: Path, device: str) -> None:
     x, watch = torch.randn(64, device=device), clock(device)
     profiler, launched = profile.profiled(Op(lambda: torch.exp(x + 1)), 3, watch, 1, None)
@@ -324,7 +324,6 @@ print(json.dumps([told.missing, [[launch.count, launch.ns] for launch in told.ce
 
 
 @pytest.mark.gpu
-@pytest.mark.alone
 def test_real_proton_sees_a_tritons_and_torchs_kernels(tmp_path: Path) -> None:
     """In a process of its own, as in a run: CUPTI has one subscriber, and torch's profiler stays one for good."""
     program = [sys.executable, "-c", REAL_PROTON, str(tmp_path / "tree")]

@@ -188,7 +188,6 @@ def test_a_profilers_variables_reach_a_worker_and_decide_no_build() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.alone
 @pytest.mark.skipif(not shutil.which("ncu"), reason="needs Nsight Compute")
 def test_real_ncu_sees_the_calls_and_nothing_else(tmp_path: Path) -> None:
     """The filter of the page: each call of the range, forward and backward, and no set-up; and the build is not made anew."""

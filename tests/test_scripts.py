@@ -433,7 +433,6 @@ def test_compare_analysis_on_a_real_repository(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.alone
 def test_the_profilers_scripts_on_a_gpu(tmp_path: Path) -> None:
     """Real ncu and nsys where they are there: what lies in the folder, and the ranges that both find the calls by."""
     repo = tiny_repo(tmp_path / "repo", 1)
