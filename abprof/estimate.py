@@ -14,6 +14,11 @@ from abprof.shards.schedule import StartUp, Task, end
 _TFLOPS_OF_A_CORE, _GBPS_OF_A_CPU = 0.02, 10.0
 _TFLOPS_OF_A_GPU, _GBPS_OF_A_GPU = 300.0, 2000.0
 _CALLS_TO_OPEN = 2  # at least: the first call, and one that is timed to choose the pace
+_AGAIN = {
+    "cuda": 1.5,
+    "cpu": 5.0,
+    "simulated": 0.0,
+}  # seconds of fresh workers' start in an epoch after a shard's first
 _PROGRAM = {"cuda": 14.0, "cpu": 10.0, "simulated": 1.8}  # seconds before its first workers: abprof, torch, its survey
 
 
@@ -64,9 +69,10 @@ def epoch_seconds(planned: Run, *, peers: bool) -> tuple[float, float]:
 
 
 def start_up(kind: str, *, kept: bool) -> StartUp:
-    """What a shard costs before its first turn, and what each further package in it does: fresh workers, once an epoch; the
-    next epoch's start while this one measures. A program that is `kept` for the slot's next shard starts once."""
-    workers = turns.epoch_cost(kind, 0)[0]
+    """What a shard costs beside its turns, and what each further package in it does: fresh workers in each epoch until the
+    first look; on a GPU the next ones get ready while these measure. A program that is `kept` for the slot's next shard
+    starts once."""
+    workers = turns.epoch_cost(kind, 0)[0] + (stats.LOOKS[0] - 1) * _AGAIN[kind]
     return StartUp(workers, workers, _PROGRAM[kind]) if kept else StartUp(_PROGRAM[kind] + workers, workers)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -155,7 +155,7 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
         warm, late = set[tuple[str, str, str]](), list[ProfiledPass]()
         for cell in sorted(cells, key=lambda cell: not _late(ground, epoch, cell)):
             if ground.device.kind == "cuda" and not _novelties(cell) <= warm:
-                _warm(ground, crew, epoch, cell, present)
+                _warm(ground, crew, epoch, _cheapest(ground, epoch, cells, cell), present)
                 warm |= _novelties(cell)
             arms = tuple(arm for arm in ground.arms[cell.id] if arm.side in present)
             request = _request(ground, epoch, cell, arms)
@@ -251,6 +251,16 @@ def _novelties(cell: Cell) -> set[tuple[str, str, str]]:
     return {(cell.workload, axis, value) for axis, value in cell.params.items() if isinstance(value, str)} or {
         (cell.workload, "", "")
     }
+
+
+def _cheapest(ground: Ground, epoch: Epoch, cells: Sequence[Cell], like: Cell) -> Cell:
+    """Of those that load the same code as this one and never hung: to be warm takes no long calls."""
+
+    def cost(cell: Cell) -> tuple[bool, float, float]:
+        hung = any(epoch.hung.before(cell.id, arm) for arm in ground.arms[cell.id])
+        return hung, max(epoch.usual.get(cell.id, {}).values(), default=0.0), cell.flops or 0.0
+
+    return min((cell for cell in cells if _novelties(cell) == _novelties(like)), key=cost)
 
 
 def _warm(ground: Ground, crew: Crew, epoch: Epoch, cell: Cell, present: set[str]) -> None:

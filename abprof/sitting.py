@@ -96,7 +96,7 @@ class Sitting(Opening):
             if len(row) == len(judged) and all(value > 0 for _, value, _ in row):
                 times.append([value for _, value, _ in row])
                 cycles += [[value * mhz for _, value, mhz in row]] if all(mhz > 0 for *_, mhz in row) else []
-            done = turns.settled(times, pace.wanted) or turns.settled(cycles, pace.wanted)
+            done = any(turns.settled(each, pace.wanted, pace.fewest) for each in (times, cycles))
             done = done or pace.over(len(rounds), time.monotonic() - begin)
             if done or not any(seat.takes_turns for _, seat in seats):
                 break

@@ -16,7 +16,10 @@ from abprof import wire
 from abprof.model import LONGEST_CALL, Judge, Settings, Turn
 
 FEWEST, MOST = 8, 400  # rounds of an epoch
-_FEWEST_LONG = 2  # of long calls on a GPU, whose ratios at one clock scatter by 0.1 %: a mirrored pair
+# On a GPU ratios at one clock scatter by 0.05 to 0.3 % from 10 ms up: two mirrored pairs tell whether that will do. Of long
+# calls, 0.1 %, one pair.
+_FEWEST_MIDDLE, _FEWEST_LONG = 4, 2
+_MIDDLE_CALL = 1e7  # ns
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ def pace(
     calls = min(calls, _MOST_RECORDED) if timer == CUPTI else calls
     budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (0.5 if settings.quick else 1.0)
     long = min(known) >= wire.LONG_CALL
-    fewest = _FEWEST_LONG if long and kind == "cuda" and not settings.quick else FEWEST
+    fewest = FEWEST if settings.quick else fewest_rounds(kind, min(known))
     usual = max(fewest, min(int(MOST * scale), round(budget / (together * calls))))
     rounds = fewest + round(share * (usual - fewest))
     rounds += rounds % 2  # rounds come in mirrored pairs
@@ -121,6 +124,13 @@ def pace(
     rule = _rule(timer, calls, shortest)
     seconds = budget / 1e9 if kind == "cuda" else math.inf
     return Pace(timer, calls, rounds, fresh_every, wanted, rule, fewest, early, empties, seconds)
+
+
+def fewest_rounds(kind: str, call_ns: float) -> int:
+    """Of an epoch, for a call of the fastest arm. One epoch that has to scatter by itself (--quick) takes FEWEST."""
+    if kind != "cuda" or call_ns < _MIDDLE_CALL:
+        return FEWEST
+    return _FEWEST_LONG if call_ns >= wire.LONG_CALL else _FEWEST_MIDDLE
 
 
 def _rule(timer: str, calls: int, shortest: float) -> str:
@@ -173,18 +183,21 @@ def allotted(pace: Pace, rounds: int, share: float = 1.0) -> Pace:
     )
 
 
-def settled(rounds: Sequence[Sequence[float]], wanted: float) -> bool:
-    """Whether an epoch has enough rounds. `rounds` holds each round's times in ns by arm, None never.
+def settled(rounds: Sequence[Sequence[float]], wanted: float, fewest: int = FEWEST) -> bool:
+    """Whether an epoch has enough rounds, of which the pace's `fewest` have to be. `rounds` holds each round's times in ns by
+    arm, None never.
 
     Looks at the scatter of the log ratios to the first arm, never at their middle, so that stopping here cannot favour
     a verdict. The standard error of a median is sqrt(pi / 2) sd / sqrt(n), for a normal distribution; sd is taken as
-    1.4826 times the median absolute deviation, which outliers do not move.
+    1.4826 times the median absolute deviation, which outliers do not move; of fewer than FEWEST, where that is small by chance
+    too often, it is what it is.
     """
-    if len(rounds) < FEWEST or len(rounds) % 2:
+    if len(rounds) < max(fewest, _FEWEST_MIDDLE) or len(rounds) % 2:
         return False
     for arm in range(1, len(rounds[0])):
         logs = [math.log(times[arm]) - math.log(times[0]) for times in rounds]
-        if math.sqrt(math.pi / 2) * spread(logs) / math.sqrt(len(logs)) > wanted:
+        deviation = spread(logs) if len(logs) >= FEWEST else statistics.stdev(logs)
+        if math.sqrt(math.pi / 2) * deviation / math.sqrt(len(logs)) > wanted:
             return False
     return True
 

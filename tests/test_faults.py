@@ -339,6 +339,26 @@ def test_no_time_is_spent_on_warming_what_hung() -> None:
     assert not hung.before(BAD, arms[2])
 
 
+def test_workers_get_warm_on_the_cheapest_of_what_loads_the_same_code() -> None:
+    kinds = [("1", "bwd", 9.0), ("2", "bwd", 3.0), ("3", "bwd", 5.0), ("4", "fwd", 1.0)]
+    cells = [
+        Cell(id=id, workload="w", kernel="k", suite="w", params={"direction": way, "n": 1}, flops=flops)
+        for id, way, flops in kinds
+    ]
+    arms = (Arm(id="target", side="target"),)
+    ground: Any = SimpleNamespace(arms={each.id: arms for each in cells})
+    epoch: Any = SimpleNamespace(hung=Hung(), usual={})
+
+    def chosen(like: int) -> str:
+        return measure._cheapest(ground, epoch, cells, cells[like]).id
+
+    assert [chosen(0), chosen(3)] == ["2", "4"], "by its work, before anything was timed"
+    epoch.usual |= {"1": {"target": 2e6}, "2": {"target": 9e6}, "3": {"target": 5e6}}
+    assert chosen(2) == "1"
+    epoch.hung.note("1", arms[0], 1)
+    assert chosen(0) == "3", "not what hung"
+
+
 def test_a_start_may_take_longer_than_an_answer() -> None:
     assert (to_start(3.0), to_start(300.0)) == (30.0, 300.0)
 

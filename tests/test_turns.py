@@ -115,6 +115,21 @@ def test_an_epoch_ends_when_its_median_is_known_well_enough() -> None:
     assert turns.pace("cuda", [3.6e6] * 2, [1e6] * 2, tight).wanted == 0.001 / 8
 
 
+def test_two_mirrored_pairs_of_a_middling_call_tell_whether_they_will_do() -> None:
+    """From 10 ms up, on a GPU. Four ratios that lie close by chance do not end an epoch: their own deviation counts."""
+    middling = turns.pace("cuda", [15e6] * 2, [1e6] * 2, SETTINGS)
+    assert (middling.fewest, middling.rounds) == (4, 24)
+    assert [turns.fewest_rounds("cuda", ns) for ns in (9e6, 1e7, 4.9e7, 5e7)] == [turns.FEWEST, 4, 4, 2]
+    assert turns.fewest_rounds("cpu", 1e9) == turns.FEWEST
+    assert turns.pace("cuda", [15e6] * 2, [1e6] * 2, QUICK).fewest == turns.FEWEST
+    quiet = [[1e7, 1e7 * math.exp(each)] for each in (0.001, 0.0018, 0.0012, 0.0016)]
+    assert [turns.settled(quiet[:count], 0.0005, 4) for count in (2, 3, 4)] == [False, False, True]
+    assert not turns.settled(quiet, 0.0005), "of other calls no fewer than ever"
+    stray = [*quiet[:3], [1e7, 1e7 * math.exp(0.02)]]
+    assert turns.spread([math.log(b / a) for a, b in stray]) < 0.001
+    assert not turns.settled(stray, 0.0005, 4)
+
+
 def test_a_change_however_large_does_not_end_an_epoch_sooner() -> None:
     quiet, noisy = rounds_of(0.001, 20), rounds_of(0.02, 20)
     for factor in (0.5, 1.0, 2.0):

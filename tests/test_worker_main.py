@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,3 +132,25 @@ def test_an_illegal_access_ends_the_worker_and_not_the_next_one(tmp_path: Path) 
         worker.restart()
         worker.call(started, 120)
         assert worker.call(wire.Open("w", {"bad": False}, "base"), 120).status == "ok"
+
+
+AHEAD = """
+import os, sys, torch
+from abprof.worker import ahead
+wants = "torch.fx.experimental.symbolic_shapes"
+assert wants not in sys.modules, "torch imports it by itself: nothing is left to do ahead"
+source, parent = os.pipe()
+if sys.argv[1] == "asked":
+    os.write(parent, b"a request")
+ahead.unless_asked(source)
+print(wants in sys.modules)
+from triton.runtime.cache import triton_key
+print(triton_key.cache_info().misses)
+"""
+
+
+@pytest.mark.parametrize(("waits", "told"), [("nobody", ["True", "1"]), ("asked", ["False", "0"])])
+def test_a_worker_loads_ahead_what_a_first_call_needs_while_nobody_waits_for_it(waits: str, told: list[str]) -> None:
+    command = [sys.executable, "-c", AHEAD, waits]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == told, done.stderr

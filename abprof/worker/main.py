@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from abprof import wire
-from abprof.worker import foreground
+from abprof.worker import ahead, foreground
 from abprof.worker.bench import Bench
 from abprof.worker.faults import classify
 from abprof.worker.identity import versions
@@ -42,6 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     for fd in (options.source, options.sink):
         os.set_inheritable(fd, False)  # what a kernel forks must not hold the parent's pipe open
     versions()  # whatever takes time and no device, while nobody waits for this worker yet (abprof/relay.py)
+    ahead.unless_asked(options.source)
     _collect_again()
     with open(options.source, "rb") as requests, open(options.sink, "wb", buffering=0) as replies:
         code = serve(requests, replies)
