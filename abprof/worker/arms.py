@@ -146,8 +146,10 @@ class Arms:
             value = clock.do_bench(arm.op)
         elif request.timer == "sustained":
             value = clock.sustained(arm.op, request.calls)
+        elif request.timer == "cupti" and request.added:
+            value = clock.kernels(arm.op, request.calls, cold=request.cold)
         elif request.timer == "cupti":
-            value = (clock.kernels if request.added else clock.span)(arm.op, request.calls, cold=request.cold)
+            value = clock.span(arm.op, request.calls, cold=request.cold, arm=request.arm)
         elif arm.graph is not None and request.timer == "cuda_graph":
             value, mhz = clock.replays(arm.graph, arm.op, request.calls, arm=request.arm), clock.mhz()
         elif request.timer == "wall_clock":

@@ -56,7 +56,7 @@ class Made:
     def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
         return 1e3
 
-    def span(self, op: Op, calls: int, *, cold: bool) -> float:
+    def span(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
         return 1.2e3
 
     def unrecorded(self) -> str:
@@ -228,16 +228,42 @@ def test_a_cupti_that_somebody_holds_is_a_reason_and_no_crash(cupti: Cupti) -> N
 
 
 class OnNoDevice(CudaClock):
-    """The clock for a GPU without one: a call of its kernel is told by CUPTI as `told` ns, and by events as `timed`."""
+    """The clock for a GPU without one: its spin kernel is on CUPTI's records too, and events read 100 us of any call."""
 
-    def __init__(self, cupti: Cupti, told: int, timed: float) -> None:
-        self.profiled, self._records, self._cupti, self._told, self._timed = False, None, cupti, told, timed
+    def __init__(self, cupti: Cupti) -> None:
+        self.profiled, self._records, self._cupti, self._flush = False, None, cupti, None
 
-    def sync(self) -> None:
-        self._cupti.ran(10, self._told)
+    def sync(self) -> None: ...
 
     def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
-        return self._timed
+        return 1e5
+
+    def _flush_l2(self) -> None:
+        self._cupti.ran(2, 7_000, start=NOW - 9_000)
+
+    def _one(self, op: Op, arm: str, *, cold: bool, stamp: bool = False) -> Any:
+        for _ in range(2):  # the first spin is too short
+            assert op.reset
+            op.reset()
+            self._cupti.ran(10, 5_000, start=NOW)
+            op.call()
+
+
+def two_kernels(cupti: Cupti) -> Op:
+    """Of 3 and 5 us, 1 us apart, and the first is told last."""
+
+    def call() -> None:
+        cupti.ran(10, 5_000, start=NOW + 11_000)
+        cupti.ran(10, 3_000, start=NOW + 7_000)
+
+    return Op(call, reset=lambda: cupti.ran(10, 50_000, start=NOW - 60_000))
+
+
+def test_neither_reset_nor_flush_nor_spin_is_part_of_a_call(cupti: Cupti) -> None:
+    clock = OnNoDevice(cupti)
+    assert clock.span(two_kernels(cupti), 3, cold=True) == 9_000
+    assert clock.kernels(two_kernels(cupti), 3, cold=True) == 8_000
+    assert clock.span(Op(lambda: None), 3, cold=True) == 0, "a call that launches nothing"
 
 
 @pytest.mark.parametrize(
@@ -248,20 +274,20 @@ def test_cupti_is_tried_on_a_kernel_that_events_time_too(
     cupti: Cupti, monkeypatch: pytest.MonkeyPatch, told: int, why: str
 ) -> None:
     """Ticks of the processor's counter, or records that do not come."""
-    monkeypatch.setattr(cuda, "_KNOWN", Op(lambda: None))
-    clock = OnNoDevice(cupti, told, 1e5)
+    monkeypatch.setattr(cuda, "_KNOWN", Op(lambda: cupti.ran(10, told, start=NOW + 6_000)))
+    clock = OnNoDevice(cupti)
     assert clock.unrecorded().startswith(why)
     assert bool(clock.unrecorded()) == bool(why)
     assert not cupti.enabled
 
 
 def test_after_torchs_profiler_cupti_is_not_believed(cupti: Cupti) -> None:
-    clock = OnNoDevice(cupti, 1000, 1e5)
-    assert clock.span(Op(lambda: None), 3, cold=False) == 1000
+    clock = OnNoDevice(cupti)
+    assert clock.span(two_kernels(cupti), 1, cold=False) == 9_000
     clock.profiled = True
     for read in (clock.span, clock.kernels):
         with pytest.raises(Unsupported, match="ticks of the processor's counter"):
-            read(Op(lambda: None), 1, cold=False)
+            read(two_kernels(cupti), 1, cold=False)
     assert clock.unrecorded().startswith("torch's profiler ran in this process")
 
 

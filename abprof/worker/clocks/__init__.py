@@ -40,8 +40,9 @@ class Clock(Protocol):
     def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
         """Mean over calls of the durations of all that a call runs on the device. Raises Unsupported."""
 
-    def span(self, op: Op, calls: int, *, cold: bool) -> float:
-        """The same from the start of a call's first kernel to the end of its last. Raises Unsupported."""
+    def span(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
+        """Mean over calls of the time from the start of a call's first kernel to the end of its last. `arm` as in `turn`.
+        Raises Unsupported."""
 
     def unrecorded(self) -> str:
         """Why `kernels` and `span` cannot be read in this process; "" where they can."""

@@ -68,9 +68,9 @@ class CpuClock:
         del op, calls, cold
         raise Unsupported(_NO_CUPTI)
 
-    def span(self, op: Op, calls: int, *, cold: bool) -> float:
+    def span(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
         """Raises Unsupported."""
-        del op, calls, cold
+        del op, calls, cold, arm
         raise Unsupported(_NO_CUPTI)
 
     def unrecorded(self) -> str:

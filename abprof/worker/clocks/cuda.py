@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
@@ -88,30 +88,44 @@ class CudaClock:
         return self.turn(Op(graph.repeated(times)), 1, cold=False, arm=key) / times
 
     def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
-        """Without what lies between a call's kernels."""
-        return mean([activity.added(ran) for ran in self._ran(op, calls, cold=cold)])
-
-    def span(self, op: Op, calls: int, *, cold: bool) -> float:
-        """Without the launch before a call's first kernel."""
-        return mean([activity.span(ran) for ran in self._ran(op, calls, cold=cold)])
-
-    def _ran(self, op: Op, calls: int, *, cold: bool) -> Iterator[activity.Ran]:
         """Records are read before and after each call, on an idle device: between lies nothing but the call."""
+        readings = []
+        with self._recording() as records:
+            for _ in range(calls):
+                self._idle(op, records, cold=cold)
+                op.call()
+                self.sync()
+                readings.append(activity.added(records.drained()))
+        return mean(readings)
+
+    def span(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
+        """Each call is enqueued behind a spin kernel, as for events: else the host's launches would be gaps between its
+        kernels. The spin is the first that ran since the device was idle, and not the call's."""
+        readings, key = [], f"{arm} for CUPTI"
+        with self._recording() as records:
+            behind = Op(op.call, reset=lambda: self._idle(op, records, cold=cold))
+            for _ in range(calls):
+                self._one(behind, key, cold=False)
+                self.sync()
+                _, *ran = sorted(records.drained()) or [(0, 0)]
+                readings.append(activity.span(ran))
+        return mean(readings)
+
+    def _recording(self) -> activity.Records:
         if self.profiled:
             raise Unsupported(activity.TICKS)
         if self._records is None:
             self._records = activity.Records()
-        with self._records as records:
-            for _ in range(calls):
-                if op.reset:
-                    op.reset()
-                if cold:
-                    self._flush_l2()
-                self.sync()
-                records.drained()
-                op.call()
-                self.sync()
-                yield records.drained()
+        return self._records
+
+    def _idle(self, op: Op, records: activity.Records, *, cold: bool) -> None:
+        """All that comes before a call has run, and is on no record that is read."""
+        if op.reset:
+            op.reset()
+        if cold:
+            self._flush_l2()
+        self.sync()
+        records.drained()
 
     def unrecorded(self) -> str:
         """Tried on a kernel that events time, too: code under test may have run torch's profiler itself."""
