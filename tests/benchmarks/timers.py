@@ -34,7 +34,13 @@ KERNELS = {
     "0.3 ms": ("product", 4864),
     "3 ms": ("product", 10240),
 }
-TIMERS = {"events": "cuda_event", "events, levelled": "cuda_event", "graph": turns.CUDA_GRAPH, "cupti": turns.CUPTI}
+TIMERS = {
+    "events": "cuda_event",
+    "events, levelled": "cuda_event",
+    "graph": turns.CUDA_GRAPH,
+    "cupti": turns.CUPTI,
+    "cupti, span": turns.CUPTI,
+}
 SETTINGS = Settings(threshold=1.5, margin=0.5)
 HEAD = (
     "| kernel | timer | reading | sd between processes | sd within one | calls a turn | cost of a turn |",
@@ -136,6 +142,8 @@ def _turn(device: Clock, timer: str, op: Op, pace: turns.Pace) -> Callable[[], f
         return lambda: device.replays(graph, op, pace.calls)
     if timer == "cupti":
         return lambda: device.kernels(op, pace.calls, cold=True)
+    if timer == "cupti, span":
+        return lambda: device.span(op, pace.calls, cold=True)
     if timer == "events":
         return lambda: device.turn(op, pace.calls, cold=True)
     return lambda: device.turn(op, pace.calls, cold=True) - device.empty(pace.empties, cold=True)

@@ -306,11 +306,13 @@ def test_the_table_of_timers_has_what_every_process_read() -> None:
         for name, value in fields.items():
             patch.setattr(timers, name, value)
         read = timers.child(device)  # type: ignore[arg-type]
-    assert set(read["3 us"]) == {"events", "events, levelled", "cupti"}, "a graph that is not there has no row"
+    assert set(read["3 us"]) == {"events", "events, levelled", "cupti", "cupti, span"}, (
+        "a graph that is not there has no row"
+    )
     rows = list(timers.table([read, read]))[2:]
     assert [row.split(" | ")[:4] for row in rows[:3]] == [
         ["| 3 us", "events", "5.00 us", "0.00 %"],
         ["| 3 us", "events, levelled", "4.00 us", "0.00 %"],
         ["| 3 us", "cupti", "1.00 us", "0.00 %"],
     ]
-    assert len(rows) == 3 * len(timers.KERNELS)
+    assert len(rows) == 4 * len(timers.KERNELS)

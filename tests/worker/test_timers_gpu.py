@@ -7,6 +7,7 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -82,6 +83,97 @@ def test_a_kernel_of_known_length_by_cupti() -> None:
         name: pytest.approx(span, rel=0.03 if name in {"cold", "warm"} else 0.05)
         for name in ("cold", "warm", "reset", "reset in a graph")
     }
+
+
+@with_cupti
+def test_a_kernel_of_known_length_by_the_span_of_its_records(cuda: CudaClock) -> None:
+    """Neither the flush before a call is part of it, nor a reset, nor the spin kernel behind which it is enqueued."""
+    plain, reset = sleep(), Op(lambda: torch.cuda._sleep(CYCLES), reset=lambda: torch.cuda._sleep(3 * CYCLES))
+    spans, cold, behind = [], [], []
+    for _ in range(15):
+        spans.append(cuda.turn(plain, 1, cold=True))
+        cold.append(cuda.span(plain, 2, cold=True))
+        behind.append(cuda.span(reset, 2, cold=True))
+    assert median(cold) == pytest.approx(median(spans), rel=0.03)
+    assert median(behind) == pytest.approx(median(spans), rel=0.05)
+
+
+@with_cupti
+def test_the_gap_between_two_kernels_counts_and_the_hosts_launches_do_not(cuda: CudaClock) -> None:
+    values = torch.zeros(1024, device="cuda")
+
+    def two(wait: float = 0.0) -> None:
+        torch.cuda._sleep(10_000)
+        until = time.perf_counter() + wait
+        while time.perf_counter() < until:
+            pass
+        values.add_(1)
+
+    op, slow_host = Op(two), Op(lambda: two(300e-6))
+    cuda.wall(op)
+    added = median([cuda.kernels(op, 4, cold=True) for _ in range(15)])
+    spans = median([cuda.span(op, 4, cold=True) for _ in range(15)])
+    waited = median([cuda.span(slow_host, 4, cold=True) for _ in range(15)])
+    assert added < spans < added + 10_000, "a gap between kernels that are enqueued is of microseconds"
+    assert abs(waited - spans) < 10_000, "the 300 us for which the host did nothing are no gap"
+    assert waited < 100_000
+
+
+@with_cupti
+def test_what_runs_on_another_stream_is_part_of_the_call(cuda: CudaClock) -> None:
+    other = torch.cuda.Stream()
+
+    def beside() -> None:
+        here = torch.cuda.current_stream()
+        other.wait_stream(here)
+        with torch.cuda.stream(other):
+            torch.cuda._sleep(CYCLES)
+        torch.cuda._sleep(CYCLES // 10)
+        here.wait_stream(other)
+
+    alone = median([cuda.span(sleep(), 2, cold=True) for _ in range(9)])
+    assert median([cuda.span(Op(beside), 2, cold=True) for _ in range(9)]) == pytest.approx(alone, rel=0.05)
+
+
+@with_cupti
+def test_a_call_that_launches_nothing_reads_zero(cuda: CudaClock) -> None:
+    assert cuda.span(Op(lambda: None), 3, cold=True) == 0.0
+    assert cuda.kernels(Op(lambda: None), 3, cold=True) == 0.0
+
+
+PROFILED = """
+import sys, torch
+from abprof.kit import Op, Unsupported
+from abprof.worker import profile
+from abprof.worker.clocks import clock
+cuda, op = clock("cuda"), Op(lambda: torch.cuda._sleep(2_000_000))
+assert cuda.unrecorded() == "", cuda.unrecorded()
+assert 0.9 < cuda.span(op, 1, cold=True) / cuda.turn(op, 1, cold=True) < 1.1
+profile.profiled(op, 2, cuda, 1, None)
+print(cuda.unrecorded())
+if sys.argv[1] == "by code under test":
+    cuda.profiled = False
+    print(cuda.unrecorded())
+try:
+    cuda.span(op, 1, cold=True)
+    print("read")
+except Unsupported:
+    print("refused")
+"""
+
+
+@with_cupti
+@pytest.mark.parametrize("who", ["by abprof", "by code under test"])
+def test_what_cupti_tells_after_torchs_profiler_is_not_taken_for_nanoseconds(who: str) -> None:
+    command = [sys.executable, "-c", PROFILED, who]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("torch's profiler ran in this process")
+    if who == "by abprof":
+        assert lines[1:] == ["refused"]
+    else:  # nobody told the clock: it finds out on a kernel that events time too
+        assert lines[1], "CUPTI told ticks, or did not start, and was believed"
 
 
 def test_launch_bound_adds_take_far_less_in_a_graph(cuda: CudaClock) -> None:

@@ -1,0 +1,175 @@
+"""Whole runs on a GPU in which CUPTI's records read short calls, and events the long ones of the same package."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from abprof import runfolder
+from abprof.model import Block
+from tests.gitrepo import GitRepo, make_repo
+from tests.tinyrepo import abprof
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.alone,
+    pytest.mark.skipif(importlib.util.find_spec("cupti") is None, reason="cupti-python is not installed"),
+]
+
+PACKAGE = """
+import torch
+
+CYCLES = 8_000  # some 4 us
+
+
+def one(x):
+    return x * 2
+
+
+def two(x):
+    torch.cuda._sleep(CYCLES)
+    return x * 2
+
+
+def long(x):
+    torch.cuda._sleep(125 * CYCLES)
+    return x * 2
+"""
+
+WORKLOAD = '''
+"""Doubling, by one kernel or behind one that waits."""
+import torch
+from abprof.kit import Op, compare
+
+API = 1
+KERNEL = "parts"
+SUITE = "parts"
+PRESETS = {"default": {"part": ["one", "two", "long"]}}
+ELEMENTS = {"one": 1 << 22, "two": 1 << 16, "long": 1 << 16}
+
+
+def inputs(case, device, seed):
+    made = torch.Generator(device).manual_seed(seed)
+    return torch.randn(ELEMENTS[case["part"]], generator=made, device=device)
+
+
+def prepare(kernel, variant, case, inputs):
+    double = getattr(kernel, case["part"])
+    return Op(lambda: double(inputs))
+
+
+def reference(case, inputs):
+    return inputs.double() * 2
+
+
+def check(case, outputs, expected):
+    return compare(outputs, expected, rtol=1e-6, atol=0.0)
+'''
+CELLS = ONE, TWO, LONG = ("parts/part=one", "parts/part=two", "parts/part=long")
+
+
+@dataclass(frozen=True)
+class Told:
+    """A run of main against a branch whose waits are half as long again."""
+
+    run: dict[str, Any]
+    blocks: list[Block]
+
+    def ns(self, cell: str, metric: str, arm: str = "base") -> float:
+        seen = next(o for o in self.run["observations"] if (o["cell"], o["arm"]) == (cell, arm))
+        return float(seen["metrics"][metric]["value"])
+
+    def read_by(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for block in self.blocks:
+            if block.judged and block.rounds:
+                found.setdefault(block.cell, set()).add(block.timer)
+        return found
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> GitRepo:
+    made = make_repo(tmp_path_factory.mktemp("parts") / "repo")
+    files = {"kernels/parts/__init__.py": PACKAGE, "workloads/parts.py": WORKLOAD, ".gitignore": "runs/\n"}
+    made.commit("parts", files)
+    made.branch("slower")
+    made.commit("slower", {"kernels/parts/__init__.py": PACKAGE.replace("8_000", "12_000")})
+    return made
+
+
+def told(repo: GitRepo, *more: str) -> Told:
+    asked = ("main", "slower", "--device", "cuda", "--devices", "1", "--json", *more)
+    done = abprof(*asked, cwd=repo.path, home=repo.path.parent)
+    assert done.out, done.err
+    run = done.run
+    return Told(run, runfolder.read(Path(run["run_dir"]))[1])
+
+
+@pytest.fixture(scope="module")
+def auto(repo: GitRepo) -> Told:
+    return told(repo, "--epochs", "4", "--budget", "5m")
+
+
+@pytest.fixture(scope="module")
+def durations(repo: GitRepo) -> Told:
+    return told(repo, "--epochs", "4", "--budget", "5m", "--timer", "cupti")
+
+
+def test_short_calls_are_read_by_cupti_and_long_ones_by_events(auto: Told) -> None:
+    assert auto.read_by() == {ONE: {"cupti"}, TWO: {"cupti"}, LONG: {"cuda_event"}}
+    assert {row["metric"] for row in auto.run["comparisons"]} == {"gpu_span"}
+    verdicts = {row["cell"]: row["verdict"] for row in auto.run["comparisons"] if row["from"] == "base"}
+    assert (verdicts[TWO], verdicts[LONG]) == ("slower", "slower")
+    assert verdicts[ONE] in ("same", "slight", "unclear")
+
+
+def test_a_kernel_alone_spans_what_it_lasts(auto: Told, durations: Told) -> None:
+    """By `--timer cupti` its duration is read on an idle device, by `auto` behind another kernel."""
+    assert durations.read_by()[ONE] == {"cupti"}
+    ratio = auto.ns(ONE, "gpu_span") / durations.ns(ONE, "gpu_kernels")
+    assert 0.85 < ratio < 1.2
+
+
+def test_of_two_kernels_the_gap_counts(auto: Told, durations: Told) -> None:
+    gap = auto.ns(TWO, "gpu_span") - durations.ns(TWO, "gpu_kernels")
+    assert 0 < gap < 8_000
+
+
+def test_the_profiled_pass_is_there_and_no_turn_was_read_in_ticks(auto: Told) -> None:
+    """Of the processor's counter, at least two of which make a nanosecond."""
+    passes = [block for block in auto.blocks if not (block.rounds or block.beside)]
+    assert {block.cell for block in passes} == {ONE, TWO}
+    assert {block.epoch for block in passes} == {2}
+    for cell in CELLS:
+        seen = next(o for o in auto.run["observations"] if (o["cell"], o["arm"]) == (cell, "target"))
+        assert not seen["census"]["missing"], seen
+        assert sum(launch["count"] for launch in seen["census"]["launches"]) == (1 if cell == ONE else 2)
+        medians = {
+            block.epoch: statistics.median(turn.value for row in block.rounds for turn in row if turn.arm == 0)
+            for block in auto.blocks
+            if block.cell == cell and block.judged and block.rounds
+        }
+        assert len(medians) == 4
+        assert max(medians.values()) < 1.3 * min(medians.values()), medians
+
+
+def test_a_quick_run_reads_nanoseconds_too(repo: GitRepo, auto: Told) -> None:
+    """Its only epoch is the one that profiles."""
+    quick = told(repo, "--quick")
+    assert quick.read_by() == auto.read_by()
+    for cell in CELLS:
+        assert quick.ns(cell, "gpu_span") == pytest.approx(auto.ns(cell, "gpu_span"), rel=0.3)
+        seen = next(o for o in quick.run["observations"] if (o["cell"], o["arm"]) == (cell, "base"))
+        assert not seen["census"]["missing"], seen
+
+
+def test_events_that_are_asked_for_hold_the_launch(repo: GitRepo, auto: Told) -> None:
+    events = told(repo, "--epochs", "2", "--budget", "5m", "--timer", "events")
+    assert set().union(*events.read_by().values()) == {"cuda_event"}
+    assert events.ns(ONE, "gpu_span") > auto.ns(ONE, "gpu_span")
+    assert events.ns(LONG, "gpu_span") == pytest.approx(auto.ns(LONG, "gpu_span"), rel=0.1)
