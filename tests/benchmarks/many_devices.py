@@ -3,9 +3,9 @@
     python -m tests.benchmarks.many_devices 1 2 [--kind cuda] [--keep FOLDER] -- main main --workloads dense --all --epochs 4
 
 Runs `abprof` with what stands after `--`, once for each count of devices, one after the other, with builds cached by a
-first run of one epoch. Prints cells by epochs a second (all blocks that were timed, from the first one's begin to the
-last one's end, so that programs' start-ups between them count and builds do not), what each is of the first, and the
-rows whose verdicts differ. Exit code 0 when none contradicts: `slower` here and `faster` or
+first run of one epoch. A run that FOLDER has already is read and not made again. Prints cells by epochs a second (all judged
+blocks, from the first one's begin to the last one's end, so that programs' start-ups between them count and builds do not),
+what each is of the first, and the rows whose verdicts differ. Exit code 0 when none contradicts: `slower` here and `faster` or
 `same` there; `unclear` contradicts nothing.
 """
 
@@ -15,8 +15,8 @@ import argparse
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from abprof import runfolder
@@ -32,7 +32,7 @@ class Measured:
     devices: int
     blocks: int
     seconds: float  # from the first block's begin to the last one's end
-    wall: float  # of the whole command
+    wall: float  # of the whole run, reports included
     rows: dict[tuple[str, str, str], Comparison]
 
     @property
@@ -50,31 +50,32 @@ def main() -> int:
     asked, theirs = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]
     with tempfile.TemporaryDirectory() as folder:
         runs = asked.keep or Path(folder)
-        measured(theirs, asked.kind, max(asked.counts), runs / "first", "--epochs", "1")
+        if not (runs / "first").exists():
+            measured(theirs, asked.kind, max(asked.counts), runs / "first", "--epochs", "1")
         return shown([measured(theirs, asked.kind, n, runs / str(n)) for n in asked.counts])
 
 
 def measured(words: list[str], kind: str, devices: int, runs: Path, *more: str) -> Measured:
-    """Run it, and read what it kept. Raises SystemExit where it kept nothing."""
+    """Run it, unless it was, and read what it kept. Raises SystemExit where it kept nothing."""
     where = [word for number in range(devices) for word in ("--device", f"{kind}:{number}")]
     argv = [sys.executable, "-m", "abprof", *words, *where, *more, "--runs-dir", str(runs)]
-    began = time.monotonic()
-    code = subprocess.run(argv, check=False, stdout=subprocess.DEVNULL).returncode
-    wall = time.monotonic() - began
+    if not runs.exists():
+        subprocess.run(argv, check=False, stdout=subprocess.DEVNULL)
     folders = list(runs.glob("*/run.json"))
     if not folders:
-        raise SystemExit(f"exit code {code}, and no run: {' '.join(argv)}")
+        raise SystemExit(f"no run came of {' '.join(argv)}")
     head, blocks, _ = runfolder.read(folders[0].parent)
-    timed = [block for block in blocks if block.metric]
+    timed = [block for block in blocks if block.metric and not block.beside]
     begins, ends = [block.began for block in timed], [block.began + block.seconds for block in timed]
     rows = {(row.cell, row.from_, row.to): row for row in head.comparisons}
-    return Measured(devices, len(timed), max(ends) - min(begins), wall, rows)
+    wall = datetime.fromisoformat(head.ended) - datetime.fromisoformat(head.began)
+    return Measured(devices, len(timed), max(ends) - min(begins), wall.total_seconds(), rows)
 
 
 def shown(runs: list[Measured]) -> int:
     """Print the table and what differs. 0 when no verdict contradicts another."""
     first = runs[0]
-    print("| devices | blocks | measuring | whole command | cells x epochs a second | of the first |")
+    print("| devices | blocks | measuring | whole run | cells x epochs a second | of the first |")
     print("|---:|---:|---:|---:|---:|---:|")
     for run in runs:
         cells = (
