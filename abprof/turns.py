@@ -19,7 +19,6 @@ FEWEST, MOST = 8, 400  # rounds of an epoch
 # On a GPU ratios at one clock scatter by 0.05 to 0.3 % from 10 ms up: two mirrored pairs tell whether that will do. Of long
 # calls, 0.1 %, one pair.
 _FEWEST_MIDDLE, _FEWEST_LONG = 4, 2
-_MIDDLE_CALL = 1e7  # ns
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ CUDA_GRAPH, CUPTI, WALL_CLOCK = "cuda_graph", "cupti", "wall_clock"
 # them): there these are seconds on the wall, for what epochs differ by only more epochs can tell (docs/MEASUREMENT.md).
 _SECONDS = {"cuda": 0.35, "cpu": 0.30, "simulated": 0.35}
 _EARLY = 2  # rounds between re-allocations in the fewest: an epoch that is settled by then has seen four placements
-_PHASED = 2e8  # ns of calls under a profiler: the rows wait for them, and long calls do not need many
+_PHASED = 1e8  # ns of calls under a profiler: the rows wait for them, and long calls do not need many
 _LONG_OPEN = 1e9  # ns: inputs that take so long to make are not made again for that
 _EMPTIES = 8  # at most; their median is known to some 30 ns where single ones scatter by 100
 _MOST_RECORDED = 8  # calls of a turn by CUPTI: each has a reading of its own, and takes the host some 0.3 ms
@@ -128,7 +127,7 @@ def pace(
 
 def fewest_rounds(kind: str, call_ns: float) -> int:
     """Of an epoch, for a call of the fastest arm. One epoch that has to scatter by itself (--quick) takes FEWEST."""
-    if kind != "cuda" or call_ns < _MIDDLE_CALL:
+    if kind != "cuda" or call_ns < wire.MIDDLE_CALL:
         return FEWEST
     return _FEWEST_LONG if call_ns >= wire.LONG_CALL else _FEWEST_MIDDLE
 
@@ -161,7 +160,7 @@ def calls_of_a_turn(kind: str, call_ns: float) -> int:
 
 
 def phase_calls(call_ns: float) -> int:
-    """Calls in the pass that reads phases: ten, of long calls as few as take 0.2 s."""
+    """Calls in the pass that reads phases: ten, of long calls as few as take 0.1 s."""
     return max(1, min(10, math.ceil(_PHASED / max(call_ns, 1.0))))
 
 

@@ -8,7 +8,7 @@ The parent sends one `Request` a line and reads one reply a line, in strict turn
 
 from __future__ import annotations
 
-from abprof.wire.base import CALL_RANGE, LONG_CALL, PROTOCOL, WRAPPED, Failed, Value, cell_id, shown
+from abprof.wire.base import CALL_RANGE, LONG_CALL, MIDDLE_CALL, PROTOCOL, WRAPPED, Failed, Value, cell_id, shown
 from abprof.wire.begin import (
     Build,
     Built,
@@ -65,6 +65,7 @@ from abprof.wire.verbs import NAMES, VERBS
 __all__ = [
     "CALL_RANGE",
     "LONG_CALL",
+    "MIDDLE_CALL",
     "NAMES",
     "PROTOCOL",
     "VERBS",

@@ -8,6 +8,7 @@ from typing import Literal
 PROTOCOL = 1
 CALL_RANGE = "abprof_call"  # around each call that is not a turn (abprof/worker/nvtx.py)
 LONG_CALL = 5e7  # ns: a call that takes so long is made no oftener than it must, and needs little to be warm
+MIDDLE_CALL = 1e7  # ns: on a GPU a call that takes so long needs few others to be warm, and to be timed
 WRAPPED = "_repository"  # in a copy of the workloads: benchmarks that they wrap, where those lie in the repository
 Value = str | int | float | bool
 Failed = Literal["unsupported", "missing", "oom", "crash"]  # what a request may meet
