@@ -236,6 +236,25 @@ def test_two_runs_show_the_verdicts_that_differ(abprof, tmp_path):
     assert compare(first, first).sentence == "0 of 17 rows have another verdict."
 
 
+def test_two_runs_of_other_timers_say_so():
+    """Short calls that CUPTI's records read hold no launch, and those that events read do."""
+
+    def read_by(first_arm, others):
+        whole = runs.run()
+        spans = [seen for seen in whole.observations if "gpu_span" in seen.metrics]
+        read = [
+            runs.changed(
+                seen, metrics={"gpu_span": runs.changed(seen.metrics["gpu_span"], protocol=f"{by}, 8 calls a turn")}
+            )
+            for seen, by in zip(spans, [first_arm] + [others] * len(spans[1:]), strict=True)
+        ]
+        return runs.changed(whole, observations=tuple(read))
+
+    events, mixed = read_by("cuda_event", "cuda_event"), read_by("cupti", "cuda_event")
+    assert compare(events, mixed).notes == ("GPU times read by: cuda_event → cuda_event, cupti",)
+    assert compare(mixed, mixed).notes == ()
+
+
 @pytest.mark.parametrize("format", ["", "md", "csv", "json"])
 def test_two_runs_on_the_command_line(abprof, tmp_path, format):
     paths = [runs.write(tmp_path / "runs", run) for run in (runs.run(), runs.unchanged())]

@@ -8,12 +8,13 @@ import pytest
 
 from abprof import runfolder, turns
 from abprof.gathering import gather
-from abprof.model import Block
-from tests.blocks import block, head
+from abprof.model import Block, Toolchain
+from abprof.timers import KEPT, Timers, never
+from tests.blocks import block, cells, head
 from tests.shards.test_pool import TWO
 from tests.simulated.lab import Result
 from tests.simulated.planted import LONG, NewLab, broken, load, new_lab, planted, times
-from tests.simulated.scenario import Scenario, Time
+from tests.simulated.scenario import Fault, Scenario, Time
 
 __all__ = ["new_lab"]
 
@@ -217,6 +218,42 @@ def test_rounds_of_two_timers_are_never_put_together() -> None:
     of_two = [block(epoch, ratios, timer=timer) for epoch, timer in ((1, "cupti"), (2, "cuda_event"))]
     with pytest.raises(ValueError, match="rounds read by cuda_event and by cupti cannot be put together"):
         gather(head(), of_two)
+
+
+def test_processes_that_are_kept_are_not_read_by_cupti() -> None:
+    """Those of base under --watch: torch's profiler ran in them."""
+    installed = head(toolchains={"base": Toolchain(versions={}, packages={"cupti_python": "13.0.1"})})
+    assert never(installed, kept=False) == "" == never(head(), kept=False)
+    assert never(installed, kept=True) == KEPT
+
+
+def test_what_is_told_is_not_asked_again() -> None:
+    cell, other = cells(2)
+    asked: list[str] = []
+    timers = Timers({cell.id: "cuda_event"})
+    assert timers.choose(cell, [1e4, 1e4], lambda: asked.append("cell") or "", "cuda_event") == ("cuda_event", "")
+    assert [timers.late(one) for one in (cell, other)] == [False, True]
+    for _ in range(2):
+        found = timers.choose(other, [1e4, 3e4], lambda: asked.append("other") or "", "cuda_event")
+        assert found == ("cupti", "")
+    assert asked == ["other"], "once"
+    assert timers.late(other)
+    held = Timers(never="it is held")
+    assert [held.late(cell), held.choose(cell, [1e4], lambda: "", "cuda_event")] == [
+        False,
+        ("cuda_event", "it is held"),
+    ]
+    assert held.choose(other, [3e4], lambda: "", "cuda_event") == ("cuda_event", ""), "events are right for it"
+
+
+def test_short_calls_that_do_not_fit_into_memory_together_are_read_by_cupti_too(new_lab: NewLab) -> None:
+    crowded = Fault("oom", "open", side="target", cell="*case=short", epoch=1, times=1, text="out of memory")
+    result = new_lab(replace(MIXED, faults=[crowded])).abprof("main", "fast")
+    assert read_by(result)["w/case=short"] == {"cupti"}
+    assert result.verdict("w/case=short") == "same"
+    assert {one.alone for one in blocks(result) if one.cell == "w/case=short" and one.rounds and one.judged} == {True}
+    seen = next(o for o in result.run.observations if (o.cell, o.arm) == ("w/case=short", "target"))
+    assert seen.census is not None
 
 
 @pytest.mark.parametrize(

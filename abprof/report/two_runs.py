@@ -81,6 +81,10 @@ def _circumstances(run: Run) -> dict[str, str]:
     found = {"device": run.machine.device, "host": run.machine.host}
     found |= {"threshold": f"{run.settings.threshold:g} %", "margin": f"{run.settings.margin:g} %"}
     found |= {side.id: f"{side.label} {side.commit[:10]}" for side in run.sides}
+    if readers := {
+        seen.metrics["gpu_span"].protocol.partition(",")[0] for seen in run.observations if "gpu_span" in seen.metrics
+    }:
+        found["GPU times read by"] = ", ".join(sorted(readers))
     return {words.clean(what, 40): words.clean(text, 80) for what, text in (found | run.versions).items()}
 
 
