@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import json
+import os
 import statistics
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from abprof.kit import Op
 from abprof.worker.clocks import clock
 from abprof.worker.clocks.cuda import CudaClock
 from abprof.worker.clocks.graphs import NotCaptured
+from tests.gpus import INSIDE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 CYCLES = 2_000_000  # about a millisecond
@@ -51,94 +52,13 @@ def test_a_kernel_of_known_length_by_events_and_by_graphs(cuda: CudaClock) -> No
     assert median(replays) == pytest.approx(median(known), rel=0.03)
 
 
-BY_CUPTI = """
-import json, statistics, torch
-from abprof.kit import Op
-from abprof.worker.clocks import clock
-cuda, cycles = clock("cuda"), %d
-op = Op(lambda: torch.cuda._sleep(cycles))
-resets = Op(lambda: torch.cuda._sleep(cycles), reset=lambda: torch.cuda._sleep(3 * cycles))
-graph = cuda.graph(resets, lambda: 0)
-read = {"span": lambda: cuda.turn(op, 1, cold=True), "cold": lambda: cuda.kernels(op, 2, cold=True),
-        "warm": lambda: cuda.kernels(op, 2, cold=False), "reset": lambda: cuda.kernels(resets, 2, cold=True),
-        "reset in a graph": lambda: cuda.replays(graph, resets, 3)}
-times = {name: [] for name in read}
-for _ in range(15):
-    for name, one in read.items():
-        times[name].append(one())
-print(json.dumps({name: statistics.median(each) for name, each in times.items()}))
-"""
-
-
 @with_cupti
-def test_a_kernel_of_known_length_by_cupti() -> None:
-    """Cold or warm, for the flush before a call is no part of it; nor is a reset, also in a graph. In a process of its own: where
-    torch's profiler was, as in other tests, CUPTI's times are the processor's ticks."""
-    command = [sys.executable, "-c", BY_CUPTI % CYCLES]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert not done.returncode, done.stderr
-    read = json.loads(done.stdout.splitlines()[-1])
-    span = read.pop("span")
-    assert read == {
-        name: pytest.approx(span, rel=0.03 if name in {"cold", "warm"} else 0.05)
-        for name in ("cold", "warm", "reset", "reset in a graph")
-    }
-
-
-@with_cupti
-def test_a_kernel_of_known_length_by_the_span_of_its_records(cuda: CudaClock) -> None:
-    """Neither the flush before a call is part of it, nor a reset, nor the spin kernel behind which it is enqueued."""
-    plain, reset = sleep(), Op(lambda: torch.cuda._sleep(CYCLES), reset=lambda: torch.cuda._sleep(3 * CYCLES))
-    spans, cold, behind = [], [], []
-    for _ in range(15):
-        spans.append(cuda.turn(plain, 1, cold=True))
-        cold.append(cuda.span(plain, 2, cold=True))
-        behind.append(cuda.span(reset, 2, cold=True))
-    assert median(cold) == pytest.approx(median(spans), rel=0.03)
-    assert median(behind) == pytest.approx(median(spans), rel=0.05)
-
-
-@with_cupti
-def test_the_gap_between_two_kernels_counts_and_the_hosts_launches_do_not(cuda: CudaClock) -> None:
-    values = torch.zeros(1024, device="cuda")
-
-    def two(wait: float = 0.0) -> None:
-        torch.cuda._sleep(10_000)
-        until = time.perf_counter() + wait
-        while time.perf_counter() < until:
-            pass
-        values.add_(1)
-
-    op, slow_host = Op(two), Op(lambda: two(300e-6))
-    cuda.wall(op)
-    added = median([cuda.kernels(op, 4, cold=True) for _ in range(15)])
-    spans = median([cuda.span(op, 4, cold=True) for _ in range(15)])
-    waited = median([cuda.span(slow_host, 4, cold=True) for _ in range(15)])
-    assert added < spans < added + 10_000, "a gap between kernels that are enqueued is of microseconds"
-    assert abs(waited - spans) < 10_000, "the 300 us for which the host did nothing are no gap"
-    assert waited < 100_000
-
-
-@with_cupti
-def test_what_runs_on_another_stream_is_part_of_the_call(cuda: CudaClock) -> None:
-    other = torch.cuda.Stream()
-
-    def beside() -> None:
-        here = torch.cuda.current_stream()
-        other.wait_stream(here)
-        with torch.cuda.stream(other):
-            torch.cuda._sleep(CYCLES)
-        torch.cuda._sleep(CYCLES // 10)
-        here.wait_stream(other)
-
-    alone = median([cuda.span(sleep(), 2, cold=True) for _ in range(9)])
-    assert median([cuda.span(Op(beside), 2, cold=True) for _ in range(9)]) == pytest.approx(alone, rel=0.05)
-
-
-@with_cupti
-def test_a_call_that_launches_nothing_reads_zero(cuda: CudaClock) -> None:
-    assert cuda.span(Op(lambda: None), 3, cold=True) == 0.0
-    assert cuda.kernels(Op(lambda: None), 3, cold=True) == 0.0
+def test_cupti_in_a_process_of_its_own() -> None:
+    file = Path(__file__).parent / "records_on_gpu.py"
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", str(file)]
+    inside = {**os.environ, INSIDE: "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=inside)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 PROFILED = """
@@ -218,6 +138,7 @@ import sys, torch
 from abprof.kit import Op
 from abprof.worker.clocks import clock
 from abprof.worker.clocks.graphs import NotCaptured
+from tests.gpus import INSIDE
 cuda, x, other = clock("cuda"), torch.ones(1024, device="cuda"), torch.cuda.Stream()
 def elsewhere():
     with torch.cuda.stream(other):
