@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from abprof import runfolder, turns
+from abprof import doctor, runfolder, turns, wire
 from abprof.gathering import gather
 from abprof.model import Block, Toolchain
+from abprof.proc import Worker
 from abprof.timers import KEPT, Timers, never
 from tests.blocks import block, cells, head
 from tests.shards.test_pool import TWO
+from tests.simulated.client import WORKER
 from tests.simulated.lab import Result
 from tests.simulated.planted import LONG, NewLab, broken, load, new_lab, planted, times
 from tests.simulated.scenario import Fault, Scenario, Time
@@ -225,6 +230,28 @@ def test_processes_that_are_kept_are_not_read_by_cupti() -> None:
     installed = head(toolchains={"base": Toolchain(versions={}, packages={"cupti_python": "13.0.1"})})
     assert never(installed, kept=False) == "" == never(head(), kept=False)
     assert never(installed, kept=True) == KEPT
+
+
+@pytest.mark.parametrize(
+    ("packages", "state", "text"),
+    [
+        ({"cupti-python": "13.0.1"}, "ok", "its records read calls under 20 us"),
+        ({}, "missing", "cupti-python cannot be imported"),
+    ],
+)
+def test_doctor_says_whether_cupti_reads_a_workers_short_calls(
+    tmp_path: Path, packages: dict[str, str], state: str, text: str
+) -> None:
+    scenario = replace(MIXED, packages=packages).write(tmp_path / "scenario.json")
+    env = {"PATH": os.environ["PATH"], "ABPROF_SIMULATED": str(scenario)}
+    worker = Worker([sys.executable, "-P", str(WORKER)], env=env, cwd=tmp_path, log=tmp_path / "log", name="base")
+    try:
+        worker.call(wire.Start("simulated", "base"), 60)
+        found = doctor.recordable(worker, "CUPTI on cuda")
+    finally:
+        worker.kill()
+    assert (found.name, found.state, found.text) == ("CUPTI on cuda", state, text)
+    assert ("pip install 'abprof[cupti]'" in found.advice) == (state == "missing")
 
 
 def test_what_is_told_is_not_asked_again() -> None:
