@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -42,9 +42,13 @@ def remembered(state: Path, device: str, warn: Callable[[str], None]) -> Iterato
             _store(path, dict(list({**older, **learnt}.items())[-_MOST:]), warn)
 
 
-def earlier(state: Path, device: str, warn: Callable[[str], None]) -> dict[str, Scatter]:
-    """What earlier runs learnt: cell -> scatter. Read alone, so that no lease is needed."""
-    return _load(_path(state, device), warn)
+def earlier(state: Path, devices: Sequence[str], warn: Callable[[str], None]) -> dict[str, Scatter]:
+    """What earlier runs learnt on any of these devices: cell -> scatter; of what several know the first one's word. Read alone,
+    so that no lease is needed."""
+    known: dict[str, Scatter] = {}
+    for device in reversed(devices):
+        known |= _load(_path(state, device), warn)
+    return known
 
 
 def _path(state: Path, device: str) -> Path:

@@ -10,7 +10,7 @@ import pytest
 
 from abprof import allocation
 from abprof.allocation import Scatter
-from abprof.noise import Kept, remembered
+from abprof.noise import Kept, earlier, remembered
 from abprof.runfolder import read
 from tests.simulated.lab import Lab
 from tests.simulated.planted import NewLab, load, new_lab, times
@@ -82,3 +82,15 @@ def test_a_newer_file_is_left_alone_and_not_used(tmp_path: Path) -> None:
     with remembered(tmp_path, "cpu", pytest.fail) as known:
         assert known.rounds("w/a") is None
     assert json.loads((tmp_path / "noise" / "cpu.json").read_text())["schema"] == 2
+
+
+def test_what_any_of_a_runs_devices_taught_plans_it(tmp_path: Path) -> None:
+    """A run that was spread taught each device its own cells."""
+    said: list[str] = []
+    (tmp_path / "noise").mkdir()
+    other = msgspec.structs.replace(ONE, epochs=8)
+    for device, cells in (("GPU-1", {"a": ONE}), ("GPU-2", {"a": other, "b": other})):
+        (tmp_path / "noise" / f"{device}.json").write_bytes(msgspec.json.encode(Kept(cells=cells)))
+    assert earlier(tmp_path, ["GPU-1", "GPU-2", "GPU-3"], said.append) == {"a": ONE, "b": other}
+    assert earlier(tmp_path, ["GPU-1"], said.append) == {"a": ONE}
+    assert said == []

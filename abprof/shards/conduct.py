@@ -62,7 +62,7 @@ class _Work:
         self._ends = 0  # shards that have ended
         self._asked: dict[str, int] = {}  # slot -> how many had when it was last asked what more it could do
         self._open_at, self._open = -1, dict[str, set[str]]()  # the same of the verdicts, and slot -> its open cells
-        self._known = noise.earlier(place.state, place.device.lease, record.view.warn)
+        self._known = noise.earlier(place.state, [each.lease for each in place.devices], record.view.warn)
         self._tasks: dict[str, Task] = {}  # of cells that have joined
         _, error = self._estimated()
         begins = start_up(self._ground.device.kind, kept=executor.lasting)

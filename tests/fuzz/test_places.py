@@ -109,7 +109,7 @@ SCATTER = Scatter(within=0.01, between=0.002, round_seconds=0.01, epoch_seconds=
 def test_what_noise_was_learnt(tmp_path: Path, kind: str) -> None:
     put(tmp_path / "noise" / "cpu.json", kind)
     said: list[str] = []
-    assert noise.earlier(tmp_path, "cpu", said.append) == {}
+    assert noise.earlier(tmp_path, ["cpu"], said.append) == {}
     with noise.remembered(tmp_path, "cpu", said.append) as allocation:
         assert allocation.rounds("w/a") is None
     for one in said:

@@ -190,7 +190,7 @@ def test_any_noise_is_used_or_begun_anew(tmp_path: Path, examples: int) -> None:
     def ask(data: bytes) -> None:
         file.write_bytes(data)
         said: list[str] = []
-        found = noise.earlier(tmp_path, "cpu", said.append)
+        found = noise.earlier(tmp_path, ["cpu"], said.append)
         assert all(isinstance(one, Scatter) for one in found.values())
         for one in said:
             one_clear_line(AbprofError(one))
