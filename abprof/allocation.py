@@ -42,6 +42,9 @@ class Scatter(Record, frozen=True, kw_only=True):
     round_seconds: float
     epoch_seconds: float
     epochs: int
+    # What older runs did not keep is 0.
+    once: float = 0.0  # seconds that some epochs took beyond `epoch_seconds`: checks, profiled passes
+    inside_seconds: float = 0.0  # of an epoch's rounds
 
 
 class Allocation:
@@ -91,12 +94,15 @@ def scatter(pilots: Sequence[Pilot]) -> Scatter | None:
 
 def _scatter(pilots: Sequence[Pilot], arm: int) -> Scatter:
     inside = statistics.fmean(p.variances[arm] / p.rounds for p in pilots)  # S_round^2 / r, rounds may have differed
+    usual = statistics.median(p.epoch_seconds for p in pilots)
     return Scatter(
         within=statistics.fmean(p.variances[arm] for p in pilots),
         between=max(0.0, statistics.variance([p.values[arm] for p in pilots]) - inside),
         round_seconds=statistics.fmean(p.round_seconds for p in pilots),
-        epoch_seconds=statistics.median(p.epoch_seconds for p in pilots),
+        epoch_seconds=usual,
         epochs=len(pilots),
+        once=max(0.0, sum(p.epoch_seconds - usual for p in pilots)),
+        inside_seconds=statistics.fmean(p.rounds * p.round_seconds for p in pilots),
     )
 
 

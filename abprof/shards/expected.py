@@ -28,13 +28,13 @@ def tasks(run: Run, arms: Mapping[str, tuple[Arm, ...]], known: Mapping[str, Sca
 
 def _as_before(run: Run, arms: int, seen: Scatter) -> float:
     rounds = allocation.best(seen)
-    usual = turns.epoch_cost(run.machine.kind, arms)[1]
+    usual = seen.inside_seconds or turns.epoch_cost(run.machine.kind, arms)[1]
     fewest = turns.fewest_rounds(
         run.machine.kind, 1e9 * seen.round_seconds / arms
     )  # of turns of one call, where it matters
     longest, shortest = turns.MOST * seen.round_seconds, fewest * seen.round_seconds
     inside = rounds * seen.round_seconds if rounds else usual
-    return _epochs(run, seen) * (seen.epoch_seconds + min(longest, max(shortest, inside)))
+    return seen.once + _epochs(run, seen) * (seen.epoch_seconds + min(longest, max(shortest, inside)))
 
 
 def _epochs(run: Run, seen: Scatter | None) -> int:

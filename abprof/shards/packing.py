@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import plan, stats, survey, timers
+from abprof import stats, survey, timers
 from abprof.growing import Growing
 from abprof.model import Arm, Cell, Run
 from abprof.place import Place
@@ -92,13 +92,20 @@ class Packer:
         if not self._controls():
             return
         free = [cell for cell in cells if cell.id not in mine]
-        chosen = plan.controls(free, set(self._growing.ground.identical), at_least=_CONTROLS - len(mine))
+        chosen = self._cheapest(free, _CONTROLS - len(mine))
         for id in chosen:
             variant = next(arm.variant for arm in self._arms[id] if not arm.peer)
             arm = Arm(id=f"control:{variant}" if variant else "control", side="control", variant=variant)
             self._arms[id] = (*self._arms[id], arm)
             self._record.knows(arm)
-        mine |= chosen
+        mine |= set(chosen)
+
+    def _cheapest(self, cells: Sequence[Cell], count: int) -> list[str]:
+        """The run's controls are spread over its range of work (abprof/plan.py); these tell of the device. Of identical code
+        first."""
+        identical = self._growing.ground.identical
+        ordered = sorted(cells, key=lambda cell: (cell.id not in identical, cell.flops or 0.0, cell.id))
+        return [cell.id for cell in ordered[: max(0, count)]]
 
     def _controls(self) -> bool:
         """Whether the run has controls: also one all of whose controls are still to come."""

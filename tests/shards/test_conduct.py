@@ -123,6 +123,7 @@ class Stage:
         self.place: Any = SimpleNamespace(
             state=folder,
             device=device,
+            devices=(device,),
             config=SimpleNamespace(budget=budget, beside=()),
             file=File(),
             repository=SimpleNamespace(path=folder),
@@ -370,3 +371,20 @@ def test_every_device_gets_controls(tmp_path: Path) -> None:
     for slot in ("GPU-a", "GPU-b"):
         mine = [arms for shard, where in player.sent if where == slot for arms in shard.arms.values()]
         assert sum(any(arm.side == "control" for arm in arms) for arms in mine) >= min(2, len(mine)), slot
+
+
+def test_a_devices_own_controls_are_of_its_cheapest_cells(tmp_path: Path) -> None:
+    """The run's own, in which each device has some or none, are spread over its range of work."""
+    ids = [cell.id for cell in head().cells]
+    stage, player = Stage(tmp_path, fewer_than(4, ids)), Player(["GPU-a"], told)
+    made = head()
+    cells = [msgspec.structs.replace(cell, flops=float(-i)) for i, cell in enumerate(made.cells)]
+    stage.record.head = msgspec.structs.replace(
+        stage.record.head, arms=tuple(arm for arm in runs.run().arms if not arm.peer)
+    )
+    stage.ground.run = msgspec.structs.replace(made, cells=tuple(cells))
+    stage.run(player)
+    controlled = {
+        id for shard, _ in player.sent for id, arms in shard.arms.items() if any(a.side == "control" for a in arms)
+    }
+    assert controlled == set(ids[-2:])

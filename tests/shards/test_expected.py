@@ -45,6 +45,14 @@ def test_long_rounds_are_no_fewer_than_ever() -> None:
         assert task.seconds == pytest.approx(4 * (2 + fewest * seconds))
 
 
+def test_checks_and_profiled_passes_count_once_and_rounds_as_they_were() -> None:
+    run = planned()
+    cell = run.cells[0]
+    seen = runs.changed(scatter(4), once=3.0, inside_seconds=0.1)
+    (task,), _ = expected.tasks(run, {cell.id: ARMS}, {cell.id: seen})
+    assert task.seconds == pytest.approx(3 + 4 * (2 + 0.1))
+
+
 def test_a_cell_that_is_new_goes_by_its_work_in_the_scale_of_those_that_are_known() -> None:
     run = planned()
     arms = {cell.id: ARMS for cell in run.cells[:3]}
