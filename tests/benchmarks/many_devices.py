@@ -2,11 +2,11 @@
 
     python -m tests.benchmarks.many_devices 1 2 [--kind cuda] [--keep FOLDER] -- main main --workloads dense --all --epochs 4
 
-Runs `abprof` with what stands after `--`, once for each count of devices, one after the other, with builds cached and
-cells' costs and scatter taught by a first run, so that all are planned alike. A run that FOLDER has already is read and not made again. Prints cells by epochs a second (all judged
-blocks, from the first one's begin to the last one's end, so that programs' start-ups between them count and builds do not),
-what each is of the first, and the rows whose verdicts differ. Exit code 0 when none contradicts: `slower` here and `faster` or
-`same` there; `unclear` contradicts nothing.
+Runs `abprof` with what stands after `--`, once for each count of devices, one after the other, with builds cached and cells'
+costs and scatter taught by a first run, so that all are planned alike. A run that FOLDER has already is read and not made
+again. Prints cells by epochs a second (all judged blocks, from the first one's begin to the last one's end, so that
+programs' start-ups between them count and builds do not), what each is of the first, and the rows whose verdicts differ.
+Exit code 0 when none contradicts: `slower` here and `faster` or `same` there; `unclear` contradicts nothing.
 """
 
 from __future__ import annotations
