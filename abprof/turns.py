@@ -97,9 +97,8 @@ def pace(
     `share` of the rounds beyond the fewest (abprof/budget.py). `rounds` is the most; an epoch ends before when `settled`. A
     `call_ns` of 0 is not known.
     """
-    narrowest = min(settings.margin, settings.precision or settings.margin)
-    scale = max(1.0, min(4.0, settings.margin / narrowest))
-    wanted = narrowest / 100 / _MARGIN_OVER_ERROR
+    scale = max(1.0, min(4.0, settings.margin / _narrowest(settings)))
+    wanted = wanted_error(settings)
     timer = timer or TIMER[kind]
     known = [ns for ns in call_ns if ns > 0]  # a clock that reads zero or less does not say how long a call is
     if not known:
@@ -123,6 +122,15 @@ def pace(
     rule = _rule(timer, calls, shortest)
     seconds = budget / 1e9 if kind == "cuda" else math.inf
     return Pace(timer, calls, rounds, fresh_every, wanted, rule, fewest, early, empties, seconds)
+
+
+def wanted_error(settings: Settings) -> float:
+    """The standard error of a pair's median log ratio at which an epoch has enough rounds."""
+    return _narrowest(settings) / 100 / _MARGIN_OVER_ERROR
+
+
+def _narrowest(settings: Settings) -> float:
+    return min(settings.margin, settings.precision or settings.margin)
 
 
 def fewest_rounds(kind: str, call_ns: float) -> int:
@@ -175,11 +183,10 @@ def profiled(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
 
 def allotted(pace: Pace, rounds: int, share: float = 1.0) -> Pace:
     """The pace with so many rounds (abprof/allocation.py): even, no fewer than ever, at most four times the usual; where
-    the budget affords a `share` only (abprof/budget.py), at most what that leaves."""
+    the budget affords a `share` only (abprof/budget.py), at most what that leaves. Fewer where they settle it: what is known
+    eight times better than the margin gains nothing by what is cheap for the cell."""
     most = 4 * pace.rounds if share >= 1.0 else pace.rounds
-    return dataclasses.replace(
-        pace, rounds=max(pace.fewest, min(rounds + rounds % 2, most)), wanted=0.0, seconds=math.inf
-    )
+    return dataclasses.replace(pace, rounds=max(pace.fewest, min(rounds + rounds % 2, most)), seconds=math.inf)
 
 
 def settled(rounds: Sequence[Sequence[float]], wanted: float, fewest: int = FEWEST) -> bool:

@@ -12,6 +12,7 @@ from abprof import allocation
 from abprof.allocation import Scatter
 from abprof.noise import Kept, earlier, remembered
 from abprof.runfolder import read
+from abprof.turns import FEWEST
 from tests.simulated.lab import Lab
 from tests.simulated.planted import NewLab, load, new_lab, times
 from tests.simulated.scenario import Noise, Scenario
@@ -82,6 +83,19 @@ def test_a_newer_file_is_left_alone_and_not_used(tmp_path: Path) -> None:
     with remembered(tmp_path, "cpu", pytest.fail) as known:
         assert known.rounds("w/a") is None
     assert json.loads((tmp_path / "noise" / "cpu.json").read_text())["schema"] == 2
+
+
+@pytest.mark.slow
+def test_rounds_that_are_cheap_for_a_cell_end_when_they_settle_its_epoch(new_lab: NewLab) -> None:
+    """A median that is known eight times better than the margin gains nothing by more."""
+    quiet = Scenario(workloads={"w": load(["a"])}, times=times(), noise=[Noise(turn=0.0005, epoch=0.004)])
+    lab = new_lab(quiet)
+    (lab.state / "noise").mkdir(parents=True)
+    lab.abprof()
+    cheap = msgspec.structs.replace(ONE, within=1e-2, between=1e-9)
+    kept(lab).write_bytes(msgspec.json.encode(Kept(cells={"w/case=a": cheap})))
+    lab.abprof()
+    assert rounds(lab)[0] == FEWEST
 
 
 def test_what_any_of_a_runs_devices_taught_plans_it(tmp_path: Path) -> None:

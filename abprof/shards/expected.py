@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from abprof import allocation, estimate, stats, turns
@@ -27,13 +28,15 @@ def tasks(run: Run, arms: Mapping[str, tuple[Arm, ...]], known: Mapping[str, Sca
 
 
 def _as_before(run: Run, arms: int, seen: Scatter) -> float:
+    """A cell's seconds. Rounds are those that its scatter asks for (abprof/allocation.py), or that settle it."""
     rounds = allocation.best(seen)
     usual = seen.inside_seconds or turns.epoch_cost(run.machine.kind, arms)[1]
+    settling = math.ceil(seen.within / turns.wanted_error(run.settings) ** 2)
     fewest = turns.fewest_rounds(
         run.machine.kind, 1e9 * seen.round_seconds / arms
     )  # of turns of one call, where it matters
     longest, shortest = turns.MOST * seen.round_seconds, fewest * seen.round_seconds
-    inside = rounds * seen.round_seconds if rounds else usual
+    inside = min(rounds, settling) * seen.round_seconds if rounds else usual
     return seen.once + _epochs(run, seen) * (seen.epoch_seconds + min(longest, max(shortest, inside)))
 
 

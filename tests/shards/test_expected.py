@@ -45,6 +45,19 @@ def test_long_rounds_are_no_fewer_than_ever() -> None:
         assert task.seconds == pytest.approx(4 * (2 + fewest * seconds))
 
 
+def test_no_more_rounds_than_settle_an_epoch() -> None:
+    """A variance of 1e-6 a round is (0.5 % / 8)^2 after three."""
+    run = planned()
+    cell = run.cells[0]
+    assert run.settings.margin == 0.5
+    quiet = runs.changed(scatter(4, between=1e-12), within=1e-6, round_seconds=0.2)
+    (task,), _ = expected.tasks(run, {cell.id: ARMS}, {cell.id: quiet})
+    assert task.seconds == pytest.approx(4 * (2 + 3 * 0.2))
+    loud = runs.changed(quiet, within=4e-6)
+    (task,), _ = expected.tasks(run, {cell.id: ARMS}, {cell.id: loud})
+    assert task.seconds == pytest.approx(4 * (2 + 11 * 0.2))
+
+
 def test_checks_and_profiled_passes_count_once_and_rounds_as_they_were() -> None:
     run = planned()
     cell = run.cells[0]
