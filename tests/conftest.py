@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -63,14 +63,14 @@ def _as_it_was() -> Iterator[None]:
     assert inherited() == before
 
 
-@pytest.fixture(autouse=True)
-def _on_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Its share of the GPU for a test that is marked so."""
-    if request.node.get_closest_marker("gpu") is None:
-        yield
-        return
-    with its_share(alone=request.node.get_closest_marker("alone") is not None):
-        yield
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Its share of the GPU for a test that is marked so, and for what its module makes before it: no fixture would come before
+    that. Waiting for it is no part of the test's time."""
+    if item.get_closest_marker("gpu") is None:
+        return (yield)
+    with its_share(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @pytest.fixture

@@ -137,7 +137,6 @@ import sys, torch
 from abprof.kit import Op
 from abprof.worker.clocks import clock
 from abprof.worker.clocks.graphs import NotCaptured
-from tests.gpus import INSIDE
 cuda, x, other = clock("cuda"), torch.ones(1024, device="cuda"), torch.cuda.Stream()
 def elsewhere():
     with torch.cuda.stream(other):
