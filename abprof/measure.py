@@ -170,7 +170,7 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
             if sitting.beside is not None:
                 yield sitting.beside
             if request.late:
-                late.append(ProfiledPass(sitting))
+                late.append(ProfiledPass(sitting, block.timer))
         for each in (one for one in late if one.seats):
             block = each.run()
             epoch.once += block.seconds
@@ -248,19 +248,23 @@ def _identical(block: Block, arms: tuple[Arm, ...]) -> Block:
 
 def _novelties(cell: Cell) -> set[tuple[str, str, str]]:
     """The workload with each of its values of an axis of names (direction, mask, type): these load other code."""
-    return {(cell.workload, axis, value) for axis, value in cell.params.items() if isinstance(value, str)} or {
-        (cell.workload, "", "")
-    }
+    named = {(cell.workload, axis, value) for axis, value in cell.params.items() if isinstance(value, str)}
+    return named or {(cell.workload, "", "")}
 
 
 def _cheapest(ground: Ground, epoch: Epoch, cells: Sequence[Cell], like: Cell) -> Cell:
-    """Of those that load the same code as this one and never hung: to be warm takes no long calls."""
+    """Of those that load the same code as this one in all its workers, and never failed: to be warm takes no long calls."""
+
+    def own(cell: Cell) -> list[Arm]:
+        return [arm for arm in ground.arms[cell.id] if not arm.peer]
 
     def cost(cell: Cell) -> tuple[bool, float, float]:
-        hung = any(epoch.hung.before(cell.id, arm) for arm in ground.arms[cell.id])
-        return hung, max(epoch.usual.get(cell.id, {}).values(), default=0.0), cell.flops or 0.0
+        known = epoch.usual.get(cell.id, dict.fromkeys((arm.id for arm in own(cell)), 0.0))
+        failed = any(arm.id not in known or epoch.hung.before(cell.id, arm) for arm in own(cell))
+        return failed, max(known.values(), default=0.0), cell.flops or 0.0
 
-    return min((cell for cell in cells if _novelties(cell) == _novelties(like)), key=cost)
+    code, sides = _novelties(like), {arm.side for arm in own(like)}
+    return min((c for c in cells if _novelties(c) == code and sides <= {arm.side for arm in own(c)}), key=cost)
 
 
 def _warm(ground: Ground, crew: Crew, epoch: Epoch, cell: Cell, present: set[str]) -> None:

@@ -14,18 +14,18 @@ import msgspec
 from abprof.model import JUDGED_METRIC, Block, Outcome
 from abprof.one_at_a_time import OneAtATime
 from abprof.sitting import Sitting
-from abprof.turns import CUPTI
 
 RULE = "the profiled pass, after all turns that CUPTI reads"
 
 
 class ProfiledPass(OneAtATime):
-    """Of the sides' arms that took turns in a sitting."""
+    """Of the sides' arms that took turns in a sitting, which `timer` read."""
 
-    def __init__(self, of: Sitting) -> None:
+    def __init__(self, of: Sitting, timer: str) -> None:
         arms = tuple(seat.arm for seat in of.seats if seat.takes_turns and seat.own)
         request = dataclasses.replace(of.request, arms=arms, check=False, outside=False, profile=True)
         super().__init__(of.crew, of.device, request)
+        self.timer = timer
 
     def run(self) -> Block:
         """A block without rounds: what the pass told of each arm, or why it could not."""
@@ -35,7 +35,7 @@ class ProfiledPass(OneAtATime):
             epoch=self.request.epoch,
             cell=self.request.cell.id,
             metric=JUDGED_METRIC[self.request.judge],
-            timer=CUPTI,
+            timer=self.timer,
             calls=0,
             rule=RULE,
             arms=tuple(seat.arm.id for seat in self.seats),

@@ -120,7 +120,7 @@ class Sitting(Opening):
         timer, self.unrecorded = timers.choose(
             self.request.cell, own, lambda: unrecorded(self.crew, sides, self.request.timeout), usual
         )
-        for seat in self.seats:
+        for seat in self.seats if not self.alone else ():  # who is alone in memory is opened for each visit
             if seat.takes_turns and self.crew.pid(seat.arm.side) is None:  # it died of the question
                 self._open(seat)
         return timer

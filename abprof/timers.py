@@ -16,6 +16,7 @@ from abprof.proc import WorkerDied, WorkerFault
 
 PACKAGE = "cupti-python"
 INSTALL = "pip install 'abprof[cupti]'"
+_DEATHS = 2  # once may be chance
 KEPT = "processes are kept from one measurement to the next, and torch's profiler ran in them"
 
 
@@ -27,19 +28,30 @@ class Timers:
         self._of = dict(told or {})
         self._why: dict[str, str] = {}
         self._never = never
+        self._deaths = 0
 
     def choose(self, cell: Cell, call_ns: Sequence[float], ask: Callable[[], str], events: str) -> tuple[str, str]:
         """The cell's timer, and why events read it though its calls are short; "" where there is no why.
 
         At the first opening by its readings: `call_ns` of each arm that takes turns, peers' not. `ask` says why not all of
-        its workers can be read by CUPTI; `events` is what reads the cell then.
+        its workers can be read by CUPTI, or raises WorkerDied; `events` is what reads the cell then.
         """
         if cell.id not in self._of:
             short = turns.short(call_ns) > 0
-            why = (self._never or ask()) if short else ""
+            why = (self._never or self._answer(ask)) if short else ""
             self._of[cell.id] = turns.CUPTI if short and not why else events
             self._why[cell.id] = why
         return self._of[cell.id], self._why.get(cell.id, "")
+
+    def _answer(self, ask: Callable[[], str]) -> str:
+        """A worker that dies of it costs a start and the cell's rounds, one that hangs all of its time."""
+        if self._deaths >= _DEATHS:
+            return f"{_DEATHS} workers died of the question"
+        try:
+            return ask()
+        except WorkerDied as died:
+            self._deaths += 1
+            return died.reason
 
     def late(self, cell: Cell) -> bool:
         """Whether torch's profiler must not have run before the cell's turns: CUPTI reads it, or that is not known yet."""
@@ -68,14 +80,16 @@ def never(run: Run, *, kept: bool) -> str:
 
 
 def unrecorded(crew: Crew, sides: Iterable[str], timeout: float) -> str:
-    """Why not all of these workers can be read by CUPTI, "" where they can. Starts none anew."""
+    """Why not all of these workers can be read by CUPTI, "" where they can. Starts none anew. Raises WorkerDied."""
     for side in dict.fromkeys(sides):
         if crew.pid(side) is None:
             return f"{side} has no worker that could be asked"
         try:
             said: wire.Recordable = crew.worker(side).call(wire.Records(), timeout)
-        except (WorkerDied, WorkerFault) as error:
-            return f"{side}: {error.reason}"
+        except WorkerFault as fault:
+            return f"{side}: {fault.reason}"
+        except WorkerDied as died:
+            raise WorkerDied(f"{side}: {died.reason}") from died
         if said.why:
             return f"{side}: {said.why}"
     return ""

@@ -357,6 +357,12 @@ def test_workers_get_warm_on_the_cheapest_of_what_loads_the_same_code() -> None:
     assert chosen(2) == "1"
     epoch.hung.note("1", arms[0], 1)
     assert chosen(0) == "3", "not what hung"
+    epoch.usual["3"] = {}
+    assert chosen(0) == "2", "nor what could not be opened"
+    ground.arms["1"] = ground.arms["3"] = (*arms, Arm(id="control", side="control"))
+    epoch.hung = Hung()
+    epoch.usual["1"] = {"target": 2e7, "control": 2e7}
+    assert [chosen(0), chosen(1)] == ["1", "2"], "a worker that this one needs gets warm too"
 
 
 def test_a_start_may_take_longer_than_an_answer() -> None:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from abprof.model import Block
+from abprof import wire
+from abprof.model import Arm, Block
+from abprof.one_at_a_time import OneAtATime
 from abprof.runfolder import read
+from abprof.seat import Request
+from abprof.sitting import Sitting
+from abprof.timers import Timers
+from tests.blocks import cells
 from tests.gitrepo import GitRepo
 from tests.simulated.planted import NewLab, new_lab
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
@@ -54,6 +62,23 @@ def test_what_does_not_fit_alone_either_is_that_arms_outcome(new_lab: NewLab) ->
     assert result.verdict("w/case=big") == "broken"
     assert result.status("w/case=big", "target")[0] == "oom"
     assert result.verdict("w/case=small") == "same"
+
+
+def test_who_died_of_the_question_while_one_is_in_memory_at_a_time_is_not_opened_beside_the_others() -> None:
+    (cell,) = cells(1)
+    arms = tuple(Arm(id=side, side=side) for side in ("base", "target"))
+    settings: Any = SimpleNamespace(seed=0)
+    crew: Any = SimpleNamespace(pid=lambda side: None if side == "target" else 1)
+    timers = Timers({cell.id: "cuda_event"})
+    request = Request(cell, arms, 1, settings, False, False, False, "gpu", 1.0, timers=timers)
+    for kind, opened in ((OneAtATime, []), (Sitting, ["target"])):
+        asked: list[str] = []
+        sitting = kind(crew, SimpleNamespace(kind="simulated"), request)  # type: ignore[arg-type]
+        for seat in sitting.seats:
+            seat.opened = wire.Opened("ok", "", 1e4)
+        sitting._open = lambda seat, asked=asked: asked.append(seat.arm.id)  # type: ignore[method-assign]
+        sitting._timer()
+        assert asked == opened
 
 
 # What a device's memory is to its processes: one takes it all, and gives it back when its tensors are gone.

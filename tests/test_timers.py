@@ -85,6 +85,7 @@ def test_a_quick_run_profiles_after_all_turns_that_cupti_may_read(new_lab: NewLa
     assert read_by(result) == {"w/case=short": {"cupti"}, "w/case=long": {EVENTS}}
     turned = [bool(one.rounds) for one in blocks(result)]
     assert turned == [True, True, False, False]
+    assert {(one.cell, one.timer) for one in blocks(result)} == {("w/case=short", "cupti"), ("w/case=long", EVENTS)}
     assert all(o.census is not None for o in result.run.observations)
 
 
@@ -183,6 +184,18 @@ def test_a_worker_that_dies_of_the_question_costs_no_verdict(new_lab: NewLab) ->
     assert read_by(result)["w/case=short"] == {EVENTS}
     assert [note for note in result.run.notes if note.startswith("events read calls under 20 us (target: ")]
     assert {one.outcomes["target"].status for one in blocks(result)} == {"ok"}
+
+
+def test_of_whom_two_workers_died_is_not_asked_for_every_cell(new_lab: NewLab) -> None:
+    """A driver in which CUPTI ends the process ends it each time."""
+    many = {"w": replace(MIXED.workloads["w"], presets={"default": {"case": ["a", "b", "c", "d"]}})}
+    faults = [broken("kill", "*", side="target", verb="records")]
+    all_short = [*MIXED.times, Time(ns=SHORT, timer="")]  # what an opening reads
+    result = new_lab(replace(MIXED, workloads=many, faults=faults, times=all_short)).abprof("main", "fast")
+    why = {one.cell: one.unrecorded for one in blocks(result) if one.judged and one.rounds}
+    assert sorted(text.startswith("target: ") for text in why.values()) == [False, False, True, True]
+    assert {text for text in why.values() if not text.startswith("target: ")} == {"2 workers died of the question"}
+    assert {outcome.status for one in blocks(result) for outcome in one.outcomes.values()} == {"ok"}
 
 
 def test_what_its_workload_judges_by_the_wall_clock_is_profiled_after_cuptis_turns(new_lab: NewLab) -> None:

@@ -55,21 +55,24 @@ def main() -> int:
         return shown([measured(theirs, asked.kind, n, runs / str(n)) for n in asked.counts])
 
 
-def measured(words: list[str], kind: str, devices: int, runs: Path, *more: str) -> Measured:
+def measured(words: list[str], kind: str, devices: int, runs: Path) -> Measured:
     """Run it, unless it was, and read what it kept. Raises SystemExit where it kept nothing."""
     where = [word for number in range(devices) for word in ("--device", f"{kind}:{number}")]
-    argv = [sys.executable, "-m", "abprof", *words, *where, *more, "--runs-dir", str(runs)]
+    argv = [sys.executable, "-m", "abprof", *words, *where, "--runs-dir", str(runs)]
     if not runs.exists():
         subprocess.run(argv, check=False, stdout=subprocess.DEVNULL)
     folders = list(runs.glob("*/run.json"))
     if not folders:
         raise SystemExit(f"no run came of {' '.join(argv)}")
     head, blocks, _ = runfolder.read(folders[0].parent)
+    if not head.ended:
+        raise SystemExit(f"{folders[0].parent}: the run did not end")
     timed = [block for block in blocks if block.metric and not block.beside]
     begins, ends = [block.began for block in timed], [block.began + block.seconds for block in timed]
     rows = {(row.cell, row.from_, row.to): row for row in head.comparisons}
     wall = datetime.fromisoformat(head.ended) - datetime.fromisoformat(head.began)
-    return Measured(devices, len(timed), max(ends) - min(begins), wall.total_seconds(), rows)
+    turned = sum(block.judged and bool(block.rounds) for block in timed)  # a late profiled pass is a block too
+    return Measured(devices, turned, max(ends) - min(begins), wall.total_seconds(), rows)
 
 
 def shown(runs: list[Measured]) -> int:
