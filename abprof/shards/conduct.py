@@ -158,11 +158,13 @@ class _Work:
         return set(self._open.get(slot, ()))
 
     def _spent(self, cells: set[str]) -> dict[str, tuple[int, float]]:
-        found = dict.fromkeys(cells, (0, 0.0))
+        """Epochs, of which one may be several blocks, and seconds."""
+        found = {cell: (set[int](), 0.0) for cell in cells}
         for block in self._record.blocks[self._record.older :]:
             if block.cell in found and block.metric and block.judged:
-                found[block.cell] = (found[block.cell][0] + 1, found[block.cell][1] + block.seconds)
-        return found
+                epochs, seconds = found[block.cell]
+                found[block.cell] = (epochs | {block.epoch}, seconds + block.seconds)
+        return {cell: (len(epochs), seconds) for cell, (epochs, seconds) in found.items()}
 
     # ------------------------------------------------------------ what comes
 

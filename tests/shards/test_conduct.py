@@ -17,10 +17,11 @@ from abprof.growing import Growing
 from abprof.model import Block, Ceilings, Machine, Outcome, Proof, Run
 from abprof.protocols import Lost
 from abprof.record import Record
-from abprof.shards.conduct import conduct
+from abprof.shards.conduct import _Work, conduct
 from abprof.shards.messages import Began, Ended, Measured, Said, Shard, read_news
 from abprof.view import View
 from tests import runs
+from tests.blocks import block
 
 Play = Callable[[Shard, str], Iterator[bytes | Lost]]
 
@@ -388,3 +389,12 @@ def test_a_devices_own_controls_are_of_its_cheapest_cells(tmp_path: Path) -> Non
         id for shard, _ in player.sent for id, arms in shard.arms.items() if any(a.side == "control" for a in arms)
     }
     assert controlled == set(ids[-2:])
+
+
+def test_what_an_epoch_of_a_cell_costs_holds_its_late_profiled_pass() -> None:
+    """Which is a block of its own, and no epoch."""
+    turned = [block(epoch, {"base": 1.0, "target": 1.0}) for epoch in (1, 2)]
+    late = msgspec.structs.replace(turned[1], rounds=(), seconds=3.0)
+    work: Any = SimpleNamespace(_record=SimpleNamespace(blocks=[*turned, late], older=0))
+    spent = _Work._spent(work, {late.cell, "other"})
+    assert spent == {late.cell: (2, sum(one.seconds for one in turned) + 3.0), "other": (0, 0.0)}
