@@ -14,11 +14,8 @@ from abprof.shards.schedule import StartUp, Task, end
 _TFLOPS_OF_A_CORE, _GBPS_OF_A_CPU = 0.02, 10.0
 _TFLOPS_OF_A_GPU, _GBPS_OF_A_GPU = 300.0, 2000.0
 _CALLS_TO_OPEN = 2  # at least: the first call, and one that is timed to choose the pace
-_AGAIN = {
-    "cuda": 1.5,
-    "cpu": 5.0,
-    "simulated": 0.0,
-}  # seconds of fresh workers' start in an epoch after a shard's first
+# Seconds of fresh workers' start, in an epoch after a shard's first.
+_AGAIN = {"cuda": 1.5, "cpu": 5.0, "simulated": 0.0}
 _PROGRAM = {"cuda": 14.0, "cpu": 10.0, "simulated": 1.8}  # seconds before its first workers: abprof, torch, its survey
 
 

@@ -10,6 +10,7 @@ from abprof.allocation import Scatter
 from abprof.model import Arm, Run
 from abprof.shards.schedule import ASSUMED, SEEN_BEFORE, Error, Task
 
+_LONGEST = 1e7  # seconds: what lies in the state folder need not be what a run learnt
 _EPOCHS = stats.LOOKS[0]  # of a cell that was never measured: most are decided at the first look
 
 
@@ -20,7 +21,8 @@ def tasks(run: Run, arms: Mapping[str, tuple[Arm, ...]], known: Mapping[str, Sca
     cells = [cell for cell in run.cells if cell.id in arms]
     seats = {cell.id: len(arms[cell.id]) for cell in cells}
     by_work = {cell.id: _epochs(run, None) * estimate.cell_seconds(run, cell, seats[cell.id])[1] for cell in cells}
-    seen = {cell.id: _as_before(run, seats[cell.id], known[cell.id]) for cell in cells if cell.id in known}
+    as_before = {cell.id: _as_before(run, seats[cell.id], known[cell.id]) for cell in cells if cell.id in known}
+    seen = {cell: seconds for cell, seconds in as_before.items() if 0 <= seconds < _LONGEST}
     worked = sum(by_work[cell] for cell in seen)
     scale = sum(seen.values()) / worked if worked else 1.0
     found = [Task(cell.id, cell.kernel, seen.get(cell.id, scale * by_work[cell.id])) for cell in cells]
@@ -32,9 +34,8 @@ def _as_before(run: Run, arms: int, seen: Scatter) -> float:
     rounds = allocation.best(seen)
     usual = seen.inside_seconds or turns.epoch_cost(run.machine.kind, arms)[1]
     settling = math.ceil(seen.within / turns.wanted_error(run.settings) ** 2)
-    fewest = turns.fewest_rounds(
-        run.machine.kind, 1e9 * seen.round_seconds / arms
-    )  # of turns of one call, where it matters
+    one_call = 1e9 * seen.round_seconds / arms  # ns, where it matters: there a turn is of one
+    fewest = turns.fewest_rounds(run.machine.kind, one_call)
     longest, shortest = turns.MOST * seen.round_seconds, fewest * seen.round_seconds
     inside = min(rounds, settling) * seen.round_seconds if rounds else usual
     return seen.once + _epochs(run, seen) * (seen.epoch_seconds + min(longest, max(shortest, inside)))

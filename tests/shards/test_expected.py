@@ -66,6 +66,16 @@ def test_checks_and_profiled_passes_count_once_and_rounds_as_they_were() -> None
     assert task.seconds == pytest.approx(3 + 4 * (2 + 0.1))
 
 
+@pytest.mark.parametrize("field", ["epoch_seconds", "once", "round_seconds"])
+@pytest.mark.parametrize("value", [-1e6, 1e308])
+def test_what_no_run_can_have_learnt_is_not_known(field: str, value: float) -> None:
+    """The state folder is anybody's: a schedule takes no seconds below zero, nor without an end."""
+    run = planned()
+    cell = run.cells[0]
+    strange = runs.changed(scatter(4), **{field: value})
+    assert expected.tasks(run, {cell.id: ARMS}, {cell.id: strange}) == expected.tasks(run, {cell.id: ARMS}, {})
+
+
 def test_a_cell_that_is_new_goes_by_its_work_in_the_scale_of_those_that_are_known() -> None:
     run = planned()
     arms = {cell.id: ARMS for cell in run.cells[:3]}
