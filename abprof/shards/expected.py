@@ -33,7 +33,7 @@ def _as_before(run: Run, arms: int, seen: Scatter) -> float:
     """A cell's seconds. Rounds are those that its scatter asks for (abprof/allocation.py), or that settle it."""
     rounds = allocation.best(seen)
     usual = seen.inside_seconds or turns.epoch_cost(run.machine.kind, arms)[1]
-    settling = math.ceil(seen.within / turns.wanted_error(run.settings) ** 2)
+    settling = math.ceil(min(seen.within / turns.wanted_error(run.settings) ** 2, turns.MOST))
     one_call = 1e9 * seen.round_seconds / arms  # ns, where it matters: there a turn is of one
     fewest = turns.fewest_rounds(run.machine.kind, one_call)
     longest, shortest = turns.MOST * seen.round_seconds, fewest * seen.round_seconds

@@ -76,6 +76,14 @@ def test_what_no_run_can_have_learnt_is_not_known(field: str, value: float) -> N
     assert expected.tasks(run, {cell.id: ARMS}, {cell.id: strange}) == expected.tasks(run, {cell.id: ARMS}, {})
 
 
+def test_a_scatter_without_an_end_takes_what_rounds_there_may_be() -> None:
+    run = planned()
+    cell = run.cells[0]
+    strange = runs.changed(scatter(4), within=1e308)
+    (task,), _ = expected.tasks(run, {cell.id: ARMS}, {cell.id: strange})
+    assert task.seconds == pytest.approx(4 * (2 + turns.MOST * 0.01))
+
+
 def test_a_cell_that_is_new_goes_by_its_work_in_the_scale_of_those_that_are_known() -> None:
     run = planned()
     arms = {cell.id: ARMS for cell in run.cells[:3]}
