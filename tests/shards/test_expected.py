@@ -79,7 +79,7 @@ def test_what_no_run_can_have_learnt_is_not_known(field: str, value: float) -> N
 def test_a_scatter_without_an_end_takes_what_rounds_there_may_be() -> None:
     run = planned()
     cell = run.cells[0]
-    strange = runs.changed(scatter(4), within=1e308)
+    strange = runs.changed(scatter(4, between=1e-6), within=1e308)
     (task,), _ = expected.tasks(run, {cell.id: ARMS}, {cell.id: strange})
     assert task.seconds == pytest.approx(4 * (2 + turns.MOST * 0.01))
 
