@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
-from abprof import turns, wire
+from abprof import turns
 from abprof.allocation import Allocation
 from abprof.budget import Budget
 from abprof.crew import Crew, Post, posts
@@ -24,6 +24,7 @@ from abprof.relay import Relay
 from abprof.seat import Request
 from abprof.sitting import Sitting
 from abprof.timers import Timers, never
+from abprof.warming import Warming
 from abprof.workshop import Workshop
 
 Item = Block | Proof | Kernel
@@ -152,13 +153,13 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
         judges = {load.judge for load in ground.run.workloads if load.name in {cell.workload for cell in cells}}
         if later is not None and ("wall" not in judges or ground.device.kind != "cuda"):  # else the host is measured
             epoch.relay.ahead(later.posts, later.number)
-        warm, late = set[tuple[str, str, str]](), list[ProfiledPass]()
+        arms = {cell.id: tuple(arm for arm in ground.arms[cell.id] if arm.side in present) for cell in cells}
+        warming = Warming(crew, cells, arms, epoch.usual, epoch.hung, epoch.number, ground.run.settings.seed)
+        late = list[ProfiledPass]()
         for cell in sorted(cells, key=lambda cell: not _late(ground, epoch, cell)):
-            if ground.device.kind == "cuda" and not _novelties(cell) <= warm:
-                _warm(ground, crew, epoch, _cheapest(ground, epoch, cells, cell), present)
-                warm |= _novelties(cell)
-            arms = tuple(arm for arm in ground.arms[cell.id] if arm.side in present)
-            request = _request(ground, epoch, cell, arms)
+            if ground.device.kind == "cuda":
+                warming.before(cell)
+            request = _request(ground, epoch, cell, arms[cell.id])
             sitting, block = _sit(ground, crew, epoch, request)
             if _checked(block):
                 epoch.seen.add(cell.id)
@@ -166,7 +167,7 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
             epoch.once += sitting.once
             epoch.more += sitting.more
             epoch.allocation.learn(block, started)
-            yield _identical(block, arms) if cell.id in ground.identical else block
+            yield _identical(block, request.arms) if cell.id in ground.identical else block
             if sitting.beside is not None:
                 yield sitting.beside
             if request.late:
@@ -244,43 +245,6 @@ def _identical(block: Block, arms: tuple[Arm, ...]) -> Block:
         for id, outcome in block.outcomes.items()
     }
     return msgspec.structs.replace(block, outcomes=known)
-
-
-def _novelties(cell: Cell) -> set[tuple[str, str, str]]:
-    """The workload with each of its values of an axis of names (direction, mask, type): these load other code."""
-    named = {(cell.workload, axis, value) for axis, value in cell.params.items() if isinstance(value, str)}
-    return named or {(cell.workload, "", "")}
-
-
-def _cheapest(ground: Ground, epoch: Epoch, cells: Sequence[Cell], like: Cell) -> Cell:
-    """Of those that load the same code as this one in all its workers, and never failed: to be warm takes no long calls."""
-
-    def own(cell: Cell) -> list[Arm]:
-        return [arm for arm in ground.arms[cell.id] if not arm.peer]
-
-    def cost(cell: Cell) -> tuple[bool, float, float]:
-        known = epoch.usual.get(cell.id, dict.fromkeys((arm.id for arm in own(cell)), 0.0))
-        failed = any(arm.id not in known or epoch.hung.before(cell.id, arm) for arm in own(cell))
-        return failed, max(known.values(), default=0.0), cell.flops or 0.0
-
-    code, sides = _novelties(like), {arm.side for arm in own(like)}
-    return min((c for c in cells if _novelties(c) == code and sides <= {arm.side for arm in own(c)}), key=cost)
-
-
-def _warm(ground: Ground, crew: Crew, epoch: Epoch, cell: Cell, present: set[str]) -> None:
-    """Each worker opens this cell once, but for what hung before; what hangs now is not asked again in this epoch."""
-    arms = {arm.side: arm for arm in ground.arms[cell.id] if arm.side in present and not arm.peer}
-    arms = {side: arm for side, arm in arms.items() if not epoch.hung.before(cell.id, arm)}
-    for side in crew.warm(_first_opens(ground, cell, arms)):
-        epoch.hung.note(cell.id, arms[side], epoch.number)
-
-
-def _first_opens(ground: Ground, cell: Cell, arms: Mapping[str, Arm]) -> dict[str, wire.Open]:
-    """One request to open this cell for each worker."""
-    return {
-        side: wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.settings.seed)
-        for side, arm in arms.items()
-    }
 
 
 def unmeasured(cell: Cell, arms: tuple[Arm, ...], outcomes: Mapping[str, Outcome]) -> Block:

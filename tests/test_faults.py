@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from abprof import measure, runfolder, wire
-from abprof.hung import Hung
-from abprof.model import Arm, Block, Cell
+from abprof import runfolder
+from abprof.model import Block
 from abprof.proc import to_start
 from tests.simulated.lab import Lab, Result
 from tests.simulated.processes import alive, noted
@@ -314,55 +311,6 @@ def test_what_hung_in_two_epochs_is_not_asked_a_third_time(tmp_path: Path) -> No
     assert told[2].reason == "no answer for 3 s"
     assert told[4].reason == "no answer for 3 s, in two epochs, and not asked again"
     assert result.table() == {BAD: "broken", "w/case=c": "same"}
-
-
-def test_no_time_is_spent_on_warming_what_hung() -> None:
-    asked: list[dict[str, wire.Open]] = []
-
-    class Crew:
-        def warm(self, opens: dict[str, wire.Open]) -> list[str]:
-            asked.append(opens)
-            return [side for side in opens if side == "target"]
-
-    arms = tuple(Arm(id=id, side=id) for id in ("base", "target", "control"))
-    cell = Cell(id=BAD, workload="w", kernel="k", suite="w", params={"case": "bad"})
-    ground: Any = SimpleNamespace(arms={BAD: arms}, run=SimpleNamespace(settings=SimpleNamespace(seed=0)))
-    hung = Hung()
-    for number in (1, 2):
-        epoch: Any = SimpleNamespace(number=number, hung=hung)
-        measure._warm(ground, Crew(), epoch, cell, {"base", "target", "control"})  # type: ignore[arg-type]
-    assert [list(opens) for opens in asked] == [["base", "target", "control"], ["base", "control"]]
-    assert hung.not_again(BAD, arms[1], 1) == "not asked again in this epoch"
-    assert not hung.not_again(BAD, arms[1], 2), "once may be the machine's doing"
-    hung.note(BAD, arms[1], 2)
-    assert hung.not_again(BAD, arms[1], 3) == "in two epochs, and not asked again"
-    assert not hung.before(BAD, arms[2])
-
-
-def test_workers_get_warm_on_the_cheapest_of_what_loads_the_same_code() -> None:
-    kinds = [("1", "bwd", 9.0), ("2", "bwd", 3.0), ("3", "bwd", 5.0), ("4", "fwd", 1.0)]
-    cells = [
-        Cell(id=id, workload="w", kernel="k", suite="w", params={"direction": way, "n": 1}, flops=flops)
-        for id, way, flops in kinds
-    ]
-    arms = (Arm(id="target", side="target"),)
-    ground: Any = SimpleNamespace(arms={each.id: arms for each in cells})
-    epoch: Any = SimpleNamespace(hung=Hung(), usual={})
-
-    def chosen(like: int) -> str:
-        return measure._cheapest(ground, epoch, cells, cells[like]).id
-
-    assert [chosen(0), chosen(3)] == ["2", "4"], "by its work, before anything was timed"
-    epoch.usual |= {"1": {"target": 2e6}, "2": {"target": 9e6}, "3": {"target": 5e6}}
-    assert chosen(2) == "1"
-    epoch.hung.note("1", arms[0], 1)
-    assert chosen(0) == "3", "not what hung"
-    epoch.usual["3"] = {}
-    assert chosen(0) == "2", "nor what could not be opened"
-    ground.arms["1"] = ground.arms["3"] = (*arms, Arm(id="control", side="control"))
-    epoch.hung = Hung()
-    epoch.usual["1"] = {"target": 2e7, "control": 2e7}
-    assert [chosen(0), chosen(1)] == ["1", "2"], "a worker that this one needs gets warm too"
 
 
 def test_a_start_may_take_longer_than_an_answer() -> None:

@@ -56,6 +56,7 @@ STAGE_OF = {
     "graphed.py": "measure",
     "profiled_pass.py": "measure",
     "timers.py": "measure",
+    "warming.py": "measure",
     "crew.py": "measure",
     "relay.py": "measure",
     "sustained.py": "measure",
