@@ -15,5 +15,5 @@ def unless_asked(source: int) -> None:
         # torch.autograd.grad imports it at its first call, and sympy with it: 2 s where no bytecode is kept.
         importlib.import_module("torch.fx.experimental.symbolic_shapes")
     with contextlib.suppress(Exception):
-        # A hash of the whole of Triton, half a second, which its first launch asks for; kept in the process.
+        # A hash of the whole of Triton, 0.4 s, which its first launch asks for; kept in the process.
         importlib.import_module("triton.runtime.cache").triton_key()

@@ -18,16 +18,20 @@ __all__ = ["cuda"]
 pytestmark = pytest.mark.gpu
 
 
-def test_a_kernel_of_known_length_by_its_duration_cold_and_warm(cuda: CudaClock) -> None:
-    """The flush before a call is not part of it."""
-    op = sleep()
-    cold, warm, spans = [], [], []
+def test_a_kernel_of_known_length_by_its_duration_and_by_its_span(cuda: CudaClock) -> None:
+    """Neither the flush before a call is part of it, nor, of a span, a reset or the spin kernel behind which it is enqueued."""
+    plain, reset = sleep(), Op(lambda: torch.cuda._sleep(CYCLES), reset=lambda: torch.cuda._sleep(3 * CYCLES))
+    read: dict[str, list[float]] = {name: [] for name in ("events", "cold", "warm", "span", "behind a reset")}
     for _ in range(15):
-        cold.append(cuda.kernels(op, 2, cold=True))
-        warm.append(cuda.kernels(op, 2, cold=False))
-        spans.append(cuda.turn(op, 1, cold=True))
-    assert median(cold) == pytest.approx(median(spans), rel=0.03)
-    assert median(warm) == pytest.approx(median(spans), rel=0.03)
+        read["events"].append(cuda.turn(plain, 1, cold=True))
+        read["cold"].append(cuda.kernels(plain, 2, cold=True))
+        read["warm"].append(cuda.kernels(plain, 2, cold=False))
+        read["span"].append(cuda.span(plain, 2, cold=True))
+        read["behind a reset"].append(cuda.span(reset, 2, cold=True))
+    known = median(read["events"])
+    for name in ("cold", "warm", "span"):
+        assert median(read[name]) == pytest.approx(known, rel=0.03), name
+    assert median(read["behind a reset"]) == pytest.approx(known, rel=0.05)
 
 
 def test_a_reset_is_no_part_of_a_call_by_its_duration_or_in_a_graph(cuda: CudaClock) -> None:
@@ -36,18 +40,6 @@ def test_a_reset_is_no_part_of_a_call_by_its_duration_or_in_a_graph(cuda: CudaCl
     span = median([cuda.turn(op, 1, cold=False) for _ in range(7)])
     assert median([cuda.replays(graph, op, 3) for _ in range(7)]) == pytest.approx(span, rel=0.05)
     assert median([cuda.kernels(op, 2, cold=True) for _ in range(7)]) == pytest.approx(span, rel=0.05)
-
-
-def test_a_kernel_of_known_length_by_the_span_of_its_records(cuda: CudaClock) -> None:
-    """Neither the flush before a call is part of it, nor a reset, nor the spin kernel behind which it is enqueued."""
-    plain, reset = sleep(), Op(lambda: torch.cuda._sleep(CYCLES), reset=lambda: torch.cuda._sleep(3 * CYCLES))
-    spans, cold, behind = [], [], []
-    for _ in range(15):
-        spans.append(cuda.turn(plain, 1, cold=True))
-        cold.append(cuda.span(plain, 2, cold=True))
-        behind.append(cuda.span(reset, 2, cold=True))
-    assert median(cold) == pytest.approx(median(spans), rel=0.03)
-    assert median(behind) == pytest.approx(median(spans), rel=0.05)
 
 
 def test_the_gap_between_two_kernels_counts_and_the_hosts_launches_do_not(cuda: CudaClock) -> None:
