@@ -34,8 +34,12 @@ def test_one_that_is_alone_waits_for_who_was_there_and_is_before_who_comes_later
     with its_share(alone=False):
         inside("second", alone=False)
         others[0].start()
-        while not _held(tmp_path / f"abprof-gpu-tests-{os.getuid()}" / "door"):
+        for _ in range(1000):
+            if _held(tmp_path / f"abprof-gpu-tests-{os.getuid()}" / "door"):
+                break
             time.sleep(0.01)
+        else:
+            pytest.fail("nobody waits at the door")
         for other in others[1:]:
             other.start()
         time.sleep(0.2)

@@ -128,9 +128,7 @@ class Block(Record, frozen=True, kw_only=True):
     nodes: dict[str, int] = {}  # arm -> what a replay of its CUDA graph runs, where there are graphs
     beside: bool = False  # turns of a launch-bound cell by another timer (abprof/graphed.py): shown, never judged
     device: str = ""  # the lease's name, in a run on several devices: a cell's blocks are all of one
-    unrecorded: str = (
-        ""  # why events, and not CUPTI's records, read calls that are shorter than 20 us (abprof/timers.py)
-    )
+    unrecorded: str = ""  # why events, and not CUPTI's records, read calls under 20 us (abprof/timers.py)
     shard: int = 0  # which it was measured in (abprof/shards/); 0: in the run's own process
 
     @property
