@@ -198,9 +198,9 @@ class Crew:
         """The run's: no builder knows under which names expected values will lie."""
         return self._shop.token
 
-    def pids(self) -> list[int]:
-        """Process ids of the living."""
-        return [worker.pid for worker in self._workers.values() if worker.alive]
+    def own(self) -> frozenset[int]:
+        """Process ids of all that the run has started so far, of any crew, the ended too."""
+        return frozenset(self._shop.own)
 
     def prove(self) -> dict[str, wire.Proved]:
         """What each living worker has loaded now. One that cannot say so proves nothing: that is not ok."""

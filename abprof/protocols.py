@@ -6,7 +6,7 @@ What times a call inside a worker (`Clock`) is in abprof/worker/clocks/__init__.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -41,8 +41,9 @@ class Device(Protocol):
     def gone(self) -> str | None:
         """Why nothing can be measured on it any more, or None while it answers. Asked where a worker failed."""
 
-    def watch(self, own: Iterable[int]) -> None:
-        """Begin to sample. `own` are process ids that are not foreign."""
+    def watch(self, own: Callable[[], Iterable[int]]) -> None:
+        """Begin to sample. `own` says which process ids are not foreign, and is asked whenever what was seen is read: a process
+        that is started later, or has ended, is none either."""
 
     def state(self) -> MachineState:
         """What was seen since `watch` or the last `state`."""

@@ -76,7 +76,7 @@ class Sitting(Opening):
 
     def _settle(self) -> Proofs:
         """What is loaded before the first turn; the device's clocks are watched from here."""
-        self.device.watch(self.crew.pids())
+        self.device.watch(self.crew.own)
         self.device.bad_times()
         return {id: (self.crew.pid(id), proved) for id, proved in self.crew.prove().items()}
 

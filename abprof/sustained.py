@@ -87,7 +87,7 @@ def failed(before: Sequence[Block]) -> set[tuple[str, str]]:
 
 def _block(ground: Ground, crew: Crew, cell: Cell, arms: Sequence[Arm], epoch: int) -> Block:
     began, clock = time.time(), time.monotonic()
-    ground.device.watch(crew.pids())
+    ground.device.watch(crew.own)
     ground.device.state(), ground.device.bad_times()  # forget what came before
     calls, rounds = 0, tuple[tuple[Turn, ...], ...]()
     outcomes = {arm.id: Outcome(status="ok") for arm in arms}

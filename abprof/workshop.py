@@ -41,6 +41,7 @@ class Workshop:
     token: str = field(
         default_factory=lambda: secrets.token_hex(8)
     )  # in names that nobody is to know before they are used
+    own: set[int] = field(default_factory=set)  # process ids of all that was started here, the ended too
 
     def argv(self, side: str) -> Sequence[str]:
         """The worker's command for this side; the control is base again."""
@@ -74,7 +75,8 @@ class Workshop:
         if self.wall is not None:
             argv, env = self.wall.around(argv, env, own=self.scratch, network=False)
         log, walled = self.logs / "judge.log", self.wall is not None
-        return Worker(argv, env=env, cwd=self.scratch, log=log, name="judge", walled=walled)
+        started = self.own.add
+        return Worker(argv, env=env, cwd=self.scratch, log=log, name="judge", walled=walled, started=started)
 
     def worker(
         self,
@@ -96,8 +98,8 @@ class Workshop:
         if self.wall is not None:
             writable = [self.scratch if side in {"base", "control"} else room]
             argv, env = self.wall.around(argv, env, own=place, writable=writable, network=network)
-        walled = self.wall is not None
-        return Worker(argv, env=env, cwd=place / "src", log=log, name=name, on_line=on_line, walled=walled)
+        cwd, walled, started = place / "src", self.wall is not None, self.own.add
+        return Worker(argv, env=env, cwd=cwd, log=log, name=name, on_line=on_line, walled=walled, started=started)
 
     def room(self, side: str) -> Path:
         """What a side's workers write for others to read, made if need be."""

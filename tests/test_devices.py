@@ -285,6 +285,88 @@ def test_a_foreign_process_voids_rounds_and_is_named(nvml: Nvml, stranger: int) 
     assert gpu.state().foreign == (f"sleep {stranger}",)
 
 
+def test_whose_a_process_is_is_asked_when_it_is_read(
+    nvml: Nvml, stranger: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker has its context before anybody has told of it, and one that ended may be listed for a moment more."""
+    gpu, own = device(), {101}
+    monkeypatch.setattr(gpu, "_sample_forever", lambda: None)
+    gpu.watch(lambda: own)
+    nvml.pids = [101, 102]
+    gpu._sample()
+    own.add(102)
+    assert gpu.bad_times() == []
+    nvml.pids = [101, 103, stranger]
+    gpu._sample()
+    own.add(103)
+    assert [why for *_, why in gpu.bad_times()] == [f"sleep {stranger}"]
+    assert gpu.state().foreign == (f"sleep {stranger}",)
+    gpu.watch(lambda: {104})
+    nvml.pids = [103, 104, 105]
+    gpu._sample()
+    assert [why for *_, why in gpu.bad_times()] == ["process 105"], "what was ours stays ours, and nothing else is"
+    assert gpu.state().foreign == ("process 105",)
+    nvml.use = 99
+    assert gpu.busy() == (
+        "somebody else is using the GPU (process 105; 99 % busy)",
+        "wait for it, or choose another with --device",
+    )
+
+
+def test_a_foreign_process_that_ended_before_it_is_read_keeps_its_name(nvml: Nvml) -> None:
+    gpu = device()
+    gpu._own = {os.getpid()}
+    child = subprocess.Popen(["sleep", "3600"])
+    while Path(f"/proc/{child.pid}/comm").read_text() != "sleep\n":
+        time.sleep(0.01)
+    nvml.pids = [os.getpid(), child.pid]
+    gpu._sample()
+    child.kill()
+    child.wait()
+    assert [why for *_, why in gpu.bad_times()] == [f"sleep {child.pid}"]
+    assert gpu.state().foreign == (f"sleep {child.pid}",)
+
+
+def test_a_name_that_is_no_text_hides_nobody(nvml: Nvml, tmp_path: Path) -> None:
+    gpu = device()
+    gpu._own = {os.getpid()}
+    odd = tmp_path / os.fsdecode(b"sl\xffep")
+    odd.symlink_to("/bin/sleep")
+    child = subprocess.Popen([odd, "3600"])
+    while not Path(f"/proc/{child.pid}/comm").read_bytes().startswith(b"sl\xff"):
+        time.sleep(0.01)
+    nvml.pids = [os.getpid(), child.pid]
+    gpu._sample()
+    child.kill()
+    child.wait()
+    assert gpu.state().foreign == (f"sl\N{REPLACEMENT CHARACTER}ep {child.pid}",)
+
+
+def test_bad_times_are_as_long_as_they_were_and_begin_anew_after_a_good_one(
+    nvml: Nvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, tenth = device(), 100_000_000
+    gpu._own = {101}
+    for at, pids, reasons in (
+        (10, [101, 102], 0),
+        (11, [101, 102], 0),
+        (13, [101, 102], 0),
+        (14, [101], 0),
+        (15, [101, 102], 0),
+        (16, [101, 102], 0x8),
+        (20, [101, 102], 0x8),
+    ):
+        nvml.pids, nvml.reasons = pids, reasons
+        monkeypatch.setattr(cuda, "time", SimpleNamespace(monotonic_ns=lambda at=at: at * tenth))
+        gpu._sample()
+    assert [(begin / tenth, end / tenth, why) for begin, end, why in gpu.bad_times()] == [
+        (9, 14, "process 102"),
+        (14, 16, "process 102"),
+        (15, 17, "hardware slowdown, process 102"),
+        (19, 21, "hardware slowdown, process 102"),
+    ]
+
+
 def test_in_a_container_that_renumbers_processes_none_is_taken_for_foreign(nvml: Nvml) -> None:
     """The driver names processes by the host's numbers: ours are not among them either."""
     gpu = device()
@@ -297,7 +379,7 @@ def test_in_a_container_that_renumbers_processes_none_is_taken_for_foreign(nvml:
 
 def test_sampling_goes_on_by_itself_once_watched(nvml: Nvml) -> None:
     gpu = device()
-    gpu.watch([os.getpid()])
+    gpu.watch(lambda: [os.getpid()])
     for _ in range(2):  # reading a state empties it: the second is of later samples
         end = time.monotonic() + 60
         while (state := gpu.state()) == MachineState() and time.monotonic() < end:
@@ -311,7 +393,7 @@ def test_sampling_goes_on_by_itself_once_watched(nvml: Nvml) -> None:
 def test_a_cpu_is_never_refused_and_tells_its_load() -> None:
     cpu = CpuDevice()
     assert (cpu.refusal(), cpu.busy(), cpu.bad_times()) == (None, None, [])
-    cpu.watch([os.getpid()])
+    cpu.watch(lambda: [os.getpid()])
     state = cpu.state()
     assert state.load1 is not None
     assert 0 <= state.load1 < 10_000

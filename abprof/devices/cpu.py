@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -43,7 +43,7 @@ class CpuDevice:
         """It is what this is said on."""
         return None
 
-    def watch(self, own: Iterable[int]) -> None:
+    def watch(self, own: Callable[[], Iterable[int]]) -> None:
         """Nothing is sampled between blocks."""
         del own
 

@@ -7,7 +7,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +32,9 @@ _GONE: dict[int | None, str] = {
 }
 
 
+Company = frozenset[tuple[int, str]]  # the processes on the GPU at one moment: id, name
+
+
 @dataclass
 class Samples:
     """What was seen since the last reading."""
@@ -40,7 +43,17 @@ class Samples:
     power: list[float] = field(default_factory=list)
     temperature: list[float] = field(default_factory=list)
     reasons: int = 0
-    foreign: set[str] = field(default_factory=set)
+    company: set[Company] = field(default_factory=set)
+
+
+@dataclass
+class Stretch:
+    """A time in which every sample saw the same."""
+
+    begin: int  # time.monotonic_ns()
+    end: int
+    reasons: int  # that void a round
+    company: Company
 
 
 def find(name: str | None) -> CudaDevice | None:
@@ -113,9 +126,10 @@ class CudaDevice:
         self._handle = handle
         self.lease = uuid
         self.worker = f"cuda:{uuid}"
+        self._tell_own: Callable[[], Iterable[int]] = frozenset
         self._own: set[int] = set()
         self._samples = Samples()
-        self._bad: list[tuple[int, int, str]] = []
+        self._stretches: list[Stretch] = []  # since they were last read
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -175,7 +189,8 @@ class CudaDevice:
 
     def busy(self) -> tuple[str, str] | None:
         """Somebody else's process on it, and a tenth of the time or more in use."""
-        others = [p for p in self._processes() if p.pid not in self._own]
+        own = self._known()
+        others = [p for p in self._processes() if p.pid not in own]
         use = self._ask("nvmlDeviceGetUtilizationRates")
         if others and use is not None and use.gpu >= 10:
             who = ", ".join(f"{_process_name(p.pid) or 'process'} {p.pid}" for p in others[:3])
@@ -196,10 +211,10 @@ class CudaDevice:
     def _processes(self) -> list[Any]:
         return list(self._ask("nvmlDeviceGetComputeRunningProcesses") or [])
 
-    def watch(self, own: Iterable[int]) -> None:
+    def watch(self, own: Callable[[], Iterable[int]]) -> None:
         """Begin to sample in a thread; it ends with the process."""
-        with self._lock:
-            self._own |= set(own)
+        self._known()  # who were ours before stay it
+        self._tell_own = own
         if self._thread is None:
             self._thread = threading.Thread(target=self._sample_forever, daemon=True)
             self._thread.start()
@@ -215,22 +230,36 @@ class CudaDevice:
         power = self._ask("nvmlDeviceGetPowerUsage")
         temperature = self._ask("nvmlDeviceGetTemperature", 0)
         reasons = int(self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0)
-        pids = {p.pid for p in self._processes()}
+        company = frozenset((p.pid, _process_name(p.pid)) for p in self._processes())  # by name while they are there
         now = time.monotonic_ns()
         with self._lock:
-            # Inside a container the driver may name processes by other numbers: then ours are not among them either.
-            comparable = bool(pids & self._own)
-            foreign = {f"{_process_name(pid) or 'process'} {pid}" for pid in pids - self._own} if comparable else set()
             seen = self._samples
             seen.clocks += [clock] if clock else []
             seen.power += [power / 1000] if power else []
             seen.temperature += [temperature] if temperature else []
             seen.reasons |= reasons
-            seen.foreign |= foreign
-            why = [_REASONS[bit] for bit in _REASONS if reasons & bit & _VOID] + sorted(foreign)
-            if why:
-                period = int(_PERIOD * 1e9)
-                self._bad.append((now - period, now + period, ", ".join(why)))
+            seen.company.add(company)
+            self._note(now, reasons & _VOID, company)
+
+    def _note(self, now: int, reasons: int, company: Company) -> None:
+        """Who is foreign is told when it is read: of a process that has just begun the sampler cannot know whose it is."""
+        begin, end = now - int(_PERIOD * 1e9), now + int(_PERIOD * 1e9)
+        last = self._stretches[-1] if self._stretches else None
+        if last and last.end >= begin and (last.reasons, last.company) == (reasons, company):
+            last.end = end
+        elif reasons or company:
+            self._stretches.append(Stretch(begin, end, reasons, company))
+
+    def _known(self) -> set[int]:
+        """Our own processes, the ended too."""
+        self._own |= set(self._tell_own())
+        return self._own
+
+    def _foreign(self, company: Company) -> set[str]:
+        own = self._known()
+        # Inside a container the driver may name processes by other numbers: then ours are not among them either.
+        comparable = any(pid in own for pid, _ in company)
+        return {f"{name or 'process'} {pid}" for pid, name in company if pid not in own} if comparable else set()
 
     def state(self) -> MachineState:
         """Means since the last reading; None where NVML gave nothing."""
@@ -241,14 +270,15 @@ class CudaDevice:
             power_w=_mean(seen.power),
             temperature_c=_mean(seen.temperature),
             throttle=tuple(name for bit, name in _REASONS.items() if seen.reasons & bit),
-            foreign=tuple(sorted(seen.foreign)),
+            foreign=tuple(sorted(set[str]().union(*map(self._foreign, seen.company)))),
         )
 
     def bad_times(self) -> list[tuple[int, int, str]]:
         """Hardware slowdowns and foreign processes: rules fixed beforehand, the same for all arms."""
         with self._lock:
-            bad, self._bad = self._bad, []
-        return bad
+            seen, self._stretches = self._stretches, []
+        why = [[_REASONS[bit] for bit in _REASONS if s.reasons & bit] + sorted(self._foreign(s.company)) for s in seen]
+        return [(s.begin, s.end, ", ".join(said)) for s, said in zip(seen, why, strict=True) if said]
 
 
 def _mean(values: list[float]) -> float | None:
@@ -257,6 +287,6 @@ def _mean(values: list[float]) -> float | None:
 
 def _process_name(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -35,7 +35,7 @@ class SimulatedDevice:
         mark = Path(f"{os.environ.get('ABPROF_SIMULATED', '')}.gone.{self.lease}")
         return "the simulated device has disappeared" if mark.exists() else None
 
-    def watch(self, own: Iterable[int]) -> None:
+    def watch(self, own: Callable[[], Iterable[int]]) -> None:
         del own
 
     def state(self) -> MachineState:

@@ -45,9 +45,12 @@ class Worker:
         name: str,
         on_line: Callable[[str], None] | None = None,
         walled: bool = False,
+        started: Callable[[int], None] | None = None,
     ) -> None:
-        """`walled`: the command is bubblewrap's (abprof/contain.py), and the child is what that starts."""
+        """`walled`: the command is bubblewrap's (abprof/contain.py), and the child is what that starts. `started` is told the
+        process id of whatever is started, as soon as it is known."""
         self.name = name
+        self._started = started
         self.log = Log(log, on_line)
         self._argv, self._env, self._cwd, self._walled = tuple(argv), dict(env), cwd, walled
         self._launch()
@@ -85,6 +88,7 @@ class Worker:
         finally:
             for fd in (to_child, from_child, stdout_write):
                 os.close(fd)
+        self._tell(self._child.pid)
         self._drainer = Reading(partial(self._drain, stdout_read))
         self._drainer.start()
 
@@ -102,7 +106,13 @@ class Worker:
     def _behind(self) -> tuple[int, ...]:
         if self._walled and len(self._inner) < 2:
             self._inner = inner.inside(self._child.pid) or self._inner
+            self._tell(*self._inner)
         return self._inner
+
+    def _tell(self, *pids: int) -> None:
+        if self._started is not None:
+            for pid in pids:
+                self._started(pid)
 
     @property
     def alive(self) -> bool:
@@ -180,6 +190,7 @@ class Worker:
                 raise WorkerHung(f"no answer for {timeout:.0f} s")
             if select.select([self._in], [], [], max(0.0, min(left, ALIVE_EVERY)))[0]:
                 return
+            self._behind()  # while it lives: one that dies of its first request has been on the device too
             if self._child.poll() is not None and not select.select([self._in], [], [], 0)[0]:
                 raise self._died()
             if left <= 0:

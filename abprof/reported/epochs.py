@@ -34,7 +34,7 @@ def epochs(
         if number > first and (bench.head.settings.quick or cost > budget):
             return
         began, clock = time.time(), time.monotonic()
-        device.watch(())
+        device.watch(frozenset)  # whose processes the command's are is not known
         ended = {arm.id: _run(bench, arm, number) for arm in _order(bench, todo, number)}
         cost = time.monotonic() - clock
         budget -= cost

@@ -1,0 +1,258 @@
+"""What abprof itself started is never foreign on the device, whenever a worker begins or ends (Device.watch).
+
+Real crews of simulated workers on a played GPU. It lists whoever was sent `start`, as NVML lists whoever has a context, and is
+sampled before and after every answer, on the workers' own clock.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from abprof import contain, proc, wire
+from abprof.allocation import Allocation
+from abprof.crew import Crew, Post
+from abprof.devices import cuda
+from abprof.devices.cuda import CudaDevice
+from abprof.measure import Ground, epochs
+from abprof.model import Block, Build, Cell, Checkout, Package, Setup, Workload
+from abprof.plan import arms
+from abprof.sustained import sustained
+from abprof.workshop import Workshop
+from tests.blocks import head, side
+from tests.nvml import Nvml
+from tests.simulated.client import WORKER
+from tests.simulated.clock import Clock
+from tests.simulated.planted import broken, load
+from tests.simulated.processes import alive, noted
+from tests.simulated.scenario import Fault, Scenario, Time
+
+SIDES = (side("base"), side("target"))
+CASES = ["a", "b", "c"]
+
+
+class Played(Nvml):
+    """A GPU on which the scenario's workers are, and `others`."""
+
+    def __init__(self, scenario: Path) -> None:
+        self.scenario, self.others, self.late = scenario, list[int](), False
+        super().__init__()
+
+    @property
+    def pids(self) -> list[int]:  # type: ignore[override]
+        """`late`: the driver lets nobody go."""
+        return [pid for pid in noted(self.scenario, "worker") if self.late or alive(pid)] + self.others
+
+    @pids.setter
+    def pids(self, given: object) -> None:
+        del given
+
+
+class ByHand(CudaDevice):
+    """Samples when it is told to."""
+
+    def watch(self, *own: Any) -> None:
+        self._thread = threading.current_thread()
+        super().watch(*own)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Workshop:
+    (tmp_path / "build" / "src").mkdir(parents=True)
+    argv = [sys.executable, "-P", str(WORKER)]
+    return Workshop(
+        cache=tmp_path,
+        logs=tmp_path,
+        scratch=tmp_path,
+        workers={"base": argv, "target": argv},
+        env={
+            "ABPROF_SIMULATED": str(tmp_path / "scenario.json"),
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+        },
+        device="simulated",
+        forbidden=(),
+        workloads={},
+        toolchain={},
+        timeout=240.0,
+        build_timeout=240.0,
+    )
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Played, ByHand]]:
+    nvml = Played(tmp_path / "scenario.json")
+    gpu = ByHand(nvml, 0, "GPU-aaaa")
+    monkeypatch.setattr(cuda, "time", SimpleNamespace(monotonic_ns=Clock(str(tmp_path), None).now))
+    usual = proc.Worker.receive
+
+    def receive(worker: proc.Worker, *of: Any) -> Any:
+        gpu._sample()
+        try:
+            return usual(worker, *of)
+        finally:
+            gpu._sample()
+
+    monkeypatch.setattr(proc.Worker, "receive", receive)
+    return nvml, gpu
+
+
+def ground(folder: Path, shop: Workshop, device: CudaDevice, *faults: Fault, check: str = "inside") -> Ground:
+    """Three launch-bound cells of one workload, whose base has a peer."""
+    planned = load(CASES, judge="gpu", peers=["lib"])
+    Scenario(workloads={"w": planned}, times=[Time(ns=1e4)], faults=list(faults)).write(folder / "scenario.json")
+    workload = Workload(name="w", kernel="k", suite="w", axes=("case",), judge="gpu", peers=("lib",))
+    cells = tuple(Cell(id=f"w/case={c}", workload="w", kernel="k", suite="w", params={"case": c}) for c in CASES)
+    builds = tuple(Build(side=s.id, kernel="k", key="k", path=str(folder / "build")) for s in SIDES)
+    run = head(sides=SIDES, workloads=(workload,), cells=cells, builds=builds, setup=Setup(check=check))
+    return Ground(
+        shop=shop,
+        device=device,
+        run=run,
+        checkouts={s.id: Checkout(side=s, path=str(folder)) for s in SIDES},
+        packages={"k": Package(name="k")},
+        arms={cell.id: arms(workload, SIDES, builds, control=False, peers=True) for cell in cells},
+        timeout=60.0,
+    )
+
+
+def measured(on: Ground, number: int = 2) -> list[Block]:
+    """Blocks of so many epochs, and of slices after them."""
+    made = list[Block]()
+
+    def wanted() -> set[str]:
+        done = {block.epoch for block in made}
+        return set(on.arms) if len(done) < number else set()
+
+    for item in epochs(on, wanted, Allocation(), first=1, done=0, budget=600.0):
+        made += [item] if isinstance(item, Block) else []
+    return [*made, *sustained(on, list(on.arms), made, number + 1)]
+
+
+def starts(folder: Path) -> int:
+    return len(noted(folder / "scenario.json", "worker"))
+
+
+FAULTS = {
+    "captures that spoil their process": (broken("uncaptured:1", "*", side="target", verb="capture"),),
+    "a peer that dies in its turn": (
+        broken("kill", "*", side="base", verb="turn", arm="peer:lib", after=3, once=True),
+    ),
+    "one that dies while it is opened": (broken("kill", "b", side="target", after=2, once=True),),
+    "one that dies of the profiled pass": (broken("kill", "*", side="base", verb="phases", once=True),),
+    "one that dies in a slice": (broken("kill", "*", side="target", verb="turn", epoch=3, once=True),),
+}
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_worker_that_is_started_anew_is_no_stranger(
+    tmp_path: Path, shop: Workshop, played: tuple[Played, ByHand], what: str, late: bool
+) -> None:
+    nvml, gpu = played
+    nvml.late = late
+    blocks = measured(ground(tmp_path, shop, gpu, *FAULTS[what]))
+    assert starts(tmp_path) > 2 * (2 + 4), "more than one for each side and crew"
+    assert any(block.rounds for block in blocks)
+    assert {block.state.foreign for block in blocks} == {()}
+    assert {(block.rejected, block.rejected_why) for block in blocks} == {((), "")}
+
+
+def test_nor_is_the_judge(tmp_path: Path, shop: Workshop, played: tuple[Played, ByHand]) -> None:
+    _, gpu = played
+    blocks = measured(ground(tmp_path, shop, gpu, check="outside"), 1)
+    assert " worker judge " in (tmp_path / "scenario.json.pids").read_text()
+    assert {block.state.foreign for block in blocks} == {()}
+    assert {block.rejected for block in blocks} == {()}
+
+
+def test_a_stranger_is_seen_all_the_same(tmp_path: Path, shop: Workshop, played: tuple[Played, ByHand]) -> None:
+    """A process of this test's, which no workshop started."""
+    nvml, gpu = played
+    nvml.others = [os.getpid()]
+    blocks = measured(ground(tmp_path, shop, gpu, *FAULTS["captures that spoil their process"]), 1)
+    name = f"{Path('/proc/self/comm').read_text().strip()} {os.getpid()}"
+    turned = [block for block in blocks if block.rounds and block.metric == "gpu_span"]
+    assert len(turned) == len(CASES)
+    for block in turned:
+        assert block.state.foreign == (name,)
+        assert block.rejected == tuple(range(len(block.rounds)))
+        assert block.rejected_why == name
+
+
+# ---------------------------------------------------------------- who is told of
+
+
+def test_all_that_a_workshop_started_is_told(tmp_path: Path, shop: Workshop) -> None:
+    Scenario(workloads={"w": load(CASES)}).write(tmp_path / "scenario.json")
+    assert shop.own == set()
+    build = Build(side="base", kernel="k", key="k", path=str(tmp_path / "build"))
+    post = Post("base", Checkout(side=SIDES[0], path=str(tmp_path)), Package(name="k"), build)
+    with Crew(shop, [post], 1) as crew:
+        first = crew.pid("base")
+        assert crew.own() == {first}
+        crew.retire("base")
+        second, judge = crew.worker("base").pid, crew.judge().pid
+        assert crew.own() == {first, second, judge}
+    assert Crew(shop, [post], 2).own() == {first, second, judge}
+
+
+Begin = Callable[..., proc.Worker]
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    """begin(pids, FAULT, wall=...): a worker, not yet asked anything, that tells its process ids there."""
+    made: list[proc.Worker] = []
+
+    def make(pids: set[int], *faults: Fault, wall: contain.Wall | None = None) -> proc.Worker:
+        path = Scenario(workloads={"w": load(CASES)}, faults=list(faults)).write(tmp_path / "scenario.json")
+        argv, env = [sys.executable, "-P", str(WORKER)], {"PATH": os.environ["PATH"], "ABPROF_SIMULATED": str(path)}
+        if wall is not None:
+            argv, env = wall.around(argv, env, own=tmp_path, network=False)
+        walled, log = wall is not None, tmp_path / "log"
+        made.append(proc.Worker(argv, env=env, cwd=tmp_path, log=log, name="base", walled=walled, started=pids.add))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        worker.kill()
+
+
+def test_a_worker_tells_its_process_as_it_starts_and_starts_anew(begin: Begin) -> None:
+    pids = set[int]()
+    worker = begin(pids)
+    assert pids == {worker.pid}
+    first = worker.pid
+    worker.restart()
+    assert pids == {first, worker.pid}
+
+
+@pytest.mark.skipif(contain.find() is None, reason="bubblewrap does not start here")
+def test_behind_a_wall_it_is_the_process_that_measures_that_is_told_also_where_it_dies_of_its_first_request(
+    tmp_path: Path, begin: Begin
+) -> None:
+    pids = set[int]()
+    worker = begin(pids, Fault("wait", "start", text="go"), Fault("kill", "start"), wall=contain.find())
+    worker.send(wire.Start("cpu", "base"))
+    go = threading.Thread(target=_when, args=(lambda: len(pids) > 2, tmp_path / "go"), daemon=True)
+    go.start()
+    with pytest.raises(proc.WorkerDied, match="SIGKILL"):
+        worker.receive(wire.Start("cpu", "base"), 120)
+    go.join()
+    assert worker.pid in pids, "known though it never answered"
+
+
+def _when(so: Callable[[], bool], file: Path) -> None:
+    end = time.monotonic() + 60
+    while not so() and time.monotonic() < end:
+        time.sleep(0.01)
+    file.touch()
