@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,11 +28,14 @@ class Kept(Record, frozen=True, kw_only=True):
 
 
 @contextlib.contextmanager
-def remembered(state: Path, device: str, warn: Callable[[str], None]) -> Iterator[Allocation]:
-    """What earlier runs learnt, for this one; what this one learns is kept however the block ends."""
+def remembered(
+    state: Path, device: str, warn: Callable[[str], None], told: Mapping[str, Scatter] | None = None
+) -> Iterator[Allocation]:
+    """What earlier runs learnt, for this one; what this one learns is kept however the block ends. Of cells that the device
+    never measured, what is `told` of them: another's scatter plans rounds better than none."""
     path = _path(state, device)
     before = _load(path, warn)
-    allocation = Allocation(before)
+    allocation = Allocation({**(told or {}), **before})
     try:
         yield allocation
     finally:

@@ -30,9 +30,12 @@ class Warming:
     loaded: Code = field(default_factory=set)
 
     def before(self, cell: Cell) -> None:
-        """Have the workers load what this cell needs and none before it did."""
+        """Have the workers load what this cell needs and none before it did. Where even the cheapest of such calls is long, the
+        untimed one that each arm makes anyway costs less, one after the other."""
         if not _code(cell) <= self.loaded:
-            self.warm(self.cheapest(cell))
+            cheapest = self.cheapest(cell)
+            if max(self.usual.get(cheapest.id, {}).values(), default=0.0) < wire.LONG_CALL:
+                self.warm(cheapest)
             self.loaded |= _code(cell)
 
     def cheapest(self, like: Cell) -> Cell:

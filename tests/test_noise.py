@@ -108,3 +108,14 @@ def test_what_any_of_a_runs_devices_taught_plans_it(tmp_path: Path) -> None:
     assert earlier(tmp_path, ["GPU-1", "GPU-2", "GPU-3"], said.append) == {"a": ONE, "b": other}
     assert earlier(tmp_path, ["GPU-1"], said.append) == {"a": ONE}
     assert said == []
+
+
+def test_a_device_that_never_measured_a_cell_goes_by_what_it_is_told(tmp_path: Path) -> None:
+    own, told = ONE, msgspec.structs.replace(ONE, within=4e-4)
+    (tmp_path / "noise").mkdir()
+    file = tmp_path / "noise" / "GPU-1.json"
+    file.write_bytes(msgspec.json.encode(Kept(cells={"a": own})))
+    with remembered(tmp_path, "GPU-1", pytest.fail, {"a": told, "b": told}) as known:
+        assert [known.rounds(cell) for cell in "abc"] == [allocation.best(own), allocation.best(told), None]
+        assert allocation.best(own) != allocation.best(told)
+    assert msgspec.json.decode(file.read_bytes(), type=Kept).cells == {"a": own}, "what was told is another's"

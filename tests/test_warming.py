@@ -71,3 +71,18 @@ def test_the_cheapest_of_what_loads_the_same_code() -> None:
     hung = Hung()
     told |= {"1": {"target": 2e7, "control": 2e7}, "3": {}}
     assert [chosen(0, **told), chosen(1, **told)] == ["1", "2"], "a worker that this one needs gets warm too"
+
+
+def test_no_long_call_is_made_to_get_warm() -> None:
+    """Its cell makes an untimed one of each arm anyway. What nobody timed yet may be short."""
+    crew = Crew()
+    ms = {"1": 60.0, "2": 50.0, "3": 49.0, "4": 400.0}
+    known = {id: dict.fromkeys(("base", "target", "control"), 1e6 * ms[id]) for id in ms}
+    each = warming(crew, {cell.id: SIDES for cell in CELLS}, Hung(), **known)
+    for cell in CELLS:
+        each.before(cell)
+    assert [opens["base"].case["n"] for opens in crew.asked] == [3], "forwards take 400 ms"
+    each = warming(crew, {cell.id: SIDES for cell in CELLS}, Hung(), **{id: known[id] for id in "12"} | {"3": {}})
+    for cell in CELLS:
+        each.before(cell)
+    assert [opens["base"].case["n"] for opens in crew.asked[1:]] == [4]

@@ -24,7 +24,7 @@ from abprof.record import Record
 from abprof.shards.expected import tasks
 from abprof.shards.live import Live
 from abprof.shards.messages import Ended, Loaded, Measured, Noticed, Proved, Said, read_news
-from abprof.shards.packing import Packer, to_the_next_look
+from abprof.shards.packing import CONTROLS, Packer, to_the_next_look
 from abprof.shards.schedule import Error, Task
 from abprof.shards.waiting import Waiting
 
@@ -53,7 +53,6 @@ class _Work:
 
     def __init__(self, growing: Growing, record: Record, executor: Executor, place: Place) -> None:
         self._growing, self._record, self._executor, self._place = growing, record, executor, place
-        self._packer = Packer(place, growing, record)
         self._live: dict[int, Live] = {}
         self._left = dict.fromkeys(executor.slots(), place.config.budget)  # seconds of measuring
         self._losses = dict.fromkeys(self._left, 0)  # in a row
@@ -63,10 +62,12 @@ class _Work:
         self._asked: dict[str, int] = {}  # slot -> how many had when it was last asked what more it could do
         self._open_at, self._open = -1, dict[str, set[str]]()  # the same of the verdicts, and slot -> its open cells
         self._known = noise.earlier(place.state, [each.lease for each in place.devices], record.view.warn)
+        self._packer = Packer(place, growing, record, self._known)
         self._tasks: dict[str, Task] = {}  # of cells that have joined
         _, error = self._estimated()
         begins = start_up(self._ground.device.kind, kept=executor.lasting)
-        self._waiting = Waiting((), tuple(self._left), begins, error)
+        light = CONTROLS if self._packer.controls() else 0
+        self._waiting = Waiting((), tuple(self._left), begins, error, light)
 
     @property
     def _ground(self) -> Ground:

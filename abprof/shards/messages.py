@@ -13,6 +13,7 @@ import msgspec
 
 from abprof import sealed
 from abprof.abprof_toml import File
+from abprof.allocation import Scatter
 from abprof.model import (
     UNREADABLE,
     Arm,
@@ -45,6 +46,7 @@ class Shard(Record, frozen=True, kw_only=True):
     arms: dict[str, tuple[Arm, ...]]  # cell -> who takes turns in it, its control among them
     identical: tuple[str, ...] = ()  # cells that load the same bytes on all sides, and are measured as controls
     timers: dict[str, str] = {}  # cell -> what read its turns in this run so far
+    scatters: dict[str, Scatter] = {}  # cell -> what earlier runs learnt of it, on any of the run's devices
     blocks: tuple[Block, ...] = ()  # of these cells, of this invocation: what plans their looks
     proofs: tuple[Proof, ...] = ()
     earlier: tuple[Block, ...] = ()  # of earlier invocations, timed after all epochs: that is not timed again

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from abprof import stats, survey, timers
+from abprof.allocation import Scatter
 from abprof.growing import Growing
 from abprof.model import Arm, Cell, Run
 from abprof.place import Place
@@ -15,14 +16,15 @@ from abprof.record import Record
 from abprof.shards.messages import Shard
 from abprof.shards.schedule import Task
 
-_CONTROLS = 2  # cells of each device that get a control, at least
+CONTROLS = 2  # cells of each device that get a control, at least
 
 
 class Packer:
     """Numbers the run's shards, and sees to it that every device has controls."""
 
-    def __init__(self, place: Place, growing: Growing, record: Record) -> None:
-        self._place, self._growing, self._record = place, growing, record
+    def __init__(self, place: Place, growing: Growing, record: Record, known: Mapping[str, Scatter]) -> None:
+        """`known`: what earlier runs learnt of the cells (abprof/noise.py)."""
+        self._place, self._growing, self._record, self._known = place, growing, record, known
         self._arms: dict[str, tuple[Arm, ...]] = {}  # of cells that have travelled
         self._controlled: dict[str, set[str]] = {}  # slot -> its cells with a control
         judge = Path(next(iter(growing.ground.shop.workloads.values()))).parent
@@ -38,7 +40,7 @@ class Packer:
         self._arms |= {id: ground.arms[id] for id in ids if id not in self._arms}
         these = frozenset(ids)
         cells = tuple(cell for cell in ground.run.cells if cell.id in these)
-        self._control(cells, slot)
+        self._control(tasks, slot)
         known = [block for block in self._record.blocks if block.cell in these]
         mine = [block for block in self._record.blocks[self._record.older :] if block.cell in these]
         return Shard(
@@ -49,6 +51,7 @@ class Packer:
             arms={id: self._arms[id] for id in ids},
             identical=tuple(id for id in ids if id in ground.identical),
             timers=timers.told(known),
+            scatters={id: self._known[id] for id in ids if id in self._known},
             blocks=tuple(mine),
             earlier=tuple(b for b in known if b.metric and not b.judged and not b.beside and b not in mine),
             first=1 + max((block.epoch for block in known), default=0),
@@ -85,14 +88,13 @@ class Packer:
             warnings=(),
         )
 
-    def _control(self, cells: Sequence[Cell], slot: str) -> None:
+    def _control(self, tasks: Sequence[Task], slot: str) -> None:
         """Give some of a device's cells a control where the run has controls and it has too few."""
         mine = self._controlled.setdefault(slot, set())
-        mine |= {cell.id for cell in cells if _controlled(self._arms[cell.id])}
-        if not self._controls():
+        mine |= {task.cell for task in tasks if _controlled(self._arms[task.cell])}
+        if not self.controls():
             return
-        free = [cell for cell in cells if cell.id not in mine]
-        chosen = self._cheapest(free, _CONTROLS - len(mine))
+        chosen = self._cheapest([task for task in tasks if task.cell not in mine], CONTROLS - len(mine))
         for id in chosen:
             variant = next(arm.variant for arm in self._arms[id] if not arm.peer)
             arm = Arm(id=f"control:{variant}" if variant else "control", side="control", variant=variant)
@@ -100,14 +102,14 @@ class Packer:
             self._record.knows(arm)
         mine |= set(chosen)
 
-    def _cheapest(self, cells: Sequence[Cell], count: int) -> list[str]:
+    def _cheapest(self, tasks: Sequence[Task], count: int) -> list[str]:
         """The run's controls are spread over its range of work (abprof/plan.py); these tell of the device. Of identical code
         first."""
         identical = self._growing.ground.identical
-        ordered = sorted(cells, key=lambda cell: (cell.id not in identical, cell.flops or 0.0, cell.id))
-        return [cell.id for cell in ordered[: max(0, count)]]
+        ordered = sorted(tasks, key=lambda task: (task.cell not in identical, task.seconds, task.cell))
+        return [task.cell for task in ordered[: max(0, count)]]
 
-    def _controls(self) -> bool:
+    def controls(self) -> bool:
         """Whether the run has controls: also one all of whose controls are still to come."""
         return any(map(_controlled, (self._record.head.arms, *self._growing.expected.values())))
 

@@ -14,6 +14,8 @@ have had to be right for. The rules:
 - **A loss is bounded.** No shard of several cells is longer than `most` seconds, by default 900 or 100 start-ups. What comes
   back from one that was lost goes out in shards of the square root of its cells, and the next time alone: a cell that takes
   its whole shard down is found with two further attempts, and takes no other cell with it.
+- **Every slot has light cells** where that is asked for: whatever must be measured on each slot beside its cells (a control,
+  abprof/shards/packing.py) is best added to cells that cost little. So a slot's first shard has some of the shortest.
 - **Estimates are corrected by what shards took**, package by package, as they end.
 """
 
@@ -28,6 +30,7 @@ from dataclasses import dataclass, replace
 # Seconds of a shard of several cells, by their estimates: what a lost node may cost; and where starting takes long, so many
 # start-ups, which are paid by every shard where a loss is rare.
 MOST_SECONDS, MOST_START_UPS = 900.0, 100.0
+_DEARER = 4.0  # a slot's longest cell than its light ones, or it has none: a control on it would cost half of it
 _ALIKE = 3.0  # of cells whose estimates are within this factor a shard takes any, while it has room for several
 
 
@@ -77,9 +80,11 @@ class Queue:
         *,
         most: float | None = None,
         error: Error = SEEN_BEFORE,
+        light: int = 0,
     ) -> None:
-        """`slots`: name -> speed, 1.0 where nothing is known of it. Raises ValueError without slots, on a speed that is
-        not above zero, and on seconds that are negative or not finite."""
+        """`slots`: name -> speed, 1.0 where nothing is known of it; `light`: of the shortest cells a slot's first shard has so
+        many. Raises ValueError without slots, on a speed that is not above zero, and on seconds that are negative or not
+        finite."""
         if not slots or min(slots.values()) <= 0:
             raise ValueError("a schedule needs slots, each with a speed above zero")
         self._slots = dict(slots)
@@ -87,7 +92,7 @@ class Queue:
         self._begun: set[str] = set()  # slots that had a shard
         self._start_up = start_up
         self._most = max(MOST_SECONDS, MOST_START_UPS * start_up.shard) if most is None else most
-        self._error = error
+        self._error, self._light = error, light
         self._any = random.Random(0)
         self._left: dict[Group, list[Task]] = {}  # shortest first
         self._estimated: dict[str, float] = {}  # package -> seconds of what is left
@@ -114,7 +119,7 @@ class Queue:
         late = self._late(left * speed)
         last = late * left <= self._start_up.shard
         room = min(left if last else left / (1 + late), self._most) * speed
-        taken = self._fill(room, last=last)
+        taken = self._fill(room, last=last, light=0 if slot in self._begun else self._light)
         paced = [replace(task, seconds=task.seconds * self._pace(task.kernel)) for task in taken]
         self._until[slot] = now + seconds(paced, self._start_up, speed, first=slot not in self._begun)
         self._begun.add(slot)
@@ -184,11 +189,15 @@ class Queue:
         deviation = math.hypot(self._error.common, self._error.cell / math.sqrt(cells))
         return math.sqrt(2 * math.log(max(2, len(self._slots)))) * deviation
 
-    def _fill(self, room: float, *, last: bool) -> tuple[Task, ...]:
+    def _fill(self, room: float, *, last: bool, light: int) -> tuple[Task, ...]:
         first = max(self._left, key=self._longest)
         limit = first[2] or len(self)
         taken = [self._pop(first, -1)]
-        room -= taken[0].seconds * self._pace(first[0])
+        while first in self._left and len(taken) < min(limit, 1 + light):
+            if self._left[first][0].seconds > taken[0].seconds / _DEARER:
+                break
+            taken.append(self._pop(first, 0))
+        room -= math.fsum(task.seconds for task in taken) * self._pace(first[0])
         others = [group for group in self._left if group != first and group[1:] == first[1:]]
         for group in [first, *sorted(others, key=self._longest, reverse=True)]:
             gap = room if group == first else room - self._start_up.package

@@ -208,7 +208,7 @@ def _measured(
     for touched in watch.built(builds, "before it was measured"):
         tell(Noticed(touched=touched))
     part, began = Part(shard, head), time.monotonic()
-    with noise.remembered(place.state, device, view.warn) as known:
+    with noise.remembered(place.state, device, view.warn, shard.scatters) as known:
         in_turns = epochs(ground, part.wanted, known, first=shard.first, done=part.done, budget=shard.budget)
         seconds = 0.0
         for made in (in_turns, _afterwards(place, ground, part, shard, view)):

@@ -10,11 +10,13 @@ from abprof.shards.schedule import Error, Queue, StartUp, Task
 class Waiting:
     """Cells without a shard."""
 
-    def __init__(self, tasks: Iterable[Task], slots: Sequence[str], start_up: StartUp, error: Error) -> None:
-        """`tasks`: cells that nobody has begun, with estimates that are wrong by `error`."""
+    def __init__(
+        self, tasks: Iterable[Task], slots: Sequence[str], start_up: StartUp, error: Error, light: int = 0
+    ) -> None:
+        """`tasks`: cells that nobody has begun, with estimates that are wrong by `error`; `light` of them each slot needs."""
         self._slots = dict.fromkeys(slots, 1.0)
         self._start_up, self._error = start_up, error
-        self._fresh = Queue(tasks, self._slots, start_up, error=error)
+        self._fresh = Queue(tasks, self._slots, start_up, error=error, light=light)
         self.coming = 0.0  # seconds of cells that cannot be measured yet, by their estimates
         self._own: dict[str, list[Task]] = {}  # slot -> cells whose blocks are of its device
         self._lost: dict[str, Queue] = {}  # slot -> cells that it lost

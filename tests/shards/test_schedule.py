@@ -178,6 +178,33 @@ def test_a_shard_takes_cells_of_like_length_whatever_their_order() -> None:
     assert times(far) == [10.0] * 6  # but a cell of another length waits for its turn
 
 
+def light(of: list[Task], slots: int) -> Queue:
+    return Queue(of, {f"s{i}": 1.0 for i in range(slots)}, FREE, error=EXACT, light=2)
+
+
+def test_every_slot_has_light_cells_where_its_others_are_dear() -> None:
+    """Of 60 s in all: without, the first slot had none but the long ones."""
+    of = tasks(20, 10, 9, 9, 8, 1, 1, 1, 1)
+    assert times(queue(of, 2).take("s0", 0.0)) == [20, 10]
+    waiting = light(of, 2)
+    first, second = waiting.take("s0", 0.0), waiting.take("s1", 0.0)
+    assert (times(first)[:3], times(second)[:3]) == ([20, 1, 1], [10, 1, 1])
+    assert sorted(times(first) + times(second)) == sorted(times(tuple(of)))
+    assert abs(sum(times(first)) - sum(times(second))) <= 2
+
+
+def test_a_slots_later_shards_need_none() -> None:
+    waiting = light(tasks(*[20] * 4, 1, 1, 1, 1), 1)
+    waiting._most = 22.0
+    found = [times(waiting.take("s0", float(i))) for i in range(5)]
+    assert found == [[20, 1, 1], [20, 1, 1], [20], [20], []]
+
+
+def test_no_cell_is_light_where_all_are_alike() -> None:
+    assert times(light(tasks(*[9, 8, 7, 6, 5, 4, 3]), 2).take("s0", 0.0)) == [9, 8, 4]
+    assert times(light(tasks(40, 3, 30, 30), 3).take("s0", 0.0)) == [40, 3], "one that there is"
+
+
 def test_what_is_no_schedule_is_refused() -> None:
     with pytest.raises(ValueError, match="needs slots"):
         Queue([], {}, FREE)
