@@ -74,13 +74,23 @@ class Allocation:
 
 
 def best(known: Scatter) -> int | None:
-    """The formula above; None where epochs scatter no more than their rounds explain."""
-    if known.between <= 0 or known.round_seconds <= 0:
+    """The formula above; None where epochs scatter no more than their rounds explain, as far as so many can tell."""
+    if known.between <= 0 or known.round_seconds <= 0 or _by_chance(known):
         return None
     squared = known.epoch_seconds / known.round_seconds * known.within / known.between
     if not squared >= 0:  # what lies in the state folder need not be what a run learnt
         return None
     return max(1, math.ceil(math.sqrt(min(squared, _MOST**2))))
+
+
+def _by_chance(known: Scatter) -> bool:
+    """Whether epochs that differ by nothing but their rounds would scatter so in one run of ten. A variance of four epochs is
+    known to a factor of two: a small rest after a subtraction would ask for many rounds of seconds each."""
+    rounds = known.inside_seconds / known.round_seconds
+    if rounds <= 0 or known.epochs < 2:  # an older run did not keep it
+        return False
+    explained = known.within / rounds
+    return known.between + explained <= explained * stats.variance_by_chance(known.epochs)
 
 
 def scatter(pilots: Sequence[Pilot]) -> Scatter | None:

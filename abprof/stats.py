@@ -7,6 +7,7 @@ ratio log(to/from); the effect is theta, the mean of D over epochs. Everything h
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -217,6 +218,15 @@ def own_time(epoch_medians: Sequence[float]) -> OwnTime:
         return OwnTime(float(epoch_medians[0]), float(epoch_medians[0]), float(epoch_medians[0]))
     interval = student_interval([math.log(value) for value in epoch_medians], 0.05)
     return OwnTime(math.exp(interval.theta), math.exp(interval.low), math.exp(min(interval.high, _LARGEST)))
+
+
+@functools.cache
+def variance_by_chance(count: int) -> float:
+    """What the sample variance of so many normal values exceeds in one draw of ten, as a multiple of the true one (chi-square
+    with count - 1 degrees of freedom); needs two values."""
+    from scipy.special import chdtri
+
+    return float(chdtri(count - 1, 0.1)) / (count - 1)
 
 
 def false_alarm_bound(alarms: int, controls: int) -> float | None:

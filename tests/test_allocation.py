@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from dataclasses import replace
 
 import msgspec
 import pytest
 
-from abprof import allocation, turns
+from abprof import allocation, stats, turns
 from abprof.allocation import Allocation, Pilot
 from abprof.model import Block, Settings
 from tests import blocks
@@ -32,7 +33,7 @@ def best(taught: list[Pilot]) -> int | None:
 
 
 def test_no_other_number_of_rounds_tells_more_for_its_time() -> None:
-    between, within, c_round, c_epoch = 1e-6, 4e-4, 0.002, 0.5
+    between, within, c_round, c_epoch = 1e-4, 4e-4, 0.002, 0.5
     found = best(pilots(between=between, within=within, rounds=40, c_round=c_round, c_epoch=c_epoch))
     assert found is not None
     assert found == math.ceil(math.sqrt(c_epoch / c_round * within / between))
@@ -45,6 +46,23 @@ def test_no_other_number_of_rounds_tells_more_for_its_time() -> None:
 
 def test_epochs_that_scatter_as_their_rounds_explain_leave_it_to_the_usual_rules() -> None:
     assert best(pilots(between=0.0, within=4e-4, rounds=40, c_round=0.002, c_epoch=0.5)) is None
+
+
+def test_what_few_epochs_scatter_by_chance_asks_for_no_rounds() -> None:
+    """The formula would have said ten rounds of four epochs that scatter twice as far in their squares as their two rounds
+    explain, as one run of nine does by chance. Sixteen that do are none."""
+    seconds = {"within": 4e-6, "rounds": 2, "c_round": 1.0, "c_epoch": 50.0}
+    assert best(pilots(between=2e-6, count=4, **seconds)) is None
+    assert best(pilots(between=2e-6, count=16, **seconds)) == 10
+    assert best(pilots(between=2.3e-6, count=4, **seconds)) == 10
+
+
+def test_one_draw_of_ten_is_beyond_chance() -> None:
+    chance = random.Random(1)
+    for count in (4, 16):
+        drawn = [statistics.variance([chance.gauss(0, 1) for _ in range(count)]) for _ in range(4000)]
+        beyond = sum(each > stats.variance_by_chance(count) for each in drawn) / len(drawn)
+        assert beyond == pytest.approx(0.1, abs=0.015), "4,000 draws: a standard deviation is 0.005"
 
 
 def noisy(epoch: int, shift: float, *, sd: float, rounds: int = 40) -> Block:
