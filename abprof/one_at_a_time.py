@@ -37,7 +37,7 @@ class OneAtATime(Sitting):
             self.crew.close()
 
     def _take_turns(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
-        order = [(i, seat) for i, seat in enumerate(self.seats) if seat.takes_turns]
+        order = turns.turned([(i, s) for i, s in enumerate(self.seats) if s.takes_turns], self.request.epoch - 1)
         if not order:
             return None, []
         pace = self._pace()

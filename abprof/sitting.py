@@ -89,7 +89,7 @@ class Sitting(Opening):
         judged = {i for i, seat in seats if not seat.arm.peer}
         times: list[list[float]] = []
         cycles: list[list[float]] = []  # one of the two is judged (abprof/digest.py): whichever is settled first
-        for number, order in enumerate(turns.orders(len(seats), pace.rounds, self.seed)):
+        for number, order in enumerate(self._orders(len(seats), pace.rounds)):
             fresh = self.seed + 1000 + number if pace.moves(number) else None
             rounds.append(self._round([seats[i] for i in order if seats[i][1].takes_turns], pace, fresh))
             row = sorted((turn.arm, turn.value, turn.mhz) for turn in rounds[-1] if turn.arm in judged)
@@ -101,6 +101,9 @@ class Sitting(Opening):
             if done or not any(seat.takes_turns for _, seat in seats):
                 break
         return pace, rounds
+
+    def _orders(self, seats: int, rounds: int) -> list[list[int]]:
+        return turns.orders(seats, rounds, f"{self.request.settings.seed}/{self.request.cell.id}", self.request.epoch)
 
     def _pace(self) -> turns.Pace:
         call_ns, open_ns = self._costs()

@@ -92,7 +92,7 @@ def _block(ground: Ground, crew: Crew, cell: Cell, arms: Sequence[Arm], epoch: i
     calls, rounds = 0, tuple[tuple[Turn, ...], ...]()
     outcomes = {arm.id: Outcome(status="ok") for arm in arms}
     try:
-        calls, rounds = _slices(ground, crew, cell, arms)
+        calls, rounds = _slices(ground, crew, cell, arms, epoch)
     except (WorkerDied, WorkerFault) as failed:
         outcomes = {arm.id: Outcome(status="crash", reason=failed.reason) for arm in arms}
     bad = [why for *_, why in ground.device.bad_times()]
@@ -117,8 +117,11 @@ def _block(ground: Ground, crew: Crew, cell: Cell, arms: Sequence[Arm], epoch: i
     )
 
 
-def _slices(ground: Ground, crew: Crew, cell: Cell, arms: Sequence[Arm]) -> tuple[int, tuple[tuple[Turn, ...], ...]]:
-    """Calls of a slice, the same for all arms, and two rounds: one from the first arm to the last, one back."""
+def _slices(
+    ground: Ground, crew: Crew, cell: Cell, arms: Sequence[Arm], epoch: int
+) -> tuple[int, tuple[tuple[Turn, ...], ...]]:
+    """Calls of a slice, the same for all arms, and two rounds: one from the first arm to the last, one back. The first is
+    another in the next epoch."""
     call_ns = 0.0
     for arm in arms:
         request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.settings.seed)
@@ -129,7 +132,7 @@ def _slices(ground: Ground, crew: Crew, cell: Cell, arms: Sequence[Arm]) -> tupl
     if call_ns <= 0:
         raise WorkerFault("crash", "the timer read zero or less")
     calls = max(_FEWEST, math.ceil(SLICE / call_ns))
-    origin, order, taken = time.monotonic_ns(), list(enumerate(arms)), []
+    origin, order, taken = time.monotonic_ns(), turns.turned(list(enumerate(arms)), epoch - 1), []
     for index, arm in (*order, *reversed(order)):
         asked = wire.Turn(arm.id, calls, "sustained", cold=False)
         read: wire.Turned = crew.worker(arm.side).call(asked, ground.timeout)

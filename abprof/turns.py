@@ -9,12 +9,14 @@ import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
 from abprof import wire
 from abprof.model import LONGEST_CALL, Judge, Settings, Turn
 
+T = TypeVar("T")
 FEWEST, MOST = 8, 400  # rounds of an epoch
 # On a GPU ratios at one clock scatter by 0.05 to 0.3 % from 10 ms up: two mirrored pairs tell whether that will do. Of long
 # calls, 0.1 %, one pair.
@@ -234,14 +236,25 @@ def rejected(rounds: Sequence[Sequence[Turn]], origin: int, bad: Sequence[tuple[
     return found
 
 
-def orders(arms: int, rounds: int, seed: int) -> list[list[int]]:
-    """The order of the arms in each round: random, and balanced because every second round mirrors the one before."""
-    rng = random.Random(seed)
+def turned(items: Sequence[T], by: int) -> list[T]:
+    """The same in a ring, begun so many places later: what rank does to the first of them falls on each in turn."""
+    at = by % len(items) if items else 0
+    return [*items[at:], *items[:at]]
+
+
+def orders(arms: int, rounds: int, seed: int | str, epoch: int = 1) -> list[list[int]]:
+    """The order of the arms in each round of an epoch: random, and balanced. Every second round mirrors the one before, which
+    cancels a drift; each such pair begins one arm later than the pair before it, and each epoch than the epoch before, so that
+    no arm has the outer places oftener than the others in as many pairs, or epochs, as there are arms."""
+    cycle, by = divmod(max(0, epoch - 1), max(1, arms))
+    rng = random.Random(f"{seed}/{cycle}")
     found: list[list[int]] = []
     while len(found) < rounds:
         order = list(range(arms))
         rng.shuffle(order)
-        found += [order, order[::-1]]
+        for pair in range(max(1, arms)):
+            begun = turned(order, by + pair)
+            found += [begun, begun[::-1]]
     return found[:rounds]
 
 

@@ -20,7 +20,7 @@ from tests.simulated.scenario import Noise, Scenario
 __all__ = ["new_lab"]
 
 ONE = Scatter(within=1e-4, between=1e-6, round_seconds=0.002, epoch_seconds=0.5, epochs=4)
-UNSETTLED = Scenario(workloads={"w": load(["a"])}, times=times(), noise=[Noise(turn=0.02, epoch=0.004)])
+UNSETTLED = Scenario(workloads={"w": load(["a"])}, times=times(), noise=[Noise(turn=0.02, epoch=0.02)])
 
 
 def rounds(lab: Lab) -> list[int]:

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 
 import msgspec
+import pytest
 
 from abprof import turns
 from abprof.model import Settings, Turn
@@ -91,6 +92,29 @@ def test_every_arm_is_as_often_early_as_late() -> None:
     for arm in range(3):
         places = Counter(order.index(arm) for order in found)
         assert places[0] == places[2]  # mirrored pairs: exactly balanced
+
+
+@pytest.mark.parametrize("arms", [2, 3, 4])
+def test_every_arm_is_as_often_outermost_in_a_row_of_epochs(arms: int) -> None:
+    """Long calls have one pair of rounds an epoch: the two in the middle are neighbours, and the outer ones are not."""
+    for begin in (1, 1 + arms, 1 + 4 * arms):
+        first = [turns.orders(arms, 2, "0/cell", epoch)[0] for epoch in range(begin, begin + arms)]
+        for place in range(arms):
+            assert sorted(order[place] for order in first) == list(range(arms))
+    pairs = turns.orders(arms, 2 * arms, "0/cell", 3)[::2]
+    assert {order[0] for order in pairs} == set(range(arms)), "and in as many pairs of an epoch"
+
+
+def test_which_arm_begins_is_another_in_another_cell() -> None:
+    begins = Counter(turns.orders(2, 2, f"0/{cell}", 1)[0][0] for cell in range(200))
+    assert min(begins.values()) > 70
+
+
+def test_places_in_a_ring() -> None:
+    assert [turns.turned("abc", by) for by in (0, 1, 2, 3, -1)] == [
+        ["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"], ["a", "b", "c"], ["c", "a", "b"],
+    ]  # fmt: skip
+    assert turns.turned((), 5) == []
 
 
 def test_orders_are_random_and_repeatable() -> None:

@@ -4,8 +4,9 @@
 
 Runs `abprof` with what stands after `--`, once for each count of devices, one after the other, with builds cached and cells'
 costs and scatter taught by a first run, so that all are planned alike. A run that FOLDER has already is read and not made
-again. Prints cells by epochs a second (all judged blocks, from the first one's begin to the last one's end, so that
-programs' start-ups between them count and builds do not), what each is of the first, and the rows whose verdicts differ.
+again. Prints cells by epochs a second (judged turns alone, from the first block's begin to the last one's end, so that
+programs' start-ups between them count and builds do not), what each is of the first, what was timed after all judged turns of
+the devices (slices without a pause, of cells that are worth them by their verdicts), and the rows whose verdicts differ.
 Exit code 0 when none contradicts: `slower` here and `faster` or `same` there; `unclear` contradicts nothing.
 """
 
@@ -32,6 +33,7 @@ class Measured:
     devices: int
     blocks: int
     seconds: float  # from the first block's begin to the last one's end
+    after: float  # seconds from there to the end of what is timed after all epochs
     wall: float  # of the whole run, reports included
     rows: dict[tuple[str, str, str], Comparison]
 
@@ -68,22 +70,24 @@ def measured(words: list[str], kind: str, devices: int, runs: Path) -> Measured:
     if not head.ended:
         raise SystemExit(f"{folders[0].parent}: the run did not end")
     timed = [block for block in blocks if block.metric and not block.beside]
-    begins, ends = [block.began for block in timed], [block.began + block.seconds for block in timed]
+    turned = [block for block in timed if block.judged and block.rounds]  # a late profiled pass is a block too
+    begin, end = min(block.began for block in turned), max(block.began + block.seconds for block in turned)
+    after = max(block.began + block.seconds for block in timed) - end
     rows = {(row.cell, row.from_, row.to): row for row in head.comparisons}
     wall = datetime.fromisoformat(head.ended) - datetime.fromisoformat(head.began)
-    turned = sum(block.judged and bool(block.rounds) for block in timed)  # a late profiled pass is a block too
-    return Measured(devices, turned, max(ends) - min(begins), wall.total_seconds(), rows)
+    return Measured(devices, len(turned), end - begin, after, wall.total_seconds(), rows)
 
 
 def shown(runs: list[Measured]) -> int:
     """Print the table and what differs. 0 when no verdict contradicts another."""
     first = runs[0]
-    print("| devices | blocks | measuring | whole run | cells x epochs a second | of the first |")
-    print("|---:|---:|---:|---:|---:|---:|")
+    print("| devices | blocks | measuring | after it | whole run | cells x epochs a second | of the first |")
+    print("|---:|---:|---:|---:|---:|---:|---:|")
     for run in runs:
         cells = (
             f"{run.blocks}",
             f"{run.seconds:.1f} s",
+            f"{run.after:.1f} s",
             f"{run.wall:.1f} s",
             f"{run.rate:.3f}",
             f"{run.rate / first.rate:.2f}x",
