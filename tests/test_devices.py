@@ -357,7 +357,7 @@ def test_bad_times_are_as_long_as_they_were_and_begin_anew_after_a_good_one(
         (20, [101, 102], 0x8),
     ):
         nvml.pids, nvml.reasons = pids, reasons
-        monkeypatch.setattr(cuda, "time", SimpleNamespace(monotonic_ns=lambda at=at: at * tenth))
+        monkeypatch.setattr(cuda, "time", SimpleNamespace(sleep=time.sleep, monotonic_ns=lambda at=at: at * tenth))
         gpu._sample()
     assert [(begin / tenth, end / tenth, why) for begin, end, why in gpu.bad_times()] == [
         (9, 14, "process 102"),

@@ -91,7 +91,8 @@ def shop(tmp_path: Path) -> Workshop:
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Played, ByHand]]:
     nvml = Played(tmp_path / "scenario.json")
     gpu = ByHand(nvml, 0, "GPU-aaaa")
-    monkeypatch.setattr(cuda, "time", SimpleNamespace(monotonic_ns=Clock(str(tmp_path), None).now))
+    # Samplers of other tests' devices live on in this process, and sleep by it too.
+    monkeypatch.setattr(cuda, "time", SimpleNamespace(sleep=time.sleep, monotonic_ns=Clock(str(tmp_path), None).now))
     usual = proc.Worker.receive
 
     def receive(worker: proc.Worker, *of: Any) -> Any:
