@@ -84,8 +84,8 @@ def best(known: Scatter) -> int | None:
 
 
 def _by_chance(known: Scatter) -> bool:
-    """Whether epochs that differ by nothing but their rounds would scatter so in one run of ten. A variance of four epochs is
-    known to a factor of two: a small rest after a subtraction would ask for many rounds of seconds each."""
+    """Whether epochs that differ by nothing but their rounds would scatter so in about one run of ten. A variance of four epochs
+    is known to a factor of two: a small rest after a subtraction would ask for many rounds of seconds each."""
     rounds = known.inside_seconds / known.round_seconds
     if rounds <= 0 or known.epochs < 2:  # an older run did not keep it
         return False
@@ -94,12 +94,13 @@ def _by_chance(known: Scatter) -> bool:
 
 
 def scatter(pilots: Sequence[Pilot]) -> Scatter | None:
-    """Of the comparison that asks for the most rounds, over these epochs; None where not every epoch has the same."""
+    """Of the comparison that asks for the most rounds, over these epochs, where one asks for any; None where not every epoch has
+    the same comparisons."""
     arms = {len(pilot.values) for pilot in pilots}
     if len(arms) != 1:
         return None
     found = [_scatter(pilots, arm) for arm in range(arms.pop())]
-    return max(found, key=lambda each: (best(each) is None, best(each) or 0))
+    return max(found, key=lambda each: best(each) or 0)
 
 
 def _scatter(pilots: Sequence[Pilot], arm: int) -> Scatter:

@@ -37,8 +37,8 @@ class Crew:
         self._posts = {post.id: post for post in posts}
         self._epoch = epoch
         self._workers: dict[str, Worker] = {}
-        # Who starts first gets other memory, and so may who is in the middle: each has every place in turn.
-        self.start_order = tuple(turns.turned(tuple(self._posts), epoch - 1))
+        # Who starts first gets other memory, and so may who is in the middle.
+        self.start_order = tuple(turns.ranked(tuple(self._posts), epoch - 1))
         self._judge: Worker | None = None
         self._adopted: set[str] = set()  # posts whose worker was ready before
         self._failed_starts: dict[str, list[WorkerDied]] = {id: [] for id in self._posts}  # since the last good one

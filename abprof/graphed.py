@@ -78,7 +78,7 @@ class Graphed(Sitting):
     def _take_turns(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
         if super().crowded:
             self._leave_out(CROWDED)
-        for seat in self.seats:
+        for seat in turns.ranked(self.seats, self.request.epoch - 1):  # a graph keeps its memory
             if seat.takes_turns and not self.refused:
                 self._capture(seat)
         if not self.refused:

@@ -1,8 +1,8 @@
 """A sitting for arms that do not fit into the device's memory together: each is opened alone, and closed again.
 
 Neighbouring turns of both sides, which share a clock and a power state, are what makes pairs quiet; here an arm has its turns
-in two visits, and the order of the second mirrors that of the first (base, target, target, base), so that a drift that
-is even cancels. The intervals tell how much worse that is.
+in two visits, and the order of the second mirrors that of the first (base, target, target, base; who begins changes by
+epoch), so that a drift that is even cancels. The intervals tell how much worse that is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OneAtATime(Sitting):
             self.crew.close()
 
     def _take_turns(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
-        order = turns.turned([(i, s) for i, s in enumerate(self.seats) if s.takes_turns], self.request.epoch - 1)
+        order = turns.ranked([(i, s) for i, s in enumerate(self.seats) if s.takes_turns], self.request.epoch - 1)
         if not order:
             return None, []
         pace = self._pace()

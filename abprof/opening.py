@@ -78,7 +78,7 @@ class Opening:
     # ------------------------------------------------------------ what is asked of each arm
 
     def _open_all(self) -> None:
-        for seat in turns.turned(self.seats, self.request.epoch - 1):  # who comes first gets other memory
+        for seat in turns.ranked(self.seats, self.request.epoch - 1):  # who comes first gets other memory
             self._open(seat)
         opened = time.monotonic()
         for seat in self.seats:  # base first: the others' outputs are also compared with its

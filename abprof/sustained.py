@@ -1,9 +1,10 @@
 """The other question: how fast a kernel runs without a pause, at the device's power limit.
 
 When two sides take turns call by call, neighbours share the clock and the power that is left, so a change that costs
-power slows both. Here each side runs for a second on end, in fresh processes, base, target, target, base; the first third
-of each slice is not timed, for the clock to settle. Half-second slices of the same code were 0.5 % apart between epochs on an
-H200 (docs/DESIGN.md, Measurement, 5), so slices answer apart from the turns, and overrule only their sign.
+power slows both. Here each side runs for a second on end, in fresh processes, each side and then back, begun by another from
+epoch to epoch; the first third of each slice is not timed, for the clock to settle. Half-second slices of the same code were
+0.5 % apart between epochs on an H200 (docs/DESIGN.md, Measurement, 5), so slices answer apart from the turns, and overrule only
+their sign.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from abprof.proc import WorkerDied, WorkerFault
 
 SLICE = 1e9  # ns of calls without a pause
 _FEWEST = 3  # calls of a slice: one of them is not timed
-RULE = "slices of 1 s without a pause, the first third not timed; base, target, target, base; fresh processes"
+RULE = "slices of 1 s without a pause, the first third not timed; each side, then back; fresh processes"
 
 
 def most_cells(budget: float, arms: int) -> int:
@@ -123,7 +124,7 @@ def _slices(
     """Calls of a slice, the same for all arms, and two rounds: one from the first arm to the last, one back. The first is
     another in the next epoch."""
     call_ns = 0.0
-    for arm in arms:
+    for arm in turns.ranked(arms, epoch - 1):
         request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.settings.seed)
         opened: wire.Opened = crew.worker(arm.side).call(request, ground.timeout)
         if opened.status != "ok":
@@ -132,7 +133,7 @@ def _slices(
     if call_ns <= 0:
         raise WorkerFault("crash", "the timer read zero or less")
     calls = max(_FEWEST, math.ceil(SLICE / call_ns))
-    origin, order, taken = time.monotonic_ns(), turns.turned(list(enumerate(arms)), epoch - 1), []
+    origin, order, taken = time.monotonic_ns(), turns.ranked(list(enumerate(arms)), epoch - 1), []
     for index, arm in (*order, *reversed(order)):
         asked = wire.Turn(arm.id, calls, "sustained", cold=False)
         read: wire.Turned = crew.worker(arm.side).call(asked, ground.timeout)

@@ -4,6 +4,7 @@ for every arm of a cell."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import random
 import statistics
@@ -236,25 +237,32 @@ def rejected(rounds: Sequence[Sequence[Turn]], origin: int, bad: Sequence[tuple[
     return found
 
 
-def turned(items: Sequence[T], by: int) -> list[T]:
-    """The same in a ring, begun so many places later: what rank does to the first of them falls on each in turn."""
-    at = by % len(items) if items else 0
-    return [*items[at:], *items[:at]]
+def ranked(items: Sequence[T], number: int) -> list[T]:
+    """The items in their order for the so-many-th time, 0 for the first: each second time the first two have changed places,
+    and each third begins one later. What a place does cancels between those two (base and target) over two times, and
+    between all over twice as many as there are items."""
+    return [items[place] for place in _ranked(range(len(items)), number)]
+
+
+def _ranked(order: Sequence[int], number: int) -> list[int]:
+    at = number // 2 % max(1, len(order))
+    begun = [*order[at:], *order[:at]]
+    exchanged = {0: 1, 1: 0} if number % 2 and len(order) > 1 else {}
+    return [exchanged.get(one, one) for one in begun]
 
 
 def orders(arms: int, rounds: int, seed: int | str, epoch: int = 1) -> list[list[int]]:
     """The order of the arms in each round of an epoch: random, and balanced. Every second round mirrors the one before, which
-    cancels a drift; each such pair begins one arm later than the pair before it, and each epoch than the epoch before, so that
-    no arm has the outer places oftener than the others in as many pairs, or epochs, as there are arms."""
-    cycle, by = divmod(max(0, epoch - 1), max(1, arms))
-    rng = random.Random(f"{seed}/{cycle}")
+    cancels a drift; such pairs follow one another, and each epoch's the one before's, as in `ranked`, so that no arm has the
+    outer places oftener than the others."""
     found: list[list[int]] = []
-    while len(found) < rounds:
-        order = list(range(arms))
-        rng.shuffle(order)
-        for pair in range(max(1, arms)):
-            begun = turned(order, by + pair)
-            found += [begun, begun[::-1]]
+    for number in itertools.count(max(0, epoch - 1)):
+        if len(found) >= rounds:
+            break
+        cycle = number // (2 * max(1, arms))
+        order = random.Random(f"{seed}/{cycle}").sample(range(arms), arms)
+        first = _ranked(order, number)
+        found += [first, first[::-1]]
     return found[:rounds]
 
 

@@ -13,6 +13,8 @@ from abprof.crew import Crew
 from abprof.hung import Hung
 from abprof.model import Arm, Cell
 
+# ns: loading took an arm 0.1 to 0.3 s on an H200 (docs/MEASUREMENT.md); calls that all workers make at once wait for one another.
+_DEAR = 2e8
 Code = set[tuple[str, str, str]]
 
 
@@ -30,11 +32,11 @@ class Warming:
     loaded: Code = field(default_factory=set)
 
     def before(self, cell: Cell) -> None:
-        """Have the workers load what this cell needs and none before it did. Where even the cheapest of such calls is long, the
-        untimed one that each arm makes anyway costs less, one after the other."""
+        """Have the workers load what this cell needs and none before it did. Where even the cheapest of such calls is known to be
+        dear, the untimed one that each arm makes anyway costs less, one after the other."""
         if not _code(cell) <= self.loaded:
             cheapest = self.cheapest(cell)
-            if max(self.usual.get(cheapest.id, {}).values(), default=0.0) < wire.LONG_CALL:
+            if max(self.usual.get(cheapest.id, {}).values(), default=0.0) < _DEAR:
                 self.warm(cheapest)
             self.loaded |= _code(cell)
 

@@ -57,6 +57,17 @@ def test_what_few_epochs_scatter_by_chance_asks_for_no_rounds() -> None:
     assert best(pilots(between=2.3e-6, count=4, **seconds)) == 10
 
 
+def test_a_quiet_comparison_does_not_silence_one_that_scatters() -> None:
+    loud = pilots(between=1e-4, within=4e-4, rounds=40, c_round=0.002, c_epoch=0.5)
+    quiet = pilots(between=0.0, within=4e-4, rounds=40, c_round=0.002, c_epoch=0.5)
+    both = [
+        replace(one, values=one.values + other.values, variances=one.variances + other.variances)
+        for one, other in zip(loud, quiet, strict=True)
+    ]
+    assert best(both) == best(loud) is not None
+    assert best([replace(p, values=p.values * 2, variances=p.variances * 2) for p in quiet]) is None
+
+
 def test_one_draw_of_ten_is_beyond_chance() -> None:
     chance = random.Random(1)
     for count in (4, 16):

@@ -52,6 +52,11 @@ def test_the_verdict_is_found_with_one_side_in_memory_at_a_time(new_lab: NewLab)
     arms = list(big[0].arms)
     assert visits(big[0]) == [*arms, *arms[::-1][1:]], "the last arm's two visits meet"
     assert all(block.rule.startswith("one side in memory at a time") for block in big)
+    first = [
+        block.arms[min((turn for row in block.rounds for turn in row), key=lambda turn: turn.start).arm]
+        for block in big
+    ]
+    assert all({one, two} == {"base", "target"} for one, two in zip(first[::2], first[1::2], strict=True))
     assert not any(block.alone for block in blocks if block.cell == "w/case=small")
     (said,) = (advice for advice in result.run.warnings if advice.kind == "one_at_a_time")
     assert said.cells == ("w/case=big",)

@@ -95,14 +95,16 @@ def test_every_arm_is_as_often_early_as_late() -> None:
 
 
 @pytest.mark.parametrize("arms", [2, 3, 4])
-def test_every_arm_is_as_often_outermost_in_a_row_of_epochs(arms: int) -> None:
+def test_every_arm_has_every_place_as_often(arms: int) -> None:
     """Long calls have one pair of rounds an epoch: the two in the middle are neighbours, and the outer ones are not."""
-    for begin in (1, 1 + arms, 1 + 4 * arms):
-        first = [turns.orders(arms, 2, "0/cell", epoch)[0] for epoch in range(begin, begin + arms)]
+    for begin in (1, 1 + 2 * arms, 1 + 8 * arms):
+        first = [turns.orders(arms, 2, "0/cell", epoch)[0] for epoch in range(begin, begin + 2 * arms)]
         for place in range(arms):
-            assert sorted(order[place] for order in first) == list(range(arms))
-    pairs = turns.orders(arms, 2 * arms, "0/cell", 3)[::2]
-    assert {order[0] for order in pairs} == set(range(arms)), "and in as many pairs of an epoch"
+            assert Counter(order[place] for order in first) == dict.fromkeys(range(arms), 2)
+        for one, two in zip(first[::2], first[1::2], strict=True):
+            assert (one.index(0), one.index(1)) == (two.index(1), two.index(0)), "base and target at every second"
+    pairs = turns.orders(arms, 4 * arms, "0/cell", 1)[::2]
+    assert Counter(order[0] for order in pairs) == dict.fromkeys(range(arms), 2), "and in as many pairs of an epoch"
 
 
 def test_which_arm_begins_is_another_in_another_cell() -> None:
@@ -110,11 +112,12 @@ def test_which_arm_begins_is_another_in_another_cell() -> None:
     assert min(begins.values()) > 70
 
 
-def test_places_in_a_ring() -> None:
-    assert [turns.turned("abc", by) for by in (0, 1, 2, 3, -1)] == [
-        ["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"], ["a", "b", "c"], ["c", "a", "b"],
+def test_places_by_turns() -> None:
+    assert ["".join(turns.ranked("btc", number)) for number in range(7)] == [
+        "btc", "tbc", "tcb", "bct", "cbt", "ctb", "btc",
     ]  # fmt: skip
-    assert turns.turned((), 5) == []
+    assert ["".join(turns.ranked("bt", number)) for number in range(5)] == ["bt", "tb", "tb", "bt", "bt"]
+    assert [turns.ranked("b", 3), turns.ranked((), 5)] == [["b"], []]
 
 
 def test_orders_are_random_and_repeatable() -> None:

@@ -73,16 +73,17 @@ def test_the_cheapest_of_what_loads_the_same_code() -> None:
     assert [chosen(0, **told), chosen(1, **told)] == ["1", "2"], "a worker that this one needs gets warm too"
 
 
-def test_no_long_call_is_made_to_get_warm() -> None:
+def test_no_dear_call_is_made_to_get_warm() -> None:
     """Its cell makes an untimed one of each arm anyway. What nobody timed yet may be short."""
-    crew = Crew()
-    ms = {"1": 60.0, "2": 50.0, "3": 49.0, "4": 400.0}
-    known = {id: dict.fromkeys(("base", "target", "control"), 1e6 * ms[id]) for id in ms}
-    each = warming(crew, {cell.id: SIDES for cell in CELLS}, Hung(), **known)
-    for cell in CELLS:
-        each.before(cell)
-    assert [opens["base"].case["n"] for opens in crew.asked] == [3], "forwards take 400 ms"
-    each = warming(crew, {cell.id: SIDES for cell in CELLS}, Hung(), **{id: known[id] for id in "12"} | {"3": {}})
-    for cell in CELLS:
-        each.before(cell)
-    assert [opens["base"].case["n"] for opens in crew.asked[1:]] == [4]
+
+    def asked(**ms: float) -> list[int]:
+        crew = Crew()
+        known = {id: dict.fromkeys(("base", "target", "control"), 1e6 * each) for id, each in ms.items()}
+        each = warming(crew, {cell.id: SIDES for cell in CELLS}, Hung(), **{"1": {}, "2": {}, "3": {}} | known)
+        for cell in CELLS:
+            each.before(cell)
+        return [int(opens["base"].case["n"]) for opens in crew.asked]
+
+    assert asked(**{"1": 260.0, "2": 250.0, "3": 199.0, "4": 400.0}) == [3], "forwards take 400 ms"
+    assert asked(**{"1": 260.0, "2": 250.0, "3": 200.0, "4": 1.0}) == [4]
+    assert asked() == [2, 4], "nobody knows of the first epoch"

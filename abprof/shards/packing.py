@@ -103,10 +103,8 @@ class Packer:
         mine |= set(chosen)
 
     def _cheapest(self, tasks: Sequence[Task], count: int) -> list[str]:
-        """The run's controls are spread over its range of work (abprof/plan.py); these tell of the device. Of identical code
-        first."""
-        identical = self._growing.ground.identical
-        ordered = sorted(tasks, key=lambda task: (task.cell not in identical, task.seconds, task.cell))
+        """The run's controls are spread over its range of work (abprof/plan.py); these tell of the device."""
+        ordered = sorted(tasks, key=lambda task: (task.seconds, task.cell))
         return [task.cell for task in ordered[: max(0, count)]]
 
     def controls(self) -> bool:

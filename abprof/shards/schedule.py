@@ -15,7 +15,8 @@ have had to be right for. The rules:
   back from one that was lost goes out in shards of the square root of its cells, and the next time alone: a cell that takes
   its whole shard down is found with two further attempts, and takes no other cell with it.
 - **Every slot has light cells** where that is asked for: whatever must be measured on each slot beside its cells (a control,
-  abprof/shards/packing.py) is best added to cells that cost little. So a slot's first shard has some of the shortest.
+  abprof/shards/packing.py) is best added to cells that cost little. So a slot's first shard has some of the shortest of its first
+  cell's package.
 - **Estimates are corrected by what shards took**, package by package, as they end.
 """
 

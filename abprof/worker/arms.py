@@ -18,6 +18,10 @@ from abprof.worker.clocks import Clock, mean, shortest
 from abprof.worker.clocks.graphs import Graph, NotCaptured
 from abprof.worker.faults import MissingPackage
 
+_LOADED = (
+    1.5  # of a call's own time: a first call of long ones takes no longer, where nothing was loaded or compiled in it
+)
+
 
 @dataclass
 class OpenArm:
@@ -78,9 +82,9 @@ class Arms:
     def _warm(self, arm: OpenArm, first: float) -> tuple[float, float]:
         """How long a warm call takes, and the host to enqueue it, ns; 0 where the clock does not say. A long one, the
         `first` call's time says so too, is made once more and no oftener; not even that where an earlier epoch told its
-        time. On a GPU one that took 10 ms there is made once more, too."""
-        if arm.request.usual_ns >= wire.LONG_CALL:
-            arm.wall = first
+        time, and the first took hardly longer. On a GPU one that took 10 ms there is made once more, too."""
+        if arm.request.usual_ns >= wire.LONG_CALL:  # what it had to load first is no part of a call
+            arm.wall = first if first < _LOADED * arm.request.usual_ns else self._clock.wall(arm.op)
             return arm.request.usual_ns, 0.0
         arm.wall, host = self._clock.wall(arm.op), self._clock.enqueued
         if self._clock.kind == "cuda" and arm.request.usual_ns >= wire.MIDDLE_CALL:

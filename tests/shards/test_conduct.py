@@ -415,6 +415,16 @@ def test_a_device_of_dear_cells_has_a_light_one_for_its_control(tmp_path: Path) 
     assert {id: scatter for shard in first.values() for id, scatter in shard.scatters.items()} == learnt
 
 
+def test_without_controls_no_cell_goes_out_for_being_light(tmp_path: Path) -> None:
+    ids = [cell.id for cell in head().cells]
+    stage, player = Stage(tmp_path, fewer_than(4, ids)), Player(["GPU-a", "GPU-b"], told)
+    taught(stage, **dict(zip(ids, (30.0, 1.0, 30.0, 2.0), strict=True)))
+    stage.record.head = msgspec.structs.replace(stage.record.head, arms=head().arms[:2])
+    stage.run(player)
+    assert not controlled(player)
+    assert {ids[0], ids[1], ids[3]} not in [set(shard.arms) for shard, _ in player.sent]
+
+
 def test_what_an_epoch_of_a_cell_costs_holds_its_late_profiled_pass() -> None:
     """Which is a block of its own, and no epoch."""
     turned = [block(epoch, {"base": 1.0, "target": 1.0}) for epoch in (1, 2)]

@@ -194,10 +194,10 @@ def test_every_slot_has_light_cells_where_its_others_are_dear() -> None:
 
 
 def test_a_slots_later_shards_need_none() -> None:
-    waiting = light(tasks(*[20] * 4, 1, 1, 1, 1), 1)
-    waiting._most = 22.0
-    found = [times(waiting.take("s0", float(i))) for i in range(5)]
-    assert found == [[20, 1, 1], [20, 1, 1], [20], [20], []]
+    waiting = light(tasks(*[20] * 4, *[1] * 8), 1)
+    waiting._most = 20.0
+    found = [times(waiting.take("s0", float(i))) for i in range(6)]
+    assert found == [[20, 1, 1], [20], [20], [20], [1] * 6, []]
 
 
 def test_no_cell_is_light_where_all_are_alike() -> None:

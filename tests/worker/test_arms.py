@@ -43,3 +43,14 @@ def test_a_call_of_10_ms_that_an_epoch_timed_is_soon_warm_on_a_gpu(kind: str, us
     arms = Arms(clock, lambda _: load, lambda: load, lambda: 0)
     opened = arms.open(wire.Open("w", {}, "base", usual_ns=usual_ns))
     assert (opened.call_ns, opened.host_ns, clock.calls) == (2e7 if calls == 5 else usual_ns, 3e4, calls)
+
+
+@pytest.mark.parametrize(("first", "kept", "calls"), [(1.4e8, 1.4e8, 1), (4e8, 1.1e8, 2)])
+def test_what_a_long_call_had_to_load_is_no_part_of_its_wall_time(first: float, kept: float, calls: int) -> None:
+    load: Any = types.SimpleNamespace(inputs=lambda *_: None, prepare=lambda *_: Op(lambda: None))
+    clock: Any = Clock("cuda")
+    took = [first, 1.1e8]
+    clock.wall = lambda _: took.pop(0)
+    arms = Arms(clock, lambda _: load, lambda: load, lambda: 0)
+    assert arms.open(wire.Open("w", {}, "base", usual_ns=1e8)).call_ns == 1e8
+    assert (arms["base"].wall, 2 - len(took)) == (kept, calls)
