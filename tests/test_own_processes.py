@@ -34,6 +34,7 @@ from tests.simulated.clock import Clock
 from tests.simulated.planted import broken, load
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault, Scenario, Time
+from tests.simulated.workshop import workshop
 
 SIDES = (side("base"), side("target"))
 CASES = ["a", "b", "c"]
@@ -66,25 +67,7 @@ class ByHand(CudaDevice):
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Workshop:
-    (tmp_path / "build" / "src").mkdir(parents=True)
-    argv = [sys.executable, "-P", str(WORKER)]
-    return Workshop(
-        cache=tmp_path,
-        logs=tmp_path,
-        scratch=tmp_path,
-        workers={"base": argv, "target": argv},
-        env={
-            "ABPROF_SIMULATED": str(tmp_path / "scenario.json"),
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(Path(__file__).parents[1]),
-        },
-        device="simulated",
-        forbidden=(),
-        workloads={},
-        toolchain={},
-        timeout=240.0,
-        build_timeout=240.0,
-    )
+    return workshop(tmp_path)
 
 
 @pytest.fixture

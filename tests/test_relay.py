@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,34 +15,16 @@ from abprof.devices.simulated import SimulatedDevice
 from abprof.model import Build, Checkout, Package, Side
 from abprof.relay import Relay
 from abprof.workshop import Workshop
-from tests.simulated.client import LOAD, WORKER
+from tests.simulated.client import LOAD
 from tests.simulated.processes import alive
 from tests.simulated.scenario import Scenario
+from tests.simulated.workshop import workshop
 
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Workshop:
-    scenario = tmp_path / "scenario.json"
-    Scenario(workloads={"w": LOAD}).write(scenario)
-    (tmp_path / "build" / "src").mkdir(parents=True)
-    argv = [sys.executable, "-P", str(WORKER)]
-    return Workshop(
-        cache=tmp_path,
-        logs=tmp_path,
-        scratch=tmp_path,
-        workers={"base": argv, "target": argv},
-        env={
-            "ABPROF_SIMULATED": str(scenario),
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(Path(__file__).parents[1]),
-        },
-        device="simulated",
-        forbidden=(),
-        workloads={},
-        toolchain={},
-        timeout=240.0,
-        build_timeout=240.0,
-    )
+    Scenario(workloads={"w": LOAD}).write(tmp_path / "scenario.json")
+    return workshop(tmp_path)
 
 
 @pytest.fixture

@@ -18,9 +18,8 @@ from abprof.worker.clocks import Clock, mean, shortest
 from abprof.worker.clocks.graphs import Graph, NotCaptured
 from abprof.worker.faults import MissingPackage
 
-_LOADED = (
-    1.5  # of a call's own time: a first call of long ones takes no longer, where nothing was loaded or compiled in it
-)
+# Of a call's own time: the first of long ones takes no longer, unless something was loaded or compiled in it.
+_LOADED = 1.5
 
 
 @dataclass
