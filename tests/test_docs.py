@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import typer
 
+from abprof import demo
 from abprof.abprof_toml import CommandEntry, Defaults, Environment, File, PackageEntry, Threshold, parse_file
 from abprof.cli import app
 from abprof.errors import AbprofError, Exit
@@ -260,3 +261,16 @@ def test_a_key_that_is_not_known_sends_there() -> None:
         parse_file("schema = 1\n[defaults]\nbudgets = '1m'\n", "abprof.toml")
     assert error.value.line.startswith("abprof.toml:3: ")
     assert "docs/CONFIG.md has every key" in error.value.line
+
+
+def test_what_make_demo_writes_here_is_not_linted_by_make_test(tmp_path: Path) -> None:
+    """Both are README's, in this order: ruff reads what git does not ignore."""
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
+    for _ in range(2):
+        made_here = demo._free(tmp_path / "abprof-demo")
+        made_here.mkdir()
+        (made_here / "kernels").touch()
+    made = sorted(path.name for path in tmp_path.glob("abprof-demo*"))
+    ignored = subprocess.run(["git", "check-ignore", *made], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (len(made), ignored.stdout.split()) == (2, made)
