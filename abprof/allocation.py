@@ -118,13 +118,14 @@ def _scatter(pilots: Sequence[Pilot], arm: int) -> Scatter:
 
 
 def observed(block: Block, started: float) -> Pilot | None:
-    """What this block teaches; None without two rounds of two judged arms."""
+    """What this block teaches; None without two rounds of two judged arms. The scatter of an epoch that took a single one is not
+    known: it counts as the epochs', which asks for no more of them."""
     judged = [i for i, arm in enumerate(block.arms) if not arm.startswith("peer:")]
     rejected = set(block.rejected)
     kept = [row for i, row in enumerate(block.rounds) if i not in rejected]
     times = _logs([{t.arm: t.value for t in row} for row in kept], judged)
     cycles = _logs([{t.arm: t.value * t.mhz for t in row} for row in kept], judged)
-    if not times or len(times[0]) < 2:
+    if not times or len(times[0]) < min(2, len(block.rounds)):
         return None
     logs = cycles if cycles and len(cycles[0]) == len(times[0]) and _quieter(cycles, times) else times
     inside = sum(max(t.end for t in row) - min(t.start for t in row) for row in block.rounds if row) / 1e9

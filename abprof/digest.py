@@ -14,6 +14,7 @@ from abprof.shelf import ARM, MHZ, VALUE, WAITED, WALL, columns
 Column = NDArray[np.float64]
 _LESS = 0.8  # of the scatter as read
 _ENOUGH = 6  # rounds: what a first look of mirrored pairs keeps when one round was rejected
+_LEVELS = 4  # rounds: a first look of single ones
 _UNREAD = 0.1  # share of turns whose clock may be missing: their rounds do not count then
 
 
@@ -72,7 +73,9 @@ def at_one_clock(digests: tuple[Digest, ...]) -> tuple[Digest, ...] | None:
     change it: under its power limit an H200's clock moves by tens of per cent, and the ratio of two such calls scattered by
     0.1 to 5 % where that of their cycles scattered by 0.02 to 0.6 % (docs/MEASUREMENT.md). Only scatter is looked at, never a
     middle, so the choice cannot favour a verdict; all arms of a cell share it. A memory's time does not follow the clock:
-    there the scatter grows, and the times stay as they were read.
+    there the scatter grows, and the times stay as they were read. An epoch of a single round has no scatter of its own, and
+    that of ratios from epoch to epoch is what the interval is made of, which must not choose: there it is asked how all arms
+    together wander from round to round.
     """
     columns = [(digest.values[arm], digest.clocks[arm]) for digest in digests for arm in digest.values if _judged(arm)]
     clocks = np.concatenate([clock[~np.isnan(times)] for times, clock in columns] or [np.empty(0)])
@@ -89,6 +92,8 @@ def at_one_clock(digests: tuple[Digest, ...]) -> tuple[Digest, ...] | None:
         for digest in digests
     )
     before, after = _scatter(digests), _scatter(level)
+    if before is None or after is None:
+        before, after = _wander(digests), _wander(level)
     return level if before is not None and after is not None and after < _LESS * before else None
 
 
@@ -109,3 +114,15 @@ def _scatter(digests: Sequence[Digest]) -> float | None:
             apart.append(np.abs(logs - np.median(logs)) if logs.size > 1 else np.empty(0))
     every = np.concatenate(apart) if apart else np.empty(0)
     return float(np.median(every)) if every.size >= _ENOUGH else None
+
+
+def _wander(digests: Sequence[Digest]) -> float | None:
+    """Median absolute deviation of the rounds' levels from their median: a round's is the mean log time of its judged arms, with
+    which their ratio has nothing to do. None with fewer than _LEVELS rounds of all of them."""
+    found = []
+    for digest in digests:
+        judged = [column for arm, column in digest.values.items() if _judged(arm)]
+        found.append(np.mean(np.log(judged), axis=0) if len(judged) > 1 else np.empty(0))
+    levels = np.concatenate(found) if found else np.empty(0)
+    levels = levels[~np.isnan(levels)]
+    return float(np.std(levels)) if levels.size >= _LEVELS else None

@@ -50,10 +50,10 @@ class OneAtATime(Sitting):
         return dataclasses.replace(pace, rule=f"{RULE}; {pace.rule}"), rounds
 
     def _visit(self, index: int, seat: Seat, pace: turns.Pace) -> list[Turn]:
-        """Half of an arm's turns, alone in memory."""
+        """Half of an arm's turns, alone in memory: at least one, for the visits mirror each other."""
         taken: list[Turn] = []
         self._open(seat)
-        while seat.takes_turns and len(taken) < pace.rounds // 2:
+        while seat.takes_turns and len(taken) < max(1, pace.rounds // 2):
             turn = self._turn(index, seat, pace)
             if turn is None:
                 break

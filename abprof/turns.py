@@ -20,8 +20,10 @@ from abprof.model import LONGEST_CALL, Judge, Settings, Turn
 T = TypeVar("T")
 FEWEST, MOST = 8, 400  # rounds of an epoch
 # On a GPU ratios at one clock scatter by 0.05 to 0.3 % from 10 ms up: two mirrored pairs tell whether that will do. Of long
-# calls, 0.1 %, one pair.
-_FEWEST_MIDDLE, _FEWEST_LONG = 4, 2
+# calls, 0.1 %, one pair; of those that take 0.13 s fresh processes differ by as much as rounds: one (docs/MEASUREMENT.md).
+_FEWEST_MIDDLE, _FEWEST_LONG, _FEWEST_SINGLE = 4, 2, 1
+_SINGLE = 1.3e8  # ns
+_FEWEST_TELL = 0.5  # %: the margin for which four epochs of the fewest rounds of long calls are enough
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,9 @@ def pace(
     long = min(known) >= wire.LONG_CALL
     fewest = FEWEST if settings.quick else fewest_rounds(kind, min(known))
     usual = max(fewest, min(int(MOST * scale), round(budget / (together * calls))))
-    rounds = fewest + round(share * (usual - fewest))
-    rounds += rounds % 2  # rounds come in mirrored pairs
+    if long and kind == "cuda":
+        usual = min(usual, math.ceil(fewest * max(1.0, _FEWEST_TELL / _narrowest(settings)) ** 2))
+    rounds = _mirrored(fewest + round(share * (usual - fewest)))
     # Re-allocating may cost a fifth of the turns' time, with the untimed call after it where calls are long; at least
     # the placement at the opening is random.
     again = sum(open_ns) + (together if long else 0.0)
@@ -140,7 +143,14 @@ def fewest_rounds(kind: str, call_ns: float) -> int:
     """Of an epoch, for a call of the fastest arm. One epoch that has to scatter by itself (--quick) takes FEWEST."""
     if kind != "cuda" or call_ns < wire.MIDDLE_CALL:
         return FEWEST
-    return _FEWEST_LONG if call_ns >= wire.LONG_CALL else _FEWEST_MIDDLE
+    if call_ns < wire.LONG_CALL:
+        return _FEWEST_MIDDLE
+    return _FEWEST_SINGLE if call_ns >= _SINGLE else _FEWEST_LONG
+
+
+def _mirrored(rounds: int) -> int:
+    """Rounds come in pairs, but for a single one, whose order the next epoch mirrors (`orders`)."""
+    return rounds + rounds % 2 if rounds > 1 else rounds
 
 
 def _rule(timer: str, calls: int, shortest: float) -> str:
@@ -185,11 +195,11 @@ def profiled(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
 
 
 def allotted(pace: Pace, rounds: int, share: float = 1.0) -> Pace:
-    """The pace with so many rounds (abprof/allocation.py): even, no fewer than ever, at most four times the usual; where
+    """The pace with so many rounds (abprof/allocation.py): in pairs, no fewer than ever, at most four times the usual; where
     the budget affords a `share` only (abprof/budget.py), at most what that leaves. Fewer where they settle it: what is known
     eight times better than the margin gains nothing by what is cheap for the cell."""
     most = 4 * pace.rounds if share >= 1.0 else pace.rounds
-    return dataclasses.replace(pace, rounds=max(pace.fewest, min(rounds + rounds % 2, most)), seconds=math.inf)
+    return dataclasses.replace(pace, rounds=max(pace.fewest, min(_mirrored(rounds), most)), seconds=math.inf)
 
 
 def settled(rounds: Sequence[Sequence[float]], wanted: float, fewest: int = FEWEST) -> bool:

@@ -134,6 +134,17 @@ def test_a_change_of_the_middle_changes_nothing() -> None:
     assert learnt(0.0) == learnt(0.5) == learnt(-0.5)
 
 
+def test_an_epoch_of_a_single_round_teaches_its_cost_and_asks_for_no_more_rounds() -> None:
+    learnt = Allocation()
+    for epoch in range(1, 5):
+        one = noisy(epoch, 0.01 if epoch % 2 else -0.01, sd=0.01)
+        learnt.learn(msgspec.structs.replace(one, rounds=one.rounds[:1]), started=0.0)
+    (found,) = learnt.scatters().values()
+    assert (found.within, found.round_seconds) == (0.0, pytest.approx(0.002))
+    assert found.between > 1e-5
+    assert learnt.rounds("dense/n=0") == 1
+
+
 def test_peers_and_rejected_rounds_teach_nothing() -> None:
     block = msgspec.structs.replace(noisy(1, 0.01, sd=0.01), rejected=tuple(range(39)))
     assert allocation.observed(block, 0.0) is None

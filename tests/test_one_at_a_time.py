@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from abprof import wire
-from abprof.model import Arm, Block
+from abprof import turns, wire
+from abprof.model import Arm, Block, Settings, Turn
 from abprof.one_at_a_time import OneAtATime
 from abprof.runfolder import read
-from abprof.seat import Request
+from abprof.seat import Request, Seat
 from abprof.sitting import Sitting
 from abprof.timers import Timers
 from tests.blocks import cells
@@ -84,6 +84,29 @@ def test_who_died_of_the_question_while_one_is_in_memory_at_a_time_is_not_opened
         sitting._open = lambda seat, asked=asked: asked.append(seat.arm.id)  # type: ignore[method-assign]
         sitting._timer()
         assert asked == opened
+
+
+def test_a_single_round_becomes_two_where_visits_mirror_each_other() -> None:
+    (cell,) = cells(1)
+    arms = tuple(Arm(id=side, side=side) for side in ("base", "target"))
+    settings: Any = SimpleNamespace(seed=0)
+    crew: Any = SimpleNamespace(close=lambda: None)
+    request = Request(cell, arms, 1, settings, False, False, False, "gpu", 1.0)
+    sitting, visited = OneAtATime(crew, SimpleNamespace(kind="cuda"), request), list[str]()  # type: ignore[arg-type]
+
+    def turn(index: int, seat: Seat, pace: turns.Pace, fresh: int | None = None) -> Turn:
+        visited.append(seat.arm.id)
+        return Turn(index, len(visited), len(visited) + 1, 2e8, 2e8)
+
+    def opened(seat: Seat) -> None:
+        seat.opened = wire.Opened("ok", "", 2e8)
+
+    sitting._turn, sitting._open = turn, opened  # type: ignore[method-assign]
+    sitting._pace = lambda: turns.pace("cuda", [2e8] * 2, [1.0] * 2, Settings(threshold=1.5, margin=0.5))  # type: ignore[method-assign]
+    sitting._open_all()
+    pace, rounds = sitting._take_turns()
+    assert pace is not None
+    assert (pace.rounds, len(rounds), visited) == (1, 2, ["base", "target", "target", "base"])
 
 
 # What a device's memory is to its processes: one takes it all, and gives it back when its tensors are gone.

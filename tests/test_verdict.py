@@ -77,25 +77,26 @@ def test_a_clock_that_held_says_nothing_against_a_change() -> None:
     assert only(clocked(times(1.02), 1800.0, 1798.5)).verdict == "slower"
 
 
-def wandering(epoch: int, ratio: float, follow: float = 1.0, seed: int = 0) -> Block:
-    """Twelve rounds in which each turn has a clock of its own between 1,400 and 1,800 MHz, and its time follows it to the
+def wandering(epoch: int, ratio: float, follow: float = 1.0, seed: int = 0, rounds: int = 12) -> Block:
+    """Rounds in which each turn has a clock of its own between 1,400 and 1,800 MHz, and its time follows it to the
     power of `follow`: 1 for a kernel that computes, 0 for one that waits for memory; the target takes `ratio` as long."""
     chance = random.Random(f"{seed}/{epoch}/{ratio}")
-    rounds = []
-    for i in range(12):
+    made = []
+    for i in range(rounds):
         row = []
         for arm, factor in ((0, 1.0), (1, ratio)):
             mhz = chance.uniform(1400, 1800)
             ns = 1e6 * factor * (1600 / mhz) ** follow * chance.lognormvariate(0, 2e-4)
             row.append(Turn(arm, i, i + 1, ns, ns, 0.0, mhz))
-        rounds.append(tuple(row))
-    return msgspec.structs.replace(block(epoch, {"base": 1.0, "target": 1.0}), rounds=tuple(rounds))
+        made.append(tuple(row))
+    return msgspec.structs.replace(block(epoch, {"base": 1.0, "target": 1.0}), rounds=tuple(made))
 
 
+@pytest.mark.parametrize("rounds", [12, 2, 1])
 @pytest.mark.parametrize(("ratio", "verdict"), [(1.0, "same"), (1.02, "slower"), (0.98, "faster")])
-def test_calls_whose_clock_wanders_are_judged_at_one_clock(ratio: float, verdict: str) -> None:
+def test_calls_whose_clock_wanders_are_judged_at_one_clock(ratio: float, verdict: str, rounds: int) -> None:
     """As read their ratios scatter by 10 %, and four epochs say nothing."""
-    judged = judge(head(), [wandering(epoch, ratio) for epoch in range(1, 5)])
+    judged = judge(head(), [wandering(epoch, ratio, rounds=rounds) for epoch in range(1, 5)])
     row = only(judged)
     assert (row.verdict, row.reasons) == (verdict, ("one_clock",))
     assert row.pct == pytest.approx(100 * ratio - 100, abs=0.05)
@@ -106,10 +107,28 @@ def test_calls_whose_clock_wanders_are_judged_at_one_clock(ratio: float, verdict
     assert " MHz" in base.protocol
 
 
-def test_times_that_do_not_follow_the_clock_stay_as_they_were_read() -> None:
-    row = only(judge(head(), [wandering(epoch, 1.02, follow=0.0) for epoch in range(1, 5)]))
+@pytest.mark.parametrize("rounds", [12, 1])
+def test_times_that_do_not_follow_the_clock_stay_as_they_were_read(rounds: int) -> None:
+    row = only(judge(head(), [wandering(epoch, 1.02, follow=0.0, rounds=rounds) for epoch in range(1, 5)]))
     assert (row.verdict, row.reasons, row.read_pct) == ("slower", (), None)
     assert row.pct == pytest.approx(2.0, abs=0.05)
+
+
+def test_of_single_rounds_the_ratios_have_no_say_in_whether_the_clock_counts() -> None:
+    """Their scatter from epoch to epoch is what the interval is made of: here it is ten times as much at one clock, while all
+    arms together wander ten times less."""
+    clocks = [(1500, 1.00, 1.004), (1800, 1.01, 0.996), (1400, 0.99, 1.004), (1700, 1.00, 0.996)]
+    made = []
+    for epoch, (mhz, level, ratio) in enumerate(clocks, start=1):
+        base = Turn(0, 0, 1, 1e6 * level * 1600 / mhz, 1e6, 0.0, float(mhz))
+        target = Turn(1, 1, 2, base.value * 1.0004, 1e6, 0.0, mhz * ratio)
+        made.append(msgspec.structs.replace(block(epoch, {"base": 1.0, "target": 1.0}), rounds=((base, target),)))
+    row = only(judge(head(), made))
+    assert "one_clock" in row.reasons
+    assert row.read_pct == pytest.approx(0.04, abs=0.001)
+    assert row.high_pct - row.low_pct > 0.6
+    three = only(judge(head(), made[:3]))
+    assert "one_clock" not in three.reasons, "of three nobody can tell"
 
 
 def test_the_clock_is_no_reason_to_call_the_same_what_is_slower_in_time() -> None:
