@@ -146,8 +146,7 @@ def test_a_wait_in_python_is_told_from_other_forbidden_calls() -> None:
 
 
 class Cupti(ModuleType):
-    """CUPTI as far as Records goes: what ran is told at a flush, to whom registered last. `start` counts from its clock,
-    which goes on by a millisecond whenever it is read."""
+    """CUPTI as far as Records goes: what ran is told at a flush, to whom registered last."""
 
     class ActivityKind:
         MEMCPY, MEMSET, CONCURRENT_KERNEL, MARKER = 1, 2, 10, 8
@@ -157,17 +156,10 @@ class Cupti(ModuleType):
         self.enabled: set[int] = set()
         self.pending: list[Any] = []
         self.held = ""
-        self.now = NOW
-        self.flushes = 0
-
-    def get_timestamp(self) -> int:
-        self.now += 1_000_000
-        return self.now
 
     def ran(self, kind: int, ns: int, start: int = 100) -> None:
         if kind in self.enabled:
-            at = self.now + start
-            self.pending.append(SimpleNamespace(kind=kind, start=at, end=at + ns))
+            self.pending.append(SimpleNamespace(kind=kind, start=start, end=start + ns))
 
     def activity_register_callbacks(self, requested: Any, completed: Any) -> None:
         assert requested()[0] >= 1 << 20
@@ -183,7 +175,6 @@ class Cupti(ModuleType):
 
     def activity_flush_all(self, flag: int) -> None:
         assert flag == 1
-        self.flushes += 1
         told, self.pending = self.pending, []
         self.completed(told)
 
@@ -201,52 +192,30 @@ def test_kernels_copies_and_fills_of_a_call_are_added_up(cupti: Cupti) -> None:
     records = Records()
     cupti.ran(10, 5)
     with records:
-        cupti.ran(10, 40)
-        records.begin()
+        assert not records.drained(), "what ran before is not the call's"
         for kind, ns in ((10, 700), (1, 20), (2, 3), (8, 9999)):
             cupti.ran(kind, ns)
-        records.end()
-        assert [added(ran) for ran in records.told()] == [723], "what ran before is not the call's"
+        assert added(records.drained()) == 723
         cupti.ran(10, 50)
     with records:
-        records.begin()
-        records.end()
-        assert records.told() == [[]], "nor is what was left"
+        assert not records.drained(), "nor is what was left"
     assert not cupti.enabled
-
-
-def test_each_call_has_its_own_records_of_one_flush(cupti: Cupti) -> None:
-    with Records() as records:
-        for ns in (300, 500):
-            records.begin()
-            cupti.ran(10, 9_000)  # made again: it was not hidden
-            records.begin()
-            cupti.ran(10, ns, start=2_000)
-            cupti.ran(10, 7, start=1_000)
-            records.end()
-            cupti.ran(2, 60_000)  # the next one's flush
-        before = cupti.flushes
-        assert [[end - start for start, end in ran] for ran in records.told()] == [[7, 300], [7, 500]]
-        assert cupti.flushes == before + 1
-        assert records.told() == [], "each is told once"
 
 
 NOW = 1_795_000_000_000_000_000  # ns since 1970: a float would round it to 256 of them
 
 
 def test_a_span_counts_the_gap_between_two_kernels_and_nothing_before_the_first(cupti: Cupti) -> None:
-    def told(*kernels: tuple[int, int, int]) -> tuple[float, float]:
-        records.begin()
-        for kind, ns, start in kernels:
-            cupti.ran(kind, ns, start=start)
-        records.end()
-        (ran,) = records.told()
-        return added(ran), span(ran)
-
     with Records() as records:
-        assert told((10, 300, 1001), (10, 500, 1401)) == (800, 900)
-        assert told((10, 300, 0), (2, 100, 101)) == (400, 300), "on another stream, meanwhile"
-        assert told() == (0, 0), "a reading of zero, which drops the round"
+        cupti.ran(10, 300, start=NOW + 1001)
+        cupti.ran(10, 500, start=NOW + 1401)
+        ran = records.drained()
+        assert (added(ran), span(ran)) == (800, 900)
+        cupti.ran(10, 300, start=NOW)
+        cupti.ran(2, 100, start=NOW + 101)  # on another stream, meanwhile
+        ran = records.drained()
+        assert (added(ran), span(ran)) == (400, 300)
+        assert (added(records.drained()), span(records.drained())) == (0, 0), "a reading of zero, which drops the round"
 
 
 def test_a_cupti_that_somebody_holds_is_a_reason_and_no_crash(cupti: Cupti) -> None:
@@ -270,13 +239,13 @@ class OnNoDevice(CudaClock):
         return 1e5
 
     def _flush_l2(self) -> None:
-        self._cupti.ran(2, 7_000, start=9_000)
+        self._cupti.ran(2, 7_000, start=NOW - 9_000)
 
     def _one(self, op: Op, arm: str, *, cold: bool, stamp: bool = False) -> Any:
         for _ in range(2):  # the first spin is too short
             assert op.reset
             op.reset()
-            self._cupti.ran(10, 5_000, start=0)
+            self._cupti.ran(10, 5_000, start=NOW)
             op.call()
 
 
@@ -284,10 +253,10 @@ def two_kernels(cupti: Cupti) -> Op:
     """Of 3 and 5 us, 1 us apart, and the first is told last."""
 
     def call() -> None:
-        cupti.ran(10, 5_000, start=11_000)
-        cupti.ran(10, 3_000, start=7_000)
+        cupti.ran(10, 5_000, start=NOW + 11_000)
+        cupti.ran(10, 3_000, start=NOW + 7_000)
 
-    return Op(call, reset=lambda: cupti.ran(10, 50_000, start=60_000))
+    return Op(call, reset=lambda: cupti.ran(10, 50_000, start=NOW - 60_000))
 
 
 def test_neither_reset_nor_flush_nor_spin_is_part_of_a_call(cupti: Cupti) -> None:
@@ -305,7 +274,7 @@ def test_cupti_is_tried_on_a_kernel_that_events_time_too(
     cupti: Cupti, monkeypatch: pytest.MonkeyPatch, told: int, why: str
 ) -> None:
     """Ticks of the processor's counter, or records that do not come."""
-    monkeypatch.setattr(cuda, "_KNOWN", Op(lambda: cupti.ran(10, told, start=6_000)))
+    monkeypatch.setattr(cuda, "_KNOWN", Op(lambda: cupti.ran(10, told, start=NOW + 6_000)))
     clock = OnNoDevice(cupti)
     assert clock.unrecorded().startswith(why)
     assert bool(clock.unrecorded()) == bool(why)

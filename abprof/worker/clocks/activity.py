@@ -41,8 +41,6 @@ class Records:
         kind = cupti.ActivityKind
         self._kinds = (kind.CONCURRENT_KERNEL, kind.MEMCPY, kind.MEMSET)
         self._ran: list[tuple[int, int]] = []
-        self._began = 0
-        self._calls: list[tuple[int, int]] = []
 
     def __enter__(self) -> Records:
         try:
@@ -57,32 +55,15 @@ class Records:
     def __exit__(self, *exc: object) -> None:
         for kind in self._kinds:
             self._cupti.activity_disable(kind)
-        self.told()
+        self.drained()
 
     def _completed(self, activities: Sequence[Any]) -> None:
         """CUPTI's own callback: the records' memory is gone when it returns."""
         known = [int(kind) for kind in self._kinds]
         self._ran += [(int(one.start), int(one.end)) for one in activities if int(one.kind) in known]
 
-    def begin(self) -> None:
-        """A call comes, or comes again. The device must be idle."""
-        self._began = self._now()
-
-    def end(self) -> None:
-        """The call has run. The device must be idle."""
-        self._calls.append((self._began, self._now()))
-
-    def told(self) -> list[Ran]:
-        """What ran in each call since this was last asked, in the order of starts.
-
-        CUPTI's own clock says to which a record belongs: the device is idle at both ends of a call. To have the records
-        flushed for each would take the host longer than most calls.
-        """
+    def drained(self) -> Ran:
+        """All that ran since it was last asked. The device must be idle."""
         self._cupti.activity_flush_all(_FORCED)
-        ran, self._ran = sorted(self._ran), []
-        calls, self._calls = self._calls, []
-        return [[one for one in ran if began <= one[0] <= ended] for began, ended in calls]
-
-    def _now(self) -> int:
-        """ns, as in the records."""
-        return int(self._cupti.get_timestamp())
+        ran, self._ran = self._ran, []
+        return ran

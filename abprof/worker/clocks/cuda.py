@@ -88,26 +88,28 @@ class CudaClock:
         return self.turn(Op(graph.repeated(times)), 1, cold=False, arm=key) / times
 
     def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
-        """Each call from an idle device to an idle device: between lies nothing but the call."""
+        """Records are read before and after each call, on an idle device: between lies nothing but the call."""
+        readings = []
         with self._recording() as records:
             for _ in range(calls):
                 self._idle(op, records, cold=cold)
                 op.call()
                 self.sync()
-                records.end()
-            return mean([activity.added(ran) for ran in records.told()])
+                readings.append(activity.added(records.drained()))
+        return mean(readings)
 
     def span(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
         """Each call is enqueued behind a spin kernel, as for events: else the host's launches would be gaps between its
         kernels. The spin is the first that ran since the device was idle, and not the call's."""
-        key = f"{arm} for CUPTI"
+        readings, key = [], f"{arm} for CUPTI"
         with self._recording() as records:
             behind = Op(op.call, reset=lambda: self._idle(op, records, cold=cold))
             for _ in range(calls):
                 self._one(behind, key, cold=False)
                 self.sync()
-                records.end()
-            return mean([activity.span(ran[1:]) for ran in records.told()])
+                _, *ran = sorted(records.drained()) or [(0, 0)]
+                readings.append(activity.span(ran))
+        return mean(readings)
 
     def _recording(self) -> activity.Records:
         if self.profiled:
@@ -123,7 +125,7 @@ class CudaClock:
         if cold:
             self._flush_l2()
         self.sync()
-        records.begin()
+        records.drained()
 
     def unrecorded(self) -> str:
         """Tried on a kernel that events time, too: code under test may have run torch's profiler itself."""
