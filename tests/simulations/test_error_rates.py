@@ -7,11 +7,14 @@ short ones of 1 % and more. Bounds are the design's error rates plus three stand
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from abprof import stats
+from abprof.digest import Digest, at_one_clock
 from abprof.model import Block
 from abprof.verdict import Judgement, judge, undecided
 from tests.blocks import block, head
@@ -55,6 +58,41 @@ def test_intervals_cover_jointly_over_all_looks(alpha: float) -> None:
 def test_plain_t_intervals_at_each_look_do_not() -> None:
     """What the repeated intervals are for: peeking with 95 % intervals misses about 18 % of the time."""
     assert misses(0.05, 4_000, planned=False) > 2.5 * upper(0.05, 4_000)
+
+
+def single_rounds(rng: np.random.Generator) -> tuple[Digest, ...]:
+    """Four epochs of one round of the same code. Times follow the clock half, so that they scatter as far at one clock as they
+    were read: which way is taken is chance."""
+    made = []
+    for epoch in range(1, 5):
+        clocks = np.exp(rng.normal(0.0, 0.01, (2, 1)))
+        times = np.exp(rng.normal(0.0, 0.002, (2, 1))) / np.sqrt(clocks)
+        values, mhz = (dict(zip(("base", "target"), of, strict=True)) for of in (times, 1500 * clocks))
+        made.append(Digest(epoch, "gpu_span", "", {}, values, values, mhz, {}))
+    return tuple(made)
+
+
+def ratios(digests: Sequence[Digest]) -> list[float]:
+    return [math.log(digest.values["target"][0] / digest.values["base"][0]) for digest in digests]
+
+
+def test_whether_the_clock_counts_is_no_choice_of_the_narrower_interval() -> None:
+    """Of epochs with a single round: to take the way in which the ratios themselves scatter less misses in one run of ten."""
+
+    def misses(values: Sequence[float]) -> bool:
+        interval = stats.student_interval(values, 0.05)
+        return not interval.low <= 0 <= interval.high
+
+    rng, runs, missed, levelled, narrower = np.random.default_rng(8), 4_000, 0, 0, 0
+    for _ in range(runs):
+        read = single_rounds(rng)
+        level = at_one_clock(read)
+        levelled += level is not None
+        missed += misses(ratios(level or read))
+        cycles = [replace(d, values={arm: times * d.clocks[arm] for arm, times in d.values.items()}) for d in read]
+        narrower += misses(min(ratios(read), ratios(cycles), key=np.std))
+    assert 0.2 * runs < levelled < 0.6 * runs
+    assert missed <= upper(0.05, runs) < narrower
 
 
 # ---------------------------------------------------------------- false alarms
