@@ -117,12 +117,12 @@ def _scatter(digests: Sequence[Digest]) -> float | None:
 
 
 def _wander(digests: Sequence[Digest]) -> float | None:
-    """Median absolute deviation of the rounds' levels from their median: a round's is the mean log time of its judged arms, with
-    which their ratio has nothing to do. None with fewer than _LEVELS rounds of all of them."""
-    found = []
-    for digest in digests:
-        judged = [column for arm, column in digest.values.items() if _judged(arm)]
-        found.append(np.mean(np.log(judged), axis=0) if len(judged) > 1 else np.empty(0))
-    levels = np.concatenate(found) if found else np.empty(0)
+    """Standard deviation of the rounds' levels: a round's is the mean log time of the judged arms that every epoch has, with
+    which their ratios have nothing to do. None with fewer than two of them, or than _LEVELS rounds."""
+    told = [digest.values for digest in digests if digest.values]  # of which rounds were not all rejected
+    common = set.intersection(*(set(filter(_judged, values)) for values in told))
+    if len(common) < 2:
+        return None
+    levels = np.concatenate([np.mean([np.log(values[arm]) for arm in common], axis=0) for values in told])
     levels = levels[~np.isnan(levels)]
     return float(np.std(levels)) if levels.size >= _LEVELS else None

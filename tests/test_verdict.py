@@ -114,6 +114,22 @@ def test_times_that_do_not_follow_the_clock_stay_as_they_were_read(rounds: int) 
     assert row.pct == pytest.approx(2.0, abs=0.05)
 
 
+def test_an_arm_that_some_epochs_lack_does_not_make_them_wander() -> None:
+    """A control twice as fast, which was lost in every second epoch."""
+    made = []
+    for epoch in range(1, 5):
+        whole = wandering(epoch, 1.0, rounds=1)
+        if epoch % 2:
+            base = whole.rounds[0][0]
+            control = Turn(2, 2, 3, base.value / 2, base.wall, 0.0, base.mhz)
+            row = (*whole.rounds[0], control)
+            outcomes = {**whole.outcomes, "control": Outcome(status="ok")}
+            whole = msgspec.structs.replace(whole, arms=(*whole.arms, "control"), rounds=(row,), outcomes=outcomes)
+        made.append(whole)
+    made.append(msgspec.structs.replace(wandering(5, 1.0, rounds=1), rejected=(0,)))
+    assert "one_clock" in only(judge(head(), made)).reasons
+
+
 def test_of_single_rounds_the_ratios_have_no_say_in_whether_the_clock_counts() -> None:
     """Their scatter from epoch to epoch is what the interval is made of: here it is ten times as much at one clock, while all
     arms together wander ten times less."""
