@@ -123,6 +123,6 @@ def _wander(digests: Sequence[Digest]) -> float | None:
     common = set.intersection(*(set(filter(_judged, values)) for values in told))
     if len(common) < 2:
         return None
-    levels = np.concatenate([np.mean([np.log(values[arm]) for arm in common], axis=0) for values in told])
+    levels = np.concatenate([np.mean([np.log(values[arm]) for arm in sorted(common)], axis=0) for values in told])
     levels = levels[~np.isnan(levels)]
     return float(np.std(levels)) if levels.size >= _LEVELS else None
