@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any, Literal
@@ -95,14 +96,18 @@ class File(Record, frozen=True):
 def read_file(root: Path) -> File | None:
     """abprof.toml or [tool.abprof] under `root`, None where neither stands. Raises AbprofError with key and line."""
     path, table = place(root)
-    return parse_file(_text(path), str(path), table) if path.is_file() else None
+    if not os.path.lexists(path):
+        return None
+    if not path.is_file():
+        raise AbprofError("is no file", where=str(path), advice="docs/CONFIG.md has what stands in it")
+    return parse_file(_text(path), str(path), table)
 
 
 def place(root: Path) -> tuple[Path, tuple[str, ...]]:
     """The file that has the configuration, or would have it, and the table in it under which all of it stands. Raises
     AbprofError."""
     path = root / "pyproject.toml"
-    if not (root / "abprof.toml").is_file() and path.is_file() and "[tool.abprof" in _text(path):
+    if not os.path.lexists(root / "abprof.toml") and path.is_file() and "[tool.abprof" in _text(path):
         return path, ("tool", "abprof")
     return root / "abprof.toml", ()
 
@@ -128,6 +133,9 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
     loose: Any = toml.loads(text, where)
     for name in table:
         loose = loose.get(name, {}) if isinstance(loose, dict) else {}
+    nul = _with_nul(loose)
+    if nul is not None:
+        raise AbprofError("a text with a NUL character", where=f"{where}:{_line_of(text, nul)}")
     try:
         file = msgspec.convert(loose, File)
     except msgspec.ValidationError as error:
@@ -141,7 +149,19 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
         place = f"{where}:{_line_of(text, 'schema')}"
         raise AbprofError(f"schema = {file.schema}, this abprof reads schema = 1", where=place)
     _sensible(file, text, where)
+    _nameable(file, text, where)
     return file
+
+
+def _with_nul(loose: Any, key: str = "") -> str | None:
+    """The key at which a text holds a NUL, which no path, word or variable can; None where none does."""
+    if isinstance(loose, dict):
+        found = (name if "\0" in name else _with_nul(value, name) for name, value in loose.items())
+    elif isinstance(loose, list):
+        found = (_with_nul(value, key) for value in loose)
+    else:
+        return key if isinstance(loose, str) and "\0" in loose else None
+    return next((name for name in found if name is not None), None)
 
 
 def _sensible(file: File, text: str, where: str) -> None:
@@ -167,6 +187,20 @@ def _sensible(file: File, text: str, where: str) -> None:
         if not re.fullmatch(r"all|base|target(?:[2-9]|[1-9]\d+)?", side):
             line = f"{where}:{_line_in(text, 'python', side)}"
             raise AbprofError(f"no side {side!r}", where=line, advice="all, base, target, target2, ...")
+
+
+def _nameable(file: File, text: str, where: str) -> None:
+    """Raises AbprofError, with its line, for a variable that no process can be given."""
+    entries = [(f"kernels.{name}", "env", entry.env) for name, entry in file.kernels.items()]
+    for head, key, env in (
+        *entries,
+        ("command", "env", file.command.env),
+        ("environment", "set", file.environment.set),
+    ):
+        for name in env:
+            if not name or "=" in name:
+                line = f"{where}:{_line_in(text, re.escape(head), key)}"
+                raise AbprofError(f"no variable can be called {name!r}", where=line)
 
 
 def _key(message: str) -> str:

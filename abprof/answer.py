@@ -84,7 +84,7 @@ def _none(counts: Counts, total: str) -> str:
     where = f"in {total.removeprefix('of ')}"
     if counts.get("quick", 0) == counts.get("comparisons", 0):
         return f"one epoch can't be certain {where}"
-    return f"nothing certainly slower or faster {where}"
+    return f"nothing {'else ' if counts.get('waived') else ''}certainly slower or faster {where}"
 
 
 def _list(counts: Counts, verdicts: Sequence[str]) -> str:

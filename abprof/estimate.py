@@ -142,4 +142,5 @@ def _assumption(planned: Run) -> str:
     if kind == "cpu":
         rates = f"{_TFLOPS_OF_A_CORE:g} TFLOP/s per core and {_GBPS_OF_A_CPU:g} GB/s"
     silent = sum(not (cell.flops or cell.bytes) for cell in planned.cells if not cell.skip)
-    return f"assuming {rates}" + (f"; {silent} of the cells state no work" if silent else "")
+    state = "states" if silent == 1 else "state"
+    return f"assuming {rates}" + (f"; {silent} of the cells {state} no work" if silent else "")

@@ -67,6 +67,12 @@ def test_a_whole_file() -> None:
          "threshold of 0.0 per cent for 'y'"),
         ("[python]\nall = 'python'\nfoo = 'python'\n", "abprof.toml:3", "no side 'foo'"),
         ("schema = 1\n[[threshold]]\ncells = 'x'\npercent = -1.0\n", "abprof.toml:4", "threshold of -1.0 per cent"),
+        ("[kernels.a]\n[environment]\nset = {'A=B' = 'x'}\n", "abprof.toml:3", "no variable can be called 'A=B'"),
+        ("[kernels.b]\nenv = {}\n[kernels.a]\nenv = {'' = 'x'}\n", "abprof.toml:4", "no variable can be called ''"),
+        ("[command]\nenv = {'=' = 'x'}\n", "abprof.toml:2", "no variable can be called '='"),
+        ("[kernels.a]\nenv = {A = \"x\\u0000\"}\n", "abprof.toml:1", "a text with a NUL character"),
+        ("schema = 1\nworkloads = \"x\\u0000\"\n", "abprof.toml:2", "a text with a NUL character"),
+        ("[command]\nbuild = ['sh', \"\\u0000\"]\n", "abprof.toml:2", "a text with a NUL character"),
     ],
 )  # fmt: skip
 def test_a_broken_file_names_key_and_line(text: str, where: str, says: str) -> None:
@@ -83,6 +89,18 @@ def test_the_table_in_pyproject(tmp_path: Path) -> None:
     assert read_file(tmp_path) is None
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n[tool.abprof]\nworkloads = 'perf'\n")
     assert read_file(tmp_path) == File(workloads="perf")
+
+
+@pytest.mark.parametrize("what", ["folder", "link to nothing"])
+def test_what_stands_in_the_place_of_the_file_is_not_passed_over(what: str, tmp_path: Path) -> None:
+    """Also not for pyproject.toml: the user meant something by it."""
+    (tmp_path / "pyproject.toml").write_text("[tool.abprof]\nworkloads = 'perf'\n")
+    if what == "folder":
+        (tmp_path / "abprof.toml").mkdir()
+    else:
+        (tmp_path / "abprof.toml").symlink_to("nowhere")
+    with pytest.raises(AbprofError, match=r"abprof\.toml: is no file"):
+        read_file(tmp_path)
 
 
 def test_a_cpu_has_wider_defaults_and_the_command_line_wins() -> None:

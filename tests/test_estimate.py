@@ -64,6 +64,8 @@ def test_work_that_is_not_stated_is_said() -> None:
     run = planned(cells=3)
     silent = runs.changed(run, cells=tuple(runs.changed(cell, flops=None) for cell in run.cells))
     assert "3 of the cells state no work" in estimate.estimate(silent, peers=False)
+    alone = runs.changed(silent, cells=silent.cells[:1])
+    assert "1 of the cells states no work" in estimate.estimate(alone, peers=False)
 
 
 def test_so_many_epochs_and_quick() -> None:

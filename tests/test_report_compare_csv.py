@@ -32,6 +32,15 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out.csv"
 
 
+def test_cells_csv_is_no_profile(tmp_path, out):
+    """Its commits and epochs would be keys: two runs had rows in common by chance alone."""
+    cells = write(tmp_path / "cells.csv", "cell,workload,arm,side,variant,commit,epochs,latency_ms,tflops_per_sec",
+                  "w/n=1,w,base,base,,abc,4,1.0,2.0")  # fmt: skip
+    with pytest.raises(AbprofError, match=r"cells\.csv: .* is no profile \(abprof report RUN1 RUN2"):
+        compare(cells, cells, out)
+    assert not out.exists()
+
+
 def test_the_seeds_warning_to_the_letter(tmp_path, out):
     base = dense(tmp_path / "b.csv", full="600.0000", causal="500.0000", varlen_full="400.0000")
     target = dense(tmp_path / "t.csv", full="590.0000", causal="500.0001", varlen_full="410.0000")

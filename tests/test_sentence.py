@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from abprof.answer import compared
 from abprof.model import Block, MachineState, Touched
 from abprof.verdict import Judgement, judge
 from tests.blocks import block, epochs, head, side
@@ -158,6 +159,13 @@ NOTHING = "Nothing to act on: nothing certainly slower or faster in"
 )
 def test_the_sentence_says_first_whether_to_act(kinds: list[str], sentence: str) -> None:
     assert made(*kinds).header.sentence == sentence
+
+
+def test_slower_cells_that_were_waived_are_not_denied() -> None:
+    counts = {"cells": 2, "comparisons": 2, "slower": 1, "waived": 1, "same": 1}
+    assert compared(counts, margin=0.5, same_code=False) == (
+        "Nothing to act on: nothing else certainly slower or faster in 2 cells; 1 slower and waived, 1 same."
+    )
 
 
 def test_changes_that_may_be_chance_are_said_apart() -> None:

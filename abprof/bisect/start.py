@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import holding, keys, names, proc, repo, rerun, runfolder, session, stats
+from abprof import guarantees, holding, keys, names, proc, repo, rerun, runfolder, session, stats
 from abprof.bisect import rule, state, work
 from abprof.bisect.lineage import History
 from abprof.bisect.state import Asked, State
@@ -154,6 +154,7 @@ def _state(place: Place, good: Side, bad: Side, head: Run, epoch: float) -> Stat
         bad=bad.commit,
         labels={side.commit: side.label for side in (good, bad)},
         cells=tuple(kernels),
+        unchecked=guarantees.lacking(head)[1],
         threshold={cell.id: head.settings.threshold_of(cell.id) for cell in cells},
         kernels=kernels,
         links=links,

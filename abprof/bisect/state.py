@@ -107,6 +107,7 @@ class State(Record, frozen=True, kw_only=True):
     bad: str
     labels: dict[str, str]  # commit -> as it was asked for
     cells: tuple[str, ...]
+    unchecked: tuple[str, ...] = ()  # workloads without a reference; none where nobody wrote it down
     threshold: dict[str, float]  # cell -> per cent
     kernels: dict[str, str]  # cell -> kernel package
     links: tuple[Link, ...]

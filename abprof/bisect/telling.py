@@ -19,7 +19,9 @@ def name(of: State, commit: str) -> str:
 
 def weaker(of: State) -> tuple[str, ...]:
     """What every step vouches for less, as its run's own pages say it."""
-    return (in_one_line("reported"),) if of.asked.command else ()
+    if of.asked.command:
+        return (in_one_line("reported"),)
+    return (in_one_line("sides", ", ".join(of.unchecked)),) if of.unchecked else ()
 
 
 def asked(given: Given) -> str:

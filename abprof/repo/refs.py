@@ -92,7 +92,7 @@ def ambiguity(repository: Repository, spec: str) -> str:
 def unknown(repository: Repository, spec: str) -> AbprofError:
     """Why `spec` stands for no commit, and what the user may have meant."""
     git = repository.git
-    if spec in {"HEAD", "@"} and _verify(git, "HEAD") is None:
+    if _verify(git, "HEAD") is None and (spec in {"HEAD", "@"} or not ref_names(repository)):
         return AbprofError("the repository has no commit yet", where=str(repository.path))
     if HEX.fullmatch(spec) and len(git.text("rev-parse", f"--disambiguate={spec}").split()) > 1:
         return AbprofError(f"several objects begin with {spec!r}", advice="give more digits")

@@ -24,6 +24,7 @@ Pair = tuple[Line | None, Line | None]  # a case's row in the base and in the ta
 OLD_SPARSE = ("seqlen", "sparsity_ratio", "block_size", "direction")
 _FIRST_VALUE = "latency_ms"
 _OWN_KEYS = ("cell", "variant")  # an abprof profile's rows are told apart by these as well
+_OF_ARMS = frozenset({"cell", "workload", "arm", "side", "epochs"})  # of cells.csv: as keys, commits would never meet
 _MODES = (
     ("block_sparse", ("seqlen", "sparsity_ratio", "q_block_size", "k_block_size", "direction")),
     ("block_sparse", OLD_SPARSE),
@@ -75,6 +76,10 @@ def _mode(base: Table, target: Table) -> tuple[str, tuple[str, ...]]:
             if missing:
                 raise AbprofError(f"no column {missing[0]!r}, which {base.path} has", where=str(target.path))
             return mode, needed if needed in (seed_format.DENSE_KEYS, OLD_SPARSE) else _axes(base, target)
+    for table in (base, target):
+        if set(table.columns) >= _OF_ARMS:
+            raise AbprofError("a run's cells.csv, a row per arm, is no profile", where=str(table.path),
+                              advice="abprof report RUN1 RUN2 compares two runs")  # fmt: skip
     if all({*_OWN_KEYS, _FIRST_VALUE} <= set(table.columns) for table in (base, target)):
         return "abprof", _axes(base, target)
     found = ", ".join(base.columns[:12]) or "none"

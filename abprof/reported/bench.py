@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from abprof import __version__, contain, environment, plan, proc
+from abprof.answer import many
 from abprof.errors import AbprofError
 from abprof.model import SCHEMA, Arm, Cell, Checkout, Command, Run, Setup, Workload
 from abprof.place import Place
@@ -158,7 +159,7 @@ def _build_dir(stand: Stand) -> str:
 def _first(stand: Stand, logs: Path, timeout: float, view: View) -> Ended:
     """A run that is not counted: it fills the side's caches, and tells the names."""
     ended = run(stand, "at first, not counted", log(logs, stand.side), timeout)
-    said = f"{len(ended.readings.times)} names" if ended.status == "ok" else f"{ended.status}, {ended.reason}"
+    said = many(len(ended.readings.times), "name") if ended.status == "ok" else f"{ended.status}, {ended.reason}"
     view.say(
         f"{stand.side}: the command took {ended.seconds:.1f} s: {said}", style="" if ended.status == "ok" else "red"
     )

@@ -266,6 +266,15 @@ def test_the_plan_is_shown_and_nothing_is_measured(tmp_path: Path) -> None:
     assert not story.lab.runs.exists()
 
 
+def test_the_plan_says_where_a_workload_has_no_reference(tmp_path: Path) -> None:
+    workloads = {"w": replace(SCENARIO.workloads["w"], checked="sides")}
+    story = Story(tmp_path, replace(SCENARIO, workloads=workloads))
+    good, bad = story.line([1.0, SLOW])
+    result = story.told().bisect(good, bad, "--dry-run")
+    assert result.code == 0, result.err
+    assert "Weaker guarantee: w has no reference." in result.out
+
+
 def _folder(lab: Lab) -> Path:
     (found,) = (path for path in lab.runs.iterdir() if path.is_dir())
     return found

@@ -104,6 +104,21 @@ def test_what_a_commit_says_is_only_shown(tmp_path: Path, monkeypatch: pytest.Mo
     assert "@all" not in text
 
 
+def test_every_page_says_that_nothing_but_the_sides_outputs_was_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, bad = line(slips(4, {2: 3.0}))
+    monkeypatch.setattr(step, "measure", Measured(world))
+    plain = begun(world, bad)
+    assert telling.weaker(plain) == ()
+    without = msgspec.structs.replace(plain, unchecked=("w",))
+    of = work.finish(without, tmp_path, View(quiet=True), lambda now: pages.write(tmp_path, now))
+    said = "w has no reference. That the sides' outputs agree is all that was checked: what both do wrong is not seen."
+    assert telling.weaker(of) == (f"Weaker guarantee: {said}",)
+    for name in ("report.md", "report.html"):
+        assert "Weaker guarantee: w has no reference." in (tmp_path / name).read_text()
+
+
 def test_the_file_fits_its_schema_and_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each step it holds all that was answered: who goes on asks nothing twice."""
     world, bad = line(slips(64, {37: 3.0}))

@@ -124,8 +124,9 @@ def test_an_abbreviation_of_several_objects(repo: GitRepo, opened: Opened) -> No
 def test_no_commit_yet(tmp_path: Path, opened: Opened) -> None:
     repo = make_repo(tmp_path / "new")
     repo.write(KERNEL)
-    with pytest.raises(AbprofError, match="no commit yet"):
-        resolve(opened(repo), ["."])
+    for spec in (".", "HEAD", "main"):
+        with pytest.raises(AbprofError, match="no commit yet"):
+            resolve(opened(repo), [spec])
 
 
 def test_a_tag_and_a_branch_of_one_name(repo: GitRepo, opened: Opened) -> None:
