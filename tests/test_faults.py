@@ -113,6 +113,13 @@ def test_without_a_reference_no_other_side_stands_in_for_a_base_that_failed(tmp_
     assert seen.check is not None, "the next epoch checked"
 
 
+def test_a_cell_that_fails_on_every_side_is_an_outcome(tmp_path: Path) -> None:
+    """Its block has no rounds, and nothing to plan further ones by."""
+    result = run(tmp_path, scenario(fault("crash_status", "open", side="*")), "--quick")
+    assert (result.verdict(BAD), result.code) == ("broken", 1), result.err
+    assert [result.status(BAD, side)[0] for side in ("base", "target")] == ["crash", "crash"]
+
+
 @pytest.mark.slow
 def test_failures_on_the_base_are_not_the_targets_fault(tmp_path: Path) -> None:
     result = run(tmp_path, scenario(fault("crash", "turn", side="base")))
