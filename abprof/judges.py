@@ -34,6 +34,10 @@ def workloads_folder(place: Place, trees: Sequence[Checkout], recorded: str = ""
     elif digest:
         places = (folder, *by_side.values())
         folder = next((path for path in places if path.is_dir() and content(path) == digest), folder)
+    if not folder.exists() and folder == by_side.get(wanted):
+        spec = next(checkout.side.spec for checkout in trees if checkout.side.id == wanted)
+        advice = "commit them there, or name another place with --workloads-from"
+        raise AbprofError(f"no workloads: {spec} has no such folder", where=name, advice=advice)
     if not folder.exists():
         advice = "put them there, name a folder in abprof.toml (docs/CONFIG.md), or give their path to --workloads"
         raise AbprofError("no workloads: there is no such folder", where=str(folder), advice=advice)

@@ -72,6 +72,7 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main --workloads-from target", "--workloads-from: there is no target (there is base; a folder of that name is"),
         ("main nosuch", "unknown ref 'nosuch' (there are fast, main)"),
         ("main fast --workloads-from nowhere", "nowhere: no workloads: there is no such folder"),
+        ("main fast --executor-option a=b", "--executor-option: this host's own devices are asked for nothing (it goes with"),
         ("main fast --threshold much", "--threshold: 'much' is not a positive percentage (write 1.5 or 1.5%)"),
         ("main fast --threshold -1", "--threshold: '-1' is not a positive percentage"),
         ("main fast --margin 0", "--margin: '0' is not a positive percentage"),
@@ -166,6 +167,10 @@ def test_no_workloads_and_no_kernels(lab: Lab, tmp_path: Path) -> None:
     repo = make_repo(tmp_path / "repo")
     repo.commit("nothing", {"README.md": "hello\n"})
     refused(lab, "main", "main", repo=repo.path, says="no workloads: there is no such folder")
+    at_target = ("--workloads-from", "target")
+    refused(
+        lab, "main", "main", *at_target, repo=repo.path, says="workloads: no workloads: main has no such folder (commit"
+    )
     repo.commit("no workload", {"workloads/README.md": "to be written\n"})
     refused(lab, "main", "main", repo=repo.path, says="no workloads here (docs/WRITING.md says how to write one)")
     repo.commit("no kernels", {"workloads/w.py": "# simulated\n"})

@@ -162,8 +162,23 @@ def test_unsupported_is_told_where_the_other_side_ran():
     judged = (runs.compared(cell, "unclear", reasons=("base_unsupported",)),)
     run = runs.changed(plain, cells=(cell,), observations=seen, comparisons=judged)
     assert [one.line() for one in told(run)] == ["main, dense: unsupported: needs sm_90"]
-    both = runs.changed(judged[0], reasons=("unsupported",))
-    assert told(runs.changed(run, comparisons=(both,))) == []
+
+
+def test_what_neither_side_supports_is_told_where_there_is_nothing_else():
+    """Else the answer is `Nothing was measured: 1 unsupported`, and nobody says why."""
+    plain = runs.run()
+    cell, other = plain.cells[:2]
+    sides = ("base", "target")
+    seen = [runs.observed(cell, side, None, "unsupported", reason="needs sm_90") for side in sides]
+    judged = runs.compared(cell, "unclear", reasons=("unsupported",))
+    alone = runs.changed(plain, cells=(cell,), observations=tuple(seen), comparisons=(judged,))
+    assert [one.line() for one in told(alone)] == [
+        "main, dense: unsupported: needs sm_90",
+        "feature/optimize ffa, dense: unsupported: needs sm_90",
+    ]
+    seen += [runs.observed(other, side, 1.0) for side in sides]
+    rows = (judged, runs.compared(other, "same"))
+    assert told(runs.changed(alone, cells=(cell, other), observations=tuple(seen), comparisons=rows)) == []
 
 
 def test_a_run_of_one_branch_tells_what_did_not_run():

@@ -27,6 +27,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         raise AbprofError("--quick is one epoch", where="--epochs", advice="leave one of them out")
     budget = options["budget"]
     workloads, judges = _judges(options)
+    executor = _executor(options.get("executor", "local"))
     return Config(
         specs=tuple(options["refs"]),
         repo=repo,
@@ -39,8 +40,8 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         cell=tuple(options["cell"]),
         device=tuple(options["device"]),
         devices=_devices(options.get("devices", "")),
-        executor=_executor(options.get("executor", "local")),
-        executor_options=_executor_options(options.get("executor_option", ())),
+        executor=executor,
+        executor_options=_executor_options(options.get("executor_option", ()), executor),
         python=_pythons(options["python"]),
         threshold=_percent(options, "threshold"),
         margin=_percent(options, "margin"),
@@ -133,7 +134,10 @@ def _executor(text: str) -> str:
     return "" if text == "local" else text
 
 
-def _executor_options(words: Sequence[str]) -> dict[str, str]:
+def _executor_options(words: Sequence[str], executor: str) -> dict[str, str]:
+    if words and not executor:
+        what = "this host's own devices are asked for nothing"
+        raise AbprofError(what, where="--executor-option", advice="it goes with --executor ray or slurm")
     for word in words:
         if not all(word.partition("=")[:2]):
             raise AbprofError(f"{word!r} is not KEY=VALUE", where="--executor-option")

@@ -61,10 +61,12 @@ def failures(run: Run, rows: Iterable[tuple[Group, Row]]) -> list[Failed]:
 
 
 def all_failures(run: Run, every: Iterable[Group]) -> list[Failed]:
-    """Every reason of the run once: of all rows, then of the peers measured beside them."""
+    """Every reason of the run once: of all rows, then of the peers measured beside them. What neither side supports is
+    told where no row has anything else."""
     every = list(every)
-    found = [(seen, case_name(group, row.cell, row.variant))
-             for group in every for row in group.rows for seen in failing(row)]  # fmt: skip
+    nothing = all(row.apart for group in every for row in group.rows)
+    found = [(seen, case_name(group, row.cell, row.variant)) for group in every for row in group.rows
+             for seen in ((row.base, row.target) if nothing else failing(row)) if seen]  # fmt: skip
     found += [
         (seen, case_name(group, cell))
         for group in every
