@@ -37,7 +37,7 @@ _MOST = 1e6  # rounds; the usual rules bound them far below
 class Scatter(Record, frozen=True, kw_only=True):
     """What a cell's epochs cost and how they scattered; variances are of log ratios."""
 
-    within: float  # of one round, as far as it moves the median
+    within: float  # of one round, as far as it moves the median; 0: not known
     between: float  # of epochs, without what their rounds explain
     round_seconds: float
     epoch_seconds: float
@@ -74,8 +74,9 @@ class Allocation:
 
 
 def best(known: Scatter) -> int | None:
-    """The formula above; None where epochs scatter no more than their rounds explain, as far as so many can tell."""
-    if known.between <= 0 or known.round_seconds <= 0 or _by_chance(known):
+    """The formula above; None where epochs scatter no more than their rounds explain, as far as so many can tell, or nobody knows
+    how rounds scatter: epochs took a single one."""
+    if known.within <= 0 or known.between <= 0 or known.round_seconds <= 0 or _by_chance(known):
         return None
     squared = known.epoch_seconds / known.round_seconds * known.within / known.between
     if not squared >= 0:  # what lies in the state folder need not be what a run learnt
@@ -118,14 +119,14 @@ def _scatter(pilots: Sequence[Pilot], arm: int) -> Scatter:
 
 
 def observed(block: Block, started: float) -> Pilot | None:
-    """What this block teaches; None without two rounds of two judged arms. The scatter of an epoch that took a single one is not
-    known: it counts as the epochs', which asks for no more of them."""
+    """What this block teaches; None without two rounds of two judged arms, or the single one that it took: then how rounds
+    scatter is not known."""
     judged = [i for i, arm in enumerate(block.arms) if not arm.startswith("peer:")]
     rejected = set(block.rejected)
     kept = [row for i, row in enumerate(block.rounds) if i not in rejected]
     times = _logs([{t.arm: t.value for t in row} for row in kept], judged)
     cycles = _logs([{t.arm: t.value * t.mhz for t in row} for row in kept], judged)
-    if not times or len(times[0]) < min(2, len(block.rounds)):
+    if not times or len(times[0]) < (1 if len(block.rounds) == 1 else 2):
         return None
     logs = cycles if cycles and len(cycles[0]) == len(times[0]) and _quieter(cycles, times) else times
     inside = sum(max(t.end for t in row) - min(t.start for t in row) for row in block.rounds if row) / 1e9

@@ -117,9 +117,15 @@ def _scatter(digests: Sequence[Digest]) -> float | None:
 
 
 def _wander(digests: Sequence[Digest]) -> float | None:
-    """Standard deviation of the rounds' levels: a round's is the mean log time of the judged arms that every epoch has, with
-    which their ratios have nothing to do. None with fewer than two of them, or than _LEVELS rounds."""
-    told = [digest.values for digest in digests if digest.values]  # of which rounds were not all rejected
+    """Standard deviation of the rounds' levels: a round's is the mean log time of the judged arms that every epoch of several
+    has. None with fewer than two such arms, or than _LEVELS rounds.
+
+    Where the arms scatter alike their ratios have nothing to do with it. Where one scatters three times as far, and both
+    ways of judging alike, 95 % intervals miss in 7 % instead of 5 (tests/simulations/test_error_rates.py).
+    """
+    told = [digest.values for digest in digests if sum(map(_judged, digest.values)) > 1]
+    if not told:
+        return None
     common = set.intersection(*(set(filter(_judged, values)) for values in told))
     if len(common) < 2:
         return None

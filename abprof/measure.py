@@ -166,8 +166,7 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
             epoch.usual.setdefault(cell.id, sitting.calls())
             epoch.once += sitting.once
             epoch.more += sitting.more
-            if block.rounds:  # where every side's arms fail there are none, which teach nothing
-                epoch.allocation.learn(block, started)
+            epoch.allocation.learn(block, started)
             yield _identical(block, request.arms) if cell.id in ground.identical else block
             if sitting.beside is not None:
                 yield sitting.beside

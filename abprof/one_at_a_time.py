@@ -49,11 +49,16 @@ class OneAtATime(Sitting):
         rounds = [turns.levelled([column[n] for column in columns.values() if n < len(column)]) for n in range(count)]
         return dataclasses.replace(pace, rule=f"{RULE}; {pace.rule}"), rounds
 
+    def _pace(self) -> turns.Pace:
+        """Two rounds at the least: a visit each."""
+        pace = super()._pace()
+        return dataclasses.replace(pace, rounds=max(2, pace.rounds), fewest=max(2, pace.fewest))
+
     def _visit(self, index: int, seat: Seat, pace: turns.Pace) -> list[Turn]:
-        """Half of an arm's turns, alone in memory: at least one, for the visits mirror each other."""
+        """Half of an arm's turns, alone in memory."""
         taken: list[Turn] = []
         self._open(seat)
-        while seat.takes_turns and len(taken) < max(1, pace.rounds // 2):
+        while seat.takes_turns and len(taken) < pace.rounds // 2:
             turn = self._turn(index, seat, pace)
             if turn is None:
                 break

@@ -57,6 +57,7 @@ _SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
 TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
 SHORT = 20_000.0  # ns: of a call that spans less, an event pair tells as much of launches as of kernels
 CUDA_GRAPH, CUPTI, WALL_CLOCK = "cuda_graph", "cupti", "wall_clock"
+_CLOCKED = {TIMER["cuda"], CUDA_GRAPH}  # their turns read the device's clock
 # Seconds of turns per arm, cell and epoch. Enough for the median of a round's ratios to be quieter than the epoch. A GPU's
 # short calls take several times as long as their times say (the L2 is flushed before each, launches are timed beside
 # them): there these are seconds on the wall, for what epochs differ by only more epochs can tell (docs/MEASUREMENT.md).
@@ -113,9 +114,9 @@ def pace(
     calls = min(calls, _MOST_RECORDED) if timer == CUPTI else calls
     budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (0.5 if settings.quick else 1.0)
     long = min(known) >= wire.LONG_CALL
-    fewest = FEWEST if settings.quick else fewest_rounds(kind, min(known))
+    fewest = FEWEST if settings.quick else fewest_rounds(kind, min(known), timer)
     usual = max(fewest, min(int(MOST * scale), round(budget / (together * calls))))
-    if long and kind == "cuda":
+    if long and timer in _CLOCKED:
         usual = min(usual, math.ceil(fewest * max(1.0, _FEWEST_TELL / _narrowest(settings)) ** 2))
     rounds = _mirrored(fewest + round(share * (usual - fewest)))
     # Re-allocating may cost a fifth of the turns' time, with the untimed call after it where calls are long; at least
@@ -139,17 +140,18 @@ def _narrowest(settings: Settings) -> float:
     return min(settings.margin, settings.precision or settings.margin)
 
 
-def fewest_rounds(kind: str, call_ns: float) -> int:
-    """Of an epoch, for a call of the fastest arm. One epoch that has to scatter by itself (--quick) takes FEWEST."""
+def fewest_rounds(kind: str, call_ns: float, timer: str = "") -> int:
+    """Of an epoch, for a call of the fastest arm. One epoch that has to scatter by itself (--quick) takes FEWEST. A single one is
+    for `timer`s that read the device's clock: under a power limit the later of two calls takes 1 % longer, as it is read."""
     if kind != "cuda" or call_ns < wire.MIDDLE_CALL:
         return FEWEST
     if call_ns < wire.LONG_CALL:
         return _FEWEST_MIDDLE
-    return _FEWEST_SINGLE if call_ns >= _SINGLE else _FEWEST_LONG
+    return _FEWEST_SINGLE if call_ns >= _SINGLE and (timer or TIMER[kind]) in _CLOCKED else _FEWEST_LONG
 
 
 def _mirrored(rounds: int) -> int:
-    """Rounds come in pairs, but for a single one, whose order the next epoch mirrors (`orders`)."""
+    """Rounds come in pairs, but for a single one, whose order another epoch mirrors (`orders`)."""
     return rounds + rounds % 2 if rounds > 1 else rounds
 
 
@@ -264,16 +266,18 @@ def _ranked(order: Sequence[int], number: int) -> list[int]:
 def orders(arms: int, rounds: int, seed: int | str, epoch: int = 1) -> list[list[int]]:
     """The order of the arms in each round of an epoch: random, and balanced. Every second round mirrors the one before, which
     cancels a drift; such pairs follow one another, and each epoch's the one before's, as in `ranked`, so that no arm has the
-    outer places oftener than the others."""
-    found: list[list[int]] = []
-    for number in itertools.count(max(0, epoch - 1)):
-        if len(found) >= rounds:
-            break
-        cycle = number // (2 * max(1, arms))
-        order = random.Random(f"{seed}/{cycle}").sample(range(arms), arms)
-        first = _ranked(order, number)
-        found += [first, first[::-1]]
-    return found[:rounds]
+    outer places oftener than the others. Of a single round every second epoch mirrors the one before."""
+    if rounds == 1:
+        return [_pair(arms, seed, (epoch - 1) // 2)[(epoch - 1) % 2]]
+    pairs = (_pair(arms, seed, number) for number in itertools.count(max(0, epoch - 1)))
+    return list(itertools.islice(itertools.chain.from_iterable(pairs), rounds))
+
+
+def _pair(arms: int, seed: int | str, number: int) -> tuple[list[int], list[int]]:
+    """The so-many-th mirrored pair of rounds, 0 for the first."""
+    order = random.Random(f"{seed}/{number // (2 * max(1, arms))}").sample(range(arms), arms)
+    first = _ranked(order, number)
+    return first, first[::-1]
 
 
 def epoch_cost(kind: str, seats: int) -> tuple[float, float]:

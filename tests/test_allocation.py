@@ -134,7 +134,7 @@ def test_a_change_of_the_middle_changes_nothing() -> None:
     assert learnt(0.0) == learnt(0.5) == learnt(-0.5)
 
 
-def test_an_epoch_of_a_single_round_teaches_its_cost_and_asks_for_no_more_rounds() -> None:
+def test_an_epoch_of_a_single_round_teaches_its_cost_and_nothing_of_rounds() -> None:
     learnt = Allocation()
     for epoch in range(1, 5):
         one = noisy(epoch, 0.01 if epoch % 2 else -0.01, sd=0.01)
@@ -142,7 +142,12 @@ def test_an_epoch_of_a_single_round_teaches_its_cost_and_asks_for_no_more_rounds
     (found,) = learnt.scatters().values()
     assert (found.within, found.round_seconds) == (0.0, pytest.approx(0.002))
     assert found.between > 1e-5
-    assert learnt.rounds("dense/n=0") == 1
+    assert learnt.rounds("dense/n=0") is None, "a closer margin may ask for several"
+    assert Allocation({"dense/n=0": found}).rounds("dense/n=0") is None, "nor does the next run know"
+
+
+def test_a_block_without_rounds_teaches_nothing() -> None:
+    assert allocation.observed(msgspec.structs.replace(noisy(1, 0.01, sd=0.01), rounds=()), 0.0) is None
 
 
 def test_peers_and_rejected_rounds_teach_nothing() -> None:

@@ -86,12 +86,11 @@ def test_who_died_of_the_question_while_one_is_in_memory_at_a_time_is_not_opened
         assert asked == opened
 
 
-def test_a_single_round_becomes_two_where_visits_mirror_each_other() -> None:
+def test_a_single_round_becomes_two_where_visits_mirror_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     (cell,) = cells(1)
     arms = tuple(Arm(id=side, side=side) for side in ("base", "target"))
-    settings: Any = SimpleNamespace(seed=0)
     crew: Any = SimpleNamespace(close=lambda: None)
-    request = Request(cell, arms, 1, settings, False, False, False, "gpu", 1.0)
+    request = Request(cell, arms, 1, Settings(threshold=1.5, margin=0.5), False, False, False, "gpu", 1.0)
     sitting, visited = OneAtATime(crew, SimpleNamespace(kind="cuda"), request), list[str]()  # type: ignore[arg-type]
 
     def turn(index: int, seat: Seat, pace: turns.Pace, fresh: int | None = None) -> Turn:
@@ -101,12 +100,12 @@ def test_a_single_round_becomes_two_where_visits_mirror_each_other() -> None:
     def opened(seat: Seat) -> None:
         seat.opened = wire.Opened("ok", "", 2e8)
 
-    sitting._turn, sitting._open = turn, opened  # type: ignore[method-assign]
-    sitting._pace = lambda: turns.pace("cuda", [2e8] * 2, [1.0] * 2, Settings(threshold=1.5, margin=0.5))  # type: ignore[method-assign]
+    monkeypatch.setattr(sitting, "_turn", turn)
+    monkeypatch.setattr(sitting, "_open", opened)
     sitting._open_all()
     pace, rounds = sitting._take_turns()
     assert pace is not None
-    assert (pace.rounds, len(rounds), visited) == (1, 2, ["base", "target", "target", "base"])
+    assert (pace.rounds, pace.fewest, len(rounds), visited) == (2, 2, 2, ["base", "target", "target", "base"])
 
 
 # What a device's memory is to its processes: one takes it all, and gives it back when its tensors are gone.

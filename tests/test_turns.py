@@ -175,10 +175,25 @@ def test_of_long_calls_the_fewest_rounds_do_unless_a_closer_margin_is_asked_for(
 def test_a_single_round_stays_single_and_several_are_pairs() -> None:
     single = turns.pace("cuda", [2e8] * 2, [1e6] * 2, SETTINGS)
     assert [turns.allotted(single, rounds).rounds for rounds in (1, 2, 3, 9)] == [1, 2, 4, 4]
-    orders = [turns.orders(2, 1, "a cell", epoch) for epoch in range(1, 9)]
-    assert all(len(of_one) == 1 for of_one in orders)
-    firsts = [first for ((first, _),) in orders]
-    assert all(firsts[at] != firsts[at + 1] for at in range(0, 8, 2)), "who comes first changes from epoch to epoch"
+
+
+@pytest.mark.parametrize("arms", [2, 3, 4, 5])
+def test_of_any_two_arms_each_is_first_in_every_second_single_round(arms: int) -> None:
+    """The later of two long calls takes up to 1 % longer under a power limit."""
+    for seed in range(50):
+        alone = [turns.orders(arms, 1, seed, epoch) for epoch in range(1, 9)]
+        assert all(len(of_one) == 1 for of_one in alone)
+        rounds = [order for ((*order,),) in alone]
+        assert all(mirror == order[::-1] for order, mirror in zip(rounds[::2], rounds[1::2], strict=True))
+        assert len({tuple(order) for order in rounds}) > 1
+        assert rounds[:2] == turns.orders(arms, 2, seed, 1), "as the rounds of an epoch that takes two"
+
+
+@pytest.mark.parametrize(("timer", "fewest"), [("cuda_event", 1), ("cuda_graph", 1), ("wall_clock", 2), ("cupti", 2)])
+def test_a_single_round_is_for_turns_that_read_the_clock(timer: str, fewest: int) -> None:
+    assert turns.pace("cuda", [2e8] * 2, [1e6] * 2, SETTINGS, timer=timer).fewest == fewest
+    long = turns.pace("cuda", [6e7] * 2, [1e6] * 2, SETTINGS, timer=timer)
+    assert (long.rounds == 2) == (fewest == 1), "nor do others' places cancel so well that two rounds will do"
 
 
 def test_a_change_however_large_does_not_end_an_epoch_sooner() -> None:
