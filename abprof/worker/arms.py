@@ -14,6 +14,7 @@ import torch
 
 from abprof import wire
 from abprof.kit import Op
+from abprof.worker import declared
 from abprof.worker.clocks import Clock, mean, shortest
 from abprof.worker.clocks.graphs import Graph, NotCaptured
 from abprof.worker.faults import MissingPackage
@@ -110,7 +111,7 @@ class Arms:
             kernel = self._kernel()
             if request.variant and request.variant not in getattr(kernel, "VARIANTS", ()):
                 raise MissingPackage(f"this side has no variant {request.variant}")
-            op = module.prepare(kernel, request.variant or None, case, inputs)
+            op = declared.returned("prepare", module.prepare(kernel, request.variant or None, case, inputs), Op)
         self._clock.sync()
         return op
 

@@ -75,7 +75,7 @@ class Bench:
             case = types.MappingProxyType(loose)
             skip = str(module.skip(case, self.clock.device) or "") if hasattr(module, "skip") else ""
             skips.append(skip or (f"needs {ranks} ranks, and abprof starts one process a side" if ranks != 1 else ""))
-            works.append(module.work(case) if hasattr(module, "work") else Work())
+            works.append(declared.returned("work", module.work(case), Work) if hasattr(module, "work") else Work())
         return wire.Screened(skips, [w.flops for w in works], [w.bytes for w in works], [w.convention for w in works])
 
     def reach(self, request: wire.Reach) -> wire.Reached:

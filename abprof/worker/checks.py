@@ -104,7 +104,7 @@ class Checks:
             outputs.overwrite(inputs, self._arms.inputs(dataclasses.replace(asked, seed=request.again)))
         module, case = self._workload(request.workload), types.MappingProxyType(request.case)
         results = outputs.handed(self._scratch / request.outputs, self._clock.device)
-        verdict = module.check(case, results, module.reference(case, inputs))
+        verdict = declared.check(module, case, results, module.reference(case, inputs))
         return wire.Checked(
             bool(verdict.ok), verdict.reason, outputs.finite(verdict.max_abs), outputs.finite(verdict.max_rel)
         )

@@ -7,11 +7,12 @@ import math
 import traceback
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from abprof import wire
-from abprof.kit import Check, Op, agree
+from abprof.kit import Check, Op, Work, agree
 
+Record = TypeVar("Record", Check, Op, Work)
 Presets = Mapping[str, list[tuple[list[str], list[Any]]]]
 
 
@@ -109,11 +110,17 @@ def facts(module: types.ModuleType, case: Mapping[str, Any], inputs: Any, op: Op
 def check(module: types.ModuleType, case: Mapping[str, Any], results: Any, expected: Any) -> Check:
     """The workload's check; without one, whether outputs agree with base's."""
     if hasattr(module, "check"):
-        judged: Check = module.check(case, results, expected)
-        return judged
+        return returned("check", module.check(case, results, expected), Check)
     if hasattr(module, "reference"):
         raise ValueError("a workload with a reference needs a check(case, outputs, expected)")
     return agree(results, expected)
+
+
+def returned(function: str, value: Any, kind: type[Record]) -> Record:
+    """What a workload's function gave. Raises TypeError where it is not the record of abprof.kit that it should be."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{function} returned {type(value).__name__}, not {kind.__name__} of abprof.kit")
+    return value
 
 
 def nvtx(module: types.ModuleType, case: Mapping[str, Any], arm: str) -> list[str]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
 from abprof import wire
+from abprof.kit import Work
 from abprof.proc import WorkerFault
+from abprof.worker import declared
 from tests.workloads.worker import Side, side
 
 PACKAGE = """
@@ -86,6 +89,8 @@ def prepare(kernel, variant, case, x):
         return Op(lambda: kernel.hiccup(x))
     if case.get("how") == "absent":
         kernel.no_such_function
+    if case.get("how") == "plain":
+        return lambda: kernel.double(x)
     if case.get("how") == "write":
         case["n"] = 3
     told = {"autotuned": f"of {variant}", "sum": case.get("sum", 0)}
@@ -243,8 +248,22 @@ def test_what_the_package_lacks_is_missing_and_the_case_is_read_only(worker: Sid
     )
     status, reason = refused(worker, wire.Open("good", {**FOUR, "how": "write"}, "base"))
     assert (status, "mappingproxy" in reason) == ("crash", True)
+    assert refused(worker, wire.Open("good", {**FOUR, "how": "plain"}, "base")) == (
+        "crash",
+        "TypeError: prepare returned function, not Op of abprof.kit",
+    )
     assert opened(worker).status == "ok"
     worker.ask(wire.Close())
+
+
+def test_what_a_workloads_function_gives_is_a_record_of_the_kit() -> None:
+    """`return torch.allclose(...)` in a check is told as what it is."""
+    module = ModuleType("w")
+    module.check = lambda case, outputs, expected: True  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="check returned bool, not Check of"):
+        declared.check(module, {}, None, None)
+    with pytest.raises(TypeError, match="work returned int, not Work of"):
+        declared.returned("work", 3, Work)
 
 
 def test_a_new_placement_re_makes_the_inputs_with_the_same_values(worker: Side) -> None:
