@@ -72,6 +72,7 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main --workloads-from target", "--workloads-from: there is no target (there is base; a folder of that name is"),
         ("main nosuch", "unknown ref 'nosuch' (there are fast, main)"),
         ("main fast --workloads-from nowhere", "nowhere: no workloads: there is no such folder"),
+        ("main fast --seed 9223372036854775808", "--seed: 9223372036854775808 has more than 64 bits"),
         ("main fast --executor-option a=b", "--executor-option: this host's own devices are asked for nothing (it goes with"),
         ("main fast --threshold much", "--threshold: 'much' is not a positive percentage (write 1.5 or 1.5%)"),
         ("main fast --threshold -1", "--threshold: '-1' is not a positive percentage"),

@@ -57,7 +57,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         all=options["all_"],
         fail_on=_fail_on(options["fail_on"]),
         runs_dir=options["runs_dir"],
-        seed=options["seed"],
+        seed=seed(options["seed"]),
         timeout=seconds(options["timeout"], "--timeout"),
         build_timeout=seconds(options["build_timeout"], "--build-timeout"),
         env=choice(options["env"], "--env", ("", "user", "clean")),
@@ -132,6 +132,13 @@ def _executor(text: str) -> str:
     if not re.fullmatch(r"local|slurm|ray(://[^/\s]+)?", text):
         raise AbprofError(f"no executor {text!r}", where="--executor", advice="local, ray, ray://HOST:PORT or slurm")
     return "" if text == "local" else text
+
+
+def seed(number: int) -> int:
+    """The value of --seed. Raises AbprofError for one that no generator takes."""
+    if not -(2**63) <= number < 2**63:
+        raise AbprofError(f"{number} has more than 64 bits", where="--seed", advice="torch takes no larger seed")
+    return number
 
 
 def _executor_options(words: Sequence[str], executor: str) -> dict[str, str]:

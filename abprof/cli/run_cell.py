@@ -45,6 +45,7 @@ def run_cell(
     main CELL`, `perf record abprof run-cell . CELL`. The worktree, the build (cached) and one call that compiles come
     first; then warm-ups and runs, on a GPU each in the NVTX range `abprof_call`. No output is checked.
     """
+    from abprof.cli import options
     from abprof.cli.options import choice
     from abprof.config import Config
     from abprof.quantities import seconds
@@ -58,7 +59,7 @@ def run_cell(
         python={"": python} if python else {},
         preset=preset,
         workloads_from=workloads_from,
-        seed=seed,
+        seed=options.seed(seed),
         env=choice(env, "--env", ("", "user", "clean")),
         contain=choice(contain, "--contain", ("auto", "always", "never")),
         timeout=seconds(timeout, "--timeout"),
