@@ -1,4 +1,4 @@
-"""The workers of one kernel package in one epoch: one for each side, and one for the control."""
+"""The workers of one kernel package in one epoch: one for each side, one for the control, and one for the peers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from abprof import turns, wire
-from abprof.model import Artefact, Build, Checkout, Kernel, Package, Proof
+from abprof.model import PEERS, STANDING_IN, Artefact, Build, Checkout, Kernel, Package, Proof
 from abprof.proc import Worker, WorkerDied, WorkerFault, WorkerHung, to_start
 from abprof.workshop import Workshop
 
@@ -23,7 +23,7 @@ _MOST_STARTS = 2  # failed starts in a row at one post, in one epoch
 class Post:
     """Where a worker stands: whose build it loads."""
 
-    id: str  # a side's id, or "control"
+    id: str  # a side's id, "control" or "peers"
     checkout: Checkout
     package: Package
     build: Build
@@ -254,7 +254,7 @@ class Crew:
                 artefacts=tuple(msgspec.convert(a, Artefact) for a in proved.artefacts),
             )
             for id, proved in self.prove().items()
-            if self._workers[id].alive
+            if self._workers[id].alive and id != PEERS  # what they load is no side's
         ]
 
     def kernels(self) -> list[Kernel]:
@@ -262,7 +262,7 @@ class Crew:
         return [
             msgspec.convert(dataclasses.asdict(made) | {"side": id, "package": package, "kind": "triton"}, Kernel)
             for id, reply in self._ask_all(wire.Load()).items()
-            if isinstance(reply, wire.Loaded) and id != "control"
+            if isinstance(reply, wire.Loaded) and id not in STANDING_IN
             for package in [self._posts[id].package.name]
             for made in reply.kernels
         ]
@@ -274,7 +274,7 @@ def posts(
     """A post for each worker id whose side has a whole build of this package."""
     found = []
     for id in ids:
-        side = "base" if id == "control" else id
+        side = "base" if id in STANDING_IN else id
         made = find(side, package.name)
         if made is not None and made.failure is None:
             found.append(Post(id, sides[side], package.of(sides[side].side), made))

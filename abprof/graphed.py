@@ -115,11 +115,11 @@ class Graphed(Sitting):
         if spoiled and seat.arm.peer:
             self._renew(seat)
         elif spoiled:
-            self.crew.retire(seat.arm.side)
+            self.crew.retire(seat.arm.worker)
 
     def _renew(self, seat: Seat) -> None:
         """A new worker in the place of this arm's, with its other arms open on it."""
-        self.crew.retire(seat.arm.side)
+        self.crew.retire(seat.arm.worker)
         self._lost(seat, seat.outcome.status, seat.outcome.reason)
 
     def _leave_out(self, reason: str) -> None:

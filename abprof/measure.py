@@ -137,9 +137,8 @@ def _shifts(ground: Ground, number: int, todo: set[str], hung: Hung) -> list[Shi
         else:
             rng.shuffle(cells)
         arms = [(cell.id, arm) for cell in cells for arm in ground.arms[cell.id]]
-        asked = [arm.side for id, arm in arms if arm.side == "base" or not hung.not_again(id, arm, number)]
-        sides = list(dict.fromkeys(asked))
-        stand = posts(ground.checkouts, ground.packages[kernel], ground.build, sides)
+        asked = [arm.worker for id, arm in arms if arm.side == "base" or not hung.not_again(id, arm, number)]
+        stand = posts(ground.checkouts, ground.packages[kernel], ground.build, list(dict.fromkeys(asked)))
         shifts.append(Shift(number, cells, stand))
     return shifts
 
@@ -153,7 +152,7 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
         judges = {load.judge for load in ground.run.workloads if load.name in {cell.workload for cell in cells}}
         if later is not None and ("wall" not in judges or ground.device.kind != "cuda"):  # else the host is measured
             epoch.relay.ahead(later.posts, later.number)
-        arms = {cell.id: tuple(arm for arm in ground.arms[cell.id] if arm.side in present) for cell in cells}
+        arms = {cell.id: tuple(arm for arm in ground.arms[cell.id] if arm.worker in present) for cell in cells}
         warming = Warming(crew, cells, arms, epoch.usual, epoch.hung, epoch.number, ground.run.settings.seed)
         late = list[ProfiledPass]()
         for cell in sorted(cells, key=lambda cell: not _late(ground, epoch, cell)):

@@ -48,7 +48,7 @@ class Opening:
     def _ask(self, seat: Seat, request: Any) -> Any | None:
         """The worker's reply, or None when it became the seat's outcome."""
         try:
-            return self.crew.worker(seat.arm.side).call(request, self.request.timeout)
+            return self.crew.worker(seat.arm.worker).call(request, self.request.timeout)
         except WorkerFault as fault:
             self._faulted(seat, request, fault)
         except WorkerHung as hung:
@@ -64,7 +64,7 @@ class Opening:
         self._fail(seat, cast("Status", fault.status), fault.reason)
 
     def _fail(self, seat: Seat, status: Status, reason: str) -> None:
-        log = self.crew.log_name(seat.arm.side)
+        log = self.crew.log_name(seat.arm.worker)
         seat.outcome = msgspec.structs.replace(seat.outcome, status=status, reason=reason, log=log)
 
     def _lost(self, seat: Seat, status: Status, reason: str) -> None:
@@ -72,7 +72,7 @@ class Opening:
         self._fail(seat, status, reason)
         seat.opened = None
         for other in self.seats:
-            if other.arm.side == seat.arm.side and other.takes_turns:
+            if other.arm.worker == seat.arm.worker and other.takes_turns:
                 self._open(other)
 
     # ------------------------------------------------------------ what is asked of each arm

@@ -119,12 +119,12 @@ class Sitting(Opening):
         if timers is None:
             return usual
         own = [s.opened.call_ns for s in self.seats if s.takes_turns and s.opened is not None and not s.arm.peer]
-        sides = [seat.arm.side for seat in self.seats]
+        workers = [seat.arm.worker for seat in self.seats]
         timer, self.unrecorded = timers.choose(
-            self.request.cell, own, lambda: unrecorded(self.crew, sides, self.request.timeout), usual
+            self.request.cell, own, lambda: unrecorded(self.crew, workers, self.request.timeout), usual
         )
         for seat in self.seats if not self.alone else ():  # who is alone in memory is opened for each visit
-            if seat.takes_turns and self.crew.pid(seat.arm.side) is None:  # it died of the question
+            if seat.takes_turns and self.crew.pid(seat.arm.worker) is None:  # it died of the question
                 self._open(seat)
         return timer
 
@@ -166,7 +166,7 @@ class Sitting(Opening):
         """Proof before and after timing, of every worker that took turns; and no compiling between them."""
         proved = self.crew.prove()
         for seat in self.seats:
-            if count and seat.takes_turns and seat.arm.side not in proved:
+            if count and seat.takes_turns and seat.arm.worker not in proved:
                 self._fail(seat, "crash", "its worker ended before it could prove what it had loaded")
         for id, after in proved.items():
             pid, first = before.get(id, (None, None))

@@ -79,19 +79,19 @@ def never(run: Run, *, kept: bool) -> str:
     return KEPT if kept else f"{PACKAGE} is not installed for {side}" if side else ""
 
 
-def unrecorded(crew: Crew, sides: Iterable[str], timeout: float) -> str:
+def unrecorded(crew: Crew, workers: Iterable[str], timeout: float) -> str:
     """Why not all of these workers can be read by CUPTI, "" where they can. Starts none anew. Raises WorkerDied."""
-    for side in dict.fromkeys(sides):
-        if crew.pid(side) is None:
-            return f"{side} has no worker that could be asked"
+    for worker in dict.fromkeys(workers):
+        if crew.pid(worker) is None:
+            return f"{worker} has no worker that could be asked"
         try:
-            said: wire.Recordable = crew.worker(side).call(wire.Records(), timeout)
+            said: wire.Recordable = crew.worker(worker).call(wire.Records(), timeout)
         except WorkerFault as fault:
-            return f"{side}: {fault.reason}"
+            return f"{worker}: {fault.reason}"
         except WorkerDied as died:
-            raise WorkerDied(f"{side}: {died.reason}") from died
+            raise WorkerDied(f"{worker}: {died.reason}") from died
         if said.why:
-            return f"{side}: {said.why}"
+            return f"{worker}: {said.why}"
     return ""
 
 

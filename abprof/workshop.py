@@ -16,7 +16,7 @@ from abprof.config import Config, worker_argv
 from abprof.contain import Wall
 from abprof.errors import AbprofError
 from abprof.harness import install
-from abprof.model import Checkout, Package
+from abprof.model import STANDING_IN, Checkout, Package
 from abprof.proc import Worker, WorkerDied, WorkerFault, to_start
 
 
@@ -44,8 +44,8 @@ class Workshop:
     own: set[int] = field(default_factory=set)  # process ids of all that was started here, the ended too
 
     def argv(self, side: str) -> Sequence[str]:
-        """The worker's command for this side; the control is base again."""
-        return self.workers["base" if side == "control" else side]
+        """The worker's command for this side; control and peers stand in for base."""
+        return self.workers["base" if side in STANDING_IN else side]
 
     def mount(self, checkout: Checkout, package: Package, place: Path) -> wire.Mount:
         """How a worker sees the build at `place`."""
@@ -96,7 +96,7 @@ class Workshop:
         """
         argv, env, room = list(self.argv(side)), self.worker_env(checkout, package, place), self.room(side)
         if self.wall is not None:
-            writable = [self.scratch if side in {"base", "control"} else room]
+            writable = [self.scratch if side in {"base", *STANDING_IN} else room]
             argv, env = self.wall.around(argv, env, own=place, writable=writable, network=network)
         cwd, walled, started = place / "src", self.wall is not None, self.own.add
         return Worker(argv, env=env, cwd=cwd, log=log, name=name, on_line=on_line, walled=walled, started=started)

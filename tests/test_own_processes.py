@@ -128,7 +128,7 @@ def starts(folder: Path) -> int:
 FAULTS = {
     "captures that spoil their process": (broken("uncaptured:1", "*", side="target", verb="capture"),),
     "a peer that dies in its turn": (
-        broken("kill", "*", side="base", verb="turn", arm="peer:lib", after=3, once=True),
+        broken("kill", "*", side="peers", verb="turn", arm="peer:lib", after=3, once=True),
     ),
     "one that dies while it is opened": (broken("kill", "b", side="target", after=2, once=True),),
     "one that dies of the profiled pass": (broken("kill", "*", side="base", verb="phases", once=True),),
@@ -144,7 +144,7 @@ def test_a_worker_that_is_started_anew_is_no_stranger(
     nvml, gpu = played
     nvml.late = late
     blocks = measured(ground(tmp_path, shop, gpu, *FAULTS[what]))
-    assert starts(tmp_path) > 2 * (2 + 4), "more than one for each side and crew"
+    assert starts(tmp_path) > 2 * (2 + 4) + 2, "more than one for each side and crew, and the peers of each epoch"
     assert any(block.rounds for block in blocks)
     assert {block.state.foreign for block in blocks} == {()}
     assert {(block.rejected, block.rejected_why) for block in blocks} == {((), "")}

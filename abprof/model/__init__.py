@@ -7,7 +7,20 @@ Units: times in nanoseconds, memory in bytes, changes in per cent of time (negat
 
 from __future__ import annotations
 
-from abprof.model.asked import Arm, Band, Cell, Checkout, Command, Package, Phase, Side, Sweep, Workload
+from abprof.model.asked import (
+    PEERS,
+    STANDING_IN,
+    Arm,
+    Band,
+    Cell,
+    Checkout,
+    Command,
+    Package,
+    Phase,
+    Side,
+    Sweep,
+    Workload,
+)
 from abprof.model.base import UNREADABLE, Judge, Record, Status, Timer, Value, Verdict
 from abprof.model.built import Artefact, Build, Failure, Function, Kernel, Proof
 from abprof.model.judged import Advice, Cause, Comparison, Header, Metric, Observation
@@ -57,11 +70,13 @@ __all__ = [
     "IDLE_SECOND",
     "JUDGED_METRIC",
     "LONGEST_CALL",
+    "PEERS",
     "POWER_CAP",
     "REPORTED",
     "SCHEMA",
     "SEED_METRIC",
     "SEQUENTIAL_METRICS",
+    "STANDING_IN",
     "SUSTAINED",
     "TURN_LENGTH",
     "UNJUDGED_METRICS",

@@ -115,10 +115,20 @@ class Cell(Record, frozen=True, kw_only=True):
     skip: str = ""  # why the workload leaves this cell out on this device: every arm is `unsupported`
 
 
+PEERS = "peers"  # the worker in which they run
+STANDING_IN = frozenset({"control", PEERS})  # workers of base's build beside base's own
+
+
 class Arm(Record, frozen=True, kw_only=True):
-    """What takes a turn: `base`, `target`, `base:VARIANT`, `peer:NAME` (on the base worker), `control`."""
+    """What takes a turn: `base`, `target`, `base:VARIANT`, `peer:NAME` (of base, for whose workload it stands), `control`."""
 
     id: str
-    side: str  # whose worker it runs on: a side's id, or `control`
+    side: str  # a side's id, or `control`
     variant: str = ""
     peer: str = ""
+
+    @property
+    def worker(self) -> str:
+        """Whose worker it runs on: its side's, or that of the peers. A turn that follows one of the same process is shorter
+        (docs/MEASUREMENT.md), so none that is no side's may be taken by a side's."""
+        return PEERS if self.peer else self.side

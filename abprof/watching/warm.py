@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from abprof.crew import Crew, Post
+from abprof.model import PEERS
 from abprof.proc import Worker
 from abprof.protocols import Device
 from abprof.relay import Relay
 from abprof.workshop import Workshop
 
-_Key = tuple[str, str]  # package and build
+_Key = tuple[str, str, str]  # post, package and build
+_KEPT = ("base", PEERS)  # whose code no save changes
 
 
 class Warm(Relay):
-    """Hands out crews of a fresh target and a base that is kept while the block runs."""
+    """Hands out crews of a fresh target; base and peers are kept while the block runs."""
 
     def __init__(self, shop: Workshop, device: Device) -> None:
         super().__init__(shop, device)
@@ -37,15 +39,19 @@ class _Crew(Crew):
     def __init__(self, shop: Workshop, posts: Sequence[Post], epoch: int, kept: dict[_Key, Worker]) -> None:
         super().__init__(shop, posts, epoch)
         self._kept = kept
-        base = self._posts.get("base")
-        self._key = (base.package.name, base.build.key) if base else ("", "")
-        worker = kept.pop(self._key, None)
-        if worker is not None and worker.alive:
-            self.adopt("base", worker)
+        for id in _KEPT:
+            worker = kept.pop(self._key(id), None)
+            if worker is not None and worker.alive:
+                self.adopt(id, worker)
 
     def dismiss(self) -> None:
-        """End every worker but base's."""
-        base = self.release("base")
-        if base is not None:
-            self._kept[self._key] = base
+        """End every worker but those that are kept."""
+        for id in _KEPT:
+            worker = self.release(id)
+            if worker is not None:
+                self._kept[self._key(id)] = worker
         super().dismiss()
+
+    def _key(self, id: str) -> _Key:
+        post = self._posts.get(id)
+        return (id, post.package.name, post.build.key) if post is not None else (id, "", "")

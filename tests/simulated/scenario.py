@@ -65,7 +65,7 @@ class Time:
     ns: float | None = None
     factor: float = 1.0
     cell: str = "*"  # glob over WORKLOAD/axis=value,...
-    side: str = "*"  # glob over the worker's side: base, target, target2, control
+    side: str = "*"  # glob over the worker's side: base, target, target2, control, peers
     arm: str = "*"  # glob over the variant, "peer:NAME", or "" for the plain arm
     timer: str = "*"  # glob over the turn's timer
 
@@ -304,5 +304,5 @@ def _match(pattern: str, name: str) -> bool:
 
 
 def _side(pattern: str, side: str) -> bool:
-    """A control is base again: what is written for `base` holds for it as well."""
-    return _match(pattern, side) or (side == "control" and _match(pattern, "base"))
+    """Control and peers stand in for base: what is written for `base` holds for them as well."""
+    return _match(pattern, side) or (side in {"control", "peers"} and _match(pattern, "base"))

@@ -86,6 +86,18 @@ def test_every_save_is_answered_beside_the_answer_before(tmp_path: Path) -> None
         assert it.answer()[0].startswith("w case=a: 0.0 % change")
 
 
+def test_the_peers_process_is_kept_as_bases_is(tmp_path: Path) -> None:
+    load = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}}, peers=["lib"])
+    lab = Lab(tmp_path, Scenario(workloads={"w": load}, times=[Time(ns=20e6)]))
+    lab.repo.write({"kernels/k/__init__.py": "WHO = 'edited'\n"})
+    with watched(lab) as it:
+        it.answer()
+        started = len(noted(lab.scenario))
+        it.save("WHO = 'saved'\n")
+        it.answer()
+        assert len(noted(lab.scenario)) - started == 2, "a builder and the target's worker"
+
+
 def test_a_save_that_breaks_the_kernel_is_answered_and_the_next_one_too(tmp_path: Path) -> None:
     lab = Lab(tmp_path, EVEN)
     lab.repo.write({"kernels/k/__init__.py": "WHO = 'edited'\n"})
