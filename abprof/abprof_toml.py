@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from glob import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,8 +60,8 @@ class CommandEntry(Record, frozen=True):
     env: dict[str, str] = {}
 
 
-class File(Record, frozen=True):
-    """abprof.toml, or [tool.abprof] of pyproject.toml."""
+class Tables(Record, frozen=True):
+    """What stands in abprof.toml, or in [tool.abprof] of pyproject.toml."""
 
     schema: int = 1
     kernels: dict[str, PackageEntry] = {}
@@ -70,6 +73,18 @@ class File(Record, frozen=True):
     executor: dict[str, dict[str, str | bool | int | float]] = {}  # kind -> its options
     python: dict[str, str] = {}
     threshold: tuple[Threshold, ...] = ()
+
+
+class File(Tables, frozen=True):
+    """The same, and where each key stands."""
+
+    name: str = "abprof.toml"  # for messages: a path, or COMMIT:abprof.toml
+    lines: dict[str, int] = {}  # dotted key -> line
+
+    def at(self, key: str) -> str:
+        """Where a key stands, as a message names it: `abprof.toml:3, defaults.preset`."""
+        line = self.lines.get(key)
+        return f"{self.name}:{line}, {key}" if line else f"{self.name}, {key}"
 
     def package(self, name: str) -> Package:
         """The package as configured, or by the conventional layout."""
@@ -123,8 +138,8 @@ def file_above(folder: Path) -> File | None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return toml.decoded(path.read_bytes(), str(path))
+    except OSError as error:
         raise AbprofError(f"cannot be read: {error}", where=str(path)) from error
 
 
@@ -133,99 +148,90 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
     loose: Any = toml.loads(text, where)
     for name in table:
         loose = loose.get(name, {}) if isinstance(loose, dict) else {}
+    within = "".join(f"{name}." for name in table)
+    lines = {key.removeprefix(within): line for key, line in toml.lines(text).items() if key.startswith(within)}
     nul = _with_nul(loose)
     if nul is not None:
-        raise AbprofError("a text with a NUL character", where=f"{where}:{_line_of(text, nul)}")
+        raise AbprofError("a text with a NUL character", where=f"{where}:{_line_of(lines, escape(nul))}")
     try:
-        file = msgspec.convert(loose, File)
+        tables = msgspec.convert(loose, Tables)
     except msgspec.ValidationError as error:
-        key = _key(str(error))
         raise AbprofError(
             _plain(str(error)),
-            where=f"{where}:{_line_of(text, key)}",
+            where=f"{where}:{_line_of(lines, _complained_of(str(error)))}",
             advice="docs/CONFIG.md has every key",
         ) from error
+    file = File(**{name: getattr(tables, name) for name in Tables.__struct_fields__}, name=where, lines=lines)
     if file.schema != 1:
-        place = f"{where}:{_line_of(text, 'schema')}"
-        raise AbprofError(f"schema = {file.schema}, this abprof reads schema = 1", where=place)
-    _sensible(file, text, where)
-    _nameable(file, text, where)
+        raise AbprofError(f"schema = {file.schema}, this abprof reads schema = 1", where=file.at("schema"))
+    _sensible(file)
+    _nameable(file)
     return file
 
 
 def _with_nul(loose: Any, key: str = "") -> str | None:
     """The key at which a text holds a NUL, which no path, word or variable can; None where none does."""
-    if isinstance(loose, dict):
-        found = (name if "\0" in name else _with_nul(value, name) for name, value in loose.items())
-    elif isinstance(loose, list):
-        found = (_with_nul(value, key) for value in loose)
-    else:
-        return key if isinstance(loose, str) and "\0" in loose else None
-    return next((name for name in found if name is not None), None)
+    if isinstance(loose, str):
+        return key if "\0" in loose else None
+    inside = loose.items() if isinstance(loose, dict) else enumerate(loose) if isinstance(loose, list) else ()
+    for name, value in inside:
+        below = f"{key}.{name}" if key else str(name)
+        found = below if "\0" in str(name) else _with_nul(value, below)
+        if found is not None:
+            return found
+    return None
 
 
-def _sensible(file: File, text: str, where: str) -> None:
+def _sensible(file: File) -> None:
     """Raises AbprofError, with its line, for a value that has the right type and cannot be meant."""
     for name in file.benchmarks:
         if not name or name.startswith(("/", "~")) or ".." in Path(name).parts:
-            line = f"{where}:{_line_of(text, 'benchmarks')}"
-            raise AbprofError(f"{name!r} is not below the repository's root", where=line)
+            raise AbprofError(f"{name!r} is not below the repository's root", where=file.at("benchmarks"))
     default = file.defaults
     if default.budget:
-        seconds(default.budget, f"{where}:{_line_in(text, 'defaults', 'budget')}")
+        seconds(default.budget, file.at("defaults.budget"))
     for name, value in (("threshold", default.threshold), ("margin", default.margin)):
         if value is not None:
-            percent(str(value), f"{where}:{_line_in(text, 'defaults', name)}")
+            percent(str(value), file.at(f"defaults.{name}"))
     if default.threshold is not None and default.margin is not None and default.margin > default.threshold:
         what = f"a margin of {default.margin:g} % is wider than the threshold of {default.threshold:g} %"
-        raise AbprofError(what, where=f"{where}:{_line_in(text, 'defaults', 'margin')}")
-    for place, rule in enumerate(file.threshold):
+        raise AbprofError(what, where=file.at("defaults.margin"))
+    for number, rule in enumerate(file.threshold):
         if not 0 < rule.percent < 1000:
-            line = f"{where}:{_line_in(text, 'threshold', 'percent', place)}"
-            raise AbprofError(f"threshold of {rule.percent} per cent for {rule.cells!r}", where=line)
+            what = f"threshold of {rule.percent} per cent for {rule.cells!r}"
+            raise AbprofError(what, where=file.at(f"threshold.{number}.percent"), advice="above 0 and below 1000")
     for side in file.python:
         if not re.fullmatch(r"all|base|target(?:[2-9]|[1-9]\d+)?", side):
-            line = f"{where}:{_line_in(text, 'python', side)}"
-            raise AbprofError(f"no side {side!r}", where=line, advice="all, base, target, target2, ...")
+            where = file.at(f"python.{side}")
+            raise AbprofError(f"no side {side!r}", where=where, advice="all, base, target, target2, ...")
 
 
-def _nameable(file: File, text: str, where: str) -> None:
+def _nameable(file: File) -> None:
     """Raises AbprofError, with its line, for a variable that no process can be given."""
-    entries = [(f"kernels.{name}", "env", entry.env) for name, entry in file.kernels.items()]
-    for head, key, env in (
-        *entries,
-        ("command", "env", file.command.env),
-        ("environment", "set", file.environment.set),
-    ):
+    entries = [(f"kernels.{name}.env", entry.env) for name, entry in file.kernels.items()]
+    for key, env in (*entries, ("command.env", file.command.env), ("environment.set", file.environment.set)):
         for name in env:
             if not name or "=" in name:
-                line = f"{where}:{_line_in(text, re.escape(head), key)}"
-                raise AbprofError(f"no variable can be called {name!r}", where=line)
+                raise AbprofError(f"no variable can be called {name!r}", where=file.at(key))
 
 
-def _key(message: str) -> str:
+def _complained_of(message: str) -> str:
+    """The key that msgspec complains of, as a pattern: of what the user named itself it says `[...]`."""
+    place = re.search(r" - at `\$\.?([^`]*)`", message)
     unknown = re.search(r"unknown field `([^`]+)`", message)
-    if unknown:
-        return unknown[1]
-    parts = re.findall(r"[A-Za-z_][\w-]*", message.split("`$", 1)[-1]) if "`$" in message else []
-    return parts[-1] if parts else ""
+    key = re.sub(r"\[(\d+)\]", r".\1", place[1].replace("[...]", ".*")) if place else ""
+    return f"{key}.{escape(unknown[1])}".removeprefix(".") if unknown else key
 
 
 def _plain(message: str) -> str:
     return re.sub(r" - at `\$\.?([^`]*)`", r" (at \1)", message).replace(" (at )", "")
 
 
-def _line_of(text: str, key: str) -> int:
-    if key:
-        for number, line in enumerate(text.splitlines(), 1):
-            if re.match(rf"\s*(\[+.*\b{re.escape(key)}\b|[\"']?{re.escape(key)}[\"']?\s*=)", line):
-                return number
+def _line_of(lines: Mapping[str, int], pattern: str) -> int:
+    """The first line with such a key; where there is none, that of the table that it would stand in."""
+    while pattern:
+        for key, line in lines.items():
+            if fnmatchcase(key, pattern):
+                return line
+        pattern = pattern.rpartition(".")[0]
     return 1
-
-
-def _line_in(text: str, table: str, key: str, place: int = 0) -> int:
-    """The line of a key in a [table], or in the [[table]] of that place; where it is written otherwise, the first."""
-    lines = text.splitlines()
-    heads = [i for i, line in enumerate(lines) if re.match(rf"\s*\[+\s*([\w.]+\.)?{table}\s*\]", line)]
-    above = heads[place] if place < len(heads) else 0
-    return above + _line_of("\n".join(lines[above + 1 :]), key) + 1 if heads else _line_of(text, key)

@@ -68,6 +68,7 @@ class Config(Record, frozen=True):
     arguments: tuple[str, ...] = ()
     night: Night | None = None  # of a nightly job
     file: File | None = None
+    filled: frozenset[str] = frozenset()  # which of [defaults] stand here, for want of an option
 
     def under(self, file: File) -> Config:
         """The same with a file, whose defaults stand where nothing else was asked for."""
@@ -75,9 +76,21 @@ class Config(Record, frozen=True):
         budget = self.budget or seconds(default.budget or "10m", "budget")
         preset, timer = self.preset or default.preset or "default", self.timer or default.timer
         options = {**file.options_of(self.executor), **self.executor_options}
+        filled = {name for name in ("preset", "timer") if not getattr(self, name) and getattr(default, name)}
         return msgspec.structs.replace(
-            self, file=file, preset=preset, budget=budget, timer=timer, executor_options=options
+            self,
+            file=file,
+            preset=preset,
+            budget=budget,
+            timer=timer,
+            executor_options=options,
+            filled=self.filled | filled,
         )
+
+    def asked_by(self, option: str) -> str:
+        """Who asked for the value of this option, for an error's `where`: the option, or the line of abprof.toml."""
+        name = option.removeprefix("--")
+        return self.file.at(f"defaults.{name}") if self.file and name in self.filled else option
 
     @property
     def by_timer(self) -> Timer:

@@ -175,8 +175,8 @@ def _one_device(config: Config) -> str:
 def _timer_for(config: Config, kind: str) -> None:
     """Raises AbprofError for a timer that does not time such a device."""
     if kind == "cpu" and config.by_timer not in {"auto", "cpu"}:
-        what, advice = f"{config.by_timer} times a GPU", "here it is --timer cpu or auto"
-        raise AbprofError(what, where=f"--timer {config.by_timer}, on a CPU", advice=advice)
+        what = f"{config.by_timer} times a GPU, and this run is of a CPU"
+        raise AbprofError(what, where=config.asked_by("--timer"), advice="here it is cpu or auto")
 
 
 def _repository(config: Config, cache: Path) -> repo.Repository | repo.Folder:

@@ -78,11 +78,12 @@ def _sweep(declared: wire.Sweep | None) -> Sweep | None:
     return Sweep(axes=tuple(declared.axes), density=declared.density, against=declared.against, bands=bands)
 
 
-def preset(name: str, described: wire.Described, wanted: str) -> Axes:
-    """The axes of the wanted preset. Raises AbprofError naming those there are, and for a value that stands twice."""
+def preset(name: str, described: wire.Described, wanted: str, where: str) -> Axes:
+    """The axes of the wanted preset. Raises AbprofError naming those there are and `where` it was asked for, and for a
+    value that stands twice."""
     if wanted not in described.presets:
         known = ", ".join(described.presets)
-        raise AbprofError(f"workload {name} has no preset {wanted!r}", where="--preset", advice=f"it has {known}")
+        raise AbprofError(f"workload {name} has no preset {wanted!r}", where=where, advice=f"it has {known}")
     axes: Axes = [(list(names), [list(row) for row in rows]) for names, rows in described.presets[wanted]]
     _no_value_twice(axes, f"workload {name}, preset {wanted}")
     return axes
@@ -210,10 +211,10 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 # ---------------------------------------------------------------- --only
 
 
-def select(cells: Sequence[Cell], filters: Sequence[str]) -> tuple[Cell, ...]:
+def select(cells: Sequence[Cell], filters: Sequence[str], preset: str = "--preset") -> tuple[Cell, ...]:
     """`--only AXIS=VALUE,VALUE | GLOB`: filters of the same axis or kind add up, different ones narrow down.
 
-    Raises AbprofError for an axis or value that does not exist, and for an empty matrix.
+    Raises AbprofError for an axis or value that does not exist, and for an empty matrix: `preset` says who asked for it.
     """
     chosen = tuple(cells)
     by_axis: dict[str, set[str]] = {}
@@ -237,7 +238,7 @@ def select(cells: Sequence[Cell], filters: Sequence[str]) -> tuple[Cell, ...]:
             c for c in chosen if any(c.id == g if g in ids else fnmatch.fnmatchcase(c.id, _anywhere(g)) for g in globs)
         )
     if not chosen:
-        raise AbprofError("the matrix is empty: no cell is left", where="--only" if filters else "--preset")
+        raise AbprofError("the matrix is empty: no cell is left", where="--only" if filters else preset)
     return chosen
 
 

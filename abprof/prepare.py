@@ -89,7 +89,7 @@ def make_plan(
     mine = toolchain(found.ready.versions, found.ready.facts, device.kind, env)
     chains = _toolchains(place, workers, Toolchain(versions=mine, packages=installed), env, beside, log)
     if config.by_timer == "cupti" and device.kind != "cpu":
-        _cupti_is_there("--timer cupti", workers, chains)
+        _cupti_is_there(config.asked_by("--timer"), workers, chains)
     for cell in (cell for cell in again.cells if again.told.get(cell.id) == CUPTI) if again else ():
         _cupti_is_there(f"{cell.id}, which CUPTI's records read so far", workers, chains)
     shop = Workshop(
@@ -181,7 +181,7 @@ def _cupti_is_there(where: str, workers: Mapping[str, Sequence[str]], chains: Ma
     side = lacking(chains)
     if side:
         advice = f"{workers[side][0]} -m pip install {PACKAGE} (abprof's extra: {INSTALL})"
-        raise AbprofError(f"{PACKAGE} is not installed for {side}", where=where, advice=advice)
+        raise AbprofError(f"{PACKAGE}, which cupti needs, is not installed for {side}", where=where, advice=advice)
 
 
 def _lacking(trees: Sequence[Checkout], chains: Mapping[str, Toolchain]) -> list[str]:

@@ -118,7 +118,8 @@ def survey(
         _known_kernels(config, found)
     if wanted or not broken:
         plan.known_peers(wanted.values(), config.peer)
-    matrices = {name: plan.preset(name, described, config.preset) for name, described in wanted.items()}
+    by = config.asked_by("--preset")
+    matrices = {name: plan.preset(name, described, config.preset, by) for name, described in wanted.items()}
     if config.cell:
         cases = plan.exactly(matrices, config.cell)
     else:
@@ -139,7 +140,7 @@ def survey(
             if isinstance(error, WorkerDied):
                 worker.restart()
                 _start(worker, files, device, timeout)
-    chosen = plan.select(cells, config.only) if cells or not broken else ()
+    chosen = plan.select(cells, config.only, by) if cells or not broken else ()
     lost = {f"{name}/": failure for name, failure in broken.items()}
     ghosts = [Cell(id=id, workload=id[:-1], kernel="", suite=id[:-1], params={}) for id in lost]
     missing = tuple(_unknown(name) for name in broken if name not in wanted)

@@ -136,7 +136,8 @@ def interpreter(config: Config, side: str) -> str:
     python = asked.get(side) or asked.get("") or file.get(side) or file.get("all") or sys.executable
     found = shutil.which(python)
     if found is None:
-        where = "--python" if python in asked.values() else "abprof.toml [python]"
+        given = "--python" if asked.get(side) or asked.get("") else ""
+        where = given or (config.file or File()).at(f"python.{side if file.get(side) else 'all'}")
         raise AbprofError(f"no interpreter {python!r}", where=where)
     return str(Path(found).absolute())
 

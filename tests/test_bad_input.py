@@ -213,7 +213,10 @@ def test_a_kernel_that_one_side_lacks_is_an_outcome_and_no_refusal(tmp_path: Pat
         ("schema = 1\nkernel = 3\n", "abprof.toml:2: Object contains unknown field `kernel`"),
         ("schema = 1\n[defaults]\nthreshold = 'much'\n", "abprof.toml:3: Expected `float | null`, got `str`"),
         ("schema = 1\nworkloads = \n", "abprof.toml:2: Invalid value"),
-        ("schema = 1\n[defaults]\nbudget = 'soon'\n", "abprof.toml:3: 'soon' is not a duration (write 90s"),
+        (
+            "schema = 1\n[defaults]\nbudget = 'soon'\n",
+            "abprof.toml:3, defaults.budget: 'soon' is not a duration (write 90s",
+        ),
     ],
 )
 def test_a_broken_abprof_toml(tmp_path: Path, text: str, says: str) -> None:

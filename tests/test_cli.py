@@ -463,7 +463,9 @@ def test_doctor_examines_the_interpreters_of_abprof_toml(tmp_path: Path) -> None
     done = configured(tmp_path, f'[python]\nall = "{bare}"\ntarget = "no-such-python"\n', "doctor")
     found = {item["name"]: item for item in json.loads(done.stdout)["findings"]}
     assert "torch" in found["worker on cpu"]["text"]
-    assert found["worker on cpu (target)"]["text"] == "abprof.toml [python]: no interpreter 'no-such-python'"
+    assert found["worker on cpu (target)"]["text"].endswith(
+        "/abprof.toml:4, python.target: no interpreter 'no-such-python'"
+    )
     assert done.returncode == 2
     found = {item["name"]: item for item in json.loads(configured(tmp_path, "[python\n", "doctor").stdout)["findings"]}
     assert (found["abprof.toml"]["state"], ":2: " in found["abprof.toml"]["text"]) == ("problem", True)
@@ -472,7 +474,7 @@ def test_doctor_examines_the_interpreters_of_abprof_toml(tmp_path: Path) -> None
 def test_list_starts_its_worker_by_abprof_toml(lab: Lab, tmp_path: Path) -> None:
     done = configured(tmp_path, '[python]\nall = "no-such-python"\n', "list")
     assert done.returncode == 2
-    assert json.loads(done.stdout)["error"]["where"] == "abprof.toml [python]"
+    assert json.loads(done.stdout)["error"]["where"].endswith("/abprof.toml:3, python.all")
     other = replace(lab.now, workloads={"dense": replace(lab.now.workloads["dense"], text="told by the other")})
     path = other.write(tmp_path / "other.json")
     file = lab.repo.path / "abprof.toml"

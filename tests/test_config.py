@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from abprof.abprof_toml import File, parse_file, read_file
+from abprof.abprof_toml import parse_file, read_file
 from abprof.config import Config, worker_argv
 from abprof.errors import AbprofError
 from abprof.model import Package
@@ -70,17 +70,70 @@ def test_a_whole_file() -> None:
         ("[kernels.a]\n[environment]\nset = {'A=B' = 'x'}\n", "abprof.toml:3", "no variable can be called 'A=B'"),
         ("[kernels.b]\nenv = {}\n[kernels.a]\nenv = {'' = 'x'}\n", "abprof.toml:4", "no variable can be called ''"),
         ("[command]\nenv = {'=' = 'x'}\n", "abprof.toml:2", "no variable can be called '='"),
-        ("[kernels.a]\nenv = {A = \"x\\u0000\"}\n", "abprof.toml:1", "a text with a NUL character"),
+        ("[kernels.a]\nenv = {A = \"x\\u0000\"}\n", "abprof.toml:2", "a text with a NUL character"),
         ("schema = 1\nworkloads = \"x\\u0000\"\n", "abprof.toml:2", "a text with a NUL character"),
         ("[command]\nbuild = ['sh', \"\\u0000\"]\n", "abprof.toml:2", "a text with a NUL character"),
+        ("[kernels.a]\npath = 'x'\n[kernels.b]\npath = 3\n[[threshold]]\npercent = 1\n", "abprof.toml:2",
+         "Expected `str`, got `int`"),
+        ("[[threshold]]\ncells = 'x'\npercent = 1\n[[threshold]]\npercent = 1\n", "abprof.toml:4",
+         "missing required field `cells`"),
+        ("[[threshold]]\ncells = 'x'\npercent = 1\n[[threshold]]\ncells = 'x'\npercent = '1'\n", "abprof.toml:6",
+         "Expected `float`, got `str`"),
+        ("defaults.budgets = '1m'\n", "abprof.toml:1", "unknown field `budgets`"),
+        ("name = 'x'\n", "abprof.toml:1", "unknown field `name`"),
+        ("schema = 1\n[lines]\n", "abprof.toml:2", "unknown field `lines`"),
     ],
 )  # fmt: skip
 def test_a_broken_file_names_key_and_line(text: str, where: str, says: str) -> None:
     with pytest.raises(AbprofError) as error:
         parse_file(text, "abprof.toml")
-    assert error.value.where == where
+    place, _, key = error.value.where.partition(", ")
+    assert place == where
+    assert not key or key.split(".")[-1] in text
     assert says in error.value.what
     assert "\n" not in error.value.line
+
+
+@pytest.mark.parametrize("table", ["", "tool.abprof."])
+def test_every_key_knows_its_line_however_it_is_written(table: str) -> None:
+    """Dotted keys, inline tables, values of several lines, heads with blanks, elements of arrays of tables."""
+    text = f"""# first
+{f"[{table[:-1]}]" if table else ""}
+defaults.preset = "smoke"
+command = {{ build = ["a",
+  "]", 'b' ], env = {{ A = "1" }} }}
+[ {table}kernels . "a b" ]
+inputs = [  # which
+  "x = 1",
+  "[y]",
+]
+path = '''
+x'''
+[[{table}threshold]]
+cells = "preset = 'x'"
+percent = 1
+[[{table}threshold]]
+percent = 1
+cells = "y"
+"""
+    for newline in ("\n", "\r\n"):
+        whole = tuple(filter(None, table.split(".")))
+        file = parse_file(text.replace("\n", newline), "f", whole)
+        keys = {
+            "defaults.preset": 3,
+            "command.build": 4,
+            "command.env.A": 4,
+            "kernels.a b": 6,
+            "kernels.a b.inputs": 7,
+            "kernels.a b.path": 11,
+            "threshold.0.cells": 14,
+            "threshold.0.percent": 15,
+            "threshold.1": 16,
+            "threshold.1.percent": 17,
+            "threshold.1.cells": 18,
+        }
+        assert {key: file.at(key) for key in keys} == {key: f"f:{line}, {key}" for key, line in keys.items()}
+        assert file.at("defaults.timer") == "f, defaults.timer"
 
 
 def test_the_table_in_pyproject(tmp_path: Path) -> None:
@@ -88,7 +141,10 @@ def test_the_table_in_pyproject(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
     assert read_file(tmp_path) is None
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n[tool.abprof]\nworkloads = 'perf'\n")
-    assert read_file(tmp_path) == File(workloads="perf")
+    file = read_file(tmp_path)
+    assert file
+    assert file.workloads == "perf"
+    assert file.at("workloads") == f"{tmp_path}/pyproject.toml:4, workloads"
 
 
 @pytest.mark.parametrize("what", ["folder", "link to nothing"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,7 @@ def test_options_from_the_environment(lab: Lab, monkeypatch: pytest.MonkeyPatch)
         ("ABPROF_PRESET", "nope", "ABPROF_PRESET: workload w has no preset 'nope' (it has default, small)"),
         ("ABPROF_REPO", "/no/where", "ABPROF_REPO /no/where: no such folder"),
         ("ABPROF_DEVICE", "tpu", "ABPROF_DEVICE: unknown device 'tpu'"),
+        ("ABPROF_TIMER", "sundial", "ABPROF_TIMER: 'sundial' is not one of auto, events, graph, cupti, cpu"),
     ],
 )
 def test_a_bad_value_from_the_environment_names_the_variable(
@@ -114,6 +116,42 @@ def test_a_bad_value_from_the_environment_names_the_variable(
     given = {"--threshold": "2", "--timeout": "9s", "--seed": "1", "--preset": "small"}.get(option)
     if given:  # the command line wins, and what stands in the variable no longer matters
         assert lab.command("main", "fast", "--json", "--dry-run", option, given).code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "says"),
+    [
+        ("[defaults]\npreset = 'nope'\n", "simulated", "2, defaults.preset: workload w has no preset 'nope' (it has default,"),
+        ("defaults = {preset = 'none'}\n", "simulated", "1, defaults.preset: the matrix is empty: no cell is left"),
+        ("[defaults]\n\ntimer = 'graph'\n", "cpu", "3, defaults.timer: graph times a GPU, and this run is of a CPU (here it"),
+        ("[defaults]\ntimer = 'sundial'\n", "cpu", "2: Invalid enum value 'sundial' (at defaults.timer)"),
+        ("schema = 1\ndefaults.budget = 'soon'\n", "cpu", "2, defaults.budget: 'soon' is not a duration (write 90s,"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["abprof.toml", "base's commit"])
+def test_a_bad_value_of_the_file_names_file_line_and_key(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, name: str, text: str, device: str, says: str
+) -> None:
+    """And no option that nobody gave; one that was given wins, and what stands in the file no longer matters."""
+    lab.set(Scenario(workloads={"w": replace(LOAD, presets={**LOAD.presets, "none": {"case": []}})}))
+    where = f"{lab.repo.path}/{name}:"
+    if name == "base's commit":
+        lab.repo.commit("file", {"abprof.toml": text})
+        lab.repo.write({"abprof.toml": ""})
+        monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true"})
+        where = "main:abprof.toml:"
+    else:
+        lab.repo.write({name: text})
+    places = ("--repo", str(lab.repo.path), "--device", device)
+    for more in ([], ["--dry-run"]):
+        done = lab.command("main", "fast", *places, *more)
+        assert done.code == 2
+        assert done.err.splitlines()[-1].startswith(f"abprof: {where}{says}"), done.err
+        assert "--" not in done.err.splitlines()[-1]
+    if "preset" in text:
+        assert lab.command("main", "fast", *places, "--dry-run", "--preset", "small").code == 0
+        asked = lab.command("main", "fast", *places, "--dry-run", "--preset", "wrong")
+        assert asked.err.splitlines()[-1].startswith("abprof: --preset: workload w has no preset 'wrong'")
 
 
 def test_the_file_is_found_from_a_folder_inside_the_repository(lab: Lab) -> None:

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from abprof import demo
-from abprof.abprof_toml import CommandEntry, Defaults, Environment, File, PackageEntry, Threshold, parse_file
+from abprof.abprof_toml import CommandEntry, Defaults, Environment, PackageEntry, Tables, Threshold, parse_file
 from abprof.cli import app
 from abprof.errors import AbprofError, Exit
 from tests.simulated.lab import Lab, Result
@@ -216,7 +216,7 @@ def test_designs_top_level_is_there() -> None:
 
 CONFIG = (ROOT / "docs" / "CONFIG.md").read_text()
 SECTIONS = {
-    File: "Top level",
+    Tables: "Top level",
     PackageEntry: "`[kernels.NAME]`",
     Defaults: "`[defaults]`",
     Environment: "`[environment]`",
@@ -233,7 +233,7 @@ def test_every_key_of_abprof_toml_is_explained(record: type[msgspec.Struct]) -> 
     keys = [field.encode_name for field in msgspec.structs.fields(record)]
     assert keys
     for key in keys:
-        assert f"`{key}`" in section or (record is File and key in tables), key
+        assert f"`{key}`" in section or (record is Tables and key in tables), key
     example = re.search(r"```toml\n(.*?)```", CONFIG, re.S)
     assert example
     for key in keys:

@@ -146,8 +146,8 @@ def test_an_empty_choice_is_one_clear_line(text: str, says: str) -> None:
 
 def test_a_preset_that_is_not_there_names_those_that_are() -> None:
     described = wire.Described(1, "k", "s", "", "", {"smoke": [], "full": []}, [], [], [], [])
-    with pytest.raises(AbprofError, match=r"no preset 'huge' \(it has smoke, full\)"):
-        plan.preset("w", described, "huge")
+    with pytest.raises(AbprofError, match=r"^abprof.toml:3: .* no preset 'huge' \(it has smoke, full\)"):
+        plan.preset("w", described, "huge", "abprof.toml:3")
 
 
 SIDES = tuple(
