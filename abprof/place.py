@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from abprof import contain, devices, dists, names, paths, proc, repo, waivers
+from abprof import contain, devices, dists, names, paths, proc, repo, toml, waivers
 from abprof.abprof_toml import File, parse_file, read_file
 from abprof.config import Config
 from abprof.errors import AbprofError
@@ -226,7 +226,8 @@ def _file_at(repository: repo.Repository, base: Side) -> File:
     for name, table in (("abprof.toml", ()), ("pyproject.toml", ("tool", "abprof"))):
         text = repo.read_file(repository, base.commit, name)
         if text is not None and (not table or b"[tool.abprof" in text):
-            return parse_file(text.decode(errors="replace"), f"{base.label}:{name}", table)
+            where = f"{base.label}:{name}"
+            return parse_file(toml.decoded(text, where), where, table)
     return File()
 
 
@@ -235,7 +236,8 @@ def _waivers(repository: repo.Repository | repo.Folder, base: Side) -> tuple[Wai
     if base.kind == "dist" or isinstance(repository, repo.Folder):
         return ()
     text = repo.read_file(repository, base.commit, waivers.FILE)
-    return () if text is None else waivers.parse(text.decode(errors="replace"), f"{base.label}:{waivers.FILE}")
+    where = f"{base.label}:{waivers.FILE}"
+    return () if text is None else waivers.parse(toml.decoded(text, where), where)
 
 
 def _run_id(sides: Sequence[Side]) -> str:

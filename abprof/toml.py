@@ -11,12 +11,13 @@ from typing import Any
 from abprof.errors import AbprofError
 
 _CLOSES = re.compile(r"[\]}]|\"{3}|'{3}")  # what ends a value of several lines
+_BOM = "\ufeff"  # some editors begin a file with it; it is no part of what stands there
 
 
 def decoded(data: bytes, where: str) -> str:
     """The file's text. Raises AbprofError for what is not UTF-8, as TOML is."""
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8").removeprefix(_BOM)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise AbprofError("not UTF-8", where=f"{where}:{line}", advice="save it as UTF-8, as TOML is") from error
@@ -25,7 +26,7 @@ def decoded(data: bytes, where: str) -> str:
 def loads(text: str, where: str) -> dict[str, Any]:
     """The file's table. Raises AbprofError with the line, where the parser tells it."""
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(text.removeprefix(_BOM))
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         raise AbprofError(str(error), where=f"{where}:{line[1]}" if line else where) from error
@@ -43,7 +44,7 @@ def lines(text: str) -> dict[str, int]:
     tables by number (`threshold.0.cells`)."""
     found: dict[str, int] = {}
     table: tuple[str, ...] = ()
-    for first, statement in _statements(text):
+    for first, statement in _statements(text.removeprefix(_BOM)):
         loose = tomllib.loads(statement)
         if statement.lstrip().startswith("["):
             table = _head(loose, found)

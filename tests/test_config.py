@@ -10,6 +10,7 @@ from abprof.abprof_toml import parse_file, read_file
 from abprof.config import Config, worker_argv
 from abprof.errors import AbprofError
 from abprof.model import Package
+from abprof.publish.command import rights as read_rights
 from abprof.quantities import percent, seconds
 
 GOOD = """
@@ -134,6 +135,30 @@ cells = "y"
         }
         assert {key: file.at(key) for key in keys} == {key: f"f:{line}, {key}" for key, line in keys.items()}
         assert file.at("defaults.timer") == "f, defaults.timer"
+
+
+@pytest.mark.parametrize("name", ["abprof.toml", "pyproject.toml"])
+def test_a_file_that_begins_with_a_byte_order_mark_is_read(name: str, tmp_path: Path) -> None:
+    """Editors of Windows write one, and TOML says that it is to be passed over."""
+    text = "[tool.abprof]\nworkloads = 'perf'\n" if name == "pyproject.toml" else "\nworkloads = 'perf'\n"
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    file = read_file(tmp_path)
+    assert file
+    assert file.workloads == "perf"
+    assert file.at("workloads") == f"{tmp_path / name}:2, workloads"
+    assert read_rights("\ufeffschema = 1\nusers = ['me']\n", "rights").users == ("me",)
+    with pytest.raises(AbprofError, match=r"^abprof\.toml:1: .*unknown field `paht`"):
+        parse_file("\ufeffpaht = 'x'\n", "abprof.toml")
+
+
+@pytest.mark.parametrize(
+    ("data", "line"), [("workloads = 'x'\n".encode("utf-16"), 1), (b"# a\nworkloads = 'caf\xe9'\n", 2)]
+)
+def test_a_file_in_another_encoding_is_one_line(data: bytes, line: int, tmp_path: Path) -> None:
+    (tmp_path / "abprof.toml").write_bytes(data)
+    with pytest.raises(AbprofError) as error:
+        read_file(tmp_path)
+    assert error.value.line == f"{tmp_path}/abprof.toml:{line}: not UTF-8 (save it as UTF-8, as TOML is)"
 
 
 def test_the_table_in_pyproject(tmp_path: Path) -> None:

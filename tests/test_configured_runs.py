@@ -197,6 +197,26 @@ def test_in_ci_nothing_is_taken_from_the_working_trees_file(lab: Lab, monkeypatc
     assert len(planned(lab, "--preset", "small")["cells"]) == 1
 
 
+def test_bases_file_and_waivers_may_begin_with_a_byte_order_mark_and_are_utf8(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true"})
+    waiver = "[[waiver]]\ncells = 'w/*'\nmost_percent = 5.0\nreason = 'caf\xe9'\nowner = 'me'\nexpires = 2099-01-01\n"
+    texts = {"abprof.toml": SMALL, "abprof-waivers.toml": waiver}
+    for name, text in texts.items():
+        (lab.repo.path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
+    lab.repo.commit("with a mark")
+    plan = planned(lab)
+    assert [cell["id"] for cell in plan["cells"]] == ["w/case=a"]
+    assert [waived["reason"] for waived in plan["waivers"]] == ["caf\xe9"]
+    for name, line in (("abprof-waivers.toml", 4), ("abprof.toml", 5)):
+        (lab.repo.path / name).write_bytes((texts[name] + "# caf\xe9\n").encode("latin-1"))
+        lab.repo.commit("latin")
+        done = lab.command("main", "fast", "--dry-run", "--repo", str(lab.repo.path), "--device", "simulated")
+        said = f"abprof: main:{name}:{line}: not UTF-8 (save it as UTF-8, as TOML is)"
+        assert (done.code, done.err.splitlines()[-1]) == (2, said)
+
+
 def test_list_shows_the_preset_that_a_run_would_take(lab: Lab) -> None:
     lab.repo.write({"abprof.toml": SMALL})
     listed = lab.command("list", "--repo", str(lab.repo.path), "--device", "simulated")

@@ -29,15 +29,15 @@ def waive(
     Runs read that file from the commit they compare with: it holds once it is on the base branch. A waived row is still
     `slower`; it counts as nothing to act on while it is within the accepted change and the date.
     """
-    from abprof import disk, waivers
+    from abprof import disk, toml, waivers
     from abprof.model import Waiver
     from abprof.quantities import percent
 
     made = Waiver(cells=cells, most_pct=percent(most, "--most"), reason=reason, owner=owner, expires=_day(until))
     path = _root(Path(repo)) / waivers.FILE
     try:
-        text = disk.content(path).decode() if path.exists() else ""
-    except (OSError, UnicodeDecodeError) as error:
+        text = toml.decoded(disk.content(path), str(path)) if path.exists() else ""
+    except OSError as error:
         raise AbprofError(f"cannot be read: {error}", where=str(path)) from None
     disk.put(path, waivers.with_one_more(text, made, str(path)).encode())
     print(f"{path}: {waivers.said(made)}")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+from abprof import toml
 from abprof.errors import AbprofError
 from abprof.publish import command
 from abprof.publish.event import load, repository
@@ -23,8 +24,8 @@ def admitted(event: Path, allow: Path, say: Callable[[str], None]) -> dict[str, 
     asking = command.asking(load(event), f"--event {event}")
     asked = command.parse(asking.comment.text)
     try:
-        may = command.rights(allow.read_text(encoding="utf-8"), str(allow))
-    except (OSError, UnicodeDecodeError) as error:
+        may = command.rights(toml.decoded(allow.read_bytes(), str(allow)), str(allow))
+    except OSError as error:
         raise AbprofError(f"cannot be read: {error}", where=f"--allow {allow}") from None
     command.allowed(asked, asking.comment, may, ())  # before anything is asked on a stranger's behalf
     hub = Hub(Api.from_environment(), repository(asking.repo))
