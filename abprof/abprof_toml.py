@@ -164,6 +164,7 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
     file = File(**{name: getattr(tables, name) for name in Tables.__struct_fields__}, name=where, lines=lines)
     if file.schema != 1:
         raise AbprofError(f"schema = {file.schema}, this abprof reads schema = 1", where=file.at("schema"))
+    _below_root(file)
     _sensible(file)
     _nameable(file)
     return file
@@ -184,9 +185,6 @@ def _with_nul(loose: Any, key: str = "") -> str | None:
 
 def _sensible(file: File) -> None:
     """Raises AbprofError, with its line, for a value that has the right type and cannot be meant."""
-    for name in file.benchmarks:
-        if not name or name.startswith(("/", "~")) or ".." in Path(name).parts:
-            raise AbprofError(f"{name!r} is not below the repository's root", where=file.at("benchmarks"))
     default = file.defaults
     if default.budget:
         seconds(default.budget, file.at("defaults.budget"))
@@ -204,6 +202,18 @@ def _sensible(file: File) -> None:
         if not re.fullmatch(r"all|base|target(?:[2-9]|[1-9]\d+)?", side):
             where = file.at(f"python.{side}")
             raise AbprofError(f"no side {side!r}", where=where, advice="all, base, target, target2, ...")
+
+
+def _below_root(file: File) -> None:
+    """Raises AbprofError, with its line, for what each side has of its own and no side can have there."""
+    for name in file.benchmarks:
+        if not name or name.startswith(("/", "~")) or ".." in Path(name).parts:
+            raise AbprofError(f"{name!r} is not below the repository's root", where=file.at("benchmarks"))
+    for name, entry in file.kernels.items():
+        for key, place in (("path", entry.path), *(("inputs", pattern) for pattern in entry.inputs)):
+            if place.startswith(("/", "~/")) or os.path.normpath(place).split("/")[0] == "..":
+                what = f"{place!r} is not below the repository's root"
+                raise AbprofError(what, where=file.at(f"kernels.{name}.{key}"), advice="each side has its own files")
 
 
 def _nameable(file: File) -> None:

@@ -59,8 +59,8 @@ def build(shop: Workshop, job: Job, *, rebuild: bool, say: Say, site: Site | Non
     side = job.checkout.side.id
     tree = Path(job.checkout.path)
     if not exists(tree, job.package):
-        reason = f"{job.package.path or 'kernels/' + job.package.name} does not exist on this side"
-        return Build(side=side, kernel=job.package.name, key="", failure=Failure(status="missing", reason=reason))
+        missing = Failure(status="missing", reason=absent(job.package))
+        return Build(side=side, kernel=job.package.name, key="", failure=missing)
     names = keys.inputs(tree, job.package)
     content = keys.content(tree, names)
     settings, chain = keys.of_side(job.package, side), shop.toolchain[side]
@@ -108,6 +108,11 @@ def exists(tree: Path, package: Package) -> bool:
         return True
     folder = tree / "kernels" / package.name
     return folder.is_dir() or folder.with_suffix(".py").is_file()
+
+
+def absent(package: Package) -> str:
+    """Why a side that has no such package has none."""
+    return f"{package.path or 'kernels/' + package.name} does not exist on this side"
 
 
 def published(home: Path) -> Published | None:

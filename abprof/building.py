@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 
 from abprof import build
 from abprof.builder import Job
@@ -23,7 +24,7 @@ def build_kernels(place: Place, ready: Plan, view: View) -> tuple[Build, ...]:
     with view.building():
         builds = build.build_all(ready.shop, _jobs(ready), slots=slots, rebuild=rebuild, say=view.build_line)
     told(builds, view)
-    on_some_side(builds)
+    on_some_side(place, builds)
     return builds
 
 
@@ -73,11 +74,26 @@ def nowhere(builds: Sequence[Build]) -> bool:
     return bool(builds) and all(b.failure is not None and b.failure.status == "missing" for b in builds)
 
 
-def on_some_side(builds: Sequence[Build]) -> None:
+def on_some_side(place: Place, builds: Sequence[Build]) -> None:
     """Raises AbprofError if no side has any of the packages: nothing can be measured."""
     if nowhere(builds):
-        names = ", ".join(dict.fromkeys(b.kernel for b in builds))
-        where = builds[0].failure.reason if builds[0].failure else ""
-        raise AbprofError(
-            f"no side has a kernel package {names}: {where}", advice="name its folder in abprof.toml (docs/CONFIG.md)"
-        )
+        reason = builds[0].failure.reason if builds[0].failure else ""
+        raise _on_no_side(place, [made.kernel for made in builds], reason)
+
+
+def would_be_on_some_side(place: Place, ready: Plan) -> None:
+    """The same of what is not built, as far as files tell it."""
+    jobs = _jobs(ready)
+    if jobs and not any(build.exists(Path(job.checkout.path), job.package) for job in jobs):
+        raise _on_no_side(place, [job.package.name for job in jobs], build.absent(jobs[0].package))
+
+
+def _on_no_side(place: Place, kernels: Sequence[str], reason: str) -> AbprofError:
+    """The first of these packages is missing for this reason; where abprof.toml names its folder, that line is told."""
+    names, first = ", ".join(dict.fromkeys(kernels)), kernels[0]
+    configured = first in place.file.kernels and place.file.kernels[first].path
+    return AbprofError(
+        f"no side has a kernel package {names}: {reason}",
+        where=place.file.at(f"kernels.{first}.path") if configured else "",
+        advice="name its folder in abprof.toml (docs/CONFIG.md)",
+    )

@@ -156,7 +156,7 @@ class _ByPackage(Growing):
         order = list(self._ready.packages)
         for builds in (self._builds, self._waiting):
             builds.sort(key=lambda made: order.index(made.kernel))
-        on_some_side(self._builds)
+        on_some_side(self._place, self._builds)
         same = identical_cells(self._ready, self._waiting)
         anyway = measured_all_the_same(self._place, self._ready, same)
         without = sorted(self._controlled & same - anyway)  # cells that were to have a control, and are not measured

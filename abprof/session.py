@@ -11,6 +11,7 @@ import msgspec
 
 from abprof import noise, proc, rerun, runfolder, stats, timers
 from abprof.afterwards import afterwards
+from abprof.building import would_be_on_some_side
 from abprof.cleaning import BUILDS_IN_USE
 from abprof.code.reader import Reader
 from abprof.config import Config
@@ -125,6 +126,7 @@ def dry_run(config: Config, view: View) -> Run:
         worktrees(place, place.id, view) as trees,
     ):
         plan = make_plan(place, trees, Path(logs), view, dry=True)
+        would_be_on_some_side(place, plan)
         several = place.devices if len(place.devices) > 1 and len(plan.head.cells) > 1 else ()
         machines = {device.lease: device.machine() for device in several}
         return msgspec.structs.replace(plan.head, observations=broken_workloads(plan), machines=machines)

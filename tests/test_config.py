@@ -82,6 +82,11 @@ def test_a_whole_file() -> None:
          "Expected `float`, got `str`"),
         ("defaults.budgets = '1m'\n", "abprof.toml:1", "unknown field `budgets`"),
         ("name = 'x'\n", "abprof.toml:1", "unknown field `name`"),
+        ("[kernels.b]\npath = 'x'\n[kernels.a]\npath = '../x'\n", "abprof.toml:4", "'../x' is not below the repository's root"),
+        ("[kernels.a]\npath = 'a/../../x'\n", "abprof.toml:2", "'a/../../x' is not below the repository's root"),
+        ("[kernels.a]\npath = '/x/y'\n", "abprof.toml:2", "'/x/y' is not below the repository's root"),
+        ("[kernels.a]\npath = '~/x'\n", "abprof.toml:2", "'~/x' is not below the repository's root"),
+        ("[kernels.a]\ninputs = ['src/**', '../x/*.h']\n", "abprof.toml:2", "'../x/*.h' is not below the repository's root"),
         ("schema = 1\n[lines]\n", "abprof.toml:2", "unknown field `lines`"),
     ],
 )  # fmt: skip

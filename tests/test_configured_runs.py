@@ -217,6 +217,45 @@ def test_bases_file_and_waivers_may_begin_with_a_byte_order_mark_and_are_utf8(
         assert (done.code, done.err.splitlines()[-1]) == (2, said)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "[kernels.k]\npath = '../k'\n",
+            ":2, kernels.k.path: '../k' is not below the repository's root (each side has",
+        ),
+        (
+            "[kernels.k]\npath = 'src/k'\n",
+            ":2, kernels.k.path: no side has a kernel package k: src/k does not exist on this",
+        ),
+    ],
+)
+def test_a_package_that_is_nowhere_is_refused_alike_by_a_run_and_a_dry_run(lab: Lab, text: str, says: str) -> None:
+    """What lies beside the repository too, although it is there."""
+    (lab.repo.path.parent / "k").mkdir()
+    lab.repo.write({"abprof.toml": text})
+    for more in ([], ["--dry-run"]):
+        done = lab.command("main", "fast", "--repo", str(lab.repo.path), "--device", "simulated", *more)
+        assert done.code == 2
+        assert done.err.splitlines()[-1].startswith(f"abprof: {lab.repo.path}/abprof.toml{says}"), done.err
+        assert lab.left_behind() == []
+        assert not (lab.repo.path / "runs").exists()
+
+
+def test_a_dry_run_of_a_package_that_one_side_alone_has_is_a_plan(lab: Lab) -> None:
+    lab.repo.checkout("fast")
+    lab.repo.git("mv", "kernels/k", "kernels/elsewhere")
+    lab.repo.commit("moved")
+    lab.repo.checkout("main")
+    assert len(planned(lab)["cells"]) == 2
+    lab.repo.git("branch", "--force", "main2", "fast")
+    done = lab.command("fast", "main2", "--dry-run", "--repo", str(lab.repo.path), "--device", "simulated")
+    said = (
+        "abprof: no side has a kernel package k: kernels/k does not exist on this side (name its folder in abprof.toml"
+    )
+    assert (done.code, done.err.splitlines()[-1][: len(said)]) == (2, said)
+
+
 def test_list_shows_the_preset_that_a_run_would_take(lab: Lab) -> None:
     lab.repo.write({"abprof.toml": SMALL})
     listed = lab.command("list", "--repo", str(lab.repo.path), "--device", "simulated")

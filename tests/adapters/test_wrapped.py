@@ -55,4 +55,4 @@ def test_benchmarks_that_are_not_taken_along_are_named(tmp_path: Path) -> None:
     assert "abprof.toml, benchmarks:" in done.err
     repo.write({"abprof.toml": 'schema = 1\nbenchmarks = ["../x"]\n'})
     done = abprof("main", ".", "--device", "cpu", "--quick", cwd=repo.path, home=tmp_path)
-    assert "abprof.toml:2: '../x' is not below the repository's root" in done.err
+    assert "abprof.toml:2, benchmarks: '../x' is not below the repository's root" in done.err
