@@ -30,6 +30,7 @@ from abprof.survey import (
     survey,
     who_is,
 )
+from abprof.thresholds import unused
 from abprof.timers import INSTALL, PACKAGE, lacking
 from abprof.turns import CUPTI
 from abprof.untouched import Watch, elsewhere, inputs_of
@@ -108,7 +109,8 @@ def make_plan(
         named=frozenset({*place.file.environment.set, *place.file.environment.allow}),
         wall=wall,
     )
-    told = (*not_contained, *_lacking(trees, chains))
+    idle = () if again else unused(config, (c.id for c in found.cells), [name.rstrip("/") for name in found.broken])
+    told = (*not_contained, *_lacking(trees, chains), *idle)
     if not (again and again.part):
         for line in (*place.notes, *told):
             view.say(line)

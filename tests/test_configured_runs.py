@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import typer
 
 from abprof.cli import app
 from tests.simulated.lab import Lab, loose
-from tests.simulated.scenario import Scenario, Time, Workload
+from tests.simulated.scenario import Fault, Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}, "small": {"case": ["a"]}})
 SIZED = Workload(kernel="k", presets={"default": {"case": ["a", "b"], "n": [1]}})
@@ -215,6 +216,57 @@ def test_bases_file_and_waivers_may_begin_with_a_byte_order_mark_and_are_utf8(
         done = lab.command("main", "fast", "--dry-run", "--repo", str(lab.repo.path), "--device", "simulated")
         said = f"abprof: main:{name}:{line}: not UTF-8 (save it as UTF-8, as TOML is)"
         assert (done.code, done.err.splitlines()[-1]) == (2, said)
+
+
+def rule(cells: str) -> str:
+    return f'[[threshold]]\ncells = "{cells}"\npercent = 2.0\n'
+
+
+def test_a_threshold_whose_pattern_matches_no_cell_is_told_once_in_a_run_and_its_pages(lab: Lab) -> None:
+    lab.repo.write({"abprof.toml": rule("w/case=b") + rule("w/cse=*")})
+    said = "abprof.toml:5, [[threshold]]: 'w/cse=*' matches no cell of this run"
+    done = lab.command("main", "fast", "--dry-run", "--repo", str(lab.repo.path), "--device", "simulated")
+    assert (done.code, done.err.splitlines().count(said)) == (0, 1)
+    result = lab.abprof("main", "fast", "--quick")
+    assert result.run.notes.count(said) == 1
+    assert result.err.splitlines().count(said) == 1
+    assert result.folder
+    for page in ("report.md", "report.html"):
+        text = html.unescape((result.folder / page).read_text()).replace("\\", "")
+        assert said in text, page
+    again = lab.command("rerun", str(result.folder), "--repo", str(lab.repo.path))
+    assert said not in again.err, "it was said of the whole run"
+    assert again.run.notes.count(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("patterns", "told"),
+    [
+        (["w/*"], ""),
+        (["w/case=a", "w/case=b", "*"], ""),
+        (["W/*"], ":2, [[threshold]]: 'W/*' matches no cell of this run"),
+        (["x", "y"], ":2, [[threshold]]: 'x' matches no cell of this run, nor does 'y' in line 5"),
+        (["a", "w/*", "b", "c", "d", "e"], ":2, [[threshold]]: 'a' matches no cell of this run, nor do 'b' in "
+         + "line 8, 'c' in line 11 and 2 more"),
+    ],
+)  # fmt: skip
+def test_which_patterns_are_told_of(lab: Lab, patterns: list[str], told: str) -> None:
+    lab.repo.write({"abprof.toml": "".join(map(rule, patterns))})
+    assert [note for note in planned(lab)["notes"] if "threshold" in note] == ([f"abprof.toml{told}"] if told else [])
+    for part in (
+        ["--only", "case=a"],
+        ["--cell", "w/case=b"],
+        ["--set", "case=c"],
+        ["--workloads", "w"],
+        ["--kernels", "k"],
+    ):
+        assert planned(lab, *part)["notes"] == []
+
+
+def test_nothing_is_said_of_patterns_for_a_workload_that_is_broken(lab: Lab) -> None:
+    lab.set(Scenario(workloads={"w": LOAD, "v": LOAD}, faults=[Fault(do="crash_status", verb="describe", cell="v")]))
+    lab.repo.write({"workloads/v.py": "# simulated\n", "abprof.toml": rule("v/case=b") + rule("u/*")})
+    assert planned(lab)["notes"] == ["abprof.toml:5, [[threshold]]: 'u/*' matches no cell of this run"]
 
 
 @pytest.mark.parametrize(

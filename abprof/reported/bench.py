@@ -19,6 +19,7 @@ from abprof.place import Place
 from abprof.prepare import Again
 from abprof.proc import WorkerDied
 from abprof.reported.process import Ended, Stand, run
+from abprof.thresholds import unused
 from abprof.view import View
 
 NAME = "command"  # of its only workload, whose cells are the names that it prints
@@ -69,7 +70,10 @@ def ready(place: Place, trees: Sequence[Checkout], logs: Path, view: View, again
     if again:
         head = msgspec.structs.replace(again.run, arms=every)
     else:
-        head = _head(place, command, cells, every, notes, withheld, wall)
+        idle = unused(place.config, (cell.id for cell in cells))
+        for line in idle:
+            view.say(line)
+        head = _head(place, command, cells, every, (*notes, *idle), withheld, wall)
     names = frozenset(name for ended in first.values() for name in ended.readings.times)
     return Bench(head, stands, arms, names, logs, place.config.timeout)
 
