@@ -246,8 +246,8 @@ def test_a_threshold_whose_pattern_matches_no_cell_is_told_once_in_a_run_and_its
         (["w/case=a", "w/case=b", "*"], ""),
         (["W/*"], ":2, [[threshold]]: 'W/*' matches no cell of this run"),
         (["x", "y"], ":2, [[threshold]]: 'x' matches no cell of this run, nor does 'y' in line 5"),
-        (["a", "w/*", "b", "c", "d", "e"], ":2, [[threshold]]: 'a' matches no cell of this run, nor do 'b' in "
-         + "line 8, 'c' in line 11 and 2 more"),
+        (["a", "w/*", "b", "c", "d", "e"], (":2, [[threshold]]: 'a' matches no cell of this run, nor do 'b' "
+         "in line 8, 'c' in line 11 and 2 more")),
     ],
 )  # fmt: skip
 def test_which_patterns_are_told_of(lab: Lab, patterns: list[str], told: str) -> None:
