@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -86,6 +86,15 @@ class File(Tables, frozen=True):
         line = self.lines.get(key)
         return f"{self.name}:{line}, {key}" if line else f"{self.name}, {key}"
 
+    def of(self, root: Path) -> Self:
+        """The file of a repository whose working tree is `root`: interpreters that are named by a relative path lie below
+        it, wherever abprof is called from."""
+        whole = {
+            side: str(root.absolute() / Path(name).expanduser()) if "/" in name else name
+            for side, name in self.python.items()
+        }
+        return msgspec.structs.replace(self, python=whole)
+
     def package(self, name: str) -> Package:
         """The package as configured, or by the conventional layout."""
         entry = self.kernels.get(name)
@@ -115,7 +124,7 @@ def read_file(root: Path) -> File | None:
         return None
     if not path.is_file():
         raise AbprofError("is no file", where=str(path), advice="docs/CONFIG.md has what stands in it")
-    return parse_file(_text(path), str(path), table)
+    return parse_file(_text(path), str(path), table).of(root)
 
 
 def place(root: Path) -> tuple[Path, tuple[str, ...]]:

@@ -227,7 +227,7 @@ def _file_at(repository: repo.Repository, base: Side) -> File:
         text = repo.read_file(repository, base.commit, name)
         if text is not None and (not table or b"[tool.abprof" in text):
             where = f"{base.label}:{name}"
-            return parse_file(toml.decoded(text, where), where, table)
+            return parse_file(toml.decoded(text, where), where, table).of(Path(repository.path))
     return File()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -267,6 +268,44 @@ def test_nothing_is_said_of_patterns_for_a_workload_that_is_broken(lab: Lab) -> 
     lab.set(Scenario(workloads={"w": LOAD, "v": LOAD}, faults=[Fault(do="crash_status", verb="describe", cell="v")]))
     lab.repo.write({"workloads/v.py": "# simulated\n", "abprof.toml": rule("v/case=b") + rule("u/*")})
     assert planned(lab)["notes"] == ["abprof.toml:5, [[threshold]]: 'u/*' matches no cell of this run"]
+
+
+def test_interpreters_for_sides_that_a_run_does_not_have_are_left_alone(lab: Lab) -> None:
+    """One file serves runs of one, two and three sides; what can never be a side is refused in any of them."""
+    lab.repo.write(
+        {"abprof.toml": f'[python]\ntarget = "{sys.executable}"\ntarget2 = "/no/python"\ntarget17 = "nothing"\n'}
+    )
+    real = {name: value for name, value in Lab.environment(lab).items() if name != "ABPROF_WORKER"}
+    lab.environment = lambda: real  # type: ignore[method-assign]
+    places = ("--dry-run", "--repo", str(lab.repo.path), "--device", "cpu")
+    for refs in (("main",), ("main", "fast")):
+        assert lab.command(*refs, *places).code == 0
+    done = lab.command("main", "fast", "main", *places)
+    said = f"abprof: {lab.repo.path}/abprof.toml:3, python.target2: no interpreter '/no/python'"
+    assert (done.code, done.err.splitlines()[-1]) == (2, said)
+    for never in ("target1", "target0", "target02", "control", "Target", "peers"):
+        lab.repo.write({"abprof.toml": f'[python]\n{never} = "python3"\n'})
+        done = lab.command("main", *places)
+        said = f"abprof: {lab.repo.path}/abprof.toml:2, python.{never}: no side '{never}' (all, base, target, target2, ...)"
+        assert (done.code, done.err.splitlines()[-1]) == (2, said)
+
+
+@pytest.mark.parametrize("ci", [False, True])
+def test_an_interpreter_of_the_repository_is_found_from_anywhere(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, ci: bool
+) -> None:
+    """abprof is called in other folders here than where the file lies, and the file is the working tree's or base's."""
+    lab.repo.commit("file", {"abprof.toml": '[python]\nall = "env/python"\n', ".gitignore": "env\n"})
+    (lab.repo.path / "env").mkdir()
+    wrapper = lab.repo.path / "env" / "python"
+    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    real = {name: value for name, value in Lab.environment(lab).items() if name != "ABPROF_WORKER"}
+    monkeypatch.setattr(lab, "environment", lambda: {**real, **({"CI": "true"} if ci else {})})
+    lab.repo.write({"workloads/w.py": "raise RuntimeError('asked')\n"})
+    done = lab.command("main", "main", "--dry-run", "--json", "--repo", str(lab.repo.path), "--device", "cpu")
+    python = loose(done)["setup"]["python"]
+    assert python == dict.fromkeys(("base", "target"), str(wrapper))
 
 
 @pytest.mark.parametrize(
