@@ -37,10 +37,13 @@ def in_one_line(lack: Lacking, names: str = "") -> str:
     return f"Weaker guarantee: {said(lack, names)}"
 
 
-def weaker(run: Run) -> tuple[str, ...]:
-    """Sentences; none for a run of workloads that check their outputs, timed by abprof."""
+def weaker(run: Run, most: int = 0) -> tuple[str, ...]:
+    """Sentences, which name so many workloads at most (0: all); none for a run of workloads that check their outputs, timed
+    by abprof."""
     lack, names = lacking(run)
-    shown = ", ".join(name if name.isprintable() else ascii(name) for name in names)
+    shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[: most or None])
+    if most and len(names) > most:
+        shown += f" and {len(names) - most} more"
     if not lack:
         return ()
     if lack == "sides" and len(run.sides) == 1:

@@ -223,6 +223,31 @@ def test_a_night_that_could_not_be_told_is_told_with_the_next_commit(lab: Lab, t
     assert json.loads(file.read_text())["told"] == 3
 
 
+def test_a_night_whose_guarantee_is_weaker_says_so_in_its_summary(lab: Lab, tmp_path: Path) -> None:
+    """On the first night, of one branch alone, on every other, and where a night is told by the next."""
+    own = QUICK.workloads | {"v": replace(LOAD, checked="sides")}
+    lab.set(replace(QUICK, workloads=own))
+    lab.repo.commit("Another", {"workloads/v.py": "# simulated\n"})
+    summary = tmp_path / "summary.md"
+
+    def lines() -> list[str]:
+        return [line.strip() for line in summary.read_text().splitlines() if "Weaker guarantee" in line]
+
+    _, said, _ = night(lab, "--summary", str(summary))
+    alone = "v has no reference, and one branch alone has no other side whose outputs could agree: "
+    alone += "what a call returns was not checked."
+    assert lines() == [f"**`Weaker guarantee: {alone}`**"]
+    assert said["runs"][0]["weaker"] == [f"Weaker guarantee: {alone}"]
+    lab.repo.commit("More", {"kernels/k/__init__.py": "WHO = 2\n"})
+    night(lab, "--summary", str(summary))
+    both = "v has no reference. That the sides' outputs agree is all that was checked: what both do wrong is not seen."
+    assert lines() == [f"**`Weaker guarantee: {both}`**"]
+    ((file, beat),) = [(file, json.loads(file.read_text())) for file in (lab.state / "nightly").glob("*.json")]
+    file.write_text(json.dumps({**beat, "ended": None, "told": 1}))
+    _, said, _ = night(lab, "--summary", str(summary))
+    assert (said["did"], lines()) == ("told", [f"**`Weaker guarantee: {both}`**"])
+
+
 @pytest.mark.slow
 def test_a_slower_night_that_was_killed_before_it_could_tell_is_told(lab: Lab) -> None:
     night(lab)

@@ -349,11 +349,13 @@ def test_what_is_measured_does_not_have_the_web_hooks_variables(
 def test_the_summary_says_first_whether_to_act_and_keeps_foreign_text_in_code() -> None:
     evil = "w/`x`|@you\n# <script>"
     changes = tuple(Change(f"{evil}{i}", 7, 9, "confirmed", "step", 5.25, "code") for i in range(30))
-    run = Done("step", LAST, HEAD, 1, "1 slower", {"slower": 1}, "/runs/x")
+    weaker = (f"Weaker guarantee: {evil} has no reference. That is all.", f"Of 3 cells, {evil}.")
+    run = Done("step", LAST, HEAD, 1, "1 slower", {"slower": 1}, "/runs/x", weaker)
     text = markdown(Report("step", "main", 9, HEAD, 1, (run,), changes, (Shift(9, 4.0, 12),), ("`note`",)))
     assert text.startswith("## abprof nightly, `main`: slower or broken, please read\n")
     assert "all 12 cells moved together by +4.0 %" in text
     assert "10 more are in history.html" in text
+    assert text.index("**`Weaker guarantee: ") < text.index("**`Of 3 cells") < text.index("| confirmed")
     assert "\n# " not in text
     assert all(line.count("`") % 2 == 0 for line in text.splitlines())
     rows = [line for line in text.splitlines() if line.startswith("| confirmed")]

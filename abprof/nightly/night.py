@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from abprof import repo, session
+from abprof import guarantees, repo, runfolder, session
 from abprof.config import Config
 from abprof.disk import put
 from abprof.errors import AbprofError, Exit
@@ -26,6 +26,7 @@ from abprof.place import Place, look_around
 from abprof.view import View
 
 LOOK_BACK = 200  # nights in which changes are looked for; the page looks at all
+_NAMED = 5  # workloads that are called by name where a guarantee is weaker
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Done:
     sentence: str
     counts: dict[str, int]
     run_dir: str
+    weaker: tuple[str, ...] = ()  # what the run vouches for less, as its own pages say it
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,12 @@ def _report(place: Place, wish: Wish, of: _Since, did: str, done: Sequence[Done]
 def _again(place: Place, night: Row) -> Done:
     """A run of a night that is over, from the index."""
     code = Exit.OK if night.kind == "first" and night.heads and night.exit_code == Exit.UNTRUSTED else night.exit_code
-    return Done(night.kind, night.base, night.head, code, night.sentence, {}, str(place.runs_dir / night.folder))
+    folder = place.runs_dir / night.folder
+    try:
+        weaker = guarantees.weaker(runfolder.read(folder)[0], _NAMED)
+    except AbprofError:  # somebody removed it: the index alone has it
+        weaker = ()
+    return Done(night.kind, night.base, night.head, code, night.sentence, {}, str(folder), weaker)
 
 
 def _run(place: Place, job: plan.Job, about: Night, view: View) -> Done:
@@ -159,7 +166,8 @@ def _run(place: Place, job: plan.Job, about: Night, view: View) -> Done:
     code = header.exit_code if header else Exit.CANNOT_RUN
     base = job.commits[0] if len(job.commits) > 1 else ""
     sentence, counts = (header.sentence, dict(header.counts)) if header else ("", {})
-    return Done(job.kind, base, job.commits[-1], _first_is_no_failure(job, run, code), sentence, counts, str(folder))
+    code, weaker = _first_is_no_failure(job, run, code), guarantees.weaker(run, _NAMED)
+    return Done(job.kind, base, job.commits[-1], code, sentence, counts, str(folder), weaker)
 
 
 def _gone_on_with(place: Place, job: plan.Job, about: Night, view: View) -> tuple[Run, Path] | None:

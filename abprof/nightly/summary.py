@@ -8,6 +8,7 @@ from abprof.nightly.night import Report
 from abprof.visible import printable
 
 _MOST = 20  # changes that are listed
+_LONGEST = 2000  # letters of what a run vouches for less: it names files of anybody's
 
 
 def markdown(report: Report) -> str:
@@ -21,6 +22,7 @@ def markdown(report: Report) -> str:
     for run in report.runs:
         with_ = f"{_code(run.base[:10])} with {_code(run.head[:10])}" if run.base else f"{_code(run.head[:10])} alone"
         lines += ["", f"- {run.kind}: {with_}: {_code(run.sentence)} ({_code(run.run_dir)})"]
+        lines += [f"\n  **{_code(line, _LONGEST)}**" for line in run.weaker]
     for shift in report.shifts:
         lines += [
             "",
@@ -53,7 +55,7 @@ def _row(change: Change) -> str:
     )
 
 
-def _code(text: str) -> str:
+def _code(text: str, most: int = 200) -> str:
     """A text as a code span that nothing in it can end: no pings, no links, no markup."""
-    clean = printable(text, 200).replace("`", "'").replace("|", "¦")
+    clean = printable(text, most).replace("`", "'").replace("|", "¦")
     return f"`{clean or ' '}`"
