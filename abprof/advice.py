@@ -228,14 +228,18 @@ def _rows(evidence: Mapping[str, Evidence], kind: str, rows: Sequence[Comparison
     cells = _unique(each.cell for each in rows)
     why = f"{arm} {state.status}" + (f": {state.reason}" if state.reason else "")
     text = f"{_cells(cells)} {what} (first: {row.cell}, {why})"
-    advice = "mend the base, or compare with another ref" if kind == "base_not_ok" else _mend(state)
+    at_base = kind == "base_not_ok" and not state.at
+    advice = "mend the base, or compare with another ref" if at_base else _mend(state)
     return Advice(kind=kind, text=text, advice=advice, cells=cells)
 
 
 def _mend(state: ArmState) -> str:
     """Where to look, for an arm that does not run: its own log where there is one."""
+    log = f"logs/{state.log.removeprefix('logs/')} in the run folder"
+    if state.at:
+        return f"the fault is the workload's own: mend {state.at}; the whole of it is in {log}"
     if state.log:
-        return f"read logs/{state.log.removeprefix('logs/')} in the run folder"
+        return f"read {log}"
     if state.status == "wrong":
         return "the workload's own check() compares with its reference; a speed of a wrong answer says nothing"
     if state.status == "missing":

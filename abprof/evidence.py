@@ -30,6 +30,7 @@ class ArmState:
     status: Status
     reason: str = ""
     log: str = ""
+    at: str = ""  # the workload's own function that raised it, and its file
     check: CheckResult | None = None
     proof_broken: bool = False
     flaky: bool = False  # one epoch failed and at least two did not: ok, with a warning

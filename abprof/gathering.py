@@ -154,7 +154,7 @@ def _state(
     merged = _over_epochs(tried, last=last)
     if merged.flaky and merged.check is None and checked:  # its failure took its check with it: nothing vouches for it
         _, first = next(each for each in tried if each[1].status in TRANSIENT)
-        return ArmState(first.status, first.reason, first.log)
+        return ArmState(first.status, first.reason, first.log, first.at)
     return merged
 
 
@@ -184,7 +184,7 @@ def _over_epochs(tried: Sequence[tuple[int, Outcome]], *, last: bool) -> ArmStat
         ((epoch, outcome) for epoch, outcome in tried if outcome.status not in RUNS),
         key=lambda each: (SEVERITY.index(each[1].status), each[0]),
     )
-    return ArmState(worst.status, worst.reason, worst.log, check, settled=last or not once)
+    return ArmState(worst.status, worst.reason, worst.log, worst.at, check, settled=last or not once)
 
 
 def _worst_check(checks: Iterable[CheckResult | None]) -> CheckResult | None:

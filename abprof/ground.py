@@ -117,7 +117,10 @@ def _known(cell: Cell, arms: Sequence[Arm], found: Survey, same: Set[str]) -> di
     """Outcomes that are known without measuring."""
     if cell.id in found.broken:
         failure = found.broken[cell.id]
-        return {arm.id: Outcome(status=failure.status, reason=failure.reason, log=failure.log) for arm in arms}
+        return {
+            arm.id: Outcome(status=failure.status, reason=failure.reason, log=failure.log, at=failure.at)
+            for arm in arms
+        }
     if cell.skip:
         return {arm.id: Outcome(status="unsupported", reason=cell.skip) for arm in arms}
     if cell.id in same:

@@ -61,6 +61,7 @@ def _observation(item: Evidence, arm: str) -> Observation:
         arm=arm,
         status=state.status,
         reason=state.reason,
+        at=state.at,
         metrics=_metrics(item, arm, medians) if item.numbers(arm) else {},
         phases=phases(item, arm) if item.numbers(arm) else None,
         check=state.check,

@@ -61,11 +61,11 @@ class Opening:
     def _faulted(self, seat: Seat, request: Any, fault: WorkerFault) -> None:
         """The worker lives on."""
         del request
-        self._fail(seat, cast("Status", fault.status), fault.reason)
+        self._fail(seat, cast("Status", fault.status), fault.reason, fault.at)
 
-    def _fail(self, seat: Seat, status: Status, reason: str) -> None:
+    def _fail(self, seat: Seat, status: Status, reason: str, at: str = "") -> None:
         log = self.crew.log_name(seat.arm.worker)
-        seat.outcome = msgspec.structs.replace(seat.outcome, status=status, reason=reason, log=log)
+        seat.outcome = msgspec.structs.replace(seat.outcome, status=status, reason=reason, at=at, log=log)
 
     def _lost(self, seat: Seat, status: Status, reason: str) -> None:
         """The worker died of this arm. The others that were open on it are opened again in a new one."""
@@ -146,7 +146,7 @@ class Opening:
         try:
             fault = outside.fault(seat.arm, lambda request: self._ask(seat, request))
         except (WorkerFault, WorkerDied) as error:
-            self._fail(seat, "crash", why_not(error))
+            self._fail(seat, "crash", why_not(error), error.at if isinstance(error, WorkerFault) else "")
             seat.outcome = msgspec.structs.replace(seat.outcome, check=None)  # the next epoch checks again
             seat.opened = None
             return

@@ -250,7 +250,7 @@ def _head(
 def broken_workloads(ready: Plan) -> tuple[Observation, ...]:
     """What is known of workloads that could not say what they are, on every side."""
     return tuple(
-        Observation(cell=cell, arm=side, status=failure.status, reason=failure.reason)
+        Observation(cell=cell, arm=side, status=failure.status, reason=failure.reason, at=failure.at)
         for cell, failure in ready.survey.broken.items()
         for side in ready.checkouts
     )

@@ -104,7 +104,7 @@ def survey(
         try:
             found[name] = worker.call(wire.Describe(name), timeout)
         except (WorkerFault, WorkerDied) as error:
-            broken[name] = _failure(error)
+            broken[name] = _failure(error, files[name])
             if isinstance(error, WorkerDied):  # the others are asked in a new process
                 worker.restart()
                 _start(worker, files, device, timeout)
@@ -136,7 +136,7 @@ def survey(
         try:
             cells += _cells(worker, load, cases[load.name], timeout)
         except (WorkerFault, WorkerDied) as error:
-            broken[load.name] = _failure(error)
+            broken[load.name] = _failure(error, files[load.name])
             if isinstance(error, WorkerDied):
                 worker.restart()
                 _start(worker, files, device, timeout)
@@ -235,9 +235,9 @@ def _known_kernels(config: Config, found: Mapping[str, wire.Described]) -> None:
         raise AbprofError(what, where="--kernels", advice=f"there are {', '.join(known)}")
 
 
-def _failure(error: WorkerFault | WorkerDied) -> Failure:
+def _failure(error: WorkerFault | WorkerDied, file: Path) -> Failure:
     status: Status = "timeout" if isinstance(error, WorkerHung) else "crash"
-    return Failure(status=status, reason=error.reason, log="survey.log")
+    return Failure(status=status, reason=error.reason, log="survey.log", at=file.name)
 
 
 def _cells(worker: Worker, load: Workload, cases: list[dict[str, Value]], timeout: float) -> list[Cell]:

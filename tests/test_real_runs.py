@@ -31,6 +31,31 @@ def fingerprint(repo: GitRepo) -> dict[str, str]:
     return prints
 
 
+def test_a_check_that_crashes_is_the_workloads_fault_and_not_the_bases(tmp_path: Path) -> None:
+    """The target's calls return what it can read, and the base's do not: still it is what judges that has to be mended."""
+    repo = tiny_repo(tmp_path / "repo")
+    check = "return compare(outputs, expected, rtol=1e-6, atol=0.0)"
+    reads = f"outputs = outputs.y\n    {check}"
+    repo.commit("judge", {"workloads/tiny.py": WORKLOAD.replace(check, reads)})
+    repo.branch("fast")
+    returns = "import types\n" + PACKAGE.replace("return y", "return types.SimpleNamespace(y=y)")
+    repo.commit("another return", {"kernels/tiny/__init__.py": returns})
+    done = abprof("main", "fast", "--quick", *CPU, cwd=repo.path, home=tmp_path)
+    (crashed,) = [seen for seen in done.run["observations"] if seen["arm"] == "base"]
+    line = 1 + WORKLOAD.replace(check, reads).splitlines().index("    outputs = outputs.y")
+    assert crashed["at"] == f"check() of tiny.py, line {line}"
+    assert crashed["reason"] == f"AttributeError: 'Tensor' object has no attribute 'y' ({crashed['at']})"
+    (warning,) = [one for one in done.run["warnings"] if one["kind"] in {"base_not_ok", "broken"}]
+    assert warning["advice"].startswith(f"the fault is the workload's own: mend {crashed['at']}; ")
+    assert "mend the base" not in (Path(done.run["run_dir"]) / "report.md").read_text()
+    page = abprof(
+        "comment", done.run["run_dir"], "--repo", "a/b", "--pr", "1", "--dry-run", cwd=repo.path, home=tmp_path
+    )
+    assert "mend the workload: its own code failed, at the place that is named below" in page.out, page
+    assert "mend the base" not in page.out
+    assert crashed["at"] in page.out
+
+
 @dataclass(frozen=True)
 class Slip:
     """A run of `main .` on a working tree that does the work four times over, and what the repository was before and after."""

@@ -13,6 +13,7 @@ class Failure(Record, frozen=True, kw_only=True):
     status: Status
     reason: str
     log: str = ""  # file name inside the run folder's logs/
+    at: str = ""  # the workload's file that could not say what it is; "": not the workload's doing
 
 
 class Artefact(Record, frozen=True, kw_only=True):

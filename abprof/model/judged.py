@@ -26,6 +26,7 @@ class Observation(Record, frozen=True, kw_only=True):
     arm: str
     status: Status
     reason: str = ""
+    at: str = ""  # of a crash: the workload's own function that raised it, and its file; "": not the workload's doing
     metrics: dict[str, Metric] = {}
     phases: dict[str, float | None] | None = None  # ns per call; "total" is the profile pass's, "residual" the rest
     check: CheckResult | None = None

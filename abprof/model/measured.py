@@ -83,6 +83,7 @@ class Outcome(Record, frozen=True, kw_only=True):
 
     status: Status
     reason: str = ""
+    at: str = ""  # of a crash: the workload's own function that raised it, and its file; "": not the workload's doing
     check: CheckResult | None = None
     peak_mem_bytes: int | None = None
     phases: dict[str, float | None] | None = None  # ns per call by phase name, with "total"; None: not recorded

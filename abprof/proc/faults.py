@@ -18,7 +18,8 @@ class WorkerHung(WorkerDied):
 class WorkerFault(Exception):
     """The child answered that it could not do it, and lives on."""
 
-    def __init__(self, status: str, reason: str) -> None:
+    def __init__(self, status: str, reason: str, at: str = "") -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
+        self.at = at  # the workload's own function that raised it, and its file; "": not the workload's doing

@@ -155,7 +155,7 @@ class Worker:
                 raise ValueError(f"answer to request {message.get('id')}, expected {self._next}")
             if "fault" in message:
                 fault = wire.unpack(wire.Fault, message["fault"])
-                raise WorkerFault(fault.status, fault.reason)
+                raise WorkerFault(fault.status, fault.reason, fault.at)
             return wire.unpack(wire.VERBS[wire.NAMES[type(request)]][1], message["reply"])
         except (ValueError, TypeError, KeyError) as error:
             self.kill()

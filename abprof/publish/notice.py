@@ -121,6 +121,7 @@ class Trouble(Record, frozen=True, kw_only=True):
     status: Code
     reason: Text
     on_base: bool
+    workload: bool = False  # its own code failed, and not what is measured
     log: Name = ""
     lines: Annotated[tuple[Name, ...], Meta(max_length=MOST_LINES)] = ()
 

@@ -6,7 +6,7 @@ Everything in a notice is foreign text or a number: texts are code spans, and wh
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -106,20 +106,13 @@ def next_step(notice: Notice, *, outdated: bool = False) -> str:
     """What to do now, in words of our own."""
     if outdated:
         return "nothing for this commit; the new head needs a run of its own."
-    failed = {trouble.status for trouble in notice.troubles if not trouble.on_base}
-    steps = []
     if notice.answer == "running":
         return "wait for the result, which replaces this comment."
     if notice.counts.tampered:
         return "do not act on these numbers: find out who wrote to those files (the warning names them)."
     if notice.counts.controls_outside:
         return "do not act on these numbers: measure again on a quiet machine."
-    if "build_failed" in failed:
-        steps.append("mend the build; the first lines of its log are below")
-    if "wrong" in failed:
-        steps.append("mend the wrong outputs: no speed is reported on a wrong answer")
-    if failed - {"build_failed", "wrong"}:
-        steps.append("mend what did not run")
+    steps = [*_to_mend(notice)]
     if certain(notice.counts.named(), "slower"):
         steps.append(
             "make the slower cases as quick again, or have them waived on the base branch (abprof waive), then rebase"
@@ -128,9 +121,22 @@ def next_step(notice: Notice, *, outdated: bool = False) -> str:
         steps.append("measure the doubtful cases again (abprof rerun RUN --only slower,unclear) before acting")
     if notice.answer == "unjudged":
         steps.append("measure again with a larger --budget: this run can not judge")
-    if not notice.measured and all(trouble.on_base for trouble in notice.troubles) and notice.troubles:
+    if not notice.measured and notice.troubles and all(one.on_base and not one.workload for one in notice.troubles):
         steps.append("mend the base first")
     return "; ".join(steps) + "." if steps else "nothing to do."
+
+
+def _to_mend(notice: Notice) -> Iterator[str]:
+    """What of all that did not run is not the base's doing."""
+    if any(trouble.workload for trouble in notice.troubles):
+        yield "mend the workload: its own code failed, at the place that is named below"
+    failed = {trouble.status for trouble in notice.troubles if not trouble.on_base and not trouble.workload}
+    if "build_failed" in failed:
+        yield "mend the build; the first lines of its log are below"
+    if "wrong" in failed:
+        yield "mend the wrong outputs: no speed is reported on a wrong answer"
+    if failed - {"build_failed", "wrong"}:
+        yield "mend what did not run"
 
 
 def controls(notice: Notice) -> str:

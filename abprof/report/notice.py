@@ -139,15 +139,16 @@ def _troubles(run: Run, groups: tuple[view.Group, ...], folder: Path | None) -> 
     """Builds that failed come first: they cost the most."""
     every = failures.all_failures(run, groups)
     for one in sorted(every, key=lambda one: not one.package):
-        status = next(o.status for o in run.observations if (o.cell, o.arm) == one.seen[0])
+        seen = next(o for o in run.observations if (o.cell, o.arm) == one.seen[0])
         yield Trouble(
             arm=words.clean(one.arm, NAME),
             what=words.clean(one.what, NAME),
-            status=status,
+            status=seen.status,
             reason=words.clean(one.reason, TEXT),
             on_base=view.arm(run, one.seen[0][1]).side == "base",
+            workload=bool(seen.at),
             log=words.clean(one.log, NAME),
-            lines=tuple(_log(folder, one.log, one.reason)) if folder and status == "build_failed" else (),
+            lines=tuple(_log(folder, one.log, one.reason)) if folder and seen.status == "build_failed" else (),
         )
 
 

@@ -159,3 +159,4 @@ class Fault:
 
     status: Failed
     reason: str
+    at: str = ""  # the workload's own function that raised it, `check() of FILE, line N`; "": not the workload's doing

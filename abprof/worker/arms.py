@@ -17,7 +17,7 @@ from abprof.kit import Op
 from abprof.worker import declared
 from abprof.worker.clocks import Clock, mean, shortest
 from abprof.worker.clocks.graphs import Graph, NotCaptured
-from abprof.worker.faults import MissingPackage
+from abprof.worker.faults import MissingPackage, judging
 
 # Of a call's own time: the first of long ones takes no longer, unless something was loaded or compiled in it.
 _LOADED = 1.5
@@ -119,9 +119,9 @@ class Arms:
         """Inputs that nothing was called on yet: the same bytes each time."""
         torch.manual_seed(request.seed)
         random.seed(request.seed)
-        return self._workload(request.workload).inputs(
-            types.MappingProxyType(request.case), self._clock.device, request.seed
-        )
+        module = self._workload(request.workload)
+        with judging(module, "inputs"):
+            return module.inputs(types.MappingProxyType(request.case), self._clock.device, request.seed)
 
     def reopened(self, of: wire.Open, wall: float) -> None:
         """Open an arm as it was before, with one untimed call; `wall` is that of its last, which a long one keeps."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import gc
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from abprof import wire
 from abprof.worker import declared, outputs
 from abprof.worker.arms import Arms
 from abprof.worker.clocks import Clock
+from abprof.worker.faults import judging
 from abprof.worker.returned import refuse_incomparable, returned
 
 OVERWRITTEN = "the kernel overwrote its inputs, and the workload has no reset()"
@@ -41,7 +43,7 @@ class Checks:
         expected = None
         if not alone:
             expected = outputs.expected(
-                self._scratch / request.expected, lambda: module.reference(case, self._arms.inputs(opened))
+                self._scratch / request.expected, lambda: _reference(module, case, self._arms.inputs(opened))
             )
         arm = self._arms.make(opened, opened.placement)
         before = None if arm.op.reset else outputs.input_digests(arm.inputs)
@@ -54,7 +56,8 @@ class Checks:
             refuse_incomparable(results)
             results = found.tensors
             expected = outputs.agreed(self._scratch / request.expected, lambda: outputs.on_host(results))
-        verdict = declared.check(module, case, results, expected)
+        with judging(module, "check"):
+            verdict = declared.check(module, case, results, expected)
         if verdict.ok and before is not None and before != outputs.input_digests(arm.inputs):
             verdict = dataclasses.replace(verdict, ok=False, reason=OVERWRITTEN)
         digest, base_max_abs = outputs.sample(
@@ -104,7 +107,14 @@ class Checks:
             outputs.overwrite(inputs, self._arms.inputs(dataclasses.replace(asked, seed=request.again)))
         module, case = self._workload(request.workload), types.MappingProxyType(request.case)
         results = outputs.handed(self._scratch / request.outputs, self._clock.device)
-        verdict = declared.check(module, case, results, module.reference(case, inputs))
+        expected = _reference(module, case, inputs)
+        with judging(module, "check"):
+            verdict = declared.check(module, case, results, expected)
         return wire.Checked(
             bool(verdict.ok), verdict.reason, outputs.finite(verdict.max_abs), outputs.finite(verdict.max_rel)
         )
+
+
+def _reference(module: types.ModuleType, case: Mapping[str, Any], inputs: Any) -> Any:
+    with judging(module, "reference"):
+        return module.reference(case, inputs)

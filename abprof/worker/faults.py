@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import traceback
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 from abprof import wire
@@ -15,7 +18,9 @@ _BUNDLED = f"{_OURS}_bundled/"  # kernels and workloads that are measured like a
 
 def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fault:
     """unsupported, missing, oom or crash, with one line for a person."""
-    return wire.Fault(_status(error, package), _line(error))
+    status, line = _status(error, package), _line(error)
+    at = _raised_in(error) if status == "crash" else ""
+    return wire.Fault(status, f"{line} ({at})" if at else line, at)
 
 
 def _status(error: BaseException, package: types.ModuleType | None) -> wire.Failed:
@@ -70,6 +75,28 @@ def begun_outside(error: BaseException) -> BaseException:
 
 def _ours(file: str) -> bool:
     return file.startswith("<frozen importlib") or (file.startswith(_OURS) and not file.startswith(_BUNDLED))
+
+
+@contextlib.contextmanager
+def judging(module: types.ModuleType, function: str) -> Iterator[None]:
+    """While the block runs, what is raised is of this function of the workload, which is given nothing of the kernel package."""
+    try:
+        yield
+    except Exception as error:
+        with contextlib.suppress(AttributeError, TypeError):  # a class of its own may refuse it
+            error.abprof_judging = module, function  # type: ignore[attr-defined]
+        raise
+
+
+def _raised_in(error: BaseException) -> str:
+    """The workload's function that raised it, `check() of FILE, line N`; "" for anything else."""
+    module, function = getattr(error, "abprof_judging", (None, ""))
+    if not function:
+        return ""
+    file = str(getattr(module, "__file__", None) or "")
+    lines = [number for frame, number in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+    place = f"{Path(file).name}, line {lines[-1]}" if lines else Path(file).name or str(getattr(module, "__name__", ""))
+    return f"{function}() of {place}".removesuffix(" of ")
 
 
 class MissingPackage(ImportError):

@@ -51,7 +51,7 @@ GOOD = '''
 More words."""
 from pathlib import Path
 import torch
-from abprof.kit import Band, Check, Op, Sweep, Work, compare
+from abprof.kit import Band, Check, Op, Sweep, Unsupported, Work, compare
 
 API = 1
 KERNEL = "tiny"
@@ -72,6 +72,10 @@ def skip(case, device):
     return f"odd on {device.type}" if case["n"] % 2 else None
 
 def inputs(case, device, seed):
+    if case.get("how") == "inputs":
+        1 / 0
+    if case.get("how") == "unsupported":
+        raise Unsupported("not here")
     x = torch.randn(case["n"], device=device)  # torch's own generator: seeded by the worker
     with Path(__file__).with_name("made").open("a") as file:
         file.write(".")
@@ -100,9 +104,15 @@ def facts(case, x):
     return {"density": [0.5] if case.get("how") == "list" else 0.5, "sum": 1}
 
 def reference(case, x):
+    if case.get("how") == "reference":
+        raise KeyError("no such case")
     return x.double() + 1 if case.get("how") == "grow" else x.double() * 2
 
 def check(case, outputs, expected):
+    if case.get("how") == "check":
+        outputs.no_such_output
+    if case.get("how") == "bool":
+        return True
     return compare(outputs, expected, rtol=1e-6, atol=1e-6)
 
 def work(case):
@@ -264,6 +274,34 @@ def test_what_a_workloads_function_gives_is_a_record_of_the_kit() -> None:
         declared.check(module, {}, None, None)
     with pytest.raises(TypeError, match="work returned int, not Work of"):
         declared.returned("work", 3, Work)
+
+
+def checked(worker: Side, how: str) -> None:
+    opened(worker, case={"how": how})
+    worker.ask(wire.Check("base", f"{how}.expected", f"{how}.sample"))
+
+
+@pytest.mark.parametrize(
+    ("how", "line", "said"),
+    [
+        ("inputs", "1 / 0", "inputs() of good.py, line {}"),
+        ("reference", 'raise KeyError("no such case")', "reference() of good.py, line {}"),
+        ("check", "outputs.no_such_output", "check() of good.py, line {}"),
+        ("bool", "", "check() of good.py"),
+        ("absent", "", ""),  # the kernel's doing, or who knows whose
+        ("write", "", ""),
+        ("unsupported", "", ""),
+    ],
+)
+def test_what_the_workloads_own_functions_raise_is_told_as_theirs(worker: Side, how: str, line: str, said: str) -> None:
+    lines = GOOD.splitlines()
+    place = said.format(next((number for number, text in enumerate(lines, 1) if line and text.strip() == line), 0))
+    with pytest.raises(WorkerFault) as fault:
+        checked(worker, how)
+    assert fault.value.at == place
+    assert fault.value.reason.endswith(f" ({place})" if place else fault.value.reason)
+    assert opened(worker).status == "ok", "it lives on"
+    worker.ask(wire.Close())
 
 
 def test_a_new_placement_re_makes_the_inputs_with_the_same_values(worker: Side) -> None:
