@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from fnmatch import fnmatchcase
-from glob import escape
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import msgspec
 
-from abprof import toml
+from abprof import complaints, environment, toml
 from abprof.errors import AbprofError
 from abprof.model import Package, Record, Timer
 from abprof.quantities import percent, seconds
@@ -73,6 +70,14 @@ class Tables(Record, frozen=True):
     executor: dict[str, dict[str, str | bool | int | float]] = {}  # kind -> its options
     python: dict[str, str] = {}
     threshold: tuple[Threshold, ...] = ()
+
+
+_KEYS = [
+    field.encode_name
+    for table in (Tables, PackageEntry, Defaults, Environment, CommandEntry, Threshold)
+    for field in msgspec.structs.fields(table)
+]
+_EXECUTORS = ("slurm", "ray")
 
 
 class File(Tables, frozen=True):
@@ -161,21 +166,21 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
     lines = {key.removeprefix(within): line for key, line in toml.lines(text).items() if key.startswith(within)}
     nul = _with_nul(loose)
     if nul is not None:
-        raise AbprofError("a text with a NUL character", where=f"{where}:{_line_of(lines, escape(nul))}")
+        raise AbprofError("a text with a NUL character", where=File(name=where, lines=lines).at(nul))
     try:
         tables = msgspec.convert(loose, Tables)
     except msgspec.ValidationError as error:
-        raise AbprofError(
-            _plain(str(error)),
-            where=f"{where}:{_line_of(lines, _complained_of(str(error)))}",
-            advice="docs/CONFIG.md has every key",
-        ) from error
+        is_timer = "enum value" in str(error)  # the one key that has a few values
+        advice = f"there are {', '.join(get_args(Timer))}" if is_timer else "docs/CONFIG.md has every key"
+        raise complaints.refused(error, loose, where, lines, _KEYS, advice) from error
     file = File(**{name: getattr(tables, name) for name in Tables.__struct_fields__}, name=where, lines=lines)
     if file.schema != 1:
         raise AbprofError(f"schema = {file.schema}, this abprof reads schema = 1", where=file.at("schema"))
     _below_root(file)
     _sensible(file)
+    _known_names(file)
     _nameable(file)
+    _fillable(file)
     return file
 
 
@@ -207,6 +212,18 @@ def _sensible(file: File) -> None:
         if not 0 < rule.percent < 1000:
             what = f"threshold of {rule.percent} per cent for {rule.cells!r}"
             raise AbprofError(what, where=file.at(f"threshold.{number}.percent"), advice="above 0 and below 1000")
+
+
+def _known_names(file: File) -> None:
+    """Raises AbprofError, with its line, for a side, an executor or a module that no run could have."""
+    for kind in file.executor:
+        if kind not in _EXECUTORS:
+            where = file.at(f"executor.{kind}")
+            raise AbprofError(f"no executor {kind!r} has options", where=where, advice=", ".join(_EXECUTORS))
+    for name, entry in file.kernels.items():
+        if entry.import_ and not all(map(str.isidentifier, entry.import_.split("."))):
+            where = file.at(f"kernels.{name}.import")
+            raise AbprofError(f"{entry.import_!r} is no name that Python imports", where=where, advice="like mylib.ffa")
     for side in file.python:
         if not re.fullmatch(r"all|base|target(?:[2-9]|[1-9]\d+)?", side):
             where = file.at(f"python.{side}")
@@ -214,7 +231,7 @@ def _sensible(file: File) -> None:
 
 
 def _below_root(file: File) -> None:
-    """Raises AbprofError, with its line, for what each side has of its own and no side can have there."""
+    """Raises AbprofError, with its line, for a place that must lie in the repository and does not."""
     for name in file.benchmarks:
         if not name or name.startswith(("/", "~")) or ".." in Path(name).parts:
             raise AbprofError(f"{name!r} is not below the repository's root", where=file.at("benchmarks"))
@@ -225,6 +242,16 @@ def _below_root(file: File) -> None:
                 raise AbprofError(what, where=file.at(f"kernels.{name}.{key}"), advice="each side has its own files")
 
 
+def _fillable(file: File) -> None:
+    """Raises AbprofError, with its line, for a `{name}` that nothing is filled in for."""
+    places = dict.fromkeys(("worktree", "build_dir", "side"), "")
+    for name, entry in file.kernels.items():
+        recipe = {f"part {number}": part for number, part in enumerate(entry.build, 1)}
+        environment.fill(recipe, file.at(f"kernels.{name}.build"), **places)
+        environment.fill(entry.env, file.at(f"kernels.{name}.env"), **places)
+    environment.fill(file.command.env, file.at("command.env"), **places)
+
+
 def _nameable(file: File) -> None:
     """Raises AbprofError, with its line, for a variable that no process can be given."""
     entries = [(f"kernels.{name}.env", entry.env) for name, entry in file.kernels.items()]
@@ -232,25 +259,3 @@ def _nameable(file: File) -> None:
         for name in env:
             if not name or "=" in name:
                 raise AbprofError(f"no variable can be called {name!r}", where=file.at(key))
-
-
-def _complained_of(message: str) -> str:
-    """The key that msgspec complains of, as a pattern: of what the user named itself it says `[...]`."""
-    place = re.search(r" - at `\$\.?([^`]*)`", message)
-    unknown = re.search(r"unknown field `([^`]+)`", message)
-    key = re.sub(r"\[(\d+)\]", r".\1", place[1].replace("[...]", ".*")) if place else ""
-    return f"{key}.{escape(unknown[1])}".removeprefix(".") if unknown else key
-
-
-def _plain(message: str) -> str:
-    return re.sub(r" - at `\$\.?([^`]*)`", r" (at \1)", message).replace(" (at )", "")
-
-
-def _line_of(lines: Mapping[str, int], pattern: str) -> int:
-    """The first line with such a key; where there is none, that of the table that it would stand in."""
-    while pattern:
-        for key, line in lines.items():
-            if fnmatchcase(key, pattern):
-                return line
-        pattern = pattern.rpartition(".")[0]
-    return 1

@@ -40,7 +40,9 @@ def workloads_folder(place: Place, trees: Sequence[Checkout], recorded: str = ""
         raise AbprofError(f"no workloads: {spec} has no such folder", where=name, advice=advice)
     if not folder.exists():
         advice = "put them there, name a folder in abprof.toml (docs/CONFIG.md), or give their path to --workloads"
-        raise AbprofError("no workloads: there is no such folder", where=str(folder), advice=advice)
+        configured = place.file.workloads and folder == own
+        where = f"{place.file.at('workloads')}: {folder}" if configured else str(folder)
+        raise AbprofError("no workloads: there is no such folder", where=where, advice=advice)
     return folder
 
 

@@ -152,7 +152,8 @@ def _laid_out(place: Place, trees: Sequence[Checkout], judge: str) -> tuple[Path
         remove_tree(beside / name)
     source = workloads_folder(place, trees, judge)
     files, root = find_workloads(source, place.config.workloads), root_of(place, trees, source)
-    digest = copy_workloads(source, beside / "workloads", {name: root / name for name in place.file.benchmarks})
+    wrapped = {name: root / name for name in place.file.benchmarks}
+    digest = copy_workloads(source, beside / "workloads", wrapped, place.file.at("benchmarks"))
     (beside / "scratch").mkdir()
     (beside / "caches").mkdir()
     return source, {name: beside / "workloads" / file.name for name, file in files.items()}, digest

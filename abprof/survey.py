@@ -46,11 +46,13 @@ def find_workloads(folder: Path, names: Sequence[str]) -> dict[str, Path]:
     return {name: files[name] for name in names} if names else files
 
 
-def copy_workloads(folder: Path, place: Path, wrapped: Mapping[str, Path] = types.MappingProxyType({})) -> str:
+def copy_workloads(
+    folder: Path, place: Path, wrapped: Mapping[str, Path] = types.MappingProxyType({}), where: str = "abprof.toml"
+) -> str:
     """Copy what judges, so that editing it while the run goes on changes nothing, and what its workloads wrap: the place in
     the repository -> file or folder. A folder that is such a copy has its own. SHA-256 of the content of all of it.
 
-    Raises AbprofError for what is not there.
+    Raises AbprofError for what is not there, which stands `where`.
     """
     if folder.is_dir():
         shutil.copytree(folder, place, ignore=_IGNORED)
@@ -59,13 +61,13 @@ def copy_workloads(folder: Path, place: Path, wrapped: Mapping[str, Path] = type
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(file, place / name)
     for name, source in {} if (place / wire.WRAPPED).exists() else wrapped.items():
-        _copy_wrapped(source, place / wire.WRAPPED / name)
+        _copy_wrapped(source, place / wire.WRAPPED / name, where)
     return content(place)
 
 
-def _copy_wrapped(source: Path, target: Path) -> None:
+def _copy_wrapped(source: Path, target: Path, where: str) -> None:
     if not source.exists():
-        raise AbprofError("no such file or folder", where=f"abprof.toml, benchmarks: {source}")
+        raise AbprofError("no such file or folder", where=f"{where}: {source}")
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         shutil.copytree(source, target, ignore=_IGNORED, dirs_exist_ok=True)

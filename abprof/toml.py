@@ -28,8 +28,10 @@ def loads(text: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text.removeprefix(_BOM))
     except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        raise AbprofError(str(error), where=f"{where}:{line[1]}" if line else where) from error
+        told = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", str(error))
+        line = told[1] or text.count("\n") + 1 if told else ""
+        what = str(error).replace(told[0], "") if told else str(error)
+        raise AbprofError(what, where=f"{where}:{line}" if line else where) from error
     except RecursionError:
         raise AbprofError("too many brackets within brackets", where=where) from None
     except ValueError as error:  # an integer of thousands of digits

@@ -126,7 +126,7 @@ def test_a_bad_value_from_the_environment_names_the_variable(
         ("[defaults]\npreset = 'nope'\n", "simulated", "2, defaults.preset: workload w has no preset 'nope' (it has default,"),
         ("defaults = {preset = 'none'}\n", "simulated", "1, defaults.preset: the matrix is empty: no cell is left"),
         ("[defaults]\n\ntimer = 'graph'\n", "cpu", "3, defaults.timer: graph times a GPU, and this run is of a CPU (here it"),
-        ("[defaults]\ntimer = 'sundial'\n", "cpu", "2: Invalid enum value 'sundial' (at defaults.timer)"),
+        ("[defaults]\ntimer = 'sundial'\n", "cpu", "2, defaults.timer: 'sundial' cannot be meant (there are auto, events,"),
         ("schema = 1\ndefaults.budget = 'soon'\n", "cpu", "2, defaults.budget: 'soon' is not a duration (write 90s,"),
     ],
 )  # fmt: skip

@@ -259,7 +259,7 @@ def test_every_variable_of_abprofs_own_is_named() -> None:
 def test_a_key_that_is_not_known_sends_there() -> None:
     with pytest.raises(AbprofError) as error:
         parse_file("schema = 1\n[defaults]\nbudgets = '1m'\n", "abprof.toml")
-    assert error.value.line.startswith("abprof.toml:3: ")
+    assert error.value.line.startswith("abprof.toml:3, defaults.budgets: ")
     assert "docs/CONFIG.md has every key" in error.value.line
 
 
