@@ -42,6 +42,7 @@ def workloads_folder(place: Place, trees: Sequence[Checkout], recorded: str = ""
         advice = "put them there, name a folder in abprof.toml (docs/CONFIG.md), or give their path to --workloads"
         configured = place.file.workloads and folder == own
         where = f"{place.file.at('workloads')}: {folder}" if configured else str(folder)
+        where = f"--workloads-from {folder}" if place.config.workloads_from else where
         raise AbprofError("no workloads: there is no such folder", where=where, advice=advice)
     return folder
 

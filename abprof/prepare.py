@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import contain, dists, environment, plan
+from abprof import contain, dists, environment, plan, unused
+from abprof.config import Config
 from abprof.errors import AbprofError
 from abprof.judges import root_of, workloads_differ, workloads_folder
 from abprof.model import SCHEMA, Cell, Checkout, Observation, Package, Run, Setup, Toolchain
@@ -30,7 +31,6 @@ from abprof.survey import (
     survey,
     who_is,
 )
-from abprof.thresholds import unused
 from abprof.timers import INSTALL, PACKAGE, lacking
 from abprof.turns import CUPTI
 from abprof.untouched import Watch, elsewhere, inputs_of
@@ -109,7 +109,7 @@ def make_plan(
         named=frozenset({*place.file.environment.set, *place.file.environment.allow}),
         wall=wall,
     )
-    idle = () if again else unused(config, (c.id for c in found.cells), [name.rstrip("/") for name in found.broken])
+    idle = () if again else _unused(config, found)
     told = (*not_contained, *_lacking(trees, chains), *idle)
     if not (again and again.part):
         for line in (*place.notes, *told):
@@ -151,7 +151,8 @@ def _laid_out(place: Place, trees: Sequence[Checkout], judge: str) -> tuple[Path
     for name in ("workloads", "scratch", "caches"):
         remove_tree(beside / name)
     source = workloads_folder(place, trees, judge)
-    files, root = find_workloads(source, place.config.workloads), root_of(place, trees, source)
+    by = "--cell" if place.config.cell else "--workloads"
+    files, root = find_workloads(source, place.config.workloads, by), root_of(place, trees, source)
     wrapped = {name: root / name for name in place.file.benchmarks}
     digest = copy_workloads(source, beside / "workloads", wrapped, place.file.at("benchmarks"))
     (beside / "scratch").mkdir()
@@ -195,6 +196,13 @@ def _lacking(trees: Sequence[Checkout], chains: Mapping[str, Toolchain]) -> list
         if unmet := dists.unmet(path, chain.versions.get("python", ""), chain.packages):
             lines.append(f"{side.label} asks for {', '.join(unmet)}, and abprof installs no dependencies")
     return lines
+
+
+def _unused(config: Config, found: Survey) -> tuple[str, ...]:
+    """Lines on what abprof.toml says of cells and packages that this run does not have."""
+    broken = [name.rstrip("/") for name in found.broken]
+    cells = (cell.id for cell in found.cells)
+    return (*unused.thresholds(config, cells, broken), *unused.packages(config, found.workloads, broken=bool(broken)))
 
 
 def _setup(place: Place, workers: Mapping[str, Sequence[str]], wall: contain.Wall | None) -> Setup:

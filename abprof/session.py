@@ -30,7 +30,7 @@ from abprof.reported import epochs as reported
 from abprof.reported.bench import Bench, ready
 from abprof.runfolder import RunFolder
 from abprof.shards.conduct import conduct
-from abprof.shards.executors import cluster_of, pool_of
+from abprof.shards.executors import asked, cluster_of, pool_of
 from abprof.unfinished import new_folder
 from abprof.view import View
 
@@ -127,6 +127,7 @@ def dry_run(config: Config, view: View) -> Run:
     ):
         plan = make_plan(place, trees, Path(logs), view, dry=True)
         would_be_on_some_side(place, plan)
+        asked(place)
         several = place.devices if len(place.devices) > 1 and len(plan.head.cells) > 1 else ()
         machines = {device.lease: device.machine() for device in several}
         return msgspec.structs.replace(plan.head, observations=broken_workloads(plan), machines=machines)

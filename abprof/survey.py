@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,9 +33,9 @@ class Survey:
     empty: tuple[str, ...] = ()  # workloads without a cell in this preset
 
 
-def find_workloads(folder: Path, names: Sequence[str]) -> dict[str, Path]:
-    """Name -> file; `folder` may be a single workload's file. Raises AbprofError when there are none, or a wanted one is
-    missing."""
+def find_workloads(folder: Path, names: Sequence[str], by: str = "--workloads") -> dict[str, Path]:
+    """Name -> file; `folder` may be a single workload's file. Raises AbprofError when there are none, or one is missing that
+    an option (`by`) wants."""
     listed = [folder] if folder.is_file() else sorted(folder.glob("*.py"))
     files = {p.stem: p for p in listed if p.suffix == ".py" and not p.name.startswith("_")}
     if not files:
@@ -42,7 +43,7 @@ def find_workloads(folder: Path, names: Sequence[str]) -> dict[str, Path]:
     for name in names:
         if name not in files:
             known = ", ".join(files)
-            raise AbprofError(f"no workload {name!r} in {folder}", where="--workloads", advice=f"there are {known}")
+            raise AbprofError(f"no workload {name!r} in {folder}", where=by, advice=f"there are {known}")
     return {name: files[name] for name in names} if names else files
 
 
@@ -221,7 +222,9 @@ def _start(worker: Worker, files: Mapping[str, Path], device: str, timeout: floa
             wire.Start(device, "base", None, {n: str(p) for n, p in files.items()}), to_start(timeout)
         )
     except (WorkerDied, WorkerFault) as error:
-        raise AbprofError(f"the worker did not start: {error.reason}", advice="abprof doctor looks into it") from error
+        where = "" if worker.program == sys.executable else worker.program
+        advice = "abprof doctor looks into it"
+        raise AbprofError(f"the worker did not start: {error.reason}", where=where, advice=advice) from error
     if ready.protocol != wire.PROTOCOL:
         raise AbprofError(f"the worker speaks protocol {ready.protocol}, this abprof {wire.PROTOCOL}")
     if ready.versions.get("hip"):

@@ -67,11 +67,16 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --preset twice", "workload w, preset twice: case has b twice"),
         ("main fast --preset nope", "--preset: workload w has no preset 'nope' (it has default, empty, twice)"),
         ("main fast --preset empty", "--preset: the matrix is empty: no cell is left"),
+        ("main fast --preset --only case=a", "--preset: it has no value: the next word is --only"),
+        ("main fast --set n=1 --set --dry-run", "--set: it has no value: the next word is --dry-run"),
+        ("main fast --cell zz/case=a", "--cell: no workload 'zz' in "),
+        ("main fast --cell w", "--cell 'w': no id of a cell (as every report prints it: WORKLOAD/axis=value"),
+        ("main {repo}/kernels", "kernels' (a folder is no ref: . is the working tree, --repo names another repository)"),
         ("main fast --workloads nope", "--workloads: no workload 'nope'"),
         ("main fast --kernels nope", "--kernels: no workload is for nope (there are k)"),
         ("main --workloads-from target", "--workloads-from: there is no target (there is base; a folder of that name is"),
         ("main nosuch", "unknown ref 'nosuch' (there are fast, main)"),
-        ("main fast --workloads-from nowhere", "nowhere: no workloads: there is no such folder"),
+        ("main fast --workloads-from nowhere", "--workloads-from nowhere: no workloads: there is no such folder"),
         ("main fast --seed 9223372036854775808", "--seed: 9223372036854775808 has more than 64 bits"),
         ("main fast --executor-option a=b", "--executor-option: this host's own devices are asked for nothing (it goes with"),
         ("main fast --threshold much", "--threshold: 'much' is not a positive percentage (write 1.5 or 1.5%)"),
@@ -140,6 +145,13 @@ def test_no_such_interpreter(tmp_path: Path) -> None:
     assert (done.code, done.out) == (2, "")
     assert done.err.splitlines()[-1] == "abprof: --python: no interpreter '/no/python'"
     assert not (repo.path / "runs").exists()
+
+
+def test_an_interpreter_that_is_no_python(tmp_path: Path) -> None:
+    repo = tiny_repo(tmp_path / "repo")
+    done = abprof("main", "main", "--python", "/bin/false", "--device", "cpu", cwd=repo.path, home=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[-1].startswith("abprof: /bin/false: the worker did not start: ended with exit code 1")
 
 
 # ---------------------------------------------------------------- the repository

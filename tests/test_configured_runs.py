@@ -270,6 +270,47 @@ def test_nothing_is_said_of_patterns_for_a_workload_that_is_broken(lab: Lab) -> 
     assert planned(lab)["notes"] == ["abprof.toml:5, [[threshold]]: 'u/*' matches no cell of this run"]
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["k"], ""),
+        (["k", "kk"], ":3, [kernels.kk] has no workload: the packages that workloads name are k"),
+        (
+            ["a", "b", "k", "c", "d"],
+            ":2, [kernels.a], [kernels.b], [kernels.c] and 1 more have no workload: the packages that",
+        ),
+    ],
+)
+def test_packages_that_no_workload_is_for_are_told(lab: Lab, names: list[str], told: str) -> None:
+    lab.repo.write({"abprof.toml": "".join(f"\n[kernels.{name}]" for name in names)})
+    notes = planned(lab)["notes"]
+    assert len(notes) == bool(told)
+    assert not notes or notes[0].startswith(f"abprof.toml{told}")
+    for part in (["--only", "case=a"], ["--kernels", "k"], ["--workloads", str(lab.repo.path / "workloads" / "w.py")]):
+        assert planned(lab, *part)["notes"] == []
+    lab.set(Scenario(workloads={"w": LOAD, "v": LOAD}, faults=[Fault(do="crash_status", verb="describe", cell="v")]))
+    lab.repo.write({"workloads/v.py": "# simulated\n"})
+    assert planned(lab)["notes"] == [], "it may be for any of them"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "says"),
+    [
+        ("[executor.slurm]\ngpus = 2\n", "slurm", "/abprof.toml:2, executor.slurm.gpus: unknown field `gpus` (Slurm has gres"),
+        ("[executor.slurm]\nqos = 'a'\ncpus = 'many'\n", "slurm", "/abprof.toml:3, executor.slurm.cpus: Expected `int | null`"),
+        ("[executor.slurm]\ncpus = 'many'\n", "slurm --executor-option cpus=some", "--executor slurm: Expected `int | null`"),
+        ("[executor.ray]\nfoo = 1\n", "ray", "/abprof.toml:2, executor.ray.foo: no option foo=1 (there is gpu=MODEL"),
+        ("", "ray --executor-option foo=1", "--executor ray: no option foo=1 (there is gpu=MODEL"),
+    ],
+)  # fmt: skip
+def test_a_dry_run_refuses_what_the_cluster_has_no_word_for(lab: Lab, text: str, options: str, says: str) -> None:
+    lab.repo.write({"abprof.toml": text})
+    places = ("--dry-run", "--repo", str(lab.repo.path), "--device", "simulated", "--executor", *options.split())
+    done = lab.command("main", "fast", *places)
+    said = f"abprof: {lab.repo.path if says.startswith('/') else ''}{says}"
+    assert (done.code, done.err.splitlines()[-1][: len(said)]) == (2, said)
+
+
 def test_interpreters_for_sides_that_a_run_does_not_have_are_left_alone(lab: Lab) -> None:
     """One file serves runs of one, two and three sides; what can never be a side is refused in any of them."""
     lab.repo.write(

@@ -105,7 +105,10 @@ def _workloads_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     """Those of the cells that were asked for by id."""
     if options["cell"] and options["set_"]:
         raise AbprofError("a cell's id has its values", where="--set", advice="leave one of --cell, --set out")
-    return tuple(dict.fromkeys(id_parts(id)[0] for id in options["cell"]))
+    try:
+        return tuple(dict.fromkeys(id_parts(id)[0] for id in options["cell"]))
+    except AbprofError as error:
+        raise AbprofError(error.what, where=f"--cell {error.where}", advice=error.advice) from error
 
 
 def _probes(options: Mapping[str, Any]) -> tuple[str, ...]:

@@ -28,6 +28,23 @@ class FromEnvironment(TyperCommand):
                 param.show_envvar = False  # the command's help says it once
                 param.envvar = "ABPROF_" + param.opts[0].removeprefix("--").replace("-", "_").upper()
 
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The context. Raises AbprofError for an option that took the next one for its value."""
+        ctx = super().make_context(info_name, args, parent, **extra)
+        if not ctx.resilient_parsing:
+            _no_option_is_a_value(ctx)
+        return ctx
+
+
+def _no_option_is_a_value(ctx: Any) -> None:
+    options = [param for param in ctx.command.params if param.param_type_name == "option"]
+    names = {name for param in options for name in (*param.opts, *param.secondary_opts)}
+    for param in options:
+        value = ctx.params.get(param.name)
+        for word in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(word, str) and word in names:
+                raise AbprofError(f"it has no value: the next word is {word}", where=param.opts[0])
+
 
 @contextlib.contextmanager
 def as_given(ctx: typer.Context) -> Iterator[None]:

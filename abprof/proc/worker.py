@@ -55,6 +55,11 @@ class Worker:
         self._argv, self._env, self._cwd, self._walled = tuple(argv), dict(env), cwd, walled
         self._launch()
 
+    @property
+    def program(self) -> str:
+        """What was started, by its path; "" behind a wall."""
+        return "" if self._walled else self._argv[0]
+
     def restart(self) -> None:
         """A new process in the place of this one, which is killed if it lives. Raises WorkerDied."""
         self.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from pathlib import Path
 
 from abprof.errors import AbprofError
 from abprof.repo.command import Git
@@ -98,7 +99,9 @@ def unknown(repository: Repository, spec: str) -> AbprofError:
         return AbprofError(f"several objects begin with {spec!r}", advice="give more digits")
     near = nearest_names(repository, spec)
     hints = [f"nearest: {', '.join(near)}"] if near else _some(repository)
-    if ".." in spec:
+    if "/" in spec and Path(spec).expanduser().is_dir():
+        hints = ["a folder is no ref: . is the working tree, --repo names another repository"]
+    elif ".." in spec:
         hints = ["give base and target as two words, or base...target for the merge base"]
     elif repository.shallow:
         return AbprofError(f"{spec!r} is not in this shallow clone", advice="; ".join([*hints, _deepen(spec)]))

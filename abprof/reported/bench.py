@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import __version__, contain, environment, plan, proc
+from abprof import __version__, contain, environment, plan, proc, unused
 from abprof.answer import many
 from abprof.errors import AbprofError
 from abprof.model import SCHEMA, Arm, Cell, Checkout, Command, Run, Setup, Workload
@@ -19,7 +19,6 @@ from abprof.place import Place
 from abprof.prepare import Again
 from abprof.proc import WorkerDied
 from abprof.reported.process import Ended, Stand, run
-from abprof.thresholds import unused
 from abprof.view import View
 
 NAME = "command"  # of its only workload, whose cells are the names that it prints
@@ -70,7 +69,7 @@ def ready(place: Place, trees: Sequence[Checkout], logs: Path, view: View, again
     if again:
         head = msgspec.structs.replace(again.run, arms=every)
     else:
-        idle = unused(place.config, (cell.id for cell in cells))
+        idle = unused.thresholds(place.config, (cell.id for cell in cells))
         for line in idle:
             view.say(line)
         head = _head(place, command, cells, every, (*notes, *idle), withheld, wall)

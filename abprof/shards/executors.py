@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from abprof import environment
 from abprof.errors import AbprofError
@@ -23,6 +24,44 @@ def cluster_of(place: Place, plan: Plan, record: Record) -> contextlib.AbstractC
     return _KINDS[kind](place, plan, record) if kind else contextlib.nullcontext()
 
 
+def asked(place: Place) -> Any:
+    """What the cluster is asked for; None for a run on this host. Raises AbprofError for what it has no word for, with the line
+    of abprof.toml that has it."""
+    config = place.config
+    kind = config.executor.partition(":")[0]
+    if not kind:
+        return None
+    try:
+        return _OPTIONS[kind](config.executor_options)
+    except AbprofError:
+        for name, value in place.file.options_of(kind).items():
+            if config.executor_options[name] == value:  # no --executor-option went before it
+                _of_the_file(kind, name, value, place.file.at(f"executor.{kind}.{name}"))
+        raise
+
+
+def _of_the_file(kind: str, name: str, value: str, where: str) -> None:
+    try:
+        _OPTIONS[kind]({name: value})
+    except AbprofError as error:
+        raise AbprofError(error.what, where=where, advice=error.advice) from None
+
+
+def _slurms(given: Mapping[str, str]) -> Any:
+    from abprof.shards.slurm_jobs import WHERE, options
+
+    return options(given, WHERE)
+
+
+def _rays(given: Mapping[str, str]) -> Any:
+    from abprof.shards.ray import read_options
+
+    return read_options(given)
+
+
+_OPTIONS: dict[str, Callable[[Mapping[str, str]], Any]] = {"slurm": _slurms, "ray": _rays}
+
+
 def pool_of(place: Place, growing: Growing, record: Record) -> Executor:
     """This host's own devices, beside its builders where there are any."""
     from abprof.shards.pool import Pool
@@ -34,9 +73,9 @@ def pool_of(place: Place, growing: Growing, record: Record) -> Executor:
 def _slurm(place: Place, plan: Plan, record: Record) -> Executor:
     del plan
     from abprof.shards.slurm import SlurmExecutor
-    from abprof.shards.slurm_jobs import WHERE, options
+    from abprof.shards.slurm_jobs import WHERE
 
-    found = options(place.config.executor_options, WHERE)
+    found = asked(place)
     if place.device.kind == "cpu" and found.gres:
         what = f"jobs with gres={found.gres} are to measure a GPU, and this machine has none to plan and build with"
         advice = "start abprof on a node with one (srun --gres=gpu:1 --pty abprof ...); gres= measures processors"
@@ -49,10 +88,9 @@ def _slurm(place: Place, plan: Plan, record: Record) -> Executor:
 
 def _ray(place: Place, plan: Plan, record: Record) -> Executor:
     from abprof.shards import bundle
-    from abprof.shards.ray import RayExecutor, read_options
+    from abprof.shards.ray import RayExecutor
 
-    config = place.config
-    options = read_options(config.executor_options)
+    config, options = place.config, asked(place)
     file = plan.shop.scratch / "cargo"
     judge = Path(next(iter(plan.shop.workloads.values()))).parent
     cargo = bundle.load(place, list(plan.checkouts.values()), judge, file)
