@@ -23,7 +23,7 @@ FEWEST, MOST = 8, 400  # rounds of an epoch
 # calls, 0.1 %, one pair; of those that take 0.13 s fresh processes differ by as much as rounds: one (docs/MEASUREMENT.md).
 _FEWEST_MIDDLE, _FEWEST_LONG, _FEWEST_SINGLE = 4, 2, 1
 _SINGLE = 1.3e8  # ns
-_FEWEST_TELL = 0.5  # %: the margin for which four epochs of the fewest rounds of long calls are enough
+_TELL = 0.5  # %: the margin for which four epochs of one pair of long calls are enough; of a closer one epochs take two
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,12 @@ def pace(
 ) -> Pace:
     """The pace for arms whose warm calls take `call_ns` and whose inputs take `open_ns` to make again.
 
-    `timer` reads the turns; without one the kind's own. A wanted precision asks for more time, a short budget for less:
-    `share` of the rounds beyond the fewest (abprof/budget.py). `rounds` is the most; an epoch ends before when `settled`. A
+    `timer` reads the turns; without one the kind's own. A wanted precision asks for more time where epochs are dear, a short
+    budget for less: `share` of the rounds beyond the fewest (abprof/budget.py). On a GPU it asks for epochs: what fresh
+    processes differ by, no rounds lessen (docs/MEASUREMENT.md). `rounds` is the most; an epoch ends before when `settled`. A
     `call_ns` of 0 is not known.
     """
-    scale = max(1.0, min(4.0, settings.margin / _narrowest(settings)))
+    scale = 1.0 if kind == "cuda" else max(1.0, min(4.0, settings.margin / _narrowest(settings)))
     wanted = wanted_error(settings)
     timer = timer or TIMER[kind]
     known = [ns for ns in call_ns if ns > 0]  # a clock that reads zero or less does not say how long a call is
@@ -117,7 +118,7 @@ def pace(
     fewest = FEWEST if settings.quick else fewest_rounds(kind, min(known), timer)
     usual = max(fewest, min(int(MOST * scale), round(budget / (together * calls))))
     if long and timer in _CLOCKED:
-        usual = min(usual, math.ceil(fewest * max(1.0, _FEWEST_TELL / _narrowest(settings)) ** 2))
+        usual = min(usual, 2 * fewest if fewest > 1 and _narrowest(settings) < _TELL else fewest)
     rounds = _mirrored(fewest + round(share * (usual - fewest)))
     # Re-allocating may cost a fifth of the turns' time, with the untimed call after it where calls are long; at least
     # the placement at the opening is random.

@@ -35,6 +35,7 @@ from tests.simulated.planted import broken, load
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault, Scenario, Time
 from tests.simulated.workshop import workshop
+from tests.walls import needs_wall, wall
 
 SIDES = (side("base"), side("target"))
 CASES = ["a", "b", "c"]
@@ -220,12 +221,12 @@ def test_a_worker_tells_its_process_as_it_starts_and_starts_anew(begin: Begin) -
     assert pids == {first, worker.pid}
 
 
-@pytest.mark.skipif(contain.find() is None, reason="bubblewrap does not start here")
+@needs_wall
 def test_behind_a_wall_it_is_the_process_that_measures_that_is_told_also_where_it_dies_of_its_first_request(
     tmp_path: Path, begin: Begin
 ) -> None:
     pids = set[int]()
-    worker = begin(pids, Fault("wait", "start", text="go"), Fault("kill", "start"), wall=contain.find())
+    worker = begin(pids, Fault("wait", "start", text="go"), Fault("kill", "start"), wall=wall())
     worker.send(wire.Start("cpu", "base"))
     go = threading.Thread(target=_when, args=(lambda: len(pids) > 2, tmp_path / "go"), daemon=True)
     go.start()

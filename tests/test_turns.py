@@ -159,17 +159,29 @@ def test_two_mirrored_pairs_of_a_middling_call_tell_whether_they_will_do() -> No
 
 
 @pytest.mark.parametrize(
-    ("ns", "of_half_a_percent", "of_a_quarter"), [(6e7, 2, 6), (1.2e8, 2, 4), (2e8, 1, 2), (7e8, 1, 1)]
+    ("ns", "of_half_a_percent", "of_closer"), [(6e7, 2, 4), (1.2e8, 2, 4), (2e8, 1, 1), (7e8, 1, 1)]
 )
-def test_of_long_calls_the_fewest_rounds_do_unless_a_closer_margin_is_asked_for(
-    ns: float, of_half_a_percent: int, of_a_quarter: int
+def test_of_long_calls_a_closer_margin_takes_two_pairs_but_no_second_single_round(
+    ns: float, of_half_a_percent: int, of_closer: int
 ) -> None:
-    """Each epoch costs them dear, and there are four before anything is judged."""
+    """Each epoch costs them dear, and there are four before anything is judged; single ones are as quiet as their processes."""
     close = msgspec.structs.replace(SETTINGS, margin=0.25)
+    closer = msgspec.structs.replace(SETTINGS, precision=0.1)
     coarse = msgspec.structs.replace(SETTINGS, margin=2.0)
-    for settings, rounds in ((SETTINGS, of_half_a_percent), (coarse, of_half_a_percent), (close, of_a_quarter)):
-        assert turns.pace("cuda", [ns] * 2, [1e6] * 2, settings).rounds == rounds
+    for settings in (SETTINGS, coarse):
+        assert turns.pace("cuda", [ns] * 2, [1e6] * 2, settings).rounds == of_half_a_percent
+    for settings in (close, closer):
+        assert turns.pace("cuda", [ns] * 2, [1e6] * 2, settings).rounds == of_closer
     assert turns.pace("cpu", [ns] * 2, [1e6] * 2, SETTINGS).rounds >= turns.FEWEST
+
+
+def test_a_wanted_precision_asks_a_gpu_for_epochs_and_a_cpu_for_rounds() -> None:
+    """Where an epoch is dear to begin it has four times the rounds; where it is not, what fresh processes differ by counts."""
+    closer = msgspec.structs.replace(SETTINGS, precision=0.1)
+    for kind, more in (("cuda", 1), ("cpu", 4)):
+        usual, close = (turns.pace(kind, [3e6] * 2, [1e6] * 2, settings) for settings in (SETTINGS, closer))
+        assert (close.rounds / usual.rounds, close.wanted / usual.wanted) == (pytest.approx(more, rel=0.02), 0.2)
+        assert close.seconds == usual.seconds
 
 
 def test_a_single_round_stays_single_and_several_are_pairs() -> None:
