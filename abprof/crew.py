@@ -56,9 +56,15 @@ class Crew:
             return None
         return worker
 
-    def is_for(self, posts: Sequence[Post], epoch: int) -> bool:
-        """Whether this crew is the one that these posts of this epoch need."""
-        return (list(self._posts.values()), self._epoch) == (list(posts), epoch)
+    def becomes(self, posts: Sequence[Post], epoch: int) -> bool:
+        """Whether this crew, not yet entered, has whom these posts of this epoch need; then it is theirs, and the others end."""
+        if epoch != self._epoch or any(self._posts.get(post.id) != post for post in posts):
+            return False
+        self._posts = {post.id: post for post in posts}
+        self.start_order = tuple(turns.ranked(tuple(self._posts), epoch - 1))
+        for id in self._workers.keys() - self._posts.keys():
+            self._workers.pop(id).kill()
+        return True
 
     def summon(self) -> None:
         """Start the processes, which import torch and wait: they touch no device before `__enter__` tells them which."""

@@ -33,7 +33,7 @@ class Relay:
     def crew(self, posts: Sequence[Post], epoch: int) -> Crew:
         """The crew of these posts, not yet entered."""
         waiting, self._waiting = self._waiting, None
-        if waiting is not None and waiting.is_for(posts, epoch):
+        if waiting is not None and waiting.becomes(posts, epoch):
             return waiting
         if waiting is not None:
             waiting.dismiss()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from abprof import relay
@@ -63,13 +65,34 @@ def test_the_crew_that_was_awaited_works_with_the_processes_that_waited(hand: Re
     assert not any(alive(pid, wait=60) for pid in early)
 
 
-@pytest.mark.parametrize(("epoch", "which"), [(3, slice(None)), (2, slice(1))])
-def test_one_that_was_not_is_ended(hand: Relay, posts: list[Post], epoch: int, which: slice) -> None:
-    hand.ahead(posts, 2)
+@pytest.mark.parametrize(("epoch", "ahead"), [(3, slice(None)), (2, slice(1))])
+def test_one_that_was_not_is_ended(hand: Relay, posts: list[Post], epoch: int, ahead: slice) -> None:
+    hand.ahead(posts[ahead], 2)
     early = waiting(hand)
-    with hand.crew(posts[which], epoch) as crew:
+    with hand.crew(posts, epoch) as crew:
         assert not set(pids(crew)) & set(early)
         assert not any(alive(pid, wait=60) for pid in early)
+
+
+def test_one_of_another_build_is_ended(hand: Relay, posts: list[Post]) -> None:
+    hand.ahead(posts, 2)
+    early = waiting(hand)
+    build = msgspec.structs.replace(posts[1].build, key="another")
+    with hand.crew([posts[0], dataclasses.replace(posts[1], build=build)], 2) as crew:
+        assert not set(pids(crew)) & set(early)
+
+
+@pytest.mark.parametrize("of", [0, 1])
+def test_one_that_has_more_than_are_needed_works_without_the_others(hand: Relay, posts: list[Post], of: int) -> None:
+    """The last cell that has a control was decided."""
+    hand.ahead(posts, 2)
+    early = waiting(hand)
+    with hand.crew([posts[of]], 2) as crew:
+        (pid,) = pids(crew)
+        assert (pid in early, crew.start_order) == (True, (posts[of].id,))
+        assert list(crew.prove()) == [posts[of].id]
+        (other,) = set(early) - {pid}
+        assert not alive(other, wait=60)
 
 
 def test_a_process_that_died_waiting_is_started_again(hand: Relay, posts: list[Post]) -> None:
