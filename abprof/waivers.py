@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from abprof import toml
+from abprof import complaints, toml
 from abprof.errors import AbprofError
 from abprof.model import Advice, Comparison, Record, Run, Waiver
 
@@ -40,21 +40,27 @@ class _File(Record, frozen=True):
 
 
 def parse(text: str, where: str) -> tuple[Waiver, ...]:
-    """The waivers of a file. Raises AbprofError that names the entry."""
+    """The waivers of a file. Raises AbprofError with line and key."""
+    loose = toml.loads(text, where)
+    lines = toml.lines(text)
     try:
-        file = msgspec.convert(toml.loads(text, where), _File)
+        file = msgspec.convert(loose, _File)
     except msgspec.ValidationError as error:
-        raise AbprofError(re.sub(r" - at `\$\.?([^`]*)`", r" (at \1)", str(error)), where=where, advice=_KEYS) from None
+        known = (field.name for table in (_File, _Entry) for field in msgspec.structs.fields(table))
+        raise complaints.refused(error, loose, where, lines, known, _KEYS) from None
+
+    def at(key: str) -> str:
+        return f"{where}:{lines.get(key, 1)}, {key}"
+
     if file.schema != 1:
-        raise AbprofError(f"schema = {file.schema}, this abprof reads schema = 1", where=where)
-    for number, one in enumerate(file.waiver, 1):
+        raise AbprofError(f"schema = {file.schema}, this abprof reads schema = 1", where=at("schema"))
+    for number, one in enumerate(file.waiver):
         for name in ("cells", "reason", "owner"):
             if not getattr(one, name).strip():
-                raise AbprofError(f"{name} is empty", where=f"{where}, waiver {number}", advice=_KEYS)
+                raise AbprofError(f"{name} is empty", where=at(f"waiver.{number}.{name}"), advice=_KEYS)
         if not 0 < one.most_percent < 1000:
-            raise AbprofError(
-                f"most_percent = {one.most_percent:g}", where=f"{where}, waiver {number}", advice="0 to 1000"
-            )
+            what = f"most_percent = {one.most_percent:g}"
+            raise AbprofError(what, where=at(f"waiver.{number}.most_percent"), advice="above 0 and below 1000")
     return tuple(
         Waiver(
             cells=one.cells,
@@ -73,8 +79,11 @@ _KEYS = "a [[waiver]] has cells, most_percent, reason, owner and expires, a date
 def with_one_more(text: str, waiver: Waiver, where: str) -> str:
     """The file's text (or "") with a further waiver, checked as it will be read. Raises AbprofError."""
     for name in ("cells", "reason", "owner"):
-        if not getattr(waiver, name).isprintable():
-            raise AbprofError("it holds what cannot be printed", where=f"--{name}")
+        said, where_said = getattr(waiver, name), "CELLS" if name == "cells" else f"--{name}"
+        if not said.strip():
+            raise AbprofError("it is empty", where=where_said)
+        if not said.isprintable():
+            raise AbprofError("it holds what cannot be printed", where=where_said)
     if waiver in parse(text, where):
         raise AbprofError("this very waiver is there already", where=where)
     entry = [

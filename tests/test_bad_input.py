@@ -75,6 +75,8 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --workloads nope", "--workloads: no workload 'nope'"),
         ("main fast --kernels nope", "--kernels: no workload is for nope (there are k)"),
         ("main --workloads-from target", "--workloads-from: there is no target (there is base; a folder of that name is"),
+        ("reprot main", "unknown ref 'reprot' (there are fast, main; or the verb, abprof report?)"),
+        ("main reprot", "unknown ref 'reprot' (there are fast, main)"),
         ("main nosuch", "unknown ref 'nosuch' (there are fast, main)"),
         ("main fast --workloads-from nowhere", "--workloads-from nowhere: no workloads: there is no such folder"),
         ("main fast --seed 9223372036854775808", "--seed: 9223372036854775808 has more than 64 bits"),

@@ -88,14 +88,15 @@ GOOD = 'schema = 1\n[[waiver]]\ncells = "a"\nmost_percent = 5\nreason = "r"\nown
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("schema = 2", "reads schema = 1"),
+        ("schema = 2", ":1, schema: schema = 2, this abprof reads schema = 1"),
+        (GOOD + GOOD[10:].replace("5", "'5'"), ":11, waiver.1.most_percent: expected a number, got a string"),
         ("schema = ", "Invalid value"),
-        (GOOD.replace('reason = "r"\n', ""), "missing required field `reason`"),
-        (GOOD.replace('"r"', '" "'), "waiver 1: reason is empty"),
-        (GOOD.replace("5", "0"), "waiver 1: most_percent = 0"),
+        (GOOD.replace('reason = "r"\n', ""), ":2, waiver.0: reason is missing"),
+        (GOOD.replace('"r"', '" "'), ":5, waiver.0.reason: reason is empty"),
+        (GOOD.replace("5", "0"), ":4, waiver.0.most_percent: most_percent = 0"),
         (GOOD.replace("most_percent = 5", "most_percent = nan"), "most_percent = nan"),
         (GOOD.replace("2026-12-31", '"soon"'), "Invalid RFC3339"),
-        (GOOD + "for_ever = true\n", "unknown field `for_ever`"),
+        (GOOD + "for_ever = true\n", ":8, waiver.0.for_ever: there is no key 'for_ever'"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused_with_its_place(text, says):
@@ -139,7 +140,7 @@ def test_waive_writes_what_runs_read_and_keeps_what_is_there(tmp_path, capsys):
         (("--until", "2020-01-01"), "--until: 2020-01-01 has passed"),
         (("--most", "-1"), "--most"),
         (("--reason", "a\nb"), "--reason: it holds what cannot be printed"),
-        (("--owner", " "), "owner is empty"),
+        (("--owner", " "), "--owner: it is empty"),
         (("--repo", "/"), "no git repository here"),
     ],
 )

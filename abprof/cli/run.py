@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -141,8 +143,22 @@ def run(
     An option that takes a value is also read from the environment: ABPROF_THRESHOLD for --threshold.
     """
     options = dict(locals())
-    with as_given(ctx):
+    with as_given(ctx), _perhaps_a_verb(ctx, refs):
         return _run(ctx, options)
+
+
+@contextlib.contextmanager
+def _perhaps_a_verb(ctx: typer.Context, refs: Many) -> Iterator[None]:
+    """While the block runs, an error about a first ref that there is not names the verb that may have been meant."""
+    try:
+        yield
+    except AbprofError as error:
+        verbs = list(getattr(ctx.parent.command, "commands", ())) if ctx.parent else []
+        near = difflib.get_close_matches(refs[0], verbs, 1) if refs and refs[0] not in verbs else []
+        if not near or error.what != f"unknown ref {refs[0]!r}":
+            raise
+        advice = f"{error.advice}; or the verb, abprof {near[0]}?" if error.advice else f"the verb, abprof {near[0]}?"
+        raise AbprofError(error.what, where=error.where, advice=advice) from error
 
 
 def _run(ctx: typer.Context, options: Mapping[str, Any]) -> int:

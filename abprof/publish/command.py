@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from abprof import toml
+from abprof import complaints, toml
 from abprof.errors import AbprofError
 from abprof.model import Record
 
@@ -79,10 +79,14 @@ class Rights(Record, frozen=True):
 
 def rights(text: str, where: str) -> Rights:
     """The file's content. Raises AbprofError."""
+    loose = toml.loads(text, where)
     try:
-        found = msgspec.convert(toml.loads(text, where), Rights)
+        found = msgspec.convert(loose, Rights)
     except msgspec.ValidationError as error:
-        raise AbprofError(str(error), where=where) from None
+        known = Rights.__struct_fields__
+        raise complaints.refused(
+            error, loose, where, toml.lines(text), known, f"there are {', '.join(known)}"
+        ) from None
     if found.schema != 1 or found.cooldown_minutes < 0:
         raise AbprofError("schema is 1, cooldown_minutes is not negative", where=where)
     return found
