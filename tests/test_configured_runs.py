@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from abprof.cli import app
+from abprof.cli import app, variables
 from tests.simulated.lab import Lab, loose
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
 
@@ -154,6 +155,31 @@ def test_a_bad_value_of_the_file_names_file_line_and_key(
         assert lab.command("main", "fast", *places, "--dry-run", "--preset", "small").code == 0
         asked = lab.command("main", "fast", *places, "--dry-run", "--preset", "wrong")
         assert asked.err.splitlines()[-1].startswith("abprof: --preset: workload w has no preset 'wrong'")
+
+
+def test_a_variable_that_is_nearly_one_of_abprofs_is_told(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no other: what is nobody's slip may be meant for somebody else."""
+    more = {
+        "ABPROF_TRESHOLD": "7",
+        "ABPROF_CACHEDIR": "/x",
+        "ABPROF_MINE": "1",
+        "ABPROF_THRESHOLD": "3",
+        "APBROF_SEED": "1",
+    }
+    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), **more})
+    done = lab.command("main", "fast", "--dry-run", "--quiet", "--repo", str(lab.repo.path), "--device", "simulated")
+    assert done.code == 0
+    assert [line for line in done.err.splitlines() if "variable" in line] == [
+        "warning: ABPROF_CACHEDIR is no variable of abprof: did you mean ABPROF_CACHE_DIR?",
+        "warning: ABPROF_TRESHOLD is no variable of abprof: did you mean ABPROF_THRESHOLD?",
+    ]
+
+
+def test_every_variable_of_abprofs_own_is_known_as_one() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    named = set(re.findall(r"`(ABPROF_[A-Z_]+)`", (docs / "CONFIG.md").read_text() + (docs / "NIGHTLY.md").read_text()))
+    named |= set(re.findall(r"`(ABPROF_WEBHOOK\w*)", (docs / "NIGHTLY.md").read_text()))
+    assert named - {"ABPROF_OPTION"} == set(variables._OWN)
 
 
 def test_the_file_is_found_from_a_folder_inside_the_repository(lab: Lab) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from abprof.cli.given import given
 from abprof.cli.guard import while_read
 from abprof.cli.program import BeforeProgram, program, refuse_beside
 from abprof.cli.shared import PLACE, Many
-from abprof.cli.variables import FromEnvironment, as_given
+from abprof.cli.variables import FromEnvironment, as_given, slips
 from abprof.errors import AbprofError, Exit
 from abprof.visible import visible
 
@@ -176,6 +177,8 @@ def _run(ctx: typer.Context, options: Mapping[str, Any]) -> int:
     spread = {"devices": options["devices"] or ("" if options["watch"] else "all")}
     config = config_from({**options, "command": command or (), **spread}, sys.argv[1:])
     view = View(quiet=options["quiet"], verbose=options["verbose"])
+    for line in slips(ctx, os.environ):
+        view.warn(line)
     if options["watch"]:
         return _watch(ctx, config, view)
     if config.dry_run:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import typer
@@ -11,6 +12,15 @@ from typer.core import TyperCommand
 
 from abprof.errors import AbprofError
 
+_OWN = (
+    "ABPROF_CACHE_DIR",
+    "ABPROF_STATE_DIR",
+    "ABPROF_SHARD_DEVICE",
+    "ABPROF_BUILD_DIR",
+    "ABPROF_WORKER",
+    "ABPROF_WEBHOOK",
+    "ABPROF_WEBHOOK_KEY",
+)  # docs/CONFIG.md, docs/NIGHTLY.md
 USAGE: Any = typer.BadParameter.__mro__[2]  # click's ClickException, whichever package holds it
 
 
@@ -57,6 +67,14 @@ def as_given(ctx: typer.Context) -> Iterator[None]:
         if variable is None:
             raise
         raise AbprofError(error.what, where=f"{variable} {rest}".strip(), advice=error.advice) from error
+
+
+def slips(ctx: typer.Context, environ: Mapping[str, str]) -> list[str]:
+    """A line for each variable that is nearly one of abprof's and none: what it says is not followed."""
+    known = [*_OWN, *(param.envvar for param in ctx.command.params if isinstance(param.envvar, str))]
+    unknown = [name for name in environ if name.startswith("ABPROF_") and name not in known]
+    near = {name: difflib.get_close_matches(name, known, 1, cutoff=0.9) for name in sorted(unknown)}
+    return [f"{name} is no variable of abprof: did you mean {meant[0]}?" for name, meant in near.items() if meant]
 
 
 def usage(error: Any) -> str:
