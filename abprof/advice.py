@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from abprof import stats, waivers
-from abprof.evidence import ArmState, Evidence
+from abprof import mending, stats, waivers
+from abprof.evidence import Evidence
 from abprof.model import Advice, Comparison, Run, Touched
 from abprof.sentence import base_not_ok, outside_margin, trust_panel, undecided_row
 from abprof.witness import beyond_the_device
@@ -228,27 +228,8 @@ def _rows(evidence: Mapping[str, Evidence], kind: str, rows: Sequence[Comparison
     cells = _unique(each.cell for each in rows)
     why = f"{arm} {state.status}" + (f": {state.reason}" if state.reason else "")
     text = f"{_cells(cells)} {what} (first: {row.cell}, {why})"
-    at_base = kind == "base_not_ok" and not state.at
-    advice = "mend the base, or compare with another ref" if at_base else _mend(state)
+    advice = mending.of(evidence[row.cell], arm, state, on_base=kind == "base_not_ok")
     return Advice(kind=kind, text=text, advice=advice, cells=cells)
-
-
-def _mend(state: ArmState) -> str:
-    """Where to look, for an arm that does not run: its own log where there is one."""
-    log = f"logs/{state.log.removeprefix('logs/')} in the run folder"
-    if state.at:
-        return f"the fault is the workload's own: mend {state.at}; the whole of it is in {log}"
-    if state.log:
-        return f"read {log}"
-    if state.status == "wrong":
-        return "the workload's own check() compares with its reference; a speed of a wrong answer says nothing"
-    if state.status == "missing":
-        return (
-            "add it on that side, or compare refs that both have it; abprof.toml may say where it lies (docs/CONFIG.md)"
-        )
-    if state.status == "unsupported":
-        return "the kernel says so itself: leave the case out by the workload's skip(), or support it"
-    return "the workers' logs are in logs/ of the run folder"
 
 
 def _states(

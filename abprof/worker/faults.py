@@ -79,7 +79,8 @@ def _ours(file: str) -> bool:
 
 @contextlib.contextmanager
 def judging(module: types.ModuleType, function: str) -> Iterator[None]:
-    """While the block runs, what is raised is of this function of the workload, which is given nothing of the kernel package."""
+    """While the block runs, what is raised is of this function of the workload. None is given the kernel package, but check()
+    has what it returned."""
     try:
         yield
     except Exception as error:
