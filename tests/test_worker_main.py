@@ -92,7 +92,7 @@ def test_what_is_unsupported_is_one_line_of_the_log(
     assert "Traceback" in capsys.readouterr().err
     monkeypatch.setattr(Stub, "fault", Unsupported("cuTile is not installed"))
     _, answers = serve(monkeypatch, broken=False)
-    assert answers[1]["fault"] == {"status": "unsupported", "reason": "cuTile is not installed"}
+    assert answers[1]["fault"] == {"status": "unsupported", "reason": "cuTile is not installed", "at": ""}
     printed = capsys.readouterr()
     assert printed.out + printed.err == "unsupported: cuTile is not installed\n"
 
