@@ -383,8 +383,10 @@ def test_init_writes_both_files_and_replaces_nothing(tmp_path, capsys):
     (tmp_path / ".github" / "abprof-bot.toml").write_text('users = ["ada"]\n')
     (tmp_path / ".github" / "workflows" / "abprof.yml").unlink()
     assert run_command_line(args) == 2
-    assert "is there and differs" in capsys.readouterr().err
+    assert "is there and differs (--overwrite replaces it; nothing was written)" in capsys.readouterr().err
     assert not (tmp_path / ".github" / "workflows" / "abprof.yml").exists()
+    assert run_command_line([*args, "--overwrite"]) == 0
+    assert rights((tmp_path / ".github" / "abprof-bot.toml").read_text(), "x").users == ()
     assert run_command_line(["init", "--github", "--repo", str(tmp_path / "nowhere")]) == 2
     assert run_command_line(["init"]) == 2
 

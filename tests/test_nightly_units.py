@@ -148,5 +148,12 @@ def test_init_writes_them_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "systemctl --user enable" in capsys.readouterr().out
     assert run_command_line([*words, "--", "--preset", "full"]) == 0  # the same again is no change
     assert run_command_line(words) == 2
-    assert "is there and differs" in capsys.readouterr().err
+    assert "is there and differs (--overwrite replaces it; nothing was written)" in capsys.readouterr().err
+    assert run_command_line([*words, "--overwrite"]) == 0
+    assert '"--branch" "dev"\n' in (folder / "abprof-nightly.service").read_text()
     assert run_command_line(["init", "--repo", str(tmp_path)]) == 2
+    capsys.readouterr()
+    assert run_command_line(["init", "--repo", str(tmp_path), "--at", "03:30"]) == 2
+    assert capsys.readouterr().err == "abprof: --at: goes with --nightly\n"
+    assert run_command_line([*words, "--workloads-dir", "bench"]) == 2
+    assert capsys.readouterr().err == "abprof: --workloads-dir: does not go with --github or --nightly\n"

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from abprof.cli.given import given
 from abprof.errors import AbprofError, Exit
 
 
@@ -19,6 +20,8 @@ def register(app: typer.Typer) -> None:
 
 
 _FILES = {"abprof.yml": ".github/workflows/abprof.yml", "abprof-bot.toml": ".github/abprof-bot.toml"}
+_OF_A_WORKLOAD = ("kernel", "workload", "function", "workloads_dir", "yes")
+_OF_A_TIMER = ("branch", "at")
 _UNITS = "abprof-nightly"  # folder of a nightly job's files: they are this machine's, and not for git
 
 
@@ -45,17 +48,19 @@ def init(
 
     --kernel and --workload begin in abprof's own layout; --github writes the bot's workflow and the list of who may ask
     it, --nightly a systemd service with its timer and a crontab's line. A file that is there and differs is not replaced
-    (exit code 2).
+    (exit code 2) without --overwrite.
     """
     from abprof import disk
     from abprof.abprof_toml import read_file
 
+    if not nightly and (others := [option for name, option in given(ctx).items() if name in _OF_A_TIMER]):
+        raise AbprofError("goes with --nightly", where=others[0])
     if not (github or nightly or more):
         from abprof.cli.adopt import Wanted, adopt
 
         adopt(Wanted(repo, yes, overwrite, function, kernel, workload, workloads_dir))
         return Exit.OK
-    if others := [name for name, value in (("--kernel", kernel), ("--workload", workload), ("--yes", yes)) if value]:
+    if others := [option for name, option in given(ctx).items() if name in _OF_A_WORKLOAD]:
         raise AbprofError("does not go with --github or --nightly", where=others[0])
     if more and not nightly:
         raise AbprofError(
@@ -69,8 +74,9 @@ def init(
         branch = _would_begin(ctx, root, branch, more)
     made = (_bot(root) if github else {}) | (_timer(root, branch, at, more) if nightly else {})
     for path, content in made.items():
-        if path.exists() and path.read_bytes() != content:
-            raise AbprofError("is there and differs", where=str(path), advice="move it away first; nothing was written")
+        if path.exists() and path.read_bytes() != content and not overwrite:
+            advice = "--overwrite replaces it; nothing was written"
+            raise AbprofError("is there and differs", where=str(path), advice=advice)
     for path, content in made.items():
         print(disk.put(path, content))
     if github:
