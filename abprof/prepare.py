@@ -185,7 +185,7 @@ def _cupti_is_there(where: str, workers: Mapping[str, Sequence[str]], chains: Ma
     side = lacking(chains)
     if side:
         advice = f"{workers[side][0]} -m pip install {PACKAGE} (abprof's extra: {INSTALL})"
-        raise AbprofError(f"{PACKAGE}, which cupti needs, is not installed for {side}", where=where, advice=advice)
+        raise AbprofError(f"{PACKAGE} is not installed for {side}", where=where, advice=advice)
 
 
 def _lacking(trees: Sequence[Checkout], chains: Mapping[str, Toolchain]) -> list[str]:
