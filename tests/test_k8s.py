@@ -22,6 +22,7 @@ from tests import runs
 from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Time, Workload
 from tests.test_scripts import ODD, cell_of
+from tests.tinyrepo import abprof, tiny_repo
 
 PODS = Pods(image="registry.example/abprof:1", claim="shared")
 Name = Annotated[str, Meta(pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
@@ -214,6 +215,10 @@ def test_foreign_text_stays_text_in_yaml_and_for_kubernetes() -> None:
         (["image=i", "claim=c", "parallel=many"], "Expected `int`"),
         (["image=i", "claim=c", "parallel=0"], "parallel begins at 1"),
         (["image=i", "claim=c", "node=h200"], "is not a label and its value"),
+        (["image=i", "claim=c", "cpus=many"], "--k8s-option cpus: 'many' is none that Kubernetes takes (cpus=8)"),
+        (["image=i", "claim=c", "memory=64GB"], "--k8s-option memory: '64GB' is none"),
+        (["image=i", "claim=c", "name=Dense_1"], "--k8s-option name: 'Dense_1' is none"),
+        (["image=i", "claim=c", "namespace=a b"], "--k8s-option namespace: 'a b' is none"),
     ],
 )
 def test_what_is_no_option_is_refused(words: list[str], said: str) -> None:
@@ -290,6 +295,39 @@ def test_each_pod_measures_its_cells_into_a_folder_of_its_own(lab: Lab, tmp_path
         assert verdicts == {id: "slower" if id == "w/n=2" else "same" for id in text.splitlines()}
         assert blocks
     assert lab.fingerprint() == before
+
+
+def test_pods_judge_by_what_holds_on_a_gpu_though_a_cpu_planned(tmp_path: Path) -> None:
+    """A CPU's threshold of 5 % is one that its noise asks for; abprof.toml's holds everywhere."""
+    repo = tiny_repo(tmp_path / "repo")
+    repo.branch("fast")
+    asked = (
+        "scripts",
+        "main",
+        "fast",
+        "--k8s",
+        "--k8s-option",
+        "image=i",
+        "--k8s-option",
+        "claim=c",
+        "--device",
+        "cpu",
+    )
+    done = abprof(*asked, cwd=repo.path, home=tmp_path)
+    assert done.code == 0, done.err
+    words = read(done.out)[1].spec.template.spec.containers[0].args
+    assert {"--threshold=1.5", "--margin=0.5"} <= set(words)
+    assert "the cells are those of a CPU, and pods measure on GPUs" in done.err
+    repo.write({"abprof.toml": "[defaults]\nthreshold = 3\n"})
+    words = read(abprof(*asked, cwd=repo.path, home=tmp_path).out)[1].spec.template.spec.containers[0].args
+    assert {"--threshold=3", "--margin=0.5"} <= set(words)
+
+
+def test_a_manifest_is_printed_and_goes_into_no_folder(lab: Lab) -> None:
+    asked = ("--k8s", "--k8s-option", "image=i", "--k8s-option", "claim=c", "--out", "x")
+    done = lab.command("scripts", "main", "fast", *asked, "--repo", str(lab.repo.path))
+    assert (done.code, done.out) == (2, "")
+    assert "--out: --k8s prints the manifest and writes no file (redirect it: > job.yaml)" in done.err
 
 
 def test_the_options_need_the_verb(lab: Lab) -> None:

@@ -73,6 +73,10 @@ def scripts(
     options = dict(locals())
     if k8s_option and not k8s:
         raise AbprofError("without --k8s", where="--k8s-option", advice="give both")
+    if out and k8s:
+        raise AbprofError(
+            "--k8s prints the manifest and writes no file", where="--out", advice="redirect it: > job.yaml"
+        )
     pods = kubernetes.options(k8s_option) if k8s else None
     path = Path(of[0])
     if len(of) == 1 and (path.is_file() or (path / runfolder.RUN).is_file()):
@@ -80,9 +84,11 @@ def scripts(
         run, cells = _recorded(path, only)
         folder = Path(out) if out else (path.parent if path.is_file() else path) / FOLDER
     else:
-        run = _planned(options)
+        run = _planned(options, kind="cuda" if k8s else "")
         cells, folder = run.cells, Path(out or BESIDE)
     if pods is not None:
+        if run.machine.kind == "cpu":
+            _note("the cells are those of a CPU, and pods measure on GPUs: --preset, --set and --cell choose others")
         print(kubernetes.manifest(run, abprof_run(run), _shards(run, cells, pods.parallel), pods), end="")
         return Exit.OK
     root = _repository(run, repo)
@@ -127,7 +133,7 @@ def _recorded(path: Path, only: Sequence[str]) -> tuple[Run, tuple[Cell, ...]]:
     return run, rerun.choose(run, only)
 
 
-def _planned(options: dict[str, Any]) -> Run:
+def _planned(options: dict[str, Any], *, kind: str) -> Run:
     from abprof import session
     from abprof.cli.options import config_from
     from abprof.cli.run import defaults
@@ -135,7 +141,7 @@ def _planned(options: dict[str, Any]) -> Run:
 
     config = config_from({**defaults(), **options, "refs": options["of"], "dry_run": True}, sys.argv[1:])
     view = View(quiet=options["quiet"])
-    planned = session.dry_run(config, view)
+    planned = session.dry_run(config, view, kind=kind)
     for cell, reason in dict.fromkeys((seen.cell, seen.reason) for seen in planned.observations):
         view.warn(f"{cell}: broken, and left out: {reason}")
     return planned

@@ -21,6 +21,8 @@ from abprof.quantities import seconds
 from abprof.report.scripts import quoting
 
 WHERE = "--k8s"
+_NAME = r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?"  # as Kubernetes has them, with room for a pod's index behind it
+_QUANTITY = r"[0-9]+(\.[0-9]+)?(m|[kMGT]|[KMGT]i)?"
 _LARGEST = 900_000  # bytes of cells: the API server keeps objects of one megabyte
 
 
@@ -56,6 +58,15 @@ def options(words: Sequence[str]) -> Pods:
         raise AbprofError(said, where="--k8s-option", advice=f"there is {known}") from None
     if pods.parallel < 1:
         raise AbprofError("parallel begins at 1", where="--k8s-option")
+    for key, pattern, example in (
+        ("cpus", _QUANTITY, "8"),
+        ("memory", _QUANTITY, "64Gi"),
+        ("name", f"({_NAME})?", "abprof-ffa"),
+        ("namespace", f"({_NAME})?", "kernels"),
+    ):
+        if not re.fullmatch(pattern, value := getattr(pods, key)):
+            what = f"{value!r} is none that Kubernetes takes"
+            raise AbprofError(what, where=f"--k8s-option {key}", advice=f"{key}={example}")
     if pods.node and not all(pods.node.partition("=")):
         what = f"{pods.node!r} is not a label and its value"
         raise AbprofError(what, where="--k8s-option node", advice="node=nvidia.com/gpu.product=NVIDIA-H200")
