@@ -141,7 +141,7 @@ def read(path: Path) -> tuple[Run, list[Block], list[str]]:
     file = folder / RUN
     try:
         data = content(file)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise AbprofError("no run here", where=str(folder), advice=f"a run folder holds {RUN}") from None
     except OSError as error:
         raise AbprofError(error.strerror or str(error), where=str(file)) from None

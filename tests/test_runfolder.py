@@ -232,8 +232,10 @@ def test_an_unknown_key_in_run_json_is_refused(tmp_path):
 
 
 def test_no_run_here(tmp_path):
-    with pytest.raises(AbprofError, match="no run here"):
-        runfolder.read(tmp_path)
+    (tmp_path / "notice.json").write_text("{}")
+    for given in (tmp_path, tmp_path / "notice.json"):
+        with pytest.raises(AbprofError, match="no run here"):
+            runfolder.read(given)
 
 
 FULL = """
