@@ -95,7 +95,7 @@ class File(Tables, frozen=True):
         """The file of a repository whose working tree is `root`: interpreters that are named by a relative path lie below
         it, wherever abprof is called from."""
         whole = {
-            side: str(root.absolute() / Path(name).expanduser()) if "/" in name else name
+            side: str(root.absolute() / os.path.expanduser(name)) if "/" in name else name  # noqa: PTH111 - who is unknown stays
             for side, name in self.python.items()
         }
         return msgspec.structs.replace(self, python=whole)

@@ -21,6 +21,8 @@ _KINDS = {
     "array": "an array",
     "object": "a table",
     "date": "a date",
+    "time": "a time",
+    "datetime": "a date with a time",
 }
 _PYTHON = {str: "str", int: "int", float: "float", bool: "bool", list: "array", dict: "object"}
 
@@ -36,9 +38,10 @@ def refused(
     """The error to raise. `lines` are those of abprof.toml.lines, of the table `loose`; `known` the names of keys that there
     are."""
     key, line = _place(str(error), loose, lines)
-    name = key.rpartition(".")[2]
+    unknown = re.search(r"unknown field `([^`]+)`", str(error))
+    name = unknown[1] if unknown else key.rpartition(".")[2]
     what = _in_words(str(error), name)
-    if "unknown field" in str(error):
+    if unknown:
         near = difflib.get_close_matches(name, list(dict.fromkeys(known)), 1)
         advice = f"did you mean {near[0]}? {advice}" if near else advice
     place = f"{where}:{line}" if line else where
@@ -56,7 +59,7 @@ def _in_words(message: str, name: str) -> str:
     if missing:
         return f"{missing[1]} is missing"
     enum = re.match(r"Invalid enum value (.*?)(?: - at `|$)", message)
-    return f"{enum[1]} cannot be meant" if enum else message
+    return f"{enum[1]} cannot be meant" if enum else re.sub(r" - at `[^`]*`$", "", message)
 
 
 def _place(message: str, loose: Any, lines: Mapping[str, int]) -> tuple[str, int]:

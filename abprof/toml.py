@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from abprof.errors import AbprofError
 
-_CLOSES = re.compile(r"[\]}]|\"{3}|'{3}")  # what ends a value of several lines
+_TOKEN = re.compile(r'"""|\'\'\'|"(?:\\.|[^"\\])*"|\'[^\']*\'|#.*|[\[\]{}]')
+_ENDS = {  # of texts of several lines, which may end in two quotes of their own
+    '"""': re.compile(r'(?:\\.|[^\\])*?"""("{0,2})'),
+    "'''": re.compile(r".*?'''('{0,2})"),
+}
 _BOM = "\ufeff"  # some editors begin a file with it; it is no part of what stands there
 
 
@@ -29,7 +33,7 @@ def loads(text: str, where: str) -> dict[str, Any]:
         return tomllib.loads(text.removeprefix(_BOM))
     except tomllib.TOMLDecodeError as error:
         told = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", str(error))
-        line = told[1] or text.count("\n") + 1 if told else ""
+        line = told[1] or len(text.splitlines()) if told else ""
         what = str(error).replace(told[0], "") if told else str(error)
         raise AbprofError(what, where=f"{where}:{line}" if line else where) from error
     except RecursionError:
@@ -45,12 +49,14 @@ def lines(text: str) -> dict[str, int]:
     """Dotted key -> the line on which it is set, of a text that `loads` reads: tables by their head, elements of arrays of
     tables by number (`threshold.0.cells`)."""
     found: dict[str, int] = {}
+    arrays = Counter[tuple[str, ...]]()
     table: tuple[str, ...] = ()
     for first, statement in _statements(text.removeprefix(_BOM)):
         loose = tomllib.loads(statement)
         if statement.lstrip().startswith("["):
-            table = _head(loose, found)
-            found.setdefault(".".join(table), first)
+            table = _head(loose, arrays)
+            for end in range(1, len(table) + 1):
+                found.setdefault(".".join(table[:end]), first)
         else:
             for path in _paths(loose):
                 found.setdefault(".".join((*table, *path)), first)
@@ -59,33 +65,51 @@ def lines(text: str) -> dict[str, int]:
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
     """Each table's head, and each key with its value, and the line on which it begins."""
-    first, kept = 1, ""
+    first, kept, depth, within = 1, "", 0, ""
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
         if not kept and (not line.strip() or line.lstrip().startswith("#")):
             continue
-        goes_on = bool(kept)
-        first, kept = (first, f"{kept}\n{line}") if goes_on else (number, line)
-        if goes_on and not _CLOSES.search(line):
-            continue
-        try:
-            tomllib.loads(kept)
-        except tomllib.TOMLDecodeError:  # its value goes on in the next line
-            continue
-        yield first, kept
-        kept = ""
+        first, kept = (first, f"{kept}\n{line}") if kept else (number, line)
+        depth, within = _open(line, depth, within)
+        if depth <= 0 and not within:
+            yield first, kept
+            kept, depth = "", 0
 
 
-def _head(loose: dict[str, Any], found: Mapping[str, int]) -> tuple[str, ...]:
-    """The table that `[a.b]` or `[[a.b]]` begins."""
+def _open(line: str, depth: int, within: str) -> tuple[int, str]:
+    """How many brackets are open at the end of a line, and the quotes of the text that goes on in the next."""
+    at = 0
+    while at < len(line):
+        if within:
+            end = _ENDS[within].match(line, at)
+            if end is None:
+                return depth, within
+            at, within = end.end(), ""
+            continue
+        token = _TOKEN.search(line, at)
+        if token is None:
+            break
+        at, found = token.end(), token[0]
+        if found in _ENDS:
+            within = found
+        else:
+            depth += (found in "[{") - (found in "]}") if len(found) == 1 else 0
+    return depth, within
+
+
+def _head(loose: dict[str, Any], arrays: Counter[tuple[str, ...]]) -> tuple[str, ...]:
+    """The table that `[a.b]` or `[[a.b]]` begins; `arrays`: how many elements those of tables have so far."""
     path: tuple[str, ...] = ()
     inner: Any = loose
     while isinstance(inner, dict) and inner:
         [(name, inner)] = inner.items()
         path = (*path, name)
+        if isinstance(inner, dict) and arrays[path]:  # a table of its last element
+            path = (*path, str(arrays[path] - 1))
     if not isinstance(inner, list):
         return path
-    number = next(n for n in itertools.count() if ".".join((*path, str(n))) not in found)
-    return (*path, str(number))
+    arrays[path] += 1
+    return (*path, str(arrays[path] - 1))
 
 
 def _paths(loose: Any) -> Iterator[tuple[str, ...]]:

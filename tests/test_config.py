@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from abprof import toml
 from abprof.abprof_toml import parse_file, read_file
 from abprof.config import Config, worker_argv
 from abprof.errors import AbprofError
@@ -98,6 +100,12 @@ def test_a_whole_file() -> None:
         ("schema = 1\n[defaults]\npreset", "abprof.toml:3", "Expected '=' after a key"),
         ("[defaults]\ntimer = 'gpu'\n", "abprof.toml:2", "'gpu' cannot be meant"),
         ("schema = 1\n[lines]\n", "abprof.toml:2", "there is no key 'lines'"),
+        ("schema = 1\n[kernel.k]\npath = 'x'\n", "abprof.toml:2", "there is no key 'kernel'"),
+        ("[[thresholds]]\ncells = 'x'\n", "abprof.toml:1", "there is no key 'thresholds'"),
+        ("[kernels.a]\n\n[kernels.a.envs.x]\n", "abprof.toml:3", "there is no key 'envs'"),
+        ("\n[[defaults]]\npreset = 'x'\n", "abprof.toml:2", "expected a table, got an array"),
+        ("[[threshold]]\ncells = 'a'\npercent = 1\n[threshold.x]\ny = 1\n", "abprof.toml:4", "there is no key 'x'"),
+        ("[defaults]\npreset = [\n\n", "abprof.toml:3", "Invalid value"),
     ],
 )  # fmt: skip
 def test_a_broken_file_names_key_and_line(text: str, where: str, says: str) -> None:
@@ -105,7 +113,11 @@ def test_a_broken_file_names_key_and_line(text: str, where: str, says: str) -> N
         parse_file(text, "abprof.toml")
     place, _, key = error.value.where.partition(", ")
     assert place == where
-    assert not key or next(part for part in reversed(key.split(".")) if not part.isdecimal()) in text
+    assert (
+        "Invalid value" in says
+        or "Expected" in says
+        or next(part for part in reversed(key.split(".")) if not part.isdecimal()) in text
+    )
     assert says in error.value.what
     assert "\n" not in error.value.line
 
@@ -241,3 +253,38 @@ def test_a_worker_command_from_the_environment() -> None:
     assert worker_argv({"ABPROF_WORKER": '["python", "w.py"]'}) == ("python", "w.py")
     with pytest.raises(AbprofError, match="ABPROF_WORKER is not a JSON list"):
         worker_argv({"ABPROF_WORKER": "python w.py"})
+
+
+def test_brackets_and_quotes_within_texts_end_no_value() -> None:
+    """The quotes of a text of several lines may be preceded by two of its own."""
+    text = """a = '''
+x [ # '''''  # [
+b = "]"
+c = ["]", # ]
+  1,
+{x = "}", y = '[' }
+]
+d = \"\"\"
+[x] \\\"\"\"
+\"\"\"\"
+e = 2
+[[q]]
+[q.s]
+y = 1
+[[q]]
+[q.s]
+y = 2
+"""
+    tomllib.loads(text)
+    found = {"a": 1, "b": 3, "c": 4, "d": 8, "e": 11, "q.0": 12, "q.0.s": 13, "q.0.s.y": 14, "q.1": 15, "q.1.s.y": 17}
+    lines = toml.lines(text)
+    assert {key: lines.get(key) for key in found} == found
+    assert lines["c.2.y"] == 4
+    assert {key.split(".")[0] for key in lines} == set("abcdeq")
+
+
+def test_an_interpreter_below_the_home_of_nobody_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "abprof.toml").write_text("[python]\nall = '~nobody-at-all/python'\n")
+    file = read_file(tmp_path)
+    assert file is not None
+    assert file.python == {"all": str(tmp_path / "~nobody-at-all" / "python")}
