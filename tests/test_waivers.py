@@ -104,6 +104,7 @@ def test_a_file_that_cannot_be_meant_is_refused_with_its_place(text, says):
         waivers.parse(text, "main:abprof-waivers.toml")
     assert says in told.value.line
     assert told.value.line.startswith("main:abprof-waivers.toml")
+    assert " - at " not in told.value.line
 
 
 def run_waive(tmp_path: Path, *args: str, cells: str = "dense/*") -> int:
