@@ -199,10 +199,10 @@ def _lacking(trees: Sequence[Checkout], chains: Mapping[str, Toolchain]) -> list
 
 
 def _unused(config: Config, found: Survey) -> tuple[str, ...]:
-    """Lines on what abprof.toml says of cells and packages that this run does not have."""
-    broken = [name.rstrip("/") for name in found.broken]
-    cells = (cell.id for cell in found.cells)
-    return (*unused.thresholds(config, cells, broken), *unused.packages(config, found.workloads, broken=bool(broken)))
+    """Lines on what abprof.toml says of workloads and packages that this run does not have."""
+    cells, loads = (cell.id for cell in found.cells), found.workloads
+    named = unused.thresholds(config, cells, [load.name for load in loads])
+    return (*named, *unused.packages(config, loads, broken=bool(found.broken)))
 
 
 def _setup(place: Place, workers: Mapping[str, Sequence[str]], wall: contain.Wall | None) -> Setup:

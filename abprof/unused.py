@@ -13,30 +13,44 @@ from abprof.model import Workload
 from abprof.waivers import of_some
 
 _NAMED = 3  # that are told by name
+_LONGEST = 80  # letters of a name: it may be anything that stands in a file
+_COMMAND = "command/"  # how the cells of a command that times itself begin
 
 
-def thresholds(config: Config, cells: Iterable[str], broken: Sequence[str] = ()) -> tuple[str, ...]:
-    """A line on the patterns of the file's `[[threshold]]`s that match none of a run's cells; () where each matches one.
+def thresholds(config: Config, cells: Iterable[str], workloads: Iterable[str] = ()) -> tuple[str, ...]:
+    """A line on the patterns of the file's `[[threshold]]`s that are most likely slips; () where none is.
 
-    Nothing is said of a run that was asked for a part of the matrix, nor of patterns for cells of `broken` workloads, which
-    could not say what cells they have.
+    In a run of `workloads` these are the patterns of no workload: one that no cell of theirs matches may be meant for another
+    preset, or another device's. Where a command is run they are those of `command/` that match nothing it printed. Nothing is
+    said of a run that was asked for a part of the matrix.
     """
     file = config.file
     if file is None or config.thresholds is not None or _in_part(config):
         return ()
-    ids = tuple(cells)
+    ids, names = tuple(cells), tuple(workloads)
     idle = [
-        (file.lines.get(f"threshold.{number}.cells", 1), rule.cells)
+        (file.lines.get(f"threshold.{number}.cells", 1), _shown(repr(rule.cells)))
         for number, rule in enumerate(file.threshold)
-        if not any(fnmatchcase(id, rule.cells) for id in ids) and not of_some(rule.cells, broken)
+        if rule.cells.startswith(_COMMAND) == bool(config.command)
+        and not any(fnmatchcase(id, rule.cells) for id in ids)
+        and not _of_some(rule.cells, names)
     ]
     if not idle:
         return ()
     (line, first), *more = idle
-    further = ", ".join(f"{cells!r} in line {line}" for line, cells in more[: _NAMED - 1])
+    further = ", ".join(f"{cells} in line {line}" for line, cells in more[: _NAMED - 1])
     further += f" and {len(idle) - _NAMED} more" if len(idle) > _NAMED else ""
     also = f", nor {'do' if len(more) > 1 else 'does'} {further}" if more else ""
-    return (f"{_name(file)}:{line}, [[threshold]]: {first!r} matches no cell of this run{also}",)
+    what = "no cell" if config.command else "no workload"
+    return (f"{_name(file)}:{line}, [[threshold]]: {first} matches {what} of this run{also}",)
+
+
+def _of_some(cells: str, workloads: Sequence[str]) -> bool:
+    """Whether this pattern is for one of these workloads, whichever cells they have."""
+    workload, slash, _ = cells.partition("/")
+    if slash and "=" not in workload:  # else the slash is one of an axis's value
+        return any(fnmatchcase(name, workload) for name in workloads)
+    return of_some(cells, workloads)
 
 
 def packages(config: Config, workloads: Iterable[Workload], *, broken: bool) -> tuple[str, ...]:
@@ -57,11 +71,13 @@ def packages(config: Config, workloads: Iterable[Workload], *, broken: bool) -> 
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(_shown, sorted(filter(None, names)))) or "none"
+    first, more = (there := sorted(filter(None, names)))[:_NAMED], there[_NAMED:]
+    return ", ".join(map(_shown, first)) + (f" and {len(more)} more" if more else "") or "none"
 
 
 def _shown(name: str) -> str:
-    return name if name.isprintable() else ascii(name)
+    plain = name if name.isprintable() else ascii(name)
+    return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]}..."
 
 
 def _in_part(config: Config) -> bool:

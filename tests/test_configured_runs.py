@@ -249,9 +249,9 @@ def rule(cells: str) -> str:
     return f'[[threshold]]\ncells = "{cells}"\npercent = 2.0\n'
 
 
-def test_a_threshold_whose_pattern_matches_no_cell_is_told_once_in_a_run_and_its_pages(lab: Lab) -> None:
-    lab.repo.write({"abprof.toml": rule("w/case=b") + rule("w/cse=*")})
-    said = "abprof.toml:5, [[threshold]]: 'w/cse=*' matches no cell of this run"
+def test_a_threshold_whose_pattern_is_for_no_workload_is_told_once_in_a_run_and_its_pages(lab: Lab) -> None:
+    lab.repo.write({"abprof.toml": rule("w/case=b") + rule("wo/case=*")})
+    said = "abprof.toml:5, [[threshold]]: 'wo/case=*' matches no workload of this run"
     done = lab.command("main", "fast", "--dry-run", "--repo", str(lab.repo.path), "--device", "simulated")
     assert (done.code, done.err.splitlines().count(said)) == (0, 1)
     result = lab.abprof("main", "fast", "--quick")
@@ -271,9 +271,13 @@ def test_a_threshold_whose_pattern_matches_no_cell_is_told_once_in_a_run_and_its
     [
         (["w/*"], ""),
         (["w/case=a", "w/case=b", "*"], ""),
-        (["W/*"], ":2, [[threshold]]: 'W/*' matches no cell of this run"),
-        (["x", "y"], ":2, [[threshold]]: 'x' matches no cell of this run, nor does 'y' in line 5"),
-        (["a", "w/*", "b", "c", "d", "e"], (":2, [[threshold]]: 'a' matches no cell of this run, nor do 'b' "
+        (["command/name=x", "w/size=8192", "?/size=1", "[vw]/*", "*size=8192", "w*=8192", "*=x/y"], ""),
+        (["W/*"], ":2, [[threshold]]: 'W/*' matches no workload of this run"),
+        (["w"], ":2, [[threshold]]: 'w' matches no workload of this run"),
+        (["w/size=1", "*w2/size=1"], ":5, [[threshold]]: '*w2/size=1' matches no workload of this run"),
+        (["x" * 5000], f":2, [[threshold]]: '{'x' * 79}... matches no workload of this run"),
+        (["x", "y"], ":2, [[threshold]]: 'x' matches no workload of this run, nor does 'y' in line 5"),
+        (["a", "w/*", "b", "c", "d", "e"], (":2, [[threshold]]: 'a' matches no workload of this run, nor do 'b' "
          "in line 8, 'c' in line 11 and 2 more")),
     ],
 )  # fmt: skip
@@ -293,7 +297,7 @@ def test_which_patterns_are_told_of(lab: Lab, patterns: list[str], told: str) ->
 def test_nothing_is_said_of_patterns_for_a_workload_that_is_broken(lab: Lab) -> None:
     lab.set(Scenario(workloads={"w": LOAD, "v": LOAD}, faults=[Fault(do="crash_status", verb="describe", cell="v")]))
     lab.repo.write({"workloads/v.py": "# simulated\n", "abprof.toml": rule("v/case=b") + rule("u/*")})
-    assert planned(lab)["notes"] == ["abprof.toml:5, [[threshold]]: 'u/*' matches no cell of this run"]
+    assert planned(lab)["notes"] == ["abprof.toml:5, [[threshold]]: 'u/*' matches no workload of this run"]
 
 
 @pytest.mark.parametrize(
@@ -301,6 +305,7 @@ def test_nothing_is_said_of_patterns_for_a_workload_that_is_broken(lab: Lab) -> 
     [
         (["k"], ""),
         (["k", "kk"], ":3, [kernels.kk] has no workload: the packages that workloads name are k"),
+        (["k" * 5000], f":2, [kernels.{'k' * 80}...] has no workload: the packages that workloads name are k"),
         (
             ["a", "b", "k", "c", "d"],
             ":2, [kernels.a], [kernels.b], [kernels.c] and 1 more have no workload: the packages that",
@@ -317,6 +322,19 @@ def test_packages_that_no_workload_is_for_are_told(lab: Lab, names: list[str], t
     lab.set(Scenario(workloads={"w": LOAD, "v": LOAD}, faults=[Fault(do="crash_status", verb="describe", cell="v")]))
     lab.repo.write({"workloads/v.py": "# simulated\n"})
     assert planned(lab)["notes"] == [], "it may be for any of them"
+
+
+def test_of_the_packages_that_workloads_name_three_are_told(lab: Lab) -> None:
+    kernels = ["k", "l" * 100, "m", "n", "o"]
+    lab.set(Scenario(workloads={f"w{name[0]}": replace(LOAD, kernel=name) for name in kernels}))
+    (lab.repo.path / "workloads" / "w.py").unlink()
+    lab.repo.write({f"workloads/w{name[0]}.py": "# simulated\n" for name in kernels})
+    lab.repo.write({f"kernels/{name}/__init__.py": "" for name in kernels})
+    lab.repo.commit("more packages")
+    lab.repo.git("branch", "--force", "fast")
+    lab.repo.write({"abprof.toml": "[kernels.kk]\n"})
+    note = planned(lab)["notes"][-1]
+    assert note.endswith(f"has no workload: the packages that workloads name are k, {'l' * 80}..., m and 2 more")
 
 
 @pytest.mark.parametrize(

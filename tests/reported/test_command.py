@@ -160,7 +160,7 @@ env = { PYTHONPATH = "{worktree}/lib", WHO = "{side}" }
 @pytest.mark.slow
 def test_a_threshold_for_no_name_that_it_prints_is_told(repo: GitRepo) -> None:
     table = "[[threshold]]\ncells = '{}'\npercent = 2.0\n".format
-    repo.write({"abprof.toml": table("command/name=sort") + table("command/name=srot")})
+    repo.write({"abprof.toml": table("command/name=sort") + table("command/name=srot") + table("w/*")})
     done = run(repo, "--json", "--quick")
     said = "abprof.toml:5, [[threshold]]: 'command/name=srot' matches no cell of this run"
     assert done.err.splitlines().count(said) == 1
