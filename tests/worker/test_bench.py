@@ -22,6 +22,12 @@ VARIANTS = ("plain", "other")
 import time
 from pathlib import Path
 def double(x): return x * 2
+class Answers(Exception):
+    def __getattr__(self, name): return None
+def forge(judging):
+    error = Answers("of the kernel") if judging is None else ValueError("of the kernel")
+    error.abprof_judging = judging
+    raise error
 def count(what):
     with (Path(__file__).parents[2] / f"called-{what}").open("a") as file:
         file.write(".")
@@ -50,6 +56,7 @@ GOOD = '''
 
 More words."""
 from pathlib import Path
+from types import SimpleNamespace
 import torch
 from abprof.kit import Band, Check, Op, Sweep, Unsupported, Work, compare
 
@@ -93,6 +100,10 @@ def prepare(kernel, variant, case, x):
         return Op(lambda: kernel.hiccup(x))
     if case.get("how") == "absent":
         kernel.no_such_function
+    if case.get("how") == "answers":
+        return Op(lambda: kernel.forge(None))
+    if case.get("how") == "forged":
+        return Op(lambda: kernel.forge((SimpleNamespace(__file__="<" + "x" * 3000 + ">"), "inputs")))
     if case.get("how") == "plain":
         return lambda: kernel.double(x)
     if case.get("how") == "write":
@@ -301,6 +312,18 @@ def test_what_the_workloads_own_functions_raise_is_told_as_theirs(worker: Side, 
     assert fault.value.at == place
     assert fault.value.reason.endswith(f" ({place})" if place else fault.value.reason)
     assert opened(worker).status == "ok", "it lives on"
+    worker.ask(wire.Close())
+
+
+@pytest.mark.parametrize(
+    ("how", "line"), [("answers", "Answers: of the kernel"), ("forged", "ValueError: of the kernel")]
+)
+def test_a_kernels_exception_cannot_be_said_to_be_the_workloads(worker: Side, how: str, line: str) -> None:
+    """Whatever attributes it has, and has an answer for: its reason is told, and the worker lives on."""
+    with pytest.raises(WorkerFault) as fault:
+        opened(worker, case={"how": how})
+    assert (fault.value.status, fault.value.reason, fault.value.at) == ("crash", line, "")
+    assert opened(worker).status == "ok"
     worker.ask(wire.Close())
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from abprof.kit import Unsupported
-from abprof.worker.faults import MissingPackage, begun_outside, classify
+from abprof.worker.faults import MissingPackage, begun_outside, classify, judging
 
 PACKAGE = ModuleType("abprof_side.tiny")
 PART = ModuleType("abprof_side.tiny.part")
@@ -90,3 +90,61 @@ def test_a_long_reason_keeps_its_beginning_and_its_end() -> None:
     assert reason.startswith("RuntimeError: place ")
     assert reason.endswith(" cause")
     assert len(reason) < 500
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Sealed(Exception):
+    def __setattr__(self, name: str, value: object) -> None:
+        raise RuntimeError("sealed")
+
+
+class Nameless(ImportError):
+    name = 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Nameless("x"),
+        type("N" * 5000, (Exception,), {})("x"),
+        Mute(),
+        Sealed("x"),
+        SystemExit(Mute()),
+        Unsupported("a\nb\x1b" + "c" * 5000),
+    ],
+)
+def test_whatever_is_raised_has_a_short_printable_line(error: BaseException) -> None:
+    fault = classify(error, PACKAGE)
+    assert fault.reason
+    assert fault.reason.isprintable()
+    assert len(fault.reason) < 500
+
+
+@pytest.mark.parametrize("file", ["/w/good.py", "/w/" + "x\n\x1b" * 2000, None, 3])
+def test_whose_an_exception_is_stands_outside_of_it_and_is_told_once(file: object) -> None:
+    """A block tells only of the very exception that left it last, in a short line whatever the module says of its file."""
+    module = ModuleType("good")
+    module.__dict__["__file__"] = file
+    error = ValueError("x" * 5000)
+    with pytest.raises(ValueError, match="x"), judging(module, "inputs"):
+        raise error
+    assert not vars(error)
+    fault = classify(error, PACKAGE)
+    assert fault.at.startswith("inputs() of ")
+    assert fault.at.isprintable()
+    assert fault.reason.endswith(f" ({fault.at})")
+    assert len(fault.at) < 200
+    assert len(fault.reason) < 700
+    assert classify(error, PACKAGE).at == ""
+    with pytest.raises(ValueError, match="x"), judging(module, "inputs"):
+        raise error
+    assert classify(ValueError("another"), PACKAGE).at == ""
+    with pytest.raises(ValueError, match="x"), judging(module, "inputs"):
+        raise error
+    with judging(module, "check"):
+        pass
+    assert classify(error, PACKAGE).at == ""
