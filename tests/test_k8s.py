@@ -26,7 +26,9 @@ from tests.tinyrepo import abprof, tiny_repo
 
 PODS = Pods(image="registry.example/abprof:1", claim="shared")
 Name = Annotated[str, Meta(pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
-Quantity = Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?(m|[KMGT]i?)?$")]
+Quantity = Annotated[
+    str, Meta(pattern=r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$")
+]  # as Kubernetes' own code has it
 
 
 class Known(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -215,8 +217,34 @@ def test_foreign_text_stays_text_in_yaml_and_for_kubernetes() -> None:
         (["image=i", "claim=c", "parallel=many"], "Expected `int`"),
         (["image=i", "claim=c", "parallel=0"], "parallel begins at 1"),
         (["image=i", "claim=c", "node=h200"], "is not a label and its value"),
-        (["image=i", "claim=c", "cpus=many"], "--k8s-option cpus: 'many' is none that Kubernetes takes (cpus=8)"),
-        (["image=i", "claim=c", "memory=64GB"], "--k8s-option memory: '64GB' is none"),
+        (
+            ["image=i", "claim=c", "cpus=many"],
+            "--k8s-option cpus: 'many' is no amount above zero that Kubernetes takes (cpus=8)",
+        ),
+        *(
+            (["image=i", "claim=c", f"{key}={amount}"], f"--k8s-option {key}: '{amount}' is no amount above zero")
+            for key in ("cpus", "memory")
+            for amount in (
+                "",
+                "0",
+                "0.0",
+                ".0",
+                "0e9",
+                "0Ki",
+                "-1",
+                ".",
+                "1.2.3",
+                "64GB",
+                "1K",
+                "1ki",
+                "1e",
+                "1e3Ki",
+                "1 Gi",
+                "\u0661",
+            )
+        ),
+        (["image=i", "claim=c", f"name={'a' * 51}"], f"--k8s-option name: '{'a' * 51}' is none"),
+        (["image=i", "claim=c", f"namespace={'a' * 64}"], f"--k8s-option namespace: '{'a' * 64}' is none"),
         (["image=i", "claim=c", "name=Dense_1"], "--k8s-option name: 'Dense_1' is none"),
         (["image=i", "claim=c", "namespace=a b"], "--k8s-option namespace: 'a b' is none"),
     ],
@@ -225,6 +253,19 @@ def test_what_is_no_option_is_refused(words: list[str], said: str) -> None:
     with pytest.raises(AbprofError, match="--k8s-option") as refused:
         options(words)
     assert said in refused.value.line
+
+
+AMOUNTS = "8 .5 5. 0.5 +1 100m 5n 5u 1k 2M 2G 2T 1P 1E 1Ki 1Mi 1Gi 1Ti 1Pi 1Ei 1e9 1E9 1.5e+3 12e-1"
+
+
+@pytest.mark.parametrize("amount", AMOUNTS.split())
+def test_amounts_are_those_of_kubernetes(amount: str) -> None:
+    run = runs.run()
+    words = ["image=i", "claim=c", f"cpus={amount}", f"memory={amount}", f"namespace={'n' * 63}", f"name={'a' * 50}"]
+    found, job = read(manifest(run, [], [[run.cells[0].id]], options(words)))
+    (container,) = job.spec.template.spec.containers
+    assert (container.resources.limits.cpu, container.resources.limits.memory) == (amount, amount)
+    assert (found.metadata.namespace, job.metadata.namespace) == ("n" * 63, "n" * 63)
 
 
 def test_what_no_pod_can_measure_is_refused() -> None:

@@ -22,7 +22,9 @@ from abprof.report.scripts import quoting
 
 WHERE = "--k8s"
 _NAME = r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?"  # as Kubernetes has them, with room for a pod's index behind it
-_QUANTITY = r"[0-9]+(\.[0-9]+)?(m|[kMGT]|[KMGT]i)?"
+_SPACE = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+# Its quantities above zero: a number with a suffix or an exponent, not both.
+_QUANTITY = r"\+?(?=[0-9.]*[1-9])([0-9]+\.?[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,9})?"
 _LARGEST = 900_000  # bytes of cells: the API server keeps objects of one megabyte
 
 
@@ -62,10 +64,11 @@ def options(words: Sequence[str]) -> Pods:
         ("cpus", _QUANTITY, "8"),
         ("memory", _QUANTITY, "64Gi"),
         ("name", f"({_NAME})?", "abprof-ffa"),
-        ("namespace", f"({_NAME})?", "kernels"),
+        ("namespace", f"({_SPACE})?", "kernels"),
     ):
         if not re.fullmatch(pattern, value := getattr(pods, key)):
-            what = f"{value!r} is none that Kubernetes takes"
+            wanted = "no amount above zero" if pattern is _QUANTITY else "none"
+            what = f"{value!r} is {wanted} that Kubernetes takes"
             raise AbprofError(what, where=f"--k8s-option {key}", advice=f"{key}={example}")
     if pods.node and not all(pods.node.partition("=")):
         what = f"{pods.node!r} is not a label and its value"
