@@ -2,28 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Protocol
 
-from abprof.evidence import ArmState, Evidence
-from abprof.model import CheckResult
+from abprof.evidence import RUNS, ArmState, Evidence
+from abprof.model import CheckResult, Status
+
+_IN_ORDER = ("inputs", "reference", "check")  # the workload's own functions, as they are called of an arm
+
+
+class Seen(Protocol):
+    """What is known of an arm of a cell: its state while a run is judged, its observation afterwards."""
+
+    @property
+    def status(self) -> Status: ...
+    @property
+    def at(self) -> str: ...
+    @property
+    def check(self) -> CheckResult | None: ...
 
 
 def of(item: Evidence, arm: str, state: ArmState, *, on_base: bool) -> str:
     """What to do about an arm of a cell that did not run."""
-    others = [each.check for each in item.states.values()]
-    if state.at and not workloads_own(state.at, others):
-        return (
-            f"{state.at} could read what another arm returned: mend {arm}, or that; {_log(state)} has the whole of it"
-        )
+    if state.at and not workloads_own(arm, item.states):
+        return f"{state.at} {_but(state, item)}: mend {arm}, or that; {_log(state)} has the whole of it"
     if on_base and not state.at:
         return "mend the base, or compare with another ref"
     return _where(state)
 
 
-def workloads_own(at: str, checks: Iterable[CheckResult | None]) -> bool:
-    """Whether a crash in the workload's function `at` is the workload's doing. A check() that came to a result for another arm of
-    the cell may have been given something else by this one; `checks` are the results of the cell's arms."""
-    return bool(at) and not (at.startswith("check()") and any(check is not None for check in checks))
+def workloads_own(arm: str, seen: Mapping[str, Seen]) -> bool:
+    """Whether a crash of this arm in a function of the workload is the workload's doing; `seen`: all arms of the cell. It is
+    where another side's came to the same place. Else check() has only what this side returned, and what no kernel was given may
+    still depend on the side, if another arm came past it."""
+    at = seen[arm].at
+    function, of, _ = at.partition("() of ")
+    if not of:  # of the workload as a whole, which no side had a part in
+        return bool(at)
+    others = [each for id, each in seen.items() if _whose(id) != _whose(arm)]
+    if function == "check" and any(each.check is not None for each in seen.values()):
+        return False
+    if any(each.at == at for each in others):
+        return True
+    return not others if function == "check" else not any(_came_past(function, each) for each in seen.values())
+
+
+def _whose(arm: str) -> str:
+    """The side whose code an arm runs; a peer is one of its own, and the control is base again."""
+    side = arm.partition(":")[0]
+    return arm if side == "peer" else "base" if side == "control" else side
+
+
+def _came_past(function: str, seen: Seen) -> bool:
+    reached = seen.at.partition("()")[0]
+    if reached in _IN_ORDER:
+        return function in _IN_ORDER[: _IN_ORDER.index(reached)]
+    return seen.check is not None or seen.status in RUNS or seen.status in ("wrong", "crash")
+
+
+def _but(state: ArmState, item: Evidence) -> str:
+    if not state.at.startswith("check()"):
+        return "did not fail for another arm"
+    read = any(each.check is not None for each in item.states.values())
+    return "could read what another arm returned" if read else "may not have expected what this arm returned"
 
 
 def _log(state: ArmState) -> str:

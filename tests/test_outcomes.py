@@ -8,6 +8,7 @@ from typing import get_args
 import msgspec
 import pytest
 
+from abprof.mending import workloads_own
 from abprof.model import Artefact, Build, CheckResult, Failure, Outcome, Proof, Status
 from abprof.report import facts
 from abprof.verdict import Judgement, judge, undecided
@@ -47,6 +48,55 @@ def test_advice_names_the_log_of_the_side_that_failed() -> None:
     judged = judge(head(builds=(failed_build("target"),)), [])
     (warning,) = [each for each in judged.warnings if each.kind == "broken"]
     assert warning.advice == "read logs/build.log in the run folder"
+
+
+INPUTS, REFERENCE, CHECK = "inputs() of w.py, line 3", "reference() of w.py, line 5", "check() of w.py, line 7"
+OWN, PASSED = "the fault is the workload's own: mend ", " did not fail for another arm: mend "
+READ, MAYBE = " could read what another arm returned: mend ", " may not have expected what this arm returned: mend "
+
+
+def fell(at: str = "", status: Status = "crash") -> Outcome:
+    return Outcome(status=status, reason="as planted", at=at, log="survey.log")
+
+
+@pytest.mark.parametrize(
+    ("base", "target", "says"),
+    [
+        (fell(CHECK), fell(CHECK), OWN + CHECK),
+        (fell("check() of w.py, line 8"), fell(CHECK), CHECK + MAYBE + "target, or that"),
+        (fell(status="oom"), fell(CHECK), CHECK + MAYBE + "target, or that"),
+        (fell(CHECK), Outcome(status="ok", check=CheckResult(ok=True)), CHECK + READ + "base, or that"),
+        (fell(status="build_failed"), fell(CHECK), CHECK + MAYBE + "target, or that"),
+        (fell(INPUTS), fell(INPUTS), OWN + INPUTS),
+        (fell(status="build_failed"), fell(INPUTS), OWN + INPUTS),
+        (fell(INPUTS), Outcome(status="ok", check=CheckResult(ok=True)), INPUTS + PASSED + "base, or that"),
+        (Outcome(status="ok"), fell(INPUTS), INPUTS + PASSED + "target, or that"),
+        (fell(CHECK), fell(INPUTS), INPUTS + PASSED + "target, or that"),
+        (fell(), fell(INPUTS), INPUTS + PASSED + "target, or that"),
+        (fell(INPUTS), fell(REFERENCE), OWN + REFERENCE),
+        (fell(status="build_failed"), fell(REFERENCE), OWN + REFERENCE),
+        (Outcome(status="ok"), fell(REFERENCE), REFERENCE + PASSED + "target, or that"),
+        (fell("w.py"), fell("w.py"), OWN + "w.py"),
+    ],
+)
+def test_a_crash_in_the_workload_is_its_own_where_no_side_can_have_had_a_part_in_it(
+    base: Outcome, target: Outcome, says: str
+) -> None:
+    arms = {arm: 1.0 for arm, outcome in (("base", base), ("target", target)) if outcome.status == "ok"}
+    blocks = [block(i, arms, status={"base": base, "target": target}) for i in range(4)]
+    judged = judge(head(), blocks)
+    (warning,) = [each for each in judged.warnings if each.kind in ("broken", "base_not_ok")]
+    assert warning.advice == f"{says}; logs/survey.log in the run folder has the whole of it"
+
+
+def test_a_control_is_no_other_side_and_a_run_of_one_branch_has_none() -> None:
+    seen = {"base": fell(CHECK), "control": fell(CHECK), "base:v": fell(CHECK)}
+    assert workloads_own("base", seen)
+    assert not workloads_own("base", {**seen, "target": fell(status="build_failed")})
+    assert workloads_own("base", {**seen, "target": fell(CHECK)})
+    assert workloads_own("base", {**seen, "peer:torch": fell(CHECK)})
+    assert not workloads_own("base", {**seen, "base:v": Outcome(status="ok", check=CheckResult(ok=True))})
+    assert not workloads_own("base", {"base": fell(), "target": fell(CHECK)})
 
 
 # ---------------------------------------------------------------- the table

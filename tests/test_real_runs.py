@@ -66,6 +66,27 @@ def test_a_check_that_crashes_is_the_workloads_fault_unless_it_could_read_anothe
         assert "mend the base" not in page.out
 
 
+def test_a_check_that_crashes_where_nothing_else_ran_need_not_be_the_workloads_fault(tmp_path: Path) -> None:
+    """The base does not build, and the target returns what a check written for one output cannot read."""
+    repo = tiny_repo(tmp_path / "repo")
+    check = "return compare(outputs, expected, rtol=1e-6, atol=0.0)"
+    judge = WORKLOAD.replace(check, f"outputs = outputs.float()\n    {check}")
+    repo.commit("judge", {"workloads/tiny.py": judge, "kernels/tiny/tiny.c": "no C\n"})
+    repo.branch("fast")
+    returns = PACKAGE.replace("return y", "return y, y")
+    repo.commit("another return", {"kernels/tiny/__init__.py": returns, "kernels/tiny/tiny.c": source(1)})
+    done = abprof("main", "fast", "--quick", *CPU, cwd=repo.path, home=tmp_path)
+    assert (done.statuses("base")[CELL], done.statuses("target")[CELL]) == ("build_failed", "crash")
+    place = f"check() of tiny.py, line {1 + judge.splitlines().index('    outputs = outputs.float()')}"
+    (warning,) = [one for one in done.run["warnings"] if one["kind"] in {"base_not_ok", "broken"}]
+    assert warning["advice"].startswith(f"{place} may not have expected what this arm returned: mend target, or that;")
+    page = abprof(
+        "comment", done.run["run_dir"], "--repo", "a/b", "--pr", "1", "--dry-run", cwd=repo.path, home=tmp_path
+    )
+    assert place in page.out, page
+    assert "mend the workload" not in page.out
+
+
 @dataclass(frozen=True)
 class Slip:
     """A run of `main .` on a working tree that does the work four times over, and what the repository was before and after."""

@@ -147,7 +147,7 @@ def _troubles(run: Run, groups: tuple[view.Group, ...], folder: Path | None) -> 
             status=seen.status,
             reason=words.clean(one.reason, TEXT),
             on_base=view.arm(run, one.seen[0][1]).side == "base",
-            workload=workloads_own(seen.at, [o.check for o in run.observations if o.cell == seen.cell]),
+            workload=workloads_own(seen.arm, {o.arm: o for o in run.observations if o.cell == seen.cell}),
             log=words.clean(one.log, NAME),
             lines=tuple(_log(folder, one.log, one.reason)) if folder and seen.status == "build_failed" else (),
         )
