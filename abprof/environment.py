@@ -116,7 +116,7 @@ def fill(extra: Mapping[str, str], where: str, **places: str) -> dict[str, str]:
     for name, value in extra.items():
         try:
             filled[name] = value.format(**places)
-        except (KeyError, IndexError, ValueError) as error:
-            known = ", ".join(f"{{{place}}}" for place in places)
-            raise AbprofError(f"{name} = {value!r}: only {known} are filled in", where=where) from error
+        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
+            what = f"{name} = {value!r}: only {', '.join(f'{{{place}}}' for place in places)} are filled in"
+            raise AbprofError(what, where=where, advice="{{ and }} stand for braces of its own") from error
     return filled

@@ -92,6 +92,9 @@ def test_a_whole_file() -> None:
         ("[kernels.a]\nenv = {A = '{worktree}/{side}'}\n[kernels.b]\nenv = {A = '{root}'}\n", "abprof.toml:4",
          "A = '{root}': only {worktree}, {build_dir}, {side} are filled in"),
         ("[kernels.a]\nbuild = ['make', '{0}']\n", "abprof.toml:2", "part 2 = '{0}': only {worktree}, {build_dir}, {side} are"),
+        *((f"[command]\nenv = {{A = '{odd}'}}\n", "abprof.toml:2", f"A = '{odd}': only {{worktree}}, {{build_dir}}, {{side}} are")
+          for odd in ("{side.x}", "{side[x]}", "{side[0]}", "}", "${HOME}", "{}", '{"a": 1}')),
+        ("[kernels.a]\nbuild = ['sh', '-c', 'echo {side.x}']\n", "abprof.toml:2", "part 3 = 'echo {side.x}': only {worktree}"),
         ("[command]\nenv = {A = '{'}\n", "abprof.toml:2", "A = '{': only {worktree}, {build_dir}, {side} are filled in"),
         ("[kernels.a]\nimport = 'my-lib.x'\n", "abprof.toml:2", "'my-lib.x' is no name that Python imports"),
         ("[executor.slrm]\npartition = 'x'\n", "abprof.toml:1", "no executor 'slrm' has options"),

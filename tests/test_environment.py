@@ -84,4 +84,7 @@ def test_places_are_filled_in_and_others_refused() -> None:
     assert environment.fill({"A": "{build_dir}/x"}, "abprof.toml", build_dir="/b") == {"A": "/b/x"}
     with pytest.raises(AbprofError) as error:
         environment.fill({"A": "{home}"}, "abprof.toml", build_dir="/b")
-    assert error.value.line == "abprof.toml: A = '{home}': only {build_dir} are filled in"
+    assert error.value.line == (
+        "abprof.toml: A = '{home}': only {build_dir} are filled in ({{ and }} stand for braces of its own)"
+    )
+    assert environment.fill({"A": "${{HOME}}"}, "abprof.toml", build_dir="/b") == {"A": "${HOME}"}
