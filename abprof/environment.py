@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import string
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -110,13 +111,23 @@ def shared(base: Mapping[str, str], device: str) -> dict[str, str]:
     return env
 
 
+def _filled(value: str, places: Mapping[str, str]) -> Iterator[str]:
+    """Its parts. Raises KeyError and ValueError for anything in braces that is no place's name: no width, attribute or item."""
+    for text, place, width, conversion in string.Formatter().parse(value):
+        yield text
+        if width or conversion:
+            raise ValueError(value)
+        if place is not None:
+            yield places[place]
+
+
 def fill(extra: Mapping[str, str], where: str, **places: str) -> dict[str, str]:
     """Configured values with {worktree}, {build_dir} and {side} filled in. Raises AbprofError for another name."""
     filled = {}
     for name, value in extra.items():
         try:
-            filled[name] = value.format(**places)
-        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
+            filled[name] = "".join(_filled(value, places))
+        except (KeyError, ValueError) as error:
             what = f"{name} = {value!r}: only {', '.join(f'{{{place}}}' for place in places)} are filled in"
             raise AbprofError(what, where=where, advice="{{ and }} stand for braces of its own") from error
     return filled
