@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Protocol
 
 from abprof.evidence import RUNS, ArmState, Evidence
 from abprof.model import CheckResult, Status
 
+_NO_MODULE = re.compile(r"(ModuleNotFoundError|ImportError): No module named ")
 _IN_ORDER = ("inputs", "reference", "check")  # the workload's own functions, as they are called of an arm
 
 
@@ -24,11 +26,26 @@ class Seen(Protocol):
 
 def of(item: Evidence, arm: str, state: ArmState, *, on_base: bool) -> str:
     """What to do about an arm of a cell that did not run."""
+    if not state.at and undescribed(item.cell.id):
+        file = f"{item.cell.workload}.py"
+        if no_module(state.reason):
+            return f"a module that {file} needs is missing: install it for the workers, or mend {file}; {_log(state)}"
+        return f"no worker could ask {file} what it is: {_log(state)} tells how far it came"
     if state.at and not workloads_own(arm, item.states):
         return f"{state.at} {_but(state, item)}: mend {arm}, or that; {_log(state)} has the whole of it"
     if on_base and not state.at:
         return "mend the base, or compare with another ref"
     return _where(state)
+
+
+def undescribed(cell: str) -> bool:
+    """Whether this cell (its id) stands for a whole workload that could not say what it is: no side had a part in it."""
+    return cell.endswith("/")
+
+
+def no_module(reason: str) -> bool:
+    """Whether a reason tells of a module that is not installed."""
+    return bool(_NO_MODULE.match(reason))
 
 
 def workloads_own(arm: str, seen: Mapping[str, Seen]) -> bool:

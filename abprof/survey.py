@@ -14,6 +14,7 @@ from pathlib import Path
 from abprof import plan, wire
 from abprof.config import Config
 from abprof.errors import AbprofError
+from abprof.mending import no_module
 from abprof.model import Ceilings, Cell, Failure, Run, Status, Value, Workload
 from abprof.proc import Worker, WorkerDied, WorkerFault, WorkerHung, to_start
 
@@ -242,7 +243,8 @@ def _known_kernels(config: Config, found: Mapping[str, wire.Described]) -> None:
 
 def _failure(error: WorkerFault | WorkerDied, file: Path) -> Failure:
     status: Status = "timeout" if isinstance(error, WorkerHung) else "crash"
-    return Failure(status=status, reason=error.reason, log="survey.log", at=file.name)
+    own = isinstance(error, WorkerFault) and error.status == "crash" and not no_module(error.reason)
+    return Failure(status=status, reason=error.reason, log="survey.log", at=file.name if own else "")
 
 
 def _cells(worker: Worker, load: Workload, cases: list[dict[str, Value]], timeout: float) -> list[Cell]:

@@ -9,6 +9,8 @@ import pytest
 from abprof import runfolder
 from abprof.model import Block
 from abprof.proc import to_start
+from abprof.report.comment import next_step
+from abprof.report.notice import notice
 from tests.simulated.lab import Lab, Result
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
@@ -223,6 +225,31 @@ def test_workloads_that_cannot_say_what_they_are_are_broken_and_the_others_go_on
     assert result.status("hangs/", "target")[0] == "timeout"
     assert result.status("raises/", "base")[0] == "crash"
     assert result.code == 1
+
+
+@pytest.mark.parametrize(
+    ("do", "text", "advice", "own"),
+    [
+        ("crash_status", "ValueError: as planted", "the fault is the workload's own: mend w.py; ", True),
+        ("crash_status", "ImportError: cannot import name 'x'", "the fault is the workload's own: mend w.py; ", True),
+        ("crash_status", "ImportError: No module named flash_attn_3", "a module that w.py needs is missing: install it", False),
+        ("crash_status", "ModuleNotFoundError: No module named 'fla'", "a module that w.py needs is missing: install it", False),
+        ("oom", "MemoryError", "no worker could ask w.py what it is: ", False),
+        ("kill", "", "no worker could ask w.py what it is: ", False),
+    ],
+)  # fmt: skip
+def test_what_a_workload_could_not_do_without_is_not_told_as_its_own_fault(
+    tmp_path: Path, do: str, text: str, advice: str, own: bool
+) -> None:
+    result = run(tmp_path, scenario(Fault(do, "describe", cell="w", text=text)), *LIMIT)
+    told = result.run
+    assert {seen.at for seen in told.observations} == {"w.py" if own else ""}
+    (warning,) = [each for each in told.warnings if each.kind in ("broken", "base_not_ok")]
+    assert warning.advice.startswith(advice)
+    assert "logs/survey.log" in warning.advice
+    posted = notice(told)
+    assert {(each.workload, each.on_base) for each in posted.troubles} == {(own, False)}
+    assert next_step(posted).startswith("mend the workload" if own else "mend what did not run")
 
 
 def test_code_from_elsewhere_is_broken_and_never_a_number(tmp_path: Path) -> None:

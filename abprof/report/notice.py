@@ -10,7 +10,7 @@ from pathlib import Path
 from abprof import __version__, waivers
 from abprof.errors import AbprofError
 from abprof.guarantees import lacking
-from abprof.mending import workloads_own
+from abprof.mending import undescribed, workloads_own
 from abprof.model import Comparison, Run, Side
 from abprof.publish import notice as made
 from abprof.publish.notice import Counts, Notice, Ref, Row, Tally, Trouble, Warned
@@ -146,7 +146,7 @@ def _troubles(run: Run, groups: tuple[view.Group, ...], folder: Path | None) -> 
             what=words.clean(one.what, NAME),
             status=seen.status,
             reason=words.clean(one.reason, TEXT),
-            on_base=view.arm(run, one.seen[0][1]).side == "base",
+            on_base=view.arm(run, one.seen[0][1]).side == "base" and not undescribed(seen.cell),
             workload=workloads_own(seen.arm, {o.arm: o for o in run.observations if o.cell == seen.cell}),
             log=words.clean(one.log, NAME),
             lines=tuple(_log(folder, one.log, one.reason)) if folder and seen.status == "build_failed" else (),
