@@ -93,5 +93,5 @@ def test_places_are_filled_in_and_others_refused() -> None:
 @pytest.mark.parametrize("value", ["{side:9999999999}", "{side!r}", "{side.x}", "{side[0]}", "{}", "{", "}"])
 def test_a_place_is_its_name_and_nothing_more(value: str) -> None:
     """A width of gigabytes, an attribute or an item of a text that nobody meant."""
-    with pytest.raises(AbprofError, match="only {side} are filled in"):
+    with pytest.raises(AbprofError, match=r"only \{side\} are filled in"):
         environment.fill({"A": value}, "abprof.toml", side="base")
