@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Protocol
 
 from abprof.evidence import RUNS, ArmState, Evidence
 from abprof.model import CheckResult, Status
+from abprof.proc import no_module
 
-_NO_MODULE = re.compile(r"(ModuleNotFoundError|ImportError): No module named ")
 _IN_ORDER = ("inputs", "reference", "check")  # the workload's own functions, as they are called of an arm
 
 
@@ -41,11 +40,6 @@ def of(item: Evidence, arm: str, state: ArmState, *, on_base: bool) -> str:
 def undescribed(cell: str) -> bool:
     """Whether this cell (its id) stands for a whole workload that could not say what it is: no side had a part in it."""
     return cell.endswith("/")
-
-
-def no_module(reason: str) -> bool:
-    """Whether a reason tells of a module that is not installed."""
-    return bool(_NO_MODULE.match(reason))
 
 
 def workloads_own(arm: str, seen: Mapping[str, Seen]) -> bool:

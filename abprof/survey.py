@@ -14,9 +14,8 @@ from pathlib import Path
 from abprof import plan, wire
 from abprof.config import Config
 from abprof.errors import AbprofError
-from abprof.mending import no_module
 from abprof.model import Ceilings, Cell, Failure, Run, Status, Value, Workload
-from abprof.proc import Worker, WorkerDied, WorkerFault, WorkerHung, to_start
+from abprof.proc import Worker, WorkerDied, WorkerFault, WorkerHung, no_module, to_start
 
 _REACH = 0.6  # seconds that the ceilings may take, beside the start of torch's libraries
 _IGNORED = shutil.ignore_patterns("__pycache__", ".git")
