@@ -95,6 +95,15 @@ def test_one_that_has_more_than_are_needed_works_without_the_others(hand: Relay,
         assert not alive(other, wait=60)
 
 
+@pytest.mark.parametrize("epoch", [2, 3])
+def test_who_starts_first_is_who_would_in_a_crew_of_those_alone(shop: Workshop, posts: list[Post], epoch: int) -> None:
+    third = dataclasses.replace(posts[0], id="control")
+    crew = Crew(shop, [*posts, third], epoch)
+    assert crew.becomes(posts, epoch)
+    assert crew.start_order == Crew(shop, posts, epoch).start_order
+    assert not crew.becomes([*posts, third], epoch)
+
+
 def test_a_process_that_died_waiting_is_started_again(hand: Relay, posts: list[Post]) -> None:
     hand.ahead(posts, 2)
     early = waiting(hand)
