@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from abprof import wire
 from abprof.evidence import RUNS, ArmState, Evidence
 from abprof.model import CheckResult, Status
-from abprof.proc import no_module
 
 _IN_ORDER = ("inputs", "reference", "check")  # the workload's own functions, as they are called of an arm
 
@@ -27,7 +27,7 @@ def of(item: Evidence, arm: str, state: ArmState, *, on_base: bool) -> str:
     """What to do about an arm of a cell that did not run."""
     if not state.at and undescribed(item.cell.id):
         file = f"{item.cell.workload}.py"
-        if no_module(state.reason):
+        if wire.no_module(state.reason):
             return f"a module that {file} needs is missing: install it for the workers, or mend {file}; {_log(state)}"
         return f"no worker could ask {file} what it is: {_log(state)} tells how far it came"
     if state.at and not workloads_own(arm, item.states):

@@ -15,7 +15,7 @@ from abprof import plan, wire
 from abprof.config import Config
 from abprof.errors import AbprofError
 from abprof.model import Ceilings, Cell, Failure, Run, Status, Value, Workload
-from abprof.proc import Worker, WorkerDied, WorkerFault, WorkerHung, no_module, to_start
+from abprof.proc import Worker, WorkerDied, WorkerFault, WorkerHung, to_start
 
 _REACH = 0.6  # seconds that the ceilings may take, beside the start of torch's libraries
 _IGNORED = shutil.ignore_patterns("__pycache__", ".git")
@@ -242,7 +242,7 @@ def _known_kernels(config: Config, found: Mapping[str, wire.Described]) -> None:
 
 def _failure(error: WorkerFault | WorkerDied, file: Path) -> Failure:
     status: Status = "timeout" if isinstance(error, WorkerHung) else "crash"
-    own = isinstance(error, WorkerFault) and error.status == "crash" and not no_module(error.reason)
+    own = isinstance(error, WorkerFault) and error.status == "crash" and not wire.no_module(error.reason)
     return Failure(status=status, reason=error.reason, log="survey.log", at=file.name if own else "")
 
 

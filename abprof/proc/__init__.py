@@ -7,7 +7,7 @@ when that one is killed with -9, it sees to itself (abprof/worker/main.py).
 
 from __future__ import annotations
 
-from abprof.proc.faults import WorkerDied, WorkerFault, WorkerHung, no_module
+from abprof.proc.faults import WorkerDied, WorkerFault, WorkerHung
 from abprof.proc.log import LOG_LIMIT, Log
 from abprof.proc.printing import printing
 from abprof.proc.program import Program
@@ -29,7 +29,6 @@ __all__ = [
     "dies_with",
     "foreground",
     "logged",
-    "no_module",
     "no_orphans",
     "output",
     "printing",

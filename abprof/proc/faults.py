@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-_NO_MODULE = re.compile(r"(ModuleNotFoundError|ImportError): No module named ")
-
 
 class WorkerDied(Exception):
     """The child ended, or its answer could not be read. `reason` is one line for a person."""
@@ -27,8 +23,3 @@ class WorkerFault(Exception):
         self.status = status
         self.reason = reason
         self.at = at  # the workload's own function that raised it, and its file; "": not the workload's doing
-
-
-def no_module(reason: str) -> bool:
-    """Whether a reason tells of a module that is not installed."""
-    return bool(_NO_MODULE.match(reason))

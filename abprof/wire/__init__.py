@@ -27,6 +27,7 @@ from abprof.wire.begin import (
     Start,
     Stop,
     Sweep,
+    no_module,
 )
 from abprof.wire.cell import (
     Capture,
@@ -120,6 +121,7 @@ __all__ = [
     "cell_id",
     "dump",
     "load",
+    "no_module",
     "pack",
     "shown",
     "unpack",

@@ -160,3 +160,8 @@ class Fault:
     status: Failed
     reason: str
     at: str = ""  # the workload's own function that raised it, `check() of FILE, line N`; "": not the workload's doing
+
+
+def no_module(reason: str) -> bool:
+    """Whether a fault's reason tells of a module that is not installed."""
+    return reason.startswith(("ModuleNotFoundError: No module named ", "ImportError: No module named "))
