@@ -184,17 +184,10 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
     return file
 
 
-def _with_nul(loose: Any, key: str = "") -> str | None:
+def _with_nul(loose: Any) -> str | None:
     """The key at which a text holds a NUL, which no path, word or variable can; None where none does."""
-    if isinstance(loose, str):
-        return key if "\0" in loose else None
-    inside = loose.items() if isinstance(loose, dict) else enumerate(loose) if isinstance(loose, list) else ()
-    for name, value in inside:
-        below = f"{key}.{name}" if key else str(name)
-        found = below if "\0" in str(name) else _with_nul(value, below)
-        if found is not None:
-            return found
-    return None
+    texts = ((key, value if isinstance(value, str) else "") for key, value in toml.values(loose))
+    return next((key for key, text in texts if "\0" in key + text), None)
 
 
 def _sensible(file: File) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from glob import escape
 from typing import Any
 
 import msgspec
 
+from abprof import toml
 from abprof.errors import AbprofError
 
 _KINDS = {
@@ -70,7 +71,7 @@ def _place(message: str, loose: Any, lines: Mapping[str, int]) -> tuple[str, int
     got = re.match(r"Expected `[^`]+`, got `([^`]+)`", message)
     pattern = re.sub(r"\[(\d+)\]", r".\1", place[1].replace("[...]", ".*")) if place else ""
     pattern = f"{pattern}.{escape(unknown[1])}".removeprefix(".") if unknown else pattern
-    values = dict(_values(loose))
+    values = dict(toml.values(loose))
     while pattern:
         fits = [key for key in lines if fnmatchcase(key, pattern)]
         meant = [key for key in fits if got is None or _PYTHON.get(type(values.get(key))) == got[1]]
@@ -79,12 +80,3 @@ def _place(message: str, loose: Any, lines: Mapping[str, int]) -> tuple[str, int
             return key, lines[key]
         pattern = pattern.rpartition(".")[0]
     return "", 0
-
-
-def _values(loose: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key -> value, as `lines` has the keys."""
-    inside = loose.items() if isinstance(loose, dict) else enumerate(loose) if isinstance(loose, list) else ()
-    for name, value in inside:
-        key = f"{above}.{name}".removeprefix(".")
-        yield key, value
-        yield from _values(value, key)

@@ -58,8 +58,8 @@ def lines(text: str) -> dict[str, int]:
             for end in range(1, len(table) + 1):
                 found.setdefault(".".join(table[:end]), first)
         else:
-            for path in _paths(loose):
-                found.setdefault(".".join((*table, *path)), first)
+            for key, _ in values(loose, ".".join(table)):
+                found.setdefault(key, first)
     return found
 
 
@@ -112,9 +112,10 @@ def _head(loose: dict[str, Any], arrays: Counter[tuple[str, ...]]) -> tuple[str,
     return (*path, str(arrays[path] - 1))
 
 
-def _paths(loose: Any) -> Iterator[tuple[str, ...]]:
-    """Of every value and of every table within, from the outside to the inside."""
+def values(loose: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key -> value of all that a table or an array holds, from the outside to the inside."""
     inside = loose.items() if isinstance(loose, dict) else enumerate(loose) if isinstance(loose, list) else ()
     for name, value in inside:
-        yield (str(name),)
-        yield from ((str(name), *path) for path in _paths(value))
+        key = f"{above}.{name}" if above else str(name)
+        yield key, value
+        yield from values(value, key)

@@ -72,6 +72,8 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --cell zz/case=a", "--cell: no workload 'zz' in "),
         ("main fast --cell w", "--cell 'w': no id of a cell (as every report prints it: WORKLOAD/axis=value"),
         ("main {repo}/kernels", "kernels' (a folder is no ref: . is the working tree, --repo names another repository)"),
+        ("main ~nobody-at-all/x", "unknown ref '~nobody-at-all/x'"),
+        ("main a/" + "b" * 300, "unknown ref 'a/bbb"),
         ("main fast --workloads nope", "--workloads: no workload 'nope'"),
         ("main fast --kernels nope", "--kernels: no workload is for nope (there are k)"),
         ("main --workloads-from target", "--workloads-from: there is no target (there is base; a folder of that name is"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
-from pathlib import Path
 
 from abprof.errors import AbprofError
 from abprof.repo.command import Git
@@ -99,7 +99,7 @@ def unknown(repository: Repository, spec: str) -> AbprofError:
         return AbprofError(f"several objects begin with {spec!r}", advice="give more digits")
     near = nearest_names(repository, spec)
     hints = [f"nearest: {', '.join(near)}"] if near else _some(repository)
-    if "/" in spec and Path(spec).expanduser().is_dir():
+    if "/" in spec and os.path.isdir(os.path.expanduser(spec)):  # noqa: PTH111, PTH112 - which raise nothing
         hints = ["a folder is no ref: . is the working tree, --repo names another repository"]
     elif ".." in spec:
         hints = ["give base and target as two words, or base...target for the merge base"]
