@@ -23,7 +23,7 @@ FEWEST, MOST = 8, 400  # rounds of an epoch
 # calls, 0.1 %, one pair; of those that take 0.13 s fresh processes differ by as much as rounds: one (docs/MEASUREMENT.md).
 _FEWEST_MIDDLE, _FEWEST_LONG, _FEWEST_SINGLE = 4, 2, 1
 _SINGLE = 1.3e8  # ns
-_TELL = 0.5  # %: the margin for which four epochs of one pair of long calls are enough; of a closer one epochs take two
+_TELL = 0.5  # %: the margin for which four epochs of so few rounds are enough; of a closer one they take twice as many
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def pace(
     fewest = FEWEST if settings.quick else fewest_rounds(kind, min(known), timer)
     usual = max(fewest, min(int(MOST * scale), round(budget / (together * calls))))
     if long and timer in _CLOCKED:
-        usual = min(usual, 2 * fewest if fewest > 1 and _narrowest(settings) < _TELL else fewest)
+        usual = min(usual, 2 * fewest if _narrowest(settings) < _TELL else fewest)
     rounds = _mirrored(fewest + round(share * (usual - fewest)))
     # Re-allocating may cost a fifth of the turns' time, with the untimed call after it where calls are long; at least
     # the placement at the opening is random.

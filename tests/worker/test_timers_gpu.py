@@ -52,6 +52,16 @@ def test_a_kernel_of_known_length_by_events_and_by_graphs(cuda: CudaClock) -> No
     assert median(replays) == pytest.approx(median(known), rel=0.03)
 
 
+def test_every_multiprocessor_has_both_stamps_of_a_turn(cuda: CudaClock) -> None:
+    there = torch.cuda.get_device_properties(0).multi_processor_count
+    for op in (sleep(), Op(lambda: torch.ones(1 << 24, device="cuda").sin_())):
+        for _ in range(5):
+            cuda.turn(op, 2, cold=True)
+            assert cuda._stamps is not None
+            assert cuda._stamps.stamped() > 0.95 * there
+            assert 200 < cuda.mhz() < 4000
+
+
 @with_cupti
 def test_cupti_in_a_process_of_its_own() -> None:
     file = Path(__file__).parent / "records_on_gpu.py"

@@ -1,7 +1,9 @@
-"""Readings of the device's own clocks, between the kernels of a stream: how fast the multiprocessor ran in a turn.
+"""Readings of the device's own clocks, between the kernels of a stream: how fast its multiprocessors ran in a turn.
 
-A kernel of one thread writes %clock64 (cycles of its multiprocessor), %globaltimer (ns) and %smid. Two of them on the same
-multiprocessor give its mean clock in between, which NVML's samples, 100 ms apart, cannot for turns of a millisecond.
+A kernel of one thread for each multiprocessor writes %clock64 (its cycles) and %globaltimer (ns) to the place of its %smid.
+Two of them give each one's mean clock in between, which NVML's samples, 100 ms apart, cannot for turns of a millisecond.
+The mean over all is taken: under a power limit the clusters of an H200 run at clocks of their own, up to 0.5 % apart and
+otherwise in every turn (docs/MEASUREMENT.md).
 PTX, loaded by the CUDA driver: neither a compiler nor Triton is needed for it, and its machine code is no side's own.
 (Registers: PTX ISA, special registers.)
 """
@@ -9,6 +11,8 @@ PTX, loaded by the CUDA driver: neither a compiler nor Triton is needed for it, 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -17,22 +21,30 @@ _PTX = b"""
 .version 6.4
 .target sm_70
 .address_size 64
-.visible .entry abprof_stamp(.param .u64 out)
+.visible .entry abprof_stamp(.param .u64 out, .param .u32 room, .param .u64 turn)
 {
-    .reg .b32 %sm;
-    .reg .b64 %at, %cycles, %ns;
+    .reg .pred %outside;
+    .reg .b32 %sm, %room;
+    .reg .b64 %at, %offset, %cycles, %ns, %turn;
+    mov.u32 %sm, %smid;
+    ld.param.u32 %room, [room];
+    setp.ge.u32 %outside, %sm, %room;
+    @%outside ret;
     ld.param.u64 %at, [out];
+    ld.param.u64 %turn, [turn];
     cvta.to.global.u64 %at, %at;
+    mul.wide.u32 %offset, %sm, 24;
+    add.u64 %at, %at, %offset;
     mov.u64 %cycles, %clock64;
     mov.u64 %ns, %globaltimer;
-    mov.u32 %sm, %smid;
     st.global.u64 [%at], %cycles;
     st.global.u64 [%at+8], %ns;
-    st.global.u32 [%at+16], %sm;
+    st.global.u64 [%at+16], %turn;
     ret;
 }
 """
-_WORDS = 3  # of 8 bytes, that a stamp writes
+_WORDS = 3  # of 8 bytes, that a multiprocessor's stamp has: cycles, ns, which turn it is of
+Stamp = Sequence[int]
 
 
 class Stamps:
@@ -43,7 +55,10 @@ class Stamps:
         module, self._kernel = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cuModuleLoadData", ctypes.byref(module), _PTX)
         self._call("cuModuleGetFunction", ctypes.byref(self._kernel), module, b"abprof_stamp")
-        self._written = torch.zeros((2, _WORDS), dtype=torch.int64, device=device)
+        self._blocks = torch.cuda.get_device_properties(device).multi_processor_count
+        # Twice as many places: ids may have gaps.
+        self._written = torch.zeros((2, 2 * self._blocks, _WORDS), dtype=torch.int64, device=device)
+        self._turn = 0
 
     def _call(self, name: str, *arguments: Any) -> None:
         code = getattr(self._driver, name)(*arguments)
@@ -52,6 +67,7 @@ class Stamps:
 
     def begin(self) -> None:
         """Enqueue the first stamp."""
+        self._turn += 1
         self._launch(0)
 
     def end(self) -> None:
@@ -59,15 +75,35 @@ class Stamps:
         self._launch(1)
 
     def _launch(self, which: int) -> None:
-        out = ctypes.c_uint64(self._written[which].data_ptr())
-        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(out))
+        values = (
+            ctypes.c_uint64(self._written[which].data_ptr()),
+            ctypes.c_uint32(self._written.shape[1]),
+            ctypes.c_uint64(self._turn),
+        )
+        arguments = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        one, none = ctypes.c_uint(1), ctypes.c_uint(0)
-        self._call("cuLaunchKernel", self._kernel, one, one, one, one, one, one, none, stream, arguments, None)
+        blocks, one, none = ctypes.c_uint(self._blocks), ctypes.c_uint(1), ctypes.c_uint(0)
+        self._call("cuLaunchKernel", self._kernel, blocks, one, one, one, one, one, none, stream, arguments, None)
+
+    def stamped(self) -> int:
+        """How many multiprocessors have both stamps of the last turn, on an idle device."""
+        begun, ended = self._written.tolist()
+        return len(_clocks(begun, ended, self._turn))
 
     def mhz(self) -> float:
-        """Mean clock between the two, MHz, on an idle device; 0 where they ran on different multiprocessors."""
-        (cycles, ns, sm), (last_cycles, last_ns, last_sm) = self._written.tolist()
-        if sm != last_sm or last_ns <= ns or last_cycles <= cycles:
-            return 0.0
-        return 1e3 * (last_cycles - cycles) / (last_ns - ns)
+        """Mean clock between the two, MHz, on an idle device; 0 where no multiprocessor ran both."""
+        begun, ended = self._written.tolist()
+        return mean_mhz(begun, ended, self._turn)
+
+
+def mean_mhz(begun: Sequence[Stamp], ended: Sequence[Stamp], turn: int) -> float:
+    """The mean clock, MHz, over the multiprocessors that have both stamps of this turn; 0 where none has."""
+    return fmean(_clocks(begun, ended, turn) or [0.0])
+
+
+def _clocks(begun: Sequence[Stamp], ended: Sequence[Stamp], turn: int) -> list[float]:
+    return [
+        1e3 * (cycles - first_cycles) / (ns - first_ns)
+        for (first_cycles, first_ns, first_turn), (cycles, ns, last_turn) in zip(begun, ended, strict=True)
+        if first_turn == last_turn == turn and ns > first_ns and cycles > first_cycles
+    ]
