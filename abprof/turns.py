@@ -117,8 +117,8 @@ def pace(
     long = min(known) >= wire.LONG_CALL
     fewest = FEWEST if settings.quick else fewest_rounds(kind, min(known), timer)
     usual = max(fewest, min(int(MOST * scale), round(budget / (together * calls))))
-    if long and timer in _CLOCKED:
-        usual = min(usual, 2 * fewest if _narrowest(settings) < _TELL else fewest)
+    if long and timer in _CLOCKED and not settings.quick:
+        usual = 2 * fewest if _narrowest(settings) < _TELL else fewest
     rounds = _mirrored(fewest + round(share * (usual - fewest)))
     # Re-allocating may cost a fifth of the turns' time, with the untimed call after it where calls are long; at least
     # the placement at the opening is random.
