@@ -58,7 +58,7 @@ def test_every_multiprocessor_has_both_stamps_of_a_turn(cuda: CudaClock) -> None
         for _ in range(5):
             cuda.turn(op, 2, cold=True)
             assert cuda._stamps is not None
-            assert cuda._stamps.stamped() > 0.95 * there
+            assert len(cuda._stamps.clocks()) > 0.95 * there
             assert 200 < cuda.mhz() < 4000
 
 

@@ -85,25 +85,22 @@ class Stamps:
         blocks, one, none = ctypes.c_uint(self._blocks), ctypes.c_uint(1), ctypes.c_uint(0)
         self._call("cuLaunchKernel", self._kernel, blocks, one, one, one, one, one, none, stream, arguments, None)
 
-    def stamped(self) -> int:
-        """How many multiprocessors have both stamps of the last turn, on an idle device."""
+    def clocks(self) -> dict[int, float]:
+        """The clock of each multiprocessor that has both stamps of the last turn, MHz, on an idle device, by its %smid."""
         begun, ended = self._written.tolist()
-        return len(_clocks(begun, ended, self._turn))
+        return clocks(begun, ended, self._turn)
 
     def mhz(self) -> float:
         """Mean clock between the two, MHz, on an idle device; 0 where no multiprocessor ran both."""
-        begun, ended = self._written.tolist()
-        return mean_mhz(begun, ended, self._turn)
+        return fmean(self.clocks().values() or [0.0])
 
 
-def mean_mhz(begun: Sequence[Stamp], ended: Sequence[Stamp], turn: int) -> float:
-    """The mean clock, MHz, over the multiprocessors that have both stamps of this turn; 0 where none has."""
-    return fmean(_clocks(begun, ended, turn) or [0.0])
-
-
-def _clocks(begun: Sequence[Stamp], ended: Sequence[Stamp], turn: int) -> list[float]:
-    return [
-        1e3 * (cycles - first_cycles) / (ns - first_ns)
-        for (first_cycles, first_ns, first_turn), (cycles, ns, last_turn) in zip(begun, ended, strict=True)
+def clocks(begun: Sequence[Stamp], ended: Sequence[Stamp], turn: int) -> dict[int, float]:
+    """MHz of each place, of those that have both stamps of this turn."""
+    return {
+        place: 1e3 * (cycles - first_cycles) / (ns - first_ns)
+        for place, ((first_cycles, first_ns, first_turn), (cycles, ns, last_turn)) in enumerate(
+            zip(begun, ended, strict=True)
+        )
         if first_turn == last_turn == turn and ns > first_ns and cycles > first_cycles
-    ]
+    }
