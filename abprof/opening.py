@@ -168,7 +168,7 @@ class Opening:
         )
         seat.outcome = msgspec.structs.replace(seat.outcome, check=result, facts=checked.facts)
         if checked.call_ns and seat.opened is not None:
-            seat.opened = dataclasses.replace(seat.opened, call_ns=checked.call_ns)
+            seat.opened = dataclasses.replace(seat.opened, call_ns=checked.call_ns, host_ns=checked.host_ns)
             seat.outcome = msgspec.structs.replace(seat.outcome, host_ns=checked.host_ns or None)
         if not checked.ok:
             self._fail(seat, "wrong", checked.reason or "the workload's check says no")

@@ -52,3 +52,4 @@ def test_the_checks_word_on_a_calls_time_counts_where_it_gives_one(told: float, 
     opening._open_all()
     assert set(opening.calls().values()) == {call}
     assert {seat.outcome.host_ns for seat in opening.seats} == {host}
+    assert {seat.opened.host_ns for seat in opening.seats if seat.opened} == {host}, "which says what is launch-bound"
