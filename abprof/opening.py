@@ -118,9 +118,8 @@ class Opening:
         arm, cell, settings = seat.arm, self.request.cell, self.request.settings
         placement = self.seed + self.seats.index(seat) if self.request.epoch else 0
         usual = self.request.usual.get(arm.id, 0.0)
-        checked = self.request.check and seat.outcome.check is None
         asked = wire.Open(
-            cell.workload, dict(cell.params), arm.id, arm.variant, arm.peer, settings.seed, usual, placement, checked
+            cell.workload, dict(cell.params), arm.id, arm.variant, arm.peer, settings.seed, usual, placement
         )
         seat.opened = None  # while it is asked: if its worker dies, it is not one of the others
         if why := self.request.hung.not_again(cell.id, arm, self.request.epoch):
@@ -167,9 +166,6 @@ class Opening:
             compared=checked.compared,
         )
         seat.outcome = msgspec.structs.replace(seat.outcome, check=result, facts=checked.facts)
-        if checked.call_ns and seat.opened is not None:
-            seat.opened = dataclasses.replace(seat.opened, call_ns=checked.call_ns, host_ns=checked.host_ns)
-            seat.outcome = msgspec.structs.replace(seat.outcome, host_ns=checked.host_ns or None)
         if not checked.ok:
             self._fail(seat, "wrong", checked.reason or "the workload's check says no")
             if not self.request.settings.allow_wrong:

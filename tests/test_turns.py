@@ -173,6 +173,8 @@ def test_of_long_calls_a_closer_margin_takes_twice_the_rounds(
     for settings in (close, closer):
         assert turns.pace("cuda", [ns] * 2, [1e6] * 2, settings).rounds == of_closer
     assert turns.pace("cpu", [ns] * 2, [1e6] * 2, SETTINGS).rounds >= turns.FEWEST
+    quick = msgspec.structs.replace(close, quick=True)
+    assert turns.pace("cuda", [ns] * 2, [1e6] * 2, quick).rounds == turns.FEWEST, "it has one epoch to scatter by"
 
 
 def test_a_wanted_precision_asks_a_gpu_for_epochs_and_a_cpu_for_rounds() -> None:

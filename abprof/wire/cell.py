@@ -20,7 +20,6 @@ class Open:
     seed: int = 0
     usual_ns: float = 0.0  # a warm call in an earlier epoch: a long one is then made once, and not timed again
     placement: int = 0  # seeds the random offset at which inputs are allocated; re-drawn by Turn.placement
-    checked: bool = False  # a check follows: its call tells how long a long one takes
 
 
 @dataclass(frozen=True)
@@ -88,8 +87,6 @@ class Checked:
     base_max_abs: float | None = None
     facts: dict[str, Value] = field(default_factory=dict)
     compared: bool = True  # False: there is no reference, and the call returned nothing that could be compared
-    call_ns: float = 0.0  # a warm call, where the opening left it to the check (Open.checked); 0: it did not
-    host_ns: float = 0.0  # what the host needed to enqueue it, likewise
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ class OpenArm:
     pad: object
     wall: float = 0.0
     graph: Graph | None = None
-    warm: bool = True  # False: its one call so far may have loaded code, and its check makes the next
 
 
 class Arms:
@@ -77,26 +76,13 @@ class Arms:
         if peak is not None:
             peak -= getattr(arm.pad, "nbytes", 0)  # not the kernel's doing
         self._open[request.arm] = arm
-        arm.warm = not request.checked or request.usual_ns > 0 or first < wire.LONG_CALL
-        call, host = self._warm(arm, first) if arm.warm else (first, self._clock.enqueued)
+        call, host = self._warm(arm, first)
         return wire.Opened("ok", "", call, float(opened), peak, host)
-
-    def checked(self, arm: OpenArm, was: float | None, took: float) -> tuple[float, float]:
-        """Make an arm warm whose check's call, the clock's last, `took` ns. `was` is the wall time that its opening found, which
-        a long one keeps; None: it was left to the check, and how long a warm call takes, and the host to enqueue it, is told."""
-        if was is not None:
-            arm.wall = was if was >= wire.LONG_CALL else self._clock.wall(arm.op)
-            return 0.0, 0.0
-        if took < wire.LONG_CALL:  # the opening's call only had much to load
-            return self._warm(arm, took)
-        arm.wall = took
-        return took, self._clock.enqueued
 
     def _warm(self, arm: OpenArm, first: float) -> tuple[float, float]:
         """How long a warm call takes, and the host to enqueue it, ns; 0 where the clock does not say. A long one, the
-        `first` call's time says so too, is made once more and no oftener, which a check's call is enough for; not even that
-        where an earlier epoch told its time, and the first took hardly longer. On a GPU one that took 10 ms there is made once
-        more, too."""
+        `first` call's time says so too, is made once more and no oftener; not even that where an earlier epoch told its
+        time, and the first took hardly longer. On a GPU one that took 10 ms there is made once more, too."""
         if arm.request.usual_ns >= wire.LONG_CALL:  # what it had to load first is no part of a call
             arm.wall = first if first < _LOADED * arm.request.usual_ns else self._clock.wall(arm.op)
             return arm.request.usual_ns, 0.0

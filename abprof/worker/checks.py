@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from abprof import wire
-from abprof.kit import Op
 from abprof.worker import declared, outputs
 from abprof.worker.arms import Arms
 from abprof.worker.clocks import Clock
@@ -33,7 +32,7 @@ class Checks:
         kernel that changes its inputs while the operation has no reset() fails: its later calls are of other values.
         """
         taken = self._arms.taken(request.arm)
-        was, opened = taken.wall if taken.warm else None, taken.request
+        wall, opened = taken.wall, taken.request
         del taken
         gc.collect()
         module = self._workload(opened.workload)
@@ -48,7 +47,10 @@ class Checks:
             )
         arm = self._arms.make(opened, opened.placement)
         before = None if arm.op.reset else outputs.input_digests(arm.inputs)
-        results, took = self._called(arm.op)
+        if arm.op.reset:
+            arm.op.reset()
+        results = arm.op.call()
+        self._clock.sync()
         found = returned(results)
         if alone:
             refuse_incomparable(results)
@@ -63,7 +65,7 @@ class Checks:
             self._scratch / request.sample,
             self._scratch / request.against if request.against else None,
         )
-        call, host = self._arms.checked(arm, was, took)
+        arm.wall = wall if wall >= wire.LONG_CALL else self._clock.wall(arm.op)
         self._arms[request.arm] = arm
         return wire.Checked(
             bool(verdict.ok),
@@ -75,15 +77,7 @@ class Checks:
             declared.facts(module, case, arm.inputs, arm.op)
             | ({"checked": found.line} if alone and found.line else {}),
             compared=bool(found.tensors) or not alone,
-            call_ns=call,
-            host_ns=host,
         )
-
-    def _called(self, op: Op) -> tuple[Any, float]:
-        """What a call returns, and how long it took by the host's clock, ns."""
-        results: list[Any] = []
-        took = self._clock.wall(Op(lambda: results.append(op.call()), reset=op.reset))
-        return results[0], took
 
     def hand(self, request: wire.Hand) -> wire.Handed:
         """Outputs on inputs of other seeds, kept for a judge; then the arm is opened as it was before."""

@@ -45,26 +45,6 @@ def test_a_call_of_10_ms_that_an_epoch_timed_is_soon_warm_on_a_gpu(kind: str, us
     assert (opened.call_ns, opened.host_ns, clock.calls) == (2e7 if calls == 5 else usual_ns, 3e4, calls)
 
 
-@pytest.mark.parametrize(
-    ("took", "warm", "calls", "wall"),
-    [
-        ([1.4e9, 1.1e8], 1.1e8, 0, 1.1e8),
-        ([1.4e9, 3e5, 2e5, 1e5], 7e4, 2, 1e5),
-    ],  # a long call; one that had much to load
-)
-def test_an_opening_leaves_a_long_call_to_its_check(took: list[float], warm: float, calls: int, wall: float) -> None:
-    load: Any = types.SimpleNamespace(inputs=lambda *_: None, prepare=lambda *_: Op(lambda: None))
-    clock: Any = Clock("cuda")
-    clock.wall, clock.turn = lambda _: took.pop(0), lambda *_, **__: turns.append(7e4) or 7e4
-    turns: list[float] = []
-    arms = Arms(clock, lambda _: load, lambda: load, lambda: 0)
-    assert arms.open(wire.Open("w", {}, "base", checked=True)).call_ns == 1.4e9
-    arm = arms["base"]
-    assert not arm.warm
-    assert arms.checked(arm, None, clock.wall(arm.op)) == (warm, 3e4)
-    assert (len(turns), took, arm.wall) == (calls, [], wall)
-
-
 @pytest.mark.parametrize(("first", "kept", "calls"), [(1.4e8, 1.4e8, 1), (4e8, 1.1e8, 2)])
 def test_what_a_long_call_had_to_load_is_no_part_of_its_wall_time(first: float, kept: float, calls: int) -> None:
     load: Any = types.SimpleNamespace(inputs=lambda *_: None, prepare=lambda *_: Op(lambda: None))

@@ -355,27 +355,6 @@ def test_a_long_call_is_made_no_oftener_than_it_must(
     worker.ask(wire.Close())
 
 
-def test_a_checks_call_tells_how_long_a_long_call_takes(worker: Side) -> None:
-    """Where the opening is told that one follows: it need not make a second call for it."""
-    told = opened(worker, case={"how": "sleep", "seconds": 0.09}, checked=True)
-    assert times(worker, "called-0.09") == 1
-    check = worker.check("base", "left")
-    assert check.ok
-    assert times(worker, "called-0.09") == 2
-    assert min(told.call_ns, check.call_ns) >= 9e7
-    turn = worker.ask(wire.Turn("base", 1, "cpu_clock"))
-    assert turn.wall >= 9e7
-    worker.ask(wire.Close())
-
-
-@pytest.mark.parametrize("more", [{}, {"usual_ns": 8e9, "checked": True}])
-def test_what_the_opening_has_told_the_check_does_not_tell_again(worker: Side, more: dict[str, Any]) -> None:
-    opened(worker, case={"how": "sleep", "seconds": 0.07}, **more)
-    check = worker.check("base", "told")
-    assert (check.ok, check.call_ns, check.host_ns) == (True, 0.0, 0.0)
-    worker.ask(wire.Close())
-
-
 def test_one_call_that_is_held_up_does_not_make_a_short_kernel_a_long_one(worker: Side) -> None:
     assert 1e6 < opened(worker, case={"how": "hiccup"}).call_ns < 5e8
     worker.ask(wire.Close())

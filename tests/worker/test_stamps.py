@@ -38,3 +38,15 @@ def test_a_turns_clock_is_the_mean_of_all_that_have_one(took: tuple[tuple[int, i
     one = object.__new__(code.Stamps)
     one._written, one._turn = torch.tensor(stamps(*took)), 5
     assert one.mhz() == pytest.approx(mhz)
+
+
+def test_each_turn_has_a_number_of_its_own() -> None:
+    """Which both its stamps write: a multiprocessor that was not reached has that of a turn before."""
+    one, wrote = object.__new__(code.Stamps), list[tuple[int, int]]()
+    one._turn = 0
+    one._launch = lambda which: wrote.append((which, one._turn))  # type: ignore[method-assign]
+    for _ in range(2):
+        one.begin()
+        one.end()
+    one.begin()  # the host was late, and the call is made again
+    assert wrote == [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3)]

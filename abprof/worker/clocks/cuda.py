@@ -153,7 +153,7 @@ class CudaClock:
         return 1e6 * first.elapsed_time(last) / (calls - lead)
 
     def mhz(self) -> float:
-        """Mean clock of a multiprocessor over the calls of the last turn: from before the first to after the last."""
+        """Mean clock of the multiprocessors over the calls of the last turn: from before the first to after the last."""
         return self._stamps.mhz() if self._stamps is not None else 0.0
 
     def _one(self, op: Op, arm: str, *, cold: bool, stamp: bool = False) -> tuple[torch.cuda.Event, torch.cuda.Event]:
