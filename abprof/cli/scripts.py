@@ -65,10 +65,9 @@ def scripts(
     With --k8s the same cells are divided into shards, and an Indexed Job is printed whose pods each run `abprof run` on
     one of them, on one GPU, from a volume that all pods mount: docs/EXECUTORS.md.
     """
-    from abprof import disk, runfolder
+    from abprof import runfolder
     from abprof.report import k8s as kubernetes
     from abprof.report.scripts import abprof_run
-    from abprof.report.scripts import scripts as made
 
     options = dict(locals())
     if k8s_option and not k8s:
@@ -91,6 +90,15 @@ def scripts(
             _note("the cells are those of a CPU, and pods measure on GPUs: --preset, --set and --cell choose others")
         print(kubernetes.manifest(run, abprof_run(run), _shards(run, cells, pods.parallel), pods), end="")
         return Exit.OK
+    _write(run, cells, folder, repo)
+    return Exit.OK
+
+
+def _write(run: Run, cells: Sequence[Cell], folder: Path, repo: str) -> None:
+    """The scripts, and on standard output where each lies."""
+    from abprof import disk
+    from abprof.report.scripts import scripts as made
+
     root = _repository(run, repo)
     source = run.setup.workloads_from
     others = [side.id for side in run.sides if side.id != source]
@@ -100,7 +108,6 @@ def scripts(
         written = disk.put(folder / name, text.encode())
         written.chmod(0o755)
         print(written)
-    return Exit.OK
 
 
 def _shards(run: Run, cells: Sequence[Cell], pods: int) -> list[list[str]]:
