@@ -13,25 +13,21 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
 from abprof import runfolder, stats
 from abprof.evidence import Evidence
 from abprof.gathering import gather
-from abprof.model import Run
+from abprof.model import Block, Proof, Run
 from abprof.selfcheck.examine import GROUP
 from abprof.selfcheck.result import CLASSES
 
 
 def main() -> int:
     counted, held = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for folder in map(Path, sys.argv[1:]):
-        run, blocks, proofs = runfolder.read(folder)
-        if not unchanged(run):
-            print(f"{folder}: its sides are of different code", file=sys.stderr)
-            return 2
+    for run, blocks, proofs in same_code(sys.argv[1:]):
         for item in gather(run, blocks, proofs).values():
             for name, timer, holds in intervals(item):
                 counted[name, timer] += 1
@@ -42,6 +38,16 @@ def main() -> int:
     for key in sorted(counted, key=lambda key: (order.index(key[0]), key[1])):
         print(f"| {key[0]} | {key[1]} | {counted[key]} | {held[key]} | {100 * held[key] / counted[key]:.1f} % |")
     return 0
+
+
+def same_code(folders: Sequence[str]) -> Iterator[tuple[Run, list[Block], list[Proof]]]:
+    """The runs in these folders. Ends the program with exit code 2 at one whose code differs."""
+    for folder in map(Path, folders):
+        run, blocks, proofs = runfolder.read(folder)
+        if not unchanged(run):
+            print(f"{folder}: its sides are of different code", file=sys.stderr)
+            raise SystemExit(2)
+        yield run, blocks, proofs
 
 
 def unchanged(run: Run) -> bool:

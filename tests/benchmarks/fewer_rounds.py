@@ -14,14 +14,13 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 
-from abprof import runfolder, stats
+from abprof import stats
 from abprof.gathering import gather
 from abprof.model import Block, Proof, Run
-from tests.benchmarks.coverage import unchanged
+from tests.benchmarks.coverage import same_code
 
 CLASSES = {"50 to 130 ms": (5e7, 1.3e8), "130 ms and longer": (1.3e8, float("inf"))}  # ns of a call
 CUTS = {"all": None, "2": 2, "1": 1}  # rounds
@@ -30,11 +29,7 @@ EPOCHS, MARGIN = 4, 0.005
 
 def main() -> int:
     found: dict[tuple[str, str], Counter[str]] = {(of, cut): Counter() for of in CLASSES for cut in CUTS}
-    for folder in map(Path, sys.argv[1:]):
-        run, blocks, proofs = runfolder.read(folder)
-        if not unchanged(run):
-            print(f"{folder}: its sides are of different code", file=sys.stderr)
-            return 2
+    for run, blocks, proofs in same_code(sys.argv[1:]):
         for cut, rounds in CUTS.items():
             for of, said in told(run, [shortened(block, rounds) for block in blocks], proofs):
                 found[of, cut].update(said)

@@ -13,23 +13,18 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from pathlib import Path
 
-from abprof import runfolder, wire
+from abprof import wire
 from abprof.evidence import Evidence
 from abprof.gathering import gather
-from tests.benchmarks.coverage import unchanged
+from tests.benchmarks.coverage import same_code
 
 HEAD = "| workload | a call | epochs | rounds | of a round | epochs by rounds alone | epochs |"
 
 
 def main() -> int:
     print(HEAD, "|---|---:|---:|---:|---:|---:|---:|", sep="\n")
-    for folder in map(Path, sys.argv[1:]):
-        run, blocks, proofs = runfolder.read(folder)
-        if not unchanged(run):
-            print(f"{folder}: its sides are of different code", file=sys.stderr)
-            return 2
+    for run, blocks, proofs in same_code(sys.argv[1:]):
         for item in gather(run, blocks, proofs).values():
             if line := row(item):
                 print(line)
