@@ -23,11 +23,8 @@ HEAD = "| workload | a call | epochs | rounds | of a round | epochs by rounds al
 
 
 def main() -> int:
-    print(HEAD, "|---|---:|---:|---:|---:|---:|---:|", sep="\n")
-    for run, blocks, proofs in same_code(sys.argv[1:]):
-        for item in gather(run, blocks, proofs).values():
-            if line := row(item):
-                print(line)
+    rows = [row(item) for kept in same_code(sys.argv[1:]) for item in gather(*kept).values()]
+    print(HEAD, "|---|---:|---:|---:|---:|---:|---:|", *filter(None, rows), sep="\n")
     return 0
 
 
