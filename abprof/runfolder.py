@@ -7,6 +7,7 @@ evidence.jsonl only grow, in checksummed lines, so that a killed run keeps every
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -32,6 +33,7 @@ RUN = "run.json"
 ROUNDS = "rounds.jsonl"
 EVIDENCE = "evidence.jsonl"
 LOGS = "logs"
+_ELSEWHERE = "choose another place with --runs-dir"
 _Line = TypeVar("_Line", Block, Told)
 _RESULTS = ("header", "observations", "comparisons", "within", "controls", "warnings")  # what rounds.jsonl gives again
 
@@ -106,8 +108,7 @@ def create(runs_dir: Path, run_id: str, claim: Callable[[Path], object] = str) -
     """
     if not run_id or run_id in (".", "..") or "/" in run_id or "\0" in run_id:
         raise ValueError(f"not a folder name: {run_id!r}")
-    advice = "choose another place with --runs-dir"
-    with refusals(runs_dir, advice):
+    with refusals(runs_dir, _ELSEWHERE):
         made_parent = not runs_dir.exists()
         runs_dir.mkdir(parents=True, exist_ok=True)
         ignores = not any(runs_dir.iterdir())
@@ -118,6 +119,19 @@ def create(runs_dir: Path, run_id: str, claim: Callable[[Path], object] = str) -
         if not (runs_dir / ".gitignore").exists():
             _ignore(path)
     return RunFolder(path, made_parent, ignores)
+
+
+def makeable(runs_dir: Path) -> None:
+    """Raises AbprofError where no folder can be made in `runs_dir`, as far as can be told without making one."""
+    with refusals(runs_dir, _ELSEWHERE):
+        there = next(path for path in (runs_dir, *runs_dir.parents) if path.exists())
+        if not there.is_dir():
+            kind = errno.EEXIST if there == runs_dir else errno.ENOTDIR
+        elif os.access(there, os.W_OK | os.X_OK):
+            return
+        else:
+            kind = errno.EACCES
+        raise OSError(kind, os.strerror(kind))
 
 
 def discard(folder: RunFolder) -> None:

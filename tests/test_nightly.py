@@ -111,8 +111,8 @@ def test_what_a_night_does_not_take(lab: Lab) -> None:
         (["main", "fast"], "--branch names the branch"),
         (["--nonsense"], "nonsense"),
         (["--issue", "team/kernels"], "no token"),
-        (["--branch", "nowhere"], "nowhere"),
-        (["--against", "v9"], "v9"),
+        (["--branch", "nowhere"], "--branch: unknown ref 'nowhere'"),
+        (["--against", "v9"], "--against: unknown ref 'v9'"),
     ):
         code, said, done = night(lab, *words)
         assert (code, said["did"]) == (2, "refused"), words

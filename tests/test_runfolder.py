@@ -401,3 +401,13 @@ def test_a_newer_runs_sentence_is_told_without_its_control_characters(tmp_path):
     with pytest.raises(AbprofError) as caught:
         runfolder.read(broken(tmp_path, newer))
     assert "written by a newer abprof (schema 2, this one reads 1); it says: Act: 1 slower [2J." in caught.value.line
+
+
+def test_whether_a_folder_can_be_made_is_told_without_making_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runfolder.makeable(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(AbprofError, match="Permission denied"):
+        runfolder.makeable(tmp_path / "a" / "b")

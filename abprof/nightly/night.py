@@ -76,7 +76,8 @@ class Report:
 
 def night(config: Config, wish: Wish, view: View, tell: Callable[[Report], None]) -> Report:
     """Do what this night asks for. Raises AbprofError for what a person can mend, also when another nightly job is at work."""
-    place = look_around(msgspec.structs.replace(config, specs=(wish.branch,)), view)
+    with _asked_by("--branch", wish.branch):
+        place = look_around(msgspec.structs.replace(config, specs=(wish.branch,)), view)
     if place.sides[0].kind == "dist":
         raise AbprofError("a night watches a branch, and a release never moves", where=wish.branch)
     series = wish.series or place.sides[0].label
@@ -89,7 +90,8 @@ def night(config: Config, wish: Wish, view: View, tell: Callable[[Report], None]
 
 def _work(place: Place, wish: Wish, series: str, beat: Beat, view: View) -> Report:
     """What nights before could not tell is told with what is measured now."""
-    head, release = place.sides[0].commit, _commit(place, wish.against)
+    with _asked_by("--against", wish.against):
+        head, release = place.sides[0].commit, _commit(place, wish.against)
     machine = question.machine(place)
     tonight = plan.Tonight(head, release, question.asked(place), _text(machine))
     with _index(place) as index:
@@ -216,6 +218,17 @@ def _index(place: Place) -> Iterator[Index]:
     place.runs_dir.mkdir(parents=True, exist_ok=True)
     with opened(place.runs_dir) as index:
         yield index
+
+
+@contextlib.contextmanager
+def _asked_by(option: str, ref: str) -> Iterator[None]:
+    """While the block runs, an error about this ref names the option that it came by."""
+    try:
+        yield
+    except AbprofError as error:
+        if error.where or repr(ref) not in error.what:
+            raise
+        raise AbprofError(error.what, where=option, advice=error.advice) from error
 
 
 def _commit(place: Place, spec: str) -> str:
