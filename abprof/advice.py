@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from abprof import looks, mending, stats, waivers
+from abprof import mending, stats, waivers
 from abprof.evidence import Evidence
 from abprof.model import Advice, Comparison, Run, Touched
 from abprof.sentence import base_not_ok, outside_margin, trust_panel, undecided_row
@@ -193,8 +193,7 @@ def _what_may_decide(run: Run, out: Sequence[Comparison]) -> str:
     if run.status == "interrupted":
         return "it was interrupted: --resume with its folder goes on"
     if not all("epochs" in row.reasons for row in out):
-        ahead = [row.epochs + looks.to_the_next(row.epochs) for row in out if "epochs" not in row.reasons]
-        return f"more epochs may: the next look is at {min(ahead)}, --budget above {run.settings.budget:g}s"
+        return f"more epochs may: --budget above {run.settings.budget:g}s"
     asked = run.settings.epochs
     later = next((look for look in stats.LOOKS if asked is not None and look > asked), None)
     if later is None:

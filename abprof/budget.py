@@ -1,9 +1,8 @@
 """What the time budget still affords: whether an epoch may begin, and with how many of its rounds.
 
-Verdicts are given at planned looks alone (abprof/stats.py), so epochs are shortened rather than that the budget ends before
-the next one, and those that cannot reach it are not begun: nothing would rest on them. The epoch is the statistical unit,
-and fewer rounds make its value noisier, which widens the intervals and cannot favour a verdict, because the share depends on
-what epochs cost and never on what they read.
+No verdict is given before the first planned look (abprof/stats.py). While that is ahead, epochs are shortened rather than
+that the budget ends before it: the epoch is the statistical unit, and fewer rounds make its value noisier, which widens
+the intervals and cannot favour a verdict, because the share depends on what epochs cost and never on what they read.
 Epochs of unequal scatter keep the intervals' level: Student's statistic of normal values with unequal variances exceeds
 its critical values less often, not more, below a level of 0.083 (Bakirov & Szekely 2005; tests/simulations/test_looks.py).
 """
@@ -26,17 +25,16 @@ class Budget:
         self.fixed = fixed
         self.more = more
 
-    def share(self, needed: int) -> float:
-        """Of the rounds beyond the fewest, how many the next epoch takes (0 to 1): the `needed` ones to the next look fit in."""
-        if not self.more:
+    def share(self) -> float:
+        """Of the rounds beyond the fewest, how many the next epoch takes (0 to 1), so that the first look fits in."""
+        needed = stats.LOOKS[0] - self.done
+        if needed <= 0 or not self.more:
             return 1.0
         return min(1.0, max(0.0, (_RESERVE * self.left / needed - self.fixed) / self.more))
 
-    def affords(self, share: float, needed: int) -> bool:
-        """Whether the epochs to the next look still fit in. Before the first look this epoch need, whose number tells something
-        though it has no interval, and which may have paid for what the next find ready."""
-        epochs = needed if self.done >= stats.LOOKS[0] else 1
-        return epochs * (self.fixed + share * self.more) <= self.left
+    def affords(self, share: float) -> bool:
+        """Whether another epoch still fits in."""
+        return self.fixed + share * self.more <= self.left
 
     def charge(self, seconds: float, once: float, more: float, share: float) -> None:
         """An epoch of this share of rounds ended: `once` of its seconds no other epoch spends (checks, phases), `more`

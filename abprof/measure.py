@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 
@@ -50,20 +49,6 @@ class Ground:
         return next((b for b in self.run.builds if b.side == side and b.kernel == kernel), None)
 
 
-class Wanting(Protocol):
-    """Who takes note of what is measured, and says of which cells more is wanted."""
-
-    @property
-    def done(self) -> int:
-        """Epochs of an earlier invocation that count towards the first look."""
-
-    def wanted(self) -> set[str]:
-        """Cells that need one more epoch."""
-
-    def nearest(self, cells: Iterable[str]) -> int:
-        """How many more epochs bring the first of these to a planned look."""
-
-
 @dataclass
 class Epoch:
     """One epoch while it runs."""
@@ -94,31 +79,31 @@ class Shift:
 
 def epochs(
     ground: Ground,
-    record: Wanting,
+    wanted: Callable[[], set[str]],
     allocation: Allocation,
     *,
     first: int,
+    done: int,
     budget: float,
     relay: Relay | None = None,
 ) -> Iterator[Item]:
     """Blocks as they end, and what the workers had loaded and compiled.
 
-    The `record` is given each before the next is asked for, and says what is wanted; `allocation` knows what earlier epochs
-    taught, and learns; `first` is the number of the next. A further epoch begins only if `budget` seconds have room for those
-    to the next look, or before the first for this one. A `relay` that is given is the caller's to end.
+    `wanted` says which cells need one more epoch; `allocation` knows what earlier epochs taught, and learns; `first` is
+    the number of the next, and `done` how many of an earlier invocation count towards the first look. A further epoch
+    begins only if it fits into `budget` seconds. A `relay` that is given is the caller's to end.
     """
     number, seen, crowded, quick = first, set[str](), set[str](), ground.run.settings.quick
     usual, graphs, hung = dict[str, dict[str, float]](), Known(), Hung()
     timers = Timers(ground.timers, never(ground.run, kept=relay is not None))
-    todo = record.wanted() & ground.arms.keys()  # a rerun has cells that are not measured again
+    todo = wanted() & ground.arms.keys()  # a rerun has cells that are not measured again
     seats = sum(len(ground.arms[cell]) for cell in todo)
-    plan = Budget(budget, record.done, *turns.epoch_cost(ground.device.kind, seats))
+    plan = Budget(budget, done, *turns.epoch_cost(ground.device.kind, seats))
     with contextlib.ExitStack() as stack:
         crews = relay or stack.enter_context(Relay(ground.shop, ground.device))
         while todo:
-            needed = record.nearest(todo)
-            share = 1.0 if quick else plan.share(needed)
-            if number > first and (quick or not plan.affords(share, needed)):
+            share = 1.0 if quick else plan.share()
+            if number > first and (quick or not plan.affords(share)):
                 return
             start = time.monotonic()
             profile = quick or number == first + 1
@@ -126,7 +111,7 @@ def epochs(
             yield from _epoch(ground, epoch, todo)
             plan.charge(time.monotonic() - start, epoch.once, epoch.more, share)
             number += 1
-            todo = record.wanted() & ground.arms.keys()
+            todo = wanted() & ground.arms.keys()
 
 
 def _epoch(ground: Ground, epoch: Epoch, todo: set[str]) -> Iterator[Item]:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from abprof import kernels, looks, names, runfolder, timers, verdict
+from abprof import kernels, names, rerun, runfolder, timers, verdict
 from abprof.code.reader import Reader
 from abprof.errors import AbprofError
 from abprof.kept import Kept
@@ -130,10 +130,6 @@ class Record:
         self.view.progress(f"epoch {self.next_epoch}: {len(todo)} of {len(self.head.cells)} cells undecided")
         return todo
 
-    def nearest(self, cells: Iterable[str]) -> int:
-        """How many more epochs of this invocation bring the first of these to a planned look."""
-        return looks.to_the_nearest(self.head, self.epochs(), cells)
-
     def power_bound(self) -> tuple[str, ...]:
         """Cells whose change is worth measuring without a pause."""
         return verdict.power_bound(self.head, self.blocks, self.proofs, self._kept.gather)
@@ -141,7 +137,7 @@ class Record:
     def epochs(self) -> dict[str, int]:
         """Cell -> epochs of this invocation that its verdict can rest on."""
         head = msgspec.structs.replace(self.head, proofs=tuple(self.proofs))
-        return looks.epochs(head, self.blocks[self.older :], self._fresh.gather)
+        return rerun.epochs(head, self.blocks[self.older :], self._fresh.gather)
 
     def add(self, item: Block | Proof | Kernel | Trace | Profile | Sampled) -> None:
         """Keep a block on disk before anything else is done with it."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
 import msgspec
 
-from abprof import keys, plan
+from abprof import keys, plan, stats
+from abprof.comparison import pairs
 from abprof.config import Config
 from abprof.errors import AbprofError
-from abprof.model import Build, Cell, Run, Verdict
+from abprof.evidence import Evidence
+from abprof.gathering import Gather, gather
+from abprof.model import Block, Build, Cell, Run, Verdict
 from abprof.place import Place, look_around
 from abprof.view import View
 
@@ -112,3 +116,21 @@ def same_builds(run: Run, builds: Sequence[Build], folder: Path) -> tuple[Build,
             advice = "make it as it was, or start a new run" if differing else "start a new run"
             raise AbprofError(what, where=f"side {build.side}", advice=advice)
     return tuple((before | {(build.side, build.kernel): build for build in builds}).values())
+
+
+def epochs(run: Run, blocks: Sequence[Block], gathered: Gather = gather) -> dict[str, int]:
+    """Cell -> epochs that its verdict can rest on: of its comparison with the fewest, quick ones not counted."""
+    evidence = gathered(run, blocks, run.proofs)
+    return {cell: item.once("epochs", partial(_epochs, run, item)) for cell, item in evidence.items()}
+
+
+def _epochs(run: Run, item: Evidence) -> int:
+    counts = [len(item.epoch_values(p.before, p.after)) for p in pairs(run, item) if p.role == "target"]
+    counts = counts or [len(item.epoch_medians(arm)) for arm in item.states]
+    return 0 if item.quick else min(counts, default=0)
+
+
+def between_looks(before: dict[str, int], after: dict[str, int]) -> int:
+    """How many cells got epochs that do not complete a further planned look."""
+    more = [cell for cell, count in after.items() if count > before[cell]]
+    return sum(stats.last_look(after[cell]) == stats.last_look(before[cell]) for cell in more)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import looks, noise, proc, rerun, runfolder, stats, timers
+from abprof import noise, proc, rerun, runfolder, stats, timers
 from abprof.afterwards import afterwards
 from abprof.building import would_be_on_some_side
 from abprof.cleaning import BUILDS_IN_USE
@@ -78,7 +78,7 @@ def again(
     if resume and head.status == "complete" and until is None:
         return head, folder.path
     cells = head.cells if resume else rerun.choose(head, only)
-    before = looks.epochs(head, blocks)
+    before = rerun.epochs(head, blocks)
     if not resume:
         head = msgspec.structs.replace(head, settings=msgspec.structs.replace(head.settings, quick=False))
         cells = tuple(cell for cell in cells if before[cell.id] < stats.LOOKS[-1])
@@ -106,7 +106,7 @@ def again(
             plan = make_plan(fit, trees, folder.logs, view, Again(head, cells, told=timers.told(blocks)))
             record = Record(folder, plan.head, blocks, view, older, until)
             measure(fit, plan, record, view)
-        waiting = looks.between(before, looks.epochs(record.head, record.blocks))
+        waiting = rerun.between_looks(before, rerun.epochs(record.head, record.blocks))
         if waiting:
             view.say(f"{waiting} of {len(cells)} cells: the epochs added do not reach the next planned look")
             view.say("their intervals still rest on the last look completed")
@@ -206,8 +206,9 @@ def after_epochs(place: Place, ground: Ground, record: Record) -> Iterator[Block
 
 def in_turns(place: Place, ground: Ground, record: Record) -> Iterator[Item]:
     """Epochs on the run's own device, in this process."""
+    budget = place.config.budget
     with noise.remembered(place.state, place.device.lease, record.view.warn) as known:
-        yield from epochs(ground, record, known, first=record.next_epoch, budget=place.config.budget)
+        yield from epochs(ground, record.wanted, known, first=record.next_epoch, done=record.done, budget=budget)
 
 
 def spread_out(place: Place, growing: Growing, record: Record, cluster: Executor | None) -> Iterator[Item]:
@@ -221,7 +222,7 @@ def measure_command(place: Place, bench: Bench, record: Record, view: View) -> N
     with proc.no_orphans(), interruptible(record), view.measuring():
         record.start(())
         first, budget = record.next_epoch, place.config.budget
-        for block in reported.epochs(bench, place.device, record, view.warn, first=first, budget=budget):
+        for block in reported.epochs(bench, place.device, record.wanted, view.warn, first=first, budget=budget):
             record.add(block)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof import evidence, looks, runfolder, verdict
+from abprof import evidence, rerun, runfolder, verdict
 from abprof.kept import OF_NO_CELL, Kept
 from abprof.model import (
     POWER_CAP,
@@ -168,7 +168,7 @@ def test_kept_and_fresh_say_the_same(tmp_path: Path, seed: int) -> None:
             assert {name: getattr(kept, name) for name in RESULTS} == {name: getattr(anew, name) for name in RESULTS}
         if days.chance.random() < 0.2:
             assert record.power_bound() == verdict.power_bound(record.head, record.blocks, proofs)
-            assert record.epochs() == looks.epochs(msgspec.structs.replace(record.head, proofs=proofs), own)
+            assert record.epochs() == rerun.epochs(msgspec.structs.replace(record.head, proofs=proofs), own)
     assert any(days.epochs.values())
 
 
@@ -196,7 +196,7 @@ def test_only_cells_with_something_new_are_read_again(digested: list[Block]) -> 
         verdict.undecided(of, blocks, proofs, kept.gather)
         verdict.judge(of, blocks, proofs, kept.gather)
         verdict.power_bound(of, blocks, proofs, kept.gather)
-        looks.epochs(of, blocks, kept.gather)
+        rerun.epochs(of, blocks, kept.gather)
         return sorted({block.cell for block in digested})
 
     assert asked(run) == cells

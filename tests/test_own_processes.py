@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -109,28 +109,17 @@ def ground(folder: Path, shop: Workshop, device: CudaDevice, *faults: Fault, che
     )
 
 
-class SoMany:
-    """Wants so many epochs of every cell."""
-
-    done = 0
-
-    def __init__(self, on: Ground, number: int) -> None:
-        self.on, self.number, self.made = on, number, list[Block]()
-
-    def wanted(self) -> set[str]:
-        done = {block.epoch for block in self.made}
-        return set(self.on.arms) if len(done) < self.number else set()
-
-    def nearest(self, cells: Iterable[str]) -> int:
-        return 1
-
-
 def measured(on: Ground, number: int = 2) -> list[Block]:
     """Blocks of so many epochs, and of slices after them."""
-    kept = SoMany(on, number)
-    for item in epochs(on, kept, Allocation(), first=1, budget=600.0):
-        kept.made += [item] if isinstance(item, Block) else []
-    return [*kept.made, *sustained(on, list(on.arms), kept.made, number + 1)]
+    made = list[Block]()
+
+    def wanted() -> set[str]:
+        done = {block.epoch for block in made}
+        return set(on.arms) if len(done) < number else set()
+
+    for item in epochs(on, wanted, Allocation(), first=1, done=0, budget=600.0):
+        made += [item] if isinstance(item, Block) else []
+    return [*made, *sustained(on, list(on.arms), made, number + 1)]
 
 
 def starts(folder: Path) -> int:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from abprof import turns
-from abprof.budget import Budget
-from abprof.measure import Wanting
 from abprof.model import LONGEST_CALL, REPORTED, Arm, Block, Cell, MachineState, Outcome, Turn
 from abprof.protocols import Device
 from abprof.reported import process
@@ -21,26 +19,25 @@ _ORDERS = 64  # that are drawn: more than epochs, and the same however many are 
 def epochs(
     bench: Bench,
     device: Device,
-    record: Wanting,
+    wanted: Callable[[], set[str]],
     warn: Callable[[str], None],
     *,
     first: int,
     budget: float,
 ) -> Iterator[Block]:
-    """Blocks of all cells, epoch by epoch, until none is wanted or `budget` seconds have no room for those to the next look
-    (abprof/budget.py).
+    """Blocks of all cells, epoch by epoch, until none is wanted or another epoch does not fit into `budget` seconds.
 
     A process prints all that it measures, so cells that are decided get its further times too.
     """
-    number, told, plan = first, False, Budget(budget, record.done, 0.0, 0.0)
-    while todo := record.wanted() & bench.arms.keys():
-        if number > first and (bench.head.settings.quick or not plan.affords(1.0, record.nearest(todo))):
+    number, cost, told = first, 0.0, False
+    while todo := wanted() & bench.arms.keys():
+        if number > first and (bench.head.settings.quick or cost > budget):
             return
         began, clock = time.time(), time.monotonic()
         device.watch(frozenset)  # whose processes the command's are is not known
         ended = {arm.id: _run(bench, arm, number) for arm in _order(bench, todo, number)}
         cost = time.monotonic() - clock
-        plan.charge(cost, once=0.0, more=0.0, share=1.0)
+        budget -= cost
         told = told or _new_names(bench, ended, warn)
         bad, state = _bad(device, ended), device.state()
         for cell in (cell for cell in bench.head.cells if cell.id in bench.arms):

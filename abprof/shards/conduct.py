@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from abprof import looks, noise
+from abprof import noise
 from abprof.afterwards import owed
 from abprof.errors import AbprofError
 from abprof.estimate import start_up
@@ -24,7 +24,7 @@ from abprof.record import Record
 from abprof.shards.expected import tasks
 from abprof.shards.live import Live
 from abprof.shards.messages import Ended, Loaded, Measured, Noticed, Proved, Said, read_news
-from abprof.shards.packing import CONTROLS, Packer
+from abprof.shards.packing import CONTROLS, Packer, to_the_next_look
 from abprof.shards.schedule import Error, Task
 from abprof.shards.waiting import Waiting
 
@@ -141,7 +141,7 @@ class _Work:
         if not wanted:
             return ()
         counts = self._record.epochs()
-        least = {cell: looks.to_the_next(counts[cell]) for cell in wanted}
+        least = {cell: to_the_next_look(counts[cell]) for cell in wanted}
         cost = sum(least[cell] * seconds / max(1, epochs) for cell, (epochs, seconds) in self._spent(wanted).items())
         if cost > self._left[slot]:
             return ()

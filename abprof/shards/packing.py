@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import survey, timers
+from abprof import stats, survey, timers
 from abprof.allocation import Scatter
 from abprof.growing import Growing
 from abprof.model import Arm, Cell, Run
@@ -114,3 +114,8 @@ class Packer:
 
 def _controlled(arms: Sequence[Arm]) -> bool:
     return any(arm.side == "control" for arm in arms)
+
+
+def to_the_next_look(epochs: int) -> int:
+    """How many more epochs bring a cell with so many to its next planned look; 0 where it has come to the last."""
+    return next((look - epochs for look in stats.LOOKS if look > epochs), 0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from abprof import looks, noise, proc, rerun, verdict
+from abprof import noise, proc, rerun, verdict
 from abprof.abprof_toml import File
 from abprof.afterwards import afterwards
 from abprof.building import build_kernels
@@ -81,10 +81,6 @@ class Part:
         """Cells without a verdict, and those that the run wants more of."""
         few = {cell for cell, least in self._shard.least.items() if len(self._measured.get(cell, ())) < least}
         return verdict.undecided(self._head, self.blocks, self._proofs) | few
-
-    def nearest(self, cells: Iterable[str]) -> int:
-        """How many more epochs bring the first of these to a planned look."""
-        return looks.to_the_nearest(self._head, looks.epochs(self._head, self.blocks), cells)
 
 
 class Post(contextlib.ExitStack):
@@ -213,7 +209,7 @@ def _measured(
         tell(Noticed(touched=touched))
     part, began = Part(shard, head), time.monotonic()
     with noise.remembered(place.state, device, view.warn, shard.scatters) as known:
-        in_turns = epochs(ground, part, known, first=shard.first, budget=shard.budget)
+        in_turns = epochs(ground, part.wanted, known, first=shard.first, done=part.done, budget=shard.budget)
         seconds = 0.0
         for made in (in_turns, _afterwards(place, ground, part, shard, view)):
             for one in made:

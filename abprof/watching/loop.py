@@ -144,7 +144,7 @@ class _Loop:
         builds = build_kernels(self._place, plan, self._view if self._view.verbose else quiet)
         ground = lay_ground(self._place, plan, builds, record)
         budget = self._place.config.budget
-        rows = epochs(ground, record, Allocation(), first=self._number, budget=budget, relay=self._warm)
+        rows = epochs(ground, record.wanted, Allocation(), first=self._number, done=0, budget=budget, relay=self._warm)
         for item in rows:
             record.add(item)
         return record.judged("complete")
