@@ -120,7 +120,6 @@ def dry_run(config: Config, view: View, *, kind: str = "") -> Run:
     of a CPU do the planning: the settings are what they are there.
     """
     place = look_around(config, view)
-    runfolder.makeable(place.runs_dir)
     with (
         signals(),
         proc.no_orphans(),

@@ -163,7 +163,7 @@ def _perhaps_a_verb(ctx: typer.Context, refs: Many) -> Iterator[None]:
 
 
 def _run(ctx: typer.Context, options: Mapping[str, Any]) -> int:
-    from abprof import session
+    from abprof import runfolder, session
     from abprof.cli.options import config_from
     from abprof.view import View
 
@@ -182,6 +182,8 @@ def _run(ctx: typer.Context, options: Mapping[str, Any]) -> int:
     if options["watch"]:
         return _watch(ctx, config, view)
     if config.dry_run:
+        if config.runs_dir:  # a repository that cannot be written to can be planned for
+            runfolder.makeable(Path(config.runs_dir).absolute())
         return _show_plan(session.dry_run(config, view), options["json"], peers=options["peers"])
     finished, folder = session.run(config, view)
     return show(finished, folder, json=options["json"], everything=config.all)
