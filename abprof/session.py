@@ -9,30 +9,34 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import noise, proc, rerun, runfolder, stats, timers
-from abprof.afterwards import afterwards
-from abprof.building import would_be_on_some_side
-from abprof.cleaning import BUILDS_IN_USE
-from abprof.code.reader import Reader
-from abprof.config import Config
-from abprof.errors import AbprofError
-from abprof.growing import Growing, laid, overlapping
-from abprof.holding import alone, signals, worktrees
-from abprof.measure import Ground, Item, epochs
-from abprof.model import Block, Checkout, Run
-from abprof.place import Place, look_around
-from abprof.prepare import Again, Plan, broken_workloads, make_plan, watched
-from abprof.probes.after import probed
-from abprof.protocols import Executor
-from abprof.record import Record, Until
-from abprof.repo import leases
-from abprof.reported import epochs as reported
-from abprof.reported.bench import Bench, ready
-from abprof.runfolder import RunFolder
-from abprof.shards.conduct import conduct
-from abprof.shards.executors import asked, cluster_of, pool_of
-from abprof.unfinished import new_folder
-from abprof.view import View
+from abprof.builds.cleaning import BUILDS_IN_USE
+from abprof.builds.stage import would_be_on_some_side
+from abprof.devices.protocols import Executor
+from abprof.evidence.machine_code.reader import Reader
+from abprof.evidence.probes.after import probed
+from abprof.fleet.conduct import conduct
+from abprof.fleet.executors import asked, cluster_of, pool_of
+from abprof.measure import noise, timers
+from abprof.measure import resume as rerun
+from abprof.measure.commands import epochs as reported
+from abprof.measure.commands.bench import Bench, ready
+from abprof.measure.epochs import Ground, Item, epochs
+from abprof.measure.followup import afterwards
+from abprof.measure.growing import Growing, laid, overlapping
+from abprof.measure.prepare import Again, Plan, broken_workloads, make_plan, watched
+from abprof.measure.resources import alone, signals, worktrees
+from abprof.measure.run_context import Place, look_around
+from abprof.records import Block, Checkout, Run
+from abprof.records.errors import AbprofError
+from abprof.records.options import Config
+from abprof.store import runfolder
+from abprof.store.orphans import new_folder
+from abprof.store.record import Record, Until
+from abprof.store.runfolder import RunFolder
+from abprof.system import locks as leases
+from abprof.system import processes as proc
+from abprof.system.console import View
+from abprof.verdict import stats
 
 Study = Callable[[Ground, int], Iterator[Block]]
 

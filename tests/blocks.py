@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from abprof.model import Arm, Block, Cell, Machine, Outcome, Run, Settings, Side, Status, Turn, Workload
+from abprof.records import Arm, Block, Cell, Machine, Outcome, Run, Settings, Side, Status, Turn, Workload
 
 BASE_NS = 1_000_000.0
 

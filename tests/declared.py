@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abprof.model import Band, Cell, Observation, Run, Sweep, Value, Workload
+from abprof.records import Band, Cell, Observation, Run, Sweep, Value, Workload
 
 from . import runs
 

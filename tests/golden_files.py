@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from abprof.model import Run
+from abprof.extras.bot.comment import Around, comment
+from abprof.records import Run
 from abprof.report import legacy
 from abprof.report.closing import with_closing
-from abprof.report.comment import Around, comment
 from abprof.report.formats import FORMATS
 
 from . import declared, notices, runs

@@ -11,8 +11,21 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import runfolder
-from abprof.model import SCHEMA, Arm, Cell, Comparison, Header, Machine, Metric, Night, Observation, Run, Settings, Side
+from abprof.records import (
+    SCHEMA,
+    Arm,
+    Cell,
+    Comparison,
+    Header,
+    Machine,
+    Metric,
+    Night,
+    Observation,
+    Run,
+    Settings,
+    Side,
+)
+from abprof.store import runfolder
 
 MACHINE = {"device": "NVIDIA H200", "uuid": "GPU-1", "driver": "580.1", "torch": "2.11"}
 BEGAN = datetime(2026, 1, 1, 2, 17, tzinfo=UTC)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from abprof.model import Header, Run
-from abprof.publish.notice import Notice
-from abprof.report.notice import notice
-from abprof.sentence import count
+from abprof.extras.bot.from_run import notice
+from abprof.extras.bot.notice import Notice
+from abprof.records import Header, Run
+from abprof.verdict.headline import count
 
 from . import runs
 

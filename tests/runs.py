@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from abprof import runfolder
-from abprof.model import (
+from abprof.records import (
     SCHEMA,
     Advice,
     Arm,
@@ -45,6 +44,7 @@ from abprof.model import (
     Verdict,
     Workload,
 )
+from abprof.store import runfolder
 
 MAIN = Side(
     id="base", spec="main", kind="commit", commit="1a2b3c4d" * 5, tree="0f" * 20, label="main", subject="Tidy the tests"

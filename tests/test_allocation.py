@@ -10,9 +10,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from abprof import allocation, stats, turns
-from abprof.allocation import Allocation, Pilot
-from abprof.model import Block, Settings
+from abprof.measure import allocation, turns
+from abprof.measure.allocation import Allocation, Pilot
+from abprof.records import Block, Settings
+from abprof.verdict import stats
 from tests import blocks
 
 

@@ -22,8 +22,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from abprof.model import Block, Comparison, Run
-from abprof.runfolder import read
+from abprof.records import Block, Comparison, Run
+from abprof.store.runfolder import read
 from tests.tinyrepo import PACKAGE, Done, abprof_afresh, tiny_repo
 
 # A week takes two to three minutes, all of them in the set-up of its first test.

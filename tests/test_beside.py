@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from abprof import runfolder
-from abprof.model import Block, Run, Sweep
+from abprof.measure.resume import choose
+from abprof.records import Block, Run, Sweep
 from abprof.report import beside, sections, terminal, view
 from abprof.report.html import html
 from abprof.report.markdown import markdown
-from abprof.rerun import choose
-from abprof.verdict import Judgement, judge, provisional, undecided
+from abprof.store import runfolder
+from abprof.verdict.judge import Judgement, judge, provisional, undecided
 from tests.blocks import block, cells, epochs, head, side
 from tests.simulated.planted import SLOWER, NewLab, load, new_lab, times
 from tests.simulated.scenario import Noise, Scenario, Time

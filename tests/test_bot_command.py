@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from abprof.bundled import bundled
 from abprof.cli import run_command_line
-from abprof.errors import AbprofError
-from abprof.publish.command import Rights, Written, allowed, asking, parse, rights
-from abprof.publish.event import read_event
-from abprof.publish.notice import encoded
+from abprof.extras.bot.command import Rights, Written, allowed, asking, parse, rights
+from abprof.extras.bot.event import read_event
+from abprof.extras.bot.notice import encoded
+from abprof.records.errors import AbprofError
+from abprof.system.bundled import bundled
 from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Workload
 
@@ -261,7 +261,7 @@ def test_the_posting_job_needs_no_more_than_its_workflow_installs(tmp_path):
     code = (
         "import sys\nfrom abprof.cli import run_command_line\n"
         f"assert run_command_line(['comment', '--artifact', {str(tmp_path / 'notice.json')!r}, '--dry-run']) == 0\n"
-        "import abprof.publish.post, abprof.publish.gate\n"
+        "import abprof.extras.bot.post, abprof.extras.bot.gate\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,15 +13,15 @@ from typing import Any
 import jsonschema
 import pytest
 
-from abprof import schemas
 from abprof.cli import run_command_line
-from abprof.errors import AbprofError
-from abprof.publish.check import conclusion
-from abprof.publish.event import read_event
-from abprof.publish.notice import _STRING, DEEPEST, MOST_BYTES, encoded, read
-from abprof.publish.post import _timely
-from abprof.report.comment import MOST_BYTES as LONGEST
-from abprof.report.comment import comment
+from abprof.extras.bot.check import conclusion
+from abprof.extras.bot.comment import MOST_BYTES as LONGEST
+from abprof.extras.bot.comment import comment
+from abprof.extras.bot.event import read_event
+from abprof.extras.bot.notice import _STRING, DEEPEST, MOST_BYTES, encoded, read
+from abprof.extras.bot.post import _timely
+from abprof.records.errors import AbprofError
+from abprof.store import schemas
 
 from . import notices, runs
 from .github_server import REPO, GitHub

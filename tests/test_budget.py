@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from abprof import runfolder, stats, turns
-from abprof.budget import Budget
+from abprof.measure import turns
+from abprof.measure.budget import Budget
+from abprof.store import runfolder
+from abprof.verdict import stats
 from tests.simulated.lab import Result
 from tests.simulated.planted import NewLab, load, new_lab
 from tests.simulated.scenario import Fault, Noise, Scenario, Time

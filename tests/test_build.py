@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from abprof import build, environment, keys
-from abprof.build import Job
-from abprof.builder import Builder, Published, Site
-from abprof.config import Config
-from abprof.errors import AbprofError
-from abprof.harness import install
-from abprof.model import Build, Cell, Checkout, Package, Side
-from abprof.place import toolchain
-from abprof.survey import who_is
-from abprof.workshop import Workshop, alone, surroundings
+from abprof.builds import build, environment, keys
+from abprof.builds.build import Job
+from abprof.builds.builder import Builder, Published, Site
+from abprof.builds.worker_bundle import install
+from abprof.builds.worker_factory import Workshop, alone, surroundings
+from abprof.measure.discovery import who_is
+from abprof.measure.run_context import toolchain
+from abprof.records import Build, Cell, Checkout, Package, Side
+from abprof.records.errors import AbprofError
+from abprof.records.options import Config
 from tests.tinyrepo import PACKAGE, WORKLOAD, source
 
 MOVE = '(out / "partial.so").replace(out / "tiny.so")'

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from abprof import runfolder
-from abprof.model import Block, Ceilings, Turn
+from abprof.records import Block, Ceilings, Turn
 from abprof.report import ceilings, surroundings
 from abprof.report.html import html
 from abprof.report.markdown import markdown
 from abprof.report.view import groups
+from abprof.store import runfolder
 from tests import runs
 from tests.simulated.lab import Lab, loose
 from tests.simulated.scenario import Fault, Scenario, Time, Workload

@@ -18,7 +18,7 @@ import typer
 from abprof import __version__
 from abprof.cli import app, with_verb
 from abprof.cli.guard import guarded
-from abprof.errors import Exit
+from abprof.records.errors import Exit
 from tests.gitrepo import make_repo
 from tests.simulated.lab import ROOT, Lab, loose
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
@@ -416,7 +416,9 @@ def test_doctor_finds_the_cuda_compiler_that_builds_find(tmp_path: Path) -> None
     compiler.parent.mkdir(parents=True)
     compiler.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 77.7'\n")
     compiler.chmod(0o755)
-    code = "import msgspec; from abprof.doctor import _compilers; print(msgspec.json.encode(_compilers()).decode())"
+    code = (
+        "import msgspec; from abprof.extras.doctor import _compilers; print(msgspec.json.encode(_compilers()).decode())"
+    )
     env = {**os.environ, "CUDA_HOME": str(tmp_path / "cuda"), "PATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     found = {item["name"]: item for item in json.loads(done.stdout)}

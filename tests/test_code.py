@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abprof import kernels
-from abprof.code import elf, sass, x86
-from abprof.code.reader import Content, Reader, Unread, _demangled, differing
-from abprof.code.reading import Reading
-from abprof.model import Artefact, Build, Kernel, Proof
+from abprof.evidence import kernels
+from abprof.evidence.machine_code import elf, sass, x86
+from abprof.evidence.machine_code.reader import Content, Reader, Unread, _demangled, differing
+from abprof.evidence.machine_code.reading import Reading
+from abprof.records import Artefact, Build, Kernel, Proof
 from tests import blocks
 
 SOURCE = """
@@ -223,7 +223,7 @@ def test_the_same_code_with_other_names_and_lines_is_the_same(tmp_path: Path) ->
 
 @on_x86
 def test_a_file_is_disassembled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from abprof import proc
+    from abprof.system import processes as proc
 
     path = built(tmp_path, "-O2")
     first = Reader(tmp_path / "cache").read(path)

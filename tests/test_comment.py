@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from abprof.errors import AbprofError
-from abprof.model import Night
-from abprof.publish.notice import Commit, Moment, Notice, Ref, Row, Trouble, Warned, encoded, read
-from abprof.report.comment import MOST_BYTES, TOP, Around, comment, sentence, title
-from abprof.report.notice import notice
+from abprof.extras.bot.comment import MOST_BYTES, TOP, Around, comment, sentence, title
+from abprof.extras.bot.from_run import notice
+from abprof.extras.bot.notice import Commit, Moment, Notice, Ref, Row, Trouble, Warned, encoded, read
+from abprof.records import Night
+from abprof.records.errors import AbprofError
 
 from . import notices, runs
 

@@ -11,11 +11,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.errors import AbprofError
-from abprof.publish import patience
-from abprof.publish.gitlab import Hub, project
-from abprof.publish.upsert import Posted, upsert
-from abprof.report.comment import Around, comment
+from abprof.extras.bot import patience
+from abprof.extras.bot.comment import Around, comment
+from abprof.extras.bot.gitlab import Hub, project
+from abprof.extras.bot.upsert import Posted, upsert
+from abprof.records.errors import AbprofError
 
 from . import notices, runs
 from .github_server import BOT, OTHER, TOKENS, GitHub

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.errors import AbprofError
-from abprof.publish import patience
-from abprof.publish.github import Api, Hub
-from abprof.publish.notice import Notice
-from abprof.publish.state import parse, state_of
-from abprof.publish.upsert import Posted, upsert
-from abprof.report.comment import Around, comment
+from abprof.extras.bot import patience
+from abprof.extras.bot.comment import Around, comment
+from abprof.extras.bot.github import Api, Hub
+from abprof.extras.bot.notice import Notice
+from abprof.extras.bot.state import parse, state_of
+from abprof.extras.bot.upsert import Posted, upsert
+from abprof.records.errors import AbprofError
 
 from . import notices, runs
 from .github_server import BOT, OTHER, REPO, GitHub, nobody

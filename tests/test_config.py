@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from abprof import toml
-from abprof.abprof_toml import parse_file, read_file
-from abprof.config import Config, worker_argv
-from abprof.errors import AbprofError
-from abprof.model import Package
-from abprof.publish.command import rights as read_rights
-from abprof.quantities import percent, seconds
+from abprof.extras.bot.command import rights as read_rights
+from abprof.records import Package
+from abprof.records.errors import AbprofError
+from abprof.records.options import Config, worker_argv
+from abprof.records.quantities import percent, seconds
+from abprof.system import toml
+from abprof.system.config_file import parse_file, read_file
 
 GOOD = """
 schema = 1

@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
-from abprof import contain, doctor, proc, wire
-from abprof.errors import AbprofError
+from abprof.builds import sandbox as contain
+from abprof.extras import doctor
+from abprof.records import messages as wire
+from abprof.records.errors import AbprofError
+from abprof.system import processes as proc
 from tests.simulated.client import CASE, WORKER, faulty
 from tests.simulated.lab import Lab
 from tests.simulated.planted import load

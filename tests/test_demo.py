@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from abprof import demo
-from abprof.errors import AbprofError
+from abprof.extras import demo
+from abprof.records.errors import AbprofError
 from tests.gitrepo import GitRepo
 
 ROOT = Path(__file__).parents[1]

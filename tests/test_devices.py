@@ -12,17 +12,19 @@ from typing import Any
 
 import pytest
 
-from abprof import conceal, devices, doctor
-from abprof.config import Config
+from abprof import devices
+from abprof.builds import secrets as conceal
 from abprof.devices import cuda
 from abprof.devices.cpu import CpuDevice
 from abprof.devices.cuda import CudaDevice
-from abprof.errors import AbprofError
-from abprof.holding import alone
-from abprof.model import MachineState
-from abprof.survey import survey
-from abprof.view import View
-from abprof.wire import Ready
+from abprof.extras import doctor
+from abprof.measure.discovery import survey
+from abprof.measure.resources import alone
+from abprof.records import MachineState
+from abprof.records.errors import AbprofError
+from abprof.records.messages import Ready
+from abprof.records.options import Config
+from abprof.system.console import View
 from tests.nvml import UUIDS, Nvml
 
 

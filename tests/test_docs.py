@@ -13,10 +13,10 @@ import msgspec
 import pytest
 import typer
 
-from abprof import demo
-from abprof.abprof_toml import CommandEntry, Defaults, Environment, PackageEntry, Tables, Threshold, parse_file
 from abprof.cli import app
-from abprof.errors import AbprofError, Exit
+from abprof.extras import demo
+from abprof.records.errors import AbprofError, Exit
+from abprof.system.config_file import CommandEntry, Defaults, Environment, PackageEntry, Tables, Threshold, parse_file
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Scenario, Time, Workload
 

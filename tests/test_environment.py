@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from abprof import environment
-from abprof.errors import AbprofError
+from abprof.builds import environment
+from abprof.records.errors import AbprofError
 from tests.simulated.lab import Lab
 from tests.simulated.planted import SPEEDS
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from abprof import estimate, stats, turns
-from abprof.model import Run
+from abprof.measure import estimate, turns
+from abprof.records import Run
+from abprof.verdict import stats
 from tests.simulated.lab import Lab
 from tests.simulated.planted import load
 from tests.simulated.scenario import Scenario

@@ -8,13 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof import runfolder, session
+from abprof import session
 from abprof.cli.guard import guarded
-from abprof.errors import Exit
-from abprof.model import Arm, Ceilings, Kernel, Machine, Proof, Told, Touched
-from abprof.record import Record
-from abprof.runfolder import RunFolder
-from abprof.view import View
+from abprof.records import Arm, Ceilings, Kernel, Machine, Proof, Told, Touched
+from abprof.records.errors import Exit
+from abprof.store import runfolder
+from abprof.store.record import Record
+from abprof.store.runfolder import RunFolder
+from abprof.system.console import View
 
 from . import runs
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from abprof import runfolder
-from abprof.model import Block
-from abprof.proc import to_start
-from abprof.report.comment import next_step
-from abprof.report.notice import notice
+from abprof.extras.bot.comment import next_step
+from abprof.extras.bot.from_run import notice
+from abprof.records import Block
+from abprof.store import runfolder
+from abprof.system.processes import to_start
 from tests.simulated.lab import Lab, Result
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault, Scenario, Time, Workload

@@ -1,4 +1,4 @@
-"""Calls in CUDA graphs: beside a launch-bound cell's own turns, and as the timer that was asked for (abprof/graphed.py)."""
+"""Calls in CUDA graphs: beside a launch-bound cell's own turns, and as the timer that was asked for (abprof/measure/graphs.py)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from abprof import runfolder, wire
-from abprof.gathering import gather
-from abprof.graphed import NOT_TRIED, launch_bound
-from abprof.model import GPU_GRAPH, Block, Census, Launch, Outcome
+from abprof.measure.graphs import NOT_TRIED, launch_bound
+from abprof.records import GPU_GRAPH, Block, Census, Launch, Outcome
+from abprof.records import messages as wire
+from abprof.store import runfolder
+from abprof.verdict.aggregation import gather
 from tests.blocks import block, head
 from tests.simulated.lab import Result
 from tests.simulated.planted import LONG, NewLab, broken, load, new_lab, planted, times

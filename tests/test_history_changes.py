@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abprof.history.changes import Change, find
-from abprof.history.index import Question, opened
-from abprof.history.series import trends
-from abprof.history.trend import Trend
+from abprof.extras.history.changes import Change, find
+from abprof.extras.history.index import Question, opened
+from abprof.extras.history.series import trends
+from abprof.extras.history.trend import Trend
 from tests.nights import Nights
 from tests.simulations.nights import fleet
 

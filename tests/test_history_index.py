@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.errors import AbprofError
-from abprof.history import table
-from abprof.history.index import FILE, Question, opened
-from abprof.history.night import read
-from abprof.history.places import since
+from abprof.extras.history import table
+from abprof.extras.history.index import FILE, Question, opened
+from abprof.extras.history.night import read
+from abprof.extras.history.places import since
+from abprof.records.errors import AbprofError
 from tests import runs
 from tests.nights import Nights, commit
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.history.index import opened
-from abprof.report.history import page
+from abprof.extras.history.index import opened
+from abprof.extras.history.page import page
 from tests.nights import MACHINE, Nights
 
 HOSTILE = "w/x=</title><script>alert(1)</script>\"'><img src=x onerror=alert(1)>|`@you\u202e"
@@ -81,8 +81,8 @@ def test_the_verb_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.slow
 def test_five_hundred_cells_of_a_thousand_nights_fit() -> None:
-    from abprof.history.index import Row
-    from abprof.report.history import render
+    from abprof.extras.history.index import Row
+    from abprof.extras.history.page import render
     from tests.simulations.nights import fleet
 
     found = fleet(500, 1000, 0.01, 1)

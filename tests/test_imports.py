@@ -91,7 +91,7 @@ def test_one_doorway_per_foreign_thing(package: str) -> None:
 
 
 def test_the_worker_imports_the_standard_library_and_torch_only() -> None:
-    ours = {"abprof.wire", "abprof.kit", "abprof.adapters"}
+    ours = {"abprof.records.messages", "abprof.kit", "abprof.adapters"}
     for file in [
         f
         for f in FILES

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from msgspec import Meta
 
-from abprof import runfolder
-from abprof.errors import AbprofError
-from abprof.model import Run
+from abprof.records import Run
+from abprof.records.errors import AbprofError
 from abprof.report.k8s import Pods, manifest, options
+from abprof.store import runfolder
 from tests import runs
 from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Time, Workload

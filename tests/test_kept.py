@@ -9,9 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof import evidence, rerun, runfolder, verdict
-from abprof.kept import OF_NO_CELL, Kept
-from abprof.model import (
+from abprof.measure import resume as rerun
+from abprof.records import (
     POWER_CAP,
     SUSTAINED,
     Arm,
@@ -30,8 +29,12 @@ from abprof.model import (
     Status,
     Touched,
 )
-from abprof.record import Record
-from abprof.view import View
+from abprof.store import runfolder
+from abprof.store.record import Record
+from abprof.system.console import View
+from abprof.verdict import cell_data as evidence
+from abprof.verdict import judge as verdict
+from abprof.verdict.cache import OF_NO_CELL, Kept
 
 from . import blocks as made
 

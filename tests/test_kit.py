@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from abprof.kit import compare
+from abprof.worker.api import compare
 
 INF, NAN = float("inf"), float("nan")
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from abprof.errors import AbprofError
-from abprof.lease import lease, sweep
+from abprof.devices.lease import lease, sweep
+from abprof.records.errors import AbprofError
 
 HOLD = """
 import sys, time

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from abprof.model import Cell
-from abprof.names import safe_label, safe_labels, short_labels
+from abprof.records import Cell
+from abprof.records.names import safe_label, safe_labels, short_labels
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

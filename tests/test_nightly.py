@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from abprof.history.index import Question, opened
-from abprof.nightly import heartbeat
-from abprof.nightly.tell import signature
+from abprof.extras.history.index import Question, opened
+from abprof.extras.nightly import heartbeat
+from abprof.extras.nightly.tell import signature
 from tests.simulated.lab import Lab, Result
 from tests.simulated.processes import stopped
 from tests.simulated.processes import told as waits_in

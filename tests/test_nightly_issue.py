@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from abprof.errors import AbprofError
-from abprof.publish import patience
-from abprof.publish.github import Api, Hub
-from abprof.publish.issue import repository, tell
+from abprof.extras.bot import patience
+from abprof.extras.bot.github import Api, Hub
+from abprof.extras.bot.issue import repository, tell
+from abprof.records.errors import AbprofError
 
 from .github_server import OTHER, REPO, GitHub
 

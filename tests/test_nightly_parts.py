@@ -18,17 +18,17 @@ import msgspec
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.errors import AbprofError, Exit
-from abprof.history.changes import Change
-from abprof.history.fleet import Shift
-from abprof.history.index import Row, opened
-from abprof.history.night import begun
-from abprof.model import Night
-from abprof.nightly import heartbeat, keep, night, tell
-from abprof.nightly.night import Done, Report
-from abprof.nightly.plan import Job, Tonight, after, given_up, jobs, last, number_of
-from abprof.nightly.summary import markdown
-from abprof.place import Place
+from abprof.extras.history.changes import Change
+from abprof.extras.history.fleet import Shift
+from abprof.extras.history.index import Row, opened
+from abprof.extras.history.night import begun
+from abprof.extras.nightly import heartbeat, keep, night, tell
+from abprof.extras.nightly.night import Done, Report
+from abprof.extras.nightly.plan import Job, Tonight, after, given_up, jobs, last, number_of
+from abprof.extras.nightly.summary import markdown
+from abprof.measure.run_context import Place
+from abprof.records import Night
+from abprof.records.errors import AbprofError, Exit
 from tests import runs
 from tests.github_server import nobody
 from tests.nights import BEGAN, Nights

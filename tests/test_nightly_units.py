@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.errors import AbprofError
-from abprof.nightly.units import NAMES, Timed, units
+from abprof.extras.nightly.units import NAMES, Timed, units
+from abprof.records.errors import AbprofError
 from tests.gitrepo import GitRepo, make_repo
 
 PLAIN = Timed(Path("/srv/team repo"), "main", "02:17", sys.executable, "/usr/local/bin:/usr/bin")

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof import allocation
-from abprof.allocation import Scatter
-from abprof.noise import Kept, earlier, remembered
-from abprof.runfolder import read
-from abprof.turns import FEWEST
+from abprof.measure import allocation
+from abprof.measure.allocation import Scatter
+from abprof.measure.noise import Kept, earlier, remembered
+from abprof.measure.turns import FEWEST
+from abprof.store.runfolder import read
 from tests.simulated.lab import Lab
 from tests.simulated.planted import NewLab, load, new_lab, times
 from tests.simulated.scenario import Noise, Scenario

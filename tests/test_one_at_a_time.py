@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from abprof import turns, wire
-from abprof.model import Arm, Block, Settings, Turn
-from abprof.one_at_a_time import OneAtATime
-from abprof.runfolder import read
-from abprof.seat import Request, Seat
-from abprof.sitting import Sitting
-from abprof.timers import Timers
+from abprof.measure import turns
+from abprof.measure.arm_state import Request, Seat
+from abprof.measure.cell import Sitting
+from abprof.measure.one_at_a_time import OneAtATime
+from abprof.measure.timers import Timers
+from abprof.records import Arm, Block, Settings, Turn
+from abprof.records import messages as wire
+from abprof.store.runfolder import read
 from tests.blocks import cells
 from tests.gitrepo import GitRepo
 from tests.simulated.planted import NewLab, new_lab

@@ -1,4 +1,4 @@
-"""Times at one clock: when a cell is judged so, and what a clock that wandered may say (abprof/digest.py)."""
+"""Times at one clock: when a cell is judged so, and what a clock that wandered may say (abprof/verdict/columns.py)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from abprof.digest import Digest, at_one_clock
-from abprof.model import Block, Outcome, Turn
-from abprof.verdict import judge
+from abprof.records import Block, Outcome, Turn
+from abprof.verdict.columns import Digest, at_one_clock
+from abprof.verdict.judge import judge
 from tests.blocks import block, head
 from tests.test_verdict import only
 

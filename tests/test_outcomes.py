@@ -8,10 +8,10 @@ from typing import get_args
 import msgspec
 import pytest
 
-from abprof.mending import workloads_own
-from abprof.model import Artefact, Build, CheckResult, Failure, Outcome, Proof, Status
+from abprof.records import Artefact, Build, CheckResult, Failure, Outcome, Proof, Status
 from abprof.report import facts
-from abprof.verdict import Judgement, judge, undecided
+from abprof.verdict.hints import workloads_own
+from abprof.verdict.judge import Judgement, judge, undecided
 from tests.blocks import block, epochs, head, side
 
 FAILED: list[Status] = [status for status in get_args(Status) if status not in ("ok", "identical")]

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from abprof.kit import tensors
-from abprof.outside import KEPT
+from abprof.measure.outside_check import KEPT
 from abprof.worker import outputs
+from abprof.worker.api import tensors
 from tests.gitrepo import GitRepo
 from tests.simulated.planted import NewLab, broken, load, new_lab
 from tests.simulated.scenario import Scenario, Time

@@ -17,16 +17,18 @@ from typing import Any
 
 import pytest
 
-from abprof import contain, proc, wire
-from abprof.allocation import Allocation
-from abprof.crew import Crew, Post
+from abprof.builds import sandbox as contain
+from abprof.builds.worker_factory import Workshop
 from abprof.devices import cuda
 from abprof.devices.cuda import CudaDevice
-from abprof.measure import Ground, epochs
-from abprof.model import Block, Build, Cell, Checkout, Package, Setup, Workload
-from abprof.plan import arms
-from abprof.sustained import sustained
-from abprof.workshop import Workshop
+from abprof.measure.allocation import Allocation
+from abprof.measure.epochs import Ground, epochs
+from abprof.measure.plan import arms
+from abprof.measure.pool import Crew, Post
+from abprof.measure.sustained import sustained
+from abprof.records import Block, Build, Cell, Checkout, Package, Setup, Workload
+from abprof.records import messages as wire
+from abprof.system import processes as proc
 from tests.blocks import head, side
 from tests.nvml import Nvml
 from tests.simulated.client import WORKER

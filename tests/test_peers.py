@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abprof.runfolder import read
+from abprof.store.runfolder import read
 from tests.simulated.planted import NewLab, new_lab
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from abprof import plan, wire
-from abprof.errors import AbprofError
-from abprof.model import Band, Build, Cell, Side, Sweep, Workload
-from abprof.plan import Axes
+from abprof.measure import plan
+from abprof.measure.plan import Axes
+from abprof.records import Band, Build, Cell, Side, Sweep, Workload
+from abprof.records import messages as wire
+from abprof.records.errors import AbprofError
 
 AXES: Axes = [(["seqlen"], [[512], [1024]]), (["q", "k"], [[64, 64], [128, 128]]), (["causal"], [[False], [True]])]
 

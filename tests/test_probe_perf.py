@@ -13,18 +13,19 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from abprof import devices, runfolder
-from abprof.config import Config
-from abprof.errors import AbprofError
-from abprof.model import Run, Sampled, SampledFunction
-from abprof.place import look_around
-from abprof.probes import perf
-from abprof.proc import WorkerDied
-from abprof.protocols import Subject
+from abprof import devices
+from abprof.devices.protocols import Subject
+from abprof.evidence.probes import perf
+from abprof.measure.run_context import look_around
+from abprof.records import Run, Sampled, SampledFunction
+from abprof.records.errors import AbprofError
+from abprof.records.options import Config
 from abprof.report import sampled
 from abprof.report.html import html
 from abprof.report.markdown import markdown
-from abprof.view import View
+from abprof.store import runfolder
+from abprof.system.console import View
+from abprof.system.processes import WorkerDied
 from tests.blocks import head
 from tests.gitrepo import make_repo
 from tests.simulated.planted import SPEEDS, NewLab, new_lab

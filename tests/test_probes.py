@@ -14,14 +14,14 @@ import msgspec
 import pytest
 import torch
 
-from abprof.kit import Op
-from abprof.model import Census, Launch, Run, Trace
-from abprof.probes import after
-from abprof.probes.torch_profiler import file_name
+from abprof.evidence.probes import after
+from abprof.evidence.probes.torch_profiler import file_name
+from abprof.records import Census, Launch, Run, Trace
 from abprof.report import traces
 from abprof.report.html import html
 from abprof.report.markdown import markdown
 from abprof.worker import chrome, profile, proton
+from abprof.worker.api import Op
 from abprof.worker.clocks import clock
 from tests import runs
 from tests.blocks import head

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from abprof import proc, wire
-from abprof.proc import reading
+from abprof.records import messages as wire
+from abprof.system import processes as proc
+from abprof.system.processes import reading
 from tests.simulated.client import CASE, WORKER, faulty
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault

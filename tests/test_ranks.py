@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from abprof import wire
-from abprof.crew import Crew, Post
-from abprof.graphed import Graphed
-from abprof.model import SUSTAINED, Arm, Block, Build, Cell, Checkout, Package, Settings, Side
-from abprof.opening import Opening
-from abprof.runfolder import read
-from abprof.seat import Request
+from abprof.measure.arm_state import Request
+from abprof.measure.graphs import Graphed
+from abprof.measure.pool import Crew, Post
+from abprof.measure.setup import Opening
+from abprof.records import SUSTAINED, Arm, Block, Build, Cell, Checkout, Package, Settings, Side
+from abprof.records import messages as wire
+from abprof.store.runfolder import read
 from tests.simulated.planted import NewLab, load, new_lab, times
 from tests.simulated.scenario import Scenario
 

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from abprof import stats
+from abprof.verdict import stats
 from tests.gitrepo import GitRepo
 from tests.tinyrepo import PACKAGE, WORKLOAD, Done, abprof, source, tiny_repo
 

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from abprof import disk, record, report, runfolder, shelf
-from abprof.model import Loss, Run, Touched
-from abprof.record import Record
-from abprof.runfolder import RunFolder
-from abprof.view import View
+from abprof import report
+from abprof.records import Loss, Run, Touched
+from abprof.store import record, runfolder
+from abprof.store import spill as shelf
+from abprof.store.record import Record
+from abprof.store.runfolder import RunFolder
+from abprof.system import files as disk
+from abprof.system.console import View
 
 from . import runs
 

@@ -1,4 +1,4 @@
-"""The next crew's processes, started while this one measures (abprof/relay.py)."""
+"""The next crew's processes, started while this one measures (abprof/measure/prefork.py)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof import relay
-from abprof.crew import Crew, Post
+from abprof.builds.worker_factory import Workshop
 from abprof.devices.cpu import CpuDevice
 from abprof.devices.simulated import SimulatedDevice
-from abprof.model import Build, Checkout, Package, Side
-from abprof.relay import Relay
-from abprof.workshop import Workshop
+from abprof.measure import prefork as relay
+from abprof.measure.pool import Crew, Post
+from abprof.measure.prefork import Relay
+from abprof.records import Build, Checkout, Package, Side
 from tests.simulated.client import LOAD
 from tests.simulated.processes import alive
 from tests.simulated.scenario import Scenario

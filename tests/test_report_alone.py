@@ -7,7 +7,7 @@ import re
 
 from rich.console import Console
 
-from abprof.model import Run
+from abprof.records import Run
 from abprof.report import terminal
 from abprof.report.html import html
 from abprof.report.lines import alone_table, phase_table

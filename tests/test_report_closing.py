@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from abprof import report
-from abprof.errors import AbprofError
+from abprof.records.errors import AbprofError
 from abprof.report.closing import closing, with_closing
-from abprof.sentence import undecided_row
+from abprof.verdict.headline import undecided_row
 
 from . import runs
 

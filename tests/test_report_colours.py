@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from abprof.bundled import bundled
+from abprof.system.bundled import bundled
 
 STYLE = (bundled("templates") / "report.css").read_text()
 DAY, NIGHT, PAPER = (

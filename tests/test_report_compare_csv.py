@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from abprof.errors import AbprofError
+from abprof.records.errors import AbprofError
 from abprof.report import seed_tables
 from abprof.report.compare_csv import compare
 

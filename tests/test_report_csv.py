@@ -7,7 +7,7 @@ import io
 import pandas as pd
 import pytest
 
-from abprof.model import Run
+from abprof.records import Run
 from abprof.report import cell_table, seed_tables
 
 from . import runs

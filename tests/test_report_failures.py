@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from abprof.model import Advice, Arm, Build, Failure, Run
+from abprof.records import Advice, Arm, Build, Failure, Run
 from abprof.report import terminal
 from abprof.report.closing import closing
 from abprof.report.failures import Failed, advice_text, all_failures, log_path

@@ -11,11 +11,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from abprof import sealed
 from abprof.cli import run_command_line
 from abprof.report import legacy
 from abprof.report.formats import FORMATS
 from abprof.report.two_runs import compare
+from abprof.system import checksummed as sealed
 
 from . import declared, runs
 

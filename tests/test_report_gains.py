@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from abprof.model import Block, Cell, Outcome, Run, Value
+from abprof.records import Block, Cell, Outcome, Run, Value
 from abprof.report import gains, sections, seed_tables, terminal, view
-from abprof.verdict import judge
+from abprof.verdict.judge import judge
 from tests import runs
 from tests.blocks import block, head, side
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from abprof.model import Run
+from abprof.records import Run
 from abprof.report import beside, terminal
 from abprof.report.closing import closing
 from abprof.report.html import html

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from abprof.model import Census, Launch, Run
+from abprof.records import Census, Launch, Run
 from abprof.report import kernels, terminal, view
 from abprof.report.html import html
 from abprof.report.markdown import markdown

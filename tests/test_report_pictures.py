@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from abprof.model import Settings
+from abprof.records import Settings
 from abprof.report import pictures
 from abprof.report.pictures import Axis, Track, reach, strip, turns
 from abprof.report.view import groups

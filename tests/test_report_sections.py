@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from abprof.model import Sweep
+from abprof.records import Sweep
 from abprof.report import sections, view
 from abprof.report.charts import Series, lines
 from abprof.report.html import html

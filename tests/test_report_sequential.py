@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from abprof.model import DO_BENCH_METRIC, SEED_METRIC, Metric, Observation, Run
+from abprof.records import DO_BENCH_METRIC, SEED_METRIC, Metric, Observation, Run
 from abprof.report import cell_table, facts, seed_tables
 from abprof.report.closing import closing
 from abprof.report.html import html

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from abprof.errors import AbprofError
+from abprof.records.errors import AbprofError
 from abprof.report import tables
 
 TRICKY = ["-1.0000", "0.10", "1e5", "", "NA", "nan", "None", "True", "007", "a,b", 'say "x"', "'=1+1", "é🔥", " pad "]

@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof import rerun, runfolder
-from abprof.model import SEED_METRIC, Setup
-from abprof.view import View
-from abprof.workshop import command
+from abprof.builds.worker_factory import command
+from abprof.measure import resume as rerun
+from abprof.records import SEED_METRIC, Setup
+from abprof.store import runfolder
+from abprof.system.console import View
 from tests.simulated.lab import Lab
 from tests.simulated.planted import SPEEDS, load
 from tests.simulated.scenario import Fault, Scenario

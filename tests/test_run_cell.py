@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from abprof import environment, keys
+from abprof.builds import environment, keys
 from abprof.cli import run_command_line
-from abprof.errors import Exit
+from abprof.records.errors import Exit
 from tests.gitrepo import GitRepo
 from tests.tinyrepo import PACKAGE, WORKLOAD, abprof, abprof_afresh, source, tiny_repo
 

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.errors import AbprofError
-from abprof.model import Cell, Run
+from abprof.records import Cell, Run
+from abprof.records.errors import AbprofError
 from abprof.report.scripts import NAMES, scripts
 from tests import runs
 from tests.simulated.lab import Lab

@@ -15,8 +15,11 @@ import jsonschema
 import msgspec
 import pytest
 
-from abprof import schemas, selfcheck
-from abprof.model import (
+from abprof.extras import selfcheck
+from abprof.extras.selfcheck import tables as pages
+from abprof.extras.selfcheck.examine import examine, stopped
+from abprof.extras.selfcheck.result import Selfcheck
+from abprof.records import (
     ALONE,
     DO_BENCH_METRIC,
     IDLE_SECOND,
@@ -28,10 +31,8 @@ from abprof.model import (
     Run,
     Turn,
 )
-from abprof.observe import busy_share, check_share
-from abprof.report import selfcheck as pages
-from abprof.selfcheck.examine import examine, stopped
-from abprof.selfcheck.result import Selfcheck
+from abprof.store import schemas
+from abprof.verdict.observations import busy_share, check_share
 from tests import blocks
 from tests.tinyrepo import abprof
 
@@ -358,7 +359,7 @@ def test_bad_input_is_one_clear_line(args: tuple[str, ...], line: str, tmp_path:
 
 def test_the_modules_of_the_repository_are_not_abprofs_own() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "import abprof.selfcheck, sys; print('torch' in sys.modules)"],
+        [sys.executable, "-c", "import abprof.extras.selfcheck, sys; print('torch' in sys.modules)"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.strip() == "False"

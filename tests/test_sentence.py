@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof.answer import compared
-from abprof.model import Block, MachineState, Touched
-from abprof.verdict import Judgement, judge
+from abprof.records import Block, MachineState, Touched
+from abprof.verdict.counts import compared
+from abprof.verdict.judge import Judgement, judge
 from tests.blocks import block, epochs, head, side
 
 KINDS: dict[str, list[float]] = {

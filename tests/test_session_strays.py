@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from abprof import session
-from abprof.view import View
+from abprof.system.console import View
 
 
 def test_a_process_that_hid_ends_before_the_results_are_written(

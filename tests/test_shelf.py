@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abprof import sealed, verdict
-from abprof.model import Block, Run, Turn
-from abprof.page import pieces
-from abprof.record import Record
-from abprof.runfolder import RunFolder
-from abprof.shelf import Laid, Shelf, columns
-from abprof.view import View
+from abprof.records import Block, Run, Turn
+from abprof.store.record import Record
+from abprof.store.runfolder import RunFolder
+from abprof.store.spill import Laid, Shelf, columns
+from abprof.store.streaming import pieces
+from abprof.system import checksummed as sealed
+from abprof.system.console import View
+from abprof.verdict import judge as verdict
 
 from . import runs
 

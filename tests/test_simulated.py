@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from abprof import wire
+from abprof.records import messages as wire
 from tests.simulated.client import CASE, CELL, NOWHERE, SCENARIO, WORKER, Client, Spawn, faulty, opened, turns
 from tests.simulated.fixtures import spawn
 from tests.simulated.scenario import Fault, Noise, Scenario, Time

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from abprof import wire
+from abprof.records import messages as wire
 from tests.simulated.client import CASE, CELL, SCENARIO, Spawn, faulty, opened, turns
 from tests.simulated.fixtures import spawn
 from tests.simulated.processes import ignores

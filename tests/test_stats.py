@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as reference
 
-from abprof import stats
+from abprof.verdict import stats
 
 FOUR = [0.010, 0.012, 0.008, 0.014]
 

@@ -1,4 +1,4 @@
-"""Without a pause, at the power limit: what is measured so, and what it may overrule (abprof/sustained.py)."""
+"""Without a pause, at the power limit: what is measured so, and what it may overrule (abprof/measure/sustained.py)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof.model import POWER_CAP, SUSTAINED, Block, MachineState, Outcome, Status, Turn
-from abprof.sustained import most_cells
-from abprof.verdict import power_bound
+from abprof.measure.sustained import most_cells
+from abprof.records import POWER_CAP, SUSTAINED, Block, MachineState, Outcome, Status, Turn
+from abprof.verdict.judge import power_bound
 from tests.blocks import block, head, side
 from tests.gitrepo import make_repo
 from tests.simulated.planted import NewLab, broken, load, new_lab, planted, times

@@ -1,4 +1,4 @@
-"""Which timer reads a short call under `--timer auto`: chosen once a cell, kept by what goes on with it (abprof/timers.py)."""
+"""Which timer reads a short call under `--timer auto`: chosen once a cell, kept by what goes on with it (abprof/measure/timers.py)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from abprof import doctor, runfolder, turns, wire
-from abprof.gathering import gather
-from abprof.model import Block, Toolchain
-from abprof.proc import Worker
-from abprof.timers import KEPT, Timers, never
+from abprof.extras import doctor
+from abprof.measure import turns
+from abprof.measure.timers import KEPT, Timers, never
+from abprof.records import Block, Toolchain
+from abprof.records import messages as wire
+from abprof.store import runfolder
+from abprof.system.processes import Worker
+from abprof.verdict.aggregation import gather
 from tests.blocks import block, cells, head
 from tests.shards.test_pool import TWO
 from tests.simulated.client import WORKER

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from abprof import runfolder
-from abprof.model import Block
+from abprof.records import Block
+from abprof.store import runfolder
 from tests.gitrepo import GitRepo, make_repo
 from tests.tinyrepo import abprof
 

@@ -9,8 +9,8 @@ from collections import Counter
 import msgspec
 import pytest
 
-from abprof import turns
-from abprof.model import Settings, Turn
+from abprof.measure import turns
+from abprof.records import Settings, Turn
 
 SETTINGS = Settings(threshold=1.5, margin=0.5)
 QUICK = Settings(threshold=1.5, margin=0.5, quick=True)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from abprof import untouched
-from abprof.model import Artefact, Build, Checkout, Package, Side, Touched
-from abprof.untouched import Watch, inputs_of
+from abprof.builds import tampering as untouched
+from abprof.builds.tampering import Watch, inputs_of
+from abprof.records import Artefact, Build, Checkout, Package, Side, Touched
 from tests.simulated.planted import NewLab, load, new_lab
 from tests.simulated.scenario import Fault, Scenario, Time
 

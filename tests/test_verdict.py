@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof import stats
-from abprof.model import Comparison, Outcome, Turn
-from abprof.verdict import Judgement, judge, provisional, undecided
+from abprof.records import Comparison, Outcome, Turn
+from abprof.verdict import stats
+from abprof.verdict.judge import Judgement, judge, provisional, undecided
 from tests.blocks import block, cells, epochs, head, side
 
 QUIET = [1.0, 1.001, 0.999, 1.0]  # sd about 0.08 %: a half-width of 0.23 % at the first look

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from abprof.view import View
+from abprof.system.console import View
 
 LINE = "\x1b[01m\x1b[Kffa.cu:3:\x1b[0;31m error:\x1b[m no \x1b]0;mine\x07\x1b[2J\x1b[1;1H\r\tgone\u202e"
 SHOWN = "[base ffa] ffa.cu:3: error: no \ufffd]0;mine\ufffd\ufffd[2J\ufffd[1;1H  gone\ufffd"

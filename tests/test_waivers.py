@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from abprof import waivers
 from abprof.cli import run_command_line
-from abprof.errors import AbprofError
-from abprof.model import Waiver
-from abprof.report.comment import comment
-from abprof.report.notice import notice
+from abprof.extras.bot.comment import comment
+from abprof.extras.bot.from_run import notice
+from abprof.records import Waiver
+from abprof.records.errors import AbprofError
+from abprof.verdict import waivers
 
 from . import notices, runs
 from .simulated.lab import Lab

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from abprof import wire
-from abprof.hung import Hung
-from abprof.model import Arm, Cell
-from abprof.warming import Warming
+from abprof.measure.timeouts import Hung
+from abprof.measure.warmup import Warming
+from abprof.records import Arm, Cell
+from abprof.records import messages as wire
 
 SIDES = tuple(Arm(id=id, side=id) for id in ("base", "target", "control"))
 TARGET = (SIDES[1],)

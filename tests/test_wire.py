@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abprof import wire
+from abprof.records import messages as wire
 
 CASE: dict[str, wire.Value] = {"n": 8, "ratio": 0.5, "mask": "full", "packed": True}
 MOUNT = wire.Mount("k", "/r", "abprof_side.k", "/b", ["/r"], ["/home"])

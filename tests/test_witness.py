@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof.model import Block, Ceilings, Comparison, Verdict
-from abprof.verdict import Judgement, judge
+from abprof.records import Block, Ceilings, Comparison, Verdict
+from abprof.verdict.judge import Judgement, judge
 from tests.blocks import block, head
 from tests.tinyrepo import PACKAGE, abprof, source, tiny_repo
 

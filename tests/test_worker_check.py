@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from abprof import wire
+from abprof.records import messages as wire
 from abprof.worker import outputs
 from abprof.worker.bench import Bench
 from abprof.worker.checks import OVERWRITTEN

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from abprof import proc, wire
-from abprof.harness import install
-from abprof.kit import Unsupported
+from abprof.builds.worker_bundle import install
+from abprof.records import messages as wire
+from abprof.system import processes as proc
 from abprof.worker import main
+from abprof.worker.api import Unsupported
 
 WORKLOAD = """
 from abprof.kit import Check, Op

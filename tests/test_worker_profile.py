@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.kit import Op
 from abprof.worker import profile
+from abprof.worker.api import Op
 from abprof.worker.clocks import clock
 
 HOST, DEVICE = torch.autograd.DeviceType.CPU, torch.autograd.DeviceType.CUDA

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from abprof import contain
+from abprof.builds import sandbox as contain
 
 
 def _found() -> contain.Wall | str:

@@ -27,7 +27,7 @@ from abprof.cli import (
     waive,
 )
 from abprof.cli.guard import guarded
-from abprof.errors import Exit
+from abprof.records.errors import Exit
 
 
 class Verbs(TyperGroup):

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from abprof.errors import AbprofError, Exit
+from abprof.records.errors import AbprofError, Exit
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +26,7 @@ def admit(
 
     Prints name=value lines for the measuring job: base, target, pr and the options. Exit code 2 says why not.
     """
-    from abprof.publish.gate import admitted
+    from abprof.extras.bot.gate import admitted
 
     found = admitted(Path(event), Path(allow), lambda text: print(f"abprof: {text}", file=sys.stderr))
     lines = "".join(f"{name}={value}\n" for name, value in found.items())

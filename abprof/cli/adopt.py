@@ -11,11 +11,11 @@ from pathlib import Path
 
 import typer
 
-from abprof.abprof_toml import File, place, read_file
-from abprof.adopt import look, scaffold, source
-from abprof.adopt.facts import Candidate, Found
-from abprof.adopt.scaffold import Made
-from abprof.errors import AbprofError
+from abprof.extras.init import look, scaffold, source
+from abprof.extras.init.facts import Candidate, Found
+from abprof.extras.init.scaffold import Made
+from abprof.records.errors import AbprofError
+from abprof.system.config_file import File, place, read_file
 
 _SHOWN = 9  # choices that fit a screen
 
@@ -35,7 +35,8 @@ class Wanted:
 
 def adopt(wanted: Wanted) -> None:
     """Look, ask, write, and say what comes next. Raises AbprofError; then nothing was written."""
-    from abprof import paths, repo
+    from abprof import sides as repo
+    from abprof.system import paths
 
     repository = repo.open_repository(Path(wanted.repo), cache=paths.cache_dir())
     root = Path(repository.path)
@@ -144,7 +145,7 @@ def _refuse_outside(root: Path, made: Made, meant: str) -> None:
 
 def _write(root: Path, made: Made, *, overwrite: bool) -> None:
     """Raises AbprofError, before anything is written, for a file that is there and differs."""
-    from abprof import disk
+    from abprof.system import files as disk
 
     for name, text in made.files.items():
         path = root / name

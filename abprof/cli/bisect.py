@@ -15,12 +15,12 @@ from abprof.cli.given import given
 from abprof.cli.guard import while_read
 from abprof.cli.program import BeforeProgram, program, refuse_beside
 from abprof.cli.shared import MEASURING, OUTPUT, PLACE
-from abprof.errors import AbprofError, Exit
-from abprof.visible import visible
+from abprof.records.errors import AbprofError, Exit
+from abprof.records.visible import visible
 
 if TYPE_CHECKING:
-    from abprof.bisect.state import State
-    from abprof.view import View
+    from abprof.extras.bisect.state import State
+    from abprof.system.console import View
 
 _BESIDE_RESUME = {"resume", "repo", "json", "quiet", "verbose"}
 _BESIDE_RUN = {"from_run", "repo", "budget", "runs_dir", "no_wait", "dry_run", "json", "quiet", "verbose"}
@@ -80,7 +80,7 @@ def bisect(
     """
     command = program(ctx)
     options = {**locals(), "command": command or ()}
-    from abprof.view import View
+    from abprof.system.console import View
 
     view = View(quiet=quiet, verbose=verbose)
     if command is not None:
@@ -109,7 +109,7 @@ def _nothing_else(ctx: typer.Context, option: str, beside: set[str], why: str) -
 
 
 def _begin(options: Mapping[str, Any], view: View) -> int:
-    from abprof.bisect import start
+    from abprof.extras.bisect import start
 
     with start.planned(_config(options), view) as (planned, place, workloads):
         if options["dry_run"]:
@@ -123,7 +123,7 @@ def _begin(options: Mapping[str, Any], view: View) -> int:
 def _resume(ctx: typer.Context, options: Mapping[str, Any], view: View) -> int:
     import msgspec
 
-    from abprof.bisect import state
+    from abprof.extras.bisect import state
 
     begun, folder = state.read(Path(options["resume"]))
     if "repo" in given(ctx):
@@ -132,9 +132,9 @@ def _resume(ctx: typer.Context, options: Mapping[str, Any], view: View) -> int:
 
 
 def _go_on(begun: State, folder: Path, options: Mapping[str, Any], view: View) -> int:
-    from abprof import holding
-    from abprof.bisect import telling, work
-    from abprof.report import bisect as pages
+    from abprof.extras.bisect import page as pages
+    from abprof.extras.bisect import telling, work
+    from abprof.measure import resources as holding
 
     try:
         with holding.signals():
@@ -156,9 +156,9 @@ def _go_on(begun: State, folder: Path, options: Mapping[str, Any], view: View) -
 
 
 def _config(options: Mapping[str, Any]) -> Any:
-    from abprof.bisect import start
     from abprof.cli.options import config_from
     from abprof.cli.run import defaults
+    from abprof.extras.bisect import start
 
     config = config_from({**defaults(), **options}, sys.argv[1:])
     return start.of_run(Path(options["from_run"]), config) if options["from_run"] else config
@@ -182,7 +182,7 @@ def _show_plan(planned: State, lines: list[str], *, json: bool) -> int:
 def _as_json(done: State, folder: Path) -> str:
     import msgspec
 
-    from abprof.bisect import telling
+    from abprof.extras.bisect import telling
 
     loose = msgspec.to_builtins(done)
     shown = {name: loose[name] for name in ("culprits", "steps", "found", "status")}

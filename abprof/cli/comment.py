@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abprof.errors import AbprofError, Exit
+from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
-    from abprof.publish.notice import Notice
+    from abprof.extras.bot.notice import Notice
 
 _POLICIES = ("always", "on-change", "on-alert", "never")
 
@@ -46,9 +46,9 @@ def comment(
     CI_SERVER_URL. docs/BOT.md has the rules, and the two
     jobs of which only the second holds a token.
     """
-    from abprof.publish.event import repository
-    from abprof.report.comment import Around
-    from abprof.report.comment import comment as rendered
+    from abprof.extras.bot.comment import Around
+    from abprof.extras.bot.comment import comment as rendered
+    from abprof.extras.bot.event import repository
 
     if policy not in _POLICIES:
         raise AbprofError(f"{policy!r} is not one of {', '.join(_POLICIES)}", where="--policy")
@@ -62,7 +62,7 @@ def comment(
         sys.stdout.write(rendered(notice, around))
         return Exit.OK
     _summarise(summary or os.environ.get("GITHUB_STEP_SUMMARY", ""), rendered(notice, around))
-    from abprof.publish import post
+    from abprof.extras.bot import post
 
     for line in post.everywhere(
         notice, post.Target(repo, pr or 0, event, gitlab, bool(artifact)), policy, key, around, check=check, say=_note
@@ -72,14 +72,14 @@ def comment(
 
 
 def _read(path: str) -> Notice:
-    from abprof.publish.notice import read
+    from abprof.extras.bot.notice import read
 
     return read(Path(path))
 
 
 def _noticed(path: Path) -> Notice:
     from abprof import session
-    from abprof.report.notice import notice
+    from abprof.extras.bot.from_run import notice
 
     judged, _ = session.judged(path, _note)
     return notice(judged, path.parent if path.is_file() else path)

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import typer
 
-from abprof.errors import AbprofError
+from abprof.records.errors import AbprofError
 
-_DIST = "dist:"  # as abprof.dists has it, which completion loads only where it is begun
+_DIST = "dist:"  # as abprof.sides.releases has it, which completion loads only where it is begun
 
 
 def refs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Branches, tags and remote branches of the repository, after `BASE...` those that may follow; behind `dist:` releases."""
-    from abprof import paths, repo
+    from abprof import sides as repo
+    from abprof.system import paths
 
     begun, word = _release(ctx.params.get("refs") or [], incomplete)
     if word.startswith(_DIST):
@@ -45,7 +46,7 @@ def _releases(cache: Path) -> list[str]:
     """Releases that are known here: in abprof's cache, and what its own interpreter has installed. No index is asked."""
     from importlib import metadata
 
-    from abprof import dists
+    from abprof.sides import releases as dists
 
     installed = (f"{one.metadata['Name']}=={one.version}" for one in metadata.distributions())
     return [f"{_DIST}{found}" for found in sorted({*dists.known(cache), *installed}, key=str.lower)]

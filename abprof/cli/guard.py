@@ -17,8 +17,8 @@ import typer
 
 from abprof.cli.program import before
 from abprof.cli.variables import USAGE, usage
-from abprof.errors import AbprofError, Exit
-from abprof.visible import visible
+from abprof.records.errors import AbprofError, Exit
+from abprof.records.visible import visible
 
 _ROOM = "make room there, or choose another folder: --runs-dir, ABPROF_CACHE_DIR, ABPROF_STATE_DIR"
 _WRITABLE = "choose a folder that can be written: --runs-dir, ABPROF_CACHE_DIR, ABPROF_STATE_DIR"
@@ -114,7 +114,7 @@ def _bug(error: Exception, argv: Sequence[str]) -> int:
     )
     where = "not written"
     try:
-        from abprof.paths import state_dir
+        from abprof.system.paths import state_dir
 
         path = Path(state_dir()) / "bug.log"
         path.write_text(facts + text, encoding="utf-8", errors="backslashreplace")

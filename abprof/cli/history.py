@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abprof.errors import AbprofError, Exit
-from abprof.visible import visible
+from abprof.records.errors import AbprofError, Exit
+from abprof.records.visible import visible
 
 if TYPE_CHECKING:
-    from abprof.history.changes import Change
-    from abprof.history.fleet import Shift
-    from abprof.history.index import Index, Question
+    from abprof.extras.history.changes import Change
+    from abprof.extras.history.fleet import Shift
+    from abprof.extras.history.index import Index, Question
 
 Many = list[str]
 Repo = Annotated[str, typer.Option(help="The git repository.")]
@@ -43,8 +43,8 @@ def register(app: typer.Typer) -> None:
 @contextmanager
 def _index(repo: str, runs_dir: str, *, anew: bool = False) -> Iterator[Index]:
     """The index, up to date; what could not be read is said on standard error."""
-    from abprof.history.index import opened
-    from abprof.history.places import runs_of
+    from abprof.extras.history.index import opened
+    from abprof.extras.history.places import runs_of
 
     with opened(runs_of(repo, runs_dir), anew=anew) as index:
         for note in index.notes:
@@ -69,9 +69,9 @@ def _named(index: Index, series: str, cells: Many) -> None:
 
 
 def _question(cell: Many, metric: str, series: str, since: str, *, against: bool) -> Question:
-    from abprof.history.index import Question
-    from abprof.history.night import METRICS
-    from abprof.history.places import since as from_when
+    from abprof.extras.history.index import Question
+    from abprof.extras.history.night import METRICS
+    from abprof.extras.history.places import since as from_when
 
     if metric and metric not in METRICS:
         raise AbprofError(f"no metric {metric!r}", where="--metric", advice=f"there are {', '.join(METRICS)}")
@@ -91,7 +91,7 @@ def query(
 ) -> int:
     """Print what the nights measured, a row per night and cell, as CSV."""
     from abprof.cli.guard import while_read
-    from abprof.history import table
+    from abprof.extras.history import table
 
     asked = _question(cell, metric, series, since, against=against)
     with _index(repo, runs_dir) as index, while_read():
@@ -117,7 +117,7 @@ def export(
     runs_dir: RunsDir = "",
 ) -> int:
     """Write the same rows to a file: CSV, or parquet where pyarrow is installed."""
-    from abprof.history import table
+    from abprof.extras.history import table
 
     path = Path(file)
     if path.suffix not in (".csv", ".parquet"):
@@ -126,7 +126,7 @@ def export(
     with _index(repo, runs_dir) as index:
         _named(index, series, cell)
         if path.suffix == ".parquet":
-            from abprof.report import history_parquet
+            from abprof.extras.history import parquet as history_parquet
 
             count = history_parquet.write(index.values(asked), path)
         else:
@@ -175,8 +175,8 @@ def changes(
 
 def _found(index: Index, asked: Question) -> tuple[list[Change], list[Shift]]:
     """What of a series is asked for. All of it is searched: a machine is told by all cells, a change by all nights."""
-    from abprof.history.changes import find
-    from abprof.history.series import trends
+    from abprof.extras.history.changes import find
+    from abprof.extras.history.series import trends
 
     found, shifts = find(list(trends(index.values(replace(asked, cells=(), since="")))))
     if asked.cells:
@@ -196,9 +196,9 @@ def page(
     runs_dir: RunsDir = "",
 ) -> int:
     """Write history.html: a trend for every cell, changes and machine changes marked, in one file that needs nothing else."""
-    from abprof.disk import put
-    from abprof.history.places import runs_of
-    from abprof.report import history
+    from abprof.extras.history import page as history
+    from abprof.extras.history.places import runs_of
+    from abprof.system.files import put
 
     path = Path(file) if file else runs_of(repo, runs_dir) / history.FILE
     with _index(repo, runs_dir) as index:

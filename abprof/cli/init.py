@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from abprof.cli.given import given
-from abprof.errors import AbprofError, Exit
+from abprof.records.errors import AbprofError, Exit
 
 
 def register(app: typer.Typer) -> None:
@@ -50,8 +50,8 @@ def init(
     it, --nightly a systemd service with its timer and a crontab's line. A file that is there and differs is not replaced
     (exit code 2) without --overwrite.
     """
-    from abprof import disk
-    from abprof.abprof_toml import read_file
+    from abprof.system import files as disk
+    from abprof.system.config_file import read_file
 
     if not nightly and (others := [option for name, option in given(ctx).items() if name in _OF_A_TIMER]):
         raise AbprofError("goes with --nightly", where=others[0])
@@ -90,8 +90,9 @@ def init(
 def _would_begin(ctx: typer.Context, root: Path, branch: str, more: list[str]) -> str:
     """The branch. Raises AbprofError for what the job would refuse every night: options that are none, a branch that is not
     there."""
-    from abprof import paths, repo
+    from abprof import sides as repo
     from abprof.cli.nightly import check_options
+    from abprof.system import paths
 
     assert ctx.parent
     repository = repo.open_repository(root, cache=paths.cache_dir())
@@ -102,13 +103,13 @@ def _would_begin(ctx: typer.Context, root: Path, branch: str, more: list[str]) -
 
 
 def _bot(root: Path) -> dict[Path, bytes]:
-    from abprof.bundled import bundled
+    from abprof.system.bundled import bundled
 
     return {root / place: (bundled("templates") / "github" / name).read_bytes() for name, place in _FILES.items()}
 
 
 def _timer(root: Path, branch: str, at: str, more: list[str]) -> dict[Path, bytes]:
-    from abprof.nightly.units import Timed, units
+    from abprof.extras.nightly.units import Timed, units
 
     path = os.environ.get("PATH", os.defpath)
     made = units(Timed(root, branch, at, sys.executable, path, tuple(more)))

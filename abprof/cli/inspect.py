@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from abprof.errors import Exit
+from abprof.records.errors import Exit
 
 Many = list[str]
 Device = Annotated[Many, typer.Option(help="cpu, cuda, cuda:N or a GPU's UUID.")]
@@ -30,8 +30,8 @@ def demo(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All of the builds' output.")] = False,
 ) -> int:
     """Make a small repository with branches main and optimize_ffa, and run the main job on it."""
-    from abprof.demo import run as make
-    from abprof.view import View
+    from abprof.extras.demo import run as make
+    from abprof.system.console import View
 
     make(folder, tuple(device), View(quiet=quiet, verbose=verbose))
     return Exit.OK
@@ -53,12 +53,12 @@ def selfcheck(
     """Measure abprof itself on this machine: false alarms, detection of known changes, coverage of its intervals."""
     import sys
 
-    from abprof import selfcheck as check
     from abprof.cli.guard import while_read
     from abprof.cli.options import TIMERS, choice
-    from abprof.config import Config
-    from abprof.quantities import seconds
-    from abprof.view import View
+    from abprof.extras import selfcheck as check
+    from abprof.records.options import Config
+    from abprof.records.quantities import seconds
+    from abprof.system.console import View
 
     config = Config(
         specs=(),
@@ -87,7 +87,7 @@ def list_(
     json: Json = False,
 ) -> int:
     """List kernel packages, workloads and the cells of a preset, of the working tree."""
-    from abprof.listing import show
+    from abprof.cli.listing import show
 
     print(show(repo, preset, tuple(workloads), tuple(device), json=json))
     return Exit.OK
@@ -98,7 +98,7 @@ def doctor(
     json: Json = False,
 ) -> int:
     """Say what this machine can measure, and what is missing for it."""
-    from abprof.doctor import run as examine
+    from abprof.extras.doctor import run as examine
 
     return examine(python, json=json)
 
@@ -109,7 +109,7 @@ def clean(
 ) -> int:
     """Remove what killed runs left behind (worktrees, half-made clones and builds, run folders in which no run.json
     stands) and builds that were superseded by --rebuild. A run folder with a run.json is never touched."""
-    from abprof.cleaning import clean as remove
+    from abprof.builds.cleaning import clean as remove
 
     for line in remove(builds=builds or everything, everything=everything) or ["nothing to clean"]:
         print(line)

@@ -17,7 +17,7 @@ from abprof.cli.given import given
 from abprof.cli.guard import while_read
 from abprof.cli.program import BeforeProgram
 from abprof.cli.program import program as behind
-from abprof.errors import AbprofError, Exit
+from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
     from abprof.report.memory import Group
@@ -126,7 +126,7 @@ def _nothing_overwritten(files: Sequence[str], out: Sequence[str]) -> None:
 
 
 def _of_files(options: Mapping[str, Any]) -> list[Group]:
-    from abprof.memory import measured
+    from abprof.evidence.memory import measured
     from abprof.report.memory import Group
 
     files = options["from_"]
@@ -140,7 +140,7 @@ def _of_files(options: Mapping[str, Any]) -> list[Group]:
 
 
 def _of_program(options: Mapping[str, Any], program: Sequence[str]) -> list[Group]:
-    from abprof.ncu.program import recorded
+    from abprof.evidence.ncu.program import recorded
     from abprof.report.memory import Group
 
     (warmup,), (runs,) = (_per_file(options[name], 1, f"--{name}") for name in ("warmup", "runs"))
@@ -156,12 +156,12 @@ def _of_program(options: Mapping[str, Any], program: Sequence[str]) -> list[Grou
 
 
 def _of_refs(options: Mapping[str, Any], printing: str, targets: Sequence[tuple[Path, str]]) -> int:
-    from abprof import profiling
     from abprof.cli.options import config_from
     from abprof.cli.run import defaults
-    from abprof.ncu.capture import memory as order
+    from abprof.evidence import profiling
+    from abprof.evidence.ncu.capture import memory as order
     from abprof.report.profiled import groups
-    from abprof.view import View
+    from abprof.system.console import View
 
     (warmup,) = _per_file(options["warmup"] or [10], 1, "--warmup")
     (runs,) = _per_file(options["runs"] or [50], 1, "--runs")
@@ -175,8 +175,8 @@ def _of_refs(options: Mapping[str, Any], printing: str, targets: Sequence[tuple[
 
 
 def _show(groups: Sequence[Group], printing: str, targets: Sequence[tuple[Path, str]]) -> int:
-    from abprof import disk
     from abprof.report import memory as tables
+    from abprof.system import files as disk
 
     for path, suffix in targets:
         disk.put(path, tables.FORMATS[suffix](groups).encode())

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abprof.cli.variables import USAGE, FromEnvironment, as_given, usage
-from abprof.errors import AbprofError, Exit
+from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
-    from abprof.config import Config
-    from abprof.nightly.night import Report
-    from abprof.publish.github import Hub
+    from abprof.extras.bot.github import Hub
+    from abprof.extras.nightly.night import Report
+    from abprof.records.options import Config
 
 _NOT_AT_NIGHT = ("resume", "dry_run", "devices", "refs")
 
@@ -48,11 +48,11 @@ def nightly(
     exits as a run does: 0 nothing slower, 1 slower or broken, 2 could not run, 4 not to be trusted. What was judged before
     is not measured again. A web hook is told when $ABPROF_WEBHOOK is set; $ABPROF_WEBHOOK_KEY signs.
     """
-    from abprof import conceal
-    from abprof.nightly import tell
-    from abprof.nightly.keep import Keep
-    from abprof.nightly.night import Wish, night
-    from abprof.view import View
+    from abprof.builds import secrets as conceal
+    from abprof.extras.nightly import tell
+    from abprof.extras.nightly.keep import Keep
+    from abprof.extras.nightly.night import Wish, night
+    from abprof.system.console import View
 
     hook, key = conceal.take(tell.URL, tell.KEY)  # nothing that is measured sees them
     with as_given(ctx), _told(hook, key):
@@ -128,8 +128,8 @@ def _hub(repository: str) -> Hub | None:
     """Where issues are kept; without a token or the client it is refused before anything is measured."""
     if not repository:
         return None
-    from abprof.publish import issue
-    from abprof.publish.github import Api, Hub
+    from abprof.extras.bot import issue
+    from abprof.extras.bot.github import Api, Hub
 
     return Hub(Api.from_environment(), issue.repository(repository))
 
@@ -154,8 +154,8 @@ def _tell(report: Report, summary: str, hook: str, key: str, hub: Hub | None) ->
 
 
 def _write_summary(report: Report, path: Path) -> None:
-    from abprof.disk import put
-    from abprof.nightly.summary import markdown
+    from abprof.extras.nightly.summary import markdown
+    from abprof.system.files import put
 
     try:
         put(path, markdown(report).encode())
@@ -167,8 +167,8 @@ def _keep_issue(hub: Hub | None, report: Report) -> None:
     """What GitHub refuses costs the issue, not the night."""
     if hub is None:
         return
-    from abprof.nightly.summary import markdown
-    from abprof.publish import issue
+    from abprof.extras.bot import issue
+    from abprof.extras.nightly.summary import markdown
 
     def say(line: str) -> None:
         print(f"abprof: {line}", file=sys.stderr)
@@ -181,7 +181,7 @@ def _keep_issue(hub: Hub | None, report: Report) -> None:
 
 
 def _send(hook: str, key: str, message: dict[str, Any]) -> None:
-    from abprof.nightly import tell
+    from abprof.extras.nightly import tell
 
     if hook and hook.startswith("http"):
         said = tell.post(hook, key, message)
@@ -190,6 +190,6 @@ def _send(hook: str, key: str, message: dict[str, Any]) -> None:
 
 
 def _print(message: dict[str, Any]) -> None:
-    from abprof.nightly import tell
+    from abprof.extras.nightly import tell
 
     print(tell.encoded(message).decode(), flush=True)

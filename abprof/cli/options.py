@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from abprof.config import Config
-from abprof.errors import AbprofError
-from abprof.plan import id_parts
-from abprof.probes import KNOWN
-from abprof.quantities import percent, seconds
+from abprof.evidence.probes import KNOWN
+from abprof.measure.plan import id_parts
+from abprof.records.errors import AbprofError
+from abprof.records.options import Config
+from abprof.records.quantities import percent, seconds
 
 TIMERS = ("", "auto", "events", "graph", "cupti", "cpu")
 _FAIL_ON = ("slower", "broken", "unclear", "never")

@@ -14,10 +14,10 @@ from abprof.cli import shared
 from abprof.cli.completion import refs as complete_refs
 from abprof.cli.given import given
 from abprof.cli.guard import while_read
-from abprof.errors import AbprofError, Exit
+from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
-    from abprof.profiling import Looked
+    from abprof.evidence.profiling import Looked
 
 _BESIDE_RUN = {"words", "repo", "only", "json", "quiet", "verbose"}
 
@@ -64,9 +64,9 @@ def profile(
     its own, and its .ncu-rep is kept. Needs Nsight Compute, and its permission to read counters.
     """
     options = dict(locals())
-    from abprof import profiling
-    from abprof.ncu.capture import PROFILE
-    from abprof.view import View
+    from abprof.evidence import profiling
+    from abprof.evidence.ncu.capture import PROFILE
+    from abprof.system.console import View
 
     view = View(quiet=quiet, verbose=verbose)
     if _is_run(words[0]):
@@ -84,7 +84,7 @@ def profile(
 
 
 def _is_run(word: str) -> bool:
-    from abprof.runfolder import RUN
+    from abprof.store.runfolder import RUN
 
     return (Path(word) / RUN).is_file() or Path(word).name == RUN
 

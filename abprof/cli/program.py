@@ -8,7 +8,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 from abprof.cli.given import given
-from abprof.errors import AbprofError
+from abprof.records.errors import AbprofError
 
 _PROGRAM = "abprof.program"  # in the context
 _OF_WORKLOADS = {

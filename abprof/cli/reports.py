@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from abprof.errors import AbprofError, Exit
+from abprof.records.errors import AbprofError, Exit
 
 Many = list[str]
 Everything = Annotated[bool, typer.Option("--all", help="Show unchanged cells too.")]
@@ -63,8 +63,9 @@ def _refuse(runs: list[str], format: str, *, open_: bool, json: bool) -> None:
 
 def _in(format: str, path: Path) -> int:
     """Print a run in one format on standard output. The older scripts' files are several: they are written, and named."""
-    from abprof import disk, session
+    from abprof import session
     from abprof.cli.guard import while_read
+    from abprof.system import files as disk
 
     run, blocks = session.judged(path, _note)
     if format == "legacy":
@@ -76,8 +77,8 @@ def _in(format: str, path: Path) -> int:
             print(disk.put(folder / name, text.encode()))
         return Exit.OK
     if format == "artifact":
-        from abprof.publish.notice import encoded
-        from abprof.report.notice import notice
+        from abprof.extras.bot.from_run import notice
+        from abprof.extras.bot.notice import encoded
 
         try:
             content = encoded(notice(run, path.parent if path.is_file() else path))
@@ -136,8 +137,8 @@ def rerun(
     """Measure cells of a run again, in fresh epochs: results are added, never replaced."""
     from abprof import session
     from abprof.cli.run import show
-    from abprof.quantities import seconds
-    from abprof.view import View
+    from abprof.records.quantities import seconds
+    from abprof.system.console import View
 
     view = View(quiet=quiet, verbose=verbose)
     finished, folder = session.again(Path(run), only, repo, seconds(budget, "--budget"), view, resume=False)
@@ -151,7 +152,7 @@ def compare_csv(
     threshold: Annotated[str, typer.Option(metavar="PCT", help="Warn beyond this.")] = "1.5",
 ) -> int:
     """Compare two profile CSVs that exist, of dense or block-sparse runs, by the original scripts' formula."""
-    from abprof.quantities import percent
+    from abprof.records.quantities import percent
     from abprof.report import compare_csv as comparing
 
     sys.stdout.write(

@@ -21,13 +21,13 @@ from abprof.cli.guard import while_read
 from abprof.cli.program import BeforeProgram, program, refuse_beside
 from abprof.cli.shared import PLACE, Many
 from abprof.cli.variables import FromEnvironment, as_given, slips
-from abprof.errors import AbprofError, Exit
-from abprof.visible import visible
+from abprof.records.errors import AbprofError, Exit
+from abprof.records.visible import visible
 
 if TYPE_CHECKING:
-    from abprof.config import Config
-    from abprof.model import Run
-    from abprof.view import View
+    from abprof.records import Run
+    from abprof.records.options import Config
+    from abprof.system.console import View
 
 _BESIDE_RESUME = {
     "resume": "",
@@ -163,9 +163,10 @@ def _perhaps_a_verb(ctx: typer.Context, refs: Many) -> Iterator[None]:
 
 
 def _run(ctx: typer.Context, options: Mapping[str, Any]) -> int:
-    from abprof import runfolder, session
+    from abprof import session
     from abprof.cli.options import config_from
-    from abprof.view import View
+    from abprof.store import runfolder
+    from abprof.system.console import View
 
     if options["resume"]:
         return _resume(ctx, options)
@@ -190,8 +191,8 @@ def _run(ctx: typer.Context, options: Mapping[str, Any]) -> int:
 
 
 def _watch(ctx: typer.Context, config: Config, view: View) -> int:
-    from abprof.report import watched
-    from abprof.watching.loop import Answer, watch
+    from abprof.extras.watch import answer as watched
+    from abprof.extras.watch.loop import Answer, watch
 
     for name, option in given(ctx).items():
         if name in _NOT_WATCHED:
@@ -208,8 +209,8 @@ def _watch(ctx: typer.Context, config: Config, view: View) -> int:
 
 def _resume(ctx: typer.Context, options: Mapping[str, Any]) -> int:
     from abprof import session
-    from abprof.quantities import seconds
-    from abprof.view import View
+    from abprof.records.quantities import seconds
+    from abprof.system.console import View
 
     if options["refs"]:
         raise AbprofError("an interrupted run has its refs", where="--resume", advice="abprof run --resume RUN")
@@ -249,16 +250,16 @@ def run_as_json(finished: Run, folder: Path) -> str:
     """run.json's content plus `run_dir`."""
     import msgspec
 
-    from abprof import sealed
+    from abprof.system import checksummed as sealed
 
     return sealed.text({**msgspec.to_builtins(finished), "run_dir": str(folder)}, None).decode()
 
 
 def _show_plan(planned: Run, json: bool, *, peers: bool) -> int:
-    from abprof.estimate import estimate
+    from abprof.measure.estimate import estimate
 
     if json:
-        from abprof import sealed
+        from abprof.system import checksummed as sealed
 
         print(sealed.text(planned, None).decode())
         return Exit.OK

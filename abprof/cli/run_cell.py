@@ -9,7 +9,7 @@ import typer
 
 from abprof.cli import shared
 from abprof.cli.completion import refs as complete_refs
-from abprof.errors import Exit
+from abprof.records.errors import Exit
 
 
 def register(app: typer.Typer) -> None:
@@ -47,10 +47,10 @@ def run_cell(
     """
     from abprof.cli import options
     from abprof.cli.options import choice
-    from abprof.config import Config
-    from abprof.quantities import seconds
-    from abprof.run_cell import Wanted, run
-    from abprof.view import View
+    from abprof.measure.run_cell import Wanted, run
+    from abprof.records.options import Config
+    from abprof.records.quantities import seconds
+    from abprof.system.console import View
 
     config = Config(
         specs=(ref,),

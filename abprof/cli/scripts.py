@@ -12,10 +12,10 @@ import typer
 from abprof.cli import shared
 from abprof.cli.completion import refs as complete_refs
 from abprof.cli.given import given
-from abprof.errors import AbprofError, Exit
+from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
-    from abprof.model import Cell, Run
+    from abprof.records import Cell, Run
 
 _OF_A_PLAN = ("workloads", "workloads_from", "preset", "set_", "cell", "device", "python")
 FOLDER = "scripts"  # in a run folder
@@ -65,9 +65,9 @@ def scripts(
     With --k8s the same cells are divided into shards, and an Indexed Job is printed whose pods each run `abprof run` on
     one of them, on one GPU, from a volume that all pods mount: docs/EXECUTORS.md.
     """
-    from abprof import runfolder
     from abprof.report import k8s as kubernetes
     from abprof.report.scripts import abprof_run
+    from abprof.store import runfolder
 
     options = dict(locals())
     if k8s_option and not k8s:
@@ -96,8 +96,8 @@ def scripts(
 
 def _write(run: Run, cells: Sequence[Cell], folder: Path, repo: str) -> None:
     """The scripts, and on standard output where each lies."""
-    from abprof import disk
     from abprof.report.scripts import scripts as made
+    from abprof.system import files as disk
 
     root = _repository(run, repo)
     source = run.setup.workloads_from
@@ -112,8 +112,9 @@ def _write(run: Run, cells: Sequence[Cell], folder: Path, repo: str) -> None:
 
 def _shards(run: Run, cells: Sequence[Cell], pods: int) -> list[list[str]]:
     """The cells that each pod measures, so that pods end together."""
-    from abprof import estimate, stats
-    from abprof.shards.schedule import ASSUMED, StartUp, Task, shards
+    from abprof.fleet.schedule import ASSUMED, StartUp, Task, shards
+    from abprof.measure import estimate
+    from abprof.verdict import stats
 
     arms = len(run.sides) + 1
     looks = run.settings.epochs or stats.LOOKS[0]
@@ -133,7 +134,8 @@ def _refuse_beside_a_run(ctx: typer.Context) -> None:
 
 
 def _recorded(path: Path, only: Sequence[str]) -> tuple[Run, tuple[Cell, ...]]:
-    from abprof import rerun, session
+    from abprof import session
+    from abprof.measure import resume as rerun
 
     run, _ = session.judged(path, _note)
     rerun.of_workloads(run, str(path))
@@ -144,7 +146,7 @@ def _planned(options: dict[str, Any], *, kind: str) -> Run:
     from abprof import session
     from abprof.cli.options import config_from
     from abprof.cli.run import defaults
-    from abprof.view import View
+    from abprof.system.console import View
 
     config = config_from({**defaults(), **options, "refs": options["of"], "dry_run": True}, sys.argv[1:])
     view = View(quiet=options["quiet"])
@@ -157,7 +159,8 @@ def _planned(options: dict[str, Any], *, kind: str) -> Run:
 def _repository(run: Run, where: str) -> Path:
     """The repository's folder. Raises AbprofError where it lacks a commit of the run; says so where a working tree is
     another now."""
-    from abprof import paths, repo
+    from abprof import sides as repo
+    from abprof.system import paths
 
     released = {side.anew: (side, ()) for side in run.sides if side.kind == "dist"}
     if len(released) == len({side.anew for side in run.sides}):

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from abprof.errors import AbprofError
+from abprof.records.errors import AbprofError
 
 _OWN = (
     "ABPROF_CACHE_DIR",

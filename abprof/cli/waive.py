@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from abprof.errors import AbprofError, Exit
+from abprof.records.errors import AbprofError, Exit
 
 
 def register(app: typer.Typer) -> None:
@@ -29,9 +29,11 @@ def waive(
     Runs read that file from the commit they compare with: it holds once it is on the base branch. A waived row is still
     `slower`; it counts as nothing to act on while it is within the accepted change and the date.
     """
-    from abprof import disk, toml, waivers
-    from abprof.model import Waiver
-    from abprof.quantities import percent
+    from abprof.records import Waiver
+    from abprof.records.quantities import percent
+    from abprof.system import files as disk
+    from abprof.system import toml
+    from abprof.verdict import waivers
 
     made = Waiver(cells=cells, most_pct=percent(most, "--most"), reason=reason, owner=owner, expires=_day(until))
     path = _root(Path(repo)) / waivers.FILE

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from abprof.errors import AbprofError
-from abprof.protocols import Device
+from abprof.devices.protocols import Device
+from abprof.records.errors import AbprofError
 
 
 def choose(asked: Sequence[str]) -> Device:

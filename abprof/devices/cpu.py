@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
-from abprof.model import Machine, MachineState
+from abprof.records import Machine, MachineState
 
 
 class CpuDevice:
-    """See abprof.protocols.Device."""
+    """See abprof.devices.protocols.Device."""
 
     kind: Literal["cpu"] = "cpu"
     lease = "cpu"

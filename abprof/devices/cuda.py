@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from abprof.errors import AbprofError
-from abprof.model import POWER_CAP, Machine, MachineState
+from abprof.records import POWER_CAP, Machine, MachineState
+from abprof.records.errors import AbprofError
 
 _PERIOD = 0.1  # seconds between samples; one costs about a millisecond of one core
 # nvml.h, nvmlClocksEventReasons: a hardware slowdown voids a round, the power cap is the machine's normal state.
@@ -117,7 +117,7 @@ def _text(value: Any) -> str:
 
 
 class CudaDevice:
-    """See abprof.protocols.Device. `nvml` is the pynvml module, or something of its shape in a test."""
+    """See abprof.devices.protocols.Device. `nvml` is the pynvml module, or something of its shape in a test."""
 
     kind: Literal["cuda"] = "cuda"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from abprof.disk import content, refusals
-from abprof.errors import AbprofError
-from abprof.model import Block, Run
-from abprof.runfolder import RunFolder
+from abprof.records import Block, Run
+from abprof.records.errors import AbprofError
+from abprof.store.runfolder import RunFolder
+from abprof.system.files import content, refusals
 
 LOG = "output.txt"
 File = tuple[str, str | Iterator[str]]  # its name, and what is in it
@@ -35,7 +35,18 @@ def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
 
 
 def _makers(folder: Path, run: Run, blocks: Sequence[Block]) -> Iterator[tuple[str, Callable[[], Iterator[File]]]]:
-    from . import beside, cell_table, closing, counters, html, markdown, profiled, sampled, seed_tables, traces
+    from abprof.report import (
+        beside,
+        cell_table,
+        closing,
+        counters,
+        html,
+        markdown,
+        profiled,
+        sampled,
+        seed_tables,
+        traces,
+    )
 
     def one(name: str, make: Callable[[], str | Iterator[str]]) -> tuple[str, Callable[[], Iterator[File]]]:
         return name, lambda: iter([(name, make())])

@@ -1,18 +1,17 @@
 """Comparisons beside base against target: peers with every side, variants of one side with each other.
 
-They are judged like side against side (abprof/comparison.py), so they have the same verdicts and intervals here.
+They are judged like side against side (abprof/verdict/comparison.py), so they have the same verdicts and intervals here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from abprof.model import Cell, Comparison, Run
-
-from . import words
-from .lines import TextTable, arm_name, change_text, note
-from .tables import Line, csv_text, plain
-from .view import Group, label
+from abprof.records import Cell, Comparison, Run
+from abprof.report import words
+from abprof.report.lines import TextTable, arm_name, change_text, note
+from abprof.report.tables import Line, csv_text, plain
+from abprof.report.view import Group, label
 
 TEXT = "The second against the first, judged like side against side"
 HEADER = ("verdict", "case", "first", "second", "change of time", "95 % interval", "note")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from abprof.model import Ceilings, Run
-
-from . import places, words
-from .numbers import gbps, tflops
-from .view import Group
+from abprof.records import Ceilings, Run
+from abprof.report import places, words
+from abprof.report.numbers import gbps, tflops
+from abprof.report.view import Group
 
 RATES = (("TFLOP/s", tflops), ("GB/s", gbps))
 NOT_ASKED = "not measured in this run"

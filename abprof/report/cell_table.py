@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from abprof.model import GPU_GRAPH, HOST, Cell, Comparison, Observation, Run
-
-from . import numbers
-from .tables import Line, csv_text, plain
-from .view import arm, judged_metric, workload_of
+from abprof.records import GPU_GRAPH, HOST, Cell, Comparison, Observation, Run
+from abprof.report import numbers
+from abprof.report.tables import Line, csv_text, plain
+from abprof.report.view import arm, judged_metric, workload_of
 
 _PARAM = "param_"
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from abprof.visible import visible
-
-from . import words
+from abprof.records.visible import visible
+from abprof.report import words
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 170, 14, 46  # px around the axes; names of lines stand on the right

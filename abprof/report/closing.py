@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from abprof.guarantees import weaker
-from abprof.model import Cell, Observation, Run, Side, Workload
-from abprof.sentence import base_not_ok, undecided_row
-from abprof.visible import visible
-
-from . import lines, numbers, seed_format, words
-from .failures import SHORT, Failed, advice_text, all_failures, failing, failures
-from .seed_format import RULE
-from .view import Group, Row, groups
+from abprof.records import Cell, Observation, Run, Side, Workload
+from abprof.records.visible import visible
+from abprof.report import lines, numbers, seed_format, words
+from abprof.report.failures import SHORT, Failed, advice_text, all_failures, failing, failures
+from abprof.report.seed_format import RULE
+from abprof.report.view import Group, Row, groups
+from abprof.verdict.guarantees import weaker
+from abprof.verdict.headline import base_not_ok, undecided_row
 
 _TITLES = {"fwd": "FORWARD PERFORMANCE", "bwd": "BACKWARD PERFORMANCE"}
 _LISTS = {

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from abprof.disk import replace
-from abprof.errors import AbprofError
-from abprof.visible import is_number
-
-from . import seed_format, tables
-from .seed_format import LATER_COLUMNS
-from .seed_tables import compared
-from .tables import Line, csv_text
+from abprof.records.errors import AbprofError
+from abprof.records.visible import is_number
+from abprof.report import seed_format, tables
+from abprof.report.seed_format import LATER_COLUMNS
+from abprof.report.seed_tables import compared
+from abprof.report.tables import Line, csv_text
+from abprof.system.files import replace
 
 Pair = tuple[Line | None, Line | None]  # a case's row in the base and in the target file
 OLD_SPARSE = ("seqlen", "sparsity_ratio", "block_size", "direction")

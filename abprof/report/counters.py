@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from abprof.memory.traffic import beside
-from abprof.model import KernelProfile, Profile, Run
-from abprof.ncu import metrics
-from abprof.ncu.metrics import Shown
-from abprof.why.say import ns
-
-from . import memory, profiled, tables, view, words
-from .lines import TextTable
+from abprof.evidence.causes.say import ns
+from abprof.evidence.memory.traffic import beside
+from abprof.evidence.ncu import metrics
+from abprof.evidence.ncu.metrics import Shown
+from abprof.records import KernelProfile, Profile, Run
+from abprof.report import memory, profiled, tables, view, words
+from abprof.report.lines import TextTable
 
 TITLE = "Under Nsight Compute"
 TEXT = (

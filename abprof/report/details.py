@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from abprof.model import SUSTAINED, Block, Observation, Run
-
-from . import ceilings, kernels, numbers, pictures, timing, words
-from .failures import LONGEST, log_path
-from .lines import Line, own_interval, time_text
-from .view import Group, Row
+from abprof.records import SUSTAINED, Block, Observation, Run
+from abprof.report import ceilings, kernels, numbers, pictures, timing, words
+from abprof.report.failures import LONGEST, log_path
+from abprof.report.lines import Line, own_interval, time_text
+from abprof.report.view import Group, Row
 
 POINTS = 60  # turns drawn a cell, all arms together
 QUANTILES = (5, 25, 50, 75, 95)
@@ -182,7 +181,7 @@ def _at_one_clock(row: Row) -> Iterator[tuple[str, ...]]:
 
 
 def _without_a_pause(row: Row, sides: Sequence[Observation | None]) -> Iterator[tuple[str, ...]]:
-    """The change and the times at the power limit, where they were measured (abprof/sustained.py)."""
+    """The change and the times at the power limit, where they were measured (abprof/measure/sustained.py)."""
     judged = row.comparison
     if judged is not None and judged.sustained_low_pct is not None and judged.sustained_high_pct is not None:
         yield "without a pause", words.interval(judged.sustained_low_pct, judged.sustained_high_pct)

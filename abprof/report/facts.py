@@ -9,14 +9,13 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from abprof import waivers
-from abprof.guarantees import weaker
-from abprof.model import JUDGED_METRIC, REPORTED, Block, Command, Comparison, Machine, Run
-from abprof.observe import busy_share, check_share
-from abprof.sentence import inside_margin, outside_margin
-
-from . import ceilings, places, timing, words
-from .failures import LONGEST, log_path
+from abprof.records import JUDGED_METRIC, REPORTED, Block, Command, Comparison, Machine, Run
+from abprof.report import ceilings, places, timing, words
+from abprof.report.failures import LONGEST, log_path
+from abprof.verdict import waivers
+from abprof.verdict.guarantees import weaker
+from abprof.verdict.headline import inside_margin, outside_margin
+from abprof.verdict.observations import busy_share, check_share
 
 Facts = list[tuple[str, str]]
 

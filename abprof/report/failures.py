@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from abprof.model import Advice, Build, Cell, Observation, Run
-from abprof.runfolder import LOGS
-
-from . import words
-from .lines import arm_name
-from .view import Group, Row, arm, groups
+from abprof.records import Advice, Build, Cell, Observation, Run
+from abprof.report import words
+from abprof.report.lines import arm_name
+from abprof.report.view import Group, Row, arm, groups
+from abprof.store.runfolder import LOGS
 
 LONGEST = 4000  # characters of a reason that a page shows; shorter places cut it
 SHORT = 160  # on a terminal and in the log, where a line is read at a glance

@@ -8,28 +8,27 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from abprof.model import Block, Run
-
-from . import numbers, words
-from .view import Group, Row, groups
+from abprof.records import Block, Run
+from abprof.report import numbers, words
+from abprof.report.view import Group, Row, groups
 
 Make = Callable[[Run, Sequence[Block]], bytes]
 
 
 def _html(run: Run, blocks: Sequence[Block]) -> bytes:
-    from .html import html
+    from abprof.report.html import html
 
     return html(run, blocks).encode(errors="replace")
 
 
 def _markdown(run: Run, blocks: Sequence[Block]) -> bytes:
-    from .markdown import markdown
+    from abprof.report.markdown import markdown
 
     return markdown(run, blocks).encode(errors="replace")
 
 
 def _csv(run: Run, blocks: Sequence[Block]) -> bytes:  # noqa: ARG001 - one shape for all formats
-    from .cell_table import cells_csv
+    from abprof.report.cell_table import cells_csv
 
     return cells_csv(run).encode(errors="replace")
 
@@ -40,7 +39,7 @@ def _json(run: Run, blocks: Sequence[Block]) -> bytes:  # noqa: ARG001
 
 
 def _png(run: Run, blocks: Sequence[Block]) -> bytes:  # noqa: ARG001
-    from .png import png
+    from abprof.report.png import png
 
     return png(run)
 

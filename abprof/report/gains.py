@@ -1,6 +1,6 @@
 """What the arms of one side say of each other: speed-ups over the ladder's steps and over peers, scaling, configurations.
 
-A speed-up of two arms that were compared (abprof/comparison.py) is that of their turns beside each other, with interval and
+A speed-up of two arms that were compared (abprof/verdict/comparison.py) is that of their turns beside each other, with interval and
 verdict; of others it is the ratio of their own times.
 """
 
@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from abprof.model import Observation
-
-from . import numbers, words
-from .steps import ArmOf, number
-from .tables import Line, plain
-from .view import Group
+from abprof.records import Observation
+from abprof.report import numbers, words
+from abprof.report.steps import ArmOf, number
+from abprof.report.tables import Line, plain
+from abprof.report.view import Group
 
 _NUMBERS = ("", "_low", "_high")
 _CONFIGURATIONS = ("autotuned", "configuration")  # facts of the form `BLOCK_M=128 num_warps=8`

@@ -10,11 +10,8 @@ from collections.abc import Sequence
 
 from markupsafe import Markup, escape
 
-from abprof import guarantees
-from abprof.bundled import bundled
-from abprof.model import Block, Run
-
-from . import (
+from abprof.records import Block, Run
+from abprof.report import (
     beside,
     ceilings,
     counters,
@@ -33,7 +30,9 @@ from . import (
     view,
     words,
 )
-from .pages import environment
+from abprof.report.pages import environment
+from abprof.system.bundled import bundled
+from abprof.verdict import guarantees
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 PHASES_UP_TO = 40  # rows of a group: above it phases stand in the rows' details alone

@@ -15,9 +15,9 @@ import msgspec
 from jinja2 import Environment
 from markupsafe import Markup
 
-from abprof.errors import AbprofError
-from abprof.model import Record, Run
-from abprof.quantities import seconds
+from abprof.records import Record, Run
+from abprof.records.errors import AbprofError
+from abprof.records.quantities import seconds
 from abprof.report.scripts import quoting
 
 WHERE = "--k8s"

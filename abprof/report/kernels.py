@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from abprof.model import Census, Comparison, Kernel, Launch, Run, Value
-from abprof.why.say import dims, ns
-from abprof.why.sides import Pair, Part, Sides
-
-from . import words
-from .view import Group, Row
+from abprof.evidence.causes.say import dims, ns
+from abprof.evidence.causes.sides import Pair, Part, Sides
+from abprof.records import Census, Comparison, Kernel, Launch, Run, Value
+from abprof.report import words
+from abprof.report.view import Group, Row
 
 NO_CAUSE = "no cause found"
 _LONGEST = 300  # letters of a cause

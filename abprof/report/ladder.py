@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from . import charts, gains, numbers, words
-from .charts import Series
-from .lines import TextTable, time_text
-from .steps import Section, Steps, by_cell, case, named, shown, sides, some
-from .view import Group, Row
+from abprof.report import charts, gains, numbers, words
+from abprof.report.charts import Series
+from abprof.report.lines import TextTable, time_text
+from abprof.report.steps import Section, Steps, by_cell, case, named, shown, sides, some
+from abprof.report.view import Group, Row
 
 
 def ladder(group: Group) -> Iterator[Section]:

@@ -13,12 +13,11 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from abprof.errors import AbprofError
-from abprof.model import Block, Observation, Run, Value
-from abprof.names import safe_label, safe_labels
-
-from . import numbers, words
-from .view import Group, Row, groups
+from abprof.records import Block, Observation, Run, Value
+from abprof.records.errors import AbprofError
+from abprof.records.names import safe_label, safe_labels
+from abprof.report import numbers, words
+from abprof.report.view import Group, Row, groups
 
 Arm = Callable[[Row], Observation | None]
 Written = Iterator[tuple[str, Any]]

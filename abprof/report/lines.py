@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from abprof.model import Comparison, Observation, Run
-
-from . import numbers, words
-from .view import Group, Row, arm, label
+from abprof.records import Comparison, Observation, Run
+from abprof.report import numbers, words
+from abprof.report.view import Group, Row, arm, label
 
 CUT = 80  # characters of a reason inside a table: it stands in full below
 
@@ -105,7 +104,7 @@ OTHERS_WAY = "Timed as others do: one process and one reading a side, so there i
 
 
 def sequential_table(run: Run, group: Group) -> TextTable:
-    """What other ways of timing say of the same cases (abprof/sequential.py): base, target, change of time."""
+    """What other ways of timing say of the same cases (abprof/measure/sequential.py): base, target, change of time."""
     rows = []
     for name in numbers.sequential(run):
         for row in group.rows:

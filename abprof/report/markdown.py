@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from abprof import guarantees
-from abprof.model import Block, Run
-
-from . import (
+from abprof.records import Block, Run
+from abprof.report import (
     beside,
     counters,
     facts,
@@ -23,8 +21,9 @@ from . import (
     view,
     words,
 )
-from .pages import environment
-from .plain_markdown import code, escape
+from abprof.report.pages import environment
+from abprof.report.plain_markdown import code, escape
+from abprof.verdict import guarantees
 
 
 def markdown(run: Run, blocks: Sequence[Block]) -> str:

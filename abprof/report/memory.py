@@ -6,13 +6,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from abprof.memory.recording import LEVELS
-from abprof.memory.traffic import Bytes, Pair, Row, Table, beside, sums_beside
-
-from . import terminal, words
-from .lines import TextTable
-from .plain_markdown import escape
-from .tables import Line, csv_text, plain
+from abprof.evidence.memory.recording import LEVELS
+from abprof.evidence.memory.traffic import Bytes, Pair, Row, Table, beside, sums_beside
+from abprof.report import terminal, words
+from abprof.report.lines import TextTable
+from abprof.report.plain_markdown import escape
+from abprof.report.tables import Line, csv_text, plain
 
 COLUMNS = (
     "file", "shape", "kernel", "grid", "block", "kind", "launches", "launches_a_call", "warmup", "runs",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from abprof.model import SEQUENTIAL_METRICS, Cell, Metric, Observation, Run
+from abprof.records import SEQUENTIAL_METRICS, Cell, Metric, Observation, Run
 
 RESIDUAL, TOTAL = "residual", "total"
 
@@ -38,7 +38,7 @@ def time_ns(observation: Observation | None, name: str) -> float | None:
 
 
 def sequential(run: Run) -> list[str]:
-    """The metrics of this run that were timed as others do (abprof/sequential.py): `seed_latency`, `do_bench_latency`."""
+    """The metrics of this run that were timed as others do (abprof/measure/sequential.py): `seed_latency`, `do_bench_latency`."""
     return [name for name in SEQUENTIAL_METRICS if any(name in seen.metrics for seen in run.observations)]
 
 

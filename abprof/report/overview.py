@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from . import words
-from .lines import Line, TextTable, axis_names, lines
-from .view import Group
+from abprof.report import words
+from abprof.report.lines import Line, TextTable, axis_names, lines
+from abprof.report.view import Group
 
 TITLE = "All targets"
 ROWS_UP_TO = 300  # of a table

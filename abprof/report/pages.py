@@ -8,9 +8,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from abprof.bundled import bundled
-
-from . import words
+from abprof.report import words
+from abprof.system.bundled import bundled
 
 LONGEST = 4000
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from abprof.model import Comparison, Settings
-from abprof.visible import visible
-
-from . import words
+from abprof.records import Comparison, Settings
+from abprof.records.visible import visible
+from abprof.report import words
 
 WIDTH, HEIGHT, MIDDLE = 168, 22, 11  # px of an interval's picture
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"

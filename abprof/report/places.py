@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from abprof.model import Machine, Observation, Run
-
-from . import words
+from abprof.records import Machine, Observation, Run
+from abprof.report import words
 
 _MOST = 16  # devices that are listed by themselves
 

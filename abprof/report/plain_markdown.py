@@ -6,7 +6,7 @@ import re
 
 from markupsafe import Markup
 
-from . import words
+from abprof.report import words
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
 _MENTION = re.compile(r"([@#]|:(?=//)|www(?=\.))")

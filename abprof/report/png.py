@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from abprof.model import Run
-
-from . import pictures, places, words
-from .facts import counts
-from .view import groups
+from abprof.records import Run
+from abprof.report import pictures, places, words
+from abprof.report.facts import counts
+from abprof.report.view import groups
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw

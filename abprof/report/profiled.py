@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from abprof.memory import recording
-from abprof.memory.recording import LEVELS
-from abprof.memory.traffic import Row, Table, summed
-from abprof.model import KernelProfile, Profile, Run
-
-from . import view
-from .memory import FORMATS, Group
+from abprof.evidence.memory import recording
+from abprof.evidence.memory.recording import LEVELS
+from abprof.evidence.memory.traffic import Row, Table, summed
+from abprof.records import KernelProfile, Profile, Run
+from abprof.report import view
+from abprof.report.memory import FORMATS, Group
 
 
 def files(run: Run) -> dict[str, str]:

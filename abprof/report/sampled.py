@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from abprof.model import Run, Sampled
-from abprof.why.say import ns
-
-from . import tables, traces, view, words
-from .lines import TextTable
+from abprof.evidence.causes.say import ns
+from abprof.records import Run, Sampled
+from abprof.report import tables, traces, view, words
+from abprof.report.lines import TextTable
 
 TITLE = "Sampled by perf"
 TEXT = (

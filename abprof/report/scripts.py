@@ -16,13 +16,12 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from abprof import wire
-from abprof.bundled import bundled
-from abprof.errors import AbprofError
-from abprof.model import Arm, Cell, Run
-from abprof.names import row_file
-
-from .view import workload_of
+from abprof.records import Arm, Cell, Run
+from abprof.records import messages as wire
+from abprof.records.errors import AbprofError
+from abprof.records.names import row_file
+from abprof.report.view import workload_of
+from abprof.system.bundled import bundled
 
 NAMES = ("nvtx_analysis.sh", "ncu_analysis.sh", "compare_analysis.sh")
 _CALLS = {"nvtx_analysis.sh": ("nsys", 10, 50), "ncu_analysis.sh": ("ncu", 1, 3)}  # folder, warm-ups, runs

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from abprof.model import Observation, Sweep, Value
-
-from . import charts, numbers, words
-from .charts import Series
-from .ladder import ladder
-from .lines import TextTable, time_text
-from .steps import Section, Steps, by_cell, case, number, order, shown, sides, some
-from .view import Group, Row
+from abprof.records import Observation, Sweep, Value
+from abprof.report import charts, numbers, words
+from abprof.report.charts import Series
+from abprof.report.ladder import ladder
+from abprof.report.lines import TextTable, time_text
+from abprof.report.steps import Section, Steps, by_cell, case, number, order, shown, sides, some
+from abprof.report.view import Group, Row
 
 ROWS_UP_TO = 300  # of a section's table; cells.csv has all of them
 LEVELS = {"minimum_dram_bytes": "DRAM", "minimum_l2_bytes": "L2", "minimum_l1_bytes": "L1"}

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain, takewhile
 
-from abprof.model import Build, Cell, Observation, Run, Side, Workload
-from abprof.names import safe_labels
-
-from . import gains, numbers, seed_format
-from .seed_format import LATER_COLUMNS, VALUE_COLUMNS, decimal
-from .steps import ArmOf
-from .tables import Line, csv_text, plain
-from .view import Group, Row, groups
+from abprof.records import Build, Cell, Observation, Run, Side, Workload
+from abprof.records.names import safe_labels
+from abprof.report import gains, numbers, seed_format
+from abprof.report.seed_format import LATER_COLUMNS, VALUE_COLUMNS, decimal
+from abprof.report.steps import ArmOf
+from abprof.report.tables import Line, csv_text, plain
+from abprof.report.view import Group, Row, groups
 
 _OURS = ("variant", "latency_low_ms", "latency_high_ms", "status", "verdict", "reason", "metric", "epochs", "gb_per_s",
          "peak_mem_bytes", "phase_total_ms", "residual_ms", "flops", "flop_convention")  # fmt: skip

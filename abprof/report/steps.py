@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from abprof.model import Observation, Value
-
-from . import numbers, words
-from .charts import Series
-from .lines import TextTable
-from .view import Group, Row, label
+from abprof.records import Observation, Value
+from abprof.report import numbers, words
+from abprof.report.charts import Series
+from abprof.report.lines import TextTable
+from abprof.report.view import Group, Row, label
 
 LINES_UP_TO = 8  # of a chart
 ArmOf = Callable[[Row], Observation | None]

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from abprof.model import Block, Run
-from abprof.shelf import ARM, MHZ, columns
-
-from . import words
-from .lines import TextTable
+from abprof.records import Block, Run
+from abprof.report import words
+from abprof.report.lines import TextTable
+from abprof.store.spill import ARM, MHZ, columns
 
 CLOCKS_AGREE = 0.1  # per cent: less than that is no difference
 BY_SIDE = Mapping[str, str]  # side id -> text

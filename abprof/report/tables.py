@@ -14,10 +14,9 @@ from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from abprof.errors import AbprofError
-from abprof.visible import cell
-
-from . import words
+from abprof.records.errors import AbprofError
+from abprof.records.visible import cell
+from abprof.report import words
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -13,10 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from abprof.guarantees import weaker
-from abprof.model import Run
-
-from . import beside, closing, facts, failures, kernels, lines, overview, sections, view, words
+from abprof.records import Run
+from abprof.report import beside, closing, facts, failures, kernels, lines, overview, sections, view, words
+from abprof.verdict.guarantees import weaker
 
 NARROW = 120  # columns; below that, what can be read elsewhere goes
 PIPED = 200

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from abprof.model import GPU_GRAPH, HOST, Block, Observation, Run
-
-from . import numbers, words
-from .view import Row
+from abprof.records import GPU_GRAPH, HOST, Block, Observation, Run
+from abprof.report import numbers, words
+from abprof.report.view import Row
 
 Facts = list[tuple[str, str]]
 

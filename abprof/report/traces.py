@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from abprof.model import Run, Sampled, Trace
-from abprof.why.say import ns
-
-from . import tables, view, words
-from .lines import TextTable
+from abprof.evidence.causes.say import ns
+from abprof.records import Run, Sampled, Trace
+from abprof.report import tables, view, words
+from abprof.report.lines import TextTable
 
 _TITLES = {"torch": "Under torch's profiler", "proton": "Under Triton's proton"}
 _OPENED = {"torch": "Traces for Perfetto (ui.perfetto.dev)", "proton": "Trees for proton-viewer"}

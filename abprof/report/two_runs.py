@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from abprof.model import Comparison, Run
-
-from . import terminal, words
-from .lines import TextTable, change_text
-from .plain_markdown import escape
-from .tables import csv_text, plain
+from abprof.records import Comparison, Run
+from abprof.report import terminal, words
+from abprof.report.lines import TextTable, change_text
+from abprof.report.plain_markdown import escape
+from abprof.report.tables import csv_text, plain
 
 Key = tuple[str, str, str]  # cell, from, to
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from abprof.model import (
+from abprof.records import (
     GPU_GRAPH,
     GPU_KERNELS,
     JUDGED_METRIC,
@@ -22,8 +22,7 @@ from abprof.model import (
     Verdict,
     Workload,
 )
-
-from . import places, words
+from abprof.report import places, words
 
 ORDER: tuple[Verdict | None, ...] = ("broken", "slower", "unclear", "faster", "slight", None, "same")
 APART = ("unsupported", "missing")  # on both sides: counted apart, and never as undecided

@@ -6,8 +6,8 @@ that say why there is none. What was not recorded is "not recorded", never a num
 
 from __future__ import annotations
 
-from abprof.model import Comparison, Status, Value, Verdict
-from abprof.visible import visible
+from abprof.records import Comparison, Status, Value, Verdict
+from abprof.records.visible import visible
 
 NOT_RECORDED = "not recorded"
 NO_INTERVAL = "no interval"

@@ -1,4 +1,4 @@
-"""`python -P run_worker.py` comes here (abprof/harness.py writes that file)."""
+"""`python -P run_worker.py` comes here (abprof/builds/worker_bundle.py writes that file)."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What a worker loads while nobody asks anything of it yet (abprof/relay.py): seconds of a first call's that take no device."""
+"""What a worker loads while nobody asks anything of it yet (abprof/measure/prefork.py): seconds of a first call's that take no device."""
 
 from __future__ import annotations
 

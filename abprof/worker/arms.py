@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from abprof import wire
-from abprof.kit import Op
+from abprof.records import messages as wire
 from abprof.worker import declared
+from abprof.worker.api import Op
 from abprof.worker.clocks import Clock, mean, shortest
 from abprof.worker.clocks.graphs import Graph, NotCaptured
 from abprof.worker.faults import MissingPackage, judging

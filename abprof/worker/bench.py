@@ -13,9 +13,9 @@ import types
 from importlib import metadata
 from pathlib import Path
 
-from abprof import wire
-from abprof.kit import Work
+from abprof.records import messages as wire
 from abprof.worker import ceilings, chrome, compiles, declared, given, identity, mount, nvtx, profile, proof, proton
+from abprof.worker.api import Work
 from abprof.worker.arms import Arms
 from abprof.worker.checks import Checks
 from abprof.worker.clocks import clock

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-from abprof import wire
-from abprof.kit import Op
+from abprof.records import messages as wire
+from abprof.worker.api import Op
 from abprof.worker.clocks import Clock, shortest
 
 SIZES = {"cpu": (512, 1024, 2048, 4096), "cuda": (4096, 8192, 16384)}  # of a square product's side

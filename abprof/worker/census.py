@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from abprof import wire
+from abprof.records import messages as wire
 
 UNSEEN = "the profiler saw no kernel of this process, not even the one it was shown"
 DIFFER = "calls of one pass did not launch the same"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from abprof import wire
+from abprof.records import messages as wire
 from abprof.worker import declared, outputs
 from abprof.worker.arms import Arms
 from abprof.worker.clocks import Clock

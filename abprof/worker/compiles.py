@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from abprof import wire
+from abprof.records import messages as wire
 
 _LONGEST = 80  # letters of a constant
 

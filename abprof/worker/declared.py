@@ -9,8 +9,8 @@ import types
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from abprof import wire
-from abprof.kit import Check, Op, Work, agree
+from abprof.records import messages as wire
+from abprof.worker.api import Check, Op, Work, agree
 
 Record = TypeVar("Record", Check, Op, Work)
 Presets = Mapping[str, list[tuple[list[str], list[Any]]]]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from abprof import wire
-from abprof.kit import Unsupported
+from abprof.records import messages as wire
+from abprof.worker.api import Unsupported
 
 _LONGEST = 400  # characters of a reason
 _LONGEST_NAME = 120  # of a file's name in it

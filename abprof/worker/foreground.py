@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from abprof import wire
+from abprof.records import messages as wire
 from abprof.worker import declared, mount
 from abprof.worker.arms import OpenArm
 from abprof.worker.bench import Bench

@@ -7,7 +7,7 @@ import re
 import sys
 from dataclasses import dataclass
 
-from abprof import wire
+from abprof.records import messages as wire
 
 _LIBRARY = re.compile(r"\.so(\.\d[^/]*)?$")
 
@@ -24,7 +24,7 @@ INTERPRETER = (
     *(prefix + name for prefix in _PREFIXES for name in ("lib/", "lib64/")),
     os.path.realpath(sys.executable),
 )
-HARNESS = folder(os.path.dirname(os.path.dirname(wire.__file__)))  # noqa: PTH120
+HARNESS = folder(os.path.dirname(os.path.dirname(os.path.dirname(wire.__file__))))  # noqa: PTH120
 # Where a system, its administrator or its container runtime puts libraries, drivers and compilers.
 SYSTEM = (
     *("/usr/", "/lib/", "/lib32/", "/lib64/", "/libx32/", "/opt/", "/nix/store/", "/gnu/store/", "/snap/", "/cvmfs/"),

@@ -13,13 +13,14 @@ import traceback
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from abprof import wire
-from abprof.worker import ahead, foreground
+from abprof.records import messages as wire
+from abprof.worker import adapters, ahead, foreground
 from abprof.worker.bench import Bench
 from abprof.worker.faults import classify
 from abprof.worker.identity import versions
 
 _PR_SET_PDEATHSIG = 1
+sys.modules.setdefault("abprof.adapters", adapters)  # the name by which workloads import them
 UNUSABLE = 70  # exit code: the device does not answer this process any more
 
 
@@ -41,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
         return foreground.run(options.cell)
     for fd in (options.source, options.sink):
         os.set_inheritable(fd, False)  # what a kernel forks must not hold the parent's pipe open
-    versions()  # whatever takes time and no device, while nobody waits for this worker yet (abprof/relay.py)
+    versions()  # whatever takes time and no device, while nobody waits for this worker yet (abprof/measure/prefork.py)
     ahead.unless_asked(options.source)
     _collect_again()
     with open(options.source, "rb") as requests, open(options.sink, "wb", buffering=0) as replies:
@@ -93,7 +94,7 @@ def serve(requests: BinaryIO, replies: Any) -> int:
 
 
 def _collect_again() -> None:
-    """Have garbage collected, which run_worker.py (abprof/harness.py) put off until torch and Triton are imported: what they
+    """Have garbage collected, which run_worker.py (abprof/builds/worker_bundle.py) put off until torch and Triton are imported: what they
     make stays for good, and to walk it again and again while it grows is a third of a worker's start."""
     gc.freeze()
     gc.enable()

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from importlib import metadata
 from importlib.abc import MetaPathFinder
 
-from abprof import wire
+from abprof.records import messages as wire
 from abprof.worker.faults import MissingPackage
 
 PRIVATE = "abprof_side"

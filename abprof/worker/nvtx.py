@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from abprof import wire
+from abprof.records import messages as wire
 
 
 @contextlib.contextmanager

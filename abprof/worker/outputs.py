@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from abprof.kit import tensors
+from abprof.worker.api import tensors
 
 SAMPLE = 1 << 16  # elements kept of each output tensor
 
@@ -23,7 +23,7 @@ SAMPLE = 1 << 16  # elements kept of each output tensor
 def expected(path: Path, make: Callable[[], Any]) -> Any:
     """The reference of this case: computed by the first worker that asks, read by all later ones of the run.
 
-    A worker that may not write there (abprof/contain.py) keeps what it computed to itself. So does each where they are more
+    A worker that may not write there (abprof/builds/sandbox.py) keeps what it computed to itself. So does each where they are more
     than tensors and plain containers: a file's objects could bring anybody's code along, so that none is loaded.
     """
     if path.exists():

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from abprof import wire
-from abprof.kit import Op
+from abprof.records import messages as wire
 from abprof.worker import census
 from abprof.worker import ranges as marks
+from abprof.worker.api import Op
 from abprof.worker.clocks import Clock
 from abprof.worker.compiles import Watch
 

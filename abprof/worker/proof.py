@@ -9,7 +9,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from abprof import wire
+from abprof.records import messages as wire
 from abprof.worker.given import HARNESS, INTERPRETER, SYSTEM, Given, folder, mapped_objects
 from abprof.worker.installed import installed_from
 from abprof.worker.mount import owned

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from abprof import wire
-from abprof.kit import Op
+from abprof.records import messages as wire
+from abprof.worker.api import Op
 from abprof.worker.chrome import plain
 from abprof.worker.clocks import Clock
 

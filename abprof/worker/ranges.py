@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from abprof import wire
+from abprof.records import messages as wire
 from abprof.worker import census
 
 

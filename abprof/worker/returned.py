@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from abprof.kit import Unsupported
+from abprof.worker.api import Unsupported
 
 _NAMED = 5  # kinds of what cannot be compared that are told
 # Entered they would give a program's state, not an output.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from abprof import wire
-from abprof.proc import WorkerFault
+from abprof.records import messages as wire
+from abprof.system.processes import WorkerFault
 from tests.adapters.repository import WORKLOADS, files
 from tests.workloads.worker import Side, started
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from abprof.adapters import reports
-from abprof.adapters.caught import Caught
+from abprof.worker.adapters import reports
+from abprof.worker.adapters.caught import Caught
 
 REPORT = """
 import triton.testing

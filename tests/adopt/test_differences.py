@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from abprof.kit import accepts
 from abprof.report.formats import FORMATS
+from abprof.worker.api import accepts
 from tests.adopt.test_page import PAGE
 from tests.gitrepo import GitRepo, make_repo
 from tests.simulated.lab import Lab

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.abprof_toml import parse_file
-from abprof.adopt import look, scaffold, source, texts
-from abprof.adopt.facts import Candidate, Found
-from abprof.adopt.propose import Proposal, propose
-from abprof.errors import AbprofError
+from abprof.extras.init import look, scaffold, source, texts
+from abprof.extras.init.facts import Candidate, Found
+from abprof.extras.init.propose import Proposal, propose
+from abprof.records.errors import AbprofError
+from abprof.system.config_file import parse_file
 from tests.adopt.repositories import EXTENSION, ROWS, SINGLE, TRITON
 
 

@@ -17,8 +17,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from abprof.history.changes import find
-from abprof.history.trend import Trend
+from abprof.extras.history.changes import find
+from abprof.extras.history.trend import Trend
 from tests.simulations.nights import Law, fleet
 
 Points = Callable[[Sequence[float]], Sequence[int]]  # a series -> indexes of the first night at each new level

@@ -18,15 +18,16 @@ from typing import Any
 
 import msgspec
 
-from abprof import runfolder, sealed
-from abprof.abprof_toml import File
-from abprof.growing import Growing
-from abprof.model import Block, Machine
-from abprof.protocols import Lost
-from abprof.record import Record
-from abprof.shards.conduct import conduct
-from abprof.shards.messages import Began, Ended, Measured, Shard
-from abprof.view import View
+from abprof.devices.protocols import Lost
+from abprof.fleet.conduct import conduct
+from abprof.fleet.messages import Began, Ended, Measured, Shard
+from abprof.measure.growing import Growing
+from abprof.records import Block, Machine
+from abprof.store import runfolder
+from abprof.store.record import Record
+from abprof.system import checksummed as sealed
+from abprof.system.config_file import File
+from abprof.system.console import View
 from tests import large, runs
 from tests.shards.test_conduct import Player
 

@@ -17,12 +17,13 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from abprof import runfolder, stats
-from abprof.evidence import Evidence
-from abprof.gathering import gather
-from abprof.model import Block, Proof, Run
-from abprof.selfcheck.examine import GROUP
-from abprof.selfcheck.result import CLASSES
+from abprof.extras.selfcheck.examine import GROUP
+from abprof.extras.selfcheck.result import CLASSES
+from abprof.records import Block, Proof, Run
+from abprof.store import runfolder
+from abprof.verdict import stats
+from abprof.verdict.aggregation import gather
+from abprof.verdict.cell_data import Evidence
 
 
 def main() -> int:

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from abprof import stats
-from abprof.gathering import gather
-from abprof.model import Block, Proof, Run
+from abprof.records import Block, Proof, Run
+from abprof.verdict import stats
+from abprof.verdict.aggregation import gather
 from tests.benchmarks.coverage import same_code
 
 CLASSES = {"50 to 130 ms": (5e7, 1.3e8), "130 ms and longer": (1.3e8, float("inf"))}  # ns of a call

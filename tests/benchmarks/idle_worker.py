@@ -16,9 +16,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from abprof import environment, wire
-from abprof.harness import install
-from abprof.proc import Worker
+from abprof.builds import environment
+from abprof.builds.worker_bundle import install
+from abprof.records import messages as wire
+from abprof.system.processes import Worker
 
 POLICIES = {
     "as it comes": {},

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from abprof import runfolder
-from abprof.model import Comparison
+from abprof.records import Comparison
+from abprof.store import runfolder
 
 DECIDED = ("slower", "faster", "same")
 

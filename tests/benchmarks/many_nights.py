@@ -16,10 +16,10 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import runfolder
-from abprof.history.index import FILE, Question, opened
-from abprof.model import Night, Run
-from abprof.report.history import page
+from abprof.extras.history.index import FILE, Question, opened
+from abprof.extras.history.page import page
+from abprof.records import Night, Run
+from abprof.store import runfolder
 from tests import large
 from tests.nights import BEGAN, MACHINE, commit
 

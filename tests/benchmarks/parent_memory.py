@@ -19,11 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from abprof import report, runfolder
-from abprof.record import Record
+from abprof import report
 from abprof.report import beside, cell_table, html, markdown, seed_tables
-from abprof.runfolder import RunFolder
-from abprof.view import View
+from abprof.store import runfolder
+from abprof.store.record import Record
+from abprof.store.runfolder import RunFolder
+from abprof.system.console import View
 from tests import large
 
 STATUS, FORGET = Path("/proc/self/status"), Path("/proc/self/clear_refs")

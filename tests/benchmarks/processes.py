@@ -14,9 +14,9 @@ import math
 import statistics
 import sys
 
-from abprof import wire
-from abprof.evidence import Evidence
-from abprof.gathering import gather
+from abprof.records import messages as wire
+from abprof.verdict.aggregation import gather
+from abprof.verdict.cell_data import Evidence
 from tests.benchmarks.coverage import same_code
 
 HEAD = "| workload | a call | epochs | rounds | of a round | epochs by rounds alone | epochs |"

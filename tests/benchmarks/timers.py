@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-from abprof import turns
-from abprof.kit import Op, Unsupported
-from abprof.model import Settings
+from abprof.measure import turns
+from abprof.records import Settings
+from abprof.worker.api import Op, Unsupported
 from abprof.worker.clocks import Clock, clock
 
 PROCESSES, PLACEMENTS, SECONDS = 6, 4, 0.35  # seconds of turns of a kernel and timer in a process

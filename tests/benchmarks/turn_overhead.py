@@ -17,9 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from abprof import environment, wire
-from abprof.harness import install
-from abprof.proc import Worker
+from abprof.builds import environment
+from abprof.builds.worker_bundle import install
+from abprof.records import messages as wire
+from abprof.system.processes import Worker
 
 WORKLOAD = """
 from abprof.kit import Op

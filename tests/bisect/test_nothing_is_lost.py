@@ -11,9 +11,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abprof.bisect.lineage import History
-from abprof.bisect.questions import Answer, Ask, Finding
-from abprof.repo import Link
+from abprof.extras.bisect.lineage import History
+from abprof.extras.bisect.questions import Answer, Ask, Finding
+from abprof.sides import Link
 from tests.bisect.test_search import THRESHOLD, World, culprits, line
 
 Known = tuple[tuple[str, ...], float, tuple[str, ...]]  # parents, level in per cent, what it says that it reverts

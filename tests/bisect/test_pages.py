@@ -15,14 +15,14 @@ import jsonschema
 import msgspec
 import pytest
 
-from abprof import schemas
-from abprof.bisect import state, step, telling, work
-from abprof.bisect.lineage import History
-from abprof.bisect.state import Asked, Given, Row, State
-from abprof.errors import AbprofError
-from abprof.repo import Link
-from abprof.report import bisect as pages
-from abprof.view import View
+from abprof.extras.bisect import page as pages
+from abprof.extras.bisect import state, step, telling, work
+from abprof.extras.bisect.lineage import History
+from abprof.extras.bisect.state import Asked, Given, Row, State
+from abprof.records.errors import AbprofError
+from abprof.sides import Link
+from abprof.store import schemas
+from abprof.system.console import View
 from tests.bisect.test_search import World, line, slips
 
 CELL = "w/case=a"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abprof import stats
-from abprof.bisect import rule
+from abprof.extras.bisect import rule
+from abprof.verdict import stats
 
 CUT = math.log(1.015)
 

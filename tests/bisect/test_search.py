@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abprof.bisect.explore import explore
-from abprof.bisect.lineage import History
-from abprof.bisect.questions import Answer, Ask, Finding, Said
-from abprof.repo import Link
+from abprof.extras.bisect.explore import explore
+from abprof.extras.bisect.lineage import History
+from abprof.extras.bisect.questions import Answer, Ask, Finding, Said
+from abprof.sides import Link
 
 THRESHOLD = math.log(1.015)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from abprof.abprof_toml import File, Threshold
-from abprof.bisect import start
-from abprof.config import Config
-from abprof.errors import AbprofError
-from abprof.model import Settings, Setup
+from abprof.extras.bisect import start
+from abprof.records import Settings, Setup
+from abprof.records.errors import AbprofError
+from abprof.records.options import Config
+from abprof.system.config_file import File, Threshold
 
 SIDES = {
     side: SimpleNamespace(id=side, kind="commit", spec=side, commit=digit * 40, label=f"branch-{side}")

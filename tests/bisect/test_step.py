@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from abprof.bisect import step
-from abprof.bisect.questions import Ask
-from abprof.bisect.state import Asked, Row
-from abprof.view import View
+from abprof.extras.bisect import step
+from abprof.extras.bisect.questions import Ask
+from abprof.extras.bisect.state import Asked, Row
+from abprof.system.console import View
 
 ASKED = Asked(repo="/repo", workloads_from="/workloads", budget=60.0, threshold=2.0)
 

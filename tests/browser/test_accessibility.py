@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from abprof.model import Run
+from abprof.records import Run
 from abprof.report.html import html
 from tests import declared, runs
 from tests.test_report_gains import made

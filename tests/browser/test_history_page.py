@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from abprof.history.index import opened
-from abprof.report.history import page
+from abprof.extras.history.index import opened
+from abprof.extras.history.page import page
 from tests.browser.test_accessibility import broken_rules
 from tests.test_history_page import HOSTILE, made
 

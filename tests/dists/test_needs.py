@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from abprof import dists
+from abprof.sides import releases as dists
 
 HAS = {"torch": "2.13.0+cpu", "Triton": "3.6.0", "odd": "no version"}
 

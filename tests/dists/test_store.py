@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from abprof import dists
-from abprof.dists import store
-from abprof.errors import AbprofError
-from abprof.model import Side
+from abprof.records import Side
+from abprof.records.errors import AbprofError
+from abprof.sides import releases as dists
+from abprof.sides.releases import store
 from tests.wheels import index, only, wheel
 
 pytestmark = pytest.mark.slow

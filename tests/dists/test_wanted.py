@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from abprof.dists.wanted import is_one, parse
-from abprof.errors import AbprofError
+from abprof.records.errors import AbprofError
+from abprof.sides.releases.wanted import is_one, parse
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.errors import AbprofError, Exit
+from abprof.records.errors import AbprofError, Exit
 
 
 class Asker:

@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from abprof import model
-from abprof.model import (
+from abprof import records as model
+from abprof.records import (
     Cause,
     Census,
     KernelProfile,

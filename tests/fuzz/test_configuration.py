@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from abprof import abprof_toml, waivers
-from abprof.errors import AbprofError
-from abprof.publish import command
+from abprof.extras.bot import command
+from abprof.records.errors import AbprofError
+from abprof.system import config_file as abprof_toml
+from abprof.verdict import waivers
 from tests.fuzz.asked import one_clear_line
 from tests.fuzz.mutations import DEEP, bytes_of, hunt, many
 

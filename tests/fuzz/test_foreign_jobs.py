@@ -11,9 +11,9 @@ import zipfile
 import pytest
 from hypothesis import strategies as st
 
-from abprof.errors import AbprofError, Exit
-from abprof.publish.access import access
-from abprof.publish.notice import MOST_BYTES, encoded
+from abprof.extras.bot.access import access
+from abprof.extras.bot.notice import MOST_BYTES, encoded
+from abprof.records.errors import AbprofError, Exit
 from tests import notices, runs
 from tests.fuzz.asked import Asker, asker, one_clear_line
 from tests.fuzz.mutations import DEEP, RAW, fewest, hunt, texts_of
@@ -40,7 +40,7 @@ def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("GITHUB_API_URL", nobody())
     monkeypatch.setenv("GITHUB_TOKEN", "bot-token")
-    monkeypatch.setattr("abprof.publish.patience.TRIES", 1)
+    monkeypatch.setattr("abprof.extras.bot.patience.TRIES", 1)
 
 
 @fewest
@@ -152,7 +152,7 @@ def test_any_address_is_one_or_refused(word: str) -> None:
 
 @pytest.mark.parametrize("word", WORDS)
 def test_any_web_hook_is_told_or_refused(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
-    from abprof.nightly import tell
+    from abprof.extras.nightly import tell
 
     for url in (word, f"http://{word}", f"http://127.0.0.1:{word}/", f"http://127.0.0.1:1/{word}"):
         try:

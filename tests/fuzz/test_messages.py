@@ -11,10 +11,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import strategies as st
 
-from abprof import sealed, wire
-from abprof.model import Touched
-from abprof.proc import Worker, WorkerDied, WorkerFault
-from abprof.shards.messages import News, Noticed, Said, read_news, read_shard
+from abprof.fleet.messages import News, Noticed, Said, read_news, read_shard
+from abprof.records import Touched
+from abprof.records import messages as wire
+from abprof.system import checksummed as sealed
+from abprof.system.processes import Worker, WorkerDied, WorkerFault
 from tests.fuzz.mutations import DEEP, ODD, RAW, bytes_of, encoded, hunt, many, values_of
 
 REPLIES = [reply for _, reply in wire.VERBS.values()] + [wire.Fault]
@@ -48,7 +49,7 @@ def test_what_fits_is_read(kind: type) -> None:
 @many
 @pytest.mark.parametrize("kind", REPLIES, ids=lambda kind: kind.__name__)
 def test_any_reply_is_a_record_or_an_unreadable_answer(kind: type, examples: int) -> None:
-    """The errors that a worker's parent makes an outcome of (abprof/proc/worker.py), and no other; and what is read can be
+    """The errors that a worker's parent makes an outcome of (abprof/system/processes/worker.py), and no other; and what is read can be
     written into a run's folder."""
 
     def read(message: bytes) -> None:

@@ -7,12 +7,12 @@ import io
 
 import pytest
 
-from abprof.errors import AbprofError
-from abprof.history.changes import Change
-from abprof.history.fleet import Shift
-from abprof.nightly.night import Done, Report
-from abprof.nightly.summary import markdown
-from abprof.publish.check import named
+from abprof.extras.bot.check import named
+from abprof.extras.history.changes import Change
+from abprof.extras.history.fleet import Shift
+from abprof.extras.nightly.night import Done, Report
+from abprof.extras.nightly.summary import markdown
+from abprof.records.errors import AbprofError
 from tests import runs
 from tests.fuzz import rich
 from tests.fuzz.asked import Asker, asker, one_clear_line, steering

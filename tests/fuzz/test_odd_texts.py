@@ -22,7 +22,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from abprof.model import Run
+from abprof.extras.bot.comment import MOST_BYTES, comment
+from abprof.extras.bot.from_run import notice
+from abprof.records import Run
 from abprof.report import (
     beside,
     cell_table,
@@ -35,10 +37,8 @@ from abprof.report import (
     terminal,
     traces,
 )
-from abprof.report.comment import MOST_BYTES, comment
 from abprof.report.html import html
 from abprof.report.markdown import markdown
-from abprof.report.notice import notice
 from tests import runs
 from tests.fuzz import rich
 from tests.fuzz.mutations import hunt

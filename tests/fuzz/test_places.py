@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from abprof import lease, noise
-from abprof.allocation import Scatter
-from abprof.errors import AbprofError
-from abprof.history.index import FILE
-from abprof.nightly import heartbeat
+from abprof.devices import lease
+from abprof.extras.history.index import FILE
+from abprof.extras.nightly import heartbeat
+from abprof.measure import noise
+from abprof.measure.allocation import Scatter
+from abprof.records.errors import AbprofError
 from tests import runs
 from tests.fuzz.asked import Asker, asker, one_clear_line
 from tests.fuzz.rich import plain

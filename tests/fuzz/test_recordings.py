@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from abprof.errors import AbprofError
-from abprof.probes import perf, torch_profiler
-from abprof.reported import readings
+from abprof.evidence.probes import perf, torch_profiler
+from abprof.measure.commands import readings
+from abprof.records.errors import AbprofError
 from tests.fuzz.asked import Asker, asker
 from tests.fuzz.mutations import DEEP, RAW, bytes_of, few, hunt, many, texts_of
 from tests.memory import recorded
@@ -79,7 +79,7 @@ def test_any_lines_of_perf_are_counted(examples: int) -> None:
 @many
 @pytest.mark.parametrize(("document", "by"), [(CHROME, "torch"), (PROTON, "proton")], ids=["torch", "proton"])
 def test_any_trace_is_kept_or_told(tmp_path: Path, document: object, by: torch_profiler.By, examples: int) -> None:
-    """The errors are those that become the trace's `missing` (abprof/probes/torch_profiler.py)."""
+    """The errors are those that become the trace's `missing` (abprof/evidence/probes/torch_profiler.py)."""
     made, target = tmp_path / "made", tmp_path / "kept"
 
     def ask(data: bytes) -> None:

@@ -7,11 +7,12 @@ import re
 import pytest
 from hypothesis import strategies as st
 
-from abprof import names, repo
-from abprof.errors import AbprofError
-from abprof.repo import Repository
+from abprof import sides as repo
+from abprof.records import names
+from abprof.records.errors import AbprofError
 from abprof.report.html import html
 from abprof.report.markdown import markdown
+from abprof.sides import Repository
 from tests import runs
 from tests.fuzz.asked import one_clear_line
 from tests.fuzz.mutations import few, hunt, many

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from abprof import runfolder, sealed
-from abprof.errors import AbprofError
-from abprof.model import Arm, Artefact, Block, Kernel, Machine, Placed, Proof, Run, Told, Touched
+from abprof.records import Arm, Artefact, Block, Kernel, Machine, Placed, Proof, Run, Told, Touched
+from abprof.records.errors import AbprofError
+from abprof.store import runfolder
+from abprof.system import checksummed as sealed
 from tests import declared, runs
 from tests.fuzz import rich
 from tests.fuzz.asked import Asker, asker, one_clear_line

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from abprof.errors import AbprofError
-from abprof.publish import gitlab as gitlabs
-from abprof.publish import issue, patience
-from abprof.publish.check import mark
-from abprof.publish.event import Origin
-from abprof.publish.github import Api, Hub
-from abprof.publish.patience import TooLong, patiently
-from abprof.publish.upsert import upsert
+from abprof.extras.bot import gitlab as gitlabs
+from abprof.extras.bot import issue, patience
+from abprof.extras.bot.check import mark
+from abprof.extras.bot.event import Origin
+from abprof.extras.bot.github import Api, Hub
+from abprof.extras.bot.patience import TooLong, patiently
+from abprof.extras.bot.upsert import upsert
+from abprof.records.errors import AbprofError
 from tests.fuzz.asked import one_clear_line
 from tests.fuzz.mutations import DEEP, bytes_of, encoded, few, hunt, values_of
 from tests.github_server import REPO, GitHub
@@ -230,7 +230,7 @@ class EndlessLab(GitLab):
 
 @pytest.mark.parametrize("question", ["own", "since", "pull", "issue"])
 def test_pages_without_an_end_are_refused(question: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("abprof.publish.patience.MOST_LISTED", 500)
+    monkeypatch.setattr("abprof.extras.bot.patience.MOST_LISTED", 500)
     with Endless() as hub:
         for _ in range(60):
             hub.comment("a comment", "mallory")
@@ -241,7 +241,7 @@ def test_pages_without_an_end_are_refused(question: str, monkeypatch: pytest.Mon
 
 
 def test_pages_without_an_end_are_refused_of_gitlab(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("abprof.publish.patience.MOST_LISTED", 500)
+    monkeypatch.setattr("abprof.extras.bot.patience.MOST_LISTED", 500)
     with EndlessLab() as lab:
         for _ in range(100):
             lab.comment("a note", "mallory")

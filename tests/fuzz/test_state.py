@@ -14,15 +14,16 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from abprof import lease, noise
-from abprof.allocation import Scatter
-from abprof.bisect import state as bisections
-from abprof.bisect import step, telling, work
-from abprof.errors import AbprofError
-from abprof.history.index import FILE
-from abprof.nightly import heartbeat
-from abprof.report import bisect as pages
-from abprof.view import View
+from abprof.devices import lease
+from abprof.extras.bisect import page as pages
+from abprof.extras.bisect import state as bisections
+from abprof.extras.bisect import step, telling, work
+from abprof.extras.history.index import FILE
+from abprof.extras.nightly import heartbeat
+from abprof.measure import noise
+from abprof.measure.allocation import Scatter
+from abprof.records.errors import AbprofError
+from abprof.system.console import View
 from tests.bisect.test_pages import Measured, begun
 from tests.bisect.test_search import line, slips
 from tests.fuzz.asked import Asker, asker, one_clear_line
@@ -141,7 +142,7 @@ def test_an_index_that_another_writes_is_refused_in_a_line(
     nights: Path, asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asker("history", "query", "--runs-dir", nights)
-    monkeypatch.setattr("abprof.history.index._WAIT", 0.1)
+    monkeypatch.setattr("abprof.extras.history.index._WAIT", 0.1)
     with contextlib.closing(sqlite3.connect(nights / FILE, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         assert history(asker, nights) == [2, 2, 2, 2]

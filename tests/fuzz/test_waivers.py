@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from abprof import place, repo, waivers
-from abprof.errors import AbprofError, Exit
-from abprof.model import Waiver
+from abprof import sides as repo
+from abprof.measure import run_context as place
+from abprof.records import Waiver
+from abprof.records.errors import AbprofError, Exit
+from abprof.verdict import waivers
 from tests import notices, runs
 from tests.fuzz.asked import Asker, asker, one_clear_line
 from tests.fuzz.mutations import RAW, bytes_of, few, hunt, many

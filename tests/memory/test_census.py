@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abprof.errors import AbprofError
-from abprof.memory import census, measured, recording, traffic
+from abprof.evidence.memory import census, measured, recording, traffic
+from abprof.records.errors import AbprofError
 
 from .recorded import RAW, L, details, moves, put, raw
 

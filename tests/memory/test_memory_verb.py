@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.errors import Exit
+from abprof.records.errors import Exit
 
 from .recorded import DATA, RAW, moves, put, raw
 

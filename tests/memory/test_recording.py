@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from abprof.errors import AbprofError
-from abprof.memory import measured, numbers, recording
+from abprof.evidence.memory import measured, numbers, recording
+from abprof.records.errors import AbprofError
 from abprof.report.memory import FORMATS
 
 from .recorded import DETAILS, METRIC, NAMES, RAW, L, details, moves, number, put, raw

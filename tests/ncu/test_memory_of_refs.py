@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from abprof import runfolder
 from abprof.cli import run_command_line
-from abprof.errors import Exit
-from abprof.model import Run
-from abprof.ncu import tool
+from abprof.evidence.ncu import tool
+from abprof.records import Run
+from abprof.records.errors import Exit
+from abprof.store import runfolder
 from tests.gitrepo import GitRepo
 from tests.tinyrepo import Done
 

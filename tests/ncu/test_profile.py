@@ -15,16 +15,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof import runfolder
 from abprof.cli import run_command_line
-from abprof.errors import Exit
-from abprof.model import KernelProfile, Profile, Run
-from abprof.ncu import capture, metrics, tool
-from abprof.probes.nsight_compute import profiles
-from abprof.protocols import Subject
+from abprof.devices.protocols import Subject
+from abprof.evidence.ncu import capture, metrics, tool
+from abprof.evidence.probes.nsight_compute import profiles
+from abprof.records import KernelProfile, Profile, Run
+from abprof.records.errors import Exit
 from abprof.report import counters, memory, profiled
 from abprof.report.html import html
 from abprof.report.markdown import markdown
+from abprof.store import runfolder
 from tests.blocks import head, side
 
 from . import fake_ncu

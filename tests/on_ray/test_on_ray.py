@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from abprof import runfolder
-from abprof.shards.messages import DEVICE
+from abprof.fleet.messages import DEVICE
+from abprof.store import runfolder
 from tests.on_ray.cluster import Cluster
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
@@ -170,7 +170,7 @@ def test_it_ends_clean_in_the_middle(lab: OnRay, number: signal.Signals) -> None
     done = lab.finish(process)
     assert done.code == 130, done.err
     assert done.run.status == "interrupted"
-    assert [pid for name in ("n1", "n2") for pid in lab.on.living(name, "abprof.shards")] == []
+    assert [pid for name in ("n1", "n2") for pid in lab.on.living(name, "abprof.fleet")] == []
     assert lab.on.free()
     went_on = lab.finish(lab.start("run", "--resume", str(done.folder)))
     assert (went_on.code, went_on.table()) == (1, TRUTH), f"{went_on.out}\n{went_on.err}"
@@ -184,7 +184,7 @@ def test_the_programs_end_when_abprof_is_killed(lab: OnRay) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     end = time.monotonic() + 120
-    while any(lab.on.living(name, "abprof.shards") for name in ("n1", "n2")) or not lab.on.free():
+    while any(lab.on.living(name, "abprof.fleet") for name in ("n1", "n2")) or not lab.on.free():
         assert time.monotonic() < end, "programs live on"
         time.sleep(0.5)
     lab.command("clean")

@@ -1,7 +1,7 @@
 """A repository of small Triton kernels, and branches that each change one thing of one of them: the cause is known.
 
 `files()` is base; `BRANCHES` says of each branch which part it changes, how, and which rule should name it
-(abprof/why/). The kernels live in `tree/`, which is mounted and never imported as part of the tests.
+(abprof/evidence/causes/). The kernels live in `tree/`, which is mounted and never imported as part of the tests.
 """
 
 from __future__ import annotations

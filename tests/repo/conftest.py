@@ -1,4 +1,4 @@
-"""What the tests of abprof.repo share: a machine without git configuration, and a cache folder."""
+"""What the tests of abprof.sides share: a machine without git configuration, and a cache folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from abprof.repo import Repository, open_repository
+from abprof.sides import Repository, open_repository
 from tests.gitrepo import GitRepo, make_repo
 
 NOBODY = 65534

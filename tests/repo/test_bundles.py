@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof.errors import AbprofError
-from abprof.model import Checkout
-from abprof.repo import Repository, checkouts, open_repository, resolve
-from abprof.repo.bundles import Carried, carried, pack, unpack
+from abprof.records import Checkout
+from abprof.records.errors import AbprofError
+from abprof.sides import Repository, checkouts, open_repository, resolve
+from abprof.sides.bundles import Carried, carried, pack, unpack
 from tests.gitrepo import GitRepo, make_repo
 from tests.repo.conftest import KERNEL, fingerprint, forked
 from tests.repo.test_submodules import superproject  # noqa: F401

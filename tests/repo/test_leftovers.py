@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from abprof.repo import Repository, checkouts, resolve, tidy
+from abprof.sides import Repository, checkouts, resolve, tidy
 from tests.gitrepo import GitRepo
 from tests.repo.conftest import fingerprint
 from tests.repo.test_worktrees import leftovers

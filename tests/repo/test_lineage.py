@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from abprof import keys, repo
-from abprof.model import Package
+from abprof import sides as repo
+from abprof.builds import keys
+from abprof.records import Package
 from tests.gitrepo import GitRepo, make_repo
 
 

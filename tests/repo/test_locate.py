@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from abprof.errors import AbprofError
-from abprof.repo import checkouts, folders, open_repository, resolve
+from abprof.records.errors import AbprofError
+from abprof.sides import checkouts, folders, open_repository, resolve
 from tests.gitrepo import GitRepo, make_repo
 from tests.repo.conftest import KERNEL, as_somebody_else, fingerprint
 
@@ -122,7 +122,7 @@ def test_read_only_repository_of_another_user(open_to_all: Path) -> None:
 
 
 def test_without_git_it_says_so(repo: GitRepo, cache: Path) -> None:
-    script = "import sys; from abprof.errors import AbprofError; from abprof.repo import open_repository; from pathlib "
+    script = "import sys; from abprof.records.errors import AbprofError; from abprof.sides import open_repository; from pathlib "
     script += "import Path\ntry: open_repository(Path(sys.argv[1]), cache=Path(sys.argv[2]))\n"
     script += "except AbprofError as error: print(error.line)"
     done = subprocess.run(

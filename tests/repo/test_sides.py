@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from abprof.errors import AbprofError
-from abprof.repo import Repository, checkouts, open_repository, read_file, resolve
-from abprof.repo.refs import commit_of
+from abprof.records.errors import AbprofError
+from abprof.sides import Repository, checkouts, open_repository, read_file, resolve
+from abprof.sides.refs import commit_of
 from tests.gitrepo import GitRepo, make_repo
 from tests.repo.conftest import KERNEL, forked
 
@@ -310,7 +310,7 @@ def test_a_branch_that_moves_while_it_is_resolved(
         repo.commit("meanwhile", {"kernels/ffa/__init__.py": "SPEED = 9\n"})
         return commit
 
-    monkeypatch.setattr("abprof.repo.sides.commit_of", and_move_on)
+    monkeypatch.setattr("abprof.sides.resolve.commit_of", and_move_on)
     sides, _ = resolve(opened(repo), ["main...optimize_ffa", "main", "HEAD", "main"])
     assert repo.git("rev-parse", "main") != tip
     assert sides[2].commit == sides[4].commit == tip

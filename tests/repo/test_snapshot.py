@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from abprof.errors import AbprofError
-from abprof.repo import Repository, checkouts, resolve
+from abprof.records.errors import AbprofError
+from abprof.sides import Repository, checkouts, resolve
 from tests.gitrepo import GitRepo, make_repo
 from tests.repo.conftest import fingerprint
 

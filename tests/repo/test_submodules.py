@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from abprof.errors import AbprofError
-from abprof.repo import Repository, checkouts, resolve
-from abprof.repo.submodules import Origin, Submodule, submodule_url
+from abprof.records.errors import AbprofError
+from abprof.sides import Repository, checkouts, resolve
+from abprof.sides.submodules import Origin, Submodule, submodule_url
 from tests.gitrepo import GitRepo, make_repo
 from tests.repo.conftest import fingerprint
 from tests.repo.test_worktrees import leftovers

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from abprof.errors import AbprofError
-from abprof.model import Side
-from abprof.repo import Repository, checkouts, open_repository, resolve, tidy
-from abprof.repo.worktrees import checkout, release, retain
+from abprof.records import Side
+from abprof.records.errors import AbprofError
+from abprof.sides import Repository, checkouts, open_repository, resolve, tidy
+from abprof.sides.worktrees import checkout, release, retain
 from tests.gitrepo import GitRepo, make_repo
 from tests.repo.conftest import KERNEL, as_somebody_else, fingerprint, forked
 

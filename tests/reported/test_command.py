@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from abprof import runfolder
+from abprof.store import runfolder
 from tests.gitrepo import ENVIRONMENT, GitRepo, make_repo
 from tests.runs import HOSTILE
 from tests.simulated import warm

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof.model import SUSTAINED, Block, Run
-from abprof.runfolder import RunFolder
+from abprof.records import SUSTAINED, Block, Run
+from abprof.store.runfolder import RunFolder
 from tests.shards.test_pool import TWO, blocks, homes
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Fault

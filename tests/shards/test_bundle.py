@@ -13,17 +13,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof import dists, keys, repo, rerun, sealed, session
-from abprof.abprof_toml import File
-from abprof.config import Config
-from abprof.errors import AbprofError
-from abprof.model import Checkout, Run, Side
-from abprof.place import look_around
-from abprof.prepare import Again, make_plan
-from abprof.repo import leases
-from abprof.shards.bundle import Cargo, elsewhere, here, load, sweep, unload
-from abprof.shards.messages import Shard
-from abprof.view import View
+from abprof import session
+from abprof import sides as repo
+from abprof.builds import keys
+from abprof.fleet.bundle import Cargo, elsewhere, here, load, sweep, unload
+from abprof.fleet.messages import Shard
+from abprof.measure import resume as rerun
+from abprof.measure.prepare import Again, make_plan
+from abprof.measure.run_context import look_around
+from abprof.records import Checkout, Run, Side
+from abprof.records.errors import AbprofError
+from abprof.records.options import Config
+from abprof.sides import releases as dists
+from abprof.system import checksummed as sealed
+from abprof.system import locks as leases
+from abprof.system.config_file import File
+from abprof.system.console import View
 from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Time, Workload
 

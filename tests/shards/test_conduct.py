@@ -10,16 +10,17 @@ from typing import Any, Literal, Self
 import msgspec
 import pytest
 
-from abprof import runfolder, sealed
-from abprof.abprof_toml import File
-from abprof.errors import AbprofError
-from abprof.growing import Growing
-from abprof.model import Block, Ceilings, Machine, Outcome, Proof, Run
-from abprof.protocols import Lost
-from abprof.record import Record
-from abprof.shards.conduct import _Work, conduct
-from abprof.shards.messages import Began, Ended, Measured, Said, Shard, read_news
-from abprof.view import View
+from abprof.devices.protocols import Lost
+from abprof.fleet.conduct import _Work, conduct
+from abprof.fleet.messages import Began, Ended, Measured, Said, Shard, read_news
+from abprof.measure.growing import Growing
+from abprof.records import Block, Ceilings, Machine, Outcome, Proof, Run
+from abprof.records.errors import AbprofError
+from abprof.store import runfolder
+from abprof.store.record import Record
+from abprof.system import checksummed as sealed
+from abprof.system.config_file import File
+from abprof.system.console import View
 from tests import runs
 from tests.blocks import block
 

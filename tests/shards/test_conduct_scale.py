@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from abprof.growing import Growing
-from abprof.model import Block
-from abprof.shards.conduct import conduct
+from abprof.fleet.conduct import conduct
+from abprof.measure.growing import Growing
+from abprof.records import Block
 
 from .test_conduct import Player, Stage, told
 

@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
-from abprof import conceal, devices, environment, holding, place
-from abprof.config import Config
+from abprof import devices
+from abprof.builds import environment
+from abprof.builds import secrets as conceal
+from abprof.devices.lease import lease
 from abprof.devices.simulated import SimulatedDevice
-from abprof.errors import AbprofError
-from abprof.lease import lease
-from abprof.view import View
+from abprof.measure import resources as holding
+from abprof.measure import run_context as place
+from abprof.records.errors import AbprofError
+from abprof.records.options import Config
+from abprof.system.console import View
 from tests.nvml import Nvml
 from tests.shards.test_pool import TWO, scenario
 from tests.simulated.lab import Lab

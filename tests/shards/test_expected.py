@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from abprof import estimate, turns
-from abprof.allocation import Scatter
-from abprof.model import Arm, Run
-from abprof.shards import expected
-from abprof.shards.schedule import ASSUMED, SEEN_BEFORE
+from abprof.fleet import expected
+from abprof.fleet.schedule import ASSUMED, SEEN_BEFORE
+from abprof.measure import estimate, turns
+from abprof.measure.allocation import Scatter
+from abprof.records import Arm, Run
 from tests import runs
 
 ARMS = tuple(Arm(id=side, side=side) for side in ("base", "target"))

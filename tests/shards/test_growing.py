@@ -18,8 +18,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof import growing, processors, runfolder
-from abprof.model import Run
+from abprof.fleet import processors
+from abprof.measure import growing
+from abprof.records import Run
+from abprof.store import runfolder
 from tests.shards.test_losses import programs
 from tests.shards.test_pool import SIZES, TWO, blocks, homes, once_each, scenario
 from tests.simulated.lab import Lab, Result

@@ -12,9 +12,9 @@ import msgspec
 import psutil
 import pytest
 
-from abprof import runfolder
-from abprof.model import Run
-from abprof.runfolder import RunFolder
+from abprof.records import Run
+from abprof.store import runfolder
+from abprof.store.runfolder import RunFolder
 from tests.shards.test_pool import TWO, blocks, homes, once_each, scenario
 from tests.simulated.lab import Lab
 from tests.simulated.processes import alive, noted
@@ -97,7 +97,7 @@ def programs(pid: int) -> list[int]:
     found = []
     for child in psutil.Process(pid).children():
         with contextlib.suppress(psutil.Error):  # another child that has ended since
-            found += [child.pid] if "abprof.shards" in child.cmdline() else []
+            found += [child.pid] if "abprof.fleet" in child.cmdline() else []
     return found
 
 

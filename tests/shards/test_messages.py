@@ -8,10 +8,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from abprof import runfolder, sealed
-from abprof.abprof_toml import File
-from abprof.model import Machine, Run
-from abprof.shards.messages import Began, Ended, Measured, News, Said, Shard, read_news, read_shard
+from abprof.fleet.messages import Began, Ended, Measured, News, Said, Shard, read_news, read_shard
+from abprof.records import Machine, Run
+from abprof.store import runfolder
+from abprof.system import checksummed as sealed
+from abprof.system.config_file import File
 from tests import runs
 from tests.test_runfolder import OLD
 

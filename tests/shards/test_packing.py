@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from abprof.allocation import Scatter
-from abprof.noise import Kept
+from abprof.measure.allocation import Scatter
+from abprof.measure.noise import Kept
 from tests import runs
 from tests.shards.test_conduct import Player, Stage, fewer_than, head, told
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import runfolder
-from abprof.allocation import Scatter
-from abprof.model import SEED_METRIC, Block, Run
-from abprof.noise import Kept
+from abprof.measure.allocation import Scatter
+from abprof.measure.noise import Kept
+from abprof.records import SEED_METRIC, Block, Run
+from abprof.store import runfolder
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
 

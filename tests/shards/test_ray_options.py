@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from abprof.errors import AbprofError
-from abprof.shards.ray import read_options
+from abprof.fleet.ray import read_options
+from abprof.records.errors import AbprofError
 from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Time, Workload
 

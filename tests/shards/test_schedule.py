@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abprof.shards.schedule import Error, Queue, StartUp, Task, seconds, shards
+from abprof.fleet.schedule import Error, Queue, StartUp, Task, seconds, shards
 
 EXACT = Error(0.0, 0.0)
 FREE = StartUp(0.0, 0.0)

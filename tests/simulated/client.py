@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from abprof import wire
+from abprof.records import messages as wire
 from tests.simulated.scenario import Fault, Scenario, Workload
 
 WORKER = Path(__file__).parent / "worker.py"

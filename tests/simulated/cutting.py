@@ -9,7 +9,7 @@ import os
 import random
 import sys
 
-from abprof.proc import Program
+from abprof.system.processes import Program
 
 _end = os.environ["CUTS"] == "ended"
 _rng = random.Random(0 if _end else int(os.environ["CUTS"]))

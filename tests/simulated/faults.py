@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from abprof import wire
+from abprof.records import messages as wire
 from tests.simulated.scenario import SPOIL, STATUS, Fault
 
 

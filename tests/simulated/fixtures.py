@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from abprof import wire
+from abprof.records import messages as wire
 from tests.simulated.client import SCENARIO, Client, Spawn
 from tests.simulated.scenario import Scenario
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from abprof.model import Comparison, Run
+from abprof.records import Comparison, Run
 from tests.gitrepo import ENVIRONMENT, GitRepo, make_repo
 from tests.simulated import warm
 from tests.simulated.client import WORKER

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from abprof import runfolder, verdict
-from abprof.errors import AbprofError
-from abprof.model import Block, Run
-from abprof.stats import LOOKS
+from abprof.records import Block, Run
+from abprof.records.errors import AbprofError
+from abprof.store import runfolder
+from abprof.verdict import judge as verdict
+from abprof.verdict.stats import LOOKS
 from tests.simulated.lab import Lab, Result
 
-CODES = (0, 1, 2, 4, 130)  # abprof/errors.py; 3 is a bug
+CODES = (0, 1, 2, 4, 130)  # abprof/records/errors.py; 3 is a bug
 
 
 def of_a_command(result: Result) -> Iterator[str]:

@@ -289,7 +289,7 @@ class Scenario:
 
 
 def cell_id(workload: str, case: dict[str, Value]) -> str:
-    """WORKLOAD/axis=value,..., as abprof/plan.py writes it."""
+    """WORKLOAD/axis=value,..., as abprof/measure/plan.py writes it."""
     shown = (f"{axis}={str(value).lower() if isinstance(value, bool) else value}" for axis, value in case.items())
     return f"{workload}/" + ",".join(shown)
 

@@ -33,7 +33,7 @@ def _programs(parent: int) -> Iterator[psutil.Process]:
     with contextlib.suppress(psutil.Error):
         for one in psutil.Process(parent).children():
             with contextlib.suppress(psutil.Error):
-                if "abprof.shards" in one.cmdline():
+                if "abprof.fleet" in one.cmdline():
                     yield one
 
 

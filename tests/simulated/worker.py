@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from abprof import wire  # noqa: E402
+from abprof.records import messages as wire  # noqa: E402
 from tests.simulated.clock import Clock  # noqa: E402
 from tests.simulated.faults import Faults, Typed, line, write  # noqa: E402
 from tests.simulated.scenario import STATUS, Fault, Noise, Scenario, Workload, cell_id  # noqa: E402

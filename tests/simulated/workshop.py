@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from abprof.workshop import Workshop
+from abprof.builds.worker_factory import Workshop
 from tests.simulated.client import WORKER
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from abprof.history.trend import Trend
+from abprof.extras.history.trend import Trend
 
 Law = Literal["gauss", "t3", "spikes"]
 Floats = np.ndarray[Any, np.dtype[np.float64]]

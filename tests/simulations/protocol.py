@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from abprof import stats
-from abprof.comparison import decide
+from abprof.verdict import stats
+from abprof.verdict.comparison import decide
 
 Values = NDArray[np.float64]
 Source = Callable[[np.random.Generator, int], Values]  # (generator, epochs) -> epoch values, log ratios

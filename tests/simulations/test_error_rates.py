@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from abprof import stats
-from abprof.digest import Digest, at_one_clock
-from abprof.model import Block
-from abprof.verdict import Judgement, judge, undecided
+from abprof.records import Block
+from abprof.verdict import stats
+from abprof.verdict.columns import Digest, at_one_clock
+from abprof.verdict.judge import Judgement, judge, undecided
 from tests.blocks import block, head
 from tests.simulations.protocol import MOST, Source, Values, normal, verdicts
 

@@ -1,4 +1,4 @@
-"""The joint levels in abprof/stats.py, computed again from nothing but normal deviates and Student's distribution."""
+"""The joint levels in abprof/verdict/stats.py, computed again from nothing but normal deviates and Student's distribution."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
-from abprof import stats
+from abprof.verdict import stats
 
 PATHS = 2_000_000
 
@@ -70,7 +70,7 @@ def test_a_single_look_needs_no_correction() -> None:
 
 @pytest.mark.parametrize("scatter", [(1, 2, 2, 2, 1), (1, 5, 5, 5, 1), (1, 2, 3, 4, 1), (5, 1), (0.3,) * 4 + (1.0,)])
 def test_epochs_of_unequal_scatter_keep_the_joint_level(scatter: Sequence[float]) -> None:
-    """A short budget gives the first epochs fewer rounds (abprof/budget.py), so their values scatter more."""
+    """A short budget gives the first epochs fewer rounds (abprof/measure/budget.py), so their values scatter more."""
     smallest = smallest_p(stats.LOOKS, 100_000, seed=5, scatter=scatter)
     for alpha in (0.05, 0.10):
         assert float((smallest <= dict(stats.JOINT)[alpha]).mean()) <= alpha

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from abprof import stats, turns
-from abprof.model import Settings
-from abprof.shards.packing import CONTROLS
-from abprof.shards.schedule import ASSUMED, SEEN_BEFORE, Error, Queue, StartUp, Task
+from abprof.fleet.packing import CONTROLS
+from abprof.fleet.schedule import ASSUMED, SEEN_BEFORE, Error, Queue, StartUp, Task
+from abprof.measure import turns
+from abprof.records import Settings
+from abprof.verdict import stats
 
 CELLS, SLOTS = 10_000, (2, 4, 8, 64, 1000)
 EXACT = Error(0.0, 0.0)

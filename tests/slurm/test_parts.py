@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from abprof import sealed
-from abprof.errors import AbprofError
-from abprof.shards import batch, slurm_jobs
-from abprof.shards.mailbox import Mailbox, sign_of_life
-from abprof.shards.messages import Shard
-from abprof.shards.slurm import SlurmExecutor
-from abprof.shards.slurm_jobs import Options, Seen, options, parameters
+from abprof.fleet import batch, slurm_jobs
+from abprof.fleet.mailbox import Mailbox, sign_of_life
+from abprof.fleet.messages import Shard
+from abprof.fleet.slurm import SlurmExecutor
+from abprof.fleet.slurm_jobs import Options, Seen, options, parameters
+from abprof.records.errors import AbprofError
+from abprof.system import checksummed as sealed
 from tests import runs
 from tests.tinyrepo import ROOT
 
@@ -107,7 +107,7 @@ def test_the_last_words_are_the_last_that_say_anything(tmp_path: Path) -> None:
 
 def job(folder: Path, **variables: str) -> subprocess.Popen[bytes]:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "ABPROF_STATE_DIR": str(folder), "ABPROF_CACHE_DIR": str(folder)}
-    argv = [sys.executable, "-P", "-m", "abprof.shards.batch", str(folder), "7"]
+    argv = [sys.executable, "-P", "-m", "abprof.fleet.batch", str(folder), "7"]
     return subprocess.Popen(argv, env={**env, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

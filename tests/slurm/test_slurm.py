@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from abprof import runfolder
-from abprof.model import Run
+from abprof.records import Run
+from abprof.store import runfolder
 from tests.simulated.lab import Lab, Result
 from tests.simulated.processes import stopped
 from tests.simulated.scenario import Fault, Scenario, Time, Workload

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from abprof.watching.saves import Saves
+from abprof.extras.watch.saves import Saves
 from tests.simulated.lab import Lab
 from tests.simulated.processes import noted, signal_another_thread
 from tests.simulated.scenario import Fault, Scenario, Time, Workload

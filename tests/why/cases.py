@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from abprof import verdict
-from abprof.model import Census, Comparison, Kernel, Launch, Machine, Outcome, Run
+from abprof.records import Census, Comparison, Kernel, Launch, Machine, Outcome, Run
+from abprof.verdict import judge as verdict
 from tests import blocks
 
 RECORDED = Path(__file__).parent.parent / "data" / "planted_kernels.json"

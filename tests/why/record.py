@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from abprof import kernels
-from abprof.code.reader import Reader
-from abprof.model import Kernel
+from abprof.evidence import kernels
+from abprof.evidence.machine_code.reader import Reader
+from abprof.records import Kernel
 from tests import blocks
 from tests.why.cases import RECORDED
 

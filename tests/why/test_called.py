@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof import kernels, verdict
-from abprof.code import x86
-from abprof.code.reader import Reader
-from abprof.model import Comparison, Function, Kernel, Outcome, Run, Sampled, SampledFunction
-from abprof.why import calls
+from abprof.evidence import kernels
+from abprof.evidence.causes import calls
+from abprof.evidence.machine_code import x86
+from abprof.evidence.machine_code.reader import Reader
+from abprof.records import Comparison, Function, Kernel, Outcome, Run, Sampled, SampledFunction
+from abprof.verdict import judge as verdict
 from tests import blocks
 from tests.planted import cpu
 from tests.why.cases import kinds

@@ -6,9 +6,17 @@ from typing import Any
 
 import pytest
 
-from abprof.memory.recording import DRAM_PARTS
-from abprof.model import Comparison, KernelProfile, Profile
-from abprof.ncu.metrics import DRAM_BUSY, DRAM_BYTES, L2_BYTES, L2_HITS, LOAD_EFFICIENCY, STORE_EFFICIENCY, TIME
+from abprof.evidence.memory.recording import DRAM_PARTS
+from abprof.evidence.ncu.metrics import (
+    DRAM_BUSY,
+    DRAM_BYTES,
+    L2_BYTES,
+    L2_HITS,
+    LOAD_EFFICIENCY,
+    STORE_EFFICIENCY,
+    TIME,
+)
+from abprof.records import Comparison, KernelProfile, Profile
 from abprof.report.html import html
 from tests import blocks
 from tests.why import cases

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof.model import Census, KernelProfile, Profile
-from abprof.ncu.metrics import L1_BYTES, L2_BYTES, TIME
-from abprof.why import device
-from abprof.why.sides import Sides
+from abprof.evidence.causes import device
+from abprof.evidence.causes.sides import Sides
+from abprof.evidence.ncu.metrics import L1_BYTES, L2_BYTES, TIME
+from abprof.records import Census, KernelProfile, Profile
 from tests import blocks
 from tests.planted import BRANCHES, COMPILED
 from tests.why import cases

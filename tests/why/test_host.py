@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof import kernels, verdict
-from abprof.code import x86
-from abprof.code.reader import Reader
-from abprof.model import (
+from abprof.evidence import kernels
+from abprof.evidence.machine_code import x86
+from abprof.evidence.machine_code.reader import Reader
+from abprof.records import (
     Artefact,
     Build,
     Cause,
@@ -30,6 +30,7 @@ from abprof.model import (
     Range,
     Run,
 )
+from abprof.verdict import judge as verdict
 from tests import blocks
 from tests.planted import cpu
 from tests.why.cases import kinds

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from abprof import verdict
-from abprof.model import Census, Comparison, Outcome, Range
+from abprof.records import Census, Comparison, Outcome, Range
+from abprof.verdict import judge as verdict
 from tests import blocks
 from tests.planted import BRANCHES
 from tests.why import cases

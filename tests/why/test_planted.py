@@ -9,10 +9,11 @@ from typing import Literal
 import msgspec
 import pytest
 
-from abprof import runfolder, verdict
-from abprof.model import Census, Comparison, Kernel
-from abprof.why import device
-from abprof.why.sides import Sides
+from abprof.evidence.causes import device
+from abprof.evidence.causes.sides import Sides
+from abprof.records import Census, Comparison, Kernel
+from abprof.store import runfolder
+from abprof.verdict import judge as verdict
 from tests.planted import BRANCHES, COMPILED
 from tests.why import cases, record
 from tests.why.cases import Side

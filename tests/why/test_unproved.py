@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from abprof.model import Census, Launch
+from abprof.records import Census, Launch
 from tests.why import cases
 
 SIDES = cases.recorded()

@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 
-from abprof.kit import Op
+from abprof.worker.api import Op
 from tests.worker.test_timers_gpu import CYCLES, CudaClock, cuda, median, sleep
 
 __all__ = ["cuda"]

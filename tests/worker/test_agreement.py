@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from abprof import wire
-from abprof.guarantees import weaker
-from abprof.kit import Unsupported, agree
-from abprof.model import CheckResult
+from abprof.records import CheckResult
+from abprof.records import messages as wire
+from abprof.verdict.guarantees import weaker
+from abprof.worker.api import Unsupported, agree
 from abprof.worker.returned import refuse_incomparable, returned
 from tests import runs
 from tests.workloads.worker import side

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from abprof import wire
-from abprof.kit import Op
+from abprof.records import messages as wire
+from abprof.worker.api import Op
 from abprof.worker.arms import Arms
 
 

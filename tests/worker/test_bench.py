@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from abprof import wire
-from abprof.kit import Work
-from abprof.proc import WorkerFault
+from abprof.records import messages as wire
+from abprof.system.processes import WorkerFault
 from abprof.worker import declared
+from abprof.worker.api import Work
 from tests.workloads.worker import Side, side
 
 PACKAGE = """

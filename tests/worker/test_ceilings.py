@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from abprof.kit import Op
 from abprof.worker import ceilings
+from abprof.worker.api import Op
 from abprof.worker.ceilings import Try, best
 from abprof.worker.clocks import clock
 

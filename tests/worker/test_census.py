@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from abprof import wire
-from abprof.kit import Op
+from abprof.records import messages as wire
 from abprof.worker import census, profile
+from abprof.worker.api import Op
 from abprof.worker.census import Ran
 from abprof.worker.clocks import clock
 from abprof.worker.compiles import Watch, choices

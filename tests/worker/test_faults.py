@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from abprof.kit import Unsupported
+from abprof.worker.api import Unsupported
 from abprof.worker.faults import MissingPackage, begun_outside, classify, judging
 
 PACKAGE = ModuleType("abprof_side.tiny")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from abprof import harness
+from abprof.builds import worker_bundle as harness
 
 ROOT = Path(harness.__file__).parent
 
@@ -83,6 +83,6 @@ def test_installed_by_several_at_once(tmp_path: Path) -> None:
 def test_its_messages_need_the_standard_library_alone(tmp_path: Path) -> None:
     """-S and -I leave out whatever is installed."""
     place = harness.install(tmp_path).parent
-    code = f"import sys; sys.path.insert(0, {str(place)!r}); import abprof.wire; print(abprof.wire.__file__)"
+    code = f"import sys; sys.path.insert(0, {str(place)!r}); import abprof.records.messages; print(abprof.records.messages.__file__)"
     done = subprocess.run([sys.executable, "-S", "-I", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(place / "abprof" / "wire" / "__init__.py")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from abprof import wire
+from abprof.records import messages as wire
 from abprof.worker.faults import MissingPackage
 from abprof.worker.mount import kernel_package, workload
 

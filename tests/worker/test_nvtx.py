@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.profiler import record_function
 
-from abprof import wire
+from abprof.records import messages as wire
 from abprof.worker import foreground, nvtx
 from abprof.worker.bench import Bench
 

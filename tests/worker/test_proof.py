@@ -18,7 +18,7 @@ from types import ModuleType
 
 import pytest
 
-from abprof import wire
+from abprof.records import messages as wire
 from abprof.worker.given import Given, take
 from abprof.worker.proof import Places, prove
 

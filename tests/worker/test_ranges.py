@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from abprof import wire
-from abprof.kit import Op
+from abprof.records import messages as wire
 from abprof.worker import profile, ranges
+from abprof.worker.api import Op
 from abprof.worker.clocks import clock
 from abprof.worker.ranges import Marked
 from tests.test_worker_profile import Raw

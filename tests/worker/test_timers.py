@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from abprof import wire
-from abprof.kit import Op, Unsupported
+from abprof.records import messages as wire
+from abprof.worker.api import Op, Unsupported
 from abprof.worker.arms import Arms
 from abprof.worker.clocks import clock, cuda
 from abprof.worker.clocks.activity import Records, added, span

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from abprof.kit import Op
+from abprof.worker.api import Op
 from abprof.worker.clocks import clock
 from abprof.worker.clocks.cuda import CudaClock
 from abprof.worker.clocks.graphs import NotCaptured

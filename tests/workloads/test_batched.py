@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.kit import Check, Unsupported
+from abprof.worker.api import Check, Unsupported
 from tests.workloads.conftest import cases, load
 
 

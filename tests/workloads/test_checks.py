@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.kit import Check
+from abprof.worker.api import Check
 from tests.workloads import standin
 from tests.workloads.conftest import case, cases, load
 

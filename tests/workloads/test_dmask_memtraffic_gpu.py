@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.kit import Unsupported
 from abprof.worker import declared
+from abprof.worker.api import Unsupported
 from tests.workloads.conftest import cases, load
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240)]

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import flex_attention
 
-from abprof.kit import Unsupported
 from abprof.worker import declared
+from abprof.worker.api import Unsupported
 from tests.workloads.conftest import FOLDER, cases, load
 
 ROOT = FOLDER.parent

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from abprof.kit import Unsupported
+from abprof.worker.api import Unsupported
 from tests.workloads.conftest import case, cases
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.kit import Check, Unsupported
+from abprof.worker.api import Check, Unsupported
 from tests.workloads import standin
 from tests.workloads.conftest import cases, load
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.kit import Unsupported
+from abprof.worker.api import Unsupported
 from tests.workloads.conftest import cases, load
 
 pytestmark = pytest.mark.gpu

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.kit import Op, Unsupported
+from abprof.worker.api import Op, Unsupported
 from tests.workloads import standin
 from tests.workloads.conftest import case
 

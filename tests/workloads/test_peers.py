@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.kit import Check, Unsupported
+from abprof.worker.api import Check, Unsupported
 from tests.workloads.conftest import case, cases, load
 
 MASKS = pytest.mark.parametrize("mask_type", ["full", "causal", "varlen_full", "varlen_causal"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from abprof import wire
+from abprof.records import messages as wire
 from tests.workloads.conftest import FOLDER, cases, load
 from tests.workloads.worker import Side, side
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from abprof import wire
+from abprof.records import messages as wire
 from tests.workloads.conftest import FOLDER
 from tests.workloads.worker import side
 

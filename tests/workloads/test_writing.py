@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from abprof import wire
-from abprof.proc import WorkerFault
+from abprof.records import messages as wire
+from abprof.system.processes import WorkerFault
 from tests.workloads.worker import Side, side
 
 PAGE = Path(__file__).parents[2] / "docs" / "WRITING.md"

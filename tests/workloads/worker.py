@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from abprof import harness, wire
-from abprof.proc import Worker
+from abprof.builds import worker_bundle as harness
+from abprof.records import messages as wire
+from abprof.system.processes import Worker
 
 TIMEOUT = 240.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from abprof.kit import Op
+from abprof.worker.api import Op
 
 if TYPE_CHECKING:
     from abprof.worker.clocks.graphs import Graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from abprof.kit import Unsupported
+from abprof.worker.api import Unsupported
 
 _BUFFER = 8 << 20  # bytes: within what CUPTI's documentation advises (1 to 10 MB)
 _FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: buffers that are not full, too
@@ -28,7 +28,7 @@ class Records:
     """Kernels, copies and fills while it is entered. Raises Unsupported where cupti-python is not there, or CUPTI does not start.
 
     torch's profiler registers with CUPTI too, and whoever comes last is told: so this registers each time. What is read by
-    CUPTI is read before that profiler's first pass in the process (abprof/timers.py): after it the times would be ticks.
+    CUPTI is read before that profiler's first pass in the process (abprof/measure/timers.py): after it the times would be ticks.
     """
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from abprof.kit import Op, Unsupported
+from abprof.worker.api import Op, Unsupported
 from abprof.worker.clocks import mean
 
 if TYPE_CHECKING:

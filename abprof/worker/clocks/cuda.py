@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from abprof.kit import Op, Unsupported
+from abprof.worker.api import Op, Unsupported
 from abprof.worker.clocks import activity, mean
 from abprof.worker.clocks.graphs import Graph
 from abprof.worker.clocks.stamps import Stamps

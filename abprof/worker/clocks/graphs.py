@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from abprof.kit import Op, Unsupported
+from abprof.worker.api import Op, Unsupported
 
 # Why a call cannot be captured: a word for machines, and what it means.
 WHY = {

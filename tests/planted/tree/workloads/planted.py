@@ -2,7 +2,7 @@
 
 import torch
 
-from abprof.kit import Check, Op
+from abprof.worker.api import Check, Op
 
 API = 1
 KERNEL = "planted"

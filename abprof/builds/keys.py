@@ -1,0 +1,159 @@
+"""Build keys: what decides whether a kernel package must be built again, by content and never by path or time."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import hashlib
+import os
+import re
+from collections.abc import Container, Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from abprof.builds import environment
+from abprof.records import UNREADABLE, Package
+
+# What a shell, terminal, desktop, batch system or service manager says of itself, abprof's own options, and which of
+# equal devices is leased: these differ from one terminal or night to the next and a build does not read them.
+# Everything else that a builder receives counts: a build made needlessly costs minutes, a stale one is measured.
+_NOISE = re.compile(
+    r"^(_|_CE_.*|_ModuleTable.*|PWD|OLDPWD|SHLVL|PS\d|PROMPT.*|HIST.*|LESS.*|LS_COLORS|PAGER|EDITOR|VISUAL|MAIL|"
+    r"TERM.*|COLORTERM|LC_TERMINAL.*|COLUMNS|LINES|VTE_VERSION|(KONSOLE|KITTY|WEZTERM|ITERM|ALACRITTY|GHOSTTY|GNOME|VSCODE|WT)_.*|"
+    r"TMUX.*|ZELLIJ.*|STY|WINDOW|WINDOWID|.*_SESSION(_ID|_KEY|_NAME)?|DIRENV_.*|SUDO_.*|JPY_.*|KRB5CCNAME|SSH_.*|GPG_.*|DBUS_.*|DISPLAY|WAYLAND_DISPLAY|XAUTHORITY|SESSION_MANAGER|DESKTOP_.*|"
+    r"XDG_(SESSION|SEAT|VTNR|RUNTIME_DIR|CURRENT_DESKTOP|MENU_PREFIX|GREETER).*|HOSTNAME|TMPDIR|TMP|TEMP|"
+    r"INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_.*|MEMORY_PRESSURE_.*|NOTIFY_SOCKET|(SLURM|SLURMD|PBS|LSB)_.*|"
+    r"VIRTUAL_ENV_PROMPT|CONDA_(?!PREFIX$|BUILD).*|PYTEST_CURRENT_TEST|ABPROF_.*|CUDA_VISIBLE_DEVICES)$"
+)
+
+
+def inputs(tree: Path, package: Package) -> list[str]:
+    """Files that decide a rebuild, relative to the side's root: the package's globs, all of kernels/, or the whole tree."""
+    return [name for name in files(tree) if any(_matches(name, pattern) for pattern in _patterns(package))]
+
+
+def folders(package: Package) -> tuple[str, ...]:
+    """Folders, relative to the side's root, below which all `inputs` lie; "" for the root. Where two commits hold the
+    same there, they have the same inputs."""
+    patterns = _patterns(package)
+    if all(pattern.endswith("/**") for pattern in patterns):  # any other may match at any depth
+        return tuple(dict.fromkeys(pattern[:-3] for pattern in patterns))
+    return ("",)
+
+
+def _patterns(package: Package) -> tuple[str, ...]:
+    return package.inputs or (("**",) if package.module or package.path else ("kernels/**",))
+
+
+def files(tree: Path) -> list[str]:
+    """Every file and link below `tree`, sorted. Links are kept as links; .git is git's own."""
+    found = []
+    for folder, folders, files in os.walk(tree):
+        folders[:] = sorted(f for f in folders if f not in {".git", "__pycache__"})
+        links = [f for f in folders if (Path(folder) / f).is_symlink()]
+        found += [str((Path(folder) / f).relative_to(tree)) for f in (*files, *links) if f != ".git"]
+    return sorted(found)
+
+
+IMPORTABLE = (".so", ".py", ".pyc", ".pth")  # what an import could find, or load in the place of something else
+COMPILED = (".pyc",)
+
+
+def importable(tree: Path, kinds: tuple[str, ...] = IMPORTABLE) -> tuple[str, ...]:
+    """Files below `tree` that end so, also in `__pycache__`: compiled Python is loaded in the place of its source. Sorted."""
+    found = [Path(folder) / name for folder, _, names in os.walk(tree) for name in names if name.endswith(kinds)]
+    return tuple(sorted(str(path.relative_to(tree)) for path in found))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    if pattern.endswith("/**"):
+        return name.startswith(pattern[:-2])
+    return pattern == "**" or fnmatch.fnmatchcase(name, pattern) or PurePosixPath(name).match(pattern)
+
+
+def content(tree: Path, names: Iterable[str]) -> str:
+    """SHA-256 over names, executable bits and bytes (a link's target for a link)."""
+    digest = hashlib.sha256()
+    for name in names:
+        path = tree / name
+        digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
+        if path.is_symlink():
+            digest.update(b"link\0" + os.fsencode(path.readlink()))
+        else:
+            digest.update(b"x" if os.access(path, os.X_OK) else b"-")
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def of_side(package: Package, side: str) -> Package:
+    """The package's settings as they are on this side: with {side} filled in, and {worktree} and {build_dir}, which
+    follow from the key, left as they are. Raises AbprofError for another name."""
+    places = {"worktree": "{worktree}", "build_dir": "{build_dir}", "side": side}
+    where = f"abprof.toml [kernels.{package.name}]"
+    recipe = environment.fill({f"build[{i}]": part for i, part in enumerate(package.build)}, where, **places)
+    env = environment.fill(package.env, f"{where[:-1]}.env]", **places)
+    return msgspec.structs.replace(package, build=tuple(recipe.values()), env=env)
+
+
+def counted(env: Mapping[str, str], named: Container[str], prefix: str) -> dict[str, str]:
+    """The variables of a builder that decide a build: all but the noise, which counts where abprof.toml names it.
+
+    `prefix` is the interpreter's: whether its venv is activated too changes nothing.
+    """
+    kept = {name: value for name, value in env.items() if name in named or not _NOISE.match(name)}
+    for name, value in list(kept.items()):
+        profilers, own = environment.parted(name, value)
+        if profilers:
+            kept[name] = own
+        if profilers and not own:
+            del kept[name]
+    if "PATH" in kept:  # a folder that comes again, by whatever name, is never looked into
+        folders = kept["PATH"].split(os.pathsep)  # `.` and the like mean the builder's own folder
+        real = (os.path.realpath(folder) if folder.startswith("/") else folder for folder in folders)
+        kept["PATH"] = os.pathsep.join(dict.fromkeys(real))
+    for name in {"VIRTUAL_ENV", "CONDA_PREFIX"} & kept.keys():
+        if name not in named and os.path.realpath(kept[name]) == prefix:
+            del kept[name]
+    return kept
+
+
+def made_of(
+    package: Package, content_hash: str, toolchain: Mapping[str, str], env: Mapping[str, str]
+) -> dict[str, str]:
+    """What decides a build, a digest of each part: content, package settings (those `of_side`), toolchain, variables
+    (those `counted`)."""
+    settings = f"{package.name}\0{package.path}\0{package.module}\0{package.build}\0{sorted(package.env.items())}"
+    parts = {"the sources": content_hash, "its settings in abprof.toml": settings}
+    parts |= {f"toolchain: {name}": value for name, value in toolchain.items()}
+    parts |= {f"variable {name}": value for name, value in env.items()}
+    return {name: _digest(parts[name]) for name in sorted(parts)}
+
+
+def build_key(parts: Mapping[str, str]) -> str:
+    """Twenty hex digits over what a build is made of."""
+    return _digest("\n".join(f"{name}={digest}" for name, digest in parts.items()))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:20]
+
+
+# ---------------------------------------------------------------- why two keys differ
+
+_PARTS = "made_of.json"
+
+
+def remember(home: Path, parts: Mapping[str, str]) -> None:
+    """Write down what the builds in this folder, CACHE/builds/KEY, are made of."""
+    with contextlib.suppress(OSError):  # a full disk: then it cannot be told in what they differ from others
+        (home / _PARTS).write_bytes(msgspec.json.encode(parts))
+
+
+def differences(before: Path, now: Path) -> list[str]:
+    """The parts in which the builds of two such folders differ; [] where it cannot be told any more."""
+    try:
+        old, new = (msgspec.json.decode((home / _PARTS).read_bytes(), type=dict[str, str]) for home in (before, now))
+    except (OSError, *UNREADABLE):
+        return []
+    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))

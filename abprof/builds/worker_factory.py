@@ -1,0 +1,199 @@
+"""Where and how the workers and builders of a run are started."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from abprof.builds import environment
+from abprof.builds import sandbox as contain
+from abprof.builds.sandbox import Wall
+from abprof.builds.worker_bundle import install
+from abprof.records import STANDING_IN, Checkout, Package
+from abprof.records import messages as wire
+from abprof.records.errors import AbprofError
+from abprof.records.options import Config, worker_argv
+from abprof.system.config_file import File
+from abprof.system.processes import Worker, WorkerDied, WorkerFault, to_start
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Settled once per run; every worker gets its interpreter, environment, mount and log from here."""
+
+    cache: Path
+    logs: Path
+    scratch: Path  # expected values and sampled outputs, shared by the run's workers
+    workers: Mapping[str, Sequence[str]]  # side id -> argv
+    env: Mapping[str, str]  # cleaned of secrets
+    device: str
+    forbidden: tuple[str, ...]  # folders from which nothing but a side's own may be loaded
+    workloads: Mapping[str, str]  # name -> file
+    toolchain: Mapping[str, Mapping[str, str]]  # side id -> what decides a build
+    timeout: float  # seconds for one request
+    build_timeout: float
+    sources: tuple[str, ...] = ()  # the repository under test: what was installed from there is no side's own
+    named: frozenset[str] = frozenset()  # variables that abprof.toml's [environment] sets or lets through
+    wall: Wall | None = None  # what code under test is started behind
+    token: str = field(
+        default_factory=lambda: secrets.token_hex(8)
+    )  # in names that nobody is to know before they are used
+    own: set[int] = field(default_factory=set)  # process ids of all that was started here, the ended too
+
+    def argv(self, side: str) -> Sequence[str]:
+        """The worker's command for this side; control and peers stand in for base."""
+        return self.workers["base" if side in STANDING_IN else side]
+
+    def mount(self, checkout: Checkout, package: Package, place: Path) -> wire.Mount:
+        """How a worker sees the build at `place`."""
+        src = place / "src"
+        if package.module:
+            # `path` names the package's folder: its root is as many levels up as the import name has parts.
+            parts = package.module.split(".")
+            folder = src / package.path if package.path else src.joinpath(*parts)
+            root = folder.parents[len(parts) - 1]
+        else:
+            root = (src / package.path).parent if package.path else src / "kernels"
+        return wire.Mount(
+            name=package.name,
+            root=str(root),
+            module=package.module or f"abprof_side.{_stem(package)}",
+            build_dir=str(place / "out"),
+            allowed=[str(place), checkout.path],
+            forbidden=list(self.forbidden),
+            sources=list(self.sources),
+            whole=checkout.side.kind == "dist",
+        )
+
+    def judge(self) -> Worker:
+        """A worker that holds no package. Raises WorkerDied when it cannot be started."""
+        env = environment.worker(self.env, self.scratch / "caches", self.device, {})
+        argv = list(self.argv("base"))
+        if self.wall is not None:
+            argv, env = self.wall.around(argv, env, own=self.scratch, network=False)
+        log, walled = self.logs / "judge.log", self.wall is not None
+        started = self.own.add
+        return Worker(argv, env=env, cwd=self.scratch, log=log, name="judge", walled=walled, started=started)
+
+    def worker(
+        self,
+        side: str,
+        checkout: Checkout,
+        package: Package,
+        place: Path,
+        *,
+        log: Path,
+        name: str,
+        on_line: Callable[[str], None] | None = None,
+        network: bool = False,
+    ) -> Worker:
+        """A builder or worker of the build at `place`; `network`: behind a wall it has it too. Raises WorkerDied.
+
+        Of the scratch folder the base writes everything, because it makes the expected values, and every other side its room.
+        """
+        argv, env, room = list(self.argv(side)), self.worker_env(checkout, package, place), self.room(side)
+        if self.wall is not None:
+            writable = [self.scratch if side in {"base", *STANDING_IN} else room]
+            argv, env = self.wall.around(argv, env, own=place, writable=writable, network=network)
+        cwd, walled, started = place / "src", self.wall is not None, self.own.add
+        return Worker(argv, env=env, cwd=cwd, log=log, name=name, on_line=on_line, walled=walled, started=started)
+
+    def room(self, side: str) -> Path:
+        """What a side's workers write for others to read, made if need be."""
+        room = self.scratch / side
+        room.mkdir(exist_ok=True)
+        return room
+
+    def worker_env(self, checkout: Checkout, package: Package, place: Path) -> dict[str, str]:
+        """The environment of a builder or worker of the build at `place`."""
+        places = {"worktree": str(place / "src"), "build_dir": str(place / "out"), "side": checkout.side.id}
+        extra = environment.fill(package.env, f"abprof.toml [kernels.{package.name}.env]", **places)
+        extra["ABPROF_BUILD_DIR"] = places["build_dir"]
+        return environment.worker(self.env, place / "caches", self.device, extra)
+
+
+def _stem(package: Package) -> str:
+    """What a package without an import name is imported as: the folder or file that it lies in may bear another name."""
+    return Path(package.path).name.removesuffix(".py") or package.name
+
+
+def command(config: Config, side: str, cache: Path) -> tuple[str, ...]:
+    """A side's worker: --python, abprof.toml's, or abprof's own interpreter. Raises AbprofError for one that is not
+    there."""
+    simulated = worker_argv()
+    if simulated:
+        return simulated
+    # A worker starts in a folder of its own. No link is followed: that of a venv is what makes it one.
+    return (interpreter(config, side), "-P", str(install(cache)))
+
+
+def interpreter(config: Config, side: str) -> str:
+    """A side's Python, by its whole path. Raises AbprofError for one that is not there."""
+    asked, file = config.python, (config.file or File()).python
+    python = asked.get(side) or asked.get("") or file.get(side) or file.get("all") or sys.executable
+    found = shutil.which(python)
+    if found is None:
+        given = "--python" if asked.get(side) or asked.get("") else ""
+        where = given or (config.file or File()).at(f"python.{side if file.get(side) else 'all'}")
+        raise AbprofError(f"no interpreter {python!r}", where=where)
+    return str(Path(found).absolute())
+
+
+def surroundings(config: Config, cache: Path) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The environment that every worker's is made of, and the names that were withheld from it. Raises AbprofError."""
+    settings = (config.file or File()).environment
+    env, withheld = environment.clean(os.environ, environment.mode(config.env, os.environ), settings.allow)
+    env |= settings.set
+    # Triton then keeps what its autotuner chose in the build's own cache: the builder tunes, the epochs read.
+    env["TRITON_CACHE_AUTOTUNING"] = "1" if config.autotune == "pinned" else "0"
+    beside = str(Path(command(config, "base", cache)[0]).parent)  # pip's ninja
+    env["PATH"] = os.pathsep.join([beside, env.get("PATH", os.defpath)])
+    return env, withheld
+
+
+def alone(
+    config: Config,
+    cache: Path,
+    device: str,
+    folder: Path,
+    *,
+    side: str = "base",
+    log: Path | None = None,
+    wall: Wall | None = None,
+) -> Worker:
+    """A worker without a build, with `folder` for itself: it says what it is, or what workloads are.
+
+    Raises AbprofError, and WorkerDied when it cannot be started.
+    """
+    variables, _ = surroundings(config, cache)
+    argv, env = list(command(config, side, cache)), environment.worker(variables, folder / "caches", device, {})
+    if wall is not None:
+        argv, env = wall.around(argv, env, own=folder, network=False)
+    return Worker(argv, env=env, cwd=folder, log=log or folder / "log", name="survey", walled=wall is not None)
+
+
+def wall_for(config: Config, cache: Path, device: str, folder: Path) -> tuple[Wall | None, tuple[str, ...]]:
+    """What code under test is started behind, and a line where it cannot be though `auto` would have it. A GPU is tried behind
+    the wall: its driver may need more than files. Raises AbprofError where --contain always cannot be."""
+    wall, why = contain.chosen(config.contain, environment.mode(config.env, os.environ))
+    if wall is not None and device != "cpu":
+        try:
+            _try_device(config, cache, device, folder, wall)
+        except (WorkerDied, WorkerFault) as failed:
+            wall, why = None, f"a worker in bubblewrap cannot use {device}: {failed.reason}"
+            if config.contain == "always":
+                raise AbprofError(why, where="--contain always", advice=contain.ADVICE) from None
+    return wall, (f"not contained: {why}",) if why else ()
+
+
+def _try_device(config: Config, cache: Path, device: str, folder: Path, wall: Wall) -> None:
+    worker = alone(config, cache, device, folder, log=folder / "wall.log", wall=wall)
+    try:
+        worker.call(wire.Start(device, "base"), to_start(config.timeout))
+    finally:
+        worker.stop()

@@ -1,0 +1,88 @@
+"""`abprof demo`: a small repository with a real optimisation and a real slip in it, and the main job run on it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from abprof import devices, session
+from abprof.records import Run
+from abprof.records.errors import AbprofError
+from abprof.records.options import Config
+from abprof.sides.create import NewRepository
+from abprof.system.bundled import bundled
+from abprof.system.console import View
+
+EDITED = "kernels/ffa/autograd.py"
+
+# main computes the row statistics of block-sparse attention in a pass of their own; the branch takes both from one.
+FUSED = "            out, lse = backend_for(q.device).forward(q, k, v, schedule, scale)\n"
+SPLIT = """\
+            out, lse = backend_for(q.device).forward(q, k, v, schedule, scale)
+            if isinstance(schedule, Blocks):  # the statistics, in a pass of their own
+                _, lse = backend_for(q.device).forward(q, k, v, schedule, scale)
+"""
+
+# The branch then computes the output again in the backward, meaning to save memory: every backward gets slower.
+SAVED = "        dq, dk, dv = backend_for(q.device).backward(grads[0], q, k, v, out, lse, ctx.schedule, ctx.scale)\n"
+RECOMPUTED = """\
+        out, lse = backend_for(q.device).forward(q, k, v, ctx.schedule, ctx.scale)
+        dq, dk, dv = backend_for(q.device).backward(grads[0], q, k, v, out, lse, ctx.schedule, ctx.scale)
+"""
+
+
+def run(folder: str, device: tuple[str, ...], view: View) -> Run:
+    """Make the repository, compare its branches, and say where the report is. Raises AbprofError."""
+    from abprof.report import terminal
+
+    devices.usable(device)  # before anything is made
+    path = make(Path(folder) if folder else _free(Path("abprof-demo")))
+    view.say(f"made {path}: branch main, and optimize_ffa with two commits on top of it")
+    finished, where = session.run(config(path, device), view)
+    terminal.print_run(finished, where)
+    return finished
+
+
+def config(path: Path, device: tuple[str, ...]) -> Config:
+    """The job on the demo repository: what a laptop's CPU does in seconds, or what a GPU takes easily."""
+    on_cpu = devices.choose(device).kind == "cpu"
+    return Config(
+        specs=("main", "optimize_ffa"),
+        repo=str(path),
+        preset="smoke" if on_cpu else "default",
+        only=(f"block_sparse/*ratio={0.2 if on_cpu else 0.1},*", "dense/*mask_type=full*", "dense/*mask_type=causal*"),
+        device=device,
+        budget=90.0,
+        no_peers=True,
+        arguments=("demo",),
+    )
+
+
+def make(path: Path) -> Path:
+    """The repository. Raises AbprofError when the folder is not empty."""
+    repository = NewRepository(path, "main")
+    for kind in ("kernels", "workloads"):
+        shutil.copytree(bundled(kind), path / kind, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    source = (path / EDITED).read_text()
+    before = replace(source, FUSED, SPLIT)
+    repository.commit("Attention kernels and the workloads that judge them", {EDITED: before, ".gitignore": "runs/\n"})
+    repository.branch("optimize_ffa")
+    repository.commit("Block-sparse forward: take output and statistics from one pass", {EDITED: source})
+    slipped = replace(source, SAVED, RECOMPUTED)
+    repository.commit("Backward: compute the output again rather than keep it", {EDITED: slipped})
+    repository.switch("main")
+    return path
+
+
+def replace(text: str, old: str, new: str) -> str:
+    """`text` with its one `old` replaced. Raises AbprofError: the bundled kernels and the demo go together."""
+    if text.count(old) != 1:
+        raise AbprofError("the bundled kernels are not those this demo was written for", where=EDITED)
+    return text.replace(old, new)
+
+
+def _free(path: Path) -> Path:
+    """The path, or the first of path-2, path-3, ... that is not taken."""
+    names: Sequence[Path] = [path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 1000))]
+    return next(name for name in names if not name.exists() or not any(name.iterdir()))

@@ -1,0 +1,218 @@
+"""One Python file as facts. It is parsed, and never imported."""
+
+from __future__ import annotations
+
+import ast
+import tokenize
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from abprof.extras.init.facts import Call, Function, Module, Parameter
+from abprof.extras.init.shapes import from_body, from_docstring, merged
+
+_JIT = {"triton.jit", "gluon.jit", "jit", "triton.experimental.gluon.jit", "experimental.gluon.jit"}
+_LOADERS = {"load", "load_inline"}
+_SAME_SHAPE = {"contiguous", "detach", "to", "float", "half", "clone", "cuda", "type_as"}
+_HARMLESS = {"append", "extend", "update", "insert", "setdefault", "register", "getLogger", "filterwarnings", "add"}
+
+
+def content(path: Path) -> str:
+    """A text file's content; a Python file's in the encoding that it names (PEP 263). Raises OSError, and ValueError and
+    SyntaxError where it is no text."""
+    if path.suffix != ".py":
+        return path.read_text(encoding="utf-8")
+    try:
+        with tokenize.open(path) as file:
+            return file.read()
+    except LookupError as error:  # an encoding that is no text's
+        raise ValueError(str(error)) from None
+
+
+def read(path: str, text: str) -> Module:
+    """The file's facts. Raises SyntaxError, ValueError (a NUL byte) and RecursionError."""
+    with warnings.catch_warnings():  # of escapes in strings: its author's matter
+        warnings.simplefilter("ignore")
+        tree = ast.parse(text)
+    imported, roots, relative = _imports(tree)
+    functions, forwards, kernels = {}, {}, []
+    for node in _top(tree.body):
+        if isinstance(node, ast.FunctionDef):
+            if _is_kernel(node, imported):
+                kernels.append(node.name)
+            else:
+                functions[node.name] = _function(node, node.args)
+        elif isinstance(node, ast.ClassDef) and any(_dotted(base).split(".")[-1] == "Function" for base in node.bases):
+            inner = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "forward"]
+            if inner:
+                forwards[node.name] = _function(inner[0], inner[0].args, drop=1)
+    bound = dict(_assigned(tree))
+    aliases = {name: owner for name, value in bound.items() if (owner := _applied(value))}
+    return Module(
+        path=path,
+        kernels=tuple(kernels),
+        functions=functions,
+        forwards=forwards,
+        aliases={name: owner for name, owner in aliases.items() if owner in forwards or owner in imported},
+        imported=imported,
+        roots=roots,
+        relative=relative,
+        exports=_exports(bound, imported) if path.rpartition("/")[2] == "__init__.py" else frozenset(),
+        extensions=frozenset(name for name, value in bound.items() if _is_loaded(value)),
+        runs=_runs(tree.body, text),
+    )
+
+
+def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements of a file, those under `if` and `try` too."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.If | ast.Try):
+            yield from _top(node.body)
+            yield from _top(node.orelse)
+
+
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """All statements in it, at any depth; a third of the nodes."""
+    for name in ("body", "orelse", "finalbody", "handlers"):
+        for inner in getattr(node, name, ()):
+            if isinstance(inner, ast.stmt):
+                yield inner
+            yield from _statements(inner)
+
+
+def _dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Call):
+        return _dotted(node.func)
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_kernel(node: ast.FunctionDef, imported: dict[str, str]) -> bool:
+    names = [_dotted(decorator) for decorator in node.decorator_list]
+    return any(name in _JIT and (name != "jit" or "jit" in imported) for name in names)
+
+
+def _imports(tree: ast.Module) -> tuple[dict[str, str], frozenset[str], bool]:
+    names, roots, relative = {}, set(), False
+    for node in _statements(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                names[alias.asname or alias.name.split(".")[0]] = alias.name.split(".")[-1]
+                roots.add(alias.name.split(".")[0])
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name: alias.name for alias in node.names}
+            if node.level:
+                relative = True
+            elif node.module:
+                roots.add(node.module.split(".")[0])
+    return names, frozenset(roots), relative
+
+
+def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    for node in _top(tree.body):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            yield node.targets[0].id, node.value
+
+
+def _applied(value: ast.expr) -> str:
+    """`Class` of `Class.apply`."""
+    applies = isinstance(value, ast.Attribute) and value.attr == "apply"
+    return _dotted(value).removesuffix(".apply") if applies else ""
+
+
+def _is_loaded(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and _dotted(value).split(".")[-1] in _LOADERS
+
+
+def _exports(bound: dict[str, ast.expr], imported: dict[str, str]) -> frozenset[str]:
+    listed = bound.get("__all__")
+    if isinstance(listed, ast.List | ast.Tuple):
+        return frozenset(str(e.value) for e in listed.elts if isinstance(e, ast.Constant))
+    return frozenset(name for name in imported if not name.startswith("_"))
+
+
+def _runs(body: list[ast.stmt], text: str) -> tuple[int, str] | None:
+    """The first statement that does something when the file is imported: a call whose value nobody keeps."""
+    for node in body:
+        call = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(call, ast.Call) and _dotted(call).split(".")[-1] not in _HARMLESS:
+            return node.lineno, (ast.get_source_segment(text, node) or "").split("\n")[0]
+    return None
+
+
+# ---------------------------------------------------------------- one function
+
+
+def _function(node: ast.FunctionDef, args: ast.arguments, drop: int = 0) -> Function:
+    parameters = _parameters(args)[drop:]
+    mine = {p.name for p in parameters if not p.rest}
+    nodes = list(ast.walk(node))
+    uses, same = from_body(nodes, mine)
+    told = from_docstring(ast.get_docstring(node) or "", mine)
+    read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    if any(isinstance(n, ast.Attribute) and n.attr == "ops" and _dotted(n) == "torch.ops" for n in nodes):
+        read.add("torch.ops")
+    return Function(
+        name=node.name,
+        line=node.lineno,
+        parameters=parameters,
+        names=frozenset(read - mine),
+        calls=tuple(_calls(nodes, mine)),
+        uses={name: merged(told.get(name), uses.get(name)) for name in mine if name in told or name in uses},
+        same=same,
+        returns=any(isinstance(n, ast.Return) and n.value is not None for n in _own(node)),
+    )
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """All of a function but the functions and classes inside it."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.Lambda | ast.ClassDef):
+            yield child
+            yield from _own(child)
+
+
+def _parameters(args: ast.arguments) -> tuple[Parameter, ...]:
+    plain = [*args.posonlyargs, *args.args]
+    defaults: list[ast.expr | None] = [None] * (len(plain) - len(args.defaults)) + list(args.defaults)
+    pairs = zip(plain, defaults, strict=True)
+    made = [_parameter(arg, default, placed=at < len(args.posonlyargs)) for at, (arg, default) in enumerate(pairs)]
+    made += [Parameter(name=args.vararg.arg, rest=True)] if args.vararg else []
+    made += [
+        _parameter(arg, default, keyword=True) for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    ]
+    made += [Parameter(name=args.kwarg.arg, rest=True)] if args.kwarg else []
+    return tuple(made)
+
+
+def _parameter(arg: ast.arg, default: ast.expr | None, *, keyword: bool = False, placed: bool = False) -> Parameter:
+    return Parameter(
+        name=arg.arg,
+        annotation=ast.unparse(arg.annotation) if arg.annotation else "",
+        default=None if default is None else ast.unparse(default),
+        keyword=keyword,
+        placed=placed,
+    )
+
+
+def _calls(nodes: Sequence[ast.AST], mine: set[str]) -> Iterator[Call]:
+    for call in nodes:
+        if not isinstance(call, ast.Call):
+            continue
+        name = _dotted(call.func)
+        apply = name.endswith(".apply")
+        name = name.removesuffix(".apply").split(".")[-1]
+        if name and not isinstance(call.func, ast.Subscript):
+            given: list[tuple[int | str, ast.expr]] = list(enumerate(call.args))
+            given += [(word.arg, word.value) for word in call.keywords if word.arg]
+            places = tuple((at, own) for at, value in given if (own := _handed(value)) in mine)
+            yield Call(name=name, apply=apply, places=places)
+
+
+def _handed(value: ast.expr) -> str:
+    """The name that is handed on, as it is or in another memory layout: `x`, `x.contiguous()`."""
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _SAME_SHAPE:
+        value = value.func.value
+    return value.id if isinstance(value, ast.Name) else ""

@@ -1,0 +1,88 @@
+"""`abprof selfcheck`: what abprof says on this machine where the answer is known, and what others would say of it.
+
+A repository of its own has one package of kernels of known time. On the branch some cells have known work injected, the
+others are unchanged. They are measured by an ordinary run of a fixed number of epochs; its rounds are then judged again
+at several thresholds as the stopping rule would have, and by the usual protocols.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from abprof import devices, session
+from abprof.extras.selfcheck.examine import examine
+from abprof.extras.selfcheck.result import Selfcheck
+from abprof.extras.selfcheck.studies import studies
+from abprof.measure.sequential import PROTOCOLS
+from abprof.records.errors import AbprofError
+from abprof.records.options import Config
+from abprof.sides.create import NewRepository
+from abprof.store import runfolder
+from abprof.system.console import View
+
+TREE = Path(__file__).parent / "tree"
+SHARE = "kernels/meter/share.py"
+RESULT = "selfcheck.json"
+
+
+def run(config: Config, view: View, *, quick: bool) -> tuple[Selfcheck, Path]:
+    """Measure, examine, write. `config` without refs and repository; no `against` means all that the device can be timed
+    by; `quick` leaves the studies out. Returns the result and the run's folder. Raises AbprofError."""
+    against = _against(config.against, devices.choose(config.device).kind)
+    runs_dir = str(Path(config.runs_dir or "runs").absolute())
+    with tempfile.TemporaryDirectory(prefix="abprof-selfcheck-") as place:
+        repo = Path(place) / "repository"
+        make(repo)
+        # Base a second time: an unchanged cell then tells of three pairs of processes, an injected one of three, too.
+        specs = ("main", "injected") if quick else ("main", "injected", "main")
+        asked = {"specs": specs, "repo": str(repo), "against": against, "runs_dir": runs_dir}
+        asked["sustained"] = "never"  # its injected changes are known
+        _, folder = session.run(msgspec.structs.replace(config, **asked), view, None if quick else studies)
+    return read(folder), folder
+
+
+def read(folder: Path) -> Selfcheck:
+    """The result of a selfcheck's run folder, from its rounds, written beside them. Raises AbprofError."""
+    head, blocks, _ = runfolder.read(folder)
+    found = examine(head, blocks)
+    (folder / RESULT).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
+    (folder / "selfcheck.md").write_text(as_markdown(found, folder))
+    return found
+
+
+def make(path: Path) -> None:
+    """The repository: branch main, and branch injected where one file says that the injected work is done."""
+    repository = NewRepository(path, "main")
+    for kind in ("kernels", "workloads"):
+        shutil.copytree(TREE / kind, path / kind, ignore=shutil.ignore_patterns("__pycache__"))
+    repository.commit("Kernels of known time", {".gitignore": "runs/\n"})
+    repository.branch("injected")
+    source = (path / SHARE).read_text()
+    repository.commit("Do the injected work", {SHARE: source.replace("SHARE = 0.0", "SHARE = 1.0")})
+    repository.switch("main")
+
+
+def _against(names: tuple[str, ...], kind: str) -> tuple[str, ...]:
+    usable = [name for name, protocol in PROTOCOLS.items() if kind in protocol.kinds]
+    for name in names:
+        if name not in PROTOCOLS:
+            raise AbprofError(f"no protocol {name!r}", where="--against", advice=f"one of {', '.join(PROTOCOLS)}")
+        if name not in usable:
+            raise AbprofError(f"{name} does not time a {kind} device", where="--against", advice="leave it out")
+    return names or tuple(usable)
+
+
+def as_json(found: Selfcheck, folder: Path) -> str:
+    """selfcheck.json's content plus `run_dir`."""
+    return msgspec.json.encode({**msgspec.to_builtins(found), "run_dir": str(folder)}).decode()
+
+
+def as_markdown(found: Selfcheck, folder: Path) -> str:
+    """The tables for people."""
+    from abprof.extras.selfcheck import tables as pages
+
+    return pages.markdown(found, folder)

@@ -1,0 +1,245 @@
+"""From a run's rounds to what abprof, and others, say of them. Pure: records in, records out."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from abprof.extras.selfcheck import instrument
+from abprof.extras.selfcheck.result import CLASSES, Alarms, Coverage, Detection, Resolution, Selfcheck
+from abprof.records import DO_BENCH_METRIC, SEED_METRIC, Block, Run
+from abprof.verdict import stats
+from abprof.verdict.aggregation import gather
+from abprof.verdict.cell_data import Evidence
+from abprof.verdict.comparison import decide
+from abprof.verdict.observations import busy_share
+
+THRESHOLDS = {"cuda": ((1.5, 0.5), (0.5, 0.5), (0.25, 0.25)), "cpu": ((5.0, 5.0), (2.0, 2.0), (1.0, 1.0))}
+GROUP = stats.LOOKS[0]  # epochs of one plain interval
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One pair of sides of a cell: what is true of it, and what was read."""
+
+    inject: float  # per cent of work that the branch has more
+    how: str
+    duration_class: str
+    values: tuple[float, ...]  # epoch values, log ratios target/base
+    pairs: tuple[tuple[float, float], ...]  # every kept round of the first look's epochs, ns
+    sequential: dict[str, float]  # metric -> log ratio of one reading a side
+
+
+Says = Callable[[Measured, float, float], str | None]  # a verdict, or None where the protocol has no reading
+
+
+def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
+    """The result of a finished selfcheck. Cells that were not measured on both sides are left out, and counted in none."""
+    judged = [block for block in blocks if block.judged]
+    evidence = gather(run, blocks).values()
+    cells = [pair for item in evidence for pair in _measured(item)]
+    plans = THRESHOLDS.get(run.machine.kind, THRESHOLDS["cpu"])
+    alarms = tuple(_alarms(cells, plans))
+    own = [row for row in alarms if row.protocol == "abprof" and row.threshold == plans[0][0]]
+    return Selfcheck(
+        run=run.id,
+        began=run.began,
+        arguments=run.arguments,
+        machine=run.machine,
+        versions=run.versions,
+        cells=sum(bool(item.epoch_values("base", "target")) for item in evidence),
+        epochs=max((len(cell.values) for cell in cells), default=0),
+        seconds=max((b.began + b.seconds for b in judged), default=0.0) - min((b.began for b in judged), default=0.0),
+        busy_share=busy_share(judged) or 0.0,
+        false_alarms=sum(row.slower + row.faster for row in own),
+        alarms=alarms,
+        detection=tuple(_detection(cells, plans)),
+        coverage=tuple(_coverage(cells)),
+        resolution=tuple(_resolution(cells)),
+        turn_lengths=tuple(instrument.turn_lengths(run, blocks)),
+        idle_worker=tuple(instrument.idle_worker(run, blocks)),
+        between_turns_us=instrument.between_turns_us(blocks),
+    )
+
+
+def _measured(item: Evidence) -> Iterable[Measured]:
+    """Every pair of sides. The branch (`target`) does the injected work; base, and base again (`target2`), do not."""
+    inject, how = float(item.cell.params["inject"]), str(item.cell.params["how"])
+    changed = [("base", "target"), ("target2", "target")]
+    unchanged = [("base", "target2")] if inject else [("base", "target"), ("base", "target2"), ("target", "target2")]
+    times = item.epoch_medians("base")
+    for percent, pairs in ((inject, changed if inject else []), (0.0, unchanged)):
+        for before, after in pairs:
+            values = item.epoch_values(before, after)
+            if values and times:
+                ns = statistics.median(times)
+                yield Measured(
+                    inject=percent,
+                    how=how,
+                    duration_class=next(name for name, below in CLASSES if ns < below),
+                    values=tuple(values),
+                    pairs=tuple(_rounds(item, before, after)),
+                    sequential=dict(_sequential(item, before, after)),
+                )
+
+
+def _rounds(item: Evidence, before: str, after: str) -> Iterable[tuple[float, float]]:
+    for digest in item.digests:
+        if digest.epoch <= GROUP and {before, after} <= digest.values.keys():
+            for a, b in zip(digest.values[before], digest.values[after], strict=True):
+                if not (math.isnan(a) or math.isnan(b)):
+                    yield float(a), float(b)
+
+
+def _sequential(item: Evidence, before: str, after: str) -> Iterable[tuple[str, float]]:
+    for block in item.sequential:
+        read = {block.arms[turn.arm]: turn.value for row in block.rounds for turn in row}
+        if before in read and after in read:
+            yield block.metric, math.log(read[after] / read[before])
+
+
+# ---------------------------------------------------------------- what each protocol says
+
+
+def stopped(values: Sequence[float], threshold: float, margin: float) -> tuple[str, int]:
+    """(verdict, epochs) at the first planned look that decides, as a run would have stopped; `unclear` at the last."""
+    for look in (look for look in stats.LOOKS if look <= len(values)):
+        verdict = decide(values[:look], threshold, margin)
+        if verdict is not None:
+            return verdict, look
+    return "unclear", len(values)
+
+
+def _abprof(cell: Measured, threshold: float, margin: float) -> str | None:
+    return stopped(cell.values, threshold, margin)[0]
+
+
+def _fixed_rule(metric: str) -> Says:
+    """One reading a side, and a change beyond the threshold counts: nothing says how sure that is."""
+
+    def says(cell: Measured, threshold: float, margin: float) -> str | None:
+        del margin
+        if metric not in cell.sequential:
+            return None
+        low, high = stats.band(threshold)
+        ratio = cell.sequential[metric]
+        return "slower" if ratio > high else "faster" if ratio < low else "unclear"
+
+    return says
+
+
+def _pooled_u(cell: Measured, threshold: float, margin: float) -> str | None:
+    """Mann-Whitney's U on all rounds of the first look's epochs, pooled, as if they were independent."""
+    del threshold, margin
+    if not cell.pairs:
+        return None
+    base, target = zip(*cell.pairs, strict=True)
+    if stats.mann_whitney_p(base, target) >= 0.05:
+        return "unclear"
+    return "slower" if statistics.median(target) > statistics.median(base) else "faster"
+
+
+OTHERS: dict[str, tuple[str, Says]] = {
+    "seed": ("one process a side, base first; the mean of 100 calls; a fixed rule", _fixed_rule(SEED_METRIC)),
+    "do_bench": ("one process a side, base first; do_bench's median; a fixed rule", _fixed_rule(DO_BENCH_METRIC)),
+    "pooled U": ("Mann-Whitney U, p < 0.05, on abprof's own rounds pooled; no threshold", _pooled_u),
+}
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _alarms(cells: Sequence[Measured], plans: Sequence[tuple[float, float]]) -> Iterable[Alarms]:
+    for name, here in _classes([cell for cell in cells if cell.inject == 0]):
+        for threshold, margin in plans:
+            found = [stopped(cell.values, threshold, margin) for cell in here]
+            yield Alarms(
+                protocol="abprof",
+                rule=f"repeated intervals; same inside {margin:g} %",
+                threshold=threshold,
+                margin=margin,
+                duration_class=name,
+                cells=len(found),
+                epochs=statistics.mean(epochs for _, epochs in found),
+                **_count([verdict for verdict, _ in found]),
+            )
+        for protocol, (rule, says) in OTHERS.items():
+            heard = [verdict for cell in here if (verdict := says(cell, *plans[0])) is not None]
+            if heard:
+                threshold = 0.0 if protocol == "pooled U" else plans[0][0]
+                yield Alarms(
+                    protocol=protocol,
+                    rule=rule,
+                    threshold=threshold,
+                    duration_class=name,
+                    cells=len(heard),
+                    **_count(heard),
+                )
+
+
+def _count(verdicts: Sequence[str]) -> dict[str, int]:
+    return {name: verdicts.count(name) for name in ("slower", "faster", "same", "slight", "unclear")}
+
+
+def _detection(cells: Sequence[Measured], plans: Sequence[tuple[float, float]]) -> Iterable[Detection]:
+    injected = [cell for cell in cells if cell.inject]
+    protocols = {"abprof": _abprof} | {name: says for name, (_, says) in OTHERS.items()}
+    for how, percent in sorted({(cell.how, cell.inject) for cell in injected}):
+        for name, here in _classes([c for c in injected if (c.how, c.inject) == (how, percent)]):
+            mean = statistics.mean(stats.percent(statistics.mean(cell.values)) for cell in here)
+            for protocol, says in protocols.items():
+                for threshold, margin in plans if protocol == "abprof" else plans[:1]:
+                    heard = [verdict for cell in here if (verdict := says(cell, threshold, margin)) is not None]
+                    if heard:
+                        yield Detection(
+                            protocol=protocol,
+                            threshold=0.0 if protocol == "pooled U" else threshold,
+                            how="sleep" if how == "sleep" else "work",
+                            inject=percent,
+                            duration_class=name,
+                            cells=len(heard),
+                            slower=heard.count("slower"),
+                            faster=heard.count("faster"),
+                            mean_pct=mean,
+                        )
+
+
+def _coverage(cells: Sequence[Measured]) -> Iterable[Coverage]:
+    for name, here in _classes([cell for cell in cells if cell.inject == 0]):
+        groups = [c.values[i : i + GROUP] for c in here for i in range(0, len(c.values) - GROUP + 1, GROUP)]
+        plain = [stats.student_interval(group, 0.05) for group in groups]
+        inside = sum(i.low <= 0 <= i.high for i in plain)
+        yield Coverage(interval="student", duration_class=name, intervals=len(plain), covered=inside)
+        looked = [cell.values for cell in here if len(cell.values) >= GROUP]
+        yield Coverage(
+            interval="repeated", duration_class=name, intervals=len(looked), covered=sum(map(_always_covered, looked))
+        )
+
+
+def _always_covered(values: Sequence[float]) -> bool:
+    """Whether the repeated intervals of every look hold zero."""
+    found = [stats.repeated_interval(values[:look]) for look in stats.LOOKS if look <= len(values)]
+    return all(interval is not None and interval.low <= 0 <= interval.high for interval in found)
+
+
+def _resolution(cells: Sequence[Measured]) -> Iterable[Resolution]:
+    for name, here in _classes([cell for cell in cells if cell.inject == 0 and len(cell.values) >= GROUP]):
+        first = [stats.repeated_interval(cell.values[:GROUP]) for cell in here]
+        last = [stats.repeated_interval(cell.values) for cell in here]
+        yield Resolution(
+            duration_class=name,
+            cells=len(here),
+            epoch_sd=100 * statistics.median(statistics.stdev(cell.values) for cell in here),
+            first_look=statistics.median(stats.half_width_pct(i) for i in first if i is not None),
+            last_look=statistics.median(stats.half_width_pct(i) for i in last if i is not None),
+        )
+
+
+def _classes(cells: Sequence[Measured]) -> Iterable[tuple[str, list[Measured]]]:
+    """The duration classes that have cells, short to long."""
+    for name, _ in CLASSES:
+        here = [cell for cell in cells if cell.duration_class == name]
+        if here:
+            yield name, here

@@ -1,0 +1,138 @@
+"""Going on with a run: the same place again, and which cells."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+
+from abprof.builds import keys
+from abprof.measure import plan
+from abprof.measure.run_context import Place, look_around
+from abprof.records import Block, Build, Cell, Run, Verdict
+from abprof.records.errors import AbprofError
+from abprof.records.options import Config
+from abprof.system.console import View
+from abprof.verdict import stats
+from abprof.verdict.aggregation import Gather, gather
+from abprof.verdict.cell_data import Evidence
+from abprof.verdict.comparison import pairs
+
+
+def as_set_up(config: Config, run: Run) -> Config:
+    """The same on the device of an earlier run, with its timer, its seed and its workers' set-up."""
+    setup = run.setup
+    return msgspec.structs.replace(
+        config,
+        device=(run.machine.uuid or run.machine.kind,),
+        python=setup.python,
+        env=setup.env,
+        autotune=setup.autotune,
+        check=setup.check,
+        contain=setup.contain,
+        workloads_from=setup.workloads_from,
+        timeout=setup.timeout,
+        build_timeout=setup.build_timeout,
+        executor=setup.executor,
+        executor_options=setup.executor_options,
+        timer=run.settings.timer,
+        seed=run.settings.seed,
+    )
+
+
+def as_asked(run: Run, repo: str, budget: float) -> Config:
+    """What a run was asked to do, of its code and on its device."""
+    asked = Config(
+        specs=tuple(side.anew for side in run.sides),
+        repo=repo,
+        command=run.command.argv if run.command else (),
+        protocol=run.settings.protocol,
+        sustained=run.settings.sustained,
+        probe=run.settings.probes,
+        budget=budget,
+        all=True,  # cells that were identical and not measured have a block already
+        no_peers=not any(arm.peer for arm in run.arms),
+    )
+    return as_set_up(asked, run)
+
+
+def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View, *, all: bool = True) -> Place:
+    """The place of an earlier run; `all`: whether cells of identical code that have no block are measured like any other.
+    Raises AbprofError when the code or the machine is another now."""
+    asked = msgspec.structs.replace(as_asked(run, repo, budget), runs_dir=str(runs_dir), all=all)
+    if run.machines and not run.setup.executor:
+        asked = msgspec.structs.replace(asked, device=tuple(run.machines), devices=None)
+    place = look_around(asked, view)
+    for before, now in zip(run.sides, place.sides, strict=True):
+        if before.tree != now.tree:
+            raise AbprofError(
+                f"{before.spec} is not what it was in the run", where=f"side {before.id}", advice="start a new run"
+            )
+    for device in () if run.setup.executor else place.devices:
+        here, then = device.machine(), run.machines.get(device.lease, run.machine)
+        if (here.device, here.uuid) != (then.device, then.uuid):
+            raise AbprofError(f"the run was made on {then.device}, this is {here.device}", advice="start a new run")
+    return dataclasses.replace(place, sides=run.sides, notes=(), id=run.id)
+
+
+def of_workloads(run: Run, where: str) -> None:
+    """Raise AbprofError for a run of a command: it has no workload that anything else could call."""
+    if run.command:
+        what = "this run is of a command, which has no operation to call"
+        raise AbprofError(what, where=where, advice="run the command itself under the profiler")
+
+
+def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
+    """Cells by verdict (`slower`, `unclear`, ..., of one branch alone that between its variants), axis or pattern; all of
+    them without a filter. Raises AbprofError."""
+    words = set(get_args(Verdict))
+    verdicts = {word for text in only for word in text.split(",") if word in words}
+    filters = [text for text in only if not set(text.split(",")) <= words]
+    cells = run.cells
+    if verdicts:
+        rows = [row for row in run.comparisons if not row.from_.startswith("peer:")] or run.within
+        ids = {row.cell for row in rows if row.verdict in verdicts}
+        cells = tuple(cell for cell in cells if cell.id in ids)
+        if not cells:
+            raise AbprofError(f"no cell is {' or '.join(sorted(verdicts))}", where="--only")
+    return plan.select(cells, filters)
+
+
+def same_builds(run: Run, builds: Sequence[Build], folder: Path) -> tuple[Build, ...]:
+    """The run's builds with those made now in their places; a part of the cells needs a part of the builds. `folder`
+    holds what each of them is made of.
+
+    Raises AbprofError when one was built from other inputs or by another toolchain than the run's.
+    """
+    before = {(build.side, build.kernel): build for build in run.builds}
+    for build in builds:
+        old = before.get((build.side, build.kernel))
+        if old is not None and old.key != build.key:
+            differing = ", ".join(keys.differences(folder / old.key, folder / build.key))
+            why = f"other than then: {differing}" if differing else "sources, toolchain or environment differ"
+            what = f"the build of {build.kernel} is not the run's ({why})"
+            advice = "make it as it was, or start a new run" if differing else "start a new run"
+            raise AbprofError(what, where=f"side {build.side}", advice=advice)
+    return tuple((before | {(build.side, build.kernel): build for build in builds}).values())
+
+
+def epochs(run: Run, blocks: Sequence[Block], gathered: Gather = gather) -> dict[str, int]:
+    """Cell -> epochs that its verdict can rest on: of its comparison with the fewest, quick ones not counted."""
+    evidence = gathered(run, blocks, run.proofs)
+    return {cell: item.once("epochs", partial(_epochs, run, item)) for cell, item in evidence.items()}
+
+
+def _epochs(run: Run, item: Evidence) -> int:
+    counts = [len(item.epoch_values(p.before, p.after)) for p in pairs(run, item) if p.role == "target"]
+    counts = counts or [len(item.epoch_medians(arm)) for arm in item.states]
+    return 0 if item.quick else min(counts, default=0)
+
+
+def between_looks(before: dict[str, int], after: dict[str, int]) -> int:
+    """How many cells got epochs that do not complete a further planned look."""
+    more = [cell for cell, count in after.items() if count > before[cell]]
+    return sum(stats.last_look(after[cell]) == stats.last_look(before[cell]) for cell in more)

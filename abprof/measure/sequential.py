@@ -1,0 +1,127 @@
+"""The usual ways of timing two branches, beside abprof's own: one process a side, base first, then target.
+
+`--protocol seed` reproduces the original branch-profile scripts (100 warm-up calls, 100 timed calls, warm caches, the
+mean), `do_bench` is what triton.testing offers for a GPU (warm-up of 25 ms, calls for 100 ms, L2 cleared, the median).
+What they say about unchanged code is why abprof has another protocol; no verdict is made from them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from abprof.measure.epochs import Ground
+from abprof.measure.pool import Crew, posts
+from abprof.measure.turns import TIMER
+from abprof.records import DO_BENCH_METRIC, LONGEST_CALL, SEED_METRIC, Arm, Block, Cell, Outcome, Turn
+from abprof.records import messages as wire
+from abprof.records.errors import AbprofError
+from abprof.system.processes import WorkerDied, WorkerFault
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """A protocol of one process a side."""
+
+    metric: str
+    rule: str
+    calls: int  # of one turn
+    warm_up: int  # calls of a turn before it
+    timer: str = ""  # "": the device's own
+    kinds: tuple[str, ...] = ("cpu", "cuda", "simulated")
+
+
+PROTOCOLS = {
+    "seed": Sequential(
+        metric=SEED_METRIC,
+        rule="100 warm-up calls, then the mean of 100, warm caches, base first, one process a side",
+        calls=100,
+        warm_up=100,
+    ),
+    "do_bench": Sequential(
+        metric=DO_BENCH_METRIC,
+        rule="triton.testing.do_bench, the median, base first, one process a side",
+        calls=1,
+        warm_up=0,
+        timer="do_bench",
+        kinds=("cuda",),
+    ),
+}
+
+
+def require(name: str, kind: str, where: str) -> None:
+    """Raises AbprofError when this protocol does not time such a device."""
+    if kind not in PROTOCOLS[name].kinds:
+        known = ", ".join(other for other, protocol in PROTOCOLS.items() if kind in protocol.kinds)
+        raise AbprofError(f"{name} does not time a {kind} device", where=where, advice=f"there it is abprof or {known}")
+
+
+def one_after_the_other(ground: Ground, name: str, epoch: int, before: Sequence[Block]) -> Iterator[Block]:
+    """One block per cell, with a single round of one turn per side. Sides run one after the other, whole.
+
+    A cell is read once in a run: those that have such a block `before` keep it.
+    """
+    protocol = PROTOCOLS[name]
+    todo = unread(ground, name, before)
+    for kernel in dict.fromkeys(cell.kernel for cell in todo):
+        cells = [cell for cell in todo if cell.kernel == kernel]
+        found: dict[tuple[str, str], wire.Turned] = {}
+        for side in ground.checkouts:
+            stand = posts(ground.checkouts, ground.packages[kernel], ground.build, [side])
+            with Crew(ground.shop, stand, epoch) as crew:
+                for cell in cells if stand else []:
+                    for arm in (a for a in ground.arms[cell.id] if a.side == side and not a.peer):
+                        turned = _turn(ground, crew, protocol, cell, arm)
+                        if turned is not None:
+                            found[cell.id, arm.id] = turned
+        for cell in cells:
+            arms = tuple(arm.id for arm in ground.arms[cell.id] if (cell.id, arm.id) in found)
+            if arms:
+                timer = protocol.timer or TIMER[ground.device.kind]
+                yield _block(protocol, timer, epoch, cell, arms, [found[cell.id, arm] for arm in arms])
+
+
+def unread(ground: Ground, name: str, before: Sequence[Block]) -> list[Cell]:
+    """The cells that have no such block `before`."""
+    read = {block.cell for block in before if block.metric == PROTOCOLS[name].metric}
+    there = [cell for cell in ground.run.cells if cell.id in ground.arms and cell.id not in read]
+    return [cell for cell in there if cell.kernel and not cell.skip]
+
+
+def _turn(ground: Ground, crew: Crew, protocol: Sequential, cell: Cell, arm: Arm) -> wire.Turned | None:
+    """The timed calls of one arm, or None: what fails here has failed in the run proper, and is typed there."""
+    timer = protocol.timer or TIMER[ground.device.kind]
+    try:
+        worker = crew.worker(arm.side)
+        worker.call(
+            wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.settings.seed),
+            ground.timeout,
+        )
+        if protocol.warm_up:
+            worker.call(wire.Turn(arm.id, protocol.warm_up, timer, cold=False), ground.timeout)
+        turned: wire.Turned = worker.call(wire.Turn(arm.id, protocol.calls, timer, cold=False), ground.timeout)
+        worker.call(wire.Close(), ground.timeout)
+    except (WorkerDied, WorkerFault):
+        return None
+    return turned if 0 < turned.value <= LONGEST_CALL else None
+
+
+def _block(
+    protocol: Sequential, timer: str, epoch: int, cell: Cell, arms: tuple[str, ...], turns: Sequence[wire.Turned]
+) -> Block:
+    origin = min(turn.start for turn in turns)
+    row = tuple(Turn(i, t.start - origin, t.end - origin, t.value, t.wall) for i, t in enumerate(turns))
+    return Block(
+        epoch=epoch,
+        cell=cell.id,
+        metric=protocol.metric,
+        timer=timer,
+        calls=protocol.calls,
+        rule=protocol.rule,
+        arms=arms,
+        began=time.time(),
+        seconds=sum(t.end - t.start for t in turns) / 1e9,
+        rounds=(row,),
+        outcomes={arm: Outcome(status="ok") for arm in arms},
+    )

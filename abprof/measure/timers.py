@@ -1,0 +1,105 @@
+"""Which timer reads a cell of a GPU under `--timer auto`: events, or CUPTI's records where a call spans less than 20 us.
+
+An event pair holds the latency of a launch, which is of the process and not of the code: of calls so short it is what fresh
+processes differ by. CUPTI's records tell when the kernels themselves began and ended. The rule is of the cell: the same
+for all its arms and epochs, chosen at its first opening, and kept by whatever goes on with the run (its blocks say it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from abprof.measure import turns
+from abprof.measure.pool import Crew
+from abprof.records import Block, Cell, Run, Toolchain
+from abprof.records import messages as wire
+from abprof.system.processes import WorkerDied, WorkerFault
+
+PACKAGE = "cupti-python"
+INSTALL = "pip install 'abprof[cupti]'"
+_DEATHS = 2  # once may be chance
+KEPT = "processes are kept from one measurement to the next, and torch's profiler ran in them"
+
+
+class Timers:
+    """What is chosen so far. `told`: cell -> timer, of the run's earlier blocks. `never`: why CUPTI reads no cell that is
+    not told."""
+
+    def __init__(self, told: Mapping[str, str] | None = None, never: str = "") -> None:
+        self._of = dict(told or {})
+        self._why: dict[str, str] = {}
+        self._never = never
+        self._deaths = 0
+
+    def choose(self, cell: Cell, call_ns: Sequence[float], ask: Callable[[], str], events: str) -> tuple[str, str]:
+        """The cell's timer, and why events read it though its calls are short; "" where there is no why.
+
+        At the first opening by its readings: `call_ns` of each arm that takes turns, peers' not. `ask` says why not all of
+        its workers can be read by CUPTI, or raises WorkerDied; `events` is what reads the cell then.
+        """
+        if cell.id not in self._of:
+            short = turns.short(call_ns) > 0
+            why = (self._never or self._answer(ask)) if short else ""
+            self._of[cell.id] = turns.CUPTI if short and not why else events
+            self._why[cell.id] = why
+        return self._of[cell.id], self._why.get(cell.id, "")
+
+    def _answer(self, ask: Callable[[], str]) -> str:
+        """A worker that dies of it costs a start and the cell's rounds, one that hangs all of its time."""
+        if self._deaths >= _DEATHS:
+            return f"{_DEATHS} workers died of the question"
+        try:
+            return ask()
+        except WorkerDied as died:
+            self._deaths += 1
+            return died.reason
+
+    def late(self, cell: Cell) -> bool:
+        """Whether torch's profiler must not have run before the cell's turns: CUPTI reads it, or that is not known yet."""
+        return self._of.get(cell.id, "" if self._never else turns.CUPTI) == turns.CUPTI
+
+
+def told(blocks: Iterable[Block]) -> dict[str, str]:
+    """Cell -> what reads its turns, of blocks whose metric more than one timer may read."""
+    return {block.cell: block.timer for block in blocks if block.judged and block.rounds and block.metric == "gpu_span"}
+
+
+def lacking(chains: Mapping[str, Toolchain]) -> str:
+    """The first side whose interpreter certainly has no cupti-python; "" where none is known."""
+    for side, chain in chains.items():
+        packages = {name.lower().replace("_", "-") for name in chain.packages}
+        if packages and PACKAGE not in packages:
+            return side
+    return ""
+
+
+def never(run: Run, *, kept: bool) -> str:
+    """Why CUPTI can read nothing of this run that it did not read before; "" where only the workers know. `kept`: processes
+    outlive their epoch."""
+    side = lacking(run.toolchains)
+    return KEPT if kept else f"{PACKAGE} is not installed for {side}" if side else ""
+
+
+def unrecorded(crew: Crew, workers: Iterable[str], timeout: float) -> str:
+    """Why not all of these workers can be read by CUPTI, "" where they can. Starts none anew. Raises WorkerDied."""
+    for worker in dict.fromkeys(workers):
+        if crew.pid(worker) is None:
+            return f"{worker} has no worker that could be asked"
+        try:
+            said: wire.Recordable = crew.worker(worker).call(wire.Records(), timeout)
+        except WorkerFault as fault:
+            return f"{worker}: {fault.reason}"
+        except WorkerDied as died:
+            raise WorkerDied(f"{worker}: {died.reason}") from died
+        if said.why:
+            return f"{worker}: {said.why}"
+    return ""
+
+
+def notes(blocks: Iterable[Block]) -> tuple[str, ...]:
+    """A line for a run in which events read short calls, because CUPTI could not."""
+    why = next((block.unrecorded for block in blocks if block.unrecorded), "")
+    if not why:
+        return ()
+    how = f": {INSTALL}" if PACKAGE in why else ""
+    return (f"events read calls under {turns.SHORT / 1e3:g} us ({why}); CUPTI's records read them closer{how}",)

@@ -1,0 +1,167 @@
+"""What workers and devices said: turns, blocks of rounds, launches, checks."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from abprof.records.base import Record, Status, Value
+from abprof.records.metrics import UNJUDGED_METRICS
+
+LONGEST_CALL = 1e18  # ns, thirty years: no clock that is right reads more, and sums of such times are still numbers
+FASTEST_CLOCK = 1e6  # MHz, likewise
+
+
+class Turn(msgspec.Struct, frozen=True, array_like=True):
+    """One turn of one arm: when it ran and what it read. Stored as [arm, start, end, value, wall, empty,
+    mhz, waited].
+
+    Where `empty` is given, `value` is levelled: what was read, minus `empty`, plus the round's mean of it (abprof/measure/turns.py).
+    """
+
+    arm: int  # index into Block.arms
+    start: int  # ns since the block's `began`
+    end: int
+    value: float  # ns per call by the judged metric
+    wall: float  # ns per call by the wall clock
+    empty: float = 0.0  # ns of an empty launch by the judged metric's timer, in this turn; 0: not timed
+    mhz: float = 0.0  # the device's mean clock over the turn's calls; 0: not known
+    waited: int = (
+        0  # ns that the parent waited for the answer, by its own clock; 0: not told, or inputs were made again
+    )
+
+
+class Launch(Record, frozen=True, kw_only=True):
+    """One kernel within a call (on a CPU one of torch's operations), as often as it ran with this grid. None, and what
+    is empty, was not told."""
+
+    name: str
+    count: int
+    ns: float  # all its launches in a call together, in the profiled pass
+    compiled: str = ""  # Kernel.key
+    choice: str = ""  # the configuration that its autotuner took for this call
+    offered: str = ""  # hash of those that it took it from
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    registers: int | None = None
+    shared_bytes: int | None = None
+
+
+class Range(Record, frozen=True, kw_only=True):
+    """One range of a profiler's that the package marks, within a call."""
+
+    name: str
+    count: int
+    ns: float  # its own in a call, without ranges inside it: on a GPU of the kernels launched from it, else the host's
+
+
+class Census(Record, frozen=True, kw_only=True):
+    """What one call of an arm launched, from the profiled pass. All calls of that pass launched the same."""
+
+    launches: tuple[Launch, ...] = ()
+    hidden_ns: float | None = None  # of the kernels' time, that which passed while another kernel ran
+    missing: str = ""  # why it is not known; then there are no launches here
+    on_device: bool = False  # of a device's kernels; False: of torch's operations on a CPU
+    ranges: tuple[Range, ...] | None = None  # that it went through; None: not told, or calls of one pass differ
+
+
+class CheckResult(Record, frozen=True, kw_only=True):
+    """An arm's outputs against the reference, and against the base's outputs."""
+
+    ok: bool
+    reason: str = ""
+    max_abs: float | None = None
+    max_rel: float | None = None
+    digest: str = ""  # equal digests mean bit-equal outputs
+    base_max_abs: float | None = None  # largest difference from the base's outputs on the sampled elements
+    compared: bool = True  # False: nothing was looked at, so that `ok` says nothing (the fact `checked` says why)
+
+
+class Outcome(Record, frozen=True, kw_only=True):
+    """How one arm of one cell went in one block."""
+
+    status: Status
+    reason: str = ""
+    at: str = ""  # of a crash: the workload's own function that raised it, and its file; "": not the workload's doing
+    check: CheckResult | None = None
+    peak_mem_bytes: int | None = None
+    phases: dict[str, float | None] | None = None  # ns per call by phase name, with "total"; None: not recorded
+    facts: dict[str, Value] = {}  # what the workload says of this case and arm; told with the check
+    log: str = ""
+    census: Census | None = None  # None: not asked in this block
+    host_ns: float | None = None  # what the host needed to enqueue a warm call on an idle device; None: not told
+
+
+class MachineState(Record, frozen=True, kw_only=True):
+    """What the machine did during a block; None where it cannot be read."""
+
+    sm_clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    throttle: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()  # other processes seen on the device
+    load1: float | None = None
+    cpu_mhz: float | None = None
+
+
+class Block(Record, frozen=True, kw_only=True):
+    """All rounds of one cell in one epoch: a line of rounds.jsonl, written when the block ends."""
+
+    epoch: int
+    cell: str
+    metric: str  # what its turns read: gpu_span, gpu_graph, gpu_kernels, wall, reported, or what is never judged
+    timer: str  # cuda_event, cuda_graph, cupti, cpu_clock, wall_clock, simulated, or `the command` of reported times
+    calls: int  # calls per turn, the same on all arms
+    rule: str  # why this timer and turn length
+    arms: tuple[str, ...]
+    began: float  # seconds since 1970-01-01 UTC
+    seconds: float
+    rounds: tuple[tuple[Turn, ...], ...]  # turns in the order they ran
+    rejected: tuple[int, ...] = ()  # indexes of rounds dropped by a rule fixed beforehand
+    rejected_why: str = ""
+    outcomes: dict[str, Outcome]
+    state: MachineState = MachineState()
+    start_order: tuple[str, ...] = ()  # order in which the epoch's workers were started
+    quick: bool = False
+    alone: bool = False  # one arm in memory at a time, because all together do not fit
+    check_seconds: float = 0.0  # of `seconds`: checks of the outputs, the reference among them
+    nodes: dict[str, int] = {}  # arm -> what a replay of its CUDA graph runs, where there are graphs
+    beside: bool = (
+        False  # turns of a launch-bound cell by another timer (abprof/measure/graphs.py): shown, never judged
+    )
+    device: str = ""  # the lease's name, in a run on several devices: a cell's blocks are all of one
+    unrecorded: str = ""  # why events, and not CUPTI's records, read calls under 20 us (abprof/measure/timers.py)
+    shard: int = 0  # which it was measured in (abprof/fleet/); 0: in the run's own process
+
+    @property
+    def judged(self) -> bool:
+        """Whether verdicts may rest on its turns."""
+        return not self.beside and self.metric not in UNJUDGED_METRICS
+
+    def coherent(self) -> None:
+        """Raises ValueError where a turn is of no arm that it has, or a number of it is none that a clock reads: it was read from
+        somewhere."""
+        dropped, timed = frozenset(self.rejected), self.judged or self.beside
+        for number, row in enumerate(self.rounds):
+            for turn in row:
+                if not 0 <= turn.arm < len(self.arms):
+                    raise ValueError("a turn is of an arm that the block does not have")
+                if any(isinstance(value, int) and abs(value) >= 2**63 for value in msgspec.structs.astuple(turn)):
+                    raise ValueError("a number of a turn has more than 64 bits")
+                if number not in dropped and (max(turn.value, turn.wall) > LONGEST_CALL or (timed and turn.value <= 0)):
+                    raise ValueError("a round that counts has a time that no clock reads")
+
+
+class Trace(Record, frozen=True, kw_only=True):
+    """What one arm of a cell did under torch's profiler, or Triton's, after all timing (abprof/evidence/probes/)."""
+
+    cell: str
+    arm: str
+    by: Literal["torch", "proton"] = "torch"
+    file: str = ""  # Chrome trace, or proton's tree, from the run folder; "" when there is none
+    bytes: int = 0
+    left_out: int = 0  # events that the file had no room for
+    calls: int = 0  # read for the census; the file holds those before them too
+    census: Census | None = None  # what one of these calls launched
+    missing: str = ""  # why there is no file

@@ -1,0 +1,134 @@
+"""What is compared: sides, kernel packages, workloads, cells and arms."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from abprof.records.base import Judge, Record, Value
+
+
+class Side(Record, frozen=True, kw_only=True):
+    """One side of the comparison: a ref resolved once to a commit, `.`, the working tree as it is, or a release."""
+
+    id: str  # base, target, target2, ...
+    spec: str  # as the user typed it
+    kind: Literal["commit", "worktree", "dist"]
+    commit: str  # 40 hex digits; for a working tree the commit it stands on; of a release 64: its installed files' hash
+    tree: str  # 40 hex digits: the content that is measured; of a release as `commit`
+    label: str  # branch name, NAME==VERSION, or the spec: what file names and sentences use
+    subject: str = ""  # first line of the commit message; of a release the wheel's name and hash
+
+    @property
+    def anew(self) -> str:
+        """What to type for the same again: a working tree may be another by then, a release is known by its name."""
+        return {"commit": self.commit, "worktree": ".", "dist": self.spec}[self.kind]
+
+
+class Checkout(Record, frozen=True, kw_only=True):
+    """A side's files on disk."""
+
+    side: Side
+    path: str
+
+
+class Package(Record, frozen=True, kw_only=True):
+    """A kernel package as it is found on every side."""
+
+    name: str
+    path: str = ""  # folder relative to the side's root, "" for kernels/NAME
+    module: str = ""  # real import name; "" mounts it privately as abprof_side.NAME
+    inputs: tuple[str, ...] = ()  # globs that decide a rebuild; () means all of kernels/ (or the tree, with `module`)
+    build: tuple[str, ...] = ()  # argv of a build recipe, run in a copy of the inputs
+    env: dict[str, str] = {}
+    submodules: bool = False
+
+    def of(self, side: Side) -> Package:
+        """The package where this side has it: a release installs it by its import name, and built."""
+        if side.kind != "dist":
+            return self
+        return Package(name=self.name, module=self.module or self.name, env=self.env)
+
+
+class Phase(Record, frozen=True, kw_only=True):
+    """A named part of a call: the profiler range that marks it, and what it is."""
+
+    name: str
+    range: str
+    text: str
+
+
+class Band(Record, frozen=True, kw_only=True):
+    """The speed-up that is expected where the density lies between two values (0 to 1, both ends included)."""
+
+    density: tuple[float, float]
+    speedup: tuple[float, float]
+
+
+class Sweep(Record, frozen=True, kw_only=True):
+    """Cases that differ in density alone, and what they should gain by it."""
+
+    axes: tuple[str, ...]  # what the density comes of: cases that agree in all other axes are one curve
+    density: str = "density"  # the fact, or the axis, that is the density
+    against: str = ""  # speed-up over this variant in the same case; "": over the densest case of the same arm
+    bands: tuple[Band, ...] = ()
+
+
+class Workload(Record, frozen=True, kw_only=True):
+    """What a workload module says of itself (the worker's `describe`)."""
+
+    name: str
+    kernel: str
+    suite: str
+    axes: tuple[str, ...]
+    judge: Judge
+    variants: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    seed_columns: tuple[str, ...] = ()  # axes that are columns of profile_SUITE_BRANCH.csv, in order; () for no file
+    scaled: str = ""  # the axis along which reports show how time grows
+    ladder: tuple[str, ...] = ()  # variants that are steps of one optimisation, in order; the first is the baseline
+    sweep: Sweep | None = None
+    checked: Literal["reference", "sides"] = "reference"  # `sides`: outputs are compared with base's, and nothing else
+    sha256: str = ""
+    text: str = ""
+
+
+class Command(Record, frozen=True, kw_only=True):
+    """A command that times itself, run once a process on each side: `abprof BASE TARGET -- ARGV` (abprof/measure/commands/)."""
+
+    argv: tuple[str, ...]  # as typed: {worktree}, {build_dir} and {side} are filled in for each side
+    build: tuple[str, ...] = ()  # argv that is run once in each side's worktree before it
+    env: dict[str, str] = {}  # its variables beside the environment's, likewise to be filled in
+
+
+class Cell(Record, frozen=True, kw_only=True):
+    """One point of a workload's matrix, measured on every arm."""
+
+    id: str  # WORKLOAD/axis=value,...
+    workload: str
+    kernel: str
+    suite: str
+    params: dict[str, Value]
+    flops: float | None = None
+    bytes: float | None = None
+    convention: str = ""  # name of the FLOP and byte convention, e.g. "fwd-causal-exact"
+    skip: str = ""  # why the workload leaves this cell out on this device: every arm is `unsupported`
+
+
+PEERS = "peers"  # the worker in which they run
+STANDING_IN = frozenset({"control", PEERS})  # workers of base's build beside base's own
+
+
+class Arm(Record, frozen=True, kw_only=True):
+    """What takes a turn: `base`, `target`, `base:VARIANT`, `peer:NAME` (of base, for whose workload it stands), `control`."""
+
+    id: str
+    side: str  # a side's id, or `control`
+    variant: str = ""
+    peer: str = ""
+
+    @property
+    def worker(self) -> str:
+        """Whose worker it runs on: its side's, or that of the peers. A turn that follows one of the same process is shorter
+        (docs/MEASUREMENT.md), so none that is no side's may be taken by a side's."""
+        return PEERS if self.peer else self.side

@@ -1,0 +1,45 @@
+"""One error class for what a person can mend, and the exit codes every verb uses."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from abprof.records.visible import visible
+
+
+class Exit(IntEnum):
+    """Exit codes, the same for every verb (docs/DESIGN.md, "Exit codes, everywhere")."""
+
+    OK = 0
+    SLOWER = 1
+    CANNOT_RUN = 2
+    BUG = 3
+    UNTRUSTED = 4
+    INTERRUPTED = 130
+
+
+_LONGEST = 2000  # letters of what is wrong: it may quote what stands in a file of anybody's
+
+
+def _clipped(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+class AbprofError(Exception):
+    """Something the user can mend: what is wrong, where, and what to do about it."""
+
+    def __init__(self, what: str, *, where: str = "", advice: str = "") -> None:
+        self.what = _clipped(" ".join(visible(what).split()), _LONGEST)
+        self.where = _clipped(visible(where), _LONGEST // 4)
+        self.advice = _clipped(visible(advice), _LONGEST)
+        super().__init__(self.line)
+
+    @property
+    def line(self) -> str:
+        """The one clear line that is printed."""
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text} ({self.advice})" if self.advice else text
+
+    def as_json(self) -> dict[str, dict[str, str]]:
+        """What `--json` prints for exit 2."""
+        return {"error": {"what": self.what, "where": self.where, "advice": self.advice}}

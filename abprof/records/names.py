@@ -1,0 +1,61 @@
+"""Names of branches as parts of file names."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence, Set
+from hashlib import blake2b
+
+from abprof.records import Cell
+
+LONGEST = 60  # characters: two of them and a suite's name fit into a file name
+
+
+def short_labels(cells: Sequence[Cell]) -> dict[str, str]:
+    """Cell id -> its workload and the axes that differ between that workload's cells, for lines a person reads."""
+    values: dict[tuple[str, str], set[object]] = {}
+    for cell in cells:
+        for axis, value in cell.params.items():
+            values.setdefault((cell.workload, axis), set()).add(value)
+    return {
+        cell.id: " ".join(
+            [cell.workload, *(f"{a}={v}" for a, v in cell.params.items() if len(values[cell.workload, a]) > 1)]
+        )
+        for cell in cells
+    }
+
+
+def safe_labels(labels: Iterable[tuple[str, str]]) -> list[str]:
+    """`safe_label` of each (label, commit), no two the same."""
+    found: list[str] = []
+    for label, commit in labels:
+        found.append(safe_label(label, set(found), commit))
+    return found
+
+
+def safe_label(label: str, taken: Set[str], commit: str) -> str:
+    """`label` as part of a file name: 60 characters at most of ASCII letters, digits, `.`, `_`, `-`; no dot or dash first.
+
+    One that is in `taken` already (on some file systems `Main` is `main`) gets the first 8 digits of `commit`, and
+    where that is taken as well, a number. `taken` is only read: the caller adds what it got.
+    """
+    used = {name.casefold() for name in taken}
+    letters = "".join(sign for sign in unicodedata.normalize("NFKD", label) if not unicodedata.combining(sign))
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip(".-")[:LONGEST].rstrip(".-") or commit[:10]
+    if plain.casefold() not in used:
+        return plain
+    number, ending = 1, f"-{commit[:8]}"
+    while True:
+        name = plain[: LONGEST - len(ending)].rstrip(".-") + ending
+        if name.casefold() not in used:
+            return name
+        number += 1
+        ending = f"-{commit[:8]}-{number}"
+
+
+def row_file(cell: str, variant: str) -> str:
+    """CELL-HASH: how the names of a row's files begin. No two rows share one."""
+    row = f"{cell} {variant}".strip()
+    digest = blake2b(row.encode(errors="replace"), digest_size=4).hexdigest()
+    return f"{safe_label(row, set(), digest)}-{digest}"

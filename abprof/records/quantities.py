@@ -1,0 +1,27 @@
+"""Durations and percentages as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from abprof.records.errors import AbprofError
+
+
+def seconds(text: str, where: str) -> float:
+    """ "90", "90s", "10m", "1.5h" as seconds. Raises AbprofError with `where`, the option or line it stands in."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|)", text.strip())
+    if not match or float(match[1]) <= 0:
+        raise AbprofError(f"{text!r} is not a duration", where=where, advice="write 90s, 10m or 1.5h")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def percent(text: str, where: str) -> float:
+    """ "1.5" or "1.5%" as per cent. Raises AbprofError with `where`, the option or line it stands in, for anything but
+    a positive, finite number below 1000."""
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1000:
+        raise AbprofError(f"{text!r} is not a positive percentage", where=where, advice="write 1.5 or 1.5%")
+    return value

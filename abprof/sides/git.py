@@ -1,0 +1,140 @@
+"""The doorway to git: every git command of abprof is run here, through GitPython."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from abprof.records.errors import AbprofError
+
+# What a hook's environment says about *its* repository would bend every command here, since abprof may be run from a
+# git hook. GIT_CONFIG_* stays: that is how CI hands over credentials and the like.
+INHERITED = (
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_ATTR_SOURCE", "GIT_COMMON_DIR", "GIT_CONFIG", "GIT_DEFAULT_HASH",
+    "GIT_DIR", "GIT_EXTERNAL_DIFF", "GIT_GLOB_PATHSPECS", "GIT_GRAFT_FILE", "GIT_ICASE_PATHSPECS",
+    "GIT_IMPLICIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_LITERAL_PATHSPECS",
+    "GIT_NAMESPACE", "GIT_NOGLOB_PATHSPECS", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX", "GIT_QUARANTINE_PATH",
+    "GIT_REPLACE_REF_BASE", "GIT_SHALLOW_FILE", "GIT_WORK_TREE",
+)  # fmt: skip
+
+ENVIRONMENT = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",  # `git status` would refresh the user's index
+    "GIT_NO_REPLACE_OBJECTS": "1",  # a commit's hash must stand for its content
+    "GIT_LFS_SKIP_SMUDGE": "1",
+    # A snapshot's commit depends on nothing but its content.
+    "GIT_AUTHOR_NAME": "abprof",
+    "GIT_AUTHOR_EMAIL": "abprof@localhost",
+    "GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z",
+    "GIT_COMMITTER_NAME": "abprof",
+    "GIT_COMMITTER_EMAIL": "abprof@localhost",
+    "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z",
+}
+
+SETTINGS = {
+    "safe.directory": "*",  # a repository owned by another user; on the command line, so no config file is edited
+    "core.hooksPath": os.devnull,
+    "core.fsmonitor": "false",
+    "core.splitIndex": "false",  # a split index would write its shared half into the user's .git
+    "core.untrackedCache": "false",
+    "core.safecrlf": "false",
+    "core.sparseCheckout": "false",
+    "index.sparse": "false",
+    "add.ignoreErrors": "false",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "advice.detachedHead": "false",
+    "i18n.logOutputEncoding": "UTF-8",
+    "commit.gpgSign": "false",
+    # Pointer files stay pointer files on every side, whether or not git-lfs is installed.
+    "filter.lfs.clean": "",
+    "filter.lfs.smudge": "",
+    "filter.lfs.process": "",
+    "filter.lfs.required": "false",
+}
+
+
+class GitError(AbprofError):
+    """A git command that failed: one clear line made of what git said first."""
+
+    def __init__(self, verb: str, status: int, stderr: str) -> None:
+        self.status = status
+        self.stderr = stderr
+        self.said = said(stderr) or (f"killed by signal {-status}" if status < 0 else f"exit status {status}")
+        super().__init__(f"git {verb}: {self.said}")
+
+
+def said(stderr: str) -> str:
+    """The line of git's standard error that tells a person what is wrong, without its prefix and without passwords."""
+    stderr = re.sub(r"://[^/@\s]+@", "://", stderr)
+    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("hint:")]
+    for prefix in ("error: ", "fatal: "):
+        for line in lines:
+            if line.startswith(prefix):
+                return line.removeprefix(prefix)
+    return lines[0] if lines else ""
+
+
+@dataclass(frozen=True)
+class Git:
+    """Runs git in the folder `cwd`, with `env` on top of the environment and `settings` on top of the configuration."""
+
+    cwd: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def using(self, **env: str) -> Git:
+        """The same with more environment variables."""
+        return replace(self, env={**self.env, **env})
+
+    def status(self, *args: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
+        """Exit status, standard output and standard error. Raises AbprofError only where git could not be started."""
+        try:
+            import git
+        except ImportError as error:  # GitPython looks for the program when it is imported
+            raise AbprofError("git is not installed, or not on PATH") from error
+        if not os.access(self.cwd, os.X_OK):
+            # GitPython would run the command somewhere else.
+            raise AbprofError("cannot enter the folder", where=self.cwd)
+        settings = {**SETTINGS, **self.settings}
+        options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
+        program = git.Git.GIT_PYTHON_GIT_EXECUTABLE or shutil.which("git") or "git"
+        # GitPython can add to the inherited environment, not take from it: `env -u` does.
+        unset = [word for name in INHERITED if name not in self.env for word in ("-u", name)]
+        with tempfile.TemporaryFile() as feed:
+            feed.write(stdin)
+            feed.seek(0)
+            status, out, err = git.Git(self.cwd).execute(
+                ["env", *unset, str(program), "--no-pager", *options, *args],
+                istream=feed,
+                with_extended_output=True,
+                with_exceptions=False,
+                stdout_as_string=False,
+                strip_newline_in_stdout=False,
+                env={**ENVIRONMENT, **self.env},
+            )
+        return int(status), bytes(out), err if isinstance(err, str) else os.fsdecode(err)
+
+    def raw(self, *args: str, stdin: bytes = b"") -> bytes:
+        """Standard output. Raises GitError."""
+        status, out, err = self.status(*args, stdin=stdin)
+        if status != 0:
+            raise GitError(args[0], status, err)
+        return out
+
+    def text(self, *args: str, stdin: bytes = b"") -> str:
+        """Standard output without its last newline; bytes that are no UTF-8 survive a round trip. Raises GitError."""
+        return os.fsdecode(self.raw(*args, stdin=stdin)).removesuffix("\n")
+
+    def maybe(self, *args: str) -> str | None:
+        """As `text`, but None where git says no."""
+        status, out, _ = self.status(*args)
+        return os.fsdecode(out).removesuffix("\n") if status == 0 else None
+
+    def records(self, *args: str) -> list[str]:
+        """Standard output of a command given `-z`, split. Raises GitError."""
+        return [record for record in os.fsdecode(self.raw(*args)).split("\0") if record]

@@ -1,0 +1,138 @@
+"""`python -m abprof.store.schemas [FOLDER]` writes the JSON Schemas of run.json, rounds.jsonl, evidence.jsonl, selfcheck.json,
+bisect.json, notices, shards and their news, and the wire.
+
+They are made from the records themselves (model/, wire/, selfcheck/result.py, bisect/state.py, publish/notice.py,
+shards/messages.py), so that there is one definition of each file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from abprof.extras.bisect.state import State
+from abprof.extras.bot.notice import Notice
+from abprof.extras.selfcheck.result import Selfcheck
+from abprof.fleet.messages import SHARD_SCHEMA, News, Shard
+from abprof.records import SCHEMA, Block, Run, Told
+from abprof.records import messages as wire
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_REF = "#/$defs/{name}"
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """File name -> JSON Schema."""
+    return {
+        "run.schema.json": _run(),
+        "rounds.schema.json": _rounds(),
+        "evidence.schema.json": _evidence(),
+        "selfcheck.schema.json": _whole("abprof selfcheck.json", Selfcheck),
+        "notice.schema.json": _whole("abprof notice, schema 1", Notice),
+        "bisect.schema.json": _whole("abprof bisect.json, schema 1", State),
+        "shard.schema.json": _whole(f"abprof shard, schema {SHARD_SCHEMA}", Shard),
+        "news.schema.json": _news(),
+        "wire.schema.json": _wire(),
+    }
+
+
+def main(folder: Path) -> None:
+    """Write each schema into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, schema in schemas().items():
+        (folder / name).write_text(text(schema))
+
+
+def text(schema: dict[str, Any]) -> str:
+    """The schema as it stands in docs/schemas/."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _run() -> dict[str, Any]:
+    schema: dict[str, Any] = {
+        "$schema": DIALECT,
+        "title": f"abprof run.json, schema {SCHEMA}",
+        **msgspec.json.schema(Run),
+    }
+    _strict(schema)
+    schema["$defs"]["Run"]["properties"]["schema"] = {"const": SCHEMA}
+    return schema
+
+
+def _rounds() -> dict[str, Any]:
+    schema: dict[str, Any] = {"$schema": DIALECT, "title": f"abprof rounds.jsonl, one line, schema {SCHEMA}"}
+    schema |= msgspec.json.schema(Block)
+    _strict(schema)
+    _sealed(schema["$defs"]["Block"])
+    return schema
+
+
+def _evidence() -> dict[str, Any]:
+    schema = _whole(f"abprof evidence.jsonl, one line, schema {SCHEMA}", Told)
+    _sealed(schema["$defs"]["Told"])
+    return schema
+
+
+def _news() -> dict[str, Any]:
+    """A line of a shard's program."""
+    schema = _whole(f"abprof news of a shard, one line, schema {SHARD_SCHEMA}", News)
+    for kind in get_args(News):
+        _sealed(schema["$defs"][kind.__name__])
+    return schema
+
+
+def _sealed(definition: dict[str, Any]) -> None:
+    definition["properties"]["sum"] = {"type": "string", "pattern": "^[0-9a-f]{16}$", "description": _SUM}
+    definition["required"].append("sum")
+
+
+def _whole(title: str, record: Any) -> dict[str, Any]:
+    """The schema of a file that is one record, or one of several."""
+    schema: dict[str, Any] = {"$schema": DIALECT, "title": title, **msgspec.json.schema(record)}
+    _strict(schema)
+    return schema
+
+
+def _wire() -> dict[str, Any]:
+    kinds = [kind for pair in wire.VERBS.values() for kind in pair] + [wire.Fault]
+    references, defs = msgspec.json.schema_components(kinds, ref_template=_REF)
+    pointer = dict(zip(kinds, references, strict=True))
+    requests = [
+        _object(id={"type": "integer"}, do={"const": verb}, args=pointer[args])
+        for verb, (args, _) in wire.VERBS.items()
+    ]
+    replies = [pointer[kind] for kind in dict.fromkeys(reply for _, reply in wire.VERBS.values())]
+    answers = [
+        _object(id={"type": "integer"}, reply={"anyOf": replies}),
+        _object(id={"type": "integer"}, fault=pointer[wire.Fault]),
+    ]
+    schema = {
+        "$schema": DIALECT,
+        "title": f"abprof worker wire, one line either way, protocol {wire.PROTOCOL}",
+        "anyOf": requests + answers,
+        "$defs": defs,
+    }
+    _strict(schema)
+    return schema
+
+
+_SUM = "BLAKE2b-64 of the line's bytes before this key, closed with a brace"
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _strict(schema: dict[str, Any]) -> None:
+    # msgspec describes what it accepts without `additionalProperties` for dataclasses; the wire refuses unknown keys.
+    for definition in schema["$defs"].values():
+        if definition.get("type") == "object":
+            definition.setdefault("additionalProperties", False)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[2] / "docs" / "schemas")

@@ -1,0 +1,60 @@
+"""Lines with a checksum: what is written to be read again, after a crash or at the other end of a pipe, is whole or is told."""
+
+from __future__ import annotations
+
+import json
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from abprof.records import UNREADABLE
+from abprof.store.spill import plain
+
+_SUM = b',"sum":"'
+
+
+def line(record: msgspec.Struct) -> bytes:
+    """A record as one line. Raises ValueError on NaN or infinity, which JSON has not."""
+    return seal(dump(record))
+
+
+def dump(record: msgspec.Struct) -> bytes:
+    """A record as JSON. Raises ValueError on NaN or infinity."""
+    return text(record, None)
+
+
+def text(value: Any, indent: int | None) -> bytes:
+    """Any value of a record as JSON, with so many spaces a level or on one line. Raises ValueError on NaN or infinity."""
+    # msgspec itself writes NaN as null, which would turn a bug into "not recorded"; the standard library refuses it.
+    separators = (",", ":") if indent is None else None
+    made = json.dumps(
+        msgspec.to_builtins(value, enc_hook=plain),
+        allow_nan=False,
+        ensure_ascii=False,
+        indent=indent,
+        separators=separators,
+    )
+    return made.encode(errors="replace")  # a label may carry bytes that are no UTF-8: shown as "?"
+
+
+def seal(payload: bytes) -> bytes:
+    """The JSON object `payload` as a line with its checksum as last key, and a newline."""
+    return payload[:-1] + _SUM + _checksum(payload) + b'"}\n'
+
+
+def unseal(line: bytes, kind: Any, what: str) -> Any:
+    """The record of this kind in a sealed line (newline off). Raises ValueError when its checksum or its schema does not
+    hold; `what` it is not then."""
+    head, found, tail = line.rpartition(_SUM)
+    payload = head + b"}"
+    if not found or tail != _checksum(payload) + b'"}':
+        raise ValueError("checksum does not match")
+    try:
+        return msgspec.json.decode(payload, type=kind)
+    except UNREADABLE as error:
+        raise ValueError(f"not {what} of this abprof: {error}") from None
+
+
+def _checksum(payload: bytes) -> bytes:
+    return blake2b(payload, digest_size=8).hexdigest().encode()

@@ -1,0 +1,106 @@
+"""Files that are written whole or not at all; what the disk refuses is one clear line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from secrets import token_hex
+from typing import BinaryIO
+
+from abprof.records import UNREADABLE
+from abprof.records.errors import AbprofError
+
+_BATCH = 1 << 20  # bytes
+
+
+def reading(path: Path) -> BinaryIO:
+    """A file to be read that lies where others can put things. Raises OSError for what is none: a pipe would be waited for, and
+    a device read without an end."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    kind = os.fstat(number).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(number)
+        wrong = errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL
+        raise OSError(wrong, os.strerror(wrong) if wrong == errno.EISDIR else "not a file", str(path))
+    return os.fdopen(number, "rb")
+
+
+def content(path: Path) -> bytes:
+    """All of such a file. Raises OSError."""
+    with reading(path) as file:
+        return file.read()
+
+
+def put(target: Path, data: bytes) -> Path:
+    """Write a file, and the folder it is to lie in, atomically. Raises AbprofError when the disk refuses."""
+    with refusals(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    return replace(target, data)
+
+
+def replace(
+    target: Path, data: bytes | Iterable[bytes], check: Callable[[Path], object] = lambda written: written
+) -> Path:
+    """Replace a file atomically, by the whole or by pieces that are made as they are written, once `check` has accepted the
+    file as it lies on the disk.
+
+    Raises AbprofError when the disk refuses, ValueError when `check` does or when a piece cannot be made.
+    """
+    # A name that nobody can know before, made and never opened: in a folder of somebody else's a link may lie there.
+    temporary = target.with_name(f".{token_hex(8)}.partial")
+    with refusals(target):
+        try:
+            with temporary.open("xb", buffering=0) as file:
+                pour(file, data)
+            check(temporary)
+            temporary.replace(target)
+            _sync_folder(target.parent)
+        except UNREADABLE as error:
+            raise ValueError(f"{target}: {error}") from None
+        finally:
+            temporary.unlink(missing_ok=True)
+    return target
+
+
+def pour(file: FileIO, data: bytes | Iterable[bytes]) -> None:
+    """Write all of it, and force it to the disk. Raises OSError."""
+    for piece in [data] if isinstance(data, bytes) else batches(data):
+        rest = memoryview(piece)
+        while rest:  # a disk that fills up takes a part first, and refuses only the next write
+            rest = rest[file.write(rest) :]
+    os.fsync(file.fileno())
+
+
+def batches(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Small pieces put together: the system is asked once for some thousands of them."""
+    waiting: list[bytes] = []
+    length = 0
+    for piece in pieces:
+        waiting.append(piece)
+        length += len(piece)
+        if length >= _BATCH:
+            yield b"".join(waiting)
+            waiting, length = [], 0
+    yield b"".join(waiting)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def refusals(path: Path, advice: str = "") -> Iterator[None]:
+    """What the operating system refuses becomes one clear line with the path."""
+    try:
+        yield
+    except OSError as error:
+        raise AbprofError(error.strerror or str(error), where=str(path), advice=advice) from None

@@ -1,0 +1,97 @@
+"""Locks that end with their process, however it ends: what a dead run left behind is what nobody holds.
+
+A lock is a file held with flock(2). The kernel drops it when the process goes, also after kill -9, so that no pid has
+to be guessed at. A held lock file that was deleted meanwhile counts for nothing, hence the check after each lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from abprof.records.errors import AbprofError
+
+_held: dict[Path, int] = {}  # lock file -> descriptor, for the locks that live as long as this process likes
+
+
+def hold(lock: Path, *, shared: bool = False) -> bool:
+    """Hold `lock` until `drop` or the end of this process. False: another one (or this one already) holds it."""
+    if lock in _held:
+        return shared
+    descriptor = _lock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, wait=False)
+    if descriptor is None:
+        return False
+    _held[lock] = descriptor
+    return True
+
+
+def drop(lock: Path) -> None:
+    """Give `lock` back and delete its file. Nothing happens where it is not held."""
+    descriptor = _held.pop(lock, None)
+    if descriptor is not None:
+        lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def locked(lock: Path) -> AbstractContextManager[None]:
+    """Hold `lock` for the length of a block, waiting for it. The file stays."""
+    return _waited_for(lock, fcntl.LOCK_EX)
+
+
+def shared(lock: Path) -> AbstractContextManager[None]:
+    """Hold `lock` with others for the length of a block, waiting for who holds it alone. The file stays."""
+    return _waited_for(lock, fcntl.LOCK_SH)
+
+
+@contextlib.contextmanager
+def _waited_for(lock: Path, how: int) -> Iterator[None]:
+    descriptor = _lock(lock, how, wait=True)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def abandoned(lock: Path) -> Iterator[bool]:
+    """Whether nobody holds `lock`. If so it is held for the length of the block, and its file deleted at the end."""
+    descriptor = None if lock in _held else _lock(lock, fcntl.LOCK_EX, wait=False)
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            lock.unlink(missing_ok=True)
+            os.close(descriptor)
+
+
+def _lock(lock: Path, operation: int, *, wait: bool) -> int | None:
+    """A descriptor that holds the lock, or None where somebody else does. Raises AbprofError for an unusable folder."""
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, operation if wait else operation | fcntl.LOCK_NB)
+                if _still_there(descriptor, lock):
+                    return descriptor
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)  # its owner deleted it while we waited: take the new one
+    except OSError as error:
+        raise AbprofError(f"cannot use the cache folder: {error.strerror}", where=str(lock.parent)) from error
+
+
+def _still_there(descriptor: int, lock: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), lock.stat())
+    except FileNotFoundError:
+        return False

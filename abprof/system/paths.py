@@ -1,0 +1,57 @@
+"""Where abprof keeps what outlives a run: cache (worktrees, clones, builds) and state (locks, noise history)."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from abprof.records.errors import AbprofError
+
+
+def cache_dir() -> Path:
+    """$ABPROF_CACHE_DIR, or abprof's folder in the user's cache. Raises AbprofError when it cannot be written."""
+    return _folder("ABPROF_CACHE_DIR", "user_cache_path")
+
+
+def state_dir() -> Path:
+    """$ABPROF_STATE_DIR, or abprof's folder in the user's state folder. Raises AbprofError when it cannot be written."""
+    return _folder("ABPROF_STATE_DIR", "user_state_path")
+
+
+def home() -> Path | None:
+    """What the user's home folder is called; None for a container's user without a name and without $HOME."""
+    try:
+        found = Path.home()
+    except RuntimeError:
+        return None
+    return found if found.is_absolute() else None
+
+
+def _homeless(variable: str) -> Path:
+    """A folder of this user's own where temporary files are. Raises AbprofError for one that is somebody else's: anybody
+    can make one of that name."""
+    path = Path(tempfile.gettempdir()) / f"abprof-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.is_symlink() or path.stat().st_uid != os.getuid():
+        raise AbprofError(
+            "there is no home folder, and this one is another user's", where=str(path), advice=f"set {variable}"
+        )
+    return path
+
+
+def _folder(variable: str, default: str) -> Path:
+    import platformdirs
+
+    there = home()
+    if os.environ.get(variable) or (there and there.is_dir()):
+        path = Path(os.environ.get(variable) or getattr(platformdirs, default)("abprof")).absolute()
+    else:
+        path = _homeless(variable) / default.split("_")[1]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AbprofError(error.strerror or "cannot be made", where=str(path), advice=f"set {variable}") from error
+    if not os.access(path, os.W_OK):
+        raise AbprofError("cannot be written", where=str(path), advice=f"set {variable} to a folder that can")
+    return path

@@ -1,0 +1,37 @@
+"""The one doorway to child processes: workers, builders, and nothing else starts one.
+
+Every child leads its own process group (one in the foreground shares its parent's terminal) and bears a mark in its
+environment, so that whatever it forks dies with it, also what has left the group. That it dies with its parent, also
+when that one is killed with -9, it sees to itself (abprof/worker/main.py).
+"""
+
+from __future__ import annotations
+
+from abprof.system.processes.faults import WorkerDied, WorkerFault, WorkerHung
+from abprof.system.processes.log import LOG_LIMIT, Log
+from abprof.system.processes.printing import printing
+from abprof.system.processes.program import Program
+from abprof.system.processes.strays import MARK, dies_with, no_orphans
+from abprof.system.processes.tools import Watching, foreground, logged, output, tried
+from abprof.system.processes.worker import ALIVE_EVERY, Worker, to_start
+
+__all__ = [
+    "ALIVE_EVERY",
+    "LOG_LIMIT",
+    "MARK",
+    "Log",
+    "Program",
+    "Watching",
+    "Worker",
+    "WorkerDied",
+    "WorkerFault",
+    "WorkerHung",
+    "dies_with",
+    "foreground",
+    "logged",
+    "no_orphans",
+    "output",
+    "printing",
+    "to_start",
+    "tried",
+]

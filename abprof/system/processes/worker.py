@@ -1,0 +1,252 @@
+"""A child that speaks abprof/wire."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from abprof.records import messages as wire
+from abprof.system.processes import inner
+from abprof.system.processes.faults import WorkerDied, WorkerFault, WorkerHung
+from abprof.system.processes.log import Log
+from abprof.system.processes.reading import Reading
+from abprof.system.processes.strays import MARK, kill_strays, new_mark
+
+ALIVE_EVERY = 0.2  # seconds between looks whether a silent child still lives
+START = 30.0  # seconds that a start may take however short --timeout is
+READ_REQUEST = 30.0  # seconds a child may take to read a request
+REPLY_LIMIT = 64 << 20
+
+
+def to_start(timeout: float) -> float:
+    """Seconds that a worker may take until it is ready, where an answer may take `timeout`: it imports torch, perhaps from a
+    network's disk, and that is not what a short --timeout is about."""
+    return max(timeout, START)
+
+
+class Worker:
+    """A child that speaks abprof/wire. One request at a time; `call` blocks until its reply."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        log: Path,
+        name: str,
+        on_line: Callable[[str], None] | None = None,
+        walled: bool = False,
+        started: Callable[[int], None] | None = None,
+    ) -> None:
+        """`walled`: the command is bubblewrap's (abprof/builds/sandbox.py), and the child is what that starts. `started` is told the
+        process id of whatever is started, as soon as it is known."""
+        self.name = name
+        self._started = started
+        self.log = Log(log, on_line)
+        self._argv, self._env, self._cwd, self._walled = tuple(argv), dict(env), cwd, walled
+        self._launch()
+
+    @property
+    def program(self) -> str:
+        """What was started, by its path; "" behind a wall."""
+        return "" if self._walled else self._argv[0]
+
+    def restart(self) -> None:
+        """A new process in the place of this one, which is killed if it lives. Raises WorkerDied."""
+        self.kill()
+        self._launch()
+
+    def _launch(self) -> None:
+        self._next = 0
+        self._inner: tuple[int, ...] = ()  # behind a wall: its first process, and the child
+        self._buffer = bytearray()
+        self._mark = new_mark()
+        to_child, self._out = os.pipe()
+        self._in, from_child = os.pipe()
+        stdout_read, stdout_write = os.pipe()
+        os.set_blocking(self._out, False)  # a child that stopped reading must not stop its parent
+        try:
+            self._child = subprocess.Popen(
+                [*self._argv, "--in", str(to_child), "--out", str(from_child)],
+                env={**self._env, MARK: self._mark},
+                cwd=self._cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout_write,
+                stderr=stdout_write,
+                pass_fds=(to_child, from_child),
+                start_new_session=True,
+            )
+        except OSError as error:
+            for fd in (self._out, self._in, stdout_read):
+                os.close(fd)
+            self._in = self._out = -1
+            raise WorkerDied(f"{self._argv[0]} could not be started: {error.strerror}") from error
+        finally:
+            for fd in (to_child, from_child, stdout_write):
+                os.close(fd)
+        self._tell(self._child.pid)
+        self._drainer = Reading(partial(self._drain, stdout_read))
+        self._drainer.start()
+
+    def _drain(self, fd: int) -> None:
+        try:
+            self.log.drain(fd)
+        finally:
+            os.close(fd)
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._behind()[1] if len(self._behind()) > 1 else self._child.pid
+
+    def _behind(self) -> tuple[int, ...]:
+        if self._walled and len(self._inner) < 2:
+            self._inner = inner.inside(self._child.pid) or self._inner
+            self._tell(*self._inner)
+        return self._inner
+
+    def _tell(self, *pids: int) -> None:
+        if self._started is not None:
+            for pid in pids:
+                self._started(pid)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be asked."""
+        return self._out >= 0 and self._child.poll() is None
+
+    def call(self, request: Any, timeout: float) -> Any:
+        """Send one request record and return its reply record.
+
+        Raises WorkerFault (the worker lives on), WorkerHung or WorkerDied (it is killed).
+        """
+        self.send(request)
+        return self.receive(request, timeout)
+
+    def send(self, request: Any) -> None:
+        """Send without waiting, so that several workers can start up, open or check at the same time."""
+        if self._out < 0:
+            raise WorkerDied("has ended")
+        self._next += 1
+        message = wire.dump({"id": self._next, "do": wire.NAMES[type(request)], "args": wire.pack(request)})
+        try:
+            self._write(message)
+        except OSError as error:
+            raise self._died() from error
+
+    def _write(self, message: bytes) -> None:
+        view, deadline = memoryview(message), time.monotonic() + READ_REQUEST
+        while view:
+            if not select.select([], [self._out], [], max(0.0, deadline - time.monotonic()))[1]:
+                self.kill()
+                raise WorkerHung(f"did not read its request for {READ_REQUEST:.0f} s")
+            with contextlib.suppress(BlockingIOError):
+                view = view[os.write(self._out, view) :]
+
+    def receive(self, request: Any, timeout: float) -> Any:
+        """The reply to the last request sent."""
+        try:
+            message = wire.load(self._read_line(timeout))
+            if message.get("id") != self._next:
+                raise ValueError(f"answer to request {message.get('id')}, expected {self._next}")
+            if "fault" in message:
+                fault = wire.unpack(wire.Fault, message["fault"])
+                raise WorkerFault(fault.status, fault.reason, fault.at)
+            return wire.unpack(wire.VERBS[wire.NAMES[type(request)]][1], message["reply"])
+        except (ValueError, TypeError, KeyError) as error:
+            self.kill()
+            raise WorkerDied(f"unreadable answer: {error}") from error
+
+    def _read_line(self, timeout: float) -> bytes:
+        if self._in < 0:
+            raise WorkerDied("has ended")
+        deadline, seen = time.monotonic() + timeout, 0
+        while (end := self._buffer.find(b"\n", seen)) < 0:
+            seen = len(self._buffer)
+            if seen > REPLY_LIMIT:
+                self.kill()
+                raise WorkerDied("an answer of more than 64 MiB")
+            self._wait(deadline, timeout)
+            chunk = os.read(self._in, 1 << 20)
+            if not chunk:
+                raise self._died()
+            self._buffer += chunk
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        self._behind()  # once it has answered they are there; when it has died it is too late to ask
+        return line
+
+    def _wait(self, deadline: float, timeout: float) -> None:
+        """Until there is something to read. A dead child's pipe stays open when a process that it forked holds it, so
+        its end is looked for as well."""
+        while True:
+            left = deadline - time.monotonic()
+            if left <= -1:  # it dribbles: there is always something to read, and never a line
+                self.kill()
+                raise WorkerHung(f"no answer for {timeout:.0f} s")
+            if select.select([self._in], [], [], max(0.0, min(left, ALIVE_EVERY)))[0]:
+                return
+            self._behind()  # while it lives: one that dies of its first request has been on the device too
+            if self._child.poll() is not None and not select.select([self._in], [], [], 0)[0]:
+                raise self._died()
+            if left <= 0:
+                self.kill()
+                raise WorkerHung(f"no answer for {timeout:.0f} s")
+
+    def _died(self) -> WorkerDied:
+        try:
+            code = self._child.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return WorkerDied("closed its channel without ending")
+        self.kill()  # whatever it forked
+        self._drainer.join(timeout=1)
+        said = f": {self.log.last_line}" if self.log.last_line else ""
+        if self._walled and code > 128:  # how bubblewrap tells of a signal
+            code = 128 - code
+        if code < 0:
+            why = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            return WorkerDied(f"killed by {why}{said}")
+        return WorkerDied(f"ended with exit code {code}{said}")
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Ask it to end; kill the whole group in any case, for a child may have forked."""
+        try:
+            self.call(wire.Stop(), timeout)
+            self._child.wait(timeout=timeout)
+        except (WorkerDied, WorkerFault, subprocess.TimeoutExpired):
+            pass
+        self.kill()
+
+    def end(self) -> None:
+        """Kill the process group, from another thread than the one that waits for an answer: that one cleans up."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            behind = self._behind()
+            if behind and self._child.poll() is None:  # all behind the wall end with the first, and then bubblewrap
+                os.kill(behind[0], signal.SIGKILL)
+            else:
+                os.killpg(self._child.pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """Kill the process group and whatever left it. Safe to call twice."""
+        if self._in < 0:
+            return
+        self.end()
+        kill_strays(self._mark)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one stuck in a driver's call cannot even be killed
+            self._child.wait(timeout=10)
+        if self._inner:
+            inner.await_end(self._inner[0], 5.0)
+        for fd in (self._in, self._out):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._in = self._out = -1

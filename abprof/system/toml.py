@@ -1,0 +1,121 @@
+"""The doorway to TOML: a file that anybody may have written is a table, or one clear line."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from abprof.records.errors import AbprofError
+
+_TOKEN = re.compile(r'"""|\'\'\'|"(?:\\.|[^"\\])*"|\'[^\']*\'|#.*|[\[\]{}]')
+_ENDS = {  # of texts of several lines, which may end in two quotes of their own
+    '"""': re.compile(r'(?:\\.|[^\\])*?"""("{0,2})'),
+    "'''": re.compile(r".*?'''('{0,2})"),
+}
+_BOM = "\ufeff"  # some editors begin a file with it; it is no part of what stands there
+
+
+def decoded(data: bytes, where: str) -> str:
+    """The file's text. Raises AbprofError for what is not UTF-8, as TOML is."""
+    try:
+        return data.decode("utf-8").removeprefix(_BOM)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise AbprofError("not UTF-8", where=f"{where}:{line}", advice="save it as UTF-8, as TOML is") from error
+
+
+def loads(text: str, where: str) -> dict[str, Any]:
+    """The file's table. Raises AbprofError with the line, where the parser tells it."""
+    try:
+        return tomllib.loads(text.removeprefix(_BOM))
+    except tomllib.TOMLDecodeError as error:
+        told = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", str(error))
+        line = told[1] or len(text.splitlines()) if told else ""
+        what = str(error).replace(told[0], "") if told else str(error)
+        raise AbprofError(what, where=f"{where}:{line}" if line else where) from error
+    except RecursionError:
+        raise AbprofError("too many brackets within brackets", where=where) from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise AbprofError(str(error), where=where) from None
+
+
+# ---------------------------------------------------------------- where a key stands
+
+
+def lines(text: str) -> dict[str, int]:
+    """Dotted key -> the line on which it is set, of a text that `loads` reads: tables by their head, elements of arrays of
+    tables by number (`threshold.0.cells`)."""
+    found: dict[str, int] = {}
+    arrays = Counter[tuple[str, ...]]()
+    table: tuple[str, ...] = ()
+    for first, statement in _statements(text.removeprefix(_BOM)):
+        loose = tomllib.loads(statement)
+        if statement.lstrip().startswith("["):
+            table = _head(loose, arrays)
+            for end in range(1, len(table) + 1):
+                found.setdefault(".".join(table[:end]), first)
+        else:
+            for key, _ in values(loose, ".".join(table)):
+                found.setdefault(key, first)
+    return found
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """Each table's head, and each key with its value, and the line on which it begins."""
+    first, kept, depth, within = 1, "", 0, ""
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
+        if not kept and (not line.strip() or line.lstrip().startswith("#")):
+            continue
+        first, kept = (first, f"{kept}\n{line}") if kept else (number, line)
+        depth, within = _open(line, depth, within)
+        if depth <= 0 and not within:
+            yield first, kept
+            kept, depth = "", 0
+
+
+def _open(line: str, depth: int, within: str) -> tuple[int, str]:
+    """How many brackets are open at the end of a line, and the quotes of the text that goes on in the next."""
+    at = 0
+    while at < len(line):
+        if within:
+            end = _ENDS[within].match(line, at)
+            if end is None:
+                return depth, within
+            at, within = end.end(), ""
+            continue
+        token = _TOKEN.search(line, at)
+        if token is None:
+            break
+        at, found = token.end(), token[0]
+        if found in _ENDS:
+            within = found
+        else:
+            depth += (found in "[{") - (found in "]}") if len(found) == 1 else 0
+    return depth, within
+
+
+def _head(loose: dict[str, Any], arrays: Counter[tuple[str, ...]]) -> tuple[str, ...]:
+    """The table that `[a.b]` or `[[a.b]]` begins; `arrays`: how many elements those of tables have so far."""
+    path: tuple[str, ...] = ()
+    inner: Any = loose
+    while isinstance(inner, dict) and inner:
+        [(name, inner)] = inner.items()
+        path = (*path, name)
+        if isinstance(inner, dict) and arrays[path]:  # a table of its last element
+            path = (*path, str(arrays[path] - 1))
+    if not isinstance(inner, list):
+        return path
+    arrays[path] += 1
+    return (*path, str(arrays[path] - 1))
+
+
+def values(loose: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key -> value of all that a table or an array holds, from the outside to the inside."""
+    inside = loose.items() if isinstance(loose, dict) else enumerate(loose) if isinstance(loose, list) else ()
+    for name, value in inside:
+        key = f"{above}.{name}" if above else str(name)
+        yield key, value
+        yield from values(value, key)
