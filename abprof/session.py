@@ -117,11 +117,10 @@ def again(
         return record.finish(), folder.path
 
 
-def dry_run(config: Config, view: View, *, kind: str = "") -> Run:
+def dry_run(config: Config, view: View) -> Run:
     """The plan alone: sides, cells and machine as a run's head, and of workloads that are broken why they are.
 
-    Nothing is built or measured, no run folder is made. `kind`: of the devices that are to measure ("cuda"), where those
-    of a CPU do the planning: the settings are what they are there.
+    Nothing is built or measured, no run folder is made.
     """
     place = look_around(config, view)
     with (
@@ -135,12 +134,7 @@ def dry_run(config: Config, view: View, *, kind: str = "") -> Run:
         asked(place)
         several = place.devices if len(place.devices) > 1 and len(plan.head.cells) > 1 else ()
         machines = {device.lease: device.machine() for device in several}
-        settings = plan.head.settings
-        if kind and place.device.kind == "cpu":
-            settings = place.config.settings(kind, settings.judge)
-        return msgspec.structs.replace(
-            plan.head, observations=broken_workloads(plan), machines=machines, settings=settings
-        )
+        return msgspec.structs.replace(plan.head, observations=broken_workloads(plan), machines=machines)
 
 
 def report(path: Path) -> tuple[Run, Path]:

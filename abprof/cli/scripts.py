@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 _OF_A_PLAN = ("workloads", "workloads_from", "preset", "set_", "cell", "device", "python")
 FOLDER = "scripts"  # in a run folder
 BESIDE = "abprof-scripts"
-K8S = "Kubernetes"
-_START_UP = (180.0, 20.0)  # seconds of a pod before its first turn (image, clone, builds), and of each further package
 
 
 def register(app: typer.Typer) -> None:
@@ -48,48 +46,24 @@ def scripts(
     cell: shared.Cell = [],  # noqa: B006
     device: shared.Device = [],  # noqa: B006
     python: shared.Python = [],  # noqa: B006
-    k8s: Annotated[
-        bool, typer.Option("--k8s", help="Print a Job of Kubernetes instead, which measures them.", rich_help_panel=K8S)
-    ] = False,
-    k8s_option: Annotated[
-        list[str],
-        typer.Option(metavar="KEY=VALUE", help="image, claim, node, parallel, ...", rich_help_panel=K8S),
-    ] = [],  # noqa: B006
     quiet: shared.Quiet = False,
 ) -> int:
     """Write nvtx_analysis.sh (Nsight Systems), ncu_analysis.sh (Nsight Compute) and compare_analysis.sh (abprof itself) for
     the cells and commits of a run, or of refs that were not measured yet.
 
     What a run flagged comes first. Nothing is measured here: the scripts call `abprof run-cell` and `abprof run`.
-
-    With --k8s the same cells are divided into shards, and an Indexed Job is printed whose pods each run `abprof run` on
-    one of them, on one GPU, from a volume that all pods mount: docs/EXECUTORS.md.
     """
-    from abprof.report import k8s as kubernetes
-    from abprof.report.scripts import abprof_run
     from abprof.store import runfolder
 
     options = dict(locals())
-    if k8s_option and not k8s:
-        raise AbprofError("without --k8s", where="--k8s-option", advice="give both")
-    if out and k8s:
-        raise AbprofError(
-            "--k8s prints the manifest and writes no file", where="--out", advice="redirect it: > job.yaml"
-        )
-    pods = kubernetes.options(k8s_option) if k8s else None
     path = Path(of[0])
     if len(of) == 1 and (path.is_file() or (path / runfolder.RUN).is_file()):
         _refuse_beside_a_run(ctx)
         run, cells = _recorded(path, only)
         folder = Path(out) if out else (path.parent if path.is_file() else path) / FOLDER
     else:
-        run = _planned(options, kind="cuda" if k8s else "")
+        run = _planned(options)
         cells, folder = run.cells, Path(out or BESIDE)
-    if pods is not None:
-        if run.machine.kind == "cpu":
-            _note("the cells are those of a CPU, and pods measure on GPUs: --preset, --set and --cell choose others")
-        print(kubernetes.manifest(run, abprof_run(run), _shards(run, cells, pods.parallel), pods), end="")
-        return Exit.OK
     _write(run, cells, folder, repo)
     return Exit.OK
 
@@ -110,23 +84,6 @@ def _write(run: Run, cells: Sequence[Cell], folder: Path, repo: str) -> None:
         print(written)
 
 
-def _shards(run: Run, cells: Sequence[Cell], pods: int) -> list[list[str]]:
-    """The cells that each pod measures, so that pods end together."""
-    from abprof.fleet.schedule import ASSUMED, StartUp, Task, shards
-    from abprof.measure import estimate
-    from abprof.verdict import stats
-
-    arms = len(run.sides) + 1
-    looks = run.settings.epochs or stats.LOOKS[0]
-    tasks = [
-        Task(cell.id, cell.kernel, looks * estimate.cell_seconds(run, cell, arms)[1])
-        for cell in cells
-        if cell.kernel and not cell.skip
-    ]
-    slots = {f"pod {place}": 1.0 for place in range(pods)}
-    return [[task.cell for task in shard] for shard in shards(tasks, slots, StartUp(*_START_UP), error=ASSUMED)]
-
-
 def _refuse_beside_a_run(ctx: typer.Context) -> None:
     for name, option in given(ctx).items():
         if name in _OF_A_PLAN:
@@ -142,7 +99,7 @@ def _recorded(path: Path, only: Sequence[str]) -> tuple[Run, tuple[Cell, ...]]:
     return run, rerun.choose(run, only)
 
 
-def _planned(options: dict[str, Any], *, kind: str) -> Run:
+def _planned(options: dict[str, Any]) -> Run:
     from abprof import session
     from abprof.cli.options import config_from
     from abprof.cli.run import defaults
@@ -150,7 +107,7 @@ def _planned(options: dict[str, Any], *, kind: str) -> Run:
 
     config = config_from({**defaults(), **options, "refs": options["of"], "dry_run": True}, sys.argv[1:])
     view = View(quiet=options["quiet"])
-    planned = session.dry_run(config, view, kind=kind)
+    planned = session.dry_run(config, view)
     for cell, reason in dict.fromkeys((seen.cell, seen.reason) for seen in planned.observations):
         view.warn(f"{cell}: broken, and left out: {reason}")
     return planned

@@ -131,11 +131,6 @@ def _ref(run: Run, side: str) -> str:
     return run.side(side).anew
 
 
-def abprof_run(run: Run) -> list[str]:
-    """What `abprof run` is told to compare the same again, besides repository, device and cells."""
-    return [*(_ref(run, side.id) for side in run.sides), *_measured(run)]
-
-
 def _measured(run: Run) -> list[str]:
     words = [f"--threshold={run.settings.threshold:g}", f"--margin={run.settings.margin:g}"]
     words += [f"--seed={run.settings.seed}"]

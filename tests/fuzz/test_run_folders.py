@@ -164,7 +164,6 @@ def test_any_values_of_all_that_a_run_can_hold(tmp_path: Path, asker: Asker, kin
         (folder / "run.json").write_bytes(json.dumps(changed).encode())
         asker("report", folder, "--format", "legacy")
         asker("report", folder, "--format", "junit")
-        asker("scripts", folder, "--k8s", "--repo", tmp_path)
         asker("scripts", folder, "--repo", tmp_path)
         asker("bisect", "--from-run", folder, "--repo", tmp_path, "--dry-run")
         asker("report", folder)
