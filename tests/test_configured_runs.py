@@ -178,7 +178,6 @@ def test_a_variable_that_is_nearly_one_of_abprofs_is_told(lab: Lab, monkeypatch:
 def test_every_variable_of_abprofs_own_is_known_as_one() -> None:
     docs = Path(__file__).parents[1] / "docs"
     named = set(re.findall(r"`(ABPROF_[A-Z_]+)`", (docs / "CONFIG.md").read_text() + (docs / "NIGHTLY.md").read_text()))
-    named |= set(re.findall(r"`(ABPROF_WEBHOOK\w*)", (docs / "NIGHTLY.md").read_text()))
     assert named - {"ABPROF_OPTION"} == set(variables._OWN)
 
 

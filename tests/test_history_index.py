@@ -225,24 +225,10 @@ def test_query_and_export_have_the_same_rows(made: Nights, tmp_path: Path, capsy
     assert [(row["night"], row["base"], row["head"], row["verdict"]) for row in rows] == [
         ("1", "", "100.0", ""), ("2", "101.0", "103.02", "slower"), ("3", "103.0", "103.0", "same"),
     ]  # fmt: skip
-    file = tmp_path / "out.csv"
-    assert run_command_line(["history", "export", str(file), "--cell", CELL, *place]) == 0
-    assert file.read_text() == out
-    capsys.readouterr()
     assert run_command_line(["history", "query", "--json", "--since", "2026-01-04", *place]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["cell"] for line in lines] == [CELL, OTHER]
     assert set(lines[0]) == set(table.COLUMNS)
-
-
-def test_export_as_parquet(made: Nights, tmp_path: Path) -> None:
-    import pandas as pd
-
-    file = tmp_path / "out.parquet"
-    assert run_command_line(["history", "export", str(file), "--runs-dir", str(made.runs_dir)]) == 0
-    read_back = pd.read_parquet(file)
-    assert list(read_back.columns) == list(table.COLUMNS)
-    assert read_back["head"].tolist() == [100.0, 103.02, 103.0, 50.0, 50.0, 49.0]
 
 
 def test_rebuild_says_what_it_found(made: Nights, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,7 +238,7 @@ def test_rebuild_says_what_it_found(made: Nights, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == "3 nights, 2 cells\n"
 
 
-@pytest.mark.parametrize("verb", ["query", "changes", "page", "export out.csv"])
+@pytest.mark.parametrize("verb", ["query", "changes", "page"])
 def test_a_name_that_nothing_bears_is_refused(
     made: Nights, verb: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +252,6 @@ def test_a_name_that_nothing_bears_is_refused(
     if verb != "page":
         assert run_command_line(["history", *verb.split(), "--cell", "w/n=3*", *place]) == 2
         assert f"no cell is or fits 'w/n=3*' (there are {CELL}, {OTHER})" in capsys.readouterr().err
-    assert not (tmp_path / "out.csv").exists()
 
 
 def test_where_there_is_no_night_nothing_is_misspelt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,7 +305,6 @@ def test_a_night_on_which_nothing_could_run_is_known(made: Nights, status: str, 
     [
         (["query", "--metric", "speed"], "no metric 'speed'"),
         (["query", "--since", "soon"], "'soon' is no date"),
-        (["export", "out.txt"], "neither .csv nor .parquet"),
         (["query", "--runs-dir", "/nowhere/at/all"], "no such folder"),
     ],
 )

@@ -27,8 +27,7 @@ DOORWAYS = {
     "cupti": ("worker/clocks/activity.py",),
     "git": ("repo/command.py",),
     "github": ("publish/github.py", "publish/github_refusals.py"),
-    "gitlab": ("publish/gitlab.py",),
-    "requests": ("publish/github_refusals.py", "publish/gitlab.py"),
+    "requests": ("publish/github_refusals.py",),
     "pandas": ("report/",),
     "jinja2": ("report/",),
     "scipy": ("stats.py",),
@@ -125,7 +124,7 @@ def test_the_parent_holds_no_torch() -> None:
 
 
 def test_the_help_loads_nothing_that_a_verb_would_need() -> None:
-    late = "{'torch', 'github', 'gitlab', 'requests', 'jinja2', 'pandas', 'numpy', 'git', 'scipy'}"
+    late = "{'torch', 'github', 'requests', 'jinja2', 'pandas', 'numpy', 'git', 'scipy'}"
     code = "import sys; from abprof.cli import run_command_line as run; run(['--help']); "
     code += f"sys.exit(str({late} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

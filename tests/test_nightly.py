@@ -17,14 +17,10 @@ import pytest
 
 from abprof.extras.history.index import Question, opened
 from abprof.extras.nightly import heartbeat
-from abprof.extras.nightly.tell import signature
 from tests.simulated.lab import Lab, Result
 from tests.simulated.processes import stopped
 from tests.simulated.processes import told as waits_in
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
-from tests.test_nightly_parts import Hook, hook
-
-__all__ = ["hook"]
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}})
 QUICK = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], noise=[Noise(epoch=0.002)])
@@ -260,16 +256,6 @@ def test_a_slower_night_that_was_killed_before_it_could_tell_is_told(lab: Lab) -
     assert (code, said["did"], said["number"]) == (1, "told", 2)
     assert said["runs"][0]["exit_code"] == 1
     assert night(lab)[:2][1]["did"] == "nothing"
-
-
-def test_the_web_hook_hears_of_what_could_not_run(lab: Lab, hook: Hook) -> None:
-    plain = lab.environment()
-    lab.environment = lambda: plain | {"ABPROF_WEBHOOK": hook.address, "ABPROF_WEBHOOK_KEY": "k"}  # type: ignore[method-assign]
-    code, said, _ = night(lab, "--branch", "nowhere")
-    assert code == 2
-    ((headers, body),) = hook.heard
-    assert json.loads(body) == said
-    assert headers["X-Abprof-Signature"] == signature("k", headers["X-Abprof-Timestamp"], body)
 
 
 @pytest.mark.slow

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from abprof.cli import run_command_line
 from abprof.extras.history.changes import Change
 from abprof.extras.history.fleet import Shift
 from abprof.extras.history.index import Row, opened
 from abprof.extras.history.night import begun
-from abprof.extras.nightly import heartbeat, keep, night, tell
+from abprof.extras.nightly import heartbeat, keep, night
 from abprof.extras.nightly.night import Done, Report
 from abprof.extras.nightly.plan import Job, Tonight, after, given_up, jobs, last, number_of
 from abprof.extras.nightly.summary import markdown
@@ -30,7 +22,6 @@ from abprof.measure.run_context import Place
 from abprof.records import Night
 from abprof.records.errors import AbprofError, Exit
 from tests import runs
-from tests.github_server import nobody
 from tests.nights import BEGAN, Nights
 
 HEAD, LAST, RELEASE = "h" * 40, "l" * 40, "r" * 40
@@ -199,79 +190,6 @@ def test_other_runs_are_not_touched(old: Nights) -> None:
     assert (mine / "rounds.jsonl").exists()
 
 
-# ---------------------------------------------------------------- the web hook
-
-
-@dataclass
-class Hook:
-    """A server whose answers a test chooses: a code each, or "cut" to hang up. The last one stays."""
-
-    answers: list[int | str]
-    heard: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
-    address: str = ""
-
-
-@pytest.fixture
-def hook() -> Iterator[Hook]:
-    there = Hook([200])
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            there.heard.append((dict(self.headers), body))
-            answer = there.answers.pop(0) if len(there.answers) > 1 else there.answers[0]
-            if answer == "cut":
-                self.connection.close()
-                return
-            self.send_response(int(answer))
-            self.send_header("Location", there.address + "/elsewhere")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_args: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    there.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield there
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_the_message_arrives_signed(hook: Hook) -> None:
-    assert tell.post(hook.address, "the key", {"did": "step", "series": "é"}, pause=0) == ""
-    ((headers, body),) = hook.heard
-    assert json.loads(body) == {"did": "step", "series": "é"}
-    assert headers["X-Abprof-Signature"] == tell.signature("the key", headers["X-Abprof-Timestamp"], body)
-    assert headers["X-Abprof-Signature"] != tell.signature("another", headers["X-Abprof-Timestamp"], body)
-    assert abs(int(headers["X-Abprof-Timestamp"]) - time.time()) < 60
-    tell.post(hook.address, "", {}, pause=0)
-    assert "X-Abprof-Signature" not in hook.heard[1][0]
-
-
-@pytest.mark.parametrize(
-    ("answers", "said", "tries"),
-    [
-        ([500, 429, 200], "", 3),
-        (["cut", 200], "", 2),
-        ([503], "the web hook answered 503", 3),
-        ([404], "the web hook answered 404", 1),
-        ([302], "the web hook answered 302", 1),
-    ],
-)
-def test_a_server_that_does_not_answer_well(hook: Hook, answers: list[int | str], said: str, tries: int) -> None:
-    hook.answers = answers
-    assert tell.post(hook.address, "key", {}, pause=0) == said
-    assert len(hook.heard) == tries
-
-
-def test_nobody_there() -> None:
-    assert "cannot be reached" in tell.post(nobody(), "key", {}, pause=0)
-
-
 # ---------------------------------------------------------------- exit codes, and what is measured
 
 
@@ -318,29 +236,6 @@ def test_a_first_night_that_is_not_to_be_trusted_is_no_failure() -> None:
     assert night._first_is_no_failure(first, nothing, Exit.UNTRUSTED) == Exit.UNTRUSTED
     assert night._first_is_no_failure(first, measured, Exit.CANNOT_RUN) == Exit.CANNOT_RUN
     assert night._first_is_no_failure(step, measured, Exit.UNTRUSTED) == Exit.UNTRUSTED
-
-
-def test_what_is_measured_does_not_have_the_web_hooks_variables(
-    tmp_path: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A child that is started where a run's would be, and a bug in place of a run: that is told as well."""
-    monkeypatch.setenv(tell.URL, hook.address)
-    monkeypatch.setenv(tell.KEY, "secret")
-    seen = []
-
-    def spy(*_: object) -> None:
-        code = "import os; print([name for name in os.environ if name.startswith('ABPROF_WEBHOOK')])"
-        seen.append(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-        raise ValueError("a bug")
-
-    monkeypatch.setattr(night, "night", spy)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert run_command_line(["nightly", "--quiet"]) == Exit.BUG
-    assert seen == ["[]\n"]
-    ((_, body),) = hook.heard
-    assert json.loads(body) == json.loads(capsys.readouterr().out)
-    assert json.loads(body)["exit_code"] == Exit.BUG
-    assert "a bug" in json.loads(body)["error"]["what"]
 
 
 # ---------------------------------------------------------------- the summary

@@ -20,13 +20,6 @@ _PR_SET_DUMPABLE = 4
 _ENV_START = 49  # place of env_start in /proc/PID/stat, from 0; env_end follows (proc_pid_stat(5))
 
 
-def take(*names: str) -> tuple[str, ...]:
-    """The values of these variables, "" for one that is not set; they are gone from the environment then."""
-    values = tuple(os.environ.pop(name, "") for name in names)
-    wipe(names)
-    return values
-
-
 def withheld(allow: Iterable[str] = ()) -> None:
     """Wipe what looks like a secret, as workers are not given it either. This process, and git, still have it."""
     wipe(environment.clean(os.environ, "user", allow)[1])

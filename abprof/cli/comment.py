@@ -24,8 +24,8 @@ def register(app: typer.Typer) -> None:
 
 def comment(
     run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run folder.")] = "",
-    repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="The repository (GitLab: GROUP/PROJECT).")] = "",
-    pr: Annotated[int | None, typer.Option(metavar="N", min=1, help="The pull (or merge) request.")] = None,
+    repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="The repository.")] = "",
+    pr: Annotated[int | None, typer.Option(metavar="N", min=1, help="The pull request.")] = None,
     artifact: Annotated[
         str, typer.Option(metavar="FILE", help="In place of RUN: a file of `report --format artifact`.")
     ] = "",
@@ -37,14 +37,12 @@ def comment(
     url: Annotated[str, typer.Option(metavar="URL", help="Where the full report is.")] = "",
     summary: Annotated[str, typer.Option(metavar="FILE", help="Add it to this file too [$GITHUB_STEP_SUMMARY].")] = "",
     check: Annotated[bool, typer.Option("--check", help="Make a check run too.")] = False,
-    gitlab: Annotated[bool, typer.Option("--gitlab", help="A note on a merge request of GitLab.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print it; ask and write nothing.")] = False,
 ) -> int:
     """Post a run's answer on a pull request as one comment that is kept up to date, or print it (--dry-run).
 
-    The token comes from GITHUB_TOKEN or GH_TOKEN, the server from GITHUB_API_URL; with --gitlab from GITLAB_TOKEN and
-    CI_SERVER_URL. docs/BOT.md has the rules, and the two
-    jobs of which only the second holds a token.
+    The token comes from GITHUB_TOKEN or GH_TOKEN, the server from GITHUB_API_URL. docs/BOT.md has the rules,
+    and the two jobs of which only the second holds a token.
     """
     from abprof.extras.bot.comment import Around
     from abprof.extras.bot.comment import comment as rendered
@@ -54,7 +52,7 @@ def comment(
         raise AbprofError(f"{policy!r} is not one of {', '.join(_POLICIES)}", where="--policy")
     if bool(run) == bool(artifact):
         raise AbprofError("a run or an artifact: one of the two", where="abprof comment", advice="abprof comment RUN")
-    if repo and not gitlab:
+    if repo:
         repository(repo)
     around = Around(link=url)
     notice = _read(artifact) if artifact else _noticed(Path(run))
@@ -65,7 +63,7 @@ def comment(
     from abprof.extras.bot import post
 
     for line in post.everywhere(
-        notice, post.Target(repo, pr or 0, event, gitlab, bool(artifact)), policy, key, around, check=check, say=_note
+        notice, post.Target(repo, pr or 0, event, bool(artifact)), policy, key, around, check=check, say=_note
     ):
         print(line)
     return Exit.OK

@@ -33,11 +33,10 @@ def register(app: typer.Typer) -> None:
     """Add the verb with its verbs."""
     verbs = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
     verbs.command("query")(query)
-    verbs.command("export")(export)
     verbs.command("changes")(changes)
     verbs.command("page")(page)
     verbs.command("rebuild")(rebuild)
-    app.add_typer(verbs, name="history", short_help="Nights: query, export, changes, a page.")
+    app.add_typer(verbs, name="history", short_help="Nights: query, changes, a page.")
 
 
 @contextmanager
@@ -103,39 +102,6 @@ def query(
                 print(msgspec.json.encode(dict(zip(table.COLUMNS, row, strict=True))).decode())
         else:
             table.write_csv(index.values(asked), sys.stdout)
-    return Exit.OK
-
-
-def export(
-    file: Annotated[str, typer.Argument(metavar="FILE.csv|FILE.parquet")],
-    cell: Cells = [],  # noqa: B006
-    metric: Metric = "",
-    since: Since = "",
-    series: Series = "",
-    against: Against = False,
-    repo: Repo = ".",
-    runs_dir: RunsDir = "",
-) -> int:
-    """Write the same rows to a file: CSV, or parquet where pyarrow is installed."""
-    from abprof.extras.history import table
-
-    path = Path(file)
-    if path.suffix not in (".csv", ".parquet"):
-        raise AbprofError("neither .csv nor .parquet", where=file)
-    asked = _question(cell, metric, series, since, against=against)
-    with _index(repo, runs_dir) as index:
-        _named(index, series, cell)
-        if path.suffix == ".parquet":
-            from abprof.extras.history import parquet as history_parquet
-
-            count = history_parquet.write(index.values(asked), path)
-        else:
-            try:
-                with path.open("w", encoding="utf-8", newline="") as out:
-                    count = table.write_csv(index.values(asked), out)
-            except OSError as error:
-                raise AbprofError(error.strerror or str(error), where=file) from None
-    print(f"{count} rows in {file}")
     return Exit.OK
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -46,37 +47,19 @@ def nightly(
 
     Takes the options of `abprof run` too (--preset, --only, --device, --runs-dir, --budget, ...). Prints one JSON line, and
     exits as a run does: 0 nothing slower, 1 slower or broken, 2 could not run, 4 not to be trusted. What was judged before
-    is not measured again. A web hook is told when $ABPROF_WEBHOOK is set; $ABPROF_WEBHOOK_KEY signs.
+    is not measured again.
     """
-    from abprof.builds import secrets as conceal
-    from abprof.extras.nightly import tell
     from abprof.extras.nightly.keep import Keep
     from abprof.extras.nightly.night import Wish, night
     from abprof.system.console import View
 
-    hook, key = conceal.take(tell.URL, tell.KEY)  # nothing that is measured sees them
-    with as_given(ctx), _told(hook, key):
-        if hook:
-            tell.check_url(hook)
+    with as_given(ctx), _refused_in_json():
         hub = _hub(issue)
         _check_summary(summary)
         config, options = _config(ctx)
         view = View(quiet=options["quiet"], verbose=options["verbose"])
         wish = Wish(branch, against, series, Keep(keep_days, keep_gib, keep_nights))
-        return night(config, wish, view, lambda report: _tell(report, summary, hook, key, hub)).exit_code
-
-
-def check_options(parent: Any, words: list[str]) -> None:
-    """Raises AbprofError where `abprof nightly` would refuse these words."""
-    command = parent.command.commands["nightly"]
-    try:
-        ctx = command.make_context("nightly", list(words), parent=parent)
-    except USAGE as error:
-        raise AbprofError(
-            usage(error), where="abprof nightly", advice="abprof nightly --help has its options"
-        ) from None
-    with as_given(ctx):
-        _config(ctx)
+        return night(config, wish, view, lambda report: _tell(report, summary, hub)).exit_code
 
 
 def _config(ctx: typer.Context) -> tuple[Config, dict[str, Any]]:
@@ -105,22 +88,18 @@ def _config(ctx: typer.Context) -> tuple[Config, dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _told(hook: str, key: str) -> Iterator[None]:
-    """A night that could not be is told as well: one JSON line, and the web hook."""
+def _refused_in_json() -> Iterator[None]:
+    """Print one JSON line for a night that failed, too."""
     try:
         yield
     except AbprofError as error:
-        message = {"did": "refused", "exit_code": int(Exit.CANNOT_RUN), **error.as_json()}
-        if "--json" not in sys.argv:  # with it the line is printed by who turns errors into exit codes
-            _print(message)
-        _send(hook, key, message)
+        if "--json" not in sys.argv:  # with --json the command line prints the error itself
+            _print({"did": "refused", "exit_code": int(Exit.CANNOT_RUN), **error.as_json()})
         raise
     except (typer.Exit, typer.Abort, BrokenPipeError, USAGE):
         raise
     except Exception as error:
-        message = {"did": "refused", "exit_code": int(Exit.BUG), "error": {"what": f"a bug: {error!r}"[:500]}}
-        _print(message)
-        _send(hook, key, message)
+        _print({"did": "refused", "exit_code": int(Exit.BUG), "error": {"what": f"a bug: {error!r}"[:500]}})
         raise
 
 
@@ -141,12 +120,9 @@ def _check_summary(summary: str) -> None:
         raise AbprofError("no file can be written there", where=f"--summary {summary}", advice="name a file")
 
 
-def _tell(report: Report, summary: str, hook: str, key: str, hub: Hub | None) -> None:
-    """A night that has been measured is told to each; where one cannot be told it costs the others nothing."""
-    message = report.as_json()
-    if report.did != "nothing":
-        _send(hook, key, message)
-    _print(message)
+def _tell(report: Report, summary: str, hub: Hub | None) -> None:
+    """Print the night, write its summary, and update its issue; a failure of one does not stop the others."""
+    _print(report.as_json())
     if summary:
         _write_summary(report, Path(summary))
     if report.did != "nothing":
@@ -180,16 +156,6 @@ def _keep_issue(hub: Hub | None, report: Report) -> None:
         say(error.line)
 
 
-def _send(hook: str, key: str, message: dict[str, Any]) -> None:
-    from abprof.extras.nightly import tell
-
-    if hook and hook.startswith("http"):
-        said = tell.post(hook, key, message)
-        if said:
-            print(f"abprof: {said}", file=sys.stderr)
-
-
 def _print(message: dict[str, Any]) -> None:
-    from abprof.extras.nightly import tell
-
-    print(tell.encoded(message).decode(), flush=True)
+    """Print a message as one line of JSON, also with names of files and branches that are not valid Unicode."""
+    print(json.dumps(message), flush=True)

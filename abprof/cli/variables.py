@@ -18,9 +18,7 @@ _OWN = (
     "ABPROF_SHARD_DEVICE",
     "ABPROF_BUILD_DIR",
     "ABPROF_WORKER",
-    "ABPROF_WEBHOOK",
-    "ABPROF_WEBHOOK_KEY",
-)  # docs/CONFIG.md, docs/NIGHTLY.md
+)  # docs/CONFIG.md
 USAGE: Any = typer.BadParameter.__mro__[2]  # click's ClickException, whichever package holds it
 
 

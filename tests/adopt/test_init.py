@@ -68,7 +68,7 @@ def test_a_broken_project_file_is_told_in_a_line(tmp_path: Path, name: str, text
     assert line.endswith(": nothing was taken from it")
 
 
-@pytest.mark.parametrize("asked", [[], ["--github"], ["--nightly"], ["--kernel", "one"]])
+@pytest.mark.parametrize("asked", [[], ["--github"], ["--kernel", "one"]])
 @pytest.mark.parametrize(("name", "text"), [("abprof.toml", "schema = \n"), ("pyproject.toml", "[tool.abprof\n")])
 def test_a_broken_configuration_is_refused_in_a_line(tmp_path: Path, asked: list[str], name: str, text: str) -> None:
     repo = repository(tmp_path / "repo", SINGLE)
@@ -242,5 +242,5 @@ def test_a_repository_without_a_commit_is_told_to_make_one(tmp_path: Path) -> No
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", PLAIN)
     done = init(repo, "--github", "--kernel", "rows", home=tmp_path)
-    assert (done.code, "--kernel: does not go with --github or --nightly" in done.err) == (2, True)
+    assert (done.code, "--kernel: does not go with --github" in done.err) == (2, True)
     assert repo.git("status", "--porcelain") == ""

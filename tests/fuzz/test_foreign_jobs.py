@@ -137,7 +137,7 @@ def test_any_variable_is_read_or_refused(
                 patch.setenv(f"ABPROF_{name}", value)
             assert asker(verb, *(("main", "feature") if verb == "run" else ())) == Exit.CANNOT_RUN
 
-    hunt(st.dictionaries(st.sampled_from((*OPTIONS, "WORKER", "WEBHOOK", "WEBHOOK_KEY")), st.sampled_from(WORDS), min_size=1,
+    hunt(st.dictionaries(st.sampled_from((*OPTIONS, "WORKER")), st.sampled_from(WORDS), min_size=1,
                          max_size=2), ask, 2 * examples)  # fmt: skip
 
 
@@ -148,17 +148,3 @@ def test_any_address_is_one_or_refused(word: str) -> None:
             access({"URL": url, "TOKEN": "t"}, "URL", "https://api.example", ("TOKEN",))
         except AbprofError as error:
             one_clear_line(error)
-
-
-@pytest.mark.parametrize("word", WORDS)
-def test_any_web_hook_is_told_or_refused(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
-    from abprof.extras.nightly import tell
-
-    for url in (word, f"http://{word}", f"http://127.0.0.1:{word}/", f"http://127.0.0.1:1/{word}"):
-        try:
-            tell.check_url(url)
-            said = tell.post(url, word, {"did": "step", "what": word}, pause=0.0)
-        except AbprofError as error:
-            one_clear_line(error)
-        else:
-            one_clear_line(AbprofError(said))

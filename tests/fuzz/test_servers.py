@@ -1,9 +1,8 @@
-"""What GitHub and GitLab answer, or whoever answers in their place: each is read, tried again, or refused in one line."""
+"""What GitHub answers, or whoever answers in their place: each is read, tried again, or refused in one line."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from abprof.extras.bot import gitlab as gitlabs
 from abprof.extras.bot import issue, patience
 from abprof.extras.bot.check import mark
 from abprof.extras.bot.event import Origin
@@ -22,7 +20,6 @@ from abprof.records.errors import AbprofError
 from tests.fuzz.asked import one_clear_line
 from tests.fuzz.mutations import DEEP, bytes_of, encoded, few, hunt, values_of
 from tests.github_server import REPO, GitHub
-from tests.test_comment_gitlab import NAME, GitLab
 from tests.test_comment_posting import HEAD, at, body
 
 Answer = tuple[int, dict[str, str], Any]
@@ -52,10 +49,6 @@ class OddHub(Odd, GitHub):
     pass
 
 
-class OddLab(Odd, GitLab):
-    pass
-
-
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("GITLAB_", "CI_", "GITHUB_", "GH_"))]:
@@ -67,12 +60,6 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def hub() -> Iterator[OddHub]:
     with OddHub() as made:
-        yield made
-
-
-@pytest.fixture
-def lab() -> Iterator[OddLab]:
-    with OddLab() as made:
         yield made
 
 
@@ -127,7 +114,7 @@ def questions(hub: Hub) -> dict[str, Callable[[], object]]:
 QUESTIONS = tuple(questions(None))  # type: ignore[arg-type]
 
 
-def planted(hub: OddHub | OddLab) -> None:
+def planted(hub: OddHub) -> None:
     hub.comments.clear(), hub.checks.clear(), hub.issues.clear(), hub.right.clear()
     hub.next_id = 1000
     hub.comment(body(at("faster", "2026-11-19T00:00:00Z")))
@@ -146,30 +133,6 @@ def test_any_answer_of_github_is_read_or_refused(hub: OddHub, name: str, example
 
     ask(None)
     hunt(wrong(list(hub.right), hub.url), ask, examples)
-
-
-def on_gitlab(hub: gitlabs.Hub) -> dict[str, Callable[[], object]]:
-    return {
-        "head": lambda: hub.head(7),
-        "own": lambda: hub.own(7, ""),
-        "state": lambda: hub.state(7, 1001, ""),
-        "edit": lambda: hub.edit(7, 1001, "x"),
-        "post": lambda: hub.post(7, "x"),
-        "minimise": lambda: hub.minimise("7/1001"),
-        "upsert": lambda: upsert(hub, 7, at("slower"), "", "always", lambda *_: "text", lambda _: None),
-    }
-
-
-@few
-@pytest.mark.parametrize("name", tuple(on_gitlab(None)))  # type: ignore[arg-type]
-def test_any_answer_of_gitlab_is_read_or_refused(lab: OddLab, name: str, examples: int) -> None:
-    def ask(example: tuple[int, Answer] | None) -> None:
-        planted(lab)
-        lab.wrong = example
-        asked(on_gitlab(gitlabs.Hub(lab.url, "bot-token", NAME))[name])
-
-    ask(None)
-    hunt(wrong(list(lab.right), lab.url), ask, examples)
 
 
 ODD_ANSWERS: dict[str, Answer] = {
@@ -203,15 +166,6 @@ def test_an_odd_answer_of_github(hub: OddHub, name: str, question: str) -> None:
     asked(questions(Hub(Api(hub.url, "bot-token", pause=0), REPO))[question])
 
 
-@pytest.mark.parametrize("name", ODD_ANSWERS)
-@pytest.mark.parametrize("question", ["head", "own", "post"])
-def test_an_odd_answer_of_gitlab(lab: OddLab, name: str, question: str) -> None:
-    planted(lab)
-    status, headers, content = ODD_ANSWERS[name]
-    lab.wrong = 0, (status, {k: v.replace("{path}", lab.url) for k, v in headers.items()}, content)
-    asked(on_gitlab(gitlabs.Hub(lab.url, "bot-token", NAME))[question])
-
-
 class Endless(GitHub):
     """Every page says that there is another."""
 
@@ -220,12 +174,6 @@ class Endless(GitHub):
         if isinstance(content, list):
             headers = {"Link": f'<{self.url}{path}>; rel="next"'}
         return status, headers, content
-
-
-class EndlessLab(GitLab):
-    def answered(self, method: str, path: str, token: str, data: Any) -> Answer:
-        page = re.sub(r"\bpage=\d+", "page=1", path)
-        return super().answered(method, page, token, data)
 
 
 @pytest.mark.parametrize("question", ["own", "since", "pull", "issue"])
@@ -238,12 +186,3 @@ def test_pages_without_an_end_are_refused(question: str, monkeypatch: pytest.Mon
         with pytest.raises(AbprofError, match=r"more than 500 .*, which is no list") as found:
             questions(Hub(Api(hub.url, "bot-token", pause=0), REPO))[question]()
         one_clear_line(found.value)
-
-
-def test_pages_without_an_end_are_refused_of_gitlab(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("abprof.extras.bot.patience.MOST_LISTED", 500)
-    with EndlessLab() as lab:
-        for _ in range(100):
-            lab.comment("a note", "mallory")
-        with pytest.raises(AbprofError, match=r"more than 500 .*, which is no list"):
-            gitlabs.Hub(lab.url, "bot-token", NAME).own(7, "")

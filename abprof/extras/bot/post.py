@@ -32,7 +32,6 @@ class Target:
     repo: str = ""
     pr: int = 0
     event: str = ""  # file
-    gitlab: bool = False
     artifact: bool = False  # the notice is a file that anybody may have written
 
 
@@ -41,9 +40,6 @@ def everywhere(
 ) -> Iterator[str]:
     """A line for each thing that was done. Raises AbprofError."""
     _timely(notice, datetime.now(UTC))
-    if target.gitlab:
-        yield from _on_gitlab(notice, target, policy, key, around, check=check, say=say)
-        return
     origin = read_event(Path(target.event)) if target.event else None
     if not origin and not target.pr:
         raise AbprofError("no pull request", where="abprof comment", advice="--pr N, or --event FILE")
@@ -95,21 +91,6 @@ def _checked(hub: Hub, notice: Notice, key: str, around: Around, say: Callable[[
         done = fields.get("conclusion", fields["status"]) if made else "nothing: a newer result stands there"
         return f"check {done} {url}"
     raise AbprofError("even the shortest check run is refused as too long", where="GitHub")
-
-
-def _on_gitlab(
-    notice: Notice, target: Target, policy: str, key: str, around: Around, *, check: bool, say: Callable[[str], None]
-) -> Iterator[str]:
-    from abprof.extras.bot import gitlab
-
-    if check or target.event:
-        raise AbprofError("--check and --event are GitHub's", where="--gitlab", advice="give --repo and --pr")
-    if not target.pr:
-        raise AbprofError("no merge request", where="abprof comment", advice="--pr N")
-    hub = gitlab.Hub.from_environment(gitlab.project(target.repo))
-    if target.artifact:
-        _of_the_head(hub, target.pr, notice, say)
-    yield _commented(hub, target.pr, notice, key, policy, around, say)
 
 
 def _commented(
