@@ -16,8 +16,8 @@ from abprof.evidence.machine_code.reader import Reader
 from abprof.evidence.probes.after import probed
 from abprof.fleet.conduct import conduct
 from abprof.fleet.executors import asked, cluster_of, pool_of
-from abprof.measure import noise, timers
 from abprof.measure import resume as rerun
+from abprof.measure import timers
 from abprof.measure.commands import epochs as reported
 from abprof.measure.commands.bench import Bench, ready
 from abprof.measure.epochs import Ground, Item, epochs
@@ -196,16 +196,13 @@ def spread_over(place: Place, plan: Plan, record: Record) -> bool:
 
 def after_epochs(place: Place, ground: Ground, record: Record) -> Iterator[Block]:
     """What is timed after all epochs of all cells; a shard does so after its own cells'."""
-    worth, beside, first = record.power_bound(), place.config.beside, record.next_epoch
-    budget, say = ground.run.settings.budget, record.view.say
-    yield from afterwards(ground, worth, beside, record.blocks, first, budget=budget, say=say)
+    return afterwards(ground, place.config.beside, record.blocks, record.next_epoch)
 
 
 def in_turns(place: Place, ground: Ground, record: Record) -> Iterator[Item]:
     """Epochs on the run's own device, in this process."""
     budget = place.config.budget
-    with noise.remembered(place.state, place.device.lease, record.view.warn) as known:
-        yield from epochs(ground, record.wanted, known, first=record.next_epoch, done=record.done, budget=budget)
+    return epochs(ground, record.wanted, first=record.next_epoch, done=record.done, budget=budget)
 
 
 def spread_out(place: Place, growing: Growing, record: Record, cluster: Executor | None) -> Iterator[Item]:

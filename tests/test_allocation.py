@@ -113,18 +113,6 @@ def test_quiet_rounds_in_unlike_epochs_are_few_and_loud_ones_many() -> None:
     assert learnt(0.05, 0.04, started=5.0) > 2 * learnt(0.05, 0.04), "a dearer epoch is worth more rounds"
 
 
-def test_what_some_epochs_took_beyond_is_kept_by_itself() -> None:
-    """A check in the first, say. An epoch's rounds took 0.08 s of its half second."""
-    learnt = Allocation()
-    for epoch in range(1, 5):
-        block = noisy(epoch, 0.0, sd=0.001)
-        slow = msgspec.structs.replace(block, seconds=3.5) if epoch == 1 else block
-        learnt.learn(slow, started=0.1)
-    (found,) = learnt.scatters().values()
-    assert (found.epoch_seconds, found.inside_seconds) == (pytest.approx(0.52), pytest.approx(0.08))
-    assert found.once == pytest.approx(3.0)
-
-
 def test_a_change_of_the_middle_changes_nothing() -> None:
     def learnt(middle: float) -> int | None:
         found = Allocation()
@@ -133,18 +121,6 @@ def test_a_change_of_the_middle_changes_nothing() -> None:
         return found.rounds("dense/n=0")
 
     assert learnt(0.0) == learnt(0.5) == learnt(-0.5)
-
-
-def test_an_epoch_of_a_single_round_teaches_its_cost_and_nothing_of_rounds() -> None:
-    learnt = Allocation()
-    for epoch in range(1, 5):
-        one = noisy(epoch, 0.01 if epoch % 2 else -0.01, sd=0.01)
-        learnt.learn(msgspec.structs.replace(one, rounds=one.rounds[:1]), started=0.0)
-    (found,) = learnt.scatters().values()
-    assert (found.within, found.round_seconds) == (0.0, pytest.approx(0.002))
-    assert found.between > 1e-5
-    assert learnt.rounds("dense/n=0") is None, "a closer margin may ask for several"
-    assert Allocation({"dense/n=0": found}).rounds("dense/n=0") is None, "nor does the next run know"
 
 
 def test_a_block_without_rounds_teaches_nothing() -> None:

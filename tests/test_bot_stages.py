@@ -21,7 +21,7 @@ from abprof.extras.bot.event import read_event
 from abprof.extras.bot.notice import _STRING, DEEPEST, MOST_BYTES, encoded, read
 from abprof.extras.bot.post import _timely
 from abprof.records.errors import AbprofError
-from abprof.store import schemas
+from tests import schemas
 
 from . import notices, runs
 from .github_server import REPO, GitHub

@@ -157,7 +157,7 @@ def fresh(record: Record, status: str) -> Run:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_kept_and_fresh_say_the_same(tmp_path: Path, seed: int) -> None:
-    """After every piece of news: which cells go on, all verdicts, what is power-bound, and how many epochs count."""
+    """After every piece of news: which cells go on, all verdicts, and how many epochs count."""
     days = Days(tmp_path, seed)
     for _ in range(40):
         for _ in range(days.chance.choice([1, 1, 2, 5])):
@@ -170,7 +170,6 @@ def test_kept_and_fresh_say_the_same(tmp_path: Path, seed: int) -> None:
             kept, anew = record.judged(status), fresh(record, status)  # type: ignore[arg-type]
             assert {name: getattr(kept, name) for name in RESULTS} == {name: getattr(anew, name) for name in RESULTS}
         if days.chance.random() < 0.2:
-            assert record.power_bound() == verdict.power_bound(record.head, record.blocks, proofs)
             assert record.epochs() == rerun.epochs(msgspec.structs.replace(record.head, proofs=proofs), own)
     assert any(days.epochs.values())
 
@@ -198,7 +197,6 @@ def test_only_cells_with_something_new_are_read_again(digested: list[Block]) -> 
         digested.clear()
         verdict.undecided(of, blocks, proofs, kept.gather)
         verdict.judge(of, blocks, proofs, kept.gather)
-        verdict.power_bound(of, blocks, proofs, kept.gather)
         rerun.epochs(of, blocks, kept.gather)
         return sorted({block.cell for block in digested})
 

@@ -21,7 +21,6 @@ from abprof.builds import sandbox as contain
 from abprof.builds.worker_factory import Workshop
 from abprof.devices import cuda
 from abprof.devices.cuda import CudaDevice
-from abprof.measure.allocation import Allocation
 from abprof.measure.epochs import Ground, epochs
 from abprof.measure.plan import arms
 from abprof.measure.pool import Crew, Post
@@ -119,7 +118,7 @@ def measured(on: Ground, number: int = 2) -> list[Block]:
         done = {block.epoch for block in made}
         return set(on.arms) if len(done) < number else set()
 
-    for item in epochs(on, wanted, Allocation(), first=1, done=0, budget=600.0):
+    for item in epochs(on, wanted, first=1, done=0, budget=600.0):
         made += [item] if isinstance(item, Block) else []
     return [*made, *sustained(on, list(on.arms), made, number + 1)]
 

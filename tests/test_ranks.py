@@ -91,7 +91,7 @@ def places(block: Block) -> dict[str, int]:
 
 def test_base_and_target_have_the_same_places_after_every_second_epoch(new_lab: NewLab) -> None:
     lab = new_lab(Scenario(workloads={"w": load(["a", "b", "c"])}, times=times()))
-    result = lab.abprof("main", "fast", "--sustained", "always", "--epochs", "8")
+    result = lab.abprof("main", "fast", "--sustained", "--epochs", "8")
     _, blocks, _ = read(result.folder)
     for cell in {block.cell for block in blocks}:
         timed = [block for block in blocks if block.cell == cell and block.rounds]

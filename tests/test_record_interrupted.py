@@ -13,7 +13,6 @@ import pytest
 from abprof import report
 from abprof.records import Loss, Run, Touched
 from abprof.store import record, runfolder
-from abprof.store import spill as shelf
 from abprof.store.record import Record
 from abprof.store.runfolder import RunFolder
 from abprof.system import files as disk
@@ -21,7 +20,7 @@ from abprof.system.console import View
 
 from . import runs
 
-HERE = tuple(module.__file__ for module in (disk, record, runfolder, shelf))
+HERE = tuple(module.__file__ for module in (disk, record, runfolder))
 CELLS = 2
 
 

@@ -18,10 +18,11 @@ import pytest
 
 from abprof.records import Setup
 from abprof.records.errors import AbprofError
-from abprof.store import runfolder, schemas
+from abprof.store import runfolder
 from abprof.store.runfolder import RunFolder
 from abprof.system import checksummed as sealed
 from abprof.system import files as disk
+from tests import schemas
 
 from . import runs
 
@@ -312,7 +313,7 @@ def test_a_reader_sees_one_whole_version_while_run_json_is_replaced(folder):
 def test_the_schemas_in_docs_are_up_to_date():
     for name, schema in schemas.schemas().items():
         stored = (ROOT / "docs" / "schemas" / name).read_text()
-        assert stored == schemas.text(schema), f"{name} is old: run `python -m abprof.store.schemas`"
+        assert stored == schemas.text(schema), f"{name} is old: run `python -m tests.schemas`"
 
 
 def test_a_run_folder_validates_against_the_schemas(tmp_path):

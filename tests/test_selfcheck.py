@@ -31,9 +31,8 @@ from abprof.records import (
     Run,
     Turn,
 )
-from abprof.store import schemas
 from abprof.verdict.observations import busy_share, check_share
-from tests import blocks
+from tests import blocks, schemas
 from tests.tinyrepo import abprof
 
 CUDA = Machine(host="test", device="NVIDIA H200", kind="cuda")

@@ -51,7 +51,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         epochs=options["epochs"],
         protocol=choice(options["protocol"], "--protocol", ("abprof", "seed", "do_bench")),
         timer=choice(options["timer"], "--timer", TIMERS),
-        sustained=choice(options["sustained"], "--sustained", ("auto", "always", "never")),
+        sustained=options["sustained"],
         probe=_probes(options),
         allow_wrong=options["allow_wrong"],
         all=options["all_"],

@@ -108,7 +108,7 @@ def run(
     quick: shared.Quick = False,
     protocol: shared.Protocol = "abprof",
     timer: shared.Timer = "",
-    sustained: shared.Sustained = "auto",
+    sustained: shared.Sustained = False,
     probe: shared.Probe = [],  # noqa: B006
     allow_wrong: shared.AllowWrong = False,
     all_: shared.All = False,

@@ -52,10 +52,10 @@ Protocol = Annotated[
     ),
 ]
 Sustained = Annotated[
-    str,
+    bool,
     typer.Option(
-        metavar="auto|always|never",
-        help="Without a pause, at the power limit, too: what changed and is power-bound, or all.",
+        "--sustained",
+        help="After the verdict also time each cell without pauses, at the GPU's power limit.",
         rich_help_panel=MEASURING,
     ),
 ]

@@ -18,7 +18,6 @@ from abprof.fleet.messages import Ended, Loaded, Measured, Noticed, Proved, Said
 from abprof.fleet.packing import CONTROLS, Packer, to_the_next_look
 from abprof.fleet.schedule import Error, Task
 from abprof.fleet.waiting import Waiting
-from abprof.measure import noise
 from abprof.measure.epochs import Ground, Item, unmeasured
 from abprof.measure.estimate import start_up
 from abprof.measure.followup import owed
@@ -61,8 +60,7 @@ class _Work:
         self._ends = 0  # shards that have ended
         self._asked: dict[str, int] = {}  # slot -> how many had when it was last asked what more it could do
         self._open_at, self._open = -1, dict[str, set[str]]()  # the same of the verdicts, and slot -> its open cells
-        self._known = noise.earlier(place.state, [each.lease for each in place.devices], record.view.warn)
-        self._packer = Packer(place, growing, record, self._known)
+        self._packer = Packer(place, growing, record)
         self._tasks: dict[str, Task] = {}  # of cells that have joined
         _, error = self._estimated()
         begins = start_up(self._ground.device.kind, kept=executor.lasting)
@@ -79,7 +77,7 @@ class _Work:
         return not self._live
 
     def _estimated(self) -> tuple[list[Task], Error]:
-        return tasks(self._ground.run, {**self._ground.arms, **self._growing.expected}, self._known)
+        return tasks(self._ground.run, {**self._ground.arms, **self._growing.expected})
 
     def _join(self) -> None:
         """Take in the cells whose packages are built by now."""
@@ -239,22 +237,21 @@ class _Work:
     def _unfinished(self, live: Live) -> set[str]:
         """Cells without a verdict, and those that lack what is timed after it, but for what was tried often enough."""
         tried = {task.cell for task in live.tasks if task.attempt >= MOST_ATTEMPTS}
-        return self._record.wanted() | (self._owed(live.shard.budget) - tried)
+        return self._record.wanted() | (self._owed() - tried)
 
     def _owed_here(self) -> set[str]:
         """The same of a run that is gone on with. Where no cell has a home all of it would be measured again: there only those
         whose slices were broken off."""
-        owing = self._owed(self._place.config.budget)
+        owing = self._owed()
         if not self._executor.lasting:
             owing &= {block.cell for block in self._record.blocks if block.metric == SUSTAINED}
         return owing
 
-    def _owed(self, budget: float) -> set[str]:
+    def _owed(self) -> set[str]:
         """Cells that have rounds, of which something that is timed after all epochs is missing: they are not finished."""
         record, config = self._record, self._place.config
         begun = {block.cell for block in record.blocks if block.metric}
-        worth = record.power_bound() if begun and self._ground.run.settings.sustained == "auto" else ()
-        return begun & owed(self._ground, worth, config.beside, record.blocks, budget) if begun else set()
+        return begun & owed(self._ground, config.beside, record.blocks) if begun else set()
 
     def _void(self, slot: str, cells: set[str], why: str) -> None:
         """What stands of these cells does so no more: they are run again whole."""

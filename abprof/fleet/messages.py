@@ -11,7 +11,6 @@ from typing import Literal
 
 import msgspec
 
-from abprof.measure.allocation import Scatter
 from abprof.records import (
     UNREADABLE,
     Arm,
@@ -46,7 +45,6 @@ class Shard(Record, frozen=True, kw_only=True):
     arms: dict[str, tuple[Arm, ...]]  # cell -> who takes turns in it, its control among them
     identical: tuple[str, ...] = ()  # cells that load the same bytes on all sides, and are measured as controls
     timers: dict[str, str] = {}  # cell -> what read its turns in this run so far
-    scatters: dict[str, Scatter] = {}  # cell -> what earlier runs learnt of it, on any of the run's devices
     blocks: tuple[Block, ...] = ()  # of these cells, of this invocation: what plans their looks
     proofs: tuple[Proof, ...] = ()
     earlier: tuple[Block, ...] = ()  # of earlier invocations, timed after all epochs: that is not timed again

@@ -11,7 +11,6 @@ from abprof.fleet.messages import Shard
 from abprof.fleet.schedule import Task
 from abprof.measure import discovery as survey
 from abprof.measure import timers
-from abprof.measure.allocation import Scatter
 from abprof.measure.growing import Growing
 from abprof.measure.run_context import Place
 from abprof.records import Arm, Cell, Run
@@ -24,9 +23,8 @@ CONTROLS = 2  # cells of each device that get a control, at least
 class Packer:
     """Numbers the run's shards, and sees to it that every device has controls."""
 
-    def __init__(self, place: Place, growing: Growing, record: Record, known: Mapping[str, Scatter]) -> None:
-        """`known`: what earlier runs learnt of the cells (abprof/measure/noise.py)."""
-        self._place, self._growing, self._record, self._known = place, growing, record, known
+    def __init__(self, place: Place, growing: Growing, record: Record) -> None:
+        self._place, self._growing, self._record = place, growing, record
         self._arms: dict[str, tuple[Arm, ...]] = {}  # of cells that have travelled
         self._controlled: dict[str, set[str]] = {}  # slot -> its cells with a control
         judge = Path(next(iter(growing.ground.shop.workloads.values()))).parent
@@ -53,7 +51,6 @@ class Packer:
             arms={id: self._arms[id] for id in ids},
             identical=tuple(id for id in ids if id in ground.identical),
             timers=timers.told(known),
-            scatters={id: self._known[id] for id in ids if id in self._known},
             blocks=tuple(mine),
             earlier=tuple(b for b in known if b.metric and not b.judged and not b.beside and b not in mine),
             first=1 + max((block.epoch for block in known), default=0),

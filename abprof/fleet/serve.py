@@ -14,7 +14,6 @@ from abprof.builds.cleaning import BUILDS_IN_USE
 from abprof.builds.stage import build_kernels
 from abprof.builds.tampering import Watch
 from abprof.fleet.messages import Began, Ended, Loaded, Measured, News, Noticed, Proved, Said, Shard
-from abprof.measure import noise
 from abprof.measure import resume as rerun
 from abprof.measure.epochs import Ground, Item, epochs
 from abprof.measure.followup import afterwards
@@ -68,10 +67,6 @@ class Part:
         """The number of the next epoch."""
         return max(self._shard.first, 1 + max((block.epoch for block in self.blocks), default=0))
 
-    def power_bound(self) -> tuple[str, ...]:
-        """Cells whose change is worth measuring without a pause."""
-        return verdict.power_bound(self._head, self.blocks, self._proofs)
-
     def add(self, item: Item) -> None:
         """Take note of what was measured."""
         if isinstance(item, Block):
@@ -110,7 +105,7 @@ class Post(contextlib.ExitStack):
                 with leases.shared(place.cache / BUILDS_IN_USE):
                     watch = watched(place, plan)
                     builds = self._builds(place, plan, shard, view)
-                    return _measured(place, plan, watch, builds, shard, tell, view)
+                    return _measured(place, plan, watch, builds, shard, tell)
 
     def _stand(self, shard: Shard, view: View) -> Place:
         """The place, with worktrees of the sides."""
@@ -185,9 +180,7 @@ def _failed(item: Item) -> bool:
     return isinstance(item, Proof) and not item.ok
 
 
-def _measured(
-    place: Place, plan: Plan, watch: Watch, builds: tuple[Build, ...], shard: Shard, tell: Tell, view: View
-) -> Ended:
+def _measured(place: Place, plan: Plan, watch: Watch, builds: tuple[Build, ...], shard: Shard, tell: Tell) -> Ended:
     machine = place.device.machine()
     head = msgspec.structs.replace(plan.head, builds=builds, machine=machine)
     ground = Ground(
@@ -211,29 +204,25 @@ def _measured(
     for touched in watch.built(builds, "before it was measured"):
         tell(Noticed(touched=touched))
     part, began = Part(shard, head), time.monotonic()
-    with noise.remembered(place.state, device, view.warn, shard.scatters) as known:
-        in_turns = epochs(ground, part.wanted, known, first=shard.first, done=part.done, budget=shard.budget)
-        seconds = 0.0
-        for made in (in_turns, _afterwards(place, ground, part, shard, view)):
-            for one in made:
-                item = (
-                    one if isinstance(one, Kernel) else msgspec.structs.replace(one, device=device, shard=shard.number)
-                )
-                if _failed(item) and (why := place.device.gone()):  # all would fail here at once, and none is to blame
-                    raise AbprofError(why, where=place.device.lease)
-                part.add(item)
-                tell(_news(item))
-                if isinstance(item, Block):
-                    for touched in watch.look(f"in epoch {item.epoch}"):
-                        tell(Noticed(touched=touched))
-            seconds = seconds or time.monotonic() - began
+    in_turns = epochs(ground, part.wanted, first=shard.first, done=part.done, budget=shard.budget)
+    seconds = 0.0
+    for made in (in_turns, _afterwards(place, ground, part, shard)):
+        for one in made:
+            item = one if isinstance(one, Kernel) else msgspec.structs.replace(one, device=device, shard=shard.number)
+            if _failed(item) and (why := place.device.gone()):  # all would fail here at once, and none is to blame
+                raise AbprofError(why, where=place.device.lease)
+            part.add(item)
+            tell(_news(item))
+            if isinstance(item, Block):
+                for touched in watch.look(f"in epoch {item.epoch}"):
+                    tell(Noticed(touched=touched))
+        seconds = seconds or time.monotonic() - began
     return Ended(why="done", seconds=seconds, lines=0)
 
 
-def _afterwards(place: Place, ground: Ground, part: Part, shard: Shard, view: View) -> Iterator[Block]:
+def _afterwards(place: Place, ground: Ground, part: Part, shard: Shard) -> Iterator[Block]:
     """What is timed after all epochs of these cells."""
-    worth, beside, before = part.power_bound(), place.config.beside, (*shard.earlier, *part.blocks)
-    yield from afterwards(ground, worth, beside, before, part.next_epoch, budget=shard.budget, say=view.say)
+    return afterwards(ground, place.config.beside, (*shard.earlier, *part.blocks), part.next_epoch)
 
 
 def _name(place: Place, shard: Shard) -> str:

@@ -43,16 +43,13 @@ class Scatter(Record, frozen=True, kw_only=True):
     round_seconds: float
     epoch_seconds: float
     epochs: int
-    # What older runs did not keep is 0.
-    once: float = 0.0  # seconds that some epochs took beyond `epoch_seconds`: checks, profiled passes
     inside_seconds: float = 0.0  # of an epoch's rounds
 
 
 class Allocation:
-    """Learns from the blocks of one invocation; until it has, it goes by what earlier runs kept (abprof/measure/noise.py)."""
+    """Learns from the blocks of one invocation."""
 
-    def __init__(self, earlier: Mapping[str, Scatter] | None = None) -> None:
-        self._earlier = dict(earlier or {})
+    def __init__(self) -> None:
         self._pilots: dict[str, list[Pilot]] = {}
 
     def learn(self, block: Block, started: float) -> None:
@@ -65,13 +62,8 @@ class Allocation:
         """Rounds for the cell's next epoch; None where too little is known, or epochs scatter no more than their rounds
         explain: then the usual rules hold."""
         pilots = self._pilots.get(cell, [])
-        known = scatter(pilots) if len(pilots) >= stats.LOOKS[0] else self._earlier.get(cell)
+        known = scatter(pilots) if len(pilots) >= stats.LOOKS[0] else None
         return best(known) if known else None
-
-    def scatters(self) -> dict[str, Scatter]:
-        """Of each cell that had its first look: what is worth keeping."""
-        enough = {cell: scatter(pilots) for cell, pilots in self._pilots.items() if len(pilots) >= stats.LOOKS[0]}
-        return {cell: found for cell, found in enough.items() if found is not None}
 
 
 def best(known: Scatter) -> int | None:
@@ -114,7 +106,6 @@ def _scatter(pilots: Sequence[Pilot], arm: int) -> Scatter:
         round_seconds=statistics.fmean(p.round_seconds for p in pilots),
         epoch_seconds=usual,
         epochs=len(pilots),
-        once=max(0.0, sum(p.epoch_seconds - usual for p in pilots)),
         inside_seconds=statistics.fmean(p.rounds * p.round_seconds for p in pilots),
     )
 

@@ -11,7 +11,6 @@ from abprof.records import Arm, Cell, Judge, Outcome, Settings
 from abprof.records import messages as wire
 
 if TYPE_CHECKING:
-    from abprof.measure.graphs import Known
     from abprof.measure.timers import Timers
 
 
@@ -32,7 +31,6 @@ class Request:
     rounds: int | None = None  # instead of those, where earlier epochs tell (abprof/measure/allocation.py)
     outside: bool = False  # check outputs in a process without code under test, too
     usual: Mapping[str, float] = field(default_factory=dict)  # arm -> ns of its warm call in an earlier epoch
-    graphs: Known | None = None  # what the run knows of launch-bound cells; None: it does not look
     by_base: bool = False  # nothing but base's outputs says what is right
     hung: Hung = field(default_factory=Hung)
     timers: Timers | None = None  # where a rule chooses the timer; None: it is that of `judge`

@@ -29,17 +29,14 @@ class Sitting(Opening):
         self.origin = time.monotonic_ns()  # the workers' clock too: one host
         self.more = 0.0  # seconds spent on rounds beyond the fewest
         self.unrecorded = ""  # why CUPTI does not read calls that it should
-        self.beside: Block | None = None  # turns by another timer, which nothing judges (abprof/measure/graphs.py)
 
     def run(self) -> Block:
         """Open, check, take turns, prove, close."""
         began, clock = time.time(), time.monotonic()
         self._open_all()
         block = self._timed()
-        block = msgspec.structs.replace(block, began=began, seconds=time.monotonic() - clock)
-        self._look_beside(block)
         self.crew.close()
-        return block
+        return msgspec.structs.replace(block, began=began, seconds=time.monotonic() - clock)
 
     def _timed(self) -> Block:
         """The turns of what is open."""
@@ -71,9 +68,6 @@ class Sitting(Opening):
             check_seconds=self.checking,
             unrecorded=self.unrecorded,
         )
-
-    def _look_beside(self, block: Block) -> None:
-        """What else is measured while the cell is open. Nothing, but for launch-bound cells."""
 
     def _settle(self) -> Proofs:
         """What is loaded before the first turn; the device's clocks are watched from here."""

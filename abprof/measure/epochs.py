@@ -17,7 +17,7 @@ from abprof.measure.allocation import Allocation
 from abprof.measure.arm_state import Request
 from abprof.measure.budget import Budget
 from abprof.measure.cell import Sitting
-from abprof.measure.graphs import Known, sitting_for
+from abprof.measure.graphs import Graphed
 from abprof.measure.one_at_a_time import OneAtATime
 from abprof.measure.pool import Crew, Post, posts
 from abprof.measure.prefork import Relay
@@ -60,7 +60,6 @@ class Epoch:
     usual: dict[str, dict[str, float]]  # cell -> arm -> ns of a warm call, from earlier epochs
     allocation: Allocation  # of rounds, from earlier epochs
     relay: Relay
-    graphs: Known  # of launch-bound cells, from earlier epochs
     timers: Timers  # of cells for which a rule chooses
     hung: Hung
     profile: bool  # the second, so that a profiler that takes seconds to start does not hold up the first rows
@@ -80,7 +79,6 @@ class Shift:
 def epochs(
     ground: Ground,
     wanted: Callable[[], set[str]],
-    allocation: Allocation,
     *,
     first: int,
     done: int,
@@ -89,12 +87,12 @@ def epochs(
 ) -> Iterator[Item]:
     """Blocks as they end, and what the workers had loaded and compiled.
 
-    `wanted` says which cells need one more epoch; `allocation` knows what earlier epochs taught, and learns; `first` is
+    `wanted` says which cells need one more epoch; `first` is
     the number of the next, and `done` how many of an earlier invocation count towards the first look. A further epoch
     begins only if it fits into `budget` seconds. A `relay` that is given is the caller's to end.
     """
     number, seen, crowded, quick = first, set[str](), set[str](), ground.run.settings.quick
-    usual, graphs, hung = dict[str, dict[str, float]](), Known(), Hung()
+    usual, allocation, hung = dict[str, dict[str, float]](), Allocation(), Hung()
     timers = Timers(ground.timers, never(ground.run, kept=relay is not None))
     todo = wanted() & ground.arms.keys()  # a rerun has cells that are not measured again
     seats = sum(len(ground.arms[cell]) for cell in todo)
@@ -107,7 +105,7 @@ def epochs(
                 return
             start = time.monotonic()
             profile = quick or number == first + 1
-            epoch = Epoch(number, share, seen, crowded, usual, allocation, crews, graphs, timers, hung, profile)
+            epoch = Epoch(number, share, seen, crowded, usual, allocation, crews, timers, hung, profile)
             yield from _epoch(ground, epoch, todo)
             plan.charge(time.monotonic() - start, epoch.once, epoch.more, share)
             number += 1
@@ -167,8 +165,6 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
             epoch.more += sitting.more
             epoch.allocation.learn(block, started)
             yield _identical(block, request.arms) if cell.id in ground.identical else block
-            if sitting.beside is not None:
-                yield sitting.beside
             if request.late:
                 late.append(ProfiledPass(sitting, block.timer))
         for each in (one for one in late if one.seats):
@@ -182,7 +178,8 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
 def _sit(ground: Ground, crew: Crew, epoch: Epoch, request: Request) -> tuple[Sitting, Block]:
     """All arms in memory, or one at a time where they do not fit together. That is found out once a cell."""
     if request.cell.id not in epoch.crowded:
-        sitting = sitting_for(request)(crew, ground.device, request)
+        kind = Graphed if request.judge == "graph" else Sitting
+        sitting = kind(crew, ground.device, request)
         block = sitting.run()
         if not sitting.crowded:
             return sitting, block
@@ -211,7 +208,6 @@ def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) ->
         epoch.allocation.rounds(cell.id),
         ground.run.setup.check == "outside",
         epoch.usual.get(cell.id, {}),
-        epoch.graphs,
         load.checked == "sides",
         epoch.hung,
         epoch.timers if _by_rule(ground, cell) else None,

@@ -51,7 +51,7 @@ def as_asked(run: Run, repo: str, budget: float) -> Config:
         repo=repo,
         command=run.command.argv if run.command else (),
         protocol=run.settings.protocol,
-        sustained=run.settings.sustained,
+        sustained=run.settings.sustained == "always",
         probe=run.settings.probes,
         budget=budget,
         all=True,  # cells that were identical and not measured have a block already

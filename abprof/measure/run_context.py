@@ -104,9 +104,9 @@ def look_around(config: Config, view: View, settled: Settled | None = None) -> P
         tool.find(os.environ)  # after ten minutes of measuring is too late to learn that it is not there
     found, left_out = _devices(config)
     device = found[0]
-    if config.sustained == "always" and device.kind == "cpu":
+    if config.sustained and device.kind == "cpu":
         what = "the sustained mode times a GPU at its power limit"
-        raise AbprofError(what, where="--sustained always", advice="leave it out")
+        raise AbprofError(what, where="--sustained", advice="leave it out")
     if "perf" in config.probe and device.kind == "cuda":
         what = "perf samples what processors do, and this run is of a GPU"
         raise AbprofError(what, where="--probe perf", advice="--probe torch looks at GPUs")
@@ -173,7 +173,7 @@ def _one_device(config: Config) -> str:
         "a command is run on one device": bool(config.command),
         f"--probe {','.join(config.probe)} looks at one device": bool(config.probe),
         f"--protocol {','.join(config.beside)} measures on one device": bool(config.executor and config.beside),
-        "--sustained always measures on one device": bool(config.executor and config.sustained == "always"),
+        "--sustained measures on one device": bool(config.executor and config.sustained),
     }
     return next((why for why, holds in reasons.items() if holds), "")
 

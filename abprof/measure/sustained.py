@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from abprof.measure import turns
 from abprof.measure.epochs import Ground
@@ -27,26 +27,12 @@ _FEWEST = 3  # calls of a slice: one of them is not timed
 RULE = "slices of 1 s without a pause, the first third not timed; each side, then back; fresh processes"
 
 
-def most_cells(budget: float, arms: int) -> int:
-    """How many cells of so many arms may be measured so: a quarter of the budget (seconds) goes into their slices."""
-    return int(budget / 4 / (stats.LOOKS[0] * 2 * arms * SLICE / 1e9))
-
-
-def chosen(ground: Ground, worth: Sequence[str], say: Callable[[str], None], budget: float) -> Sequence[str]:
-    """Cells to measure without a pause (--sustained): all, or of those `worth` it as many as the budget (seconds) allows."""
+def chosen(ground: Ground) -> Sequence[str]:
+    """Cells to measure without a pause (--sustained): all that compare two arms or more."""
     settings = ground.run.settings
-    if settings.sustained == "never" or settings.quick:
+    if settings.sustained != "always" or settings.quick:
         return ()
-    arms_of = {cell: sum(not arm.peer for arm in arms) for cell, arms in ground.arms.items()}
-    several = [cell for cell, arms in arms_of.items() if arms > 1]  # one alone is compared with nothing
-    if settings.sustained == "always":
-        return several
-    wanted = [cell for cell in worth if cell in several]
-    arms = max((arms_of[cell] for cell in wanted), default=2)
-    most = most_cells(budget, arms)
-    if most < len(wanted):
-        say(f"{len(wanted)} power-bound cells changed: {most} of them, the most changed, run without a pause")
-    return wanted[:most]
+    return [cell for cell, arms in ground.arms.items() if sum(not arm.peer for arm in arms) > 1]
 
 
 def sustained(ground: Ground, wanted: Sequence[str], before: Sequence[Block], first: int) -> Iterator[Block]:

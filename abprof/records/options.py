@@ -43,7 +43,7 @@ class Config(Record, frozen=True):
     quick: bool = False
     protocol: Literal["abprof", "seed", "do_bench"] = "abprof"
     timer: Timer | Literal[""] = ""  # "": the file's, or auto
-    sustained: Literal["auto", "always", "never"] = "auto"
+    sustained: bool = False
     probe: tuple[
         str, ...
     ] = ()  # names of abprof/evidence/probes/: what looks at the cells that changed, after all timing
@@ -114,7 +114,7 @@ class Config(Record, frozen=True):
             quick=self.quick,
             protocol=self.protocol,
             timer=self.by_timer,
-            sustained=self.sustained,
+            sustained="always" if self.sustained else "never",
             judge=judge,
             allow_wrong=self.allow_wrong,
             fail_on=self.fail_on,

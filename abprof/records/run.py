@@ -25,7 +25,7 @@ class Settings(Record, frozen=True, kw_only=True):
     protocol: Literal["abprof", "seed", "do_bench"] = "abprof"  # what else times the same cells
     judge: Judge = "wall"
     timer: Timer = "auto"  # as it was asked for; what each cell was timed by stands in its rounds
-    sustained: Literal["auto", "always", "never"] = "auto"  # which cells are measured without a pause, too
+    sustained: Literal["auto", "always", "never"] = "never"  # always: every cell also without pauses; auto: older runs
     allow_wrong: bool = False
     fail_on: tuple[str, ...] = ("slower", "broken")
     thresholds: tuple[tuple[str, float], ...] = ()  # (cell pattern, per cent), from abprof.toml

@@ -9,7 +9,7 @@ import numpy as np
 from abprof.records import Block, Run
 from abprof.report import words
 from abprof.report.lines import TextTable
-from abprof.store.spill import ARM, MHZ, columns
+from abprof.verdict.columns import ARM, MHZ, columns
 
 CLOCKS_AGREE = 0.1  # per cent: less than that is no difference
 BY_SIDE = Mapping[str, str]  # side id -> text

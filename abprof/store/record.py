@@ -37,7 +37,6 @@ from abprof.records.errors import AbprofError
 from abprof.store import runfolder
 from abprof.store.recovery import identity, merged
 from abprof.store.runfolder import RunFolder
-from abprof.store.spill import Shelf
 from abprof.system.console import View
 from abprof.verdict import judge as verdict
 from abprof.verdict.cache import Kept
@@ -65,8 +64,7 @@ class Record:
         self.folder = folder
         self.head = head
         self.view = view
-        self._shelf = Shelf(folder.path)
-        self.blocks = [self._shelf.lay(block) for block in blocks]
+        self.blocks = list(blocks)
         self.proofs: list[Proof] = list(head.proofs)
         self.kernels = {identity(kernel): kernel for kernel in head.kernels}
         self.traces = {(trace.cell, trace.arm, trace.by): trace for trace in head.traces}
@@ -135,10 +133,6 @@ class Record:
         self.view.progress(f"epoch {self.next_epoch}: {len(todo)} of {len(self.head.cells)} cells undecided")
         return todo
 
-    def power_bound(self) -> tuple[str, ...]:
-        """Cells whose change is worth measuring without a pause."""
-        return verdict.power_bound(self.head, self.blocks, self.proofs, self._kept.gather)
-
     def epochs(self) -> dict[str, int]:
         """Cell -> epochs of this invocation that its verdict can rest on."""
         head = msgspec.structs.replace(self.head, proofs=tuple(self.proofs))
@@ -163,11 +157,10 @@ class Record:
             return
         self._writing = item
         self.folder.append_block(item)
-        laid = self._shelf.lay(item)
-        self.blocks.append(laid)
+        self.blocks.append(item)
         self._writing = None
-        self._of.setdefault(laid.cell, []).append(laid)
-        self._show(laid)
+        self._of.setdefault(item.cell, []).append(item)
+        self._show(item)
         began = time.monotonic()
         if began > self._next_write:
             self.folder.write_run(self.judged("running"))
@@ -193,7 +186,7 @@ class Record:
             for there, kept in zip_longest(runfolder.standing(self.head, found), tuple(self.blocks)):
                 if kept is None and there is not None and there == self._writing:
                     self._writing = None
-                    self.blocks.append(self._shelf.lay(there))
+                    self.blocks.append(there)
                 elif there != kept:
                     yield Touched(path=runfolder.ROUNDS, how="changed", moment="after abprof wrote it")
                     return

@@ -26,7 +26,6 @@ from abprof.records.errors import AbprofError
 from abprof.records.visible import printable
 from abprof.store import streaming as page
 from abprof.store.recovery import completed
-from abprof.store.spill import Shelf
 from abprof.system import checksummed as sealed
 from abprof.system.files import content, pour, reading, refusals, replace
 
@@ -220,7 +219,7 @@ def _finite(data: bytes) -> tuple[bytes, list[str]]:
 
 
 def read_blocks(folder: Path) -> tuple[list[Block], list[str]]:
-    """The blocks of rounds.jsonl that are whole, their rounds laid aside, and a note for each that is not. No file means no
+    """The blocks of rounds.jsonl that are whole and a note for each that is not. No file means no
     block yet."""
     notes: list[str] = []
     return list(blocks(folder, notes)), notes
@@ -228,8 +227,7 @@ def read_blocks(folder: Path) -> tuple[list[Block], list[str]]:
 
 def blocks(folder: Path, notes: list[str]) -> Iterator[Block]:
     """The same one by one; what cannot be read is added to the notes."""
-    shelf = Shelf()
-    yield from map(shelf.lay, _read_lines(folder / ROUNDS, Block, "a block", notes))
+    yield from _read_lines(folder / ROUNDS, Block, "a block", notes)
 
 
 def _read_lines(file: Path, kind: type[_Line], what: str, notes: list[str]) -> Iterator[_Line]:

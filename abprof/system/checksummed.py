@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from abprof.records import UNREADABLE
-from abprof.store.spill import plain
 
 _SUM = b',"sum":"'
 
@@ -29,7 +28,7 @@ def text(value: Any, indent: int | None) -> bytes:
     # msgspec itself writes NaN as null, which would turn a bug into "not recorded"; the standard library refuses it.
     separators = (",", ":") if indent is None else None
     made = json.dumps(
-        msgspec.to_builtins(value, enc_hook=plain),
+        msgspec.to_builtins(value),
         allow_nan=False,
         ensure_ascii=False,
         indent=indent,

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from abprof.records import FASTEST_CLOCK, LONGEST_CALL, REPORTED, Block, Outcome
-from abprof.store.spill import ARM, MHZ, VALUE, WAITED, WALL, columns
+from abprof.records import FASTEST_CLOCK, LONGEST_CALL, REPORTED, Block, Outcome, Turn
 
 Column = NDArray[np.float64]
+ARM, START, END, VALUE, WALL, EMPTY, MHZ, WAITED = range(
+    8
+)  # columns of a table of turns, in the order of Turn's fields
 _LESS = 0.8  # of the scatter as read
 _ENOUGH = 6  # rounds: what a first look of mirrored pairs keeps when one round was rejected
 _LEVELS = 4  # rounds: a first look of single ones
@@ -30,6 +32,17 @@ class Digest:
     walls: dict[str, Column]
     clocks: dict[str, Column]  # MHz, NaN where it is not known
     waits: dict[str, Column]  # ns per call that the parent waited, NaN where it is not told
+
+
+def columns(rounds: Sequence[Sequence[Turn]]) -> tuple[Column, NDArray[np.int64]]:
+    """Rounds as a table of shape (turns, 8), one line per turn, and the round number of each line."""
+    lines = [
+        (turn.arm, turn.start, turn.end, turn.value, turn.wall, turn.empty, turn.mhz, turn.waited)
+        for row in rounds
+        for turn in row
+    ]
+    widths = [len(row) for row in rounds]
+    return np.array(lines, dtype=float).reshape(len(lines), 8), np.repeat(np.arange(len(rounds)), widths)
 
 
 def digest(block: Block) -> Digest:

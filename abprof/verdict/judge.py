@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from abprof.evidence.causes import explained
-from abprof.records import POWER_CAP, Advice, Block, Comparison, Header, Observation, Proof, Record, Run
+from abprof.records import Advice, Block, Comparison, Header, Observation, Proof, Record, Run
 from abprof.verdict import stats, waivers
 from abprof.verdict.aggregation import Gather, gather, same_code
 from abprof.verdict.cell_data import Evidence
-from abprof.verdict.comparison import CHANGED, Pair, Role, compare, decide, pairs, precise, pursued, with_discoveries
+from abprof.verdict.comparison import Pair, Role, compare, decide, pairs, precise, pursued, with_discoveries
 from abprof.verdict.headline import summarise, untimed
 from abprof.verdict.observations import observe
 from abprof.verdict.warnings import advise
@@ -89,34 +89,6 @@ def undecided(
     more = {cell for cell, (open_, _) in plans.items() if open_}
     rows = [row for _, tested in plans.values() for row in tested]
     return more | {row.cell for row in with_discoveries(rows) if _suspect(row)}
-
-
-def power_bound(
-    run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), gathered: Gather = gather
-) -> tuple[str, ...]:
-    """Cells of which slices without a pause would tell more (abprof/measure/sustained.py), the largest change first.
-
-    While the device was held back by its power limit they changed, or were judged at one clock though the sides' clocks
-    differed by more than the threshold: alternating sides share their power, and at one clock its cost is left out. Of
-    cells that have not come to a look, or whose code is identical, a clock that wandered says nothing. In a run of one
-    branch all this is said of its variants.
-    """
-    capped = {block.cell for block in blocks if POWER_CAP in block.state.throttle}
-    judged = judge(run_head, blocks, proofs, gathered)
-    rows = judged.within if len(run_head.sides) == 1 else judged.comparisons
-    worth = [
-        row
-        for row in rows
-        if row.cell in capped and not row.from_.startswith("peer:")
-        if row.verdict in CHANGED or "clock" in row.reasons or _left_out(row, run_head.settings.threshold_of(row.cell))
-    ]
-    return tuple(dict.fromkeys(row.cell for row in sorted(worth, key=lambda row: -abs(row.read_pct or row.pct or 0.0))))
-
-
-def _left_out(row: Comparison, threshold: float) -> bool:
-    """Whether judging at one clock may have left out a difference of the sides' clocks that counts."""
-    known = row.low_pct is not None and "identical_code" not in row.reasons
-    return known and "one_clock" in row.reasons and abs(row.clock_pct or 0.0) > threshold
 
 
 def provisional(run_head: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> tuple[Provisional, ...]:

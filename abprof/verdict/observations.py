@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from abprof.records import GPU_GRAPH, HOST, REPORTED, SUSTAINED, Block, Census, Metric, Observation, Outcome, Value
-from abprof.store.spill import END, START, columns
 from abprof.verdict import stats
 from abprof.verdict.cell_data import Evidence
+from abprof.verdict.columns import END, START, columns
 
 _PAUSE = 120.0  # seconds between two blocks: longer, and the second is of a later invocation (rerun, --resume)
 

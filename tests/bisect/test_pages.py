@@ -21,8 +21,8 @@ from abprof.extras.bisect.lineage import History
 from abprof.extras.bisect.state import Asked, Given, Row, State
 from abprof.records.errors import AbprofError
 from abprof.sides import Link
-from abprof.store import schemas
 from abprof.system.console import View
+from tests import schemas
 from tests.bisect.test_search import World, line, slips
 
 CELL = "w/case=a"

@@ -14,8 +14,6 @@ import pytest
 from abprof.devices import lease
 from abprof.extras.history.index import FILE
 from abprof.extras.nightly import heartbeat
-from abprof.measure import noise
-from abprof.measure.allocation import Scatter
 from abprof.records.errors import AbprofError
 from tests import runs
 from tests.fuzz.asked import Asker, asker, one_clear_line
@@ -101,20 +99,6 @@ def test_named_on_the_command_line(asker: Asker, verb: str, kind: str) -> None:
         "abprof.toml": ("list", "--repo", asker.folder),
     }
     assert asker(*words[verb]) in ((0, 2) if verb == "waive" and kind in ("null", "loop") else (2,))
-
-
-SCATTER = Scatter(within=0.01, between=0.002, round_seconds=0.01, epoch_seconds=1.0, epochs=4)
-
-
-@each
-def test_what_noise_was_learnt(tmp_path: Path, kind: str) -> None:
-    put(tmp_path / "noise" / "cpu.json", kind)
-    said: list[str] = []
-    assert noise.earlier(tmp_path, ["cpu"], said.append) == {}
-    with noise.remembered(tmp_path, "cpu", said.append) as allocation:
-        assert allocation.rounds("w/a") is None
-    for one in said:
-        one_clear_line(AbprofError(one))
 
 
 @each

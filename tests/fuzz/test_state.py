@@ -20,8 +20,6 @@ from abprof.extras.bisect import state as bisections
 from abprof.extras.bisect import step, telling, work
 from abprof.extras.history.index import FILE
 from abprof.extras.nightly import heartbeat
-from abprof.measure import noise
-from abprof.measure.allocation import Scatter
 from abprof.records.errors import AbprofError
 from abprof.system.console import View
 from tests.bisect.test_pages import Measured, begun
@@ -177,30 +175,6 @@ def test_any_heartbeat_is_told_or_passed_over(tmp_path: Path, examples: int) -> 
     ask(b"[" * DEEP)
     for path in ("x" * 5000, "\0", "/" * 5000, "~\x1b[2J"):
         ask(msgspec.json.encode({**whole, "repo": path, "series": "\x1b[2J\n"}))
-
-
-SCATTER = Scatter(within=0.01, between=0.002, round_seconds=0.01, epoch_seconds=1.0, epochs=4)
-
-
-@many
-def test_any_noise_is_used_or_begun_anew(tmp_path: Path, examples: int) -> None:
-    file = tmp_path / "noise" / "cpu.json"
-    file.parent.mkdir()
-    scatter = json.loads(msgspec.json.encode(dict.fromkeys(("w/a", "w/b"), SCATTER)))
-
-    def ask(data: bytes) -> None:
-        file.write_bytes(data)
-        said: list[str] = []
-        found = noise.earlier(tmp_path, ["cpu"], said.append)
-        assert all(isinstance(one, Scatter) for one in found.values())
-        for one in said:
-            one_clear_line(AbprofError(one))
-        with noise.remembered(tmp_path, "cpu", said.append) as allocation:
-            for cell in ("w/a", "w/b"):
-                wanted = allocation.rounds(cell)
-                assert wanted is None or 0 < wanted <= 1_000_000
-
-    hunt(texts_of({"schema": 1, "cells": scatter}), ask, examples)
 
 
 @many

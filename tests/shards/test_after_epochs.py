@@ -16,7 +16,7 @@ from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Fault
 from tests.test_sustained import POWER
 
-ALWAYS = ("main", "fast", "--sustained", "always")
+ALWAYS = ("main", "fast", "--sustained")
 
 
 def said(result: Result) -> dict[str, tuple[str, tuple[str, ...], float | None]]:

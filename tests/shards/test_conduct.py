@@ -100,7 +100,7 @@ class Stage:
         folder: Path,
         wanted: Callable[[Sequence[Block]], set[str]],
         budget: float = 1000.0,
-        sustained: Literal["auto", "always"] = "auto",
+        sustained: Literal["never", "always"] = "never",
     ) -> None:
         self.head = head()
         settings = msgspec.structs.replace(self.head.settings, sustained=sustained)

@@ -6,10 +6,6 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
-from abprof.measure.allocation import Scatter
-from abprof.measure.noise import Kept
 from abprof.records import SEED_METRIC, Block, Run
 from abprof.store import runfolder
 from tests.simulated.lab import Lab, Result
@@ -68,17 +64,6 @@ def test_two_devices_say_what_one_says(tmp_path: Path) -> None:
     assert set(two.run.machines) == {"simulated:0", "simulated:1"}
     assert {device for devices in homes(blocks(two)).values() for device in devices} == {"simulated:0", "simulated:1"}
     assert lab.left_behind() == []
-
-
-def test_a_device_plans_rounds_by_what_another_was_taught(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, replace(scenario(), noise=[Noise(turn=0.02)]))
-    taught = Scatter(within=1e-2, between=1e-4, round_seconds=0.002, epoch_seconds=0.025, epochs=4)
-    cells = {f"{name}/n={n}": taught for name, of in (("w", SIZES[:4]), ("v", SIZES[4:])) for n in of}
-    (lab.state / "noise").mkdir(parents=True)
-    (lab.state / "noise" / "simulated_0.json").write_bytes(msgspec.json.encode(Kept(cells=cells)))
-    found = blocks(lab.abprof("main", "fast", "--epochs", "4", *TWO))
-    first = {(block.device, len(block.rounds)) for block in found if block.epoch == 1}
-    assert first == {("simulated:0", 36), ("simulated:1", 36)}
 
 
 def test_devices_of_two_models_are_two_machines_in_every_report(tmp_path: Path) -> None:

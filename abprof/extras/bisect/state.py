@@ -52,7 +52,6 @@ class Asked(Record, frozen=True, kw_only=True):
             cell=tuple(cells),
             workloads=workloads,
             runs_dir=str(runs_dir),
-            sustained="never",
             no_peers=True,
         )
 

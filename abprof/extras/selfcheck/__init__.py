@@ -40,7 +40,6 @@ def run(config: Config, view: View, *, quick: bool) -> tuple[Selfcheck, Path]:
         # Base a second time: an unchanged cell then tells of three pairs of processes, an injected one of three, too.
         specs = ("main", "injected") if quick else ("main", "injected", "main")
         asked = {"specs": specs, "repo": str(repo), "against": against, "runs_dir": runs_dir}
-        asked["sustained"] = "never"  # its injected changes are known
         _, folder = session.run(msgspec.structs.replace(config, **asked), view, None if quick else studies)
     return read(folder), folder
 

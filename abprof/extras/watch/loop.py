@@ -16,7 +16,6 @@ from abprof.builds.cleaning import BUILDS_IN_USE
 from abprof.builds.stage import build_kernels
 from abprof.extras.watch.saves import Saves
 from abprof.extras.watch.warm import Warm
-from abprof.measure.allocation import Allocation
 from abprof.measure.arms import lay_ground
 from abprof.measure.discovery import content
 from abprof.measure.epochs import epochs
@@ -146,7 +145,7 @@ class _Loop:
         builds = build_kernels(self._place, plan, self._view if self._view.verbose else quiet)
         ground = lay_ground(self._place, plan, builds, record)
         budget = self._place.config.budget
-        rows = epochs(ground, record.wanted, Allocation(), first=self._number, done=0, budget=budget, relay=self._warm)
+        rows = epochs(ground, record.wanted, first=self._number, done=0, budget=budget, relay=self._warm)
         for item in rows:
             record.add(item)
         return record.judged("complete")

@@ -1,14 +1,8 @@
-"""`python -m abprof.store.schemas [FOLDER]` writes the JSON Schemas of run.json, rounds.jsonl, evidence.jsonl, selfcheck.json,
-bisect.json, notices, shards and their news, and the wire.
-
-They are made from the records themselves (model/, wire/, selfcheck/result.py, bisect/state.py, publish/notice.py,
-shards/messages.py), so that there is one definition of each file.
-"""
+"""`python -m tests.schemas` writes docs/schemas/: JSON Schemas of every file and message, made from the records."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -135,4 +129,4 @@ def _strict(schema: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[2] / "docs" / "schemas")
+    main(Path(__file__).resolve().parents[1] / "docs" / "schemas")
