@@ -245,8 +245,8 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-from abprof.errors import AbprofError
-from abprof.runfolder import RunFolder
+from abprof.records.errors import AbprofError
+from abprof.store.runfolder import RunFolder
 from tests import runs
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 folder, run = RunFolder(Path(sys.argv[1])), runs.run()
