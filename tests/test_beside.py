@@ -17,7 +17,7 @@ from abprof.report import beside, sections, terminal, view
 from abprof.report.html import html
 from abprof.report.markdown import markdown
 from abprof.store import runfolder
-from abprof.verdict.judge import Judgement, judge, provisional, undecided
+from abprof.verdict import Judgement, judge, provisional, undecided
 from tests.blocks import block, cells, epochs, head, side
 from tests.simulated.planted import SLOWER, NewLab, load, new_lab, times
 from tests.simulated.scenario import Noise, Scenario, Time

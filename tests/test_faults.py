@@ -230,12 +230,12 @@ def test_workloads_that_cannot_say_what_they_are_are_broken_and_the_others_go_on
 @pytest.mark.parametrize(
     ("do", "text", "advice", "own"),
     [
-        ("crash_status", "ValueError: as planted", "the fault is the workload's own: mend w.py; ", True),
-        ("crash_status", "ImportError: cannot import name 'x'", "the fault is the workload's own: mend w.py; ", True),
-        ("crash_status", "ImportError: No module named flash_attn_3", "a module that w.py needs is missing: install it", False),
-        ("crash_status", "ModuleNotFoundError: No module named 'fla'", "a module that w.py needs is missing: install it", False),
-        ("oom", "MemoryError", "no worker could ask w.py what it is: ", False),
-        ("kill", "", "no worker could ask w.py what it is: ", False),
+        ("crash_status", "ValueError: as planted", "fix w.py in the workload; ", True),
+        ("crash_status", "ImportError: cannot import name 'x'", "fix w.py in the workload; ", True),
+        ("crash_status", "ImportError: No module named flash_attn_3", "install the module that w.py needs", False),
+        ("crash_status", "ModuleNotFoundError: No module named 'fla'", "install the module that w.py needs", False),
+        ("oom", "MemoryError", "w.py could not be loaded: ", False),
+        ("kill", "", "w.py could not be loaded: ", False),
     ],
 )  # fmt: skip
 def test_what_a_workload_could_not_do_without_is_not_told_as_its_own_fault(

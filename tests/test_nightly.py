@@ -236,7 +236,7 @@ def test_a_night_whose_guarantee_is_weaker_says_so_in_its_summary(lab: Lab, tmp_
     assert said["runs"][0]["weaker"] == [f"Weaker guarantee: {alone}"]
     lab.repo.commit("More", {"kernels/k/__init__.py": "WHO = 2\n"})
     night(lab, "--summary", str(summary))
-    both = "v has no reference. That the sides' outputs agree is all that was checked: what both do wrong is not seen."
+    both = "v has no reference. Only the agreement of the sides' outputs was checked: a common error is not seen."
     assert lines() == [f"**`Weaker guarantee: {both}`**"]
     ((file, beat),) = [(file, json.loads(file.read_text())) for file in (lab.state / "nightly").glob("*.json")]
     file.write_text(json.dumps({**beat, "ended": None, "told": 1}))

@@ -1,4 +1,4 @@
-"""Times at one clock: when a cell is judged so, and what a clock that wandered may say (abprof/verdict/columns.py)."""
+"""Times at one clock: when a cell is judged so, and what a clock that wandered may say (abprof/verdict/rounds.py)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from abprof.records import Block, Outcome, Turn
-from abprof.verdict.columns import Digest, at_one_clock
-from abprof.verdict.judge import judge
+from abprof.verdict import judge
+from abprof.verdict.rounds import Columns, at_one_clock
 from tests.blocks import block, head
 from tests.test_verdict import only
 
@@ -137,13 +137,13 @@ def test_peers_have_no_say_in_how_the_sides_are_judged() -> None:
 # ---------------------------------------------------------------- epochs of a single round
 
 
-def single(epoch: int, clock: float, *, follow: float = 1.0, read: bool = True, **more: float) -> Digest:
+def single(epoch: int, clock: float, *, follow: float = 1.0, read: bool = True, **more: float) -> Columns:
     """A round of base and target at a clock, which times follow to a power; `more` arms take what is said. The target's clock may
     not have been `read`."""
     times = {"base": 1e6 / clock**follow, "target": 1.001e6 / clock**follow, **more}
     values = {arm: np.array([time]) for arm, time in times.items()}
     clocks = {arm: np.array([1500 * clock if read or arm == "base" else math.nan]) for arm in times}
-    return Digest(epoch, "gpu_span", "", {}, values, values, clocks, {})
+    return Columns(epoch, "", {}, values, values, clocks, {})
 
 
 CLOCKS = (0.9, 1.0, 1.1, 0.95, 1.05, 1.0)

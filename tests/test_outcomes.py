@@ -10,8 +10,8 @@ import pytest
 
 from abprof.records import Artefact, Build, CheckResult, Failure, Outcome, Proof, Status
 from abprof.report import facts
-from abprof.verdict.hints import workloads_own
-from abprof.verdict.judge import Judgement, judge, undecided
+from abprof.verdict import Judgement, judge, undecided
+from abprof.verdict.warnings import workloads_own
 from tests.blocks import block, epochs, head, side
 
 FAILED: list[Status] = [status for status in get_args(Status) if status not in ("ok", "identical")]
@@ -33,10 +33,10 @@ def statuses(judged: Judgement) -> dict[str, str]:
     [
         (
             "missing",
-            "add it on that side, or compare refs that both have it; abprof.toml may say where it lies (docs/CONFIG.md)",
+            "add it on that side, or compare refs that both have it; abprof.toml can set its path (docs/CONFIG.md)",
         ),
-        ("wrong", "the workload's own check() compares with its reference; a speed of a wrong answer says nothing"),
-        ("unsupported", "the kernel says so itself: leave the case out by the workload's skip(), or support it"),
+        ("wrong", "the workload's check() compares with its reference; the speed of a wrong answer means nothing"),
+        ("unsupported", "the kernel rejects the case: leave it out in the workload's skip(), or support it"),
     ],
 )
 def test_advice_names_no_log_where_there_is_none(status: Status, advice: str) -> None:
@@ -51,8 +51,12 @@ def test_advice_names_the_log_of_the_side_that_failed() -> None:
 
 
 INPUTS, REFERENCE, CHECK = "inputs() of w.py, line 3", "reference() of w.py, line 5", "check() of w.py, line 7"
-OWN, PASSED = "the fault is the workload's own: mend ", " did not fail for another arm: mend "
-READ, MAYBE = " could read what another arm returned: mend ", " may not have expected what this arm returned: mend "
+PASSED = " did not fail for another arm: fix "
+READ, MAYBE = " accepts the output of another arm: fix ", " may not expect what this arm returned: fix "
+
+
+def own(place: str) -> str:
+    return f"fix {place} in the workload"
 
 
 def fell(at: str = "", status: Status = "crash") -> Outcome:
@@ -62,21 +66,21 @@ def fell(at: str = "", status: Status = "crash") -> Outcome:
 @pytest.mark.parametrize(
     ("base", "target", "says"),
     [
-        (fell(CHECK), fell(CHECK), OWN + CHECK),
-        (fell("check() of w.py, line 8"), fell(CHECK), CHECK + MAYBE + "target, or that"),
-        (fell(status="oom"), fell(CHECK), CHECK + MAYBE + "target, or that"),
-        (fell(CHECK), Outcome(status="ok", check=CheckResult(ok=True)), CHECK + READ + "base, or that"),
-        (fell(status="build_failed"), fell(CHECK), CHECK + MAYBE + "target, or that"),
-        (fell(INPUTS), fell(INPUTS), OWN + INPUTS),
-        (fell(status="build_failed"), fell(INPUTS), OWN + INPUTS),
-        (fell(INPUTS), Outcome(status="ok", check=CheckResult(ok=True)), INPUTS + PASSED + "base, or that"),
-        (Outcome(status="ok"), fell(INPUTS), INPUTS + PASSED + "target, or that"),
-        (fell(CHECK), fell(INPUTS), INPUTS + PASSED + "target, or that"),
-        (fell(), fell(INPUTS), INPUTS + PASSED + "target, or that"),
-        (fell(INPUTS), fell(REFERENCE), OWN + REFERENCE),
-        (fell(status="build_failed"), fell(REFERENCE), OWN + REFERENCE),
-        (Outcome(status="ok"), fell(REFERENCE), REFERENCE + PASSED + "target, or that"),
-        (fell("w.py"), fell("w.py"), OWN + "w.py"),
+        (fell(CHECK), fell(CHECK), own(CHECK)),
+        (fell("check() of w.py, line 8"), fell(CHECK), CHECK + MAYBE + "target, or that function"),
+        (fell(status="oom"), fell(CHECK), CHECK + MAYBE + "target, or that function"),
+        (fell(CHECK), Outcome(status="ok", check=CheckResult(ok=True)), CHECK + READ + "base, or that function"),
+        (fell(status="build_failed"), fell(CHECK), CHECK + MAYBE + "target, or that function"),
+        (fell(INPUTS), fell(INPUTS), own(INPUTS)),
+        (fell(status="build_failed"), fell(INPUTS), own(INPUTS)),
+        (fell(INPUTS), Outcome(status="ok", check=CheckResult(ok=True)), INPUTS + PASSED + "base, or that function"),
+        (Outcome(status="ok"), fell(INPUTS), INPUTS + PASSED + "target, or that function"),
+        (fell(CHECK), fell(INPUTS), INPUTS + PASSED + "target, or that function"),
+        (fell(), fell(INPUTS), INPUTS + PASSED + "target, or that function"),
+        (fell(INPUTS), fell(REFERENCE), own(REFERENCE)),
+        (fell(status="build_failed"), fell(REFERENCE), own(REFERENCE)),
+        (Outcome(status="ok"), fell(REFERENCE), REFERENCE + PASSED + "target, or that function"),
+        (fell("w.py"), fell("w.py"), own("w.py")),
     ],
 )
 def test_a_crash_in_the_workload_is_its_own_where_no_side_can_have_had_a_part_in_it(
@@ -86,7 +90,7 @@ def test_a_crash_in_the_workload_is_its_own_where_no_side_can_have_had_a_part_in
     blocks = [block(i, arms, status={"base": base, "target": target}) for i in range(4)]
     judged = judge(head(), blocks)
     (warning,) = [each for each in judged.warnings if each.kind in ("broken", "base_not_ok")]
-    assert warning.advice == f"{says}; logs/survey.log in the run folder has the whole of it"
+    assert warning.advice == f"{says}; the traceback is in logs/survey.log in the run folder"
 
 
 def test_a_control_is_no_other_side_and_a_run_of_one_branch_has_none() -> None:

@@ -57,13 +57,15 @@ def test_a_check_that_crashes_is_the_workloads_fault_unless_it_could_read_anothe
     )
     assert place in page.out, page
     if one_reads:
-        assert warning["advice"].startswith(f"{place} could read what another arm returned: mend base, or that; logs/")
+        assert warning["advice"].startswith(
+            f"{place} accepts the output of another arm: fix base, or that function; the traceback is in logs/"
+        )
         assert "mend the workload" not in page.out
     else:
-        assert warning["advice"].startswith(f"the fault is the workload's own: mend {place}; logs/")
-        assert "mend the base" not in (Path(done.run["run_dir"]) / "report.md").read_text()
+        assert warning["advice"].startswith(f"fix {place} in the workload; the traceback is in logs/")
+        assert "fix the base" not in (Path(done.run["run_dir"]) / "report.md").read_text()
         assert "mend the workload: its own code failed, at the place that is named below" in page.out
-        assert "mend the base" not in page.out
+        assert "fix the base" not in page.out
 
 
 def test_a_check_that_crashes_where_nothing_else_ran_need_not_be_the_workloads_fault(tmp_path: Path) -> None:
@@ -79,7 +81,7 @@ def test_a_check_that_crashes_where_nothing_else_ran_need_not_be_the_workloads_f
     assert (done.statuses("base")[CELL], done.statuses("target")[CELL]) == ("build_failed", "crash")
     place = f"check() of tiny.py, line {1 + judge.splitlines().index('    outputs = outputs.float()')}"
     (warning,) = [one for one in done.run["warnings"] if one["kind"] in {"base_not_ok", "broken"}]
-    assert warning["advice"].startswith(f"{place} may not have expected what this arm returned: mend target, or that;")
+    assert warning["advice"].startswith(f"{place} may not expect what this arm returned: fix target, or that function;")
     page = abprof(
         "comment", done.run["run_dir"], "--repo", "a/b", "--pr", "1", "--dry-run", cwd=repo.path, home=tmp_path
     )

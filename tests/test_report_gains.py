@@ -13,7 +13,7 @@ from rich.console import Console
 
 from abprof.records import Block, Cell, Outcome, Run, Value
 from abprof.report import gains, sections, seed_tables, terminal, view
-from abprof.verdict.judge import judge
+from abprof.verdict import judge
 from tests import runs
 from tests.blocks import block, head, side
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from abprof.records import Block, MachineState, Touched
-from abprof.verdict.counts import compared
-from abprof.verdict.judge import Judgement, judge
+from abprof.verdict import Judgement, judge
+from abprof.verdict.headline import compared
 from tests.blocks import block, epochs, head, side
 
 KINDS: dict[str, list[float]] = {

@@ -16,7 +16,7 @@ from abprof.records import Block, Toolchain
 from abprof.records import messages as wire
 from abprof.store import runfolder
 from abprof.system.processes import Worker
-from abprof.verdict.aggregation import gather
+from abprof.verdict import aggregate
 from tests.blocks import block, cells, head
 from tests.shards.test_pool import TWO
 from tests.simulated.client import WORKER
@@ -237,8 +237,8 @@ def test_a_check_that_was_lost_is_made_again_although_a_second_block_lost_none(n
 def test_rounds_of_two_timers_are_never_put_together() -> None:
     ratios = {"base": 1.0, "target": 1.1}
     of_two = [block(epoch, ratios, timer=timer) for epoch, timer in ((1, "cupti"), (2, "cuda_event"))]
-    with pytest.raises(ValueError, match="rounds read by cuda_event and by cupti cannot be put together"):
-        gather(head(), of_two)
+    with pytest.raises(ValueError, match="mix timers cuda_event and cupti"):
+        aggregate(head(), of_two)
 
 
 def test_processes_that_are_kept_are_not_read_by_cupti() -> None:

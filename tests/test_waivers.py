@@ -14,6 +14,7 @@ from abprof.extras.bot.comment import comment
 from abprof.extras.bot.from_run import notice
 from abprof.records import Waiver
 from abprof.records.errors import AbprofError
+from abprof.system import waiver_file
 from abprof.verdict import waivers
 
 from . import notices, runs
@@ -101,7 +102,7 @@ GOOD = 'schema = 1\n[[waiver]]\ncells = "a"\nmost_percent = 5\nreason = "r"\nown
 )
 def test_a_file_that_cannot_be_meant_is_refused_with_its_place(text, says):
     with pytest.raises(AbprofError) as told:
-        waivers.parse(text, "main:abprof-waivers.toml")
+        waiver_file.parse(text, "main:abprof-waivers.toml")
     assert says in told.value.line
     assert told.value.line.startswith("main:abprof-waivers.toml")
     assert " - at " not in told.value.line
@@ -127,7 +128,7 @@ def test_waive_writes_what_runs_read_and_keeps_what_is_there(tmp_path, capsys):
     file = tmp_path / waivers.FILE
     file.write_text(file.read_text().replace("[[waiver]]", "# mine\n[[waiver]]"))
     assert run_waive(tmp_path, "--most", "7.5%") == 0
-    first, second = waivers.parse(file.read_text(), "x")
+    first, second = waiver_file.parse(file.read_text(), "x")
     assert (first.reason, first.cells, second.most_pct, second.expires) == (reason, "dense/*'`", 7.5, "2999-01-31")
     assert "# mine" in file.read_text()
     assert tomllib.loads(file.read_text())["waiver"][1]["expires"] == datetime.date(2999, 1, 31)
@@ -140,7 +141,7 @@ def test_waive_writes_what_runs_read_and_keeps_what_is_there(tmp_path, capsys):
         (("--until", "soon"), "--until: 'soon' is no date"),
         (("--until", "2020-01-01"), "--until: 2020-01-01 has passed"),
         (("--most", "-1"), "--most"),
-        (("--reason", "a\nb"), "--reason: it holds what cannot be printed"),
+        (("--reason", "a\nb"), "--reason: it contains unprintable characters"),
         (("--owner", " "), "--owner: it is empty"),
         (("--repo", "/"), "no git repository here"),
     ],
@@ -157,7 +158,7 @@ def test_the_same_waiver_again_is_refused_and_another_of_its_cells_is_not(tmp_pa
     assert run_waive(tmp_path) == 0
     before = (tmp_path / waivers.FILE).read_text()
     assert run_waive(tmp_path) == 2
-    assert "this very waiver is there already" in capsys.readouterr().err
+    assert "this waiver is already there" in capsys.readouterr().err
     assert (tmp_path / waivers.FILE).read_text() == before
     assert run_waive(tmp_path, "--most", "6") == 0
 

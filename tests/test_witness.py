@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from abprof.records import Block, Ceilings, Comparison, Verdict
-from abprof.verdict.judge import Judgement, judge
+from abprof.verdict import Judgement, judge
 from tests.blocks import block, head
 from tests.tinyrepo import PACKAGE, abprof, source, tiny_repo
 

@@ -32,7 +32,7 @@ def waive(
     from abprof.records import Waiver
     from abprof.records.quantities import percent
     from abprof.system import files as disk
-    from abprof.system import toml
+    from abprof.system import toml, waiver_file
     from abprof.verdict import waivers
 
     made = Waiver(cells=cells, most_pct=percent(most, "--most"), reason=reason, owner=owner, expires=_day(until))
@@ -41,10 +41,10 @@ def waive(
         text = toml.decoded(disk.content(path), str(path)) if path.exists() else ""
     except OSError as error:
         raise AbprofError(f"cannot be read: {error}", where=str(path)) from None
-    disk.put(path, waivers.with_one_more(text, made, str(path)).encode())
+    disk.put(path, waiver_file.with_one_more(text, made, str(path)).encode())
     print(f"{path}: {waivers.said(made)}")
     loads = [file.stem for file in sorted(path.parent.glob("workloads/*.py")) if not file.name.startswith("_")]
-    if loads and not waivers.of_some(cells, loads):
+    if loads and not waiver_file.matches_workload(cells, loads):
         print(f"No workload in {path.parent / 'workloads'} has such cells: there are {', '.join(loads)}.")
     print("It holds for comparisons with a base that has it: commit it there.")
     return Exit.OK

@@ -1,6 +1,6 @@
 """The parent's part: shards go out to free slots, news comes in and is recorded, what is lost is run again elsewhere.
 
-What a shard decided is its own plan. Verdicts come of all cells together (abprof/verdict/judge.py), and a cell that they leave open,
+What a shard decided is its own plan. Verdicts come of all cells together (abprof/verdict/judgement.py), and a cell that they leave open,
 with time left on its device, goes there again.
 """
 

@@ -26,7 +26,7 @@ from abprof.system import locks as leases
 from abprof.system import processes as proc
 from abprof.system.config_file import File
 from abprof.system.console import View
-from abprof.verdict import judge as verdict
+from abprof.verdict import undecided
 
 Tell = Callable[[News], None]
 
@@ -78,7 +78,7 @@ class Part:
     def wanted(self) -> set[str]:
         """Cells without a verdict, and those that the run wants more of."""
         few = {cell for cell, least in self._shard.least.items() if len(self._measured.get(cell, ())) < least}
-        return verdict.undecided(self._head, self.blocks, self._proofs) | few
+        return undecided(self._head, self.blocks, self._proofs) | few
 
 
 class Post(contextlib.ExitStack):

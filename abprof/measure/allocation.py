@@ -138,5 +138,5 @@ def _logs(rows: Sequence[Mapping[int, float]], judged: Sequence[int]) -> list[li
 
 
 def _quieter(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
-    """Whether `one` scatters less: then it will be judged (abprof/verdict/columns.py)."""
+    """Whether `one` scatters less: then it will be judged (abprof/verdict/rounds.py)."""
     return sum(map(turns.spread, one)) < sum(map(turns.spread, other))

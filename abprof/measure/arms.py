@@ -15,7 +15,7 @@ from abprof.measure.prepare import Plan
 from abprof.measure.run_context import Place
 from abprof.records import Arm, Build, Cell, Outcome
 from abprof.store.record import Record
-from abprof.verdict import aggregation as gathering
+from abprof.verdict.cells import same_code
 
 _KEPT_AS_CONTROLS = 3  # identical-code cells that are measured all the same, at random
 
@@ -102,7 +102,7 @@ def measured_all_the_same(place: Place, ready: Plan, same: set[str]) -> set[str]
 
 def all_are_measured(place: Place, ready: Plan) -> bool:
     """Whether cells of identical code are measured like any other."""
-    return place.config.all or gathering.same_code(ready.head)
+    return place.config.all or same_code(ready.head)
 
 
 def identical_cells(ready: Plan, builds: Sequence[Build]) -> set[str]:

@@ -85,7 +85,7 @@ class Sitting(Opening):
         times: list[list[float]] = []
         cycles: list[
             list[float]
-        ] = []  # one of the two is judged (abprof/verdict/columns.py): whichever is settled first
+        ] = []  # one of the two is judged (abprof/verdict/rounds.py): whichever is settled first
         for number, order in enumerate(self._orders(len(seats), pace.rounds)):
             fresh = self.seed + 1000 + number if pace.moves(number) else None
             rounds.append(self._round([seats[i] for i in order if seats[i][1].takes_turns], pace, fresh))

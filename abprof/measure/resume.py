@@ -17,9 +17,8 @@ from abprof.records import Block, Build, Cell, Run, Verdict
 from abprof.records.errors import AbprofError
 from abprof.records.options import Config
 from abprof.system.console import View
-from abprof.verdict import stats
-from abprof.verdict.aggregation import Gather, gather
-from abprof.verdict.cell_data import Evidence
+from abprof.verdict import CellData, stats
+from abprof.verdict.cells import Aggregate, aggregate
 from abprof.verdict.comparison import pairs
 
 
@@ -120,13 +119,13 @@ def same_builds(run: Run, builds: Sequence[Build], folder: Path) -> tuple[Build,
     return tuple((before | {(build.side, build.kernel): build for build in builds}).values())
 
 
-def epochs(run: Run, blocks: Sequence[Block], gathered: Gather = gather) -> dict[str, int]:
+def epochs(run: Run, blocks: Sequence[Block], aggregate: Aggregate = aggregate) -> dict[str, int]:
     """Cell -> epochs that its verdict can rest on: of its comparison with the fewest, quick ones not counted."""
-    evidence = gathered(run, blocks, run.proofs)
+    evidence = aggregate(run, blocks, run.proofs)
     return {cell: item.once("epochs", partial(_epochs, run, item)) for cell, item in evidence.items()}
 
 
-def _epochs(run: Run, item: Evidence) -> int:
+def _epochs(run: Run, item: CellData) -> int:
     counts = [len(item.epoch_values(p.before, p.after)) for p in pairs(run, item) if p.role == "target"]
     counts = counts or [len(item.epoch_medians(arm)) for arm in item.states]
     return 0 if item.quick else min(counts, default=0)

@@ -21,7 +21,7 @@ from abprof.records import Package, Side, Waiver, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Config
 from abprof.sides import releases as dists
-from abprof.system import paths, toml
+from abprof.system import paths, toml, waiver_file
 from abprof.system import processes as proc
 from abprof.system.config_file import File, parse_file, read_file
 from abprof.system.console import View
@@ -243,7 +243,7 @@ def _waivers(repository: repo.Repository | repo.Folder, base: Side) -> tuple[Wai
         return ()
     text = repo.read_file(repository, base.commit, waivers.FILE)
     where = f"{base.label}:{waivers.FILE}"
-    return () if text is None else waivers.parse(toml.decoded(text, where), where)
+    return () if text is None else waiver_file.parse(toml.decoded(text, where), where)
 
 
 def _run_id(sides: Sequence[Side]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from abprof.records import Arm
 
-_TWICE = 2  # epochs after which an operation that hung in them is settled (abprof/verdict/aggregation.py)
+_TWICE = 2  # epochs after which an operation that hung in them is settled (abprof/verdict/cells.py)
 
 
 @dataclass

@@ -9,7 +9,7 @@ import numpy as np
 from abprof.records import Block, Run
 from abprof.report import words
 from abprof.report.lines import TextTable
-from abprof.verdict.columns import ARM, MHZ, columns
+from abprof.verdict.rounds import ARM, MHZ, table
 
 CLOCKS_AGREE = 0.1  # per cent: less than that is no difference
 BY_SIDE = Mapping[str, str]  # side id -> text
@@ -72,7 +72,7 @@ def _clocks(run: Run, blocks: Sequence[Block]) -> dict[str, float]:
     for block in blocks:
         if not (block.judged and block.rounds):
             continue
-        table, rows = columns(block.rounds)
+        table, rows = table(block.rounds)
         told = ~np.isin(rows, block.rejected) & (table[:, MHZ] > 0)
         for number, arm in enumerate(block.arms):
             mhz = table[told & (table[:, ARM] == number), MHZ]

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from abprof.evidence import kernels
+from abprof.evidence.causes import explained
 from abprof.evidence.machine_code.reader import Reader
 from abprof.measure import resume as rerun
 from abprof.measure import timers
@@ -38,8 +39,7 @@ from abprof.store import runfolder
 from abprof.store.recovery import identity, merged
 from abprof.store.runfolder import RunFolder
 from abprof.system.console import View
-from abprof.verdict import judge as verdict
-from abprof.verdict.cache import Kept
+from abprof.verdict import CellCache, judge, provisional, undecided
 
 Until = Callable[[Run, Sequence[Block], Sequence[Proof]], set[str]]  # ids of the cells that need one more epoch
 _REWRITE = 5.0  # seconds between rewrites of run.json while measuring
@@ -71,9 +71,9 @@ class Record:
         self.profiles = {(profile.cell, profile.arm): profile for profile in head.profiles}
         self.sampled = {(one.cell, one.arm): one for one in head.sampled}
         self.older = older  # blocks of earlier invocations: a rerun plans its looks on its own
-        self._kept = Kept()
-        self._fresh = Kept() if older else self._kept  # of this invocation's blocks alone
-        self.until = until or partial(verdict.undecided, gathered=self._fresh.gather)
+        self._kept = CellCache()
+        self._fresh = CellCache() if older else self._kept  # of this invocation's blocks alone
+        self.until = until or partial(undecided, aggregate=self._fresh.aggregate)
         self.interrupted = False
         self._writing: Block | None = None  # on its way to the disk: ^C may find it there, and not yet among the blocks
         self._labels = names.short_labels(head.cells)
@@ -136,7 +136,7 @@ class Record:
     def epochs(self) -> dict[str, int]:
         """Cell -> epochs of this invocation that its verdict can rest on."""
         head = msgspec.structs.replace(self.head, proofs=tuple(self.proofs))
-        return rerun.epochs(head, self.blocks[self.older :], self._fresh.gather)
+        return rerun.epochs(head, self.blocks[self.older :], self._fresh.aggregate)
 
     def add(self, item: Block | Proof | Kernel | Trace | Profile | Sampled) -> None:
         """Keep a block on disk before anything else is done with it."""
@@ -219,7 +219,7 @@ class Record:
             return
         # Asked of this cell alone: what all of them say takes long when there are a thousand.
         head = msgspec.structs.replace(self.head, cells=(self._cells[block.cell],))
-        for row in verdict.provisional(head, self._of[block.cell]):
+        for row in provisional(head, self._of[block.cell]):
             epochs = "1 epoch" if row.epochs == 1 else f"{row.epochs} epochs"
             self.view.say(f"  {label}  {row.before} -> {row.after}: {row.pct:+.2f} % of time so far ({epochs})")
 
@@ -235,8 +235,8 @@ class Record:
         head = msgspec.structs.replace(self.head, status=status, notes=notes, **found)
         if head.observations and not self.blocks:
             return head
-        judgement = verdict.judge(head, self.blocks, self.proofs, self._kept.gather)
-        return msgspec.structs.replace(
+        judgement = judge(head, self.blocks, self.proofs, self._kept.aggregate)
+        run = msgspec.structs.replace(
             head,
             header=judgement.header,
             observations=judgement.observations,
@@ -247,6 +247,7 @@ class Record:
             kernels=head.kernels,
             warnings=judgement.warnings,
         )
+        return explained(run)
 
     def finish(self, status: Literal["running", "complete", "interrupted"] | None = None) -> Run:
         """Judge, write run.json and every report. `status` keeps that of a run that is only reported again."""
@@ -257,8 +258,8 @@ class Record:
             self.head = msgspec.structs.replace(self.head, ended=ended)
             self.note(self._rounds_touched())
         run = self.judged(status or ("interrupted" if self.interrupted else "complete"))
-        self._kept.forget()
-        self._fresh.forget()
+        self._kept.clear()
+        self._fresh.clear()
         self.folder.write_run(run)
         self.view.detach()
         report.write_all(self.folder.path, run, self.blocks)

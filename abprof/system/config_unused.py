@@ -10,7 +10,7 @@ from pathlib import Path
 from abprof.records import Workload
 from abprof.records.options import Config
 from abprof.system.config_file import File
-from abprof.verdict.waivers import of_some
+from abprof.system.waiver_file import matches_workload
 
 _NAMED = 3  # that are told by name
 _LONGEST = 80  # letters of a name: it may be anything that stands in a file
@@ -50,7 +50,7 @@ def _of_some(cells: str, workloads: Sequence[str]) -> bool:
     workload, slash, _ = cells.partition("/")
     if slash and "=" not in workload:  # else the slash is one of an axis's value
         return any(fnmatchcase(name, workload) for name in workloads)
-    return of_some(cells, workloads)
+    return matches_workload(cells, workloads)
 
 
 def packages(config: Config, workloads: Iterable[Workload], *, broken: bool) -> tuple[str, ...]:

@@ -1,1 +1,26 @@
-"""Pure: records in, verdicts out."""
+"""Verdicts: records in (a run's head, blocks of rounds, proofs), a Judgement out. Pure; imports records alone.
+
+`judge` gives comparisons with verdicts, observations, warnings and the header with its exit code; `undecided` is the
+stopping rule; `aggregate` and CellCache give each cell's data; the submodules `stats`, `headline`, `waivers` and
+`guarantees` are for callers that need their functions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from abprof.verdict.cells import CellCache, CellData, aggregate
+    from abprof.verdict.judgement import Judgement, judge, provisional
+    from abprof.verdict.stopping import undecided
+
+__all__ = ["CellCache", "CellData", "Judgement", "aggregate", "judge", "provisional", "undecided"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load on first use: numpy costs more than a short command."""
+    if name in __all__:
+        from abprof.verdict import cells, judgement, stopping
+
+        return next(vars(module)[name] for module in (cells, judgement, stopping) if name in vars(module))
+    raise AttributeError(name)

@@ -1,4 +1,4 @@
-"""What a run vouches for less than abprof's own protocol does: each as one sentence that every page shows. Pure."""
+"""What a run guarantees less than abprof's own protocol: one sentence each, shown on every page."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from abprof.records import Run
 
 Lacking = Literal["", "reported", "sides"]
 _REPORTED = (
-    "the command timed itself. Whether its outputs are right, and which code its processes loaded, nobody looked at."
+    "the command timed itself. Whether its outputs are right, and which code its processes loaded, is not checked."
 )
-_SIDES = (
-    "{names} has no reference. That the sides' outputs agree is all that was checked: what both do wrong is not seen."
-)
+_SIDES = "{names} has no reference. Only the agreement of the sides' outputs was checked: a common error is not seen."
 _ONE = (
     "{names} has no reference, and one branch alone has no other side whose outputs could agree: "
     "what a call returns was not checked."
@@ -20,7 +18,7 @@ _ONE = (
 
 
 def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
-    """What is lacking, and in which workloads: `reported` is the time and all else of a command, `sides` a reference."""
+    """What is lacking, and in which workloads: `reported`, a command that times itself; `sides`, no reference."""
     if run.command is not None:
         return "reported", ()
     alone = tuple(load.name for load in run.workloads if load.checked == "sides" and load.judge != "reported")
@@ -38,25 +36,18 @@ def in_one_line(lack: Lacking, names: str = "") -> str:
 
 
 def weaker(run: Run, most: int = 0) -> tuple[str, ...]:
-    """Sentences, which name so many workloads at most (0: all); none for a run of workloads that check their outputs, timed
-    by abprof."""
+    """The run's sentences, naming at most so many workloads (0: all); empty if its workloads check outputs and abprof times."""
     lack, names = lacking(run)
-    shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[: most or None])
-    if most and len(names) > most:
-        shown += f" and {len(names) - most} more"
     if not lack:
         return ()
+    shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[: most or None])
+    shown += f" and {len(names) - most} more" if most and len(names) > most else ""
     if lack == "sides" and len(run.sides) == 1:
         return (f"Weaker guarantee: {_ONE.format(names=shown)}",)
-    return (in_one_line(lack, shown), *_not_even_that(run))
-
-
-def _not_even_that(run: Run) -> tuple[str, ...]:
-    """Cells whose calls returned nothing that could be compared."""
     cells = {seen.cell for seen in run.observations if seen.check is not None and not seen.check.compared}
     if not cells:
-        return ()
+        return (in_one_line(lack, shown),)
     many = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-    return (
-        f"Of {many} not even that was checked: a call returns nothing that can be compared (`checked` in its details).",
-    )
+    return in_one_line(
+        lack, shown
+    ), f"Of {many} not even that: a call returns nothing comparable (`checked` in its details)."

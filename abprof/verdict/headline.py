@@ -1,105 +1,100 @@
-"""The run's header: counts, trust, exit code, and the one sentence that says first whether to act."""
+"""The run's header: counts, trust, exit code, and the sentence that says first whether to act."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from abprof.records import Comparison, Header, Run
 from abprof.records.errors import Exit
 from abprof.verdict import stats
-from abprof.verdict.aggregation import same_code
-from abprof.verdict.cell_data import Evidence
-from abprof.verdict.counts import compared, many, mostly_undecided, nothing_measured, tampered
+from abprof.verdict.cells import CellData, same_code
 
-_FASTEST = -100 + 1e-9  # per cent of time; a call that takes less than the rest of it reads as -100, which has no log
-OPEN = frozenset(
-    {
-        "budget",
-        "epochs",
-        "interrupted",
-        "not_measured",
-        "precision",
-        "quick_worth_confirming",
-        "clock",
-        "power",
-        "timer",
-    }
-)
+MOST_UNDECIDED = 0.10  # share of the judged rows above which a run gives no answer (exit 4)
+# Reasons that more epochs could remove.
+OPEN = frozenset({"budget", "epochs", "interrupted", "not_measured", "precision", "quick_worth_confirming",
+                  "clock", "power", "timer"})  # fmt: skip
+_FASTEST = -100 + 1e-9  # per cent; a change rounded to -100 has no logarithm
+Answer = Literal["act", "confirm", "unjudged", "fine"]
+Counts = Mapping[str, int]
 
 
 def summarise(
     run: Run,
-    evidence: Mapping[str, Evidence],
+    cells: Mapping[str, CellData],
     rows: Sequence[Comparison],
     controls: Sequence[Comparison],
     within: Sequence[Comparison] = (),
 ) -> Header:
-    """The header of a run from its rows (base with targets; peers have no say) and its controls. What there is between
-    the variants of one branch alone (`within`) is said in its sentence."""
+    """The header of a run from its rows (base with targets) and controls. `within`, the comparisons between variants,
+    affects the sentence of a run of one branch alone."""
     tested = trust_panel(rows, controls)
-    alarms = [row for row in tested if outside_margin(run, row)]
+    outside = sum(outside_margin(run, row) for row in tested)
+    inside = sum(inside_margin(run, row) for row in tested)
     counts = count(run, rows)
-    counts["controls"], counts["controls_outside"] = len(tested), len(alarms)
+    counts |= {"controls": len(tested), "controls_outside": outside, "controls_inside": inside}
     counts["tampered"] = sum(one.falsifies for one in run.touched)
-    counts["controls_inside"] = sum(inside_margin(run, row) for row in tested)
-    decided = len(alarms) + counts["controls_inside"]
-    measured = _measured(evidence, rows)
-    trusted = not alarms and not counts["tampered"]
+    measured = any(row.pct is not None or row.verdict != "unclear" for row in rows)
+    if not rows:
+        measured = any(data.epoch_medians(arm) for data in cells.values() for arm in data.states)
+    trusted = not outside and not counts["tampered"]
     return Header(
-        sentence=sentence(run, counts, measured=measured, within=within),
+        sentence=_sentence(run, counts, within, measured=measured),
         counts=counts,
         trusted=trusted,
-        false_alarm_bound=stats.false_alarm_bound(len(alarms), decided),
-        geomean_pct=geomean_pct(run, evidence, rows),
-        exit_code=int(exit_code(run, counts, measured=measured, trusted=trusted)),
+        false_alarm_bound=stats.false_alarm_bound(outside, outside + inside),
+        geomean_pct=_geomean_pct(run, cells, rows),
+        exit_code=int(_exit_code(run, counts, measured=measured, trusted=trusted)),
     )
 
 
 def untimed(run: Run) -> Header:
-    """The header of a run in which nothing was timed: what was looked at under Nsight Compute, and what failed there."""
+    """The header of a run in which nothing was timed: what Nsight Compute recorded, and what failed."""
     failed = [one for one in run.profiles if one.status not in ("ok", "unsupported")]
     ok = [one for one in run.profiles if one.status == "ok"]
-    cells = len({one.cell for one in ok})
-    said = f"{cells} cell{'s' * (cells != 1)} under Nsight Compute, nothing was timed"
+    sentence = f"{many(len({one.cell for one in ok}), 'cell')} under Nsight Compute, nothing was timed"
     if failed:
         first = failed[0]
-        said += f"; {len(failed)} of {len(run.profiles)} arms failed, first {first.cell} {first.arm}: {first.reason}"
+        sentence += (
+            f"; {len(failed)} of {len(run.profiles)} arms failed, first {first.cell} {first.arm}: {first.reason}"
+        )
     code = Exit.OK if ok and not failed else Exit.CANNOT_RUN
-    return Header(sentence=said, counts={"cells": len(run.cells)}, trusted=True, exit_code=int(code))
+    return Header(sentence=sentence, counts={"cells": len(run.cells)}, trusted=True, exit_code=int(code))
+
+
+def many(number: int, noun: str) -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 # ---------------------------------------------------------------- trust
 
 
 def trust_panel(rows: Sequence[Comparison], controls: Sequence[Comparison]) -> list[Comparison]:
-    """Every comparison of code with itself that has an interval: controls, and identical-code cells measured."""
+    """Every comparison of code with itself that has an interval: controls, and measured cells of identical code."""
     known = [row for row in rows if "identical_code" in row.reasons]
     return [row for row in (*controls, *known) if row.low_pct is not None]
 
 
 def outside_margin(run: Run, row: Comparison) -> bool:
-    """The whole interval lies outside the margin: the instrument saw a difference where there is none."""
-    margin = _margin(run, row)
+    """Whether the whole interval lies outside the margin: a difference was measured where there is none."""
+    margin = min(run.settings.margin, run.settings.threshold_of(row.cell))
     return row.low_pct is not None and row.high_pct is not None and (row.low_pct > margin or row.high_pct < -margin)
 
 
 def inside_margin(run: Run, row: Comparison) -> bool:
-    """The whole interval lies inside the margin. Neither inside nor outside: undecided, it could not have shown much."""
-    margin = _margin(run, row)
+    """Whether the whole interval lies inside the margin."""
+    margin = min(run.settings.margin, run.settings.threshold_of(row.cell))
     return row.low_pct is not None and row.high_pct is not None and -margin <= row.low_pct and row.high_pct <= margin
-
-
-def _margin(run: Run, row: Comparison) -> float:
-    return min(run.settings.margin, run.settings.threshold_of(row.cell))
 
 
 # ---------------------------------------------------------------- counts
 
 
 def undecided_row(row: Comparison) -> bool:
-    """More epochs could have answered. Not so: a base that does not run, or a case nobody supports."""
+    """Whether more epochs could answer."""
     return bool(OPEN & set(row.reasons))
 
 
@@ -110,16 +105,16 @@ def base_not_ok(row: Comparison) -> bool:
 def count(run: Run, rows: Sequence[Comparison]) -> dict[str, int]:
     """Counts of rows. slower + faster + slight + same + unclear + broken + unsupported + missing = comparisons.
 
-    Of these: `undecided` are rows that more epochs could settle, `base_not_ok` those that the base spoils, `identical`
-    the `same` by identical code, `waived` the `slower` that somebody has accepted, `suspect_*` the changed rows that
-    false-discovery control leaves out of the sentence.
+    Of these: `undecided` could be settled by more epochs, `base_not_ok` have a base that does not run, `identical` are the
+    `same` of identical code, `waived` the `slower` with a waiver, `suspect_*` the changed that false-discovery control
+    leaves out.
     """
-    apart = {"unsupported": 0, "missing": 0}
     counts = {"cells": len(run.cells), "comparisons": len(rows)}
-    counts |= {"slower": 0, "faster": 0, "slight": 0, "same": 0, "unclear": 0, "broken": 0} | apart
+    verdicts = ("slower", "faster", "slight", "same", "unclear", "broken", "unsupported", "missing")
+    counts |= dict.fromkeys(verdicts, 0)
     for row in rows:
-        alone = row.reasons[0] if row.verdict == "unclear" and row.reasons[:1] in {(key,) for key in apart} else ""
-        counts[alone or row.verdict] += 1
+        first = row.reasons[0] if row.verdict == "unclear" and row.reasons else ""
+        counts[first if first in ("unsupported", "missing") else row.verdict] += 1
     counts["undecided"] = sum(map(undecided_row, rows))
     counts["worth_confirming"] = sum("quick_worth_confirming" in row.reasons for row in rows)
     counts["quick"] = sum(any(reason.startswith("quick_") for reason in row.reasons) for row in rows)
@@ -127,14 +122,36 @@ def count(run: Run, rows: Sequence[Comparison]) -> dict[str, int]:
     counts["identical"] = sum("identical_code" in row.reasons and row.verdict == "same" for row in rows)
     counts["waived"] = sum("waived" in row.reasons for row in rows)
     for verdict in ("slower", "faster"):
-        counts[f"suspect_{verdict}"] = sum(
-            row.verdict == verdict and not row.discovery and "waived" not in row.reasons for row in rows
-        )
+        changed = [row for row in rows if row.verdict == verdict and "waived" not in row.reasons]
+        counts[f"suspect_{verdict}"] = sum(not row.discovery for row in changed)
     return counts
 
 
-def geomean_pct(run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Comparison]) -> float | None:
-    """Geometric mean of the time ratios of the first target's rows that have an interval and are ok on both sides."""
+def certain(counts: Counts, verdict: str) -> int:
+    """Rows of this verdict that survive false-discovery control and have no waiver."""
+    waived = counts.get("waived", 0) if verdict == "slower" else 0
+    return counts.get(verdict, 0) - counts.get(f"suspect_{verdict}", 0) - waived
+
+
+def mostly_undecided(counts: Counts) -> bool:
+    """Whether more than a tenth of the judged rows are open."""
+    judged = counts.get("comparisons", 0) - counts.get("unsupported", 0) - counts.get("missing", 0)
+    return counts.get("undecided", 0) > MOST_UNDECIDED * judged
+
+
+def answer(counts: Counts, *, measured: bool) -> Answer:
+    """Whether to act. `unjudged`: nothing was measured, files were tampered with, controls failed, or too much is open."""
+    if not measured or counts.get("controls_outside") or counts.get("tampered"):
+        return "unjudged"
+    if counts.get("broken") or certain(counts, "slower"):
+        return "act"
+    if counts.get("suspect_slower") or counts.get("worth_confirming"):
+        return "confirm"
+    return "unjudged" if mostly_undecided(counts) else "fine"
+
+
+def _geomean_pct(run: Run, cells: Mapping[str, CellData], rows: Sequence[Comparison]) -> float | None:
+    """Geometric mean of the time ratios of the first target's rows that have an interval and run on both sides."""
     first = next((side.id for side in run.sides if side.id != "base"), None)
     thetas = [
         math.log1p(max(row.pct, _FASTEST) / 100)
@@ -142,26 +159,16 @@ def geomean_pct(run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Compa
         if row.to.partition(":")[0] == first
         and row.pct is not None
         and row.low_pct is not None
-        and all(evidence[row.cell].state(arm).runs for arm in (row.from_, row.to))
+        and all(cells[row.cell].state(arm).runs for arm in (row.from_, row.to))
     ]
     return stats.percent(sum(thetas) / len(thetas)) if thetas else None
 
 
-def _measured(evidence: Mapping[str, Evidence], rows: Sequence[Comparison]) -> bool:
-    """Whether the run has anything to say: a row with a number or a finding, or, of one branch alone, any time."""
-    if rows:
-        return any(row.pct is not None or row.verdict != "unclear" for row in rows)
-    return any(item.epoch_medians(arm) for item in evidence.values() for arm in item.states)
-
-
-# ---------------------------------------------------------------- exit code
-
-
-def exit_code(run: Run, counts: Mapping[str, int], *, measured: bool, trusted: bool) -> Exit:
+def _exit_code(run: Run, counts: Counts, *, measured: bool, trusted: bool) -> Exit:
     """docs/DESIGN.md, "Exit codes, everywhere". Untrusted comes before any verdict, a certain slow-down before doubt.
 
-    `--fail-on never` keeps only "nothing measured"; `unclear` makes one unclear row enough for exit 4, where otherwise
-    it takes more than a tenth of the judged rows.
+    `--fail-on never` keeps only "nothing measured"; with `unclear` one unclear row is enough for exit 4, otherwise it
+    takes more than a tenth of the judged rows.
     """
     fail_on = set(run.settings.fail_on)
     if not measured:
@@ -170,33 +177,85 @@ def exit_code(run: Run, counts: Mapping[str, int], *, measured: bool, trusted: b
         return Exit.OK
     if not trusted:
         return Exit.UNTRUSTED
-    found = {"slower": counts["slower"] - counts.get("waived", 0), "broken": counts["broken"]}
+    found = {"slower": counts["slower"] - counts["waived"], "broken": counts["broken"]}
     if any(found[verdict] for verdict in found if verdict in fail_on):
         return Exit.SLOWER
     doubtful = max(counts["unclear"], counts["undecided"])
-    if mostly_undecided(counts) or ("unclear" in fail_on and doubtful):
-        return Exit.UNTRUSTED
-    return Exit.OK
+    return Exit.UNTRUSTED if mostly_undecided(counts) or ("unclear" in fail_on and doubtful) else Exit.OK
 
 
 # ---------------------------------------------------------------- the sentence
 
 
-def sentence(run: Run, counts: Mapping[str, int], *, measured: bool, within: Sequence[Comparison] = ()) -> str:
-    """One sentence: first whether to act, then how many of what. Its changes are those that survive FDR control."""
+def _sentence(run: Run, counts: Counts, within: Sequence[Comparison], *, measured: bool) -> str:
     if not measured:
         return nothing_measured(counts)
-    if not counts["comparisons"]:
-        label = run.sides[0].label if run.sides else ""
-        said = f"rofiled {many(counts['cells'], 'cell')} of {label}; {_between_variants(within)}."
-        return f"{tampered(counts)}: p{said}" if counts.get("tampered") else f"P{said}"
-    return compared(counts, margin=run.settings.margin, same_code=same_code(run))
-
-
-def _between_variants(within: Sequence[Comparison]) -> str:
-    """What the variants of one branch say of each other: `of 4 comparisons between its variants 3 faster, 1 same`."""
+    if counts["comparisons"]:
+        return compared(counts, margin=run.settings.margin, same_code=same_code(run))
     known = Counter(row.verdict for row in within if row.pct is not None)
-    if not known:
-        return "one branch alone has no verdict"
-    told = ", ".join(f"{number} {verdict}" for verdict, number in known.most_common())
-    return f"of {many(known.total(), 'comparison')} between its variants {told}"
+    between = "one branch alone has no verdict"
+    if known:
+        verdicts = ", ".join(f"{number} {verdict}" for verdict, number in known.most_common())
+        between = f"of {many(known.total(), 'comparison')} between its variants {verdicts}"
+    profiled = f"rofiled {many(counts['cells'], 'cell')} of {run.sides[0].label if run.sides else ''}; {between}."
+    return f"{_tampered(counts)}: p{profiled}" if counts.get("tampered") else f"P{profiled}"
+
+
+def nothing_measured(counts: Counts) -> str:
+    """The sentence of a run without a number or a finding."""
+    return f"Nothing was measured: {_rest(counts) or 'no cell ran'}."
+
+
+def compared(counts: Counts, *, margin: float, same_code: bool) -> str:
+    """The sentence of a comparison: whether to act, then how many of what, changes by false-discovery control.
+
+    `margin` is in per cent; `same_code`: every side is the same tree.
+    """
+    noun = "cell" if counts.get("comparisons", 0) == counts.get("cells", 0) else "comparison"
+    total = many(counts.get("comparisons", 0), noun)
+    changed = {verdict: certain(counts, verdict) for verdict in ("broken", "slower", "faster")}
+    found = ", ".join(f"{number} {verdict}" for verdict, number in changed.items() if number)
+    if found:
+        found += f" of {total}"
+    elif counts.get("quick", 0) == counts.get("comparisons", 0):
+        found = f"one epoch can't be certain in {total}"
+    else:
+        found = f"nothing {'else ' if counts.get('waived') else ''}certainly slower or faster in {total}"
+    rest = _rest(counts)
+    return f"{_lead(counts, margin, same_code)}: {found}" + (f"; {rest}." if rest else ".")
+
+
+def _tampered(counts: Counts) -> str:
+    return f"Do not act on this run, {many(counts['tampered'], 'file')} that it rests on changed while it ran"
+
+
+def _lead(counts: Counts, margin: float, same_code: bool) -> str:
+    if counts.get("tampered"):
+        return _tampered(counts)
+    if counts.get("controls_outside"):
+        return (
+            f"Do not act on this run, {counts['controls_outside']} of {many(counts.get('controls', 0), 'control')} "
+            f"(the same code twice) came out beyond the margin of {margin:g} %"
+        )
+    fine = "Nothing to act on" + (" (the same code on every side)" if same_code else "")
+    leads = {"act": "Act", "confirm": "Confirm before acting", "unjudged": "No answer yet", "fine": fine}
+    return leads[answer(counts, measured=True)]
+
+
+def _rest(counts: Counts) -> str:
+    of = Counter(counts)
+    identical = f" ({of['identical']} identical code)" if of["identical"] else ""
+    parts = [
+        (of["suspect_slower"], "slower that may be chance"),
+        (of["suspect_faster"], "faster that may be chance"),
+        (of["worth_confirming"], "worth confirming"),
+        (of["quick"] - of["worth_confirming"], "with nothing large seen"),
+        (of["waived"], "slower and waived"),
+        (of["slight"], "slight"),
+        (of["same"], f"same{identical}"),
+        (of["undecided"] - of["worth_confirming"], "undecided"),
+        (of["base_not_ok"], "not ok on the base"),
+        (of["unsupported"], "unsupported"),
+        (of["missing"], "missing on both sides"),
+    ]
+    return ", ".join(f"{number} {text}" for number, text in parts if number > 0)

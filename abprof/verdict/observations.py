@@ -1,36 +1,30 @@
-"""Observations: what each arm of each cell did in the run, as named metrics over epochs."""
+"""What each arm of each cell did in the run, as named metrics over epochs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from abprof.records import GPU_GRAPH, HOST, REPORTED, SUSTAINED, Block, Census, Metric, Observation, Outcome, Value
+from abprof.records import HOST, REPORTED, SUSTAINED, Block, Metric, Observation
 from abprof.verdict import stats
-from abprof.verdict.cell_data import Evidence
-from abprof.verdict.columns import END, START, columns
+from abprof.verdict.cells import CellData
+from abprof.verdict.rounds import END, START, table
 
-_PAUSE = 120.0  # seconds between two blocks: longer, and the second is of a later invocation (rerun, --resume)
+_PAUSE = 120.0  # seconds between two blocks that mean a later invocation (rerun, --resume)
 
 
-def observe(item: Evidence) -> tuple[Observation, ...]:
-    """One observation per arm, in the run's order: none is left out because it failed, only what was never tried."""
-    return tuple(_observation(item, arm) for arm in item.states if item.state(arm).seen)
+def observe(data: CellData) -> tuple[Observation, ...]:
+    """One observation per arm that was tried, in the run's order."""
+    return tuple(_observation(data, arm) for arm in data.states if data.state(arm).seen)
 
 
 def busy_share(blocks: Sequence[Block]) -> float | None:
-    """Time inside turns over the time from the first block to the last, starts of workers included (0 to 1); None where
-    there is none, or it is not known."""
+    """Time inside turns over time from the first block to the last, worker starts included (0 to 1); None if unknown."""
     if any(block.metric == REPORTED for block in blocks):
-        return None  # of what one process said, nobody knows when it was
-    inside = sum(_inside(block) for block in blocks if block.rounds) / 1e9
+        return None  # the process reports durations, not moments
+    tables = [table(block.rounds)[0] for block in blocks]
     wall = _wall(blocks)
-    return inside / wall if wall else None
-
-
-def _inside(block: Block) -> float:
-    table, _ = columns(block.rounds)
-    return float((table[:, END] - table[:, START]).sum())
+    return sum(float((each[:, END] - each[:, START]).sum()) for each in tables) / 1e9 / wall if wall else None
 
 
 def check_share(blocks: Sequence[Block]) -> float | None:
@@ -40,82 +34,76 @@ def check_share(blocks: Sequence[Block]) -> float | None:
 
 
 def _wall(blocks: Sequence[Block]) -> float:
-    """Seconds from the first block with rounds to the last, without the pause before a later invocation; of several devices
-    together."""
-    devices = {block.device for block in blocks}
-    if len(devices) > 1:
-        return sum(_wall([block for block in blocks if block.device == device]) for device in devices)
-    ordered = sorted((block for block in blocks if block.rounds), key=lambda block: block.began)
-    wall = sum(block.seconds for block in ordered)
-    for before, after in pairwise(ordered):
-        gap = after.began - before.began - before.seconds
-        wall += gap if 0 < gap < _PAUSE else 0.0
+    """Seconds from the first block with rounds to the last, per device, without pauses before later invocations."""
+    wall = 0.0
+    for device in {block.device for block in blocks}:
+        ordered = sorted((b for b in blocks if b.rounds and b.device == device), key=lambda block: block.began)
+        wall += sum(block.seconds for block in ordered)
+        gaps = (after.began - before.began - before.seconds for before, after in pairwise(ordered))
+        wall += sum(gap for gap in gaps if 0 < gap < _PAUSE)
     return wall
 
 
-def _observation(item: Evidence, arm: str) -> Observation:
-    state = item.state(arm)
-    medians = item.epoch_medians(arm)
+def _observation(data: CellData, arm: str) -> Observation:
+    state, shown = data.state(arm), data.shows_times(arm)
+    outcomes = [block.outcomes[arm] for block in data.blocks if arm in block.outcomes]
+    censuses = [outcome.census for outcome in outcomes if outcome.census is not None]
     return Observation(
-        cell=item.cell.id,
+        cell=data.cell.id,
         arm=arm,
         status=state.status,
         reason=state.reason,
         at=state.at,
-        metrics=_metrics(item, arm, medians) if item.numbers(arm) else {},
-        phases=phases(item, arm) if item.numbers(arm) else None,
+        metrics=_metrics(data, arm) if shown else {},
+        phases=_phases([outcome.phases for outcome in outcomes if outcome.phases]) if shown else None,
         check=state.check,
-        facts=facts(item, arm),
-        epochs=len(medians),
+        facts={name: value for outcome in outcomes for name, value in outcome.facts.items()},
+        epochs=len(data.epoch_medians(arm)),
         log=state.log,
-        census=census(item, arm),
-        uncaptured=item.uncaptured(arm),
-        device=item.device,
+        # Of several passes (a rerun's) the last that succeeded.
+        census=next((one for one in reversed(censuses) if not one.missing), censuses[-1] if censuses else None),
+        device=data.device,
     )
 
 
-def _metrics(item: Evidence, arm: str, medians: list[float]) -> dict[str, Metric]:
-    """Times in ns, memory in bytes; rates from the judged time and the cell's work, by its stated convention."""
+def _metrics(data: CellData, arm: str) -> dict[str, Metric]:
+    """Times in ns, memory in bytes; rates from the judged time and the work that the cell declares."""
     found: dict[str, Metric] = {}
+    cell, medians = data.cell, data.epoch_medians(arm)
     if medians:
-        protocol = "; ".join(item.protocols(arm))
-        time = stats.own_time(medians)
-        found[item.metric] = _time(time, protocol)
-        walls = item.epoch_medians(arm, "wall")
-        if item.metric != "wall" and walls and min(walls) > 0:
-            found["wall"] = _time(stats.own_time(walls), "the host's clock, from an idle device to an idle device")
-        if item.cell.flops:
-            found["tflops"] = _rate(item.cell.flops / 1000, "TFLOP/s", time, item.cell.convention)
-        if item.cell.bytes:
-            found["bandwidth"] = _rate(item.cell.bytes, "GB/s", time, item.cell.convention)
-    replays = item.epoch_medians(arm, "graph")
-    if replays:
-        found[GPU_GRAPH] = _time(
-            stats.own_time(replays), f"replayed from a CUDA graph, warm caches; {item.beside[0].rule}"
-        )
-    hosts = [o.host_ns for o in _outcomes(item, arm) if o.host_ns is not None]
+        found[data.metric] = _time(medians, "; ".join(data.protocols(arm)))
+        walls = data.epoch_medians(arm, "wall")
+        if data.metric != "wall" and walls and min(walls) > 0:
+            found["wall"] = _time(walls, "the host's clock, from an idle device to an idle device")
+        if cell.flops:
+            found["tflops"] = _rate(cell.flops / 1000, "TFLOP/s", medians, cell.convention)
+        if cell.bytes:
+            found["bandwidth"] = _rate(cell.bytes, "GB/s", medians, cell.convention)
+    outcomes = [block.outcomes[arm] for block in data.blocks if arm in block.outcomes]
+    hosts = [outcome.host_ns for outcome in outcomes if outcome.host_ns is not None]
     if hosts:
-        found[HOST] = _time(stats.own_time(hosts), "the host's clock, to enqueue a warm call on an idle device")
-    slices = item.epoch_medians(arm, "sustained")
+        found[HOST] = _time(hosts, "the host's clock, to enqueue a warm call on an idle device")
+    slices = data.epoch_medians(arm, "sustained")
     if slices:
-        found[SUSTAINED] = _time(stats.own_time(slices), "calls without a pause, the first third of a second not timed")
-    for block in item.sequential:
+        found[SUSTAINED] = _time(slices, "calls without a pause, the first third of a second not timed")
+    for block in data.sequential:
         for turn in (turn for row in block.rounds for turn in row if block.arms[turn.arm] == arm):
             found[block.metric] = Metric(value=turn.value, unit="ns", better="lower", protocol=block.rule)
-    peaks = [o.peak_mem_bytes for o in _outcomes(item, arm) if o.peak_mem_bytes is not None]
+    peaks = [outcome.peak_mem_bytes for outcome in outcomes if outcome.peak_mem_bytes is not None]
     if peaks:
-        found["peak_mem_bytes"] = Metric(
-            value=float(max(peaks)), unit="bytes", better="lower", protocol="largest of the epochs"
-        )
+        protocol = "largest of the epochs"
+        found["peak_mem_bytes"] = Metric(value=float(max(peaks)), unit="bytes", better="lower", protocol=protocol)
     return found
 
 
-def _time(time: stats.OwnTime, protocol: str) -> Metric:
+def _time(medians: Sequence[float], protocol: str) -> Metric:
+    time = stats.own_time(medians)
     return Metric(value=time.value, unit="ns", low=time.low, high=time.high, better="lower", protocol=protocol)
 
 
-def _rate(work: float, unit: str, time: stats.OwnTime, convention: str) -> Metric:
-    """`work` per ns. FLOP / ns / 1000 is TFLOP/s; bytes / ns is GB/s. Less time is more rate."""
+def _rate(work: float, unit: str, medians: Sequence[float], convention: str) -> Metric:
+    """`work` per ns. FLOP / ns / 1000 is TFLOP/s; bytes / ns is GB/s."""
+    time = stats.own_time(medians)
     return Metric(
         value=work / time.value,
         unit=unit,
@@ -126,39 +114,19 @@ def _rate(work: float, unit: str, time: stats.OwnTime, convention: str) -> Metri
     )
 
 
-def phases(item: Evidence, arm: str) -> dict[str, float | None] | None:
-    """Each phase, median ns per call, and `residual` = total minus the phases that were recorded.
+def _phases(recorded: Sequence[dict[str, float | None]]) -> dict[str, float | None] | None:
+    """Mean over the passes of each phase, median ns per call, and `residual` = total minus the other phases.
 
-    All from the profiled pass, so that residual compares like with like. A run profiles one epoch, its second, with
-    --quick its only one; where several recorded phases, it is the mean of them. None: no epoch recorded phases.
+    All from the profiled pass, so that the residual compares like with like. A run profiles its second epoch, with
+    --quick its only one. None if no epoch recorded phases.
     """
-    recorded = [o.phases for o in _outcomes(item, arm) if o.phases]
     if not recorded:
         return None
-    names = dict.fromkeys(name for each in recorded for name in each)
     means: dict[str, float | None] = {}
-    for name in names:
+    for name in dict.fromkeys(name for each in recorded for name in each):
         known = [value for each in recorded if (value := each.get(name)) is not None]
         means[name] = sum(known) / len(known) if known else None
     total = means.get("total")
     if total is not None:
         means["residual"] = total - sum(v for name, v in means.items() if name not in {"total", "residual"} and v)
     return means
-
-
-def facts(item: Evidence, arm: str) -> dict[str, Value]:
-    """What the workload says of this case and arm; of several sittings that were told, the last."""
-    told: dict[str, Value] = {}
-    for outcome in _outcomes(item, arm):
-        told |= outcome.facts
-    return told
-
-
-def census(item: Evidence, arm: str) -> Census | None:
-    """What a call launched; of several passes (a rerun's) the last that knows."""
-    told = [outcome.census for outcome in _outcomes(item, arm) if outcome.census is not None]
-    return next((one for one in reversed(told) if not one.missing), told[-1] if told else None)
-
-
-def _outcomes(item: Evidence, arm: str) -> list[Outcome]:
-    return [block.outcomes[arm] for block in item.blocks if arm in block.outcomes]

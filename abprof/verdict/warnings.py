@@ -1,216 +1,225 @@
-"""Warnings of the verdict stage: one record a kind, and only what changed a verdict or needs a person."""
+"""Warnings: one record per kind, for what changed a verdict or needs a person, with what to do."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
-from abprof.records import Advice, Comparison, Run, Touched
-from abprof.verdict import hints as mending
+from abprof.records import Advice, Block, CheckResult, Comparison, Run, Status, Touched
+from abprof.records import messages as wire
 from abprof.verdict import stats, waivers
-from abprof.verdict.cell_data import Evidence
-from abprof.verdict.headline import base_not_ok, outside_margin, trust_panel, undecided_row
-from abprof.verdict.timer_check import beyond_the_device
+from abprof.verdict.cells import RUNS, ArmState, CellData
+from abprof.verdict.comparison import WITHHELD
+from abprof.verdict.headline import base_not_ok, many, outside_margin, trust_panel, undecided_row
+
+Cells = Mapping[str, CellData]
+Rows = Sequence[Comparison]
+_ABOVE_BEST = 1.1  # the measured best rate of a device may be too low by so much
 
 
-def advise(
-    run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Comparison], controls: Sequence[Comparison]
-) -> tuple[Advice, ...]:
+def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> tuple[Advice, ...]:
     """All warnings of a run, the gravest first."""
-    found = [
-        _tampered(run),
-        _controls(run, rows, controls),
-        _states(evidence, "proof", lambda item, arm: item.state(arm).proof_broken, PROOF),
-        _rows(evidence, "broken", [r for r in rows if r.verdict == "broken" and not _proof(r)], "broken"),
-        _rows(evidence, "base_not_ok", [row for row in rows if base_not_ok(row)], BASE),
-        _states(evidence, "wrong_shown", _wrong_shown, WRONG),
-        _suspects(rows),
-        _clock(rows),
-        _power(rows),
-        _timer(rows),
-        _roofline(run, evidence, rows),
-        _undecided(run, evidence, rows),
-        _states(evidence, "flaky", lambda item, arm: item.state(arm).flaky, FLAKY),
-        _lost(evidence),
-        _crowded(evidence),
-        _foreign(evidence),
-        _elsewhere(run),
-    ]
-    return tuple(advice for advice in (*found, *waivers.advice(run, rows)) if advice is not None)
+    return tuple(_warnings(run, cells, rows, controls))
 
 
-Words = tuple[str, str]  # what is so, and what to do
-PROOF = (
-    "a worker loaded code from outside its own side",
-    "no number stands here; look for an editable install or a path that points elsewhere",
-)
-BASE = "not ok on the base: nothing to compare the target with"
-WRONG = ("wrong answers, and their times are shown because of --allow-wrong", "do not use these times")
-FLAKY = ("failed in one epoch and not in the others", "it counts as ok; if it comes back, it is a bug")
+def _warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Advice]:
+    yield from _tampered(run)
+    yield from _untrusted(run, rows, controls)
+    yield from _arms(
+        *(cells, "proof", lambda data, arm: data.state(arm).proof_broken),
+        "a worker loaded code from outside its own side",
+        "no number is shown; look for an editable install or a path that points elsewhere",
+    )
+    broken = [row for row in rows if row.verdict == "broken" and not {"proof", "base_proof"} & set(row.reasons)]
+    yield from _failed(cells, "broken", broken, "broken")
+    base = [row for row in rows if base_not_ok(row)]
+    yield from _failed(cells, "base_not_ok", base, "not ok on the base: nothing to compare the target with")
+    yield from _arms(
+        *(cells, "wrong_shown", lambda data, arm: data.allow_wrong and data.state(arm).status == "wrong"),
+        "wrong answers, and their times are shown because of --allow-wrong",
+        "do not use these times",
+    )
+    suspects = [row for row in rows if row.verdict in {"slower", "faster"} and not row.discovery]
+    yield from _rows(
+        *("suspect", suspects),
+        f"{len(suspects)} of the changed rows may be chance among so many cells (false-discovery control at 5 %)",
+        "their intervals stand; `abprof rerun RUN` gives them fresh epochs",
+    )
+    clock = [row for row in rows if "clock" in row.reasons and row.clock_pct is not None]
+    worst = max((abs(row.clock_pct or 0.0) for row in clock), default=0.0)
+    yield from _rows(
+        *("clock", clock),
+        f"the device's clock differed between the sides by up to {worst:.2g} %: at one clock they compare otherwise",
+        "`abprof rerun RUN` gives fresh epochs; locked clocks (nvidia-smi --lock-gpu-clocks) decide",
+    )
+    for row in (power := [row for row in rows if "power" in row.reasons])[:1]:
+        turns, slices = f"{row.pct:+.2f} % of time in turns", f"{row.sustained_pct:+.2f} % without a pause"
+        yield from _rows(
+            *("power", power, f"{row.cell}: {turns}, {slices} at the power limit"),
+            "which of them counts depends on how the kernel is used: short bursts, or for seconds on end",
+        )
+    yield from _rows(
+        *("timer", [row for row in rows if "timer" in row.reasons]),
+        "the clock outside the worker does not confirm the worker's timer for these cells",
+        "code under test may have patched its timer, or moved its time to where no timer looks (the host, a reset)",
+    )
+    yield from _roofline(run, cells, rows)
+    yield from _undecided(run, cells, rows)
+    yield from _arms(
+        *(cells, "flaky", lambda data, arm: data.state(arm).flaky),
+        "failed in one epoch and not in the others",
+        "it counts as ok; if it comes back, it is a bug",
+    )
+    blocks = [block for data in cells.values() for block in data.blocks]
+    lost = [block for block in blocks if block.rounds and len(set(block.rejected)) >= len(block.rounds)]
+    why = next((f" ({block.rejected_why})" for block in lost if block.rejected_why), "")
+    yield from _blocks(
+        *("rejected", lost, f"{len(lost)} epoch blocks lost every round{why}"),
+        "the machine was too busy to measure on; run again when it is quiet",
+    )
+    yield from _blocks(
+        *("one_at_a_time", [block for block in blocks if block.alone]),
+        "the sides do not fit into memory together: they were measured one after the other, in two visits each",
+        "their intervals are wider for it; on a device with more memory they take turns call by call",
+    )
+    foreign = [block for block in blocks if block.state.foreign]
+    names = sorted({name for block in foreign for name in block.state.foreign})
+    yield from _blocks(
+        *("foreign", foreign, f"other processes used the device: {', '.join(names[:5])}"),
+        "end them or wait, then run again",
+    )
+    elsewhere = [one for one in run.touched if not one.falsifies]
+    if elsewhere:
+        yield Advice(
+            kind="written_elsewhere",
+            text=f"{_touched(elsewhere)}; no verdict rests on it",
+            advice="a package's own log or notes, or code under test, or something else on this machine; --contain always "
+            "keeps code under test to its own folders",
+        )
+    yield from waivers.advice(run, rows)
 
 
-def _controls(run: Run, rows: Sequence[Comparison], controls: Sequence[Comparison]) -> Advice | None:
+# ---------------------------------------------------------------- kinds of warnings
+
+
+def _rows(kind: str, rows: Rows, text: str, advice: str) -> Iterator[Advice]:
+    if rows:
+        yield Advice(kind=kind, text=text, advice=advice, cells=tuple(dict.fromkeys(row.cell for row in rows)))
+
+
+def _blocks(kind: str, blocks: Sequence[Block], text: str, advice: str) -> Iterator[Advice]:
+    if blocks:
+        yield Advice(kind=kind, text=text, advice=advice, cells=tuple(dict.fromkeys(block.cell for block in blocks)))
+
+
+def _arms(cells: Cells, kind: str, test: Callable[[CellData, str], bool], what: str, advice: str) -> Iterator[Advice]:
+    hits = [(cell, arm, data.state(arm)) for cell, data in cells.items() for arm in data.states if test(data, arm)]
+    if hits:
+        cell, arm, state = hits[0]
+        found = tuple(dict.fromkeys(hit[0] for hit in hits))
+        why = f", {state.reason}" if state.reason else ""
+        text = f"{many(len(found), 'cell')}: {what} (first: {cell}, {arm}{why})"
+        yield Advice(kind=kind, text=text, advice=advice, cells=found)
+
+
+def _failed(cells: Cells, kind: str, rows: Rows, what: str) -> Iterator[Advice]:
+    if rows:
+        row = rows[0]
+        states = [(arm, cells[row.cell].state(arm)) for arm in (row.to, row.from_)]
+        arm, state = next((pair for pair in states if not pair[1].runs), states[0])
+        found = tuple(dict.fromkeys(each.cell for each in rows))
+        why = f"{arm} {state.status}" + (f": {state.reason}" if state.reason else "")
+        text = f"{many(len(found), 'cell')} {what} (first: {row.cell}, {why})"
+        hint = _hint(cells[row.cell], arm, state, on_base=kind == "base_not_ok")
+        yield Advice(kind=kind, text=text, advice=hint, cells=found)
+
+
+def _tampered(run: Run) -> Iterator[Advice]:
+    found = [one for one in run.touched if one.falsifies]
+    if found:
+        yield Advice(
+            kind="tampered",
+            text=f"{_touched(found)}: what was measured or judged may not be what was built",
+            advice="a package may have written there: read the change, then measure again with --contain always",
+        )
+
+
+def _touched(found: Sequence[Touched]) -> str:
+    one = found[0]
+    return f"{one.path} was {one.how} {one.moment}" + (f", and {len(found) - 1} more files" if len(found) > 1 else "")
+
+
+def _untrusted(run: Run, rows: Rows, controls: Rows) -> Iterator[Advice]:
     panel = trust_panel(rows, controls)
     out = [row for row in panel if outside_margin(run, row)]
+    if out:
+        worst = max(out, key=lambda row: abs(row.pct or 0.0))
+        yield from _rows(
+            *("untrusted", out),
+            f"the same code against itself differs in {len(out)} of {len(panel)} controls, "
+            f"at worst by {worst.pct:+.2f} % [{worst.low_pct:+.2f}, {worst.high_pct:+.2f}]",
+            "something on this machine favours one worker; find it before reading any verdict of this run",
+        )
+
+
+def _roofline(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
+    """A `faster` target above the best rate of plain torch's matrix products in this run, while the base is not."""
+    above: dict[str, tuple[float, float]] = {}
+    for row in (row for row in rows if row.verdict == "faster"):
+        data = cells[row.cell]
+        known, flops = run.ceilings_of(data.device), data.cell.flops
+        medians = [data.epoch_medians(arm) for arm in (row.from_, row.to)]
+        if known and known.tflops and flops and all(medians):
+            before, after = (flops / stats.own_time(each).value / 1e3 for each in medians)
+            if after > _ABOVE_BEST * known.tflops >= before:
+                above[row.cell] = after, known.tflops
+    if above:
+        rate, best = max(above.values(), key=lambda both: both[0])
+        yield Advice(
+            kind="roofline",
+            text=f"faster than this device can be: up to {rate:.4g} TFLOP/s, its best matrix products reached {best:.4g}",
+            advice="a result kept from an earlier call, another data type, or a workload that counts too much work",
+            cells=tuple(above),
+        )
+
+
+def _undecided(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
+    out = [row for row in rows if undecided_row(row) and not WITHHELD & set(row.reasons)]
     if not out:
-        return None
-    worst = max(out, key=lambda row: abs(row.pct or 0.0))
-    return Advice(
-        kind="untrusted",
-        text=f"the same code against itself differs in {len(out)} of {len(panel)} controls, "
-        f"at worst by {worst.pct:+.2f} % [{worst.low_pct:+.2f}, {worst.high_pct:+.2f}]",
-        advice="something on this machine favours one worker; find it before reading any verdict of this run",
-        cells=_unique(row.cell for row in out),
-    )
-
-
-def _tampered(run: Run) -> Advice | None:
-    found = [one for one in run.touched if one.falsifies]
-    if not found:
-        return None
-    return Advice(
-        kind="tampered",
-        text=f"{_first(found)}: what was measured or judged may not be what was built",
-        advice="a package may have written there: read the change, then measure again with --contain always",
-    )
-
-
-def _elsewhere(run: Run) -> Advice | None:
-    found = [one for one in run.touched if not one.falsifies]
-    if not found:
-        return None
-    return Advice(
-        kind="written_elsewhere",
-        text=f"{_first(found)}; no verdict rests on it",
-        advice="a package's own log or notes, or code under test, or something else on this machine; --contain always "
-        "keeps code under test to its own folders",
-    )
-
-
-def _first(found: Sequence[Touched]) -> str:
-    one = found[0]
-    more = f", and {len(found) - 1} more files" if len(found) > 1 else ""
-    return f"{one.path} was {one.how} {one.moment}{more}"
-
-
-def _crowded(evidence: Mapping[str, Evidence]) -> Advice | None:
-    out = _unique(cell for cell, item in evidence.items() if any(block.alone for block in item.blocks))
-    if not out:
-        return None
-    return Advice(
-        kind="one_at_a_time",
-        text="the sides do not fit into memory together: they were measured one after the other, in two visits each",
-        advice="their intervals are wider for it; on a device with more memory they take turns call by call",
-        cells=out,
-    )
-
-
-def _suspects(rows: Sequence[Comparison]) -> Advice | None:
-    out = [row for row in rows if row.verdict in {"slower", "faster"} and not row.discovery]
-    if not out:
-        return None
-    return Advice(
-        kind="suspect",
-        text=f"{len(out)} of the changed rows may be chance among so many cells (false-discovery control at 5 %)",
-        advice="their intervals stand; `abprof rerun RUN` gives them fresh epochs",
-        cells=_unique(row.cell for row in out),
-    )
-
-
-def _clock(rows: Sequence[Comparison]) -> Advice | None:
-    out = [row for row in rows if "clock" in row.reasons and row.clock_pct is not None]
-    if not out:
-        return None
-    worst = max((row.clock_pct for row in out if row.clock_pct is not None), key=abs)
-    return Advice(
-        kind="clock",
-        text=f"the device's clock differed between the sides by up to {abs(worst):.2g} %: at one clock they compare otherwise",
-        advice="`abprof rerun RUN` gives fresh epochs; locked clocks (nvidia-smi --lock-gpu-clocks) answer for sure",
-        cells=_unique(row.cell for row in out),
-    )
-
-
-def _power(rows: Sequence[Comparison]) -> Advice | None:
-    out = [row for row in rows if "power" in row.reasons]
-    if not out:
-        return None
-    row = out[0]
-    return Advice(
-        kind="power",
-        text=f"{row.cell}: {row.pct:+.2f} % of time in turns, {row.sustained_pct:+.2f} % without a pause at the power limit",
-        advice="which of them counts depends on how the kernel is used: short bursts, or for seconds on end",
-        cells=_unique(row.cell for row in out),
-    )
-
-
-def _timer(rows: Sequence[Comparison]) -> Advice | None:
-    out = [row for row in rows if "timer" in row.reasons]
-    if not out:
-        return None
-    return Advice(
-        kind="timer",
-        text="what the timer in the worker says of these cells was not seen by the clock outside it",
-        advice="the code under test may have patched its timer, or moved its time to where no timer looks (the host, a reset)",
-        cells=_unique(row.cell for row in out),
-    )
-
-
-def _roofline(run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Comparison]) -> Advice | None:
-    rates = {row.cell: beyond_the_device(run, evidence[row.cell], row) for row in rows}
-    above = {cell: rate for cell, rate in rates.items() if rate is not None}
-    if not above:
-        return None
-    most = max(above, key=lambda cell: above[cell])
-    known = run.ceilings_of(evidence[most].device)
-    best = (known.tflops if known else None) or 0.0
-    return Advice(
-        kind="roofline",
-        text=f"faster than this device can be: up to {above[most]:.4g} TFLOP/s, "
-        f"and its best matrix products reached {best:.4g}",
-        advice="a result that is kept from an earlier call, another data type, or a workload that counts too much work",
-        cells=tuple(above),
-    )
-
-
-def _undecided(run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Comparison]) -> Advice | None:
-    out = [row for row in rows if undecided_row(row) and not {"clock", "power", "timer"} & set(row.reasons)]
-    if not out:
-        return None
-    kind, text = "undecided", "undecided when the run ended"
-    advice = _what_may_decide(run, out)
-    margins = sorted(row.certifiable_pct for row in out if row.certifiable_pct is not None)
+        return
+    kind, text, advice = "undecided", "undecided when the run ended", _how_to_decide(run, out)
+    margins = [row.certifiable_pct for row in out if row.certifiable_pct is not None]
     if all("quick_worth_confirming" in row.reasons for row in out):
         kind, text, advice = "worth_confirming", "look changed in one quick epoch", "run them without --quick"
     elif all("budget" in row.reasons and not row.look for row in out):
         text = f"undecided: the budget of {run.settings.budget:g} s ended before the first look, at {stats.LOOKS[0]} epochs"
-        advice = f"no verdict is given before it; on this machine as it was, --budget {_enough(run, evidence)}s"
+        advice = f"no verdict is given before it; on this machine as it was, --budget {_sufficient_budget(run, cells)}s"
     elif margins:
-        text += f"; a margin of {margins[-1]:.2g} % would have been enough"
-    cells = _unique(row.cell for row in out)
-    return Advice(kind=kind, text=f"{len(out)} of {len(rows)} rows {text}", advice=advice, cells=cells)
+        text += f"; a margin of {max(margins):.2g} % would have been enough"
+    yield from _rows(kind, out, f"{len(out)} of {len(rows)} rows {text}", advice)
 
 
-def _what_may_decide(run: Run, out: Sequence[Comparison]) -> str:
+def _how_to_decide(run: Run, out: Rows) -> str:
     if run.status == "interrupted":
         return "it was interrupted: --resume with its folder goes on"
     if not all("epochs" in row.reasons for row in out):
         return f"more epochs may: --budget above {run.settings.budget:g}s"
-    asked = run.settings.epochs
-    later = next((look for look in stats.LOOKS if asked is not None and look > asked), None)
+    fixed = run.settings.epochs
+    later = next((look for look in stats.LOOKS if fixed is not None and look > fixed), None)
     if later is None:
         return f"all {stats.LOOKS[-1]} planned epochs are there: a quieter machine, or a wider --margin"
     return f"more epochs may: --epochs {later}"
 
 
-def _enough(run: Run, evidence: Mapping[str, Evidence]) -> int:
-    """Seconds in which the first look would have been reached, by what the epochs took: rounded up, with a tenth more."""
+def _sufficient_budget(run: Run, cells: Cells) -> int:
+    """Seconds to reach the first look at the pace of this run's epochs: a tenth more, rounded up."""
     spans: dict[tuple[str, int, int], tuple[float, float]] = {}
-    for block in (block for item in evidence.values() for block in item.blocks):
+    for block in (block for data in cells.values() for block in data.blocks):
         key = block.device, block.shard, block.epoch
         begin, end = spans.get(key, (block.began, 0.0))
         spans[key] = (min(begin, block.began), max(end, block.began + block.seconds))
-    # A device measures its shards one after the other: an epoch of all its cells is one of each.
-    longest: dict[str, dict[int, float]] = {}
+    longest: dict[str, dict[int, float]] = {}  # a device measures its shards one after the other
     for (device, shard, _), (begin, end) in spans.items():
         of = longest.setdefault(device, {})
         of[shard] = max(of.get(shard, 0.0), end - begin)
@@ -220,70 +229,80 @@ def _enough(run: Run, evidence: Mapping[str, Evidence]) -> int:
     return 10 * math.ceil(0.11 * stats.LOOKS[0] * each)
 
 
-def _rows(evidence: Mapping[str, Evidence], kind: str, rows: Sequence[Comparison], what: str) -> Advice | None:
-    if not rows:
-        return None
-    row = rows[0]
-    states = [(arm, evidence[row.cell].state(arm)) for arm in (row.to, row.from_)]
-    arm, state = next((pair for pair in states if not pair[1].runs), states[0])
-    cells = _unique(each.cell for each in rows)
-    why = f"{arm} {state.status}" + (f": {state.reason}" if state.reason else "")
-    text = f"{_cells(cells)} {what} (first: {row.cell}, {why})"
-    advice = mending.of(evidence[row.cell], arm, state, on_base=kind == "base_not_ok")
-    return Advice(kind=kind, text=text, advice=advice, cells=cells)
+# ---------------------------------------------------------------- hints: who can fix an arm that did not run
+
+_WORKLOAD_CALLS = ("inputs", "reference", "check")  # the workload's functions in the order they are called for an arm
 
 
-def _states(
-    evidence: Mapping[str, Evidence], kind: str, test: Callable[[Evidence, str], bool], words: Words
-) -> Advice | None:
-    hits = [(cell, arm, item.state(arm)) for cell, item in evidence.items() for arm in item.states if test(item, arm)]
-    if not hits:
-        return None
-    cell, arm, state = hits[0]
-    cells = _unique(hit[0] for hit in hits)
-    why = f", {state.reason}" if state.reason else ""
-    text = f"{_cells(cells)}: {words[0]} (first: {cell}, {arm}{why})"
-    return Advice(kind=kind, text=text, advice=words[1], cells=cells)
+class ArmResult(Protocol):
+    """An ArmState while a run is judged, an Observation afterwards."""
+
+    @property
+    def status(self) -> Status: ...
+    @property
+    def at(self) -> str: ...
+    @property
+    def check(self) -> CheckResult | None: ...
 
 
-def _lost(evidence: Mapping[str, Evidence]) -> Advice | None:
-    """Epochs whose every round was rejected: the cell got fewer epochs than it was given time for."""
-    lost = [b for item in evidence.values() for b in item.blocks if b.rounds and len(set(b.rejected)) >= len(b.rounds)]
-    if not lost:
-        return None
-    why = next((block.rejected_why for block in lost if block.rejected_why), "")
-    return Advice(
-        kind="rejected",
-        text=f"{len(lost)} epoch blocks lost every round" + (f" ({why})" if why else ""),
-        advice="the machine was not fit to measure on for that long; run again when it is quiet",
-        cells=_unique(block.cell for block in lost),
-    )
+def undescribed(cell: str) -> bool:
+    """Whether this cell id is of a whole workload whose cells are not known because it failed."""
+    return cell.endswith("/")
 
 
-def _foreign(evidence: Mapping[str, Evidence]) -> Advice | None:
-    seen = [b for item in evidence.values() for b in item.blocks if b.state.foreign]
-    if not seen:
-        return None
-    names = sorted({name for block in seen for name in block.state.foreign})
-    return Advice(
-        kind="foreign",
-        text=f"other processes used the device: {', '.join(names[:5])}",
-        advice="end them or wait, then run again",
-        cells=_unique(block.cell for block in seen),
-    )
+def workloads_own(arm: str, results: Mapping[str, ArmResult]) -> bool:
+    """Whether this arm's crash in a function of the workload is the workload's fault. `results`: all arms of the cell.
+
+    It is if another side crashed at the same place. Otherwise check() may depend on what this side returned, and any
+    function on the side, if another arm got past it.
+    """
+    at = results[arm].at
+    function, of, _ = at.partition("() of ")
+    if not of:  # the workload as a whole, before any side
+        return bool(at)
+    others = [each for id, each in results.items() if _side_of(id) != _side_of(arm)]
+    if function == "check" and any(each.check is not None for each in results.values()):
+        return False
+    if any(each.at == at for each in others):
+        return True
+    return not others if function == "check" else not any(_got_past(function, each) for each in results.values())
 
 
-def _proof(row: Comparison) -> bool:
-    return bool({"proof", "base_proof"} & set(row.reasons))
+def _side_of(arm: str) -> str:
+    side = arm.partition(":")[0]
+    return arm if side == "peer" else "base" if side == "control" else side
 
 
-def _wrong_shown(item: Evidence, arm: str) -> bool:
-    return item.allow_wrong and item.state(arm).status == "wrong"
+def _got_past(function: str, result: ArmResult) -> bool:
+    reached = result.at.partition("()")[0]
+    if reached in _WORKLOAD_CALLS:
+        return function in _WORKLOAD_CALLS[: _WORKLOAD_CALLS.index(reached)]
+    return result.check is not None or result.status in RUNS or result.status in ("wrong", "crash")
 
 
-def _unique(cells: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(cells))
-
-
-def _cells(cells: Sequence[str]) -> str:
-    return f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
+def _hint(data: CellData, arm: str, state: ArmState, *, on_base: bool) -> str:
+    """What to do about an arm that did not run."""
+    log = f"logs/{state.log.removeprefix('logs/')} in the run folder"
+    if not state.at and undescribed(data.cell.id):
+        file = f"{data.cell.workload}.py"
+        if wire.no_module(state.reason):
+            return f"install the module that {file} needs for the workers, or fix {file}; see {log}"
+        return f"{file} could not be loaded: see {log}"
+    if state.at:
+        if workloads_own(arm, data.states):
+            return f"fix {state.at} in the workload; the traceback is in {log}"
+        checked = any(each.check is not None for each in data.states.values())
+        what = "accepts the output of another arm" if checked else "may not expect what this arm returned"
+        if not state.at.startswith("check()"):
+            what = "did not fail for another arm"
+        return f"{state.at} {what}: fix {arm}, or that function; the traceback is in {log}"
+    if on_base:
+        return "fix the base, or compare with another ref"
+    if state.log:
+        return f"read {log}"
+    return {
+        "wrong": "the workload's check() compares with its reference; the speed of a wrong answer means nothing",
+        "missing": "add it on that side, or compare refs that both have it; abprof.toml can set its path "
+        "(docs/CONFIG.md)",
+        "unsupported": "the kernel rejects the case: leave it out in the workload's skip(), or support it",
+    }.get(state.status, "the workers' logs are in logs/ of the run folder")

@@ -21,15 +21,13 @@ from abprof.extras.selfcheck.examine import GROUP
 from abprof.extras.selfcheck.result import CLASSES
 from abprof.records import Block, Proof, Run
 from abprof.store import runfolder
-from abprof.verdict import stats
-from abprof.verdict.aggregation import gather
-from abprof.verdict.cell_data import Evidence
+from abprof.verdict import CellData, aggregate, stats
 
 
 def main() -> int:
     counted, held = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for run, blocks, proofs in same_code(sys.argv[1:]):
-        for item in gather(run, blocks, proofs).values():
+        for item in aggregate(run, blocks, proofs).values():
             for name, timer, holds in intervals(item):
                 counted[name, timer] += 1
                 held[name, timer] += holds
@@ -57,7 +55,7 @@ def unchanged(run: Run) -> bool:
     return meters or len({side.tree for side in run.sides}) == 1
 
 
-def intervals(item: Evidence) -> Iterator[tuple[str, str, bool]]:
+def intervals(item: CellData) -> Iterator[tuple[str, str, bool]]:
     """Of one cell: the class of its calls, what read them, and whether zero is inside."""
     arms = [arm for arm in item.states if not arm.startswith("peer:")]
     changed = {"target"} if item.cell.params.get("inject") else set()

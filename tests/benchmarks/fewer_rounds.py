@@ -18,8 +18,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from abprof.records import Block, Proof, Run
-from abprof.verdict import stats
-from abprof.verdict.aggregation import gather
+from abprof.verdict import aggregate, stats
 from tests.benchmarks.coverage import same_code
 
 CLASSES = {"50 to 130 ms": (5e7, 1.3e8), "130 ms and longer": (1.3e8, float("inf"))}  # ns of a call
@@ -50,7 +49,7 @@ def shortened(block: Block, rounds: int | None) -> Block:
 
 def told(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof]) -> Iterator[tuple[str, list[str]]]:
     """Of each comparison of a long call with base: its class, and what holds of its interval."""
-    for item in gather(run, blocks, proofs).values():
+    for item in aggregate(run, blocks, proofs).values():
         times = item.epoch_medians("base")[:EPOCHS]
         of = next(
             (name for name, (low, high) in CLASSES.items() if times and low <= statistics.median(times) < high), ""

@@ -15,20 +15,19 @@ import statistics
 import sys
 
 from abprof.records import messages as wire
-from abprof.verdict.aggregation import gather
-from abprof.verdict.cell_data import Evidence
+from abprof.verdict import CellData, aggregate
 from tests.benchmarks.coverage import same_code
 
 HEAD = "| workload | a call | epochs | rounds | of a round | epochs by rounds alone | epochs |"
 
 
 def main() -> int:
-    rows = [row(item) for kept in same_code(sys.argv[1:]) for item in gather(*kept).values()]
+    rows = [row(item) for kept in same_code(sys.argv[1:]) for item in aggregate(*kept).values()]
     print(HEAD, "|---|---:|---:|---:|---:|---:|---:|", *filter(None, rows), sep="\n")
     return 0
 
 
-def row(item: Evidence) -> str:
+def row(item: CellData) -> str:
     """A cell's line; "" where its calls are shorter, or two epochs of several rounds are not there."""
     epochs = ratios(item)
     times = item.epoch_medians("base") or [0.0]
@@ -43,7 +42,7 @@ def row(item: Evidence) -> str:
     return f"| {item.cell.workload} | {statistics.median(times) / 1e6:.1f} ms | {len(epochs)} | {rounds} | {shown} |"
 
 
-def ratios(item: Evidence) -> list[list[float]]:
+def ratios(item: CellData) -> list[list[float]]:
     """Of each epoch, its rounds' log ratios of target to base in cycles."""
     found = []
     for block in item.blocks:

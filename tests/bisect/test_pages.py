@@ -113,7 +113,7 @@ def test_every_page_says_that_nothing_but_the_sides_outputs_was_checked(
     assert telling.weaker(plain) == ()
     without = msgspec.structs.replace(plain, unchecked=("w",))
     of = work.finish(without, tmp_path, View(quiet=True), lambda now: pages.write(tmp_path, now))
-    said = "w has no reference. That the sides' outputs agree is all that was checked: what both do wrong is not seen."
+    said = "w has no reference. Only the agreement of the sides' outputs was checked: a common error is not seen."
     assert telling.weaker(of) == (f"Weaker guarantee: {said}",)
     for name in ("report.md", "report.html"):
         assert "Weaker guarantee: w has no reference." in (tmp_path / name).read_text()

@@ -10,7 +10,7 @@ import pytest
 from abprof.extras.bot import command
 from abprof.records.errors import AbprofError
 from abprof.system import config_file as abprof_toml
-from abprof.verdict import waivers
+from abprof.system import waiver_file
 from tests.fuzz.asked import one_clear_line
 from tests.fuzz.mutations import DEEP, bytes_of, hunt, many
 
@@ -62,7 +62,7 @@ READERS: dict[str, tuple[str, Read]] = {
         "[tool.abprof]\n" + TOML.replace("\n[", "\n[tool.abprof.").replace("[tool.abprof.[", "[[tool.abprof."),
         lambda text: abprof_toml.parse_file(text, "pyproject.toml", ("tool", "abprof")),
     ),
-    "waivers": (WAIVERS, lambda text: waivers.parse(text, "waivers.toml")),
+    "waivers": (WAIVERS, lambda text: waiver_file.parse(text, "waivers.toml")),
     "rights": (RIGHTS, lambda text: command.rights(text, "abprof-bot.toml")),
 }
 

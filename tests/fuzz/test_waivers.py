@@ -12,6 +12,7 @@ from abprof import sides as repo
 from abprof.measure import run_context as place
 from abprof.records import Waiver
 from abprof.records.errors import AbprofError, Exit
+from abprof.system import waiver_file
 from abprof.verdict import waivers
 from tests import notices, runs
 from tests.fuzz.asked import Asker, asker, one_clear_line
@@ -44,17 +45,17 @@ def plain(one: Waiver) -> bool:
 
 @many
 def test_any_waiver_reads_back_as_it_was_given_or_is_refused(examples: int) -> None:
-    before = waivers.parse(WAIVERS, "x")
+    before = waiver_file.parse(WAIVERS, "x")
 
     def ask(one: Waiver) -> None:
         for text in ("", WAIVERS):
             try:
-                made = waivers.with_one_more(text, one, "x")
+                made = waiver_file.with_one_more(text, one, "x")
             except AbprofError as error:
                 one_clear_line(error)
                 assert not plain(one), "what can be meant was refused"
             else:
-                assert waivers.parse(made, "x") == (*(before if text else ()), one)
+                assert waiver_file.parse(made, "x") == (*(before if text else ()), one)
                 assert made.startswith(text.rstrip("\n"))
 
     for text in ODD:
@@ -71,7 +72,7 @@ def test_any_file_gets_one_more_or_stays_as_it_is(asker: Asker, examples: int) -
         data, cells, reason, owner, day = example
         file.write_bytes(data)
         try:
-            before = waivers.parse(data.decode(), "x")
+            before = waiver_file.parse(data.decode(), "x")
         except (AbprofError, UnicodeDecodeError):
             before = None
         words = ("--most=5", f"--reason={reason}", f"--owner={owner}", f"--until={day}", "--repo", asker.folder)
@@ -80,7 +81,7 @@ def test_any_file_gets_one_more_or_stays_as_it_is(asker: Asker, examples: int) -
             assert (code, file.read_bytes()) == (Exit.CANNOT_RUN, data)
         else:
             assert before is not None, "what could not be read was written over"
-            assert waivers.parse(file.read_text(), "x")[:-1] == before
+            assert waiver_file.parse(file.read_text(), "x")[:-1] == before
 
     day = st.just("2999-01-31") | DAYS | st.sampled_from(ODD)
     hunt(st.tuples(st.just(WAIVERS.encode()) | bytes_of(WAIVERS.encode()), TEXTS, TEXTS, TEXTS, day), ask, 2 * examples)

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+from abprof import verdict
 from abprof.records import Block, Run
 from abprof.records.errors import AbprofError
 from abprof.store import runfolder
-from abprof.verdict import judge as verdict
 from abprof.verdict.stats import LOOKS
 from tests.simulated.lab import Lab, Result
 

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from abprof.records import Block
-from abprof.verdict import stats
-from abprof.verdict.columns import Digest, at_one_clock
-from abprof.verdict.judge import Judgement, judge, undecided
+from abprof.verdict import Judgement, judge, stats, undecided
+from abprof.verdict.rounds import Columns, at_one_clock
 from tests.blocks import block, head
 from tests.simulations.protocol import MOST, Source, Values, normal, verdicts
 
@@ -60,7 +59,7 @@ def test_plain_t_intervals_at_each_look_do_not() -> None:
     assert misses(0.05, 4_000, planned=False) > 2.5 * upper(0.05, 4_000)
 
 
-def single_rounds(rng: np.random.Generator, target: float) -> tuple[Digest, ...]:
+def single_rounds(rng: np.random.Generator, target: float) -> tuple[Columns, ...]:
     """Four epochs of one round of the same code; what the target scatters by is so many times what base does. Times follow the
     clock half, so that they scatter as far at one clock as they were read: which way is taken is chance."""
     made = []
@@ -69,11 +68,11 @@ def single_rounds(rng: np.random.Generator, target: float) -> tuple[Digest, ...]
         clocks = np.exp(spread * rng.normal(0.0, 0.01, (2, 1)))
         times = np.exp(spread * rng.normal(0.0, 0.002, (2, 1))) / np.sqrt(clocks)
         values, mhz = (dict(zip(("base", "target"), of, strict=True)) for of in (times, 1500 * clocks))
-        made.append(Digest(epoch, "gpu_span", "", {}, values, values, mhz, {}))
+        made.append(Columns(epoch, "gpu_span", "", {}, values, values, mhz, {}))
     return tuple(made)
 
 
-def ratios(digests: Sequence[Digest]) -> list[float]:
+def ratios(digests: Sequence[Columns]) -> list[float]:
     return [math.log(digest.values["target"][0] / digest.values["base"][0]) for digest in digests]
 
 

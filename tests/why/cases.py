@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from abprof.records import Census, Comparison, Kernel, Launch, Machine, Outcome, Run
-from abprof.verdict import judge as verdict
+from abprof.evidence.causes import explained
+from abprof.records import Block, Census, Comparison, Kernel, Launch, Machine, Outcome, Run
+from abprof.verdict import judge
 from tests import blocks
 
 RECORDED = Path(__file__).parent.parent / "data" / "planted_kernels.json"
@@ -76,10 +77,12 @@ def run(
         )
     machine = Machine(host="test", device="NVIDIA H200", kind="cuda")
     head = blocks.head(machine=machine, kernels=(*kernels(before, "base"), *kernels(after, "target")), **fields)
-    found = verdict.judge(head, made)
-    return msgspec.structs.replace(
-        head, header=found.header, observations=found.observations, comparisons=found.comparisons
-    )
+    return explain(head, made)
+
+
+def explain(head: Run, made: Sequence[Block]) -> Run:
+    """The run with verdicts and causes."""
+    return explained(msgspec.structs.replace(head, **msgspec.structs.asdict(judge(head, made))))
 
 
 def kinds(row: Comparison) -> list[str]:

@@ -16,10 +16,9 @@ from abprof.evidence.causes import calls
 from abprof.evidence.machine_code import x86
 from abprof.evidence.machine_code.reader import Reader
 from abprof.records import Comparison, Function, Kernel, Outcome, Run, Sampled, SampledFunction
-from abprof.verdict import judge as verdict
 from tests import blocks
 from tests.planted import cpu
-from tests.why.cases import kinds
+from tests.why.cases import explain, kinds
 from tests.why.test_host import BASE, PASS, PLAIN, judged, loaded, read
 
 pytestmark = pytest.mark.skipif(
@@ -43,7 +42,7 @@ def under_perf(found: tuple[Kernel, ...], pct: float, *sampled: Sampled) -> Comp
         blocks.block(n, {"base": 1.0, "target": ratio}, base_ns=1e6, status=status if n == 2 else None)
         for n in range(1, 7)
     ]
-    [row] = verdict.judge(head, made).comparisons
+    [row] = explain(head, made).comparisons
     return row
 
 

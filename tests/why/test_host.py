@@ -30,10 +30,9 @@ from abprof.records import (
     Range,
     Run,
 )
-from abprof.verdict import judge as verdict
 from tests import blocks
 from tests.planted import cpu
-from tests.why.cases import kinds
+from tests.why.cases import explain, kinds
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64" or not shutil.which("objdump"), reason="reads x86-64 by objdump"
@@ -74,7 +73,7 @@ def judged(
     ratio = 1 + pct / 100
     status = {arm: Outcome(status="ok", census=seen) for arm, seen in zip(("base", "target"), censuses, strict=True)}
     made = [blocks.block(n, {"base": 1.0, "target": ratio}, status=status if n == 2 else None) for n in range(1, 7)]
-    [row] = verdict.judge(blocks.head(kernels=found), made).comparisons
+    [row] = explain(blocks.head(kernels=found), made).comparisons
     return row
 
 

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from abprof.records import Census, Comparison, Outcome, Range
-from abprof.verdict import judge as verdict
 from tests import blocks
 from tests.planted import BRANCHES
 from tests.why import cases
+from tests.why.cases import explain
 
 # The backward of a training step, in ns of one call of 1 ms; what the ranges leave is torch's own.
 BACKWARD = {"bwd_prepare": (1, 1e4), "bwd_run": (1, 9.5e5)}
@@ -30,7 +30,7 @@ def judged(before: Ranges | None, after: Ranges | None, pct: float, *, total: fl
         blocks.block(n, {"base": 1.0, "target": ratio}, base_ns=1e6, status=status if n == 2 else None)
         for n in range(1, 7)
     ]
-    [row] = verdict.judge(blocks.head(), made).comparisons
+    [row] = explain(blocks.head(), made).comparisons
     return row
 
 

@@ -13,10 +13,9 @@ from abprof.evidence.causes import device
 from abprof.evidence.causes.sides import Sides
 from abprof.records import Census, Comparison, Kernel
 from abprof.store import runfolder
-from abprof.verdict import judge as verdict
 from tests.planted import BRANCHES, COMPILED
 from tests.why import cases, record
-from tests.why.cases import Side
+from tests.why.cases import Side, explain
 
 SIDES = cases.recorded()
 # How the slower phase is recorded: (base, target), ns.
@@ -193,7 +192,7 @@ def test_a_run_of_an_older_abprof_has_no_causes_and_is_judged_as_before() -> Non
     old = Path(__file__).parents[1] / "data" / "run_schema1"
     run, made, _ = runfolder.read(old)
     assert run.kernels == ()
-    assert {row.causes for row in verdict.judge(run, made).comparisons} == {None}
+    assert {row.causes for row in explain(run, made).comparisons} == {None}
 
 
 def test_the_page_has_every_planted_cause_and_its_kind() -> None:

@@ -186,5 +186,5 @@ def test_cells_of_which_nothing_was_compared_are_told() -> None:
         plain, workloads=(runs.changed(load, checked="sides"), *others), observations=(blind, *plain.observations)
     )
     _, line = weaker(run)
-    assert line.startswith("Of 1 cell not even that was checked")
+    assert line.startswith("Of 1 cell not even that")
     assert rest

@@ -6,31 +6,37 @@ that the time went. A cause that is wrong costs more than none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
 from abprof.evidence.causes import calls, counters, device, host, passes, phase
 from abprof.evidence.causes.sides import Sides
-from abprof.records import Cause, Comparison, Kernel, Run, Verdict
-from abprof.verdict import observations as observe
-from abprof.verdict.cell_data import Evidence
+from abprof.records import Cause, Comparison, Kernel, Observation, Run, Verdict
 
 CHANGED: frozenset[Verdict] = frozenset({"slower", "faster", "slight"})
 MOST = 3  # causes of a row: what follows is less sure still
 
 
-def explained(run: Run, evidence: Mapping[str, Evidence], rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """The rows, those that changed with their causes. `causes` stays None where nothing was recorded to look at."""
-    return tuple(
-        msgspec.structs.replace(row, causes=causes(run, evidence[row.cell], row)) if row.verdict in CHANGED else row
-        for row in rows
+def explained(run: Run) -> Run:
+    """The judged run with causes on the rows that changed between sides; None on a row without records to explain it by."""
+    seen = {(one.cell, one.arm): one for one in run.observations}
+    packages = {cell.id: cell.kernel for cell in run.cells}
+    rows = tuple(
+        msgspec.structs.replace(row, causes=causes(run, seen, packages[row.cell], row))
+        if row.verdict in CHANGED and not row.from_.startswith("peer:")
+        else row
+        for row in run.comparisons
     )
+    return msgspec.structs.replace(run, comparisons=rows)
 
 
-def causes(run: Run, item: Evidence, row: Comparison) -> tuple[Cause, ...] | None:
+Seen = Mapping[tuple[str, str], Observation]
+
+
+def causes(run: Run, seen: Seen, package: str, row: Comparison) -> tuple[Cause, ...] | None:
     """The causes of one changed row, the surest first; None where the evidence of a side is missing."""
-    sides = _sides(run, item, row)
+    sides = _sides(run, seen, package, row)
     if sides is None:
         return None
     named = passes.causes(sides)
@@ -60,21 +66,21 @@ def _unread(sides: Sides) -> bool:
     return not kernels or any(kernel.missing == "not read" for kernel in kernels)
 
 
-def _sides(run: Run, item: Evidence, row: Comparison) -> Sides | None:
-    medians = item.epoch_medians(row.from_)
-    if not row.pct or not medians:
-        return None
+def _sides(run: Run, seen: Seen, package: str, row: Comparison) -> Sides | None:
     arms = row.from_, row.to
-    census = [observe.census(item, arm) for arm in arms]
+    observed = [seen[row.cell, arm] for arm in arms if (row.cell, arm) in seen]
+    if not row.pct or len(observed) < 2 or row.metric not in observed[0].metrics:
+        return None
+    census = [one.census for one in observed]
     sides = {arm.id: arm.side for arm in run.arms}
-    kernels = [_kernels(run, sides.get(arm, arm.partition(":")[0]), item.cell.kernel) for arm in arms]
-    phases = [observe.phases(item, arm) for arm in arms]
+    kernels = [_kernels(run, sides.get(arm, arm.partition(":")[0]), package) for arm in arms]
+    phases = [one.phases for one in observed]
     if not any(census) and not any(kernels) and not any(phases):
         return None
     return Sides(
         row=row,
         on_gpu=run.machine.kind == "cuda",
-        base_ns=sum(medians) / len(medians),
+        base_ns=observed[0].metrics[row.metric].value,
         census=(census[0], census[1]),
         kernels=(kernels[0], kernels[1]),
         phases=(phases[0], phases[1]),

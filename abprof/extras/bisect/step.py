@@ -14,12 +14,10 @@ from abprof.records import Block, Proof, Run
 from abprof.records.options import Config
 from abprof.store import runfolder
 from abprof.system.console import View
-from abprof.verdict import stats
-from abprof.verdict.aggregation import arm_id, gather
-from abprof.verdict.cell_data import Evidence
-from abprof.verdict.judge import MOST_ATTEMPTS
-
-_DISPUTED = {"clock", "power", "timer"}  # reasons for which a verdict is withheld (abprof/verdict/comparison.py)
+from abprof.verdict import CellData, aggregate, stats
+from abprof.verdict.cells import arm_id
+from abprof.verdict.comparison import WITHHELD
+from abprof.verdict.stopping import MOST_ATTEMPTS
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Questions:
     rows: Mapping[Row, Ask] = field(default_factory=dict)
     cells: Mapping[str, Ask] = field(default_factory=dict)
 
-    def asked(self, item: Evidence) -> dict[Row, Ask]:
+    def asked(self, item: CellData) -> dict[Row, Ask]:
         """The questions on one cell."""
         known = {row: ask for row, ask in self.rows.items() if row.cell == item.cell.id}
         if item.cell.id not in self.cells:
@@ -41,12 +39,12 @@ class Questions:
 
     def open(self, run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> set[str]:
         """Cells that need one more epoch: what `session.run` measures until."""
-        evidence = gather(run, blocks, proofs).values()
+        evidence = aggregate(run, blocks, proofs).values()
         return {item.cell.id for item in evidence if any(_open(item, *each) for each in self.asked(item).items())}
 
     def answers(self, run: Run, blocks: Sequence[Block]) -> tuple[Given, ...]:
         """What the run says to each."""
-        evidence = gather(run, blocks, run.proofs).values()
+        evidence = aggregate(run, blocks, run.proofs).values()
         asked = [(item, row, ask) for item in evidence for row, ask in self.asked(item).items()]
         return tuple(
             Given(row=row, cut=ask.cut, error=ask.error, answer=_answer(run, item, row, ask))
@@ -75,7 +73,7 @@ def _unclear(run: Run, folder: Path, questions: Questions) -> bool:
     return bool(questions.open(run, blocks, run.proofs))
 
 
-def _open(item: Evidence, row: Row, ask: Ask) -> bool:
+def _open(item: CellData, row: Row, ask: Ask) -> bool:
     """Whether a row needs another epoch: both sides run, and more epochs can still answer."""
     arms = arm_id("base", row.variant), arm_id("target", row.variant)
     states = [item.state(arm) for arm in arms]
@@ -91,7 +89,7 @@ def _open(item: Evidence, row: Row, ask: Ask) -> bool:
     return len(values) < stats.LOOKS[-1] and rule.side(values, ask.cut, ask.error, ask.within) is None
 
 
-def _answer(run: Run, item: Evidence, row: Row, ask: Ask) -> Answer:
+def _answer(run: Run, item: CellData, row: Row, ask: Ask) -> Answer:
     arms = arm_id("base", row.variant), arm_id("target", row.variant)
     if run.header and run.header.counts.get("tampered"):  # also of what did not run nobody can say why
         return Answer(said="unclear", reason="tampered")
@@ -119,4 +117,4 @@ def _doubt(run: Run, row: Row, arms: tuple[str, str]) -> str:
     if run.header and run.header.counts.get("controls_outside"):
         return "controls"
     mine = (one for one in run.comparisons if (one.cell, one.from_, one.to) == (row.cell, *arms))
-    return next((reason for one in mine for reason in one.reasons if reason in _DISPUTED), "")
+    return next((reason for one in mine for reason in one.reasons if reason in WITHHELD), "")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from abprof.extras.bot.notice import Notice
 from abprof.extras.bot.state import short
 from abprof.records.visible import printable
-from abprof.verdict.counts import certain, mostly_undecided
+from abprof.verdict.headline import certain, mostly_undecided
 
 NAME = "abprof"
 SIZES = (

@@ -21,8 +21,8 @@ from abprof.report.lines import change_text
 from abprof.report.lines import note as qualified
 from abprof.report.pages import environment
 from abprof.report.plain_markdown import code, escape
-from abprof.verdict.counts import certain, compared, nothing_measured
 from abprof.verdict.guarantees import said
+from abprof.verdict.headline import certain, compared, nothing_measured
 
 MOST_BYTES = 60_000  # of UTF-8; GitHub takes 65,536 characters
 TOP = 5  # rows that are not folded

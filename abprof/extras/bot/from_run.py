@@ -16,7 +16,7 @@ from abprof.report import facts, failures, numbers, places, view, words
 from abprof.store.runfolder import LOGS
 from abprof.verdict import waivers
 from abprof.verdict.guarantees import lacking
-from abprof.verdict.hints import undescribed, workloads_own
+from abprof.verdict.warnings import undescribed, workloads_own
 
 NAME, TEXT = 200, 600  # characters
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")

@@ -16,8 +16,8 @@ from msgspec import Meta
 
 from abprof.records import UNREADABLE, Comparison, Record, Verdict
 from abprof.records.errors import AbprofError
-from abprof.verdict.counts import Answer, answer
 from abprof.verdict.guarantees import Lacking
+from abprof.verdict.headline import Answer, answer
 
 SCHEMA = 1
 MOST_BYTES = 1 << 20

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from abprof.extras.selfcheck import instrument
 from abprof.extras.selfcheck.result import CLASSES, Alarms, Coverage, Detection, Resolution, Selfcheck
 from abprof.records import DO_BENCH_METRIC, SEED_METRIC, Block, Run
-from abprof.verdict import stats
-from abprof.verdict.aggregation import gather
-from abprof.verdict.cell_data import Evidence
+from abprof.verdict import CellData, aggregate, stats
 from abprof.verdict.comparison import decide
 from abprof.verdict.observations import busy_share
 
@@ -38,7 +36,7 @@ Says = Callable[[Measured, float, float], str | None]  # a verdict, or None wher
 def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
     """The result of a finished selfcheck. Cells that were not measured on both sides are left out, and counted in none."""
     judged = [block for block in blocks if block.judged]
-    evidence = gather(run, blocks).values()
+    evidence = aggregate(run, blocks).values()
     cells = [pair for item in evidence for pair in _measured(item)]
     plans = THRESHOLDS.get(run.machine.kind, THRESHOLDS["cpu"])
     alarms = tuple(_alarms(cells, plans))
@@ -64,7 +62,7 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
     )
 
 
-def _measured(item: Evidence) -> Iterable[Measured]:
+def _measured(item: CellData) -> Iterable[Measured]:
     """Every pair of sides. The branch (`target`) does the injected work; base, and base again (`target2`), do not."""
     inject, how = float(item.cell.params["inject"]), str(item.cell.params["how"])
     changed = [("base", "target"), ("target2", "target")]
@@ -85,15 +83,15 @@ def _measured(item: Evidence) -> Iterable[Measured]:
                 )
 
 
-def _rounds(item: Evidence, before: str, after: str) -> Iterable[tuple[float, float]]:
-    for digest in item.digests:
+def _rounds(item: CellData, before: str, after: str) -> Iterable[tuple[float, float]]:
+    for digest in item.judged:
         if digest.epoch <= GROUP and {before, after} <= digest.values.keys():
             for a, b in zip(digest.values[before], digest.values[after], strict=True):
                 if not (math.isnan(a) or math.isnan(b)):
                     yield float(a), float(b)
 
 
-def _sequential(item: Evidence, before: str, after: str) -> Iterable[tuple[str, float]]:
+def _sequential(item: CellData, before: str, after: str) -> Iterable[tuple[str, float]]:
     for block in item.sequential:
         read = {block.arms[turn.arm]: turn.value for row in block.rounds for turn in row}
         if before in read and after in read:

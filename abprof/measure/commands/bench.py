@@ -24,7 +24,7 @@ from abprof.system import config_unused as unused
 from abprof.system import processes as proc
 from abprof.system.console import View
 from abprof.system.processes import WorkerDied
-from abprof.verdict.counts import many
+from abprof.verdict.headline import many
 
 NAME = "command"  # of its only workload, whose cells are the names that it prints
 AXIS = "name"

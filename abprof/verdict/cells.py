@@ -1,0 +1,340 @@
+"""Aggregation: from a run's blocks to one `CellData` per cell, with each arm's state and the epoch values of any pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import is_
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from abprof.records import (
+    JUDGED_METRIC,
+    SEQUENTIAL_METRICS,
+    SUSTAINED,
+    Block,
+    Cell,
+    CheckResult,
+    Outcome,
+    Proof,
+    Run,
+    Status,
+)
+from abprof.verdict import stats
+from abprof.verdict.rounds import Columns, at_one_clock, columns
+
+T = TypeVar("T")
+Quantity = Literal["judged", "read", "clock", "cycles", "sustained"]
+RUNS: frozenset[Status] = frozenset({"ok", "identical"})
+# Worst first: the status of an arm whose epochs disagree. A wrong answer comes first: only it would show a speed.
+SEVERITY: tuple[Status, ...] = ("wrong", "crash", "oom", "timeout", "build_failed", "missing", "unsupported")
+TRANSIENT: frozenset[Status] = frozenset({"crash", "oom", "timeout"})  # may be the machine's fault
+
+
+@dataclass(frozen=True)
+class ArmState:
+    """An arm of one cell over all its epochs."""
+
+    status: Status
+    reason: str = ""
+    log: str = ""
+    at: str = ""  # where the workload itself raised: function and file
+    check: CheckResult | None = None
+    proof_broken: bool = False
+    flaky: bool = False  # one epoch failed, at least two did not: ok, with a warning
+    settled: bool = True  # False: one failure so far, further attempts decide
+    seen: bool = True  # False: not tried in any epoch
+
+    @property
+    def runs(self) -> bool:
+        return self.status in RUNS
+
+
+@dataclass(frozen=True, eq=False)
+class CellData:
+    """Everything measured about one cell."""
+
+    cell: Cell
+    states: dict[str, ArmState]
+    quick: bool
+    allow_wrong: bool
+    attempts: int  # distinct epochs that tried this cell
+    metric: str  # the judged one: gpu_span, wall or reported
+    blocks: tuple[Block, ...] = field(repr=False)
+    sequential: tuple[Block, ...] = field(default=(), repr=False)  # selfcheck: timed by another protocol
+    sustained: tuple[Block, ...] = field(default=(), repr=False)  # slices without a pause (abprof/measure/sustained.py)
+    _memo: dict[object, Any] = field(default_factory=dict, repr=False)
+
+    def once(self, key: object, compute: Callable[[], T]) -> T:
+        """Memoize a result that depends on this cell, the key, and the run's head alone (see CellCache)."""
+        if key not in self._memo:
+            self._memo[key] = compute()
+        result: T = self._memo[key]
+        return result
+
+    def state(self, arm: str) -> ArmState:
+        return self.states.get(arm, ArmState("missing", f"there is no {arm}", seen=False))
+
+    @property
+    def device(self) -> str:
+        """The run's device it was measured on; "" in a run on one device and when not measured."""
+        return next((block.device for block in self.blocks if block.device), "")
+
+    def shows_times(self, arm: str) -> bool:
+        """Whether this arm's times may be shown: no speed is reported for a wrong answer or for wrong code."""
+        state = self.state(arm)
+        return state.runs or (state.status == "wrong" and self.allow_wrong)
+
+    @cached_property
+    def read(self) -> tuple[Columns, ...]:
+        """The rounds as measured. Raises ValueError on an impossible time."""
+        return tuple(columns(block) for block in self.blocks)
+
+    @cached_property
+    def judged(self) -> tuple[Columns, ...]:
+        """The judged rounds: rescaled to one clock where that is quieter, else as measured."""
+        return at_one_clock(self.read) or self.read
+
+    @cached_property
+    def pauseless(self) -> tuple[Columns, ...]:
+        return tuple(columns(block) for block in self.sustained)
+
+    @property
+    def at_one_clock(self) -> bool:
+        return self.judged is not self.read
+
+    def protocols(self, arm: str) -> list[str]:
+        """The distinct ways in which the arm was timed."""
+        return [*dict.fromkeys(block.protocol for block in self.judged if arm in block.values)]
+
+    def epoch_values(self, before: str, after: str, of: Quantity = "judged") -> list[float]:
+        """Epoch values D (log ratios after/before) in the order of epochs, for epochs in which both arms ran.
+
+        `of`: the judged times, the times as read, the device clock alone, cycles (time x clock), or the times of slices
+        without a pause. Epochs that lack the clock have no clock and cycles.
+        """
+        return list(self.once(("values", before, after, of), lambda: self._ratios(before, after, of)))
+
+    def _ratios(self, before: str, after: str, of: Quantity) -> list[float]:
+        def column(block: Columns, arm: str) -> np.ndarray[Any, Any]:
+            if of == "cycles":
+                return block.values[arm] * block.clocks[arm]
+            return block.clocks[arm] if of == "clock" else block.values[arm]
+
+        rounds = {"judged": self.judged, "sustained": self.pauseless}.get(of, self.read)
+        values = []
+        for blocks in self._by_epoch(rounds, before, after):
+            first, second = (np.concatenate([column(block, arm) for block in blocks]) for arm in (before, after))
+            both = ~(np.isnan(first) | np.isnan(second))
+            if both.any():
+                values.append(stats.round_median(first[both], second[both]))
+        return values
+
+    def epoch_savings(self, before: str, after: str) -> list[tuple[float, float]]:
+        """What `after` saves of `before`'s time per epoch, as a share of it: (by the worker's timer, by the parent's clock).
+        Epochs without the parent's clock are left out."""
+        found = []
+        for blocks in self._by_epoch(self.read, before, after):
+            timer = np.concatenate([block.values[before] - block.values[after] for block in blocks])
+            parent = np.concatenate([block.waits[before] - block.waits[after] for block in blocks])
+            known = ~(np.isnan(timer) | np.isnan(parent))
+            if known.any():
+                whole = float(np.nanmedian(np.concatenate([block.values[before] for block in blocks])))
+                found.append((float(np.median(timer[known])) / whole, float(np.median(parent[known])) / whole))
+        return found
+
+    def epoch_medians(self, arm: str, of: Literal["judged", "wall", "sustained"] = "judged") -> list[float]:
+        """The arm's median time of each epoch, ns per call."""
+        return list(self.once(("medians", arm, of), lambda: self._medians(arm, of)))
+
+    def _medians(self, arm: str, of: str) -> list[float]:
+        medians = []
+        for blocks in self._by_epoch(self.pauseless if of == "sustained" else self.judged, arm):
+            times = np.concatenate([(block.walls if of == "wall" else block.values)[arm] for block in blocks])
+            times = times[~np.isnan(times)]
+            if times.size:
+                medians.append(float(np.median(times)))
+        return medians
+
+    def _by_epoch(self, rounds: Sequence[Columns], *arms: str) -> list[list[Columns]]:
+        """Blocks in which all `arms` ran, grouped by epoch; none if an arm's times may not be shown."""
+        if not all(map(self.shows_times, arms)):
+            return []
+        groups: dict[int, list[Columns]] = {}
+        for block in rounds:
+            if all(arm in block.values and self._usable(block.outcomes.get(arm)) for arm in arms):
+                groups.setdefault(block.epoch, []).append(block)
+        return [blocks for _, blocks in sorted(groups.items())]
+
+    def _usable(self, outcome: Outcome | None) -> bool:
+        return outcome is None or outcome.status in RUNS or (outcome.status == "wrong" and self.allow_wrong)
+
+
+# ---------------------------------------------------------------- aggregation
+
+Aggregate = Callable[[Run, Sequence[Block], Sequence[Proof]], dict[str, CellData]]
+
+
+def aggregate(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> dict[str, CellData]:
+    """Cell id -> data, for every cell of the run, measured or not. Raises ValueError on impossible input."""
+    return CellCache().aggregate(run, blocks, proofs)
+
+
+class CellCache:
+    """Aggregated cells of one run, reused while a cell's blocks and the run's head stay the same.
+
+    A cell is aggregated again when its blocks are other objects; all are when the head changes, or a proof fails.
+    """
+
+    # Fields of the head that no single cell's data or memoized results depend on.
+    UNREAD = frozenset(
+        {
+            *("id", "status", "ended", "cells", "machines", "losses", "notes", "touched", "proofs"),
+            *("header", "observations", "comparisons", "within", "controls", "warnings"),
+            *("kernels", "traces", "profiles", "sampled"),
+        }
+    )
+
+    def __init__(self) -> None:
+        self._head: tuple[object, ...] = ()
+        self._cells: dict[str, tuple[list[Block], CellData]] = {}
+
+    def aggregate(self, run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> dict[str, CellData]:
+        """As the function `aggregate`. Raises ValueError on impossible input."""
+        owned: dict[str, list[Block]] = {cell.id: [] for cell in run.cells}
+        for block in blocks:
+            if block.cell not in owned:
+                raise ValueError(f"rounds of a cell that is not in the run: {block.cell}")
+            owned[block.cell].append(block)
+        # If any output was checked, an arm whose only check did not arrive is not trusted.
+        checked = any(outcome.check is not None for block in blocks for outcome in block.outcomes.values())
+        broken = tuple(proof for proof in proofs if not proof.ok)
+        read = [getattr(run, name) for name in Run.__struct_fields__ if name not in self.UNREAD]
+        builds = [(device, machine.builds) for device, machine in run.machines.items() if machine.builds]
+        head = (*read, run.status == "interrupted", builds, broken, checked)
+        if head != self._head:
+            self._head, self._cells = head, {}
+        for cell in run.cells:
+            own, (known, data) = owned[cell.id], self._cells.get(cell.id, ([], None))
+            if data is None or data.cell is not cell or len(own) != len(known) or not all(map(is_, own, known)):
+                self._cells[cell.id] = own, _cell_data(run, cell, own, broken, checked=checked)
+        return {cell.id: self._cells[cell.id][1] for cell in run.cells}
+
+    def clear(self) -> None:
+        """Free the memory."""
+        self._head, self._cells = (), {}
+
+
+def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof], *, checked: bool) -> CellData:
+    blocks = [block for block in every if block.judged]
+    # A quick epoch chose the cells that were measured again, so it would bias them: fresh epochs alone count.
+    # A block without a metric states what was known without measuring, and yields to any that was measured.
+    tried = [block for block in blocks if block.metric]
+    fresh = [block for block in tried if not block.quick]
+    kept = tuple(sorted(fresh or tried or blocks, key=lambda block: (block.epoch, block.began)))
+    metrics = {block.metric for block in kept} - {""}
+    timers = {block.timer for block in kept if block.rounds}
+    devices = {block.device for block in kept if block.metric}
+    for what, found in (("metrics", metrics), ("timers", timers), ("devices", devices)):
+        if len(found) > 1:
+            raise ValueError(f"{cell.id}: its rounds mix {what} {' and '.join(sorted(found))}")
+    judge = next((load.judge for load in run.workloads if load.name == cell.workload), run.settings.judge)
+    return CellData(
+        cell=cell,
+        states={arm: _state(run, cell, arm, kept, broken, checked=checked) for arm in cell_arms(run, cell, kept)},
+        quick=bool(tried) and not fresh,
+        allow_wrong=run.settings.allow_wrong,
+        attempts=len({block.epoch for block in kept}),
+        metric=next(iter(metrics), JUDGED_METRIC[judge]),
+        blocks=kept,
+        sequential=tuple(block for block in every if block.metric in SEQUENTIAL_METRICS),
+        sustained=tuple(block for block in every if block.metric == SUSTAINED and block.rounds),
+    )
+
+
+# ---------------------------------------------------------------- arms
+
+
+def arm_id(side: str, variant: str) -> str:
+    return f"{side}:{variant}" if variant else side
+
+
+def same_code(run: Run) -> bool:
+    """Whether this is an A/A run: every side is the same tree, and its cells are judged by their intervals."""
+    return len(run.sides) > 1 and len({side.tree for side in run.sides}) == 1
+
+
+def cell_arms(run: Run, cell: Cell, blocks: Sequence[Block] = ()) -> list[str]:
+    """Ids of the arms of this cell in the run's order; controls only where one was measured."""
+    workload = next((load for load in run.workloads if load.name == cell.workload), None)
+    built = tuple(dict.fromkeys(v for build in run.builds if build.kernel == cell.kernel for v in build.variants))
+    variants = (workload.variants if workload else ()) or built or ("",)
+    peers = workload.peers if workload else ()
+    seen = {arm for block in blocks for arm in (*block.arms, *block.outcomes)}
+    declared = [
+        arm.id
+        for arm in run.arms
+        if arm.id in seen or (arm.side != "control" and (arm.peer in peers if arm.peer else arm.variant in variants))
+    ]
+    return declared + sorted(seen - set(declared))
+
+
+def _side_of(run: Run, arm: str) -> str:
+    """The side whose worker an arm runs on, or `control`."""
+    head = arm.partition(":")[0]
+    return next((known.side for known in run.arms if known.id == arm), "base" if head == "peer" else head)
+
+
+def _state(
+    run: Run, cell: Cell, arm: str, blocks: Sequence[Block], broken: Sequence[Proof], *, checked: bool
+) -> ArmState:
+    """One arm's outcome, strongest evidence first: skipped, wrong code loaded, not built, then its epochs."""
+    if cell.skip:
+        return ArmState("unsupported", cell.skip)
+    side = _side_of(run, arm)
+    tried = [(block.epoch, block.outcomes[arm]) for block in blocks if arm in block.outcomes]
+    devices = {block.device for block in blocks}
+    for proof in broken:
+        if (proof.side, proof.kernel) == (side, cell.kernel) and proof.device in devices | {""}:
+            reason = proof.reason or "code from outside its own tree was loaded"
+            return ArmState("crash", reason, proof_broken=True)
+    if not (arm.startswith("peer:") and tried):
+        for build in run.builds_of(next((block.device for block in blocks if block.device), "")):
+            own = build.side == ("base" if side == "control" else side) and build.kernel == cell.kernel
+            if own and build.failure is not None:
+                return ArmState(build.failure.status, build.failure.reason, build.failure.log or build.log)
+    if not tried:
+        turned = any(arm in block.arms and block.rounds for block in blocks)
+        return ArmState("ok", "" if turned else "not measured", seen=turned)
+    merged = _over_epochs(tried, last=run.settings.quick or not any(block.metric for block in blocks))
+    if merged.flaky and merged.check is None and checked:  # the failed epoch was the one that checks the output
+        _, first = next(each for each in tried if each[1].status in TRANSIENT)
+        return ArmState(first.status, first.reason, first.log, first.at)
+    return merged
+
+
+def _over_epochs(tried: Sequence[tuple[int, Outcome]], *, last: bool) -> ArmState:
+    """Merge an arm's outcomes: the worst status wins, with one exception.
+
+    A crash, timeout or exhausted memory in a single epoch that at least two other epochs do not repeat leaves the arm ok,
+    with a warning. A wrong answer, an unsupported case or a missing kernel counts from the first time. `last`: no further
+    attempt will be made.
+    """
+    failed = {epoch for epoch, outcome in tried if outcome.status in TRANSIENT}
+    good = {epoch for epoch, outcome in tried if outcome.status in RUNS} - failed
+    lasting = any(outcome.status not in RUNS | TRANSIENT for _, outcome in tried)
+    checks = [outcome.check for _, outcome in tried if outcome.check is not None]
+    check = next((one for one in checks if not one.ok), max(checks, key=lambda c: c.max_abs or 0.0, default=None))
+    once = len(failed) == 1 and not lasting
+    flaky = once and len(good) >= 2
+    if (not failed and not lasting) or flaky:
+        identical = any(outcome.status == "identical" for _, outcome in tried)
+        reason = next((o.reason for _, o in tried if o.status in TRANSIENT), "") if flaky else ""
+        return ArmState("identical" if identical else "ok", reason, check=check, flaky=flaky)
+    _, worst = min(
+        ((epoch, outcome) for epoch, outcome in tried if outcome.status not in RUNS),
+        key=lambda each: (SEVERITY.index(each[1].status), each[0]),
+    )
+    return ArmState(worst.status, worst.reason, worst.log, worst.at, check, settled=last or not once)
