@@ -72,10 +72,10 @@ def _clocks(run: Run, blocks: Sequence[Block]) -> dict[str, float]:
     for block in blocks:
         if not (block.judged and block.rounds):
             continue
-        table, rows = table(block.rounds)
-        told = ~np.isin(rows, block.rejected) & (table[:, MHZ] > 0)
+        turns, rows = table(block.rounds)
+        told = ~np.isin(rows, block.rejected) & (turns[:, MHZ] > 0)
         for number, arm in enumerate(block.arms):
-            mhz = table[told & (table[:, ARM] == number), MHZ]
+            mhz = turns[told & (turns[:, ARM] == number), MHZ]
             if arms.get(arm, "") in read:
                 read[arms[arm]][0] += float(mhz.sum())
                 read[arms[arm]][1] += len(mhz)
