@@ -10,19 +10,19 @@ from pathlib import Path
 import msgspec
 
 from abprof.builds.cleaning import BUILDS_IN_USE
-from abprof.builds.stage import would_be_on_some_side
+from abprof.builds.stage import build_kernels, would_be_on_some_side
 from abprof.devices.protocols import Executor
 from abprof.evidence.machine_code.reader import Reader
 from abprof.evidence.probes.after import probed
-from abprof.fleet.conduct import conduct
+from abprof.fleet.coordinator import coordinate
 from abprof.fleet.executors import asked, cluster_of, pool_of
 from abprof.measure import resume as rerun
 from abprof.measure import timers
+from abprof.measure.arms import lay_ground
 from abprof.measure.commands import epochs as reported
 from abprof.measure.commands.bench import Bench, ready
 from abprof.measure.epochs import Ground, Item, epochs
 from abprof.measure.followup import afterwards
-from abprof.measure.growing import Growing, laid, overlapping
 from abprof.measure.prepare import Again, Plan, broken_workloads, make_plan, watched
 from abprof.measure.resources import alone, signals, worktrees
 from abprof.measure.run_context import Place, look_around
@@ -169,14 +169,14 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
     ):
         watch = watched(place, plan)
         spread = spread_over(place, plan, record)
-        with laid(place, plan, record, watch, beside=spread and overlapping(place, plan)) as growing, view.measuring():
-            for item in (
-                spread_out(place, growing, record, cluster) if spread else in_turns(place, growing.ground, record)
-            ):
+        builds = build_kernels(place, plan, view)
+        ground = lay_ground(place, plan, builds, record)
+        record.note(watch.built(builds, "while kernels were built"))
+        with view.measuring():
+            for item in spread_out(place, ground, record, cluster) if spread else in_turns(place, ground, record):
                 record.add(item)
                 if isinstance(item, Block) and not spread:
                     record.note(watch.look(f"in epoch {item.epoch}"))
-        ground = growing.ground
         for block in () if spread else after_epochs(place, ground, record):
             record.add(block)
         for block in also(ground, record.next_epoch) if also else ():
@@ -205,10 +205,10 @@ def in_turns(place: Place, ground: Ground, record: Record) -> Iterator[Item]:
     return epochs(ground, record.wanted, first=record.next_epoch, done=record.done, budget=budget)
 
 
-def spread_out(place: Place, growing: Growing, record: Record, cluster: Executor | None) -> Iterator[Item]:
+def spread_out(place: Place, ground: Ground, record: Record, cluster: Executor | None) -> Iterator[Item]:
     """The same, spread over the run's devices, or a cluster's: each measures shards of whole cells, in programs of their own."""
-    with contextlib.nullcontext(cluster) if cluster else pool_of(place, growing, record) as executor:
-        yield from conduct(growing, record, executor, place)
+    with contextlib.nullcontext(cluster) if cluster else pool_of(place, ground, record) as executor:
+        yield from coordinate(ground, record, executor, place)
 
 
 def measure_command(place: Place, bench: Bench, record: Record, view: View) -> None:

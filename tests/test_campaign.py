@@ -79,7 +79,7 @@ def test_a_cut_of_the_news_is_met(tmp_path: Path) -> None:
     lab = Lab(tmp_path, scenario())
     result = SHARD_TROUBLES["news cut"](lab, ("main", "fast", *TWO), Moment(0, 0), Random(5))
     (loss,) = result.run.losses
-    assert loss.reason == "lines of its news that came twice: 1"
+    assert loss.reason == "news lines received twice: 1"
     assert loss.shard not in {block.shard for block in blocks(result)}
     once_each(result.run, blocks(result))
     assert result.table() | {"w/n=2": "slower", "v/n=7": "faster"} == result.table()

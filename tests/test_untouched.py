@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from abprof.builds import tampering as untouched
 from abprof.builds.tampering import Watch, inputs_of
 from abprof.records import Artefact, Build, Checkout, Package, Side, Touched
 from tests.simulated.planted import NewLab, load, new_lab
@@ -75,56 +74,6 @@ def test_what_is_measured_and_judges_is_watched(tmp_path: Path) -> None:
         ("workloads/w.py", "changed", True),
     ]
     assert told(list(watch.look("now")), tmp_path) == [], "said once"
-
-
-def test_what_is_written_while_builds_are_compared_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code under test of packages that were built before may run meanwhile."""
-    first, second = built(tmp_path / "first"), built(tmp_path / "second")
-    (tmp_path / "workloads").mkdir()
-    (tmp_path / "workloads" / "w.py").write_text("# judges")
-    watch = Watch([tmp_path / "workloads"], [])
-    assert told(list(watch.built([first], "now", last=False)), tmp_path) == []
-    really, late = untouched._sha256, []
-
-    def writes(path: str) -> str:
-        if not late:
-            late.append(path)
-            (tmp_path / "workloads" / "w.py").write_text("# says yes")
-            (tmp_path / "first" / "out" / "k.so").write_text("slower")
-            (tmp_path / "second" / "src" / "k" / "torch.py").write_text("# found before the real one")
-        return really(path)
-
-    monkeypatch.setattr(untouched, "_sha256", writes)
-    seen = [*watch.built([second], "now"), *watch.look("later")]
-    assert late
-    assert told(seen, tmp_path) == [
-        ("first/out/k.so", "changed", True),
-        ("second/src/k/torch.py", "added", True),
-        ("workloads/w.py", "changed", True),
-    ]
-
-
-def test_what_is_built_is_watched_while_other_packages_are_built(tmp_path: Path) -> None:
-    """And the worktrees are, until the last of them is."""
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    (tree / "k.py").write_text("")
-    one, other = built(tmp_path / "one"), built(tmp_path / "other")
-    (tmp_path / "scratch").mkdir()
-    watch = Watch([], [Checkout(side=SIDE, path=str(tree))], scratch=tmp_path / "scratch")
-    assert told(list(watch.built([one], "now", last=False)), tmp_path) == []
-    (tree / "k.py").write_text("# before the other is copied of it")
-    (tmp_path / "one" / "out" / "k.so").write_text("slower")
-    (tmp_path / "other" / "out" / "k.so").write_text("slower")
-    (tmp_path / "scratch" / "a.expected").write_text("planted")
-    assert told(list(watch.built([other], "now")), tmp_path) == [
-        ("one/out/k.so", "changed", True),
-        ("other/out/k.so", "changed", True),
-        ("scratch/a.expected", "added", True),
-        ("tree/k.py", "changed", True),
-    ]
-    (tree / "k.py").write_text("# done with")
-    assert told(list(watch.look("now")), tmp_path) == []
 
 
 def planted(module: Path, text: str) -> Path:

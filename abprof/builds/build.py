@@ -14,8 +14,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import msgspec
@@ -31,25 +30,14 @@ _LOOK = 0.5  # seconds: a signal that another thread takes is handled when this 
 
 def build_all(shop: Workshop, jobs: Sequence[Job], *, slots: int, rebuild: bool, say: Say) -> tuple[Build, ...]:
     """Build everything that is not in the cache. A failure is a record, and the others go on."""
-    with under_way(shop, jobs, slots=slots, rebuild=rebuild, say=say) as made:
+    site = Site()
+    pool = ThreadPoolExecutor(max_workers=max(1, slots))
+    try:
+        made = [pool.submit(build, shop, job, rebuild=rebuild, say=say, site=site) for job in jobs]
         while wait(made, _LOOK).not_done:
             pass
         return tuple(future.result() for future in made)
-
-
-@contextlib.contextmanager
-def under_way(
-    shop: Workshop, jobs: Sequence[Job], *, slots: int, rebuild: bool, say: Say, cpus: Sequence[int] = ()
-) -> Iterator[list[Future[Build]]]:
-    """The builds of these jobs, begun in their order, `slots` at a time, on these processors (none: on all). With the end of the
-    block those that are not made are given up: a compiler is not waited for."""
-    site = Site()
-    # A thread's processors are those of what it starts, and nobody else's.
-    own = partial(os.sched_setaffinity, 0, cpus) if cpus else None
-    pool = ThreadPoolExecutor(max_workers=max(1, slots), initializer=own)
-    try:
-        yield [pool.submit(build, shop, job, rebuild=rebuild, say=say, site=site) for job in jobs]
-    finally:
+    finally:  # after ^C a compiler is not waited for
         site.close()
         pool.shutdown(cancel_futures=True)
 

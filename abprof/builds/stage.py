@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from pathlib import Path
 
 from abprof.builds import build
@@ -19,27 +17,14 @@ from abprof.system.console import View
 
 def build_kernels(place: Place, ready: Plan, view: View) -> tuple[Build, ...]:
     """Every package that a cell is to be measured with, on every side. Raises AbprofError where no side has any."""
-    slots = _at_once(place, len(os.sched_getaffinity(0)))
+    cpus = len(os.sched_getaffinity(0))
+    slots = max(1, cpus // 2 if place.device.kind == "cuda" else cpus)
     rebuild = place.config.rebuild
     with view.building():
         builds = build.build_all(ready.shop, _jobs(ready), slots=slots, rebuild=rebuild, say=view.build_line)
     told(builds, view)
     on_some_side(place, builds)
     return builds
-
-
-@contextlib.contextmanager
-def builds_under_way(
-    place: Place, ready: Plan, view: View, cpus: Sequence[int]
-) -> Iterator[dict[str, list[Future[Build]]]]:
-    """The same while something else goes on, on these processors: package -> its builds. With the end of the block those that
-    are not made are given up."""
-    jobs, slots, rebuild = _jobs(ready), _at_once(place, len(cpus)), place.config.rebuild
-    with build.under_way(ready.shop, jobs, slots=slots, rebuild=rebuild, say=view.build_line, cpus=cpus) as made:
-        found: dict[str, list[Future[Build]]] = {}
-        for job, future in zip(jobs, made, strict=True):
-            found.setdefault(job.package.name, []).append(future)
-        yield found
 
 
 def to_build(ready: Plan) -> list[str]:
@@ -56,10 +41,6 @@ def _jobs(ready: Plan) -> list[Job]:
         for name, mine in cells.items()
         for checkout in ready.checkouts.values()
     ]
-
-
-def _at_once(place: Place, cpus: int) -> int:
-    return max(1, cpus // 2 if place.device.kind == "cuda" else cpus)
 
 
 def told(builds: Sequence[Build], view: View) -> None:

@@ -62,9 +62,9 @@ class Watch:
         self._told: set[tuple[str, str]] = set()
         self._strict = bool(self._elsewhere)
 
-    def built(self, builds: Iterable[Build], moment: str, *, last: bool = True) -> Iterator[Touched]:
-        """Also watch what was built, once it has been compared with what it was when it was. After the `last` builds the
-        worktrees, of which builds are copies, are done with."""
+    def built(self, builds: Iterable[Build], moment: str) -> Iterator[Touched]:
+        """Also watch what was built, once it has been compared with what it was when it was. From now on the worktrees, of
+        which builds are copies, are not watched."""
         yield from self.look(moment)
         fresh = [build for build in builds if not build.failure and build.path]
         self._begin_with(fresh)
@@ -77,10 +77,9 @@ class Watch:
                 for compiled in keys.importable(Path(build.path) / name, keys.COMPILED):
                     if "__pycache__" in compiled:  # abprof/builds/build.py leaves none there
                         yield from self._tell(f"{build.path}/{name}/{compiled}", "added", moment)
-        if last:
-            trees = tuple(f"{tree}/" for tree in self._trees)
-            self._known = {path: seen for path, seen in self._known.items() if not path.startswith(trees)}
-            self._trees, self._building = [], False
+        trees = tuple(f"{tree}/" for tree in self._trees)
+        self._known = {path: seen for path, seen in self._known.items() if not path.startswith(trees)}
+        self._trees, self._building = [], False
 
     def _begin_with(self, builds: Iterable[Build]) -> None:
         """Take down how these lie, before they are compared: that takes its time, in which code under test may run. Of what is

@@ -11,7 +11,7 @@ from typing import Any
 
 from abprof.builds import environment
 from abprof.devices.protocols import Executor
-from abprof.measure.growing import Growing
+from abprof.measure.epochs import Ground
 from abprof.measure.prepare import Plan
 from abprof.measure.run_context import Place
 from abprof.records.errors import AbprofError
@@ -62,12 +62,12 @@ def _rays(given: Mapping[str, str]) -> Any:
 _OPTIONS: dict[str, Callable[[Mapping[str, str]], Any]] = {"slurm": _slurms, "ray": _rays}
 
 
-def pool_of(place: Place, growing: Growing, record: Record) -> Executor:
-    """This host's own devices, beside its builders where there are any."""
+def pool_of(place: Place, ground: Ground, record: Record) -> Executor:
+    """This host's own devices."""
     from abprof.fleet.pool import Pool
 
-    folder = growing.ground.shop.scratch.parent / "shards"  # goes with the run's worktrees
-    return Pool(place, record.folder.logs, folder, builders=lambda: bool(growing.builders_on))
+    folder = ground.shop.scratch.parent / "shards"  # goes with the run's worktrees
+    return Pool(place, record.folder.logs, folder)
 
 
 def _slurm(place: Place, plan: Plan, record: Record) -> Executor:

@@ -8,7 +8,7 @@ import selectors
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,6 @@ import msgspec
 from abprof import sides as repo
 from abprof.devices.protocols import Lost
 from abprof.fleet.messages import IDLE, Ended, Shard, read_news
-from abprof.fleet.processors import divided
 from abprof.measure.run_context import Place
 from abprof.system import checksummed as sealed
 from abprof.system import processes as proc
@@ -49,10 +48,9 @@ class Pool:
 
     lasting = True
 
-    def __init__(self, place: Place, logs: Path, folder: Path, builders: Callable[[], bool]) -> None:
-        """`folder` is made for what shards are told by; it lies where a killed run's leftovers are looked for. `builders`:
-        whether some are at work just now, on processors that no slot has."""
-        self._place, self._logs, self._folder, self._builders = place, logs, folder, builders
+    def __init__(self, place: Place, logs: Path, folder: Path) -> None:
+        """`folder` is made for what shards are told by; it lies where a killed run's leftovers are looked for."""
+        self._place, self._logs, self._folder = place, logs, folder
         self._killed = False  # a program that had no time to put its worktrees away
         self._stations: dict[str, Station] = {}  # by slot
         self._stillborn: dict[int, str] = {}  # shard -> why its program could not be started
@@ -103,11 +101,10 @@ class Pool:
             self._stillborn[shard.number] = died.reason
 
     def _cpus(self, slot: str) -> tuple[int, ...]:
-        """A slot's own processors: shards beside each other, and builders, do not disturb each other's host, and know how many
-        they have."""
-        slots = list(self.slots())
-        own, _ = divided(sorted(os.sched_getaffinity(0)), len(slots), builders=self._builders())
-        return own[slots.index(slot)]
+        """The slot's own processors, in equal parts: shards do not disturb each other. () where there are too few."""
+        slots, every = list(self.slots()), sorted(os.sched_getaffinity(0))
+        each, at = len(every) // len(slots), slots.index(slot)
+        return tuple(every[each * at : each * (at + 1)])
 
     def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
         while self._stillborn:

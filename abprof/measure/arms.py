@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence, Set
-from dataclasses import dataclass, replace
 
 from abprof.builds import build
 from abprof.measure import plan, timers
@@ -20,64 +19,31 @@ from abprof.verdict.cells import same_code
 _KEPT_AS_CONTROLS = 3  # identical-code cells that are measured all the same, at random
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What is to become of cells, by their ids."""
-
-    same: frozenset[str]  # their kernels load the same bytes on all sides
-    anyway: frozenset[str]  # of these, the ones that are measured all the same
-    controlled: frozenset[str]  # the ones that get a control
-
-
 def lay_ground(place: Place, ready: Plan, builds: tuple[Build, ...], record: Record) -> Ground:
     """Arms of every cell; cells that need no measuring are recorded at once; the head is complete and written."""
     cells = ready.survey.cells
     same = identical_cells(ready, builds)
     anyway = measured_all_the_same(place, ready, same)
     candidates = [c for c in cells if c.kernel and (c.id not in same or c.id in anyway)]
-    controlled = plan.controls(candidates, anyway) if has_controls(place) else set()
-    choice = Choice(frozenset(same), frozenset(anyway), frozenset(controlled))
-    return lay(place, ready, record, builds, cells, choice, bare(place, ready, record))
-
-
-def bare(place: Place, ready: Plan, record: Record) -> Ground:
-    """A ground without cells."""
+    controlled = plan.controls(candidates, anyway) if len(place.sides) > 1 and not place.config.quick else set()
+    arms = {cell.id: arms_of(place, ready, builds, cell, controlled) for cell in cells}
+    every = {arm.id: arm for arm in (*record.head.arms, *(arm for row in arms.values() for arm in row))}
+    record.start(rerun.same_builds(record.head, builds, place.cache / "builds"), arms=tuple(every.values()))
+    for cell in cells:
+        outcomes = _known(cell, arms[cell.id], ready.survey, same - anyway)
+        if outcomes and not any(block.cell == cell.id for block in record.blocks):
+            record.add(unmeasured(cell, arms[cell.id], outcomes))
     return Ground(
         shop=ready.shop,
         device=place.device,
         run=record.head,
         checkouts=ready.checkouts,
         packages=ready.packages,
-        arms={},
+        arms=arms,
         timeout=place.config.timeout,
         timers=timers.told(record.blocks),
+        identical=frozenset(anyway),
     )
-
-
-def lay(
-    place: Place,
-    ready: Plan,
-    record: Record,
-    builds: tuple[Build, ...],
-    cells: Sequence[Cell],
-    choice: Choice,
-    before: Ground,
-) -> Ground:
-    """The ground `before` with these cells, whose packages' builds are among these."""
-    arms = {cell.id: arms_of(place, ready, builds, cell, choice.controlled) for cell in cells}
-    every = tuple({arm.id: arm for arm in (*record.head.arms, *(arm for row in arms.values() for arm in row))}.values())
-    known = rerun.same_builds(record.head, builds, place.cache / "builds")
-    if before.arms:
-        order = {name: i for i, name in enumerate(ready.packages)}  # not the one in which they happened to be built
-        record.joined(tuple(sorted(known, key=lambda made: order.get(made.kernel, -1))), every)
-    else:
-        record.start(known, arms=every)
-    for cell in cells:
-        outcomes = _known(cell, arms[cell.id], ready.survey, choice.same - choice.anyway)
-        if outcomes and not any(block.cell == cell.id for block in record.blocks):
-            record.add(unmeasured(cell, arms[cell.id], outcomes))
-    identical = before.identical | (choice.anyway & arms.keys())
-    return replace(before, run=record.head, arms={**before.arms, **arms}, identical=identical)
 
 
 def arms_of(
@@ -89,20 +55,12 @@ def arms_of(
     return plan.arms(load, place.sides, builds, control=control, peers=peers)
 
 
-def has_controls(place: Place) -> bool:
-    """Whether cells of this run get controls."""
-    return len(place.sides) > 1 and not place.config.quick
-
-
 def measured_all_the_same(place: Place, ready: Plan, same: set[str]) -> set[str]:
     """Of the cells of identical code those that are measured: a few as controls, or all where that is what was asked."""
+    if place.config.all or same_code(ready.head):
+        return same
     rng = random.Random(place.config.seed)
-    return same if all_are_measured(place, ready) else set(rng.sample(sorted(same), min(len(same), _KEPT_AS_CONTROLS)))
-
-
-def all_are_measured(place: Place, ready: Plan) -> bool:
-    """Whether cells of identical code are measured like any other."""
-    return place.config.all or same_code(ready.head)
+    return set(rng.sample(sorted(same), min(len(same), _KEPT_AS_CONTROLS)))
 
 
 def identical_cells(ready: Plan, builds: Sequence[Build]) -> set[str]:

@@ -1,12 +1,14 @@
 """How long a run may take, for `--dry-run`: from each cell's work, a rough rate of the device, and the rules of turns.py.
 
 Right to a factor of a few, and it says on what it rests. Builds and references are not counted. A run on several devices takes
-what the schedule of its shards would, were every estimate right.
+at least its fair share on each, or its longest cell.
 """
 
 from __future__ import annotations
 
-from abprof.fleet.schedule import StartUp, Task, end
+import math
+
+from abprof.fleet.queue import StartUp
 from abprof.measure import plan, turns
 from abprof.measure.sequential import PROTOCOLS
 from abprof.records import Cell, Run, Workload
@@ -47,12 +49,12 @@ def measuring(planned: Run, epochs: int, *, peers: bool) -> tuple[float, float]:
     if not planned.machines:
         fewest, usual = epoch_seconds(planned, peers=peers)
         return epochs * fewest, epochs * usual
-    kind, slots = planned.machine.kind, dict.fromkeys(planned.machines, 1.0)
-    package = epochs * turns.epoch_cost(kind, 0)[0]
-    begins = StartUp(package, package, start_up(kind, kept=True).slot)
-    cells = [(cell, cell_seconds(planned, cell, arms)) for cell, arms in _runnable(planned, peers=peers)]
-    least, most = ([Task(cell.id, cell.kernel, epochs * of[i]) for cell, of in cells] for i in (0, 1))
-    return end(least, slots, begins), end(most, slots, begins)
+    runnable, slots = _runnable(planned, peers=peers), len(planned.machines)
+    packages = math.ceil(len({cell.kernel for cell, _ in runnable}) / slots)  # of one device
+    starts = _PROGRAM[planned.machine.kind] + epochs * packages * turns.epoch_cost(planned.machine.kind, 0)[0]
+    cells = [cell_seconds(planned, cell, arms) for cell, arms in runnable] or [(0.0, 0.0)]
+    least, most = (starts + epochs * max(sum(column) / slots, *column) for column in zip(*cells, strict=True))
+    return least, most
 
 
 def epoch_seconds(planned: Run, *, peers: bool) -> tuple[float, float]:
@@ -71,7 +73,7 @@ def start_up(kind: str, *, kept: bool) -> StartUp:
     first look; on a GPU the next ones get ready while these measure. A program that is `kept` for the slot's next shard
     starts once."""
     workers = turns.epoch_cost(kind, 0)[0] + (stats.LOOKS[0] - 1) * _AGAIN[kind]
-    return StartUp(workers, workers, _PROGRAM[kind]) if kept else StartUp(_PROGRAM[kind] + workers, workers)
+    return StartUp(workers, workers) if kept else StartUp(_PROGRAM[kind] + workers, workers)
 
 
 def cell_seconds(planned: Run, cell: Cell, arms: int) -> tuple[float, float]:

@@ -97,11 +97,6 @@ class Record:
         self.head = msgspec.structs.replace(self.head, builds=builds, **more)
         self.folder.write_run(self.head)
 
-    def joined(self, builds: tuple[Build, ...], arms: tuple[Arm, ...]) -> None:
-        """More packages are built, with their arms, while others are measured already: write the head with what is known."""
-        self.head = msgspec.structs.replace(self.head, builds=builds, arms=arms)
-        self.folder.write_run(self.judged("running"))
-
     def placed(self, device: str, machine: Machine) -> None:
         """A device that part of the run is measured on. What was told of it before stands."""
         before = self.head.machines.get(device)

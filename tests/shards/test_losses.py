@@ -56,7 +56,7 @@ def test_a_cell_that_kills_its_shard_each_time_is_an_outcome(tmp_path: Path) -> 
     result = lab.abprof("main", "fast", *TWO)
     status, reason = result.status("w/n=2", "target")
     assert status == "crash"
-    assert reason == "each of 3 shards with it was lost; the last: killed by SIGKILL"
+    assert reason == "3 shards with this cell were lost; the last: killed by SIGKILL"
     assert result.verdict("w/n=2") == "broken"
     assert result.folder
     assert len(list(result.folder.glob("logs/*/program.log"))) >= 3, "a slot that lost its program has another"

@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from abprof.devices.protocols import Lost
-from abprof.fleet.conduct import _Work, conduct
+from abprof.fleet.coordinator import coordinate
 from abprof.fleet.messages import Began, Ended, Measured, Said, Shard, read_news
-from abprof.measure.growing import Growing
 from abprof.records import Block, Ceilings, Machine, Outcome, Proof, Run
 from abprof.records.errors import AbprofError
 from abprof.store import runfolder
@@ -22,7 +21,6 @@ from abprof.system import checksummed as sealed
 from abprof.system.config_file import File
 from abprof.system.console import View
 from tests import runs
-from tests.blocks import block
 
 Play = Callable[[Shard, str], Iterator[bytes | Lost]]
 
@@ -132,7 +130,7 @@ class Stage:
         )
 
     def run(self, player: Player) -> None:
-        for item in conduct(Growing(self.ground), self.record, player, self.place):
+        for item in coordinate(self.ground, self.record, player, self.place):
             self.record.add(item)
 
 
@@ -203,52 +201,6 @@ def test_a_run_of_one_slot_gives_all_of_its_time(tmp_path: Path) -> None:
     assert last.budget == pytest.approx(300.0 - 10.0 * (len(player.sent) - 1))
 
 
-class Later(Growing):
-    """The first two cells are there; the others come when nothing is out any more."""
-
-    def __init__(self, ground: Any, player: Player) -> None:
-        first = dict(list(ground.arms.items())[:2])
-        super().__init__(SimpleNamespace(**{**vars(ground), "arms": first}))  # type: ignore[arg-type]
-        self.expected = {id: arms for id, arms in ground.arms.items() if id not in first}
-        self._whole, self._player, self._open = ground, player, False
-        self.sent_before = 0
-
-    @property
-    def coming(self) -> bool:
-        return bool(self.expected)
-
-    def grow(self) -> None:
-        if self._open:
-            self.ground, self.expected = self._whole, {}
-
-    def wait(self, seconds: float) -> None:
-        assert seconds > 0
-        self.sent_before, self._open = len(self._player.sent), True
-
-
-def test_cells_that_come_later_have_their_part_of_the_time(tmp_path: Path) -> None:
-    """And what is open of those that were there goes out again after them alone."""
-    ids = [cell.id for cell in head().cells]
-
-    def wanted(blocks: Sequence[Block]) -> set[str]:
-        return fewer_than(4, ids)(blocks) | fewer_than(6, ids[:1])(blocks)
-
-    def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
-        return told(shard, slot, max(shard.least.values(), default=4))
-
-    stage, player = Stage(tmp_path, wanted, budget=300.0), Player(["GPU-a"], play)
-    later = Later(stage.ground, player)
-    for item in conduct(later, stage.record, player, stage.place):
-        stage.record.add(item)
-    sent = [[cell.id for cell in shard.run.cells] for shard, _ in player.sent]
-    first, rest = sent[: later.sent_before], sent[later.sent_before : -1]
-    assert sorted(id for shard in first for id in shard) == sorted(ids[:2])
-    assert sorted(id for shard in rest for id in shard) == sorted(ids[2:])
-    assert sent[-1] == ids[:1]
-    assert sum(shard.budget for shard, _ in player.sent[: later.sent_before]) < 300.0
-    assert counts(stage.record.blocks) == {id: 6 if id == ids[0] else 4 for id in ids}
-
-
 @pytest.mark.parametrize("how", ["missing", "torn", "killed", "refused", "interrupted"])
 def test_what_is_not_told_whole_is_lost_and_runs_elsewhere(tmp_path: Path, how: str) -> None:
     ids = [cell.id for cell in head().cells]
@@ -273,7 +225,7 @@ def test_what_is_not_told_whole_is_lost_and_runs_elsewhere(tmp_path: Path, how: 
     assert (
         loss.reason
         == {
-            "missing": "lines of its news that are missing: 1",
+            "missing": "news lines missing: 1",
             "torn": "checksum does not match",
             "killed": "killed by SIGKILL",
             "refused": "busy",
@@ -307,7 +259,7 @@ def test_two_further_attempts_and_then_an_outcome(tmp_path: Path) -> None:
     assert len(tries[-1].run.cells) == 1, "at last alone"
     (given_up,) = [block for block in stage.record.blocks if not block.metric]
     reasons = {outcome.reason for outcome in given_up.outcomes.values()}
-    assert reasons == {"each of 3 shards with it was lost; the last: killed by SIGSEGV"}
+    assert reasons == {"3 shards with this cell were lost; the last: killed by SIGSEGV"}
     assert counts([block for block in stage.record.blocks if block.metric]) == dict.fromkeys(ids[1:], 4)
 
 
@@ -362,10 +314,13 @@ def test_where_no_shard_can_begin_the_run_is_refused(tmp_path: Path) -> None:
         stage.run(Player(["GPU-a", "GPU-b"], play))
 
 
-def test_what_an_epoch_of_a_cell_costs_holds_its_late_profiled_pass() -> None:
-    """Which is a block of its own, and no epoch."""
-    turned = [block(epoch, {"base": 1.0, "target": 1.0}) for epoch in (1, 2)]
-    late = msgspec.structs.replace(turned[1], rounds=(), seconds=3.0)
-    work: Any = SimpleNamespace(_record=SimpleNamespace(blocks=[*turned, late], older=0))
-    spent = _Work._spent(work, {late.cell, "other"})
-    assert spent == {late.cell: (2, sum(one.seconds for one in turned) + 3.0), "other": (0, 0.0)}
+def test_every_device_gets_controls(tmp_path: Path) -> None:
+    ids = [cell.id for cell in head().cells]
+    stage, player = Stage(tmp_path, fewer_than(4, ids)), Player(["GPU-a", "GPU-b"], told)
+    arms = tuple(arm for arm in runs.run().arms if not arm.peer)
+    assert any(arm.side == "control" for arm in arms)
+    stage.record.head = msgspec.structs.replace(stage.record.head, arms=arms)
+    stage.run(player)
+    for slot in ("GPU-a", "GPU-b"):
+        mine = [arms for shard, where in player.sent if where == slot for arms in shard.arms.values()]
+        assert sum(any(arm.side == "control" for arm in arms) for arms in mine) >= min(2, len(mine)), slot
