@@ -28,7 +28,7 @@ from abprof.measure.resources import alone, signals, worktrees
 from abprof.measure.run_context import Place, look_around
 from abprof.records import Block, Checkout, Run
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.store import runfolder
 from abprof.store.orphans import new_folder
 from abprof.store.record import Record, Until
@@ -41,7 +41,7 @@ from abprof.verdict import stats
 Study = Callable[[Ground, int], Iterator[Block]]
 
 
-def run(config: Config, view: View, also: Study | None = None, until: Until | None = None) -> tuple[Run, Path]:
+def run(config: Options, view: View, also: Study | None = None, until: Until | None = None) -> tuple[Run, Path]:
     """Compare two refs or more, or profile one. Returns the run as run.json has it, and its folder.
 
     `also`: blocks to record after all others, which no verdict reads, from the same ground and the number of an epoch.
@@ -76,7 +76,7 @@ def again(
     Results are added, never replaced. Raises AbprofError when code, judge, machine or toolchain is another now.
     """
     head, blocks, notes = runfolder.read(path)
-    if not head.settings.timed:
+    if not head.options.timed:
         raise AbprofError("nothing was timed in this run", where=str(path), advice="start a new one: abprof run")
     folder = RunFolder(path.parent if path.is_file() else path)
     if resume and head.status == "complete" and until is None:
@@ -84,12 +84,12 @@ def again(
     cells = head.cells if resume else rerun.choose(head, only)
     before = rerun.epochs(head, blocks)
     if not resume:
-        head = msgspec.structs.replace(head, settings=msgspec.structs.replace(head.settings, quick=False))
+        head = msgspec.structs.replace(head, settings=msgspec.structs.replace(head.options, quick=False))
         cells = tuple(cell for cell in cells if before[cell.id] < stats.LOOKS[-1])
     if not cells:
         view.say(f"nothing to measure: all {stats.LOOKS[-1]} planned epochs are there")
         return head, folder.path
-    everything = head.setup.all or not resume
+    everything = head.options.all or not resume
     place = rerun.same_place(head, repo_path, folder.path.parent, budget, view, all=everything)
     with (
         signals(),
@@ -117,7 +117,7 @@ def again(
         return record.finish(), folder.path
 
 
-def dry_run(config: Config, view: View) -> Run:
+def dry_run(config: Options, view: View) -> Run:
     """The plan alone: sides, cells and machine as a run's head, and of workloads that are broken why they are.
 
     Nothing is built or measured, no run folder is made.
@@ -181,7 +181,7 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
             record.add(block)
         for block in also(ground, record.next_epoch) if also else ():
             record.add(block)
-        for trace in probed(ground, record.judged, place.config.probe, record.folder.path, record.next_epoch, view.say):
+        for trace in probed(ground, record.judged, place.options.probe, record.folder.path, record.next_epoch, view.say):
             record.add(trace)
         record.note(watch.look("after the epochs"))  # the last of what runs code under test was just now
         chains = plan.shop.toolchain.values()
@@ -191,17 +191,17 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
 def spread_over(place: Place, plan: Plan, record: Record) -> bool:
     """Whether shards travel: where there are devices and cells for it, or the run's blocks are of several."""
     several = len(place.devices) > 1
-    return bool(place.config.executor) or (several and (len(plan.survey.cells) > 1 or bool(record.head.machines)))
+    return bool(place.options.executor) or (several and (len(plan.survey.cells) > 1 or bool(record.head.machines)))
 
 
 def after_epochs(place: Place, ground: Ground, record: Record) -> Iterator[Block]:
     """What is timed after all epochs of all cells; a shard does so after its own cells'."""
-    return afterwards(ground, place.config.beside, record.blocks, record.next_epoch)
+    return afterwards(ground, place.options.beside, record.blocks, record.next_epoch)
 
 
 def in_turns(place: Place, ground: Ground, record: Record) -> Iterator[Item]:
     """Epochs on the run's own device, in this process."""
-    budget = place.config.budget
+    budget = place.options.budget
     return epochs(ground, record.wanted, first=record.next_epoch, done=record.done, budget=budget)
 
 
@@ -215,13 +215,13 @@ def measure_command(place: Place, bench: Bench, record: Record, view: View) -> N
     """The same of a command that times itself: nothing of it can be checked or proved, and nothing is looked at after."""
     with proc.no_orphans(), interruptible(record), view.measuring():
         record.start(())
-        first, budget = record.next_epoch, place.config.budget
+        first, budget = record.next_epoch, place.options.budget
         for block in reported.epochs(bench, place.device, record.wanted, view.warn, first=first, budget=budget):
             record.add(block)
 
 
 @contextlib.contextmanager
-def begun(config: Config, view: View) -> Iterator[tuple[Place, RunFolder, tuple[Checkout, ...]]]:
+def begun(config: Options, view: View) -> Iterator[tuple[Place, RunFolder, tuple[Checkout, ...]]]:
     """A new run while the block runs: its place, its folder, its sides' worktrees, and the device for it alone."""
     place = look_around(config, view)
     with (

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from abprof.records import Arm, Block, Cell, Machine, Outcome, Run, Settings, Side, Status, Turn, Workload
+from abprof.records import Arm, Block, Cell, Machine, Options, Outcome, Run, Side, Status, Turn, Workload
 
 BASE_NS = 1_000_000.0
 
@@ -22,6 +22,16 @@ def side(id: str, label: str = "", tree: str = "") -> Side:
 def cells(number: int, **fields: Any) -> tuple[Cell, ...]:
     common = {"workload": "dense", "kernel": "ffa", "suite": "dense", **fields}
     return tuple(Cell(id=f"dense/n={i}", params={"n": i}, **common) for i in range(number))
+
+
+_OPTIONS = {
+    "threshold": 1.5,
+    "margin": 0.5,
+    "budget": 600.0,
+    "all": True,
+    "timer": "auto",
+    "arguments": ("main", "optimize_ffa"),
+}
 
 
 def head(
@@ -45,12 +55,11 @@ def head(
         name="dense", kernel="ffa", suite="dense", axes=("n",), judge="wall", variants=variants, peers=peers
     )
     run = Run(
-        schema=1,
+        schema=2,
         id="20261120T021700Z-main-optimize_ffa",
         status="complete",
         began="2026-11-20T02:17:00Z",
-        arguments=("main", "optimize_ffa"),
-        settings=Settings(**{"threshold": 1.5, "margin": 0.5, **(settings or {})}),
+        options=Options(**{**_OPTIONS, **(settings or {})}),
         sides=known,
         workloads=(workload,),
         arms=tuple(arms),

@@ -31,11 +31,11 @@ from abprof.records import (
     MachineState,
     Metric,
     Observation,
+    Options,
     Outcome,
     Phase,
     Proof,
     Run,
-    Settings,
     Side,
     Status,
     Toolchain,
@@ -252,8 +252,15 @@ def run(run_id: str = "20261120T021700Z-main-optimize_ffa", *, target: Side = TA
         status="complete",
         began="2026-11-20T02:17:00Z",
         ended="2026-11-20T02:24:31Z",
-        arguments=("abprof", "main", target.spec),
-        settings=Settings(threshold=1.5, margin=0.5, judge="gpu"),
+        options=Options(
+            threshold=1.5,
+            margin=0.5,
+            budget=600.0,
+            judge="gpu",
+            timer="auto",
+            all=True,
+            arguments=("abprof", "main", target.spec),
+        ),
         sides=(MAIN, target),
         workloads=(DENSE, SPARSE, LADDER),
         workloads_from="workloads sha256:77aa",
@@ -461,7 +468,9 @@ def _block(of: Run, cell: Cell, epoch: int, rounds: int, chance: random.Random) 
 
 
 def changed(record: Any, **changes: object) -> Any:
-    """The record with some fields changed."""
+    """The record with some fields changed; of a run also `arguments`, which stand in its options."""
+    if isinstance(record, Run) and (own := {name: changes.pop(name) for name in ("arguments",) if name in changes}):
+        changes["options"] = msgspec.structs.replace(record.options, **own)
     return msgspec.structs.replace(record, **changes)
 
 

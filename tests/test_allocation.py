@@ -12,7 +12,7 @@ import pytest
 
 from abprof.measure import allocation, turns
 from abprof.measure.allocation import Allocation, Pilot
-from abprof.records import Block, Settings
+from abprof.records import Block, Options
 from abprof.verdict import stats
 from tests import blocks
 
@@ -135,7 +135,7 @@ def test_peers_and_rejected_rounds_teach_nothing() -> None:
 
 
 def test_the_allotted_rounds_are_even_and_bounded() -> None:
-    usual = turns.pace("cuda", [1e6, 1e6], [1e6, 1e6], Settings(threshold=1.5, margin=0.5))
+    usual = turns.pace("cuda", [1e6, 1e6], [1e6, 1e6], Options(threshold=1.5, margin=0.5))
     assert turns.allotted(usual, 31).rounds == 32
     assert turns.allotted(usual, 1).rounds == turns.FEWEST
     assert turns.allotted(usual, 10**6).rounds == 4 * usual.rounds

@@ -22,7 +22,7 @@ from abprof.measure.discovery import who_is
 from abprof.measure.run_context import toolchain
 from abprof.records import Build, Cell, Checkout, Package, Side
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import Options
 from tests.tinyrepo import PACKAGE, WORKLOAD, source
 
 MOVE = '(out / "partial.so").replace(out / "tiny.so")'
@@ -355,7 +355,7 @@ def test_an_interpreter_by_another_name_is_the_same(tmp_path: Path, monkeypatch:
     own = Path(sys.executable).parent.relative_to(prefix)
 
     def key(python: str) -> str:
-        config = Config(specs=("main",), python={"": python})
+        config = Options(specs=("main",), python={"": python})
         (folder := tmp_path / str(len(list(tmp_path.iterdir())))).mkdir()
         env, _ = surroundings(config, tmp_path / "cache")
         ready, _ = who_is(alone(config, tmp_path / "cache", "cpu", folder), "cpu", 120)

@@ -86,7 +86,7 @@ def test_only_cells_with_something_new_are_aggregated() -> None:
     good = Proof(epoch=1, side="target", kernel="ffa", ok=True)
     assert renewed(run, (good,)) == []
     assert renewed(run, (msgspec.structs.replace(good, ok=False),)) == cells
-    strict = msgspec.structs.replace(run.settings, threshold=0.1)
+    strict = msgspec.structs.replace(run.options, threshold=0.1)
     assert renewed(msgspec.structs.replace(run, settings=strict)) == cells
     assert {field.name for field in msgspec.structs.fields(Run)} > CellCache.UNREAD
 

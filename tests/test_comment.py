@@ -156,7 +156,7 @@ def test_a_demos_command_is_the_demo():
 
 def test_a_run_without_times_has_nothing_to_post():
     made = runs.run()
-    counted = msgspec.structs.replace(made, settings=msgspec.structs.replace(made.settings, timed=False))
+    counted = msgspec.structs.replace(made, options=msgspec.structs.replace(made.options, timed=False))
     with pytest.raises(AbprofError, match="nothing was timed in this run"):
         notice(counted)
 

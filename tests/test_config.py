@@ -10,7 +10,7 @@ import pytest
 from abprof.extras.bot.command import rights as read_rights
 from abprof.records import Package
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config, worker_argv
+from abprof.records.options import Options, worker_argv
 from abprof.records.quantities import percent, seconds
 from abprof.system import toml
 from abprof.system.config_file import parse_file, read_file
@@ -46,7 +46,7 @@ def test_a_whole_file() -> None:
         env={"MYPKG_CACHE": "{build_dir}/cache"},
     )
     assert file.package("other") == Package(name="other")
-    settings = Config(specs=("a",), file=file).settings("cuda", "gpu")
+    settings = Options(specs=("a",), file=file).resolved("cuda", "gpu")
     assert (settings.threshold, settings.margin, settings.thresholds) == (2.0, 0.5, (("dense/*", 1.0),))
 
 
@@ -215,21 +215,21 @@ def test_what_stands_in_the_place_of_the_file_is_not_passed_over(what: str, tmp_
 
 
 def test_a_cpu_has_wider_defaults_and_the_command_line_wins() -> None:
-    wide = Config(specs=("a",)).settings("cpu", "wall")
+    wide = Options(specs=("a",)).resolved("cpu", "wall")
     assert (wide.threshold, wide.margin) == (5.0, 5.0)
-    asked = Config(specs=("a",), threshold=2.0).settings("cpu", "wall")
+    asked = Options(specs=("a",), threshold=2.0).resolved("cpu", "wall")
     assert (asked.threshold, asked.margin) == (2.0, 2.0)  # a margin is never wider than the threshold
 
 
 def test_a_margin_wider_than_the_threshold_is_refused_or_told() -> None:
     """Asked for by --margin it is refused; the file's, which the command line wins over, is cut, and that is said."""
-    for config in (Config(specs=("a",), threshold=2.0, margin=10.0), Config(specs=("a",), margin=3.0)):
+    for config in (Options(specs=("a",), threshold=2.0, margin=10.0), Options(specs=("a",), margin=3.0)):
         with pytest.raises(AbprofError, match=r"^--margin: .* is wider than the threshold of (2|1.5) %"):
             config.margin_cut("cuda")
-    assert Config(specs=("a",), margin=3.0).margin_cut("cpu") == ""
-    assert Config(specs=("a",), threshold=2.0).margin_cut("cpu") == "", "a default follows without a word"
+    assert Options(specs=("a",), margin=3.0).margin_cut("cpu") == ""
+    assert Options(specs=("a",), threshold=2.0).margin_cut("cpu") == "", "a default follows without a word"
     file = parse_file("[defaults]\nmargin = 3\n", "abprof.toml")
-    cut = Config(specs=("a",), file=file).margin_cut("cuda")
+    cut = Options(specs=("a",), file=file).margin_cut("cuda")
     assert cut == "the margin of abprof.toml, 3 %, is cut to the threshold of 1.5 %"
 
 

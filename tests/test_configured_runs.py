@@ -40,19 +40,19 @@ def test_thresholds_of_the_file_decide_verdicts_cell_by_cell(lab: Lab) -> None:
     lab.repo.write({"abprof.toml": CELLS})
     result = lab.abprof("main", "fast")
     assert result.table() == {"w/case=a": "slight", "w/case=b": "slower"}
-    assert (result.run.settings.threshold, result.run.settings.margin) == (10.0, 0.4)
+    assert (result.run.options.threshold, result.run.options.margin) == (10.0, 0.4)
     assert result.code == 1
 
 
 def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert planned(lab)["settings"]["threshold"] == 1.5
+    assert planned(lab)["options"]["threshold"] == 1.5
     lab.repo.write({"abprof.toml": WIDE})
-    assert planned(lab)["settings"]["threshold"] == 10.0
+    assert planned(lab)["options"]["threshold"] == 10.0
     monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "ABPROF_THRESHOLD": "7"})
-    assert planned(lab)["settings"]["threshold"] == 7.0
-    assert planned(lab, "--threshold", "3%")["settings"]["threshold"] == 3.0
+    assert planned(lab)["options"]["threshold"] == 7.0
+    assert planned(lab, "--threshold", "3%")["options"]["threshold"] == 3.0
 
 
 def test_every_option_of_run_with_a_value_has_its_variable() -> None:
@@ -80,7 +80,7 @@ def test_options_from_the_environment(lab: Lab, monkeypatch: pytest.MonkeyPatch)
 
     def told(*args: str) -> tuple[list[str], Any]:
         plan = loose(lab.command("main", "fast", "--dry-run", "--json", *args))
-        return [cell["id"] for cell in plan["cells"]], plan["settings"]
+        return [cell["id"] for cell in plan["cells"]], plan["options"]
 
     cells, settings = told()
     assert cells == ["w/case=b,n=2"]
@@ -186,7 +186,7 @@ def test_the_file_is_found_from_a_folder_inside_the_repository(lab: Lab) -> None
     for place in (lab.repo.path, lab.repo.path / "kernels" / "k"):
         plan = planned(lab, repo=place)
         assert [cell["id"] for cell in plan["cells"]] == ["w/case=a"]
-        assert plan["settings"]["budget"] == 90.0
+        assert plan["options"]["budget"] == 90.0
 
 
 @pytest.mark.parametrize("name", ["abprof.toml", "pyproject.toml"])
@@ -200,9 +200,9 @@ def test_in_ci_a_pull_request_does_not_widen_its_own_threshold(
     lab.repo.commit("strict", {name: text(2.0)})
     lab.repo.branch("branch")
     lab.repo.commit("lax", {name: text(50.0), "kernels/k/__init__.py": "WHO = 'branch'\n"})
-    assert planned(lab)["settings"]["threshold"] == 50.0, "by hand: the working tree's"
+    assert planned(lab)["options"]["threshold"] == 50.0, "by hand: the working tree's"
     monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true"})
-    assert planned(lab)["settings"]["threshold"] == 2.0
+    assert planned(lab)["options"]["threshold"] == 2.0
 
 
 def test_in_ci_nothing_is_taken_from_the_working_trees_file(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,14 +213,14 @@ def test_in_ci_nothing_is_taken_from_the_working_trees_file(lab: Lab, monkeypatc
 
     def told() -> tuple[int, float]:
         plan = planned(lab)
-        return len(plan["cells"]), plan["settings"]["budget"]
+        return len(plan["cells"]), plan["options"]["budget"]
 
     assert told() == (1, 1.0), "by hand: the working tree's"
     monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true"})
     assert told() == (2, 420.0)
     lab.repo.write({"abprof.toml": "[defaults\n"})
     assert told() == (2, 420.0)
-    assert planned(lab, "--preset", "small", "--budget", "5m")["settings"]["budget"] == 300.0
+    assert planned(lab, "--preset", "small", "--budget", "5m")["options"]["budget"] == 300.0
     assert len(planned(lab, "--preset", "small")["cells"]) == 1
 
 
@@ -388,7 +388,7 @@ def test_an_interpreter_of_the_repository_is_found_from_anywhere(
     monkeypatch.setattr(lab, "environment", lambda: {**real, **({"CI": "true"} if ci else {})})
     lab.repo.write({"workloads/w.py": "raise RuntimeError('asked')\n"})
     done = lab.command("main", "main", "--dry-run", "--json", "--repo", str(lab.repo.path), "--device", "cpu")
-    python = loose(done)["setup"]["python"]
+    python = loose(done)["options"]["python"]
     assert python == dict.fromkeys(("base", "target"), str(wrapper))
 
 

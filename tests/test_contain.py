@@ -299,7 +299,7 @@ def test_where_it_does_not_start_the_run_says_so_and_goes_on(
     lab = Lab(tmp_path, SPEEDS)
     result = lab.abprof("main", "fast", "--env", "clean", "--quick")
     assert result.run.status == "complete"
-    assert (result.run.setup.contain, result.run.setup.wall) == ("auto", "")
+    assert (result.run.options.contain, result.run.options.wall) == ("auto", "")
     (said,) = [line for line in result.run.notes if line.startswith("not contained: ")]
     assert why in said
     refused = lab.abprof("main", "fast", "--contain", "always", "--quick")
@@ -330,7 +330,7 @@ def test_what_a_profiler_starts_is_never_contained_and_that_is_said(
         in refused.err
     )
     by_itself = lab.abprof("main", "fast", "--env", "clean", "--probe", "ncu", "--quick")
-    assert by_itself.run.setup.wall == "bubblewrap 9", by_itself.err
+    assert by_itself.run.options.wall == "bubblewrap 9", by_itself.err
     (said,) = [line for line in by_itself.run.notes if line.startswith("not contained: ")]
     assert said.startswith("not contained: what --probe ncu looks at")
 
@@ -341,11 +341,11 @@ def test_a_run_that_is_gone_on_with_without_a_wall_did_not_stand_behind_one(
     monkeypatch.setenv("PATH", fake(tmp_path / "bin", LETS), prepend=os.pathsep)
     lab = Lab(tmp_path, SPEEDS)
     first = lab.abprof("main", "fast", "--env", "clean", "--quick")
-    assert first.run.setup.wall == "bubblewrap 9"
+    assert first.run.options.wall == "bubblewrap 9"
     (tmp_path / "bin" / "bwrap").write_text(f"#!/bin/sh\n{REFUSES}\n")
     again = lab.command("rerun", str(first.folder), "--repo", str(lab.repo.path))
     assert again.run.status == "complete", again.err
-    assert again.run.setup.wall == ""
+    assert again.run.options.wall == ""
     assert any(line.startswith("not contained: ") for line in again.run.notes)
 
 
@@ -386,7 +386,7 @@ def test_a_target_that_would_spoil_the_base_gets_nowhere(tmp_path: Path) -> None
     repo.commit("hostile", {"kernels/tiny/__init__.py": PACKAGE + spoils, "kernels/tiny/tiny.c": source(50)})
     options = ("--quick", "--device", "cpu", "--no-peers", "--json", "--env", "clean", "--check", "outside")
     done = abprof_afresh("main", "hostile", *options, cwd=repo.path, home=tmp_path)
-    assert done.run["setup"]["wall"] == wall().version
+    assert done.run["options"]["wall"] == wall().version
     assert done.statuses("base") == done.statuses("target") == {"tiny/n=4096": "ok"}
     log = (Path(done.run["run_dir"]) / "logs" / "worker-target-tiny.log").read_text()
     tries = json.loads(next(line for line in log.splitlines() if line.startswith("TRIED")).removeprefix("TRIED "))

@@ -23,7 +23,7 @@ from abprof.measure.resources import alone
 from abprof.records import MachineState
 from abprof.records.errors import AbprofError
 from abprof.records.messages import Ready
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.system.console import View
 from tests.nvml import UUIDS, Nvml
 
@@ -135,7 +135,7 @@ def test_rocm_is_not_supported_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 
     asked: Any = RocmWorker()
     with pytest.raises(AbprofError, match=r"torch was built for ROCm, which is not supported yet \(--device cpu\)"):
-        survey(asked, {}, Config(specs=("a",)), device="cuda", kind="cuda", timeout=1)
+        survey(asked, {}, Options(specs=("a",)), device="cuda", kind="cuda", timeout=1)
 
 
 # ---------------------------------------------------------------- what is refused
@@ -208,7 +208,7 @@ def test_busy_is_asked_when_the_lease_is_held(
     nvml.pids, nvml.use = [stranger], 97
     assert device().refusal() is None
     file = SimpleNamespace(environment=SimpleNamespace(allow=()))
-    config = Config(specs=("main",))
+    config = Options(specs=("main",))
     place: Any = SimpleNamespace(state=tmp_path, devices=(device(),), label="this run", file=file, config=config)
     ran = []
     with (

@@ -16,7 +16,8 @@ import typer
 from abprof.cli import app
 from abprof.extras import demo
 from abprof.records.errors import AbprofError, Exit
-from abprof.system.config_file import CommandEntry, Defaults, Environment, PackageEntry, Tables, Threshold, parse_file
+from abprof.records.options import CommandEntry, Defaults, Environment, PackageEntry, Tables, Threshold
+from abprof.system.config_file import parse_file
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Scenario, Time, Workload
 

@@ -22,9 +22,7 @@ def planned(kind: str = "cpu", *, flops: float = 4e12, cells: int = 28, cpus: in
     first = runs.changed(of.cells[0], flops=flops, bytes=None)
     many = tuple(runs.changed(first, id=f"{first.id},i={i}") for i in range(cells))
     machine = runs.changed(of.machine, kind=kind, cpus=cpus)
-    return runs.changed(
-        of, cells=many, machine=machine, settings=runs.changed(of.settings, **settings), observations=()
-    )
+    return runs.changed(of, cells=many, machine=machine, options=runs.changed(of.options, **settings), observations=())
 
 
 def test_long_calls_take_hours_and_the_first_look_does_not_fit() -> None:
@@ -121,14 +119,14 @@ def test_no_run_is_shorter_than_its_longest_cell() -> None:
 def test_a_look_that_fits_on_several_devices_alone() -> None:
     run = planned("cuda", flops=3e14, cells=12)
     fewest, _ = estimate.measuring(run, stats.LOOKS[0], peers=False)
-    tight = runs.changed(run, settings=runs.changed(run.settings, budget=0.8 * fewest))
+    tight = runs.changed(run, options=runs.changed(run.options, budget=0.8 * fewest))
     assert "does not fit" in estimate.estimate(tight, peers=False)
     assert "does not fit" not in estimate.estimate(spread(tight, 4), peers=False)
 
 
 def test_of_a_cluster_only_one_device_is_known() -> None:
     run = planned(flops=1e9, cells=2)
-    there = runs.changed(run, setup=runs.changed(run.setup, executor="slurm"))
+    there = runs.changed(run, options=runs.changed(run.options, executor="slurm"))
     assert "on one of the devices of --executor slurm" in estimate.estimate(there, peers=False)
 
 

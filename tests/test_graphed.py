@@ -45,7 +45,7 @@ def test_a_timer_that_is_asked_for_judges_every_cell(new_lab: NewLab, timer: str
     assert {row.metric for row in result.run.comparisons} == {metric}
     seen = next(o for o in result.run.observations if (o.cell, o.arm) == ("w/case=host", "base"))
     assert seen.metrics[metric].value == pytest.approx(ns)
-    assert (result.run.settings.timer, result.run.workloads[0].judge) == (timer, {"cupti": "kernels"}.get(timer, timer))
+    assert (result.run.options.timer, result.run.workloads[0].judge) == (timer, {"cupti": "kernels"}.get(timer, timer))
     assert result.folder is not None
     page = (result.folder / "report.md").read_text()
     assert f"{timer}: " in page
@@ -89,5 +89,5 @@ def test_a_cpu_has_no_such_timers(new_lab: NewLab) -> None:
 def test_abprof_toml_names_the_timer_and_the_command_line_another(new_lab: NewLab) -> None:
     lab = new_lab(ASKED)
     lab.repo.write({"abprof.toml": 'schema = 1\n[defaults]\ntimer = "cupti"\n'})
-    assert lab.abprof("main", "fast", "--quick").run.settings.timer == "cupti"
-    assert lab.abprof("main", "fast", "--quick", "--timer", "events").run.settings.timer == "events"
+    assert lab.abprof("main", "fast", "--quick").run.options.timer == "cupti"
+    assert lab.abprof("main", "fast", "--quick", "--timer", "events").run.options.timer == "events"

@@ -14,7 +14,7 @@ from abprof.measure.arm_state import Request, Seat
 from abprof.measure.cell import Sitting
 from abprof.measure.one_at_a_time import OneAtATime
 from abprof.measure.timers import Timers
-from abprof.records import Arm, Block, Settings, Turn
+from abprof.records import Arm, Block, Options, Turn
 from abprof.records import messages as wire
 from abprof.store.runfolder import read
 from tests.blocks import cells
@@ -91,7 +91,7 @@ def test_a_single_round_becomes_two_where_visits_mirror_each_other(monkeypatch: 
     (cell,) = cells(1)
     arms = tuple(Arm(id=side, side=side) for side in ("base", "target"))
     crew: Any = SimpleNamespace(close=lambda: None)
-    request = Request(cell, arms, 1, Settings(threshold=1.5, margin=0.5), False, False, False, "gpu", 1.0)
+    request = Request(cell, arms, 1, Options(threshold=1.5, margin=0.5), False, False, False, "gpu", 1.0)
     sitting, visited = OneAtATime(crew, SimpleNamespace(kind="cuda"), request), list[str]()  # type: ignore[arg-type]
 
     def turn(index: int, seat: Seat, pace: turns.Pace, fresh: int | None = None) -> Turn:

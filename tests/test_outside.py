@@ -91,7 +91,7 @@ def test_inside_nobody_is_asked(new_lab: NewLab) -> None:
     asked = Scenario(workloads={"w": load(["kept"])}, faults=[broken("wrong", "kept", verb="hand")])
     result = new_lab(asked).abprof("main", "fast")
     assert result.status("w/case=kept", "target") == ("ok", "")
-    assert result.run.setup.check == "inside"
+    assert result.run.options.check == "inside"
 
 
 def test_whatever_tensors_come_in_can_be_handed_over(tmp_path: Path) -> None:
@@ -148,5 +148,5 @@ def test_honest_code_passes_and_the_deceit_is_real(tmp_path: Path) -> None:
     assert told(compared(tmp_path / "a", files)) == ("ok", "")
     honest = compared(tmp_path / "b", {"kernels/tiny/tiny.c": source(250)}, "--check", "outside")
     assert told(honest) == ("ok", "")
-    assert honest.run["setup"]["check"] == "outside"
+    assert honest.run["options"]["check"] == "outside"
     assert not list(Path(honest.run["run_dir"]).rglob("*.outputs"))

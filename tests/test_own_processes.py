@@ -25,7 +25,7 @@ from abprof.measure.epochs import Ground, epochs
 from abprof.measure.plan import arms
 from abprof.measure.pool import Crew, Post
 from abprof.measure.sustained import sustained
-from abprof.records import Block, Build, Cell, Checkout, Package, Setup, Workload
+from abprof.records import Block, Build, Cell, Checkout, Options, Package, Workload
 from abprof.records import messages as wire
 from abprof.system import processes as proc
 from tests.blocks import head, side
@@ -98,7 +98,13 @@ def ground(folder: Path, shop: Workshop, device: CudaDevice, *faults: Fault, che
     workload = Workload(name="w", kernel="k", suite="w", axes=("case",), judge="gpu", peers=("lib",))
     cells = tuple(Cell(id=f"w/case={c}", workload="w", kernel="k", suite="w", params={"case": c}) for c in CASES)
     builds = tuple(Build(side=s.id, kernel="k", key="k", path=str(folder / "build")) for s in SIDES)
-    run = head(sides=SIDES, workloads=(workload,), cells=cells, builds=builds, setup=Setup(check=check))
+    run = head(
+        sides=SIDES,
+        workloads=(workload,),
+        cells=cells,
+        builds=builds,
+        options=Options(threshold=1.5, margin=0.5, timer="auto", check=check),
+    )
     return Ground(
         shop=shop,
         device=device,

@@ -19,7 +19,7 @@ from abprof.evidence.probes import perf
 from abprof.measure.run_context import look_around
 from abprof.records import Run, Sampled, SampledFunction
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.report import sampled
 from abprof.report.html import html
 from abprof.report.markdown import markdown
@@ -204,7 +204,7 @@ def test_on_a_gpu_it_is_refused_before_anything_starts(tmp_path: Path, monkeypat
     repo.commit("one", {"a": "b"})
     gpu = SimpleNamespace(kind="cuda", lease="GPU-1")
     monkeypatch.setattr(devices, "several", lambda *_: ((gpu,), ()))
-    config = Config(specs=("main",), repo=str(repo.path), probe=("perf",))
+    config = Options(specs=("main",), repo=str(repo.path), probe=("perf",))
     with pytest.raises(AbprofError, match="--probe perf: perf samples what processors do, and this run is of a GPU"):
         look_around(config, View(quiet=True))
 

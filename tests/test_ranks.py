@@ -13,7 +13,7 @@ from abprof.measure.arm_state import Request
 from abprof.measure.graphs import Graphed
 from abprof.measure.pool import Crew, Post
 from abprof.measure.setup import Opening
-from abprof.records import SUSTAINED, Arm, Block, Build, Cell, Checkout, Package, Settings, Side
+from abprof.records import SUSTAINED, Arm, Block, Build, Cell, Checkout, Options, Package, Side
 from abprof.records import messages as wire
 from abprof.store.runfolder import read
 from tests.simulated.planted import NewLab, load, new_lab, times
@@ -47,7 +47,7 @@ class Asked:
 
 
 def request(epoch: int) -> Request:
-    settings = Settings(threshold=1.5, margin=0.5, budget=1.0)
+    settings = Options(threshold=1.5, margin=0.5, budget=1.0)
     arms = tuple(Arm(id=side, side=side) for side in THREE)
     return Request(CELL, arms, epoch, settings, check=False, profile=False, phases=False, judge="gpu", timeout=1.0)
 

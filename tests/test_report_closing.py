@@ -118,12 +118,12 @@ def test_the_good_line_only_when_every_cell_is_fine():
 
 def test_each_case_is_told_by_its_own_threshold():
     """abprof.toml's [[threshold]] entries; the run's own threshold holds for what none of them matches."""
-    strict = runs.changed(runs.unchanged().settings, threshold=5.0, thresholds=(("*", 1.0),))
-    fine = runs.changed(runs.unchanged(), settings=strict)
+    strict = runs.changed(runs.unchanged().options, threshold=5.0, thresholds=(("*", 1.0),))
+    fine = runs.changed(runs.unchanged(), options=strict)
     assert closing(fine).endswith("fluctuation is within 1% for all test cases.\n")
     mixed = runs.changed(strict, thresholds=(("dense/*", 1.0),))
-    assert "is within 1% to 5% (each case has its own) for all" in closing(runs.changed(fine, settings=mixed))
-    assert "fluctuation over 1% in the following" in closing(runs.changed(runs.run(), settings=mixed))
+    assert "is within 1% to 5% (each case has its own) for all" in closing(runs.changed(fine, options=mixed))
+    assert "fluctuation over 1% in the following" in closing(runs.changed(runs.run(), options=mixed))
     spoiled = runs.changed(fine.comparisons[0], verdict="unclear", reasons=("budget",))
     undecided = runs.changed(fine, comparisons=(spoiled, *fine.comparisons[1:]))
     assert "certainly slower or faster by 1 %: 1 undecided" in closing(undecided)

@@ -346,7 +346,7 @@ def test_a_run_without_its_rounds_keeps_the_results_it_has(abprof, folder):
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ('{"schema": 2, "header": {"sentence": "Act."}}', "by a newer abprof (schema 2, this one reads 1); it says: Act. ("),
+        ('{"schema": 3, "header": {"sentence": "Act."}}', "by a newer abprof (schema 3, this one reads 2); it says: Act. ("),
         ('{"schema": 1, "id": "cut he', "not JSON: Input data was truncated (abprof writes it whole"),
         ('{"schema": 1, "settings": {"threshold": NaN}}', "not a run of this abprof: "),
         ("", "not JSON: Input data was truncated"),

@@ -193,7 +193,7 @@ def test_the_footer_has_the_command(first):
 def test_a_control_is_inside_the_margin_of_its_own_cell():
     """The header's rule: a cell's own threshold narrows its margin. Without a header's counts the page counts itself."""
     run = runs.run()
-    strict = runs.changed(run.settings, thresholds=(("*", 0.05),))
+    strict = runs.changed(run.options, thresholds=(("*", 0.05),))
     alone = runs.changed(run, header=None)
     assert facts.controls(alone)[0][1].startswith("6 of 6 inside")
-    assert facts.controls(runs.changed(alone, settings=strict))[0][1].startswith("0 of 6 inside")
+    assert facts.controls(runs.changed(alone, options=strict))[0][1].startswith("0 of 6 inside")

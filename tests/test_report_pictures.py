@@ -6,14 +6,14 @@ import re
 
 import pytest
 
-from abprof.records import Settings
+from abprof.records import Options
 from abprof.report import pictures
 from abprof.report.pictures import Axis, Track, reach, strip, turns
 from abprof.report.view import groups
 
 from . import runs
 
-RULES = Settings(threshold=1.5, margin=0.5)
+RULES = Options(threshold=1.5, margin=0.5)
 CELL = runs.dense_cell("full", "fwd")
 HALF = 168 / 2 - 5  # px of half an axis
 

@@ -11,9 +11,10 @@ import pytest
 
 from abprof.builds.worker_factory import command
 from abprof.measure import resume as rerun
-from abprof.records import SEED_METRIC, Setup
+from abprof.records import SEED_METRIC
 from abprof.store import runfolder
 from abprof.system.console import View
+from tests import runs
 from tests.simulated.lab import Lab
 from tests.simulated.planted import SPEEDS, load
 from tests.simulated.scenario import Fault, Scenario
@@ -40,7 +41,7 @@ def test_a_rerun_is_set_up_as_the_run_was(tmp_path: Path) -> None:
     lab.repo.checkout("main")
     first = lab.abprof("main", "fast", *OPTIONS, *LIMITS)
     assert first.folder
-    setup = first.run.setup
+    setup = first.run.options
     assert (setup.env, setup.autotune, setup.workloads_from) == ("clean", "each-epoch", "target")
     assert (setup.timeout, setup.build_timeout, set(setup.python)) == (5.0, 120.0, {"base", "target"})
     before, _ = runfolder.read_blocks(first.folder)
@@ -53,7 +54,7 @@ def test_a_rerun_is_set_up_as_the_run_was(tmp_path: Path) -> None:
     asked = [block for block in added if block.metric != SEED_METRIC and "target" in block.outcomes]
     reasons = {block.outcomes["target"].reason for block in asked}  # in two epochs: a third time it is not asked
     assert reasons == {"no answer for 5 s"}
-    assert again.run.setup == setup
+    assert again.run.options == setup
 
 
 def test_a_rerun_leaves_what_was_timed_as_others_do(tmp_path: Path) -> None:
@@ -88,12 +89,21 @@ def test_the_interpreters_and_the_protocol_are_those_of_the_run(here: Path) -> N
     python = {"base": sys.executable, "target": str(here / "venv" / "bin" / "python")}
     (here / "venv" / "bin").mkdir(parents=True)
     Path(python["target"]).symlink_to(sys.executable)
-    setup = Setup(python=python, env="clean", autotune="each-epoch", workloads_from="base", timeout=7.0)
-    settings = msgspec.structs.replace(run.settings, protocol="seed")
-    run = msgspec.structs.replace(run, setup=setup, settings=settings)
+    run = runs.changed(
+        run,
+        options=runs.changed(
+            run.options,
+            python=python,
+            env="clean",
+            autotune="each-epoch",
+            workloads_from="base",
+            timeout=7.0,
+            protocol="seed",
+        ),
+    )
     place = rerun.same_place(run, str(lab.repo.path), lab.runs, 60.0, View(quiet=True))
-    assert {side: command(place.config, side, place.cache)[0] for side in python} == python
-    config = place.config
+    assert {side: command(place.options, side, place.cache)[0] for side in python} == python
+    config = place.options
     assert (config.env, config.autotune, config.protocol, config.timeout) == ("clean", "each-epoch", "seed", 7.0)
     assert config.workloads_from == "base"
 
@@ -106,9 +116,9 @@ def test_an_interpreter_is_found_from_where_the_command_was_given(here: Path, mo
     run, _, _ = runfolder.read(folder)
     (here / "python").symlink_to(sys.executable)
     monkeypatch.chdir(here)
-    run = msgspec.structs.replace(run, setup=Setup(python={"": "./python"}))
+    run = msgspec.structs.replace(run, options=runs.changed(run.options, python={"": "./python"}))
     place = rerun.same_place(run, str(lab.repo.path), lab.runs, 60.0, View(quiet=True))
-    assert command(place.config, "base", place.cache)[0] == str(here / "python")
+    assert command(place.options, "base", place.cache)[0] == str(here / "python")
 
 
 def test_a_rerun_whose_builds_are_others_says_in_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ import jsonschema
 import msgspec
 import pytest
 
-from abprof.records import Setup
 from abprof.records.errors import AbprofError
 from abprof.store import runfolder
 from abprof.store.runfolder import RunFolder
@@ -45,8 +44,7 @@ def test_what_is_written_is_what_is_read(tmp_path, make):
 
 def test_an_old_run_folder_stays_readable():
     run, blocks, notes = runfolder.read(OLD)
-    assert run.schema == 1
-    assert run.setup == Setup(), "older than the record of how its workers were set up"
+    assert (run.schema, run.options.threshold, run.options.all) == (2, 1.5, True)
     assert {(w.scaled, w.ladder, w.sweep) for w in run.workloads} == {("", (), None)}, "older than what drives sections"
     assert all(not o.facts for o in run.observations)
     assert run.header is not None
@@ -99,7 +97,7 @@ def test_nan_is_refused_and_the_old_file_stays(folder, value):
     run = runs.run()
     folder.write_run(run)
     before = (folder.path / "run.json").read_bytes()
-    bad = msgspec.structs.replace(run, settings=msgspec.structs.replace(run.settings, precision=value))
+    bad = msgspec.structs.replace(run, options=msgspec.structs.replace(run.options, precision=value))
     with pytest.raises(ValueError, match="JSON compliant"):
         folder.write_run(bad)
     block = msgspec.structs.replace(runs.blocks(run)[0], seconds=value)
@@ -211,7 +209,7 @@ def test_an_unknown_key_under_a_good_checksum_is_dropped(folder):
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b'{"schema": 2, "anything": []}', "newer abprof (schema 2, this one reads 1)"),
+        (b'{"schema": 3, "anything": []}', "newer abprof (schema 3, this one reads 2)"),
         (b'{"schema": 1}', "not a run of this abprof"),
         (b'{"schema": 1', "not JSON"),
         (b"[]", "not a run of this abprof"),
@@ -325,7 +323,7 @@ def test_a_run_folder_validates_against_the_schemas(tmp_path):
     line = jsonschema.Draft202012Validator(made["rounds.schema.json"])
     for text in (path / "rounds.jsonl").read_text().splitlines():
         line.validate(json.loads(text))
-    for spoiled in ({**document, "schema": 2}, {**document, "surprise": 1}, {k: document[k] for k in ("id", "schema")}):
+    for spoiled in ({**document, "schema": 3}, {**document, "surprise": 1}, {k: document[k] for k in ("id", "schema")}):
         assert not validator.is_valid(spoiled)
 
 
@@ -383,8 +381,8 @@ def test_results_that_are_no_numbers_are_made_again_from_the_rounds(tmp_path, va
 
 
 def test_a_head_that_is_no_number_is_one_clear_line(tmp_path):
-    path = broken(tmp_path, lambda loose: loose["settings"].update(threshold=math.nan))
-    with pytest.raises(AbprofError, match=r"Expected `float`, got `null` - at `\$\.settings\.threshold`"):
+    path = broken(tmp_path, lambda loose: loose["options"].update(threshold=math.nan))
+    with pytest.raises(AbprofError, match=r"Expected `float`, got `null` - at `\$\.options\.threshold`"):
         runfolder.read(path)
 
 
@@ -399,11 +397,11 @@ def test_rounds_of_cells_that_the_run_lacks_are_dropped_and_said(tmp_path):
 
 def test_a_newer_runs_sentence_is_told_without_its_control_characters(tmp_path):
     def newer(loose):
-        loose.update(schema=2, header={"sentence": "Act: 1 slower\x1b[2J."})
+        loose.update(schema=3, header={"sentence": "Act: 1 slower\x1b[2J."})
 
     with pytest.raises(AbprofError) as caught:
         runfolder.read(broken(tmp_path, newer))
-    assert "written by a newer abprof (schema 2, this one reads 1); it says: Act: 1 slower [2J." in caught.value.line
+    assert "written by a newer abprof (schema 3, this one reads 2); it says: Act: 1 slower [2J." in caught.value.line
 
 
 def test_whether_a_folder_can_be_made_is_told_without_making_one(

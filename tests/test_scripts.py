@@ -109,7 +109,7 @@ def hostile() -> Run:
     seen = [runs.observed(cell, arm, 1.0) for cell in bad for arm in ("base", "target")]
     side = msgspec.structs.replace(made.sides[1], label="$(touch pwned)", spec="`touch pwned`", subject="\ntouch pwned")
     setup = msgspec.structs.replace(
-        made.setup, python={"base": "/o p/$(touch pwned)/python", "target": "/usr/bin/python"}
+        made.options, python={"base": "/o p/$(touch pwned)/python", "target": "/usr/bin/python"}
     )
     return msgspec.structs.replace(
         made, cells=tuple(bad), observations=tuple(seen), comparisons=(), sides=(made.sides[0], side), setup=setup
@@ -342,7 +342,7 @@ def test_scripts_of_a_run_measure_the_same_again_at_its_commits(lab: Lab, tmp_pa
         for side, now in zip(run.sides, again.sides, strict=True)
     )
     assert [cell.id for cell in again.cells] == ["w/n=2"]
-    assert again.settings.threshold == run.settings.threshold
+    assert again.options.threshold == run.options.threshold
 
 
 def planned(lab: Lab, script: Path, folder: Path) -> Run:

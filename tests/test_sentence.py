@@ -103,7 +103,7 @@ def test_untrusted_comes_before_any_verdict() -> None:
     run = head(control=True)
     blocks = [block(i, {"base": 1.0, "target": 1.05, "control": 1.02}) for i in range(4)]
     assert judge(run, blocks).header.exit_code == 4
-    never = msgspec.structs.replace(run, settings=msgspec.structs.replace(run.settings, fail_on=("never",)))
+    never = msgspec.structs.replace(run, options=msgspec.structs.replace(run.options, fail_on=("never",)))
     assert (judge(never, blocks).header.exit_code, judge(never, blocks).header.trusted) == (0, False)
 
 

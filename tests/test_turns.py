@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from abprof.measure import turns
-from abprof.records import Settings, Turn
+from abprof.records import Options, Turn
 
-SETTINGS = Settings(threshold=1.5, margin=0.5)
-QUICK = Settings(threshold=1.5, margin=0.5, quick=True)
+SETTINGS = Options(threshold=1.5, margin=0.5)
+QUICK = Options(threshold=1.5, margin=0.5, quick=True)
 
 
 def test_a_long_call_is_a_turn_of_its_own_and_short_calls_share_one() -> None:

@@ -19,7 +19,7 @@ def build_kernels(place: Place, ready: Plan, view: View) -> tuple[Build, ...]:
     """Every package that a cell is to be measured with, on every side. Raises AbprofError where no side has any."""
     cpus = len(os.sched_getaffinity(0))
     slots = max(1, cpus // 2 if place.device.kind == "cuda" else cpus)
-    rebuild = place.config.rebuild
+    rebuild = place.options.rebuild
     with view.building():
         builds = build.build_all(ready.shop, _jobs(ready), slots=slots, rebuild=rebuild, say=view.build_line)
     told(builds, view)

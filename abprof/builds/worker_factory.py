@@ -17,8 +17,7 @@ from abprof.builds.worker_bundle import install
 from abprof.records import STANDING_IN, Checkout, Package
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config, worker_argv
-from abprof.system.config_file import File
+from abprof.records.options import File, Options, worker_argv
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, to_start
 
 
@@ -122,7 +121,7 @@ def _stem(package: Package) -> str:
     return Path(package.path).name.removesuffix(".py") or package.name
 
 
-def command(config: Config, side: str, cache: Path) -> tuple[str, ...]:
+def command(config: Options, side: str, cache: Path) -> tuple[str, ...]:
     """A side's worker: --python, abprof.toml's, or abprof's own interpreter. Raises AbprofError for one that is not
     there."""
     simulated = worker_argv()
@@ -132,7 +131,7 @@ def command(config: Config, side: str, cache: Path) -> tuple[str, ...]:
     return (interpreter(config, side), "-P", str(install(cache)))
 
 
-def interpreter(config: Config, side: str) -> str:
+def interpreter(config: Options, side: str) -> str:
     """A side's Python, by its whole path. Raises AbprofError for one that is not there."""
     asked, file = config.python, (config.file or File()).python
     python = asked.get(side) or asked.get("") or file.get(side) or file.get("all") or sys.executable
@@ -144,7 +143,7 @@ def interpreter(config: Config, side: str) -> str:
     return str(Path(found).absolute())
 
 
-def surroundings(config: Config, cache: Path) -> tuple[dict[str, str], tuple[str, ...]]:
+def surroundings(config: Options, cache: Path) -> tuple[dict[str, str], tuple[str, ...]]:
     """The environment that every worker's is made of, and the names that were withheld from it. Raises AbprofError."""
     settings = (config.file or File()).environment
     env, withheld = environment.clean(os.environ, environment.mode(config.env, os.environ), settings.allow)
@@ -157,7 +156,7 @@ def surroundings(config: Config, cache: Path) -> tuple[dict[str, str], tuple[str
 
 
 def alone(
-    config: Config,
+    config: Options,
     cache: Path,
     device: str,
     folder: Path,
@@ -177,7 +176,7 @@ def alone(
     return Worker(argv, env=env, cwd=folder, log=log or folder / "log", name="survey", walled=wall is not None)
 
 
-def wall_for(config: Config, cache: Path, device: str, folder: Path) -> tuple[Wall | None, tuple[str, ...]]:
+def wall_for(config: Options, cache: Path, device: str, folder: Path) -> tuple[Wall | None, tuple[str, ...]]:
     """What code under test is started behind, and a line where it cannot be though `auto` would have it. A GPU is tried behind
     the wall: its driver may need more than files. Raises AbprofError where --contain always cannot be."""
     wall, why = contain.chosen(config.contain, environment.mode(config.env, os.environ))
@@ -191,7 +190,7 @@ def wall_for(config: Config, cache: Path, device: str, folder: Path) -> tuple[Wa
     return wall, (f"not contained: {why}",) if why else ()
 
 
-def _try_device(config: Config, cache: Path, device: str, folder: Path, wall: Wall) -> None:
+def _try_device(config: Options, cache: Path, device: str, folder: Path, wall: Wall) -> None:
     worker = alone(config, cache, device, folder, log=folder / "wall.log", wall=wall)
     try:
         worker.call(wire.Start(device, "base"), to_start(config.timeout))

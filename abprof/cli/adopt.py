@@ -15,7 +15,8 @@ from abprof.extras.init import look, scaffold, source
 from abprof.extras.init.facts import Candidate, Found
 from abprof.extras.init.scaffold import Made
 from abprof.records.errors import AbprofError
-from abprof.system.config_file import File, place, read_file
+from abprof.records.options import File
+from abprof.system.config_file import place, read_file
 
 _SHOWN = 9  # choices that fit a screen
 

@@ -56,11 +56,11 @@ def selfcheck(
     from abprof.cli.guard import while_read
     from abprof.cli.options import TIMERS, choice
     from abprof.extras import selfcheck as check
-    from abprof.records.options import Config
+    from abprof.records.options import Options
     from abprof.records.quantities import seconds
     from abprof.system.console import View
 
-    config = Config(
+    config = Options(
         specs=(),
         preset=preset or ("quick" if quick else "default"),
         epochs=epochs or (4 if quick else 8),

@@ -13,11 +13,11 @@ from abprof.builds.build import exists
 from abprof.builds.worker_factory import alone
 from abprof.measure.discovery import Survey, find_workloads, survey
 from abprof.records import Workload
-from abprof.records.options import Config
+from abprof.records.options import File, Options
 from abprof.records.visible import visible
 from abprof.system import paths
 from abprof.system import processes as proc
-from abprof.system.config_file import File, read_file
+from abprof.system.config_file import read_file
 
 
 def show(where: str, preset: str, workloads: tuple[str, ...], device: tuple[str, ...], *, json: bool) -> str:
@@ -25,7 +25,7 @@ def show(where: str, preset: str, workloads: tuple[str, ...], device: tuple[str,
     cache = paths.cache_dir()
     root = Path(repo.open_repository(Path(where), cache=cache).path)
     file = read_file(root) or File()
-    config = Config(specs=(".",), preset=preset, workloads=workloads, device=device).under(file)
+    config = Options(specs=(".",), preset=preset, workloads=workloads, device=device).under(file)
     found = _survey(root, config, cache)
     kernels = _kernels(root, file)
     if json:
@@ -59,7 +59,7 @@ def _workload(load: Workload, found: Survey, preset: str) -> list[str]:
     return [head, *(f"  {cell.id}" + (f"  (unsupported: {cell.skip})" if cell.skip else "") for cell in mine)]
 
 
-def _survey(root: Path, config: Config, cache: Path) -> Survey:
+def _survey(root: Path, config: Options, cache: Path) -> Survey:
     """Ask the workloads where they lie: nothing is copied, for nothing is measured."""
     chosen = devices.choose(config.device)
     file = config.file or File()

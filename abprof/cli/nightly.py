@@ -18,7 +18,7 @@ from abprof.records.errors import AbprofError, Exit
 if TYPE_CHECKING:
     from abprof.extras.bot.github import Hub
     from abprof.extras.nightly.night import Report
-    from abprof.records.options import Config
+    from abprof.records.options import Options
 
 _NOT_AT_NIGHT = ("resume", "dry_run", "devices", "refs")
 
@@ -62,7 +62,7 @@ def nightly(
         return night(config, wish, view, lambda report: _tell(report, summary, hub)).exit_code
 
 
-def _config(ctx: typer.Context) -> tuple[Config, dict[str, Any]]:
+def _config(ctx: typer.Context) -> tuple[Options, dict[str, Any]]:
     """What is left of the command line, read as `run` reads it. Raises AbprofError for what makes no sense at night."""
     from abprof.cli.options import config_from
 

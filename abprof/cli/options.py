@@ -1,4 +1,4 @@
-"""From the command line's loose values to a Config: command line over ABPROF_* over abprof.toml over defaults."""
+"""From the command line's loose values to Options: command line over ABPROF_* over abprof.toml over defaults."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from abprof.evidence.probes import KNOWN
 from abprof.measure.plan import id_parts
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.records.quantities import percent, seconds
 
 TIMERS = ("", "auto", "events", "graph", "cupti", "cpu")
 _FAIL_ON = ("slower", "broken", "unclear", "never")
 
 
-def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
-    """The Config of a `run`. Raises AbprofError naming the option."""
+def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Options:
+    """The Options of a `run`. Raises AbprofError naming the option."""
     repo = options["repo"]
     if not os.path.exists(repo):  # noqa: PTH110 - pathlib raises on names that no file can have
         raise AbprofError("no such folder", where=f"--repo {repo}")
@@ -28,7 +28,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
     budget = options["budget"]
     workloads, judges = _judges(options)
     executor = _executor(options.get("executor", "local"))
-    return Config(
+    return Options(
         specs=tuple(options["refs"]),
         repo=repo,
         kernels=_names(options, "kernels"),
@@ -45,7 +45,7 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Config:
         python=_pythons(options["python"]),
         threshold=_percent(options, "threshold"),
         margin=_percent(options, "margin"),
-        precision=_percent(options, "precision"),
+        precision=_percent(options, "precision") or None,
         budget=seconds(budget, "--budget") if budget else 0.0,
         quick=options["quick"],
         epochs=options["epochs"],
@@ -154,9 +154,9 @@ def _executor_options(words: Sequence[str], executor: str) -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
-def _percent(options: Mapping[str, Any], name: str) -> float | None:
+def _percent(options: Mapping[str, Any], name: str) -> float:
     text = options[name]
-    return percent(text, f"--{name}") if text else None
+    return percent(text, f"--{name}") if text else 0.0
 
 
 def choice(value: str, name: str, known: Sequence[str]) -> Any:

@@ -1,4 +1,4 @@
-"""`abprof run`: from options to a Config, and from a run to an exit code."""
+"""`abprof run`: from options to a Options, and from a run to an exit code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from abprof.records.visible import visible
 
 if TYPE_CHECKING:
     from abprof.records import Run
-    from abprof.records.options import Config
+    from abprof.records.options import Options
     from abprof.system.console import View
 
 _BESIDE_RESUME = {
@@ -190,7 +190,7 @@ def _run(ctx: typer.Context, options: Mapping[str, Any]) -> int:
     return show(finished, folder, json=options["json"], everything=config.all)
 
 
-def _watch(ctx: typer.Context, config: Config, view: View) -> int:
+def _watch(ctx: typer.Context, config: Options, view: View) -> int:
     from abprof.extras.watch import answer as watched
     from abprof.extras.watch.loop import Answer, watch
 

@@ -48,11 +48,11 @@ def run_cell(
     from abprof.cli import options
     from abprof.cli.options import choice
     from abprof.measure.run_cell import Wanted, run
-    from abprof.records.options import Config
+    from abprof.records.options import Options
     from abprof.records.quantities import seconds
     from abprof.system.console import View
 
-    config = Config(
+    config = Options(
         specs=(ref,),
         repo=repo,
         device=tuple(device),

@@ -74,7 +74,7 @@ def _write(run: Run, cells: Sequence[Cell], folder: Path, repo: str) -> None:
     from abprof.system import files as disk
 
     root = _repository(run, repo)
-    source = run.setup.workloads_from
+    source = run.options.workloads_from
     others = [side.id for side in run.sides if side.id != source]
     if others and len(others) < len(run.sides):
         _note(f"the workloads are {source}'s; what is recorded of {', '.join(others)} takes the working tree's")

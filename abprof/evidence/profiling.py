@@ -25,7 +25,7 @@ from abprof.measure.resources import alone, signals, worktrees
 from abprof.measure.run_context import Place
 from abprof.records import Arm, Cell, Profile, Run
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.session import begun, interruptible
 from abprof.store import runfolder
 from abprof.store.record import Record
@@ -60,7 +60,7 @@ class _Ask:
     view: View
 
 
-def refs(config: Config, order: Order, view: View) -> Looked:
+def refs(config: Options, order: Order, view: View) -> Looked:
     """Every cell of the matrix on every side, variant and peer; a run folder in which nothing was timed.
 
     Raises AbprofError for what the user can mend; nothing is left of a run that ncu refused at once.
@@ -71,8 +71,8 @@ def refs(config: Config, order: Order, view: View) -> Looked:
     with begun(config, view) as (place, folder, trees):
         plan = make_plan(place, trees, folder.logs, view, dry=True)
         _say_uncontained(plan, view)
-        settings = msgspec.structs.replace(plan.head.settings, timed=False)
-        record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id, settings=settings), [], view)
+        options = msgspec.structs.replace(plan.head.options, timed=False)
+        record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id, options=options), [], view)
 
         def keep(found: Profile) -> None:
             record.add(found)
@@ -103,7 +103,7 @@ def run(path: Path, only: Sequence[str], repo: str, order: Order, view: View) ->
     ncu = tool.find(os.environ)
     head, blocks, notes = runfolder.read(path)
     rerun.of_workloads(head, str(path))
-    contain.refuse_foreground(head.setup.contain, "what ncu looks at")
+    contain.refuse_foreground(head.options.contain, "what ncu looks at")
     folder = RunFolder(path.parent if path.is_file() else path)
     chosen = rerun.choose(head, only) if only else tuple({s.cell.id: s.cell for s in subjects(head)}.values())
     if not chosen:

@@ -9,7 +9,7 @@ from pathlib import Path
 from abprof import devices, session
 from abprof.records import Run
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.sides.create import NewRepository
 from abprof.system.bundled import bundled
 from abprof.system.console import View
@@ -44,10 +44,10 @@ def run(folder: str, device: tuple[str, ...], view: View) -> Run:
     return finished
 
 
-def config(path: Path, device: tuple[str, ...]) -> Config:
+def config(path: Path, device: tuple[str, ...]) -> Options:
     """The job on the demo repository: what a laptop's CPU does in seconds, or what a GPU takes easily."""
     on_cpu = devices.choose(device).kind == "cpu"
-    return Config(
+    return Options(
         specs=("main", "optimize_ffa"),
         repo=str(path),
         preset="smoke" if on_cpu else "default",

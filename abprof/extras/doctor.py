@@ -23,10 +23,10 @@ from abprof.measure.turns import SHORT
 from abprof.records import Record
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.messages import Ready, Recordable, Records, Start
-from abprof.records.options import Config
+from abprof.records.options import File, Options
 from abprof.system import paths
 from abprof.system import processes as proc
-from abprof.system.config_file import File, file_above
+from abprof.system.config_file import file_above
 from abprof.system.processes import Worker, WorkerDied, WorkerFault
 
 
@@ -53,7 +53,7 @@ def run(python: str, *, json: bool) -> int:
 
 def examine(python: str) -> list[Finding]:
     """Everything a run needs, in the order in which it needs it; in a repository with its abprof.toml."""
-    config, found = Config(specs=(), python={"": python} if python else {}), []
+    config, found = Options(specs=(), python={"": python} if python else {}), []
     try:
         config = msgspec.structs.replace(config, file=file_above(Path.cwd()))
     except AbprofError as error:
@@ -125,7 +125,7 @@ def _beside(command: str) -> str:
     return str(near) if near.exists() else command
 
 
-def _devices(config: Config) -> list[Finding]:
+def _devices(config: Options) -> list[Finding]:
     rows = []
     for asked in ("cuda", "cpu"):
         try:
@@ -144,7 +144,7 @@ def _devices(config: Config) -> list[Finding]:
     return rows
 
 
-def _workers(asked: str, device: str, config: Config) -> Iterator[Finding]:
+def _workers(asked: str, device: str, config: Options) -> Iterator[Finding]:
     """A row for each interpreter that abprof.toml or --python gives to a side."""
     known: set[tuple[str, ...]] = set()
     for side in ("base", *sorted((config.file or File()).python.keys() - {"all", "base"})):
@@ -159,7 +159,7 @@ def _workers(asked: str, device: str, config: Config) -> Iterator[Finding]:
             yield from _worker(name, device, config, side)
 
 
-def _worker(name: str, device: str, config: Config, side: str) -> Iterator[Finding]:
+def _worker(name: str, device: str, config: Options, side: str) -> Iterator[Finding]:
     """Start a real worker: the only way to know that its interpreter and torch work, and on a GPU whether CUPTI times it."""
     with tempfile.TemporaryDirectory() as scratch:
         try:

@@ -95,9 +95,9 @@ def elsewhere(run: Run, cargo: Cargo) -> Run:
 def here(run: Run, cargo: Cargo, home: Path) -> Run:
     """The same on the machine that unloaded the cargo at `home`: where its judge lies, and its interpreter."""
     _, _, digest = run.workloads_from.rpartition(" sha256:")
-    python = {side: sys.executable if path == cargo.python else path for side, path in run.setup.python.items()}
-    setup = msgspec.structs.replace(run.setup, python=python, workloads_from="")
-    return msgspec.structs.replace(run, workloads_from=f"{home / _JUDGE} sha256:{digest}", setup=setup)
+    python = {side: sys.executable if path == cargo.python else path for side, path in run.options.python.items()}
+    options = msgspec.structs.replace(run.options, python=python, workloads_from="")
+    return msgspec.structs.replace(run, workloads_from=f"{home / _JUDGE} sha256:{digest}", options=options)
 
 
 def sweep(cache: Path, *, everything: bool = False) -> list[str]:

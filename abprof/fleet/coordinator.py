@@ -73,7 +73,7 @@ class _Coordinator:
         self._ground, self._record, self._executor, self._place = ground, record, executor, place
         self._shards = _ShardMaker(ground, record, place)
         self._live: dict[int, _Live] = {}
-        self._left = dict.fromkeys(executor.slots(), place.config.budget)  # seconds of measuring
+        self._left = dict.fromkeys(executor.slots(), place.options.budget)  # seconds of measuring
         self._losses = dict.fromkeys(self._left, 0)  # in a row
         self._any_began = False
         self._least: dict[str, int] = {}  # cell -> epochs that its next shard gives it
@@ -81,7 +81,7 @@ class _Coordinator:
         self._looked: dict[str, int] = {}  # slot -> `_ended` when its open cells were last looked at
         self._open_at, self._open = -1, dict[str, set[str]]()  # `_ended` at the last verdicts, and slot -> open cells
         run = ground.run
-        epochs = 1 if run.settings.quick else run.settings.epochs or stats.LOOKS[0]
+        epochs = 1 if run.options.quick else run.options.epochs or stats.LOOKS[0]
         self._tasks = {
             cell.id: Task(cell.id, cell.kernel, epochs * estimate.cell_seconds(run, cell, len(ground.arms[cell.id]))[1])
             for cell in run.cells
@@ -210,7 +210,7 @@ class _Coordinator:
     def _owed(self) -> set[str]:
         """Cells with rounds that lack a follow-up measurement."""
         begun = {block.cell for block in self._record.blocks if block.metric}
-        return begun & owed(self._ground, self._place.config.beside, self._record.blocks) if begun else set()
+        return begun & owed(self._ground, self._place.options.beside, self._record.blocks) if begun else set()
 
     # ---------------------------------------------------------------- losses
 

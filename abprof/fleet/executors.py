@@ -20,14 +20,14 @@ from abprof.store.record import Record
 
 def cluster_of(place: Place, plan: Plan, record: Record) -> contextlib.AbstractContextManager[Executor | None]:
     """What carries the run's shards elsewhere; None for a run on this host. Raises AbprofError for options that it has not."""
-    kind = place.config.executor.partition(":")[0]
+    kind = place.options.executor.partition(":")[0]
     return _KINDS[kind](place, plan, record) if kind else contextlib.nullcontext()
 
 
 def asked(place: Place) -> Any:
     """What the cluster is asked for; None for a run on this host. Raises AbprofError for what it has no word for, with the line
     of abprof.toml that has it."""
-    config = place.config
+    config = place.options
     kind = config.executor.partition(":")[0]
     if not kind:
         return None
@@ -90,7 +90,7 @@ def _ray(place: Place, plan: Plan, record: Record) -> Executor:
     from abprof.fleet import bundle
     from abprof.fleet.ray import RayExecutor
 
-    config, options = place.config, asked(place)
+    config, options = place.options, asked(place)
     file = plan.shop.scratch / "cargo"
     judge = Path(next(iter(plan.shop.workloads.values()))).parent
     cargo = bundle.load(place, list(plan.checkouts.values()), judge, file)

@@ -25,8 +25,8 @@ from abprof.records import (
     Toolchain,
     Touched,
 )
+from abprof.records.options import File
 from abprof.system import checksummed as sealed
-from abprof.system.config_file import File
 
 DEVICE = "ABPROF_SHARD_DEVICE"  # of a machine without GPUs: what a shard measures on there
 SHARD_SCHEMA = 1

@@ -22,9 +22,9 @@ from abprof.measure.resources import alone, not_busy, worktrees
 from abprof.measure.run_context import Place, Settled, look_around
 from abprof.records import Block, Build, Checkout, Kernel, Proof, Run
 from abprof.records.errors import AbprofError
+from abprof.records.options import File
 from abprof.system import locks as leases
 from abprof.system import processes as proc
-from abprof.system.config_file import File
 from abprof.system.console import View
 from abprof.verdict import undecided
 
@@ -190,7 +190,7 @@ def _measured(place: Place, plan: Plan, watch: Watch, builds: tuple[Build, ...],
         checkouts=plan.checkouts,
         packages=plan.packages,
         arms=shard.arms,
-        timeout=place.config.timeout,
+        timeout=place.options.timeout,
         timers=shard.timers,
         identical=frozenset(shard.identical),
     )
@@ -222,7 +222,7 @@ def _measured(place: Place, plan: Plan, watch: Watch, builds: tuple[Build, ...],
 
 def _afterwards(place: Place, ground: Ground, part: Part, shard: Shard) -> Iterator[Block]:
     """What is timed after all epochs of these cells."""
-    return afterwards(ground, place.config.beside, (*shard.earlier, *part.blocks), part.next_epoch)
+    return afterwards(ground, place.options.beside, (*shard.earlier, *part.blocks), part.next_epoch)
 
 
 def _name(place: Place, shard: Shard) -> str:

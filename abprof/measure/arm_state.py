@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from abprof.measure.timeouts import Hung
-from abprof.records import Arm, Cell, Judge, Outcome, Settings
+from abprof.records import Arm, Cell, Judge, Options, Outcome
 from abprof.records import messages as wire
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class Request:
     cell: Cell
     arms: tuple[Arm, ...]
     epoch: int
-    settings: Settings
+    options: Options
     check: bool  # correctness too: the first sitting of a cell in this invocation
     profile: bool  # a profiled pass before the turns: what a call launches,
     phases: bool  # and the phases that the workload declares

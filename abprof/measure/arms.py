@@ -25,7 +25,7 @@ def lay_ground(place: Place, ready: Plan, builds: tuple[Build, ...], record: Rec
     same = identical_cells(ready, builds)
     anyway = measured_all_the_same(place, ready, same)
     candidates = [c for c in cells if c.kernel and (c.id not in same or c.id in anyway)]
-    controlled = plan.controls(candidates, anyway) if len(place.sides) > 1 and not place.config.quick else set()
+    controlled = plan.controls(candidates, anyway) if len(place.sides) > 1 and not place.options.quick else set()
     arms = {cell.id: arms_of(place, ready, builds, cell, controlled) for cell in cells}
     every = {arm.id: arm for arm in (*record.head.arms, *(arm for row in arms.values() for arm in row))}
     record.start(rerun.same_builds(record.head, builds, place.cache / "builds"), arms=tuple(every.values()))
@@ -40,7 +40,7 @@ def lay_ground(place: Place, ready: Plan, builds: tuple[Build, ...], record: Rec
         checkouts=ready.checkouts,
         packages=ready.packages,
         arms=arms,
-        timeout=place.config.timeout,
+        timeout=place.options.timeout,
         timers=timers.told(record.blocks),
         identical=frozenset(anyway),
     )
@@ -51,15 +51,15 @@ def arms_of(
 ) -> tuple[Arm, ...]:
     """Who takes turns in a cell, by the builds that are known."""
     load = next(load for load in ready.survey.workloads if load.name == cell.workload)
-    control, peers = cell.id in controlled, not place.config.no_peers
+    control, peers = cell.id in controlled, not place.options.no_peers
     return plan.arms(load, place.sides, builds, control=control, peers=peers)
 
 
 def measured_all_the_same(place: Place, ready: Plan, same: set[str]) -> set[str]:
     """Of the cells of identical code those that are measured: a few as controls, or all where that is what was asked."""
-    if place.config.all or same_code(ready.head):
+    if place.options.all or same_code(ready.head):
         return same
-    rng = random.Random(place.config.seed)
+    rng = random.Random(place.options.seed)
     return set(rng.sample(sorted(same), min(len(same), _KEPT_AS_CONTROLS)))
 
 

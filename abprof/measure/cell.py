@@ -63,7 +63,7 @@ class Sitting(Opening):
             outcomes={seat.arm.id: seat.outcome for seat in self.seats},
             state=self.device.state() if rounds else MachineState(),
             start_order=self.crew.start_order,
-            quick=self.request.settings.quick,
+            quick=self.request.options.quick,
             alone=self.alone,
             check_seconds=self.checking,
             unrecorded=self.unrecorded,
@@ -100,11 +100,11 @@ class Sitting(Opening):
         return pace, rounds
 
     def _orders(self, seats: int, rounds: int) -> list[list[int]]:
-        return turns.orders(seats, rounds, f"{self.request.settings.seed}/{self.request.cell.id}", self.request.epoch)
+        return turns.orders(seats, rounds, f"{self.request.options.seed}/{self.request.cell.id}", self.request.epoch)
 
     def _pace(self) -> turns.Pace:
         call_ns, open_ns = self._costs()
-        settings, share = self.request.settings, self.request.share
+        settings, share = self.request.options, self.request.share
         pace = turns.pace(self.device.kind, call_ns, open_ns, settings, share, self._timer())
         if self.request.rounds is not None:
             pace = turns.allotted(pace, self.request.rounds, self.request.share)

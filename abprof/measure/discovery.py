@@ -15,7 +15,7 @@ from abprof.measure import plan
 from abprof.records import Ceilings, Cell, Failure, Run, Status, Value, Workload
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, to_start
 
 _REACH = 0.6  # seconds that the ceilings may take, beside the start of torch's libraries
@@ -95,7 +95,7 @@ def _judging(source: Path) -> list[tuple[str, Path]]:
 
 
 def survey(
-    worker: Worker, files: Mapping[str, Path], config: Config, *, device: str, kind: str, timeout: float
+    worker: Worker, files: Mapping[str, Path], config: Options, *, device: str, kind: str, timeout: float
 ) -> Survey:
     """Ask every workload. One that raises is a broken cell, not the end of the run.
 
@@ -233,7 +233,7 @@ def _start(worker: Worker, files: Mapping[str, Path], device: str, timeout: floa
     return ready
 
 
-def _known_kernels(config: Config, found: Mapping[str, wire.Described]) -> None:
+def _known_kernels(config: Options, found: Mapping[str, wire.Described]) -> None:
     known = sorted({described.kernel for described in found.values()})
     unknown = [name for name in config.kernels if name not in known]
     if found and unknown:

@@ -91,7 +91,7 @@ def epochs(
     the number of the next, and `done` how many of an earlier invocation count towards the first look. A further epoch
     begins only if it fits into `budget` seconds. A `relay` that is given is the caller's to end.
     """
-    number, seen, crowded, quick = first, set[str](), set[str](), ground.run.settings.quick
+    number, seen, crowded, quick = first, set[str](), set[str](), ground.run.options.quick
     usual, allocation, hung = dict[str, dict[str, float]](), Allocation(), Hung()
     timers = Timers(ground.timers, never(ground.run, kept=relay is not None))
     todo = wanted() & ground.arms.keys()  # a rerun has cells that are not measured again
@@ -115,7 +115,7 @@ def epochs(
 def _epoch(ground: Ground, epoch: Epoch, todo: set[str]) -> Iterator[Item]:
     """One epoch of all undecided cells, package by package."""
     shifts = _shifts(ground, epoch.number, todo, epoch.hung)
-    ahead = [] if ground.run.settings.quick else _shifts(ground, epoch.number + 1, todo, epoch.hung)
+    ahead = [] if ground.run.options.quick else _shifts(ground, epoch.number + 1, todo, epoch.hung)
     following = [*shifts[1:], *ahead]
     for i, shift in enumerate(shifts):
         yield from _package(ground, epoch, shift, following[i] if i < len(following) else None)
@@ -123,7 +123,7 @@ def _epoch(ground: Ground, epoch: Epoch, todo: set[str]) -> Iterator[Item]:
 
 def _shifts(ground: Ground, number: int, todo: set[str], hung: Hung) -> list[Shift]:
     """The packages of an epoch, and their cells, each in random order; without targets that nothing is asked of any more."""
-    rng = random.Random(f"{ground.run.settings.seed}/{number}")
+    rng = random.Random(f"{ground.run.options.seed}/{number}")
     kernels = sorted({cell.kernel for cell in ground.run.cells if cell.id in todo})
     rng.shuffle(kernels)
     shifts = []
@@ -151,7 +151,7 @@ def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) ->
         if later is not None and ("wall" not in judges or ground.device.kind != "cuda"):  # else the host is measured
             epoch.relay.ahead(later.posts, later.number)
         arms = {cell.id: tuple(arm for arm in ground.arms[cell.id] if arm.worker in present) for cell in cells}
-        warming = Warming(crew, cells, arms, epoch.usual, epoch.hung, epoch.number, ground.run.settings.seed)
+        warming = Warming(crew, cells, arms, epoch.usual, epoch.hung, epoch.number, ground.run.options.seed)
         late = list[ProfiledPass]()
         for cell in sorted(cells, key=lambda cell: not _late(ground, epoch, cell)):
             if ground.device.kind == "cuda":
@@ -198,7 +198,7 @@ def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) ->
         cell,
         arms,
         epoch.number,
-        ground.run.settings,
+        ground.run.options,
         check,
         profile and not late,
         profile and bool(load.phases),
@@ -206,7 +206,7 @@ def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) ->
         ground.timeout,
         epoch.share,
         epoch.allocation.rounds(cell.id),
-        ground.run.setup.check == "outside",
+        ground.run.options.check == "outside",
         epoch.usual.get(cell.id, {}),
         load.checked == "sides",
         epoch.hung,
@@ -218,7 +218,7 @@ def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) ->
 def _by_rule(ground: Ground, cell: Cell) -> bool:
     """Whether what reads it is chosen by its readings."""
     load = next(w for w in ground.run.workloads if w.name == cell.workload)
-    return load.judge == "gpu" and ground.run.settings.timer == "auto"
+    return load.judge == "gpu" and ground.run.options.timer == "auto"
 
 
 def _late(ground: Ground, epoch: Epoch, cell: Cell) -> bool:

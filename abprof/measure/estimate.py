@@ -24,9 +24,9 @@ _PROGRAM = {"cuda": 14.0, "cpu": 10.0, "simulated": 1.8}  # seconds before its f
 
 def estimate(planned: Run, *, peers: bool) -> str:
     """One or two sentences: how long, on which assumption, and whether the first look fits into the budget."""
-    settings = planned.settings
+    settings = planned.options
     rests_on = f"builds not counted, {_assumption(planned)}"
-    rests_on += f"; on one of the devices of --executor {planned.setup.executor}" if planned.setup.executor else ""
+    rests_on += f"; on one of the devices of --executor {planned.options.executor}" if planned.options.executor else ""
     beside = beside_seconds(planned) / max(1, len(planned.machines))
     rests_on += f"; --protocol {settings.protocol} takes about {span(beside)} more" if beside else ""
     if settings.quick:
@@ -85,7 +85,7 @@ def cell_seconds(planned: Run, cell: Cell, arms: int) -> tuple[float, float]:
 
 def beside_seconds(planned: Run) -> float:
     """What `--protocol` adds after the epochs, whatever the budget: one process a side and package."""
-    protocol = PROTOCOLS.get(planned.settings.protocol)
+    protocol = PROTOCOLS.get(planned.options.protocol)
     if protocol is None:
         return 0.0
     runnable = [cell for cell in planned.cells if not cell.skip and cell.kernel]
@@ -118,7 +118,7 @@ def _runnable(planned: Run, *, peers: bool) -> list[tuple[Cell, int]]:
     """The cells that are measured, and how many take turns in each."""
     loads = {load.name: load for load in planned.workloads}
     cells = [cell for cell in planned.cells if not cell.skip and cell.kernel]
-    alone = len(planned.sides) == 1 or planned.settings.quick
+    alone = len(planned.sides) == 1 or planned.options.quick
     controlled = set() if alone else plan.controls(cells, set())
     return [(c, _arms(planned, loads[c.workload], control=c.id in controlled, peers=peers)) for c in cells]
 
@@ -129,7 +129,7 @@ def _arms(planned: Run, load: Workload, *, control: bool, peers: bool) -> int:
 
 
 def _turns(planned: Run, call: float, arms: int, share: float) -> float:
-    pace = turns.pace(planned.machine.kind, [max(call, 1e-6) * 1e9] * arms, [0.0] * arms, planned.settings, share)
+    pace = turns.pace(planned.machine.kind, [max(call, 1e-6) * 1e9] * arms, [0.0] * arms, planned.options, share)
     return pace.rounds * pace.calls * arms * max(call, 1e-6)
 
 

@@ -32,9 +32,9 @@ from abprof.measure.run_context import Place, forbidden, sources, toolchain
 from abprof.measure.timers import INSTALL, PACKAGE, lacking
 from abprof.measure.turns import CUPTI
 from abprof.measure.workload_source import root_of, workloads_differ, workloads_folder
-from abprof.records import SCHEMA, Cell, Checkout, Observation, Package, Run, Setup, Toolchain
+from abprof.records import SCHEMA, Cell, Checkout, Observation, Package, Run, Toolchain
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.sides import Repository
 from abprof.sides import releases as dists
 from abprof.system import config_unused as unused
@@ -72,7 +72,7 @@ def make_plan(
 
     Measures the device's ceilings, once in a run; not when `dry`. Raises AbprofError.
     """
-    config = place.config
+    config = place.options
     beside = Path(trees[0].path).parent  # this run's own folder: what is put here goes with the worktrees
     source, files, digest = _laid_out(place, trees, again.run.workloads_from if again else "")
     env, withheld = surroundings(config, place.cache)
@@ -124,11 +124,11 @@ def make_plan(
             view.warn(line)
     for name in found.empty:
         view.warn(f"workload {name} has no cell in preset {config.preset}")
-    setup = _setup(place, workers, wall)
+    options = _stored(place, workers, wall)
     shown = environment.shared(env, device.worker)
-    head = again.run if again else _head(place, found, f"{source} sha256:{digest}", shown, withheld, setup)
+    head = again.run if again else _head(place, found, f"{source} sha256:{digest}", shown, withheld, options)
     head = msgspec.structs.replace(head, notes=tuple(dict.fromkeys((*head.notes, *told))))
-    head = msgspec.structs.replace(head, setup=_all_behind(head.setup, setup.wall))
+    head = msgspec.structs.replace(head, options=_all_behind(head.options, options.wall))
     head = msgspec.structs.replace(head, ceilings=best, toolchains=head.toolchains or chains)
     return Plan(shop, found, place.packages(_kernels(found)), {c.side.id: c for c in trees}, head)
 
@@ -145,7 +145,7 @@ def other_cells(place: Place, ready: Plan, run: Run, logs: Path) -> Plan:
     found = dataclasses.replace(ready.survey, workloads=run.workloads, cells=run.cells)
     then = ready.head
     head = msgspec.structs.replace(
-        run, notes=then.notes, setup=then.setup, ceilings=run.ceilings or then.ceilings, toolchains=then.toolchains
+        run, notes=then.notes, options=then.options, ceilings=run.ceilings or then.ceilings, toolchains=then.toolchains
     )
     return Plan(shop, found, place.packages(_kernels(found)), ready.checkouts, head)
 
@@ -157,8 +157,8 @@ def _laid_out(place: Place, trees: Sequence[Checkout], judge: str) -> tuple[Path
     for name in ("workloads", "scratch", "caches"):
         remove_tree(beside / name)
     source = workloads_folder(place, trees, judge)
-    by = "--cell" if place.config.cell else "--workloads"
-    files, root = find_workloads(source, place.config.workloads, by), root_of(place, trees, source)
+    by = "--cell" if place.options.cell else "--workloads"
+    files, root = find_workloads(source, place.options.workloads, by), root_of(place, trees, source)
     wrapped = {name: root / name for name in place.file.benchmarks}
     digest = copy_workloads(source, beside / "workloads", wrapped, place.file.at("benchmarks"))
     (beside / "scratch").mkdir()
@@ -174,7 +174,7 @@ def _toolchains(
     place: Place, workers: Mapping[str, tuple[str, ...]], base: Toolchain, env: dict[str, str], beside: Path, log: Path
 ) -> dict[str, Toolchain]:
     """Side -> toolchain. Each interpreter but base's, which is known, is asked once."""
-    config, device = place.config, place.device
+    config, device = place.options, place.device
     by_worker = {workers["base"]: base}
     for side, argv in workers.items():
         if argv not in by_worker:
@@ -204,39 +204,34 @@ def _lacking(trees: Sequence[Checkout], chains: Mapping[str, Toolchain]) -> list
     return lines
 
 
-def _unused(config: Config, found: Survey) -> tuple[str, ...]:
+def _unused(config: Options, found: Survey) -> tuple[str, ...]:
     """Lines on what abprof.toml says of workloads and packages that this run does not have."""
     cells, loads = (cell.id for cell in found.cells), found.workloads
     named = unused.thresholds(config, cells, [load.name for load in loads])
     return (*named, *unused.packages(config, loads, broken=bool(found.broken)))
 
 
-def _setup(place: Place, workers: Mapping[str, Sequence[str]], wall: contain.Wall | None) -> Setup:
-    config, folder = place.config, place.config.workloads_from
-    return Setup(
+def _stored(place: Place, workers: Mapping[str, Sequence[str]], wall: contain.Wall | None) -> Options:
+    """The options as run.json has them: what a rerun needs to set up its workers alike is made explicit."""
+    config, folder = place.options, place.options.workloads_from
+    return msgspec.structs.replace(
+        config.resolved(place.device.kind, plan.judge(config.by_timer, place.device.kind)),
         python={side: argv[0] for side, argv in workers.items()},
         env=environment.mode(config.env, os.environ),
-        autotune=config.autotune,
-        check=config.check,
-        contain=config.contain,
         wall=wall.version if wall else "",
         workloads_from=folder if folder in {"", *workers} else str(Path(folder).absolute()),
-        timeout=config.timeout,
-        build_timeout=config.build_timeout,
-        executor=config.executor,
         executor_options=config.executor_options if config.executor else {},
-        all=config.all,
     )
 
 
-def _all_behind(setup: Setup, now: str) -> Setup:
-    """The setup of a run that is gone on with: it stood behind a wall if all its parts did."""
-    walls = dict.fromkeys((setup.wall, now))
-    return msgspec.structs.replace(setup, wall=", ".join(walls) if all(walls) else "")
+def _all_behind(options: Options, now: str) -> Options:
+    """The options of a continued run: it counts as sandboxed if all its parts were."""
+    walls = dict.fromkeys((options.wall, now))
+    return msgspec.structs.replace(options, wall=", ".join(walls) if all(walls) else "")
 
 
 def _head(
-    place: Place, found: Survey, source: str, env: dict[str, str], withheld: tuple[str, ...], setup: Setup
+    place: Place, found: Survey, source: str, env: dict[str, str], withheld: tuple[str, ...], options: Options
 ) -> Run:
     shown = ("CUDA", "TORCH", "TRITON", "OMP", "GOMP", "KMP", "FFA", "CXX")
     return Run(
@@ -244,17 +239,15 @@ def _head(
         id=place.id,
         status="running",
         began=datetime.now(UTC).isoformat(timespec="seconds"),
-        arguments=place.config.arguments,
-        settings=place.config.settings(place.device.kind, plan.judge(place.config.by_timer, place.device.kind)),
+        options=options,
+        night=place.options.night,
         sides=place.sides,
         waivers=place.waivers,
         workloads=found.workloads,
         workloads_from=source,
-        night=place.config.night,
         arms=(),
         cells=found.cells,
         machine=place.device.machine(),
-        setup=setup,
         versions=found.ready.versions,
         environment={name: env[name] for name in sorted(env) if name.startswith(shown)},
         withheld=withheld,
@@ -276,7 +269,7 @@ def watched(place: Place, ready: Plan) -> Watch:
     other places too."""
     folder = ready.shop.scratch.parent
     judging = (folder / "workloads", Path(ready.shop.argv("base")[-1]).parent)
-    alone = environment.mode(place.config.env, os.environ) == "clean" and ready.shop.wall is None
+    alone = environment.mode(place.options.env, os.environ) == "clean" and ready.shop.wall is None
     git = place.repository.common_dir if isinstance(place.repository, Repository) else place.root / ".git"
     others = elsewhere(place.root, git, place.runs_dir, os.environ) if alone else ()
     inputs = {

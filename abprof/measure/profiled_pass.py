@@ -44,7 +44,7 @@ class ProfiledPass(OneAtATime):
             rounds=(),
             outcomes={seat.arm.id: _of_the_pass(seat.outcome) for seat in self.seats},
             start_order=self.crew.start_order,
-            quick=self.request.settings.quick,
+            quick=self.request.options.quick,
         )
 
 

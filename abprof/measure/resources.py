@@ -23,7 +23,7 @@ from abprof.system.console import View
 @contextlib.contextmanager
 def worktrees(place: Place, run_id: str, view: View) -> Iterator[tuple[Checkout, ...]]:
     """A worktree of each side while the block runs; where those are that are kept is said, and stands in the log."""
-    keep, submodules = place.config.keep_worktrees, place.submodules
+    keep, submodules = place.options.keep_worktrees, place.submodules
     put = partial(dists.put, place.cache)
     with repo.checkouts(place.repository, place.sides, run=run_id, submodules=submodules, keep=keep, put=put) as made:
         for checkout in made if keep else ():
@@ -39,11 +39,11 @@ def alone(place: Place, view: View, *, wait: bool) -> Iterator[Place]:
     nobody named those that somebody uses are left out, while there are others: the place that is left. From here on code
     under test may run, so this process's secrets are out of its reach."""
     conceal.withheld(place.file.environment.allow)
-    if place.config.executor:  # each shard has the lease of its own device, which may be this one
+    if place.options.executor:  # each shard has the lease of its own device, which may be this one
         yield place
         return
     with contextlib.ExitStack() as held:
-        if len(place.devices) == 1 or place.config.device:
+        if len(place.devices) == 1 or place.options.device:
             for device in sorted(
                 place.devices, key=lambda device: device.lease
             ):  # in one order: nobody waits in a circle

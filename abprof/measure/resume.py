@@ -15,16 +15,16 @@ from abprof.measure import plan
 from abprof.measure.run_context import Place, look_around
 from abprof.records import Block, Build, Cell, Run, Verdict
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.system.console import View
 from abprof.verdict import CellData, stats
 from abprof.verdict.cells import Aggregate, aggregate
 from abprof.verdict.comparison import pairs
 
 
-def as_set_up(config: Config, run: Run) -> Config:
+def as_set_up(config: Options, run: Run) -> Options:
     """The same on the device of an earlier run, with its timer, its seed and its workers' set-up."""
-    setup = run.setup
+    setup = run.options
     return msgspec.structs.replace(
         config,
         device=(run.machine.uuid or run.machine.kind,),
@@ -38,20 +38,20 @@ def as_set_up(config: Config, run: Run) -> Config:
         build_timeout=setup.build_timeout,
         executor=setup.executor,
         executor_options=setup.executor_options,
-        timer=run.settings.timer,
-        seed=run.settings.seed,
+        timer=run.options.timer,
+        seed=run.options.seed,
     )
 
 
-def as_asked(run: Run, repo: str, budget: float) -> Config:
+def as_asked(run: Run, repo: str, budget: float) -> Options:
     """What a run was asked to do, of its code and on its device."""
-    asked = Config(
+    asked = Options(
         specs=tuple(side.anew for side in run.sides),
         repo=repo,
         command=run.command.argv if run.command else (),
-        protocol=run.settings.protocol,
-        sustained=run.settings.sustained == "always",
-        probe=run.settings.probes,
+        protocol=run.options.protocol,
+        sustained=run.options.sustained,
+        probe=run.options.probe,
         budget=budget,
         all=True,  # cells that were identical and not measured have a block already
         no_peers=not any(arm.peer for arm in run.arms),
@@ -63,7 +63,7 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View, *
     """The place of an earlier run; `all`: whether cells of identical code that have no block are measured like any other.
     Raises AbprofError when the code or the machine is another now."""
     asked = msgspec.structs.replace(as_asked(run, repo, budget), runs_dir=str(runs_dir), all=all)
-    if run.machines and not run.setup.executor:
+    if run.machines and not run.options.executor:
         asked = msgspec.structs.replace(asked, device=tuple(run.machines), devices=None)
     place = look_around(asked, view)
     for before, now in zip(run.sides, place.sides, strict=True):
@@ -71,7 +71,7 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View, *
             raise AbprofError(
                 f"{before.spec} is not what it was in the run", where=f"side {before.id}", advice="start a new run"
             )
-    for device in () if run.setup.executor else place.devices:
+    for device in () if run.options.executor else place.devices:
         here, then = device.machine(), run.machines.get(device.lease, run.machine)
         if (here.device, here.uuid) != (then.device, then.uuid):
             raise AbprofError(f"the run was made on {then.device}, this is {here.device}", advice="start a new run")

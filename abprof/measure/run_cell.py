@@ -23,7 +23,7 @@ from abprof.measure.run_context import look_around
 from abprof.records import Arm, Build, Cell, Workload
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.system import locks as leases
 from abprof.system import processes as proc
 from abprof.system.console import View
@@ -40,7 +40,7 @@ class Wanted:
     runs: int = 50
 
 
-def run(config: Config, wanted: Wanted, view: View) -> str:
+def run(config: Options, wanted: Wanted, view: View) -> str:
     """Make them, in a process that has this one's input and output; the line that says what was run.
 
     Raises AbprofError for a cell, ref, variant or peer that is not there, and for a call that fails.
@@ -77,7 +77,7 @@ def run(config: Config, wanted: Wanted, view: View) -> str:
     return f"ran {cell.id}: {what} of {of}, {wanted.warmup} + {wanted.runs} calls{marked}; outputs not checked"
 
 
-def _narrowed(config: Config, wanted: Wanted) -> Config:
+def _narrowed(config: Options, wanted: Wanted) -> Options:
     """The matrix of this one cell: its id says workload and values, also those that no preset has."""
     workload, values = plan.id_parts(wanted.cell)
     refuse_odd(wanted.warmup, wanted.runs)

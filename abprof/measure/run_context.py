@@ -19,11 +19,11 @@ from abprof.evidence.ncu import tool
 from abprof.measure.sequential import require
 from abprof.records import Package, Side, Waiver, names
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import File, Options
 from abprof.sides import releases as dists
 from abprof.system import paths, toml, waiver_file
 from abprof.system import processes as proc
-from abprof.system.config_file import File, parse_file, read_file
+from abprof.system.config_file import parse_file, read_file
 from abprof.system.console import View
 from abprof.verdict import waivers
 
@@ -32,7 +32,7 @@ from abprof.verdict import waivers
 class Place:
     """Settled before anything is made."""
 
-    config: Config
+    options: Options
     file: File
     repository: repo.Repository | repo.Folder
     devices: tuple[Device, ...]  # that the run is spread over; most often one
@@ -85,7 +85,7 @@ class Settled:
     id: str
 
 
-def look_around(config: Config, view: View, settled: Settled | None = None) -> Place:
+def look_around(config: Options, view: View, settled: Settled | None = None) -> Place:
     """Find the repository, the devices and the folders; resolve the refs once. Raises AbprofError."""
     cache, state = paths.cache_dir(), paths.state_dir()
     for line in repo.tidy(cache):
@@ -136,14 +136,14 @@ def look_around(config: Config, view: View, settled: Settled | None = None) -> P
 
 
 def _sides(
-    repository: repo.Repository | repo.Folder, config: Config, kernel_paths: Sequence[str], view: View
+    repository: repo.Repository | repo.Folder, config: Options, kernel_paths: Sequence[str], view: View
 ) -> tuple[tuple[Side, ...], tuple[str, ...]]:
     """The sides that the specs name, and notes on them. Raises AbprofError."""
     released = _released(config, repository.cache, view)
     return repo.resolve(repository, config.specs, kernel_paths=kernel_paths, known=released)
 
 
-def _devices(config: Config) -> tuple[tuple[Device, ...], tuple[str, ...]]:
+def _devices(config: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:
     """The devices of a run, and notes on others. Raises AbprofError for several where one is all that can be measured on."""
     why = _one_device(config)
     if why and config.executor:
@@ -167,7 +167,7 @@ def _devices(config: Config) -> tuple[tuple[Device, ...], tuple[str, ...]]:
     return found, left_out
 
 
-def _one_device(config: Config) -> str:
+def _one_device(config: Options) -> str:
     """Why this run is one device's; "" where it may be spread."""
     reasons = {
         "a command is run on one device": bool(config.command),
@@ -178,14 +178,14 @@ def _one_device(config: Config) -> str:
     return next((why for why, holds in reasons.items() if holds), "")
 
 
-def _timer_for(config: Config, kind: str) -> None:
+def _timer_for(config: Options, kind: str) -> None:
     """Raises AbprofError for a timer that does not time such a device."""
     if kind == "cpu" and config.by_timer not in {"auto", "cpu"}:
         what = f"{config.by_timer} times a GPU, and this run is of a CPU"
         raise AbprofError(what, where=config.asked_by("--timer"), advice="here it is cpu or auto")
 
 
-def _repository(config: Config, cache: Path) -> repo.Repository | repo.Folder:
+def _repository(config: Options, cache: Path) -> repo.Repository | repo.Folder:
     """The repository; a run of releases alone does with the folder, where git has none for it. Raises AbprofError."""
     path = Path(config.repo).expanduser()
     try:
@@ -196,7 +196,7 @@ def _repository(config: Config, cache: Path) -> repo.Repository | repo.Folder:
         return repo.Folder(path.resolve(), cache)
 
 
-def _released(config: Config, cache: Path, view: View) -> dict[str, tuple[Side, tuple[str, ...]]]:
+def _released(config: Options, cache: Path, view: View) -> dict[str, tuple[Side, tuple[str, ...]]]:
     """The sides that are releases, installed for their interpreters, by their specs. Raises AbprofError."""
     ids = [repo.side_id(place) for place in range(len(config.specs))]
     wanted = {spec: id for id, spec in zip(ids, config.specs, strict=True) if dists.is_one(spec)}
@@ -206,7 +206,7 @@ def _released(config: Config, cache: Path, view: View) -> dict[str, tuple[Side, 
     }
 
 
-def _known_sides(config: Config, sides: Sequence[Side]) -> None:
+def _known_sides(config: Options, sides: Sequence[Side]) -> None:
     """Raises AbprofError for an option that speaks of a side that the run has not."""
     ids = [side.id for side in sides]
     for name in config.python:
@@ -218,7 +218,7 @@ def _known_sides(config: Config, sides: Sequence[Side]) -> None:
         raise AbprofError(f"there is no {name}", where="--workloads-from", advice=advice)
 
 
-def _file(repository: repo.Repository | repo.Folder, config: Config) -> File:
+def _file(repository: repo.Repository | repo.Folder, config: Options) -> File:
     """The working tree's configuration; with CI set, base's: a pull request does not configure its own judge. A release
     has none."""
     released = dists.is_one(config.specs[0]) if config.specs else False

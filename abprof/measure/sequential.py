@@ -95,7 +95,7 @@ def _turn(ground: Ground, crew: Crew, protocol: Sequential, cell: Cell, arm: Arm
     try:
         worker = crew.worker(arm.side)
         worker.call(
-            wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.settings.seed),
+            wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.options.seed),
             ground.timeout,
         )
         if protocol.warm_up:

@@ -29,7 +29,7 @@ class Opening:
         self.device = device
         self.request = request
         self.seats = [Seat(arm, Outcome(status="ok")) for arm in request.arms]
-        seed = f"{request.settings.seed}/{request.cell.id}/{request.epoch}"
+        seed = f"{request.options.seed}/{request.cell.id}/{request.epoch}"
         self.seed = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big")
         self.once = 0.0  # seconds spent on checks and phases
         self.checking = 0.0  # seconds spent on checks
@@ -112,11 +112,11 @@ class Opening:
         seat.outcome = msgspec.structs.replace(seat.outcome, phases=times, census=census)
         if census.on_device and not census.missing and not census.launches:
             self._fail(seat, "wrong", NEVER_LAUNCHED)
-            if not self.request.settings.allow_wrong:
+            if not self.request.options.allow_wrong:
                 seat.opened = None
 
     def _open(self, seat: Seat) -> None:
-        arm, cell, settings = seat.arm, self.request.cell, self.request.settings
+        arm, cell, settings = seat.arm, self.request.cell, self.request.options
         placement = self.seed + self.seats.index(seat) if self.request.epoch else 0
         usual = self.request.usual.get(arm.id, 0.0)
         asked = wire.Open(
@@ -153,7 +153,7 @@ class Opening:
             return
         if fault:
             self._fail(seat, "wrong", fault)
-            if not self.request.settings.allow_wrong:
+            if not self.request.options.allow_wrong:
                 seat.opened = None
 
     def _checked(self, seat: Seat, checked: wire.Checked) -> None:
@@ -169,7 +169,7 @@ class Opening:
         seat.outcome = msgspec.structs.replace(seat.outcome, check=result, facts=checked.facts)
         if not checked.ok:
             self._fail(seat, "wrong", checked.reason or "the workload's check says no")
-            if not self.request.settings.allow_wrong:
+            if not self.request.options.allow_wrong:
                 seat.opened = None  # a speed is never measured on a wrong answer
 
 

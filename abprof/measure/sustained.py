@@ -29,8 +29,8 @@ RULE = "slices of 1 s without a pause, the first third not timed; each side, the
 
 def chosen(ground: Ground) -> Sequence[str]:
     """Cells to measure without a pause (--sustained): all that compare two arms or more."""
-    settings = ground.run.settings
-    if settings.sustained != "always" or settings.quick:
+    settings = ground.run.options
+    if not settings.sustained or settings.quick:
         return ()
     return [cell for cell, arms in ground.arms.items() if sum(not arm.peer for arm in arms) > 1]
 
@@ -113,7 +113,7 @@ def _slices(
     another in the next epoch."""
     call_ns = 0.0
     for arm in turns.ranked(arms, epoch - 1):
-        request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.settings.seed)
+        request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.options.seed)
         opened: wire.Opened = crew.worker(arm.side).call(request, ground.timeout)
         if opened.status != "ok":
             raise WorkerFault(opened.status, opened.reason)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from abprof.records import LONGEST_CALL, Judge, Settings, Turn
+from abprof.records import LONGEST_CALL, Judge, Options, Turn
 from abprof.records import messages as wire
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ def pace(
     kind: str,
     call_ns: Sequence[float],
     open_ns: Sequence[float],
-    settings: Settings,
+    settings: Options,
     share: float = 1.0,
     timer: str = "",
 ) -> Pace:
@@ -132,12 +132,12 @@ def pace(
     return Pace(timer, calls, rounds, fresh_every, wanted, rule, fewest, early, empties, seconds)
 
 
-def wanted_error(settings: Settings) -> float:
+def wanted_error(settings: Options) -> float:
     """The standard error of a pair's median log ratio at which an epoch has enough rounds."""
     return _narrowest(settings) / 100 / _MARGIN_OVER_ERROR
 
 
-def _narrowest(settings: Settings) -> float:
+def _narrowest(settings: Options) -> float:
     return min(settings.margin, settings.precision or settings.margin)
 
 

@@ -25,7 +25,7 @@ def workloads_folder(place: Place, trees: Sequence[Checkout], recorded: str = ""
     own = Path(os.path.normpath(place.root / name))
     in_commits = own.is_relative_to(place.root) and place.sides[0].kind != "dist"
     in_ci = "base" if os.environ.get("CI") and in_commits else ""
-    wanted = place.config.workloads_from or in_ci
+    wanted = place.options.workloads_from or in_ci
     by_side = {checkout.side.id: Path(checkout.path) / name for checkout in trees}
     folder = by_side.get(wanted) or (Path(wanted) if wanted else own)
     before, _, digest = recorded.rpartition(" sha256:")
@@ -42,7 +42,7 @@ def workloads_folder(place: Place, trees: Sequence[Checkout], recorded: str = ""
         advice = "put them there, name a folder in abprof.toml (docs/CONFIG.md), or give their path to --workloads"
         configured = place.file.workloads and folder == own
         where = f"{place.file.at('workloads')}: {folder}" if configured else str(folder)
-        where = f"--workloads-from {folder}" if place.config.workloads_from else where
+        where = f"--workloads-from {folder}" if place.options.workloads_from else where
         raise AbprofError("no workloads: there is no such folder", where=where, advice=advice)
     return folder
 

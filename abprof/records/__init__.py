@@ -52,12 +52,13 @@ from abprof.records.metrics import (
     TURN_LENGTH,
     UNJUDGED_METRICS,
 )
+from abprof.records.options import Night, Options
 from abprof.records.profiles import KernelProfile, Profile
 from abprof.records.results import Advice, Cause, Comparison, Header, Metric, Observation
-from abprof.records.run import Ceilings, Loss, Machine, Night, Run, Settings, Setup, Toolchain, Touched, Waiver
+from abprof.records.run import Ceilings, Loss, Machine, Run, Toolchain, Touched, Waiver
 from abprof.records.samples import Sampled, SampledFunction
 
-SCHEMA = 1
+SCHEMA = 2
 POWER_CAP = "software power cap"  # in MachineState.throttle: the device slowed down to stay within its power limit
 
 __all__ = [
@@ -108,6 +109,7 @@ __all__ = [
     "Metric",
     "Night",
     "Observation",
+    "Options",
     "Outcome",
     "Package",
     "Phase",
@@ -119,8 +121,6 @@ __all__ = [
     "Run",
     "Sampled",
     "SampledFunction",
-    "Settings",
-    "Setup",
     "Side",
     "Status",
     "Sweep",

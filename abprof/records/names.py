@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence, Set
 from hashlib import blake2b
 
-from abprof.records import Cell
+from abprof.records.cells import Cell
 
 LONGEST = 60  # characters: two of them and a suite's name fit into a file name
 

@@ -1,144 +1,240 @@
-"""What a run is asked to do. Command line over ABPROF_* over abprof.toml over defaults."""
+"""What a run is asked to do, and the tables of abprof.toml that fill in what the command line leaves open."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Literal
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import msgspec
 
-from abprof.records import UNREADABLE, Judge, Night, Record, Settings, Timer
+from abprof.records.base import UNREADABLE, Judge, Record, Timer
+from abprof.records.cells import Package
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import seconds
-from abprof.system.config_file import File
+
+GPU_THRESHOLD, GPU_MARGIN, CPU_THRESHOLD, CPU_MARGIN = 1.5, 0.5, 5.0, 5.0  # per cent (docs/MEASUREMENT.md)
+DEFAULT_BUDGET = "10m"
 
 
-class Config(Record, frozen=True):
-    """A whole invocation of `abprof run`. Percentages are per cent of time, durations seconds."""
+class Threshold(Record, frozen=True):
+    """A `[[threshold]]` entry: the first pattern that matches a cell's id holds."""
 
-    specs: tuple[str, ...]
+    cells: str
+    percent: float
+
+
+class PackageEntry(Record, frozen=True, rename={"import_": "import"}):
+    """A `[kernels.NAME]` table."""
+
+    path: str = ""
+    import_: str = ""
+    inputs: tuple[str, ...] = ()
+    build: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    submodules: bool = False
+
+
+class Defaults(Record, frozen=True):
+    """The `[defaults]` table."""
+
+    threshold: float | None = None
+    margin: float | None = None
+    preset: str = ""
+    budget: str = ""
+    timer: Timer | Literal[""] = ""
+
+
+class Environment(Record, frozen=True):
+    """The `[environment]` table: variables set for the workers, and names let through to them."""
+
+    set: dict[str, str] = {}
+    allow: tuple[str, ...] = ()
+
+
+class CommandEntry(Record, frozen=True):
+    """The `[command]` table: what `-- COMMAND` needs on each side."""
+
+    build: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+
+
+class Tables(Record, frozen=True):
+    """The content of abprof.toml, or of [tool.abprof] in pyproject.toml."""
+
+    schema: int = 1
+    kernels: dict[str, PackageEntry] = {}
+    workloads: str = ""  # folder of the workloads, relative to the file
+    benchmarks: tuple[str, ...] = ()  # files and folders that workloads wrap, likewise
+    defaults: Defaults = Defaults()
+    environment: Environment = Environment()
+    command: CommandEntry = CommandEntry()
+    executor: dict[str, dict[str, str | bool | int | float]] = {}  # kind -> its options
+    python: dict[str, str] = {}
+    threshold: tuple[Threshold, ...] = ()
+
+
+class File(Tables, frozen=True):
+    """The tables, and the line of each key."""
+
+    name: str = "abprof.toml"  # for messages: a path, or COMMIT:abprof.toml
+    lines: dict[str, int] = {}  # dotted key -> line
+
+    def at(self, key: str) -> str:
+        """A key's place for messages: `abprof.toml:3, defaults.preset`."""
+        line = self.lines.get(key)
+        return f"{self.name}:{line}, {key}" if line else f"{self.name}, {key}"
+
+    def of(self, root: Path) -> Self:
+        """The same with relative interpreter paths resolved against `root`, the repository's working tree."""
+        whole = {
+            side: str(root.absolute() / os.path.expanduser(name)) if "/" in name else name  # noqa: PTH111 - an unknown ~user stays as it is
+            for side, name in self.python.items()
+        }
+        return msgspec.structs.replace(self, python=whole)
+
+    def package(self, name: str) -> Package:
+        """The package as configured, or by the conventional layout."""
+        entry = self.kernels.get(name)
+        if entry is None:
+            return Package(name=name)
+        table = msgspec.structs.asdict(entry)
+        return Package(name=name, module=table.pop("import_"), **table)
+
+    def options_of(self, executor: str) -> dict[str, str]:
+        """The `[executor.KIND]` table of "ray", "ray://ADDRESS" or "slurm", as words of a command line."""
+        words = {True: "true", False: "false"}
+        table = self.executor.get(executor.partition(":")[0], {})
+        return {name: words[v] if isinstance(v, bool) else f"{v}" for name, v in table.items()}
+
+
+class Night(Record, frozen=True, kw_only=True):
+    """Which night of a series a run is (abprof/extras/nightly/)."""
+
+    series: str  # the branch that is watched, or the series' own name
+    number: int  # 1, 2, ...: nights stand in this order, whatever the clock said
+    kind: Literal["first", "step", "against"]  # the head alone; the last judged commit with it; a fixed release with it
+    asked: str  # hash of the requested matrix and of the workloads
+    machine: dict[str, str]  # the fingerprint: what must be equal for times of two nights to be comparable
+
+
+class Options(Record, frozen=True):
+    """Everything that is requested of a run: command line over ABPROF_* over abprof.toml over defaults.
+
+    Percentages are per cent of time, durations seconds. `under` fills in abprof.toml, `resolved` what depends on the
+    device. run.json and bisect.json hold it (without `file`).
+    """
+
+    specs: tuple[str, ...] = ()  # the refs: base, then targets
     repo: str = "."
     kernels: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
     workloads_from: str = ""  # "", base, target, or a folder
-    preset: str = ""  # "": the file's, or `default`
+    preset: str = ""  # "": abprof.toml's, or `default`
     only: tuple[str, ...] = ()
     set: tuple[str, ...] = ()
-    cell: tuple[str, ...] = ()  # ids: exactly these, in the place of a preset's
-    device: tuple[str, ...] = ()  # () means: a CUDA device where there is one, otherwise the CPU
-    devices: int | None = (
-        1  # that the run may be spread over, at most; None: all of a host's GPUs, or all that are named
-    )
+    cell: tuple[str, ...] = ()  # ids: exactly these cells, whatever the preset
+    device: tuple[str, ...] = ()  # (): a CUDA device if there is one, else the CPU
+    devices: int | None = 1  # most devices to spread over; None: all of the host's GPUs, or all that `device` names
     executor: str = ""  # "": this host's own devices; ray, ray://ADDRESS, slurm
     executor_options: dict[str, str] = {}
     python: dict[str, str] = {}  # side id -> interpreter; "" for all sides
-    threshold: float | None = None
-    thresholds: tuple[tuple[str, float], ...] | None = (
-        None  # (cell pattern, per cent) of an earlier run; None: the file's
-    )
-    margin: float | None = None
+    threshold: float = 0.0  # 0 until resolved
+    thresholds: tuple[tuple[str, float], ...] | None = None  # (cell pattern, per cent); None: abprof.toml's
+    margin: float = 0.0  # 0 until resolved
     precision: float | None = None
-    budget: float = 0.0  # 0: the file's, or ten minutes
+    budget: float = 0.0  # seconds of measuring; 0: abprof.toml's, or ten minutes
     quick: bool = False
     protocol: Literal["abprof", "seed", "do_bench"] = "abprof"
-    timer: Timer | Literal[""] = ""  # "": the file's, or auto
-    sustained: bool = False
-    probe: tuple[
-        str, ...
-    ] = ()  # names of abprof/evidence/probes/: what looks at the cells that changed, after all timing
-    against: tuple[str, ...] = ()  # protocols of abprof/measure/sequential.py that time the same cells as well
-    epochs: int | None = None
+    against: tuple[str, ...] = ()  # protocols that time the same cells as well (abprof/measure/sequential.py)
+    timer: Timer | Literal[""] = ""  # "": abprof.toml's, or auto
+    judge: Judge = "wall"  # the default judge of workloads, by device and timer
+    sustained: bool = False  # measure every cell also without pauses
+    probe: tuple[str, ...] = ()  # names of abprof/evidence/probes/, run on changed cells after all timing
+    epochs: int | None = None  # exactly so many of each cell; None: until it is decided
+    timed: bool = True  # False: nothing is timed or judged (`abprof profile`, `abprof memory`)
     allow_wrong: bool = False
-    all: bool = False
+    all: bool = False  # measure cells of identical code like any other
     fail_on: tuple[str, ...] = ("slower", "broken")
     runs_dir: str = ""
     seed: int = 0
-    timeout: float = 120.0  # one request to a worker
+    timeout: float = 120.0  # of one answer of a worker
     build_timeout: float = 1800.0
     env: Literal["", "user", "clean"] = ""
     autotune: Literal["pinned", "each-epoch"] = "pinned"
     check: Literal["inside", "outside"] = "inside"
     contain: Literal["auto", "always", "never"] = "auto"
+    wall: str = ""  # the sandbox that code under test ran in: "bubblewrap 0.8.0"; "" for none
     rebuild: bool = False
     keep_worktrees: bool = False
     dry_run: bool = False
     no_wait: bool = False
     no_peers: bool = False
-    peer: tuple[str, ...] = ()  # of the workloads' peers only these; "all": every one; (): those they measure unasked
-    command: tuple[str, ...] = ()  # argv of one that times itself, in the place of workloads
-    arguments: tuple[str, ...] = ()
-    night: Night | None = None  # of a nightly job
-    file: File | None = None
-    filled: frozenset[str] = frozenset()  # which of [defaults] stand here, for want of an option
+    peer: tuple[str, ...] = ()  # only these peers; "all": every one; (): those that a workload measures by default
+    command: tuple[str, ...] = ()  # argv of a command that times itself, in the place of workloads
+    arguments: tuple[str, ...] = ()  # the command line
+    night: Night | None = None  # of a nightly job; in run.json it stands beside the options
+    file: File | None = None  # abprof.toml; not in run.json
+    filled: tuple[str, ...] = ()  # options whose value comes from [defaults]
 
-    def under(self, file: File) -> Config:
-        """The same with a file, whose defaults stand where nothing else was asked for."""
+    def under(self, file: File) -> Options:
+        """The same with `file`, whose defaults fill in what no option gives."""
         default = file.defaults
-        budget = self.budget or seconds(default.budget or "10m", "budget")
-        preset, timer = self.preset or default.preset or "default", self.timer or default.timer
-        options = {**file.options_of(self.executor), **self.executor_options}
-        filled = {name for name in ("preset", "timer") if not getattr(self, name) and getattr(default, name)}
         return msgspec.structs.replace(
             self,
             file=file,
-            preset=preset,
-            budget=budget,
-            timer=timer,
-            executor_options=options,
-            filled=self.filled | filled,
+            preset=self.preset or default.preset or "default",
+            budget=self.budget or seconds(default.budget or DEFAULT_BUDGET, "budget"),
+            timer=self.timer or default.timer,
+            executor_options={**file.options_of(self.executor), **self.executor_options},
+            filled=(*self.filled, *(n for n in ("preset", "timer") if not getattr(self, n) and getattr(default, n))),
+        )
+
+    def resolved(self, kind: str, judge: Judge) -> Options:
+        """The same for one kind of device ("cpu", "cuda", "simulated"), as run.json stores it."""
+        threshold, margin = self._percents(kind)
+        rules = (self.file or File()).threshold
+        return msgspec.structs.replace(
+            self,
+            threshold=threshold,
+            margin=min(margin, threshold),
+            thresholds=tuple((r.cells, r.percent) for r in rules) if self.thresholds is None else self.thresholds,
+            timer=self.by_timer,
+            judge=judge,
+            night=None,
+            file=None,
         )
 
     def asked_by(self, option: str) -> str:
-        """Who asked for the value of this option, for an error's `where`: the option, or the line of abprof.toml."""
+        """Where an option's value comes from, for an error's `where`: the option, or the line of abprof.toml."""
         name = option.removeprefix("--")
         return self.file.at(f"defaults.{name}") if self.file and name in self.filled else option
 
     @property
     def by_timer(self) -> Timer:
-        """The timer that was asked for; a command times itself, whatever abprof.toml says."""
+        """The requested timer; a command times itself, whatever abprof.toml says."""
         return "auto" if self.command else self.timer or "auto"
 
-    def settings(self, kind: str, judge: Judge) -> Settings:
-        """The verdict's settings on this kind of device ("cpu", "cuda", "simulated")."""
-        file = self.file or File()
-        threshold, margin = self._percents(kind)
-        thresholds = self.thresholds
-        if thresholds is None:
-            thresholds = tuple((rule.cells, rule.percent) for rule in file.threshold)
-        return Settings(
-            threshold=threshold,
-            margin=min(margin, threshold),
-            precision=self.precision,
-            budget=self.budget,
-            quick=self.quick,
-            protocol=self.protocol,
-            timer=self.by_timer,
-            sustained="always" if self.sustained else "never",
-            judge=judge,
-            allow_wrong=self.allow_wrong,
-            fail_on=self.fail_on,
-            thresholds=thresholds,
-            seed=self.seed,
-            epochs=self.epochs,
-            probes=self.probe,
-        )
+    def threshold_of(self, cell: str) -> float:
+        """A cell's threshold, per cent: the first matching pattern of abprof.toml, else the run's."""
+        return next((pct for pattern, pct in self.thresholds or () if fnmatchcase(cell, pattern)), self.threshold)
 
     def _percents(self, kind: str) -> tuple[float, float]:
-        """(threshold, margin) as asked for, or by default."""
-        noisy, default = kind == "cpu", (self.file or File()).defaults  # docs/DESIGN.md, Measurement, 0
+        noisy, default = kind == "cpu", (self.file or File()).defaults
         return (
-            _first(self.threshold, default.threshold, 5.0 if noisy else 1.5),
-            _first(self.margin, default.margin, 5.0 if noisy else 0.5),
+            self.threshold or default.threshold or (CPU_THRESHOLD if noisy else GPU_THRESHOLD),
+            self.margin or default.margin or (CPU_MARGIN if noisy else GPU_MARGIN),
         )
 
     def margin_cut(self, kind: str) -> str:
-        """What is to be said of abprof.toml's margin where it is cut to the threshold, or "".
+        """A note if abprof.toml's margin is cut to the threshold, else "".
 
-        Raises AbprofError when it is --margin that is wider: then `same` could not mean what was asked for.
+        Raises AbprofError if --margin itself is wider than the threshold.
         """
         threshold, margin = self._percents(kind)
-        if self.margin is not None and margin > threshold:
+        if self.margin and margin > threshold:
             what = f"{margin:g} % is wider than the threshold of {threshold:g} %"
             raise AbprofError(what, where="--margin", advice="a narrower margin, or a wider --threshold")
         if (self.file or File()).defaults.margin is None or margin <= threshold:
@@ -148,16 +244,23 @@ class Config(Record, frozen=True):
     @property
     def beside(self) -> tuple[str, ...]:
         """The protocols that time the same cells after abprof's own."""
-        asked = () if self.protocol == "abprof" else (self.protocol,)
-        return tuple(dict.fromkeys((*asked, *self.against)))
+        own = () if self.protocol == "abprof" else (self.protocol,)
+        return tuple(dict.fromkeys((*own, *self.against)))
 
 
-def _first(*values: float | None) -> float:
-    return next(value for value in values if value is not None)
+def upgraded(run: dict[str, Any]) -> dict[str, Any]:
+    """A run.json of schema 1 as schema 2: `settings`, `setup` and `arguments` become `options`."""
+    if "settings" not in run:
+        return run
+    settings, setup = {"budget": 600.0, **run.pop("settings")}, {"all": True, **run.pop("setup", {})}
+    settings |= {"probe": settings.pop("probes", []), "arguments": run.pop("arguments")}
+    settings["sustained"] = settings.get("sustained") == "always"
+    specs = [side["spec"] for side in run.get("sides", ())]
+    return {**run, "schema": 2, "options": {"specs": specs, **settings, **setup}}
 
 
 def worker_argv(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """$ABPROF_WORKER, a JSON list: the worker's argv, for a simulated worker. Empty: the real one."""
+    """$ABPROF_WORKER, a JSON list: the argv of a simulated worker. Empty: the real one."""
     text = environ.get("ABPROF_WORKER")
     if not text:
         return ()

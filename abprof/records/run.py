@@ -2,51 +2,16 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import Literal
 
-from abprof.records.base import Judge, Record, Timer
+from abprof.records.base import Record
 from abprof.records.blocks import Trace
 from abprof.records.builds import Build, Kernel, Proof
 from abprof.records.cells import Arm, Cell, Command, Side, Workload
+from abprof.records.options import Night, Options
 from abprof.records.profiles import Profile
 from abprof.records.results import Advice, Comparison, Header, Observation
 from abprof.records.samples import Sampled
-
-
-class Settings(Record, frozen=True, kw_only=True):
-    """What decides verdicts. Stored in run.json so that `abprof report` judges the same way."""
-
-    threshold: float  # per cent
-    margin: float  # per cent
-    precision: float | None = None
-    budget: float = 600.0  # seconds of measuring
-    quick: bool = False
-    protocol: Literal["abprof", "seed", "do_bench"] = "abprof"  # what else times the same cells
-    judge: Judge = "wall"
-    timer: Timer = "auto"  # as it was asked for; what each cell was timed by stands in its rounds
-    sustained: Literal["auto", "always", "never"] = "never"  # always: every cell also without pauses; auto: older runs
-    allow_wrong: bool = False
-    fail_on: tuple[str, ...] = ("slower", "broken")
-    thresholds: tuple[tuple[str, float], ...] = ()  # (cell pattern, per cent), from abprof.toml
-    seed: int = 0
-    epochs: int | None = None  # exactly so many of each cell, whatever is decided; None: until it is
-    timed: bool = True  # False: nothing is timed, and nothing judged (`abprof profile`, `abprof memory`)
-    probes: tuple[str, ...] = ()  # what looks at the cells that changed, after all timing; no verdict reads it
-
-    def threshold_of(self, cell: str) -> float:
-        """A cell's threshold, per cent: the first matching pattern of abprof.toml, else the run's."""
-        return next((pct for pattern, pct in self.thresholds if fnmatchcase(cell, pattern)), self.threshold)
-
-
-class Night(Record, frozen=True, kw_only=True):
-    """Which night of a series this run is (abprof/extras/nightly/)."""
-
-    series: str  # what is watched: a branch, unless it was given another name
-    number: int  # 1, 2, ...: nights stand in this order, whatever the clock said
-    kind: Literal["first", "step", "against"]  # the head alone; the last judged commit with it; a fixed release with it
-    asked: str  # hash of the matrix as it was asked for, and of the workloads
-    machine: dict[str, str]  # the fingerprint: what must be equal for times of two nights to be comparable
 
 
 class Waiver(Record, frozen=True, kw_only=True):
@@ -57,23 +22,6 @@ class Waiver(Record, frozen=True, kw_only=True):
     reason: str
     owner: str
     expires: str  # the last day, ISO 8601
-
-
-class Setup(Record, frozen=True, kw_only=True):
-    """How the workers were set up and timed out. A rerun, or a run that is resumed, does the same again."""
-
-    python: dict[str, str] = {}  # side id -> interpreter
-    env: Literal["", "user", "clean"] = ""  # "": not recorded
-    autotune: Literal["pinned", "each-epoch"] = "pinned"
-    check: Literal["inside", "outside"] = "inside"  # where outputs are checked (abprof/measure/outside_check.py)
-    contain: Literal["auto", "always", "never"] = "auto"  # as it was asked for (abprof/builds/sandbox.py)
-    wall: str = ""  # what code under test was started behind: "bubblewrap 0.8.0"; "" for nothing
-    workloads_from: str = ""  # as it was asked for: "", base, target, or a folder
-    timeout: float = 120.0  # seconds for one answer of a worker
-    build_timeout: float = 1800.0
-    executor: str = ""  # what carried its shards elsewhere: ray, ray://ADDRESS, slurm; "": this host's own devices
-    executor_options: dict[str, str] = {}
-    all: bool = True  # whether cells of identical code are measured like any other; where that was not recorded, too
 
 
 class Touched(Record, frozen=True, kw_only=True):
@@ -134,8 +82,7 @@ class Run(Record, frozen=True, kw_only=True):
     status: Literal["running", "complete", "interrupted"]
     began: str  # ISO 8601, UTC
     ended: str | None = None
-    arguments: tuple[str, ...]
-    settings: Settings
+    options: Options
     sides: tuple[Side, ...]
     workloads: tuple[Workload, ...]
     workloads_from: str = ""  # folder and content hash
@@ -148,7 +95,6 @@ class Run(Record, frozen=True, kw_only=True):
     machine: Machine  # of several, the first
     machines: dict[str, Machine] = {}  # by the lease's name, in a run on several devices; {}: `machine` alone
     losses: tuple[Loss, ...] = ()
-    setup: Setup = Setup()
     versions: dict[str, str] = {}
     toolchains: dict[str, Toolchain] = {}  # by side; {} in older runs
     ceilings: Ceilings | None = None  # None: not asked for, or an older run
@@ -167,6 +113,11 @@ class Run(Record, frozen=True, kw_only=True):
     profiles: tuple[Profile, ...] = ()  # under Nsight Compute: --probe ncu, `abprof profile`, `abprof memory`
     sampled: tuple[Sampled, ...] = ()  # of --probe perf
     warnings: tuple[Advice, ...] = ()
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The command line."""
+        return self.options.arguments
 
     def side(self, id: str) -> Side:
         """The side with this id. Raises KeyError."""

@@ -178,7 +178,7 @@ def fluctuations(run: Run) -> Iterator[str]:
 
 def _thresholds(run: Run, rows: Iterable[tuple[Group, Row]]) -> list[float]:
     """Each row's own, or the run's where there is no row."""
-    return [run.settings.threshold_of(row.cell.id) for _, row in rows] or [run.settings.threshold]
+    return [run.options.threshold_of(row.cell.id) for _, row in rows] or [run.options.threshold]
 
 
 def _rows(run: Run, side: Side) -> list[tuple[Group, Row]]:

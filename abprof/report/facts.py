@@ -55,7 +55,7 @@ def controls(run: Run) -> Facts:
         return []
     inside, out = _decided(run)
     undecided = tested - inside - out
-    text = f"{inside} of {tested} inside the margin of {run.settings.margin:g} %, {out} beyond it"
+    text = f"{inside} of {tested} inside the margin of {run.options.margin:g} %, {out} beyond it"
     text += f", {undecided} undecided (the interval reaches across it)" if undecided else ""
     if known:
         low, high = min(c.low_pct or 0.0 for c in known), max(c.high_pct or 0.0 for c in known)
@@ -85,12 +85,12 @@ def _by_device(run: Run) -> str:
 
 def method(run: Run, blocks: Sequence[Block]) -> Facts:
     """How the numbers were made, and the rules that judged them."""
-    settings = run.settings
+    settings = run.options
     measured = _judged(blocks)
     ways = Counter((block.metric, block.timer, block.calls, block.rule) for block in _first_blocks(measured))
     rules = [
         ("rules", f"slower and faster beyond {settings.threshold:g} %, same within {settings.margin:g} %"),
-        *(("own threshold", f"{words.clean(cells)}: {limit:g} %") for cells, limit in settings.thresholds),
+        *(("own threshold", f"{words.clean(cells)}: {limit:g} %") for cells, limit in settings.thresholds or ()),
     ]
     rules += [("waiver", words.clean(waivers.said(one))) for one in waivers.in_force(run)]
     found: Facts = [
@@ -134,8 +134,8 @@ def environment(run: Run) -> Facts:
 
 
 def _protocol(run: Run) -> str:
-    own = "the command's own" if run.command else run.settings.protocol
-    return own + (", one epoch (--quick)" if run.settings.quick else "")
+    own = "the command's own" if run.command else run.options.protocol
+    return own + (", one epoch (--quick)" if run.options.quick else "")
 
 
 def _command(command: Command) -> Facts:

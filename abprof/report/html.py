@@ -47,7 +47,7 @@ def html(run: Run, blocks: Sequence[Block]) -> str:
     chosen = details.choose(groups, every)
     measured = details.by_cell(blocks)
     script, style = _part("report.js"), _part("report.css")
-    axes = [pictures.Axis(pictures.reach((row.comparison for row in group.rows), run.settings), run.settings)
+    axes = [pictures.Axis(pictures.reach((row.comparison for row in group.rows), run.options), run.options)
             for group in groups]  # fmt: skip
     return made.get_template("report.html").render(
         run=run,
@@ -56,9 +56,7 @@ def html(run: Run, blocks: Sequence[Block]) -> str:
         axes=axes,
         detail=lambda group: details.details(run, group, every[details.key(group)], chosen, measured),
         chosen=chosen,
-        strip=pictures.strip(
-            [row.comparison for group in groups for row in group.rows if row.comparison], run.settings
-        ),
+        strip=pictures.strip([row.comparison for group in groups for row in group.rows if row.comparison], run.options),
         script=Markup(script),  # noqa: S704 - abprof's own
         script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=Markup(style),  # noqa: S704

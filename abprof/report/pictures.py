@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from abprof.records import Comparison, Settings
+from abprof.records import Comparison, Options
 from abprof.records.visible import visible
 from abprof.report import words
 
@@ -22,7 +22,7 @@ FARTHEST = 60.0  # per cent of time that an axis shows at most
 # ---------------------------------------------------------------- one interval
 
 
-def reach(comparisons: Iterable[Comparison | None], settings: Settings) -> float:
+def reach(comparisons: Iterable[Comparison | None], settings: Options) -> float:
     """Half the width of an axis in per cent: twice the largest threshold at least, so that noise never fills it.
 
     0 when no comparison has a number.
@@ -36,7 +36,7 @@ def reach(comparisons: Iterable[Comparison | None], settings: Settings) -> float
 class Axis:
     """The axis of one table: +-`half` per cent of time, faster to the left. Its bands are the picture's background."""
 
-    def __init__(self, half: float, settings: Settings) -> None:
+    def __init__(self, half: float, settings: Options) -> None:
         self.half, self.settings = half, settings
 
     def interval(self, comparison: Comparison | None) -> Markup:
@@ -95,7 +95,7 @@ class Strip:
         return 0.5 - max(-1.0, min(1.0, pct / self.half)) / 2
 
 
-def lay_out(comparisons: Sequence[Comparison], settings: Settings) -> Strip | None:
+def lay_out(comparisons: Sequence[Comparison], settings: Options) -> Strip | None:
     """Where each row stands; None when none has a number."""
     ordered = sorted((c for c in comparisons if c.pct is not None), key=lambda c: (c.pct or 0.0, c.cell, c.to))
     half = reach(ordered, settings)
@@ -117,7 +117,7 @@ def lay_out(comparisons: Sequence[Comparison], settings: Settings) -> Strip | No
     return Strip(half, tuple(places), label)
 
 
-def strip(comparisons: Sequence[Comparison], settings: Settings) -> Markup:
+def strip(comparisons: Sequence[Comparison], settings: Options) -> Markup:
     """Every row with a number, each with its interval, over the threshold's band. A verdict has its own shape as well as
     its colour; nothing without a number."""
     laid = lay_out(comparisons, settings)
@@ -143,7 +143,7 @@ def strip(comparisons: Sequence[Comparison], settings: Settings) -> Markup:
     return _svg("strip", width, height, "".join(parts), laid.label)
 
 
-def levels(settings: Settings, half: float) -> list[tuple[float, str]]:
+def levels(settings: Options, half: float) -> list[tuple[float, str]]:
     """The heights that are named: the ends, and the threshold, once where both its lines would lie on each other."""
     limit = settings.threshold
     ends = [(half, f"{half:+.1f} %"), (-half, f"{-half:+.1f} %")]
@@ -152,7 +152,7 @@ def levels(settings: Settings, half: float) -> list[tuple[float, str]]:
     return [*ends, (limit, f"{limit:+g} %"), (-limit, f"{-limit:+g} %")] if half > 1.6 * limit else ends
 
 
-def _levels(y: Callable[[float], float], left: int, width: int, settings: Settings, half: float) -> str:
+def _levels(y: Callable[[float], float], left: int, width: int, settings: Options, half: float) -> str:
     """The band of the threshold, that of the margin, zero, and what they are called."""
     limit, margin = settings.threshold, min(settings.margin, settings.threshold)
     found = [

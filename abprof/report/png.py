@@ -35,17 +35,17 @@ def png(run: Run) -> bytes:
         font=ImageFont.load_default(24),
     )
     laid = pictures.lay_out(
-        [row.comparison for group in groups(run) for row in group.rows if row.comparison], run.settings
+        [row.comparison for group in groups(run) for row in group.rows if row.comparison], run.options
     )
     if laid is None:
         draw.text((40, 350), "No row has a number.", fill=_SOFT, font=ImageFont.load_default(26))
     else:
         _strip(draw, run, laid)
         font = ImageFont.load_default(22)
-        for pct, text in pictures.levels(run.settings, laid.half):
+        for pct, text in pictures.levels(run.options, laid.half):
             draw.text((_LEFT - 14, _y(laid.y(pct))), text, fill=_SOFT, font=font, anchor="rm")
         legend = "change of time with its 95 % interval, from the fastest to the slowest, slower is up; "
-        legend += f"band: threshold {run.settings.threshold:g} %"
+        legend += f"band: threshold {run.options.threshold:g} %"
         draw.text((_LEFT, 662), legend, fill=_SOFT, font=font)
     out = io.BytesIO()
     image.save(out, "PNG", optimize=True)
@@ -53,7 +53,7 @@ def png(run: Run) -> bytes:
 
 
 def _strip(draw: ImageDraw, run: Run, laid: pictures.Strip) -> None:
-    limit, margin = run.settings.threshold, min(run.settings.margin, run.settings.threshold)
+    limit, margin = run.options.threshold, min(run.options.margin, run.options.threshold)
     for pct, colour in ((limit, _BAND), (margin, _CORE)):
         draw.rectangle((_LEFT, _y(laid.y(pct)), _RIGHT, _y(laid.y(-pct))), fill=colour)
     draw.line((_LEFT, _y(0.5), _RIGHT, _y(0.5)), fill=_SOFT)

@@ -112,11 +112,11 @@ def _order(run: Run) -> dict[tuple[str, str], tuple[int, float]]:
 
 
 def _look(run: Run, cell: Cell, arm: Arm) -> Look:
-    options = ["--seed", str(run.settings.seed)]
+    options = ["--seed", str(run.options.seed)]
     options += ["--variant", arm.variant] if arm.variant else []
-    options += ["--python", run.setup.python[arm.side]] if arm.side in run.setup.python else []
-    options += ["--env", run.setup.env] if run.setup.env else []
-    source = run.setup.workloads_from
+    options += ["--python", run.options.python[arm.side]] if arm.side in run.options.python else []
+    options += ["--env", run.options.env] if run.options.env else []
+    source = run.options.workloads_from
     options += ["--workloads-from", "base" if source == arm.side else source] if _of(source, arm.side, run) else []
     file = f"{row_file(cell.id, arm.variant)}.{arm.side}"
     return Look(file, arm.side, cell.kernel, _ref(run, arm.side), cell.id, tuple(options))
@@ -132,11 +132,11 @@ def _ref(run: Run, side: str) -> str:
 
 
 def _measured(run: Run) -> list[str]:
-    words = [f"--threshold={run.settings.threshold:g}", f"--margin={run.settings.margin:g}"]
-    words += [f"--seed={run.settings.seed}"]
-    words += [f"--python={side}={path}" for side, path in run.setup.python.items()]
-    words += [f"--env={run.setup.env}"] if run.setup.env else []
-    words += [f"--workloads-from={run.setup.workloads_from}"] if run.setup.workloads_from else []
+    words = [f"--threshold={run.options.threshold:g}", f"--margin={run.options.margin:g}"]
+    words += [f"--seed={run.options.seed}"]
+    words += [f"--python={side}={path}" for side, path in run.options.python.items()]
+    words += [f"--env={run.options.env}"] if run.options.env else []
+    words += [f"--workloads-from={run.options.workloads_from}"] if run.options.workloads_from else []
     peers = dict.fromkeys(arm.peer for arm in run.arms if arm.peer)
     return words + ([f"--peer={peer}" for peer in peers] if peers or not run.arms else ["--no-peers"])
 

@@ -49,8 +49,8 @@ def _differing(run: Run) -> Iterator[tuple[str, str, BY_SIDE]]:
     chains = run.toolchains
     yield from _unlike("toolchain", {side: chain.versions for side, chain in chains.items()})
     yield from _unlike("package", {side: chain.packages for side, chain in chains.items()})
-    if len(set(run.setup.python.values())) > 1:
-        yield "toolchain", "python's file", run.setup.python
+    if len(set(run.options.python.values())) > 1:
+        yield "toolchain", "python's file", run.options.python
     for kernel in dict.fromkeys(build.kernel for build in run.builds):
         made = [build for build in run.builds if build.kernel == kernel and not build.failure]
         recipes = {build.side: {kernel: " ".join(build.recipe)} for build in made}

@@ -32,7 +32,7 @@ def facts(run: Run, blocks: Iterable[Block]) -> Facts:
     """The timer as it was asked for, and how many cells were launch-bound. Nothing of a command, which times itself."""
     if run.command:
         return []
-    found = [("timer", f"{run.settings.timer}: {_ASKED[run.settings.timer]}")]
+    found = [("timer", f"{run.options.timer}: {_ASKED[run.options.timer]}")]
     bound = {block.cell for block in blocks if block.beside}
     without = {seen.cell for seen in run.observations if seen.uncaptured}
     if bound:

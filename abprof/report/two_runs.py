@@ -78,7 +78,7 @@ def _notes(first: Run, second: Run) -> Iterator[str]:
 
 def _circumstances(run: Run) -> dict[str, str]:
     found = {"device": run.machine.device, "host": run.machine.host}
-    found |= {"threshold": f"{run.settings.threshold:g} %", "margin": f"{run.settings.margin:g} %"}
+    found |= {"threshold": f"{run.options.threshold:g} %", "margin": f"{run.options.margin:g} %"}
     found |= {side.id: f"{side.label} {side.commit[:10]}" for side in run.sides}
     if readers := {
         seen.metrics["gpu_span"].protocol.partition(",")[0] for seen in run.observations if "gpu_span" in seen.metrics

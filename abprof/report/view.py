@@ -109,13 +109,13 @@ def groups(run: Run, *, together: bool = False) -> tuple[Group, ...]:
 
 def workload_of(run: Run, cell: Cell) -> Workload:
     """Of a run that does not list the cell's, as it may be after somebody changed run.json: one that says nothing more."""
-    bare = Workload(name=cell.workload, kernel=cell.kernel, suite="", axes=(), judge=run.settings.judge)
+    bare = Workload(name=cell.workload, kernel=cell.kernel, suite="", axes=(), judge=run.options.judge)
     return next((load for load in run.workloads if load.name == cell.workload), bare)
 
 
 def judged_metric(run: Run, workload: Workload, seen: Observation | None = None) -> str:
     """The name of the metric verdicts are made by; the wall clock when a GPU's is asked for and was not recorded."""
-    name = JUDGED_METRIC["wall" if workload.judge == "gpu" and run.settings.judge != "gpu" else workload.judge]
+    name = JUDGED_METRIC["wall" if workload.judge == "gpu" and run.options.judge != "gpu" else workload.judge]
     if seen and seen.metrics and name not in seen.metrics:
         return next(
             (other for other in ("gpu_span", GPU_GRAPH, GPU_KERNELS, "gpu_busy", "wall") if other in seen.metrics), name

@@ -23,6 +23,7 @@ import msgspec
 
 from abprof.records import SCHEMA, UNREADABLE, Block, Run, Told
 from abprof.records.errors import AbprofError
+from abprof.records.options import upgraded
 from abprof.records.visible import printable
 from abprof.store import streaming as page
 from abprof.store.recovery import completed
@@ -183,7 +184,7 @@ def standing(run: Run, blocks: Iterable[Block]) -> Iterator[Block]:
 def _read_run(data: bytes, file: Path) -> tuple[Run, list[str]]:
     with suppress(*UNREADABLE):  # the usual one; what else may be is looked at more closely
         run = _decode_run(data)
-        if run.schema <= SCHEMA:
+        if run.schema == SCHEMA:
             return run, []
     data, notes = _finite(data)
     _refuse_newer(data, file)
@@ -246,7 +247,17 @@ def _read_lines(file: Path, kind: type[_Line], what: str, notes: list[str]) -> I
 
 
 def _decode_run(data: bytes) -> Run:
-    return msgspec.json.decode(data, type=Run)
+    """Raises what UNREADABLE names. A run of schema 1 is read as if it were written now."""
+    if msgspec.json.decode(data, type=_Schema).schema != 1:
+        return msgspec.json.decode(data, type=Run)
+    try:
+        return msgspec.convert(upgraded(msgspec.json.decode(data)), Run)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise msgspec.ValidationError(f"lacks {error}") from error
+
+
+class _Schema(msgspec.Struct):
+    schema: int = SCHEMA
 
 
 _WHOLE = "abprof writes it whole and checked: copy the folder again from where it was made"

@@ -5,74 +5,17 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, get_args
 
 import msgspec
 
 from abprof.builds import environment
-from abprof.records import Package, Record, Timer
+from abprof.records import Timer
 from abprof.records.errors import AbprofError
+from abprof.records.options import CommandEntry, Defaults, Environment, File, PackageEntry, Tables, Threshold
 from abprof.records.quantities import percent, seconds
 from abprof.system import config_errors as complaints
 from abprof.system import toml
-
-
-class Threshold(Record, frozen=True):
-    """A `[[threshold]]` entry: the first pattern that matches a cell's id holds."""
-
-    cells: str
-    percent: float
-
-
-class PackageEntry(Record, frozen=True, rename={"import_": "import"}):
-    """A `[kernels.NAME]` table."""
-
-    path: str = ""
-    import_: str = ""
-    inputs: tuple[str, ...] = ()
-    build: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    submodules: bool = False
-
-
-class Defaults(Record, frozen=True):
-    """The `[defaults]` table."""
-
-    threshold: float | None = None
-    margin: float | None = None
-    preset: str = ""
-    budget: str = ""
-    timer: Timer | Literal[""] = ""
-
-
-class Environment(Record, frozen=True):
-    """The `[environment]` table: more variables for the workers, and names that are let through."""
-
-    set: dict[str, str] = {}
-    allow: tuple[str, ...] = ()
-
-
-class CommandEntry(Record, frozen=True):
-    """The `[command]` table: what `-- COMMAND` needs on each side."""
-
-    build: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-
-
-class Tables(Record, frozen=True):
-    """What stands in abprof.toml, or in [tool.abprof] of pyproject.toml."""
-
-    schema: int = 1
-    kernels: dict[str, PackageEntry] = {}
-    workloads: str = ""  # folder of the workloads, relative to the file
-    benchmarks: tuple[str, ...] = ()  # files and folders that workloads wrap, likewise
-    defaults: Defaults = Defaults()
-    environment: Environment = Environment()
-    command: CommandEntry = CommandEntry()
-    executor: dict[str, dict[str, str | bool | int | float]] = {}  # kind -> its options
-    python: dict[str, str] = {}
-    threshold: tuple[Threshold, ...] = ()
-
 
 _KEYS = [
     field.encode_name
@@ -80,48 +23,6 @@ _KEYS = [
     for field in msgspec.structs.fields(table)
 ]
 _EXECUTORS = ("slurm", "ray")
-
-
-class File(Tables, frozen=True):
-    """The same, and where each key stands."""
-
-    name: str = "abprof.toml"  # for messages: a path, or COMMIT:abprof.toml
-    lines: dict[str, int] = {}  # dotted key -> line
-
-    def at(self, key: str) -> str:
-        """Where a key stands, as a message names it: `abprof.toml:3, defaults.preset`."""
-        line = self.lines.get(key)
-        return f"{self.name}:{line}, {key}" if line else f"{self.name}, {key}"
-
-    def of(self, root: Path) -> Self:
-        """The file of a repository whose working tree is `root`: interpreters that are named by a relative path lie below
-        it, wherever abprof is called from."""
-        whole = {
-            side: str(root.absolute() / os.path.expanduser(name)) if "/" in name else name  # noqa: PTH111 - who is unknown stays
-            for side, name in self.python.items()
-        }
-        return msgspec.structs.replace(self, python=whole)
-
-    def package(self, name: str) -> Package:
-        """The package as configured, or by the conventional layout."""
-        entry = self.kernels.get(name)
-        if entry is None:
-            return Package(name=name)
-        return Package(
-            name=name,
-            path=entry.path,
-            module=entry.import_,
-            inputs=entry.inputs,
-            build=entry.build,
-            env=entry.env,
-            submodules=entry.submodules,
-        )
-
-    def options_of(self, executor: str) -> dict[str, str]:
-        """The `[executor.KIND]` table of "ray", "ray://ADDRESS" or "slurm", as words of a command line."""
-        words = {True: "true", False: "false"}
-        table = self.executor.get(executor.partition(":")[0], {})
-        return {name: words[v] if isinstance(v, bool) else f"{v}" for name, v in table.items()}
 
 
 def read_file(root: Path) -> File | None:

@@ -8,8 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from abprof.records import Workload
-from abprof.records.options import Config
-from abprof.system.config_file import File
+from abprof.records.options import File, Options
 from abprof.system.waiver_file import matches_workload
 
 _NAMED = 3  # that are told by name
@@ -17,7 +16,7 @@ _LONGEST = 80  # letters of a name: it may be anything that stands in a file
 _COMMAND = "command/"  # how the cells of a command that times itself begin
 
 
-def thresholds(config: Config, cells: Iterable[str], workloads: Iterable[str] = ()) -> tuple[str, ...]:
+def thresholds(config: Options, cells: Iterable[str], workloads: Iterable[str] = ()) -> tuple[str, ...]:
     """A line on the patterns of the file's `[[threshold]]`s that are most likely slips; () where none is.
 
     In a run of `workloads` these are the patterns of no workload: one that no cell of theirs matches may be meant for another
@@ -53,7 +52,7 @@ def _of_some(cells: str, workloads: Sequence[str]) -> bool:
     return matches_workload(cells, workloads)
 
 
-def packages(config: Config, workloads: Iterable[Workload], *, broken: bool) -> tuple[str, ...]:
+def packages(config: Options, workloads: Iterable[Workload], *, broken: bool) -> tuple[str, ...]:
     """A line on the file's `[kernels.NAME]`s that no workload of the run is for; () where each has one, where the run was asked
     for a part, and where a workload is `broken`: which package that is for, nobody knows."""
     file = config.file
@@ -80,7 +79,7 @@ def _shown(name: str) -> str:
     return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]}..."
 
 
-def _in_part(config: Config) -> bool:
+def _in_part(config: Options) -> bool:
     """Whether the run was asked for less than all workloads' cells of a preset."""
     folder = config.workloads_from and not re.fullmatch(r"base|target\d*", config.workloads_from)
     return bool(config.only or config.cell or config.set or config.kernels or config.workloads or folder)

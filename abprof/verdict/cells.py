@@ -240,12 +240,12 @@ def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof]
     for what, found in (("metrics", metrics), ("timers", timers), ("devices", devices)):
         if len(found) > 1:
             raise ValueError(f"{cell.id}: its rounds mix {what} {' and '.join(sorted(found))}")
-    judge = next((load.judge for load in run.workloads if load.name == cell.workload), run.settings.judge)
+    judge = next((load.judge for load in run.workloads if load.name == cell.workload), run.options.judge)
     return CellData(
         cell=cell,
         states={arm: _state(run, cell, arm, kept, broken, checked=checked) for arm in cell_arms(run, cell, kept)},
         quick=bool(tried) and not fresh,
-        allow_wrong=run.settings.allow_wrong,
+        allow_wrong=run.options.allow_wrong,
         attempts=len({block.epoch for block in kept}),
         metric=next(iter(metrics), JUDGED_METRIC[judge]),
         blocks=kept,
@@ -308,7 +308,7 @@ def _state(
     if not tried:
         turned = any(arm in block.arms and block.rounds for block in blocks)
         return ArmState("ok", "" if turned else "not measured", seen=turned)
-    merged = _over_epochs(tried, last=run.settings.quick or not any(block.metric for block in blocks))
+    merged = _over_epochs(tried, last=run.options.quick or not any(block.metric for block in blocks))
     if merged.flaky and merged.check is None and checked:  # the failed epoch was the one that checks the output
         _, first = next(each for each in tried if each[1].status in TRANSIENT)
         return ArmState(first.status, first.reason, first.log, first.at)

@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from abprof.records import Comparison, Run, Settings, Verdict
+from abprof.records import Comparison, Options, Run, Verdict
 from abprof.verdict import stats
 from abprof.verdict.cells import ArmState, CellData, arm_id, same_code
 
@@ -82,7 +82,7 @@ def pursued(run: Run, pair: Pair) -> bool:
     return pair.role == "target" or (pair.role == "variant" and len(run.sides) == 1)
 
 
-def precise(values: Sequence[float], settings: Settings) -> bool:
+def precise(values: Sequence[float], settings: Options) -> bool:
     """Whether the interval is as narrow as --precision requires."""
     interval = stats.repeated_interval(values)
     return settings.precision is None or (interval is not None and stats.half_width_pct(interval) <= settings.precision)
@@ -121,8 +121,8 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
     if identical and (not values or not same_code(run)):
         return _replace(row, verdict="same", reasons=("identical_code",), p=None)
     verdict, reasons = _by_interval(run, data, pair, values)
-    threshold = run.settings.threshold_of(data.cell.id)
-    if verdict != "unclear" and _clock_disagrees(data, pair, values, min(run.settings.margin, threshold)):
+    threshold = run.options.threshold_of(data.cell.id)
+    if verdict != "unclear" and _clock_disagrees(data, pair, values, min(run.options.margin, threshold)):
         verdict, reasons = "unclear", ("clock",)
     if verdict in CHANGED and _reversed_without_pause(row):
         verdict, reasons = "unclear", ("power",)
@@ -167,17 +167,17 @@ def _arm_failed(before: ArmState, after: ArmState, role: Role) -> tuple[Verdict,
 
 
 def _by_interval(run: Run, data: CellData, pair: Pair, values: list[float]) -> tuple[Verdict, tuple[str, ...]]:
-    threshold = run.settings.threshold_of(data.cell.id)
+    threshold = run.options.threshold_of(data.cell.id)
     if not values:
         return "unclear", ("interrupted" if run.status == "interrupted" else "not_measured",)
-    if data.quick or (run.settings.quick and len(values) < stats.LOOKS[0]):
+    if data.quick or (run.options.quick and len(values) < stats.LOOKS[0]):
         low, high = stats.band(threshold)
         small = low <= sum(values) / len(values) <= high
         return "unclear", ("quick_nothing_large" if small else "quick_worth_confirming",)
-    verdict = decide(values, threshold, run.settings.margin)
+    verdict = decide(values, threshold, run.options.margin)
     if verdict is not None:
-        return verdict, () if precise(values, run.settings) else ("precision",)
-    fixed = run.settings.epochs
+        return verdict, () if precise(values, run.options) else ("precision",)
+    fixed = run.options.epochs
     if len(values) >= stats.LOOKS[-1] or (fixed is not None and data.attempts >= fixed):
         return "unclear", ("epochs",)
     if run.status == "interrupted":
@@ -244,7 +244,7 @@ def _numbers(run: Run, data: CellData, pair: Pair, values: list[float]) -> Compa
         high_pct=stats.percent(interval.high) if interval else None,
         epochs=len(used),
         look=stats.LOOKS.index(interval.epochs) + 1 if interval else 0,
-        p=stats.p_beyond(values, *stats.band(run.settings.threshold_of(data.cell.id))),
+        p=stats.p_beyond(values, *stats.band(run.options.threshold_of(data.cell.id))),
         clock_pct=stats.percent(fmean(clocks)) if clocks else None,
         read_pct=stats.percent(fmean(read)) if read else None,
         cycles_pct=stats.percent(fmean(cycles)) if cycles else None,

@@ -80,13 +80,13 @@ def trust_panel(rows: Sequence[Comparison], controls: Sequence[Comparison]) -> l
 
 def outside_margin(run: Run, row: Comparison) -> bool:
     """Whether the whole interval lies outside the margin: a difference was measured where there is none."""
-    margin = min(run.settings.margin, run.settings.threshold_of(row.cell))
+    margin = min(run.options.margin, run.options.threshold_of(row.cell))
     return row.low_pct is not None and row.high_pct is not None and (row.low_pct > margin or row.high_pct < -margin)
 
 
 def inside_margin(run: Run, row: Comparison) -> bool:
     """Whether the whole interval lies inside the margin."""
-    margin = min(run.settings.margin, run.settings.threshold_of(row.cell))
+    margin = min(run.options.margin, run.options.threshold_of(row.cell))
     return row.low_pct is not None and row.high_pct is not None and -margin <= row.low_pct and row.high_pct <= margin
 
 
@@ -170,7 +170,7 @@ def _exit_code(run: Run, counts: Counts, *, measured: bool, trusted: bool) -> Ex
     `--fail-on never` keeps only "nothing measured"; with `unclear` one unclear row is enough for exit 4, otherwise it
     takes more than a tenth of the judged rows.
     """
-    fail_on = set(run.settings.fail_on)
+    fail_on = set(run.options.fail_on)
     if not measured:
         return Exit.CANNOT_RUN
     if "never" in fail_on:
@@ -191,7 +191,7 @@ def _sentence(run: Run, counts: Counts, within: Sequence[Comparison], *, measure
     if not measured:
         return nothing_measured(counts)
     if counts["comparisons"]:
-        return compared(counts, margin=run.settings.margin, same_code=same_code(run))
+        return compared(counts, margin=run.options.margin, same_code=same_code(run))
     known = Counter(row.verdict for row in within if row.pct is not None)
     between = "one branch alone has no verdict"
     if known:

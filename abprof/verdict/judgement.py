@@ -48,7 +48,7 @@ def judge(
     `run` is the head of a run; its lists of results are not read. `aggregate` may be a CellCache's. Raises ValueError on
     impossible input: a kept round with an impossible time, or rounds of a cell that the run does not have.
     """
-    if not run.settings.timed:
+    if not run.options.timed:
         return Judgement(header=untimed(run))
     cells = aggregate(run, blocks, proofs)
     rows: dict[Role, list[Comparison]] = {"target": [], "peer": [], "variant": [], "control": []}

@@ -32,7 +32,7 @@ def undecided(
 
 def _tested(run: Run, data: CellData) -> tuple[Comparison, ...]:
     """The rows that may keep a cell going by false-discovery control over all cells."""
-    if run.settings.epochs is not None or data.quick or data.attempts >= MOST_ATTEMPTS:
+    if run.options.epochs is not None or data.quick or data.attempts >= MOST_ATTEMPTS:
         return ()
     return tuple(compare(run, data, pair) for pair in pairs(run, data) if pursued(run, pair))
 
@@ -46,10 +46,10 @@ def _wants_more(run: Run, data: CellData) -> bool:
     runs = any(state.runs for state in data.states.values())
     if not data.attempts:
         return not data.cell.skip and runs
-    if run.settings.quick or data.attempts >= MOST_ATTEMPTS:
+    if run.options.quick or data.attempts >= MOST_ATTEMPTS:
         return False
-    if run.settings.epochs is not None:
-        return data.attempts < run.settings.epochs and runs
+    if run.options.epochs is not None:
+        return data.attempts < run.options.epochs and runs
     every = pairs(run, data)
     targets = [pair for pair in every if pair.role == "target"]
     if not targets:
@@ -75,8 +75,8 @@ def _open(run: Run, data: CellData, pair: Pair) -> bool:
         return False
     if not values:
         return not identical
-    done = decide(values, run.settings.threshold_of(data.cell.id), run.settings.margin)
-    return done is None or not precise(values, run.settings)
+    done = decide(values, run.options.threshold_of(data.cell.id), run.options.margin)
+    return done is None or not precise(values, run.options)
 
 
 def _control_open(data: CellData, pair: Pair) -> bool:
@@ -94,6 +94,6 @@ def _alone_open(run: Run, data: CellData, arm: str) -> bool:
     if len(medians) < stats.LOOKS[0]:
         return True
     own = stats.own_time(medians)
-    if run.settings.precision is None or own.low is None or own.high is None or len(medians) >= stats.LOOKS[-1]:
+    if run.options.precision is None or own.low is None or own.high is None or len(medians) >= stats.LOOKS[-1]:
         return False
-    return 50 * (own.high - own.low) / own.value > run.settings.precision
+    return 50 * (own.high - own.low) / own.value > run.options.precision

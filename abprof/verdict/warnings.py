@@ -193,7 +193,7 @@ def _undecided(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
     if all("quick_worth_confirming" in row.reasons for row in out):
         kind, text, advice = "worth_confirming", "look changed in one quick epoch", "run them without --quick"
     elif all("budget" in row.reasons and not row.look for row in out):
-        text = f"undecided: the budget of {run.settings.budget:g} s ended before the first look, at {stats.LOOKS[0]} epochs"
+        text = f"undecided: the budget of {run.options.budget:g} s ended before the first look, at {stats.LOOKS[0]} epochs"
         advice = f"no verdict is given before it; on this machine as it was, --budget {_sufficient_budget(run, cells)}s"
     elif margins:
         text += f"; a margin of {max(margins):.2g} % would have been enough"
@@ -204,8 +204,8 @@ def _how_to_decide(run: Run, out: Rows) -> str:
     if run.status == "interrupted":
         return "it was interrupted: --resume with its folder goes on"
     if not all("epochs" in row.reasons for row in out):
-        return f"more epochs may: --budget above {run.settings.budget:g}s"
-    fixed = run.settings.epochs
+        return f"more epochs may: --budget above {run.options.budget:g}s"
+    fixed = run.options.epochs
     later = next((look for look in stats.LOOKS if fixed is not None and look > fixed), None)
     if later is None:
         return f"all {stats.LOOKS[-1]} planned epochs are there: a quieter machine, or a wider --margin"
@@ -225,7 +225,7 @@ def _sufficient_budget(run: Run, cells: Cells) -> int:
         of[shard] = max(of.get(shard, 0.0), end - begin)
     each = max((sum(of.values()) for of in longest.values()), default=0.0)
     if len(longest) < 2:
-        each = max(each, run.settings.budget / max(1, len(spans)))
+        each = max(each, run.options.budget / max(1, len(spans)))
     return 10 * math.ceil(0.11 * stats.LOOKS[0] * each)
 
 

@@ -174,7 +174,7 @@ def test_sides_with_different_dependencies(tmp_path: Path) -> None:
     base, target = interpreter(tmp_path / "v1", "TWO = 2\n"), interpreter(tmp_path / "v2", "ZWEI = 2\n")
     done = abprof(*QUICK, "--python", f"base={base}", "--python", f"target={target}", cwd=repo.path, home=tmp_path)
     assert (done.statuses("base"), done.statuses("target")) == ({"w/clamp=false": "ok"}, {"w/clamp=false": "ok"})
-    assert done.run["setup"]["python"] == {"base": str(base), "target": str(target)}
+    assert done.run["options"]["python"] == {"base": str(base), "target": str(target)}
     alike = abprof(*QUICK, "--python", str(base), cwd=repo.path, home=tmp_path)
     assert (alike.statuses("base"), alike.statuses("target")) == ({"w/clamp=false": "ok"}, {"w/clamp=false": "crash"})
     assert "ZWEI" in next(row["reason"] for row in alike.run["observations"] if row["arm"] == "target")

@@ -22,6 +22,7 @@ from abprof.records import Night, Run
 from abprof.store import runfolder
 from tests import large
 from tests.nights import BEGAN, MACHINE, commit
+from tests.runs import changed
 
 
 def night_of(like: Run, number: int, dice: random.Random) -> bytes:
@@ -41,7 +42,7 @@ def night_of(like: Run, number: int, dice: random.Random) -> bytes:
         msgspec.structs.replace(base, commit=commit(number - 1)),
         msgspec.structs.replace(target, commit=commit(number)),
     )
-    run = msgspec.structs.replace(
+    run = changed(
         like,
         id=f"night-{number:04}",
         sides=sides,

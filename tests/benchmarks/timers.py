@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from abprof.measure import turns
-from abprof.records import Settings
+from abprof.records import Options
 from abprof.worker.api import Op, Unsupported
 from abprof.worker.clocks import Clock, clock
 
@@ -41,7 +41,7 @@ TIMERS = {
     "cupti": turns.CUPTI,
     "cupti, span": turns.CUPTI,
 }
-SETTINGS = Settings(threshold=1.5, margin=0.5)
+SETTINGS = Options(threshold=1.5, margin=0.5)
 HEAD = (
     "| kernel | timer | reading | sd between processes | sd within one | calls a turn | cost of a turn |",
     "|---|---|---:|---:|---:|---:|---:|",

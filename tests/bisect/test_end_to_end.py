@@ -289,7 +289,7 @@ def test_every_step_is_read_by_the_timer_that_was_asked_for(tmp_path: Path) -> N
     told = loose(result)
     assert story.culprits(result) == [bad], result.err
     runs = [Path(told["bisect_dir"]) / step["run"] / "run.json" for step in told["steps"]]
-    assert {json.loads(run.read_text())["settings"]["timer"] for run in runs} == {"graph"}
+    assert {json.loads(run.read_text())["options"]["timer"] for run in runs} == {"graph"}
     again = story.lab.command("bisect", "--from-run", str(runs[0].parent), "--repo", str(story.lab.repo.path), "--json")
     steps = loose(again)
     runs = [Path(steps["bisect_dir"]) / step["run"] / "run.json" for step in steps["steps"]]

@@ -18,7 +18,8 @@ import pytest
 from abprof.extras.bisect import page as pages
 from abprof.extras.bisect import state, step, telling, work
 from abprof.extras.bisect.lineage import History
-from abprof.extras.bisect.state import Asked, Given, Row, State
+from abprof.extras.bisect.state import Given, Row, State
+from abprof.records import Options
 from abprof.records.errors import AbprofError
 from abprof.sides import Link
 from abprof.system.console import View
@@ -33,7 +34,7 @@ def begun(world: World, bad: str) -> State:
     links = tuple(history.links.values())
     return State(
         began="2026-01-01T00:00:00+00:00",
-        asked=Asked(repo="/repo", workloads_from="/workloads", budget=600.0),
+        asked=Options(repo="/repo", workloads_from="/workloads", budget=600.0),
         good=history.good,
         bad=bad,
         labels={history.good: "v1.0", bad: "main"},

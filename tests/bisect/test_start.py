@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from abprof.extras.bisect import start
-from abprof.records import Settings, Setup
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
-from abprof.system.config_file import File, Threshold
+from abprof.records.options import File, Options, Threshold
 
 SIDES = {
     side: SimpleNamespace(id=side, kind="commit", spec=side, commit=digit * 40, label=f"branch-{side}")
@@ -28,15 +26,14 @@ def run_of(*slower: str, **setup: Any) -> Any:
         comparisons=rows,
         side=SIDES.__getitem__,
         machine=SimpleNamespace(uuid="", kind="simulated"),
-        setup=Setup(**setup),
         command=None,
-        settings=Settings(threshold=2.0, thresholds=(("*/n=1", 4.0),), margin=1.0, timer="events", seed=3),
+        options=Options(threshold=2.0, thresholds=(("*/n=1", 4.0),), margin=1.0, timer="events", seed=3, **setup),
     )
 
 
-def taken(monkeypatch: pytest.MonkeyPatch, run: Any) -> Config:
+def taken(monkeypatch: pytest.MonkeyPatch, run: Any) -> Options:
     monkeypatch.setattr(start.session, "judged", lambda path, say: (run, ()))
-    return start.of_run(Path("run"), Config(specs=()))
+    return start.of_run(Path("run"), Options(specs=()))
 
 
 def test_ends_cells_and_settings_are_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +45,7 @@ def test_ends_cells_and_settings_are_the_runs(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_cells_own_threshold_is_the_runs_whatever_the_file_says_now(monkeypatch: pytest.MonkeyPatch) -> None:
     now = File(threshold=(Threshold("*/n=0", 50.0), Threshold("*", 60.0)))
-    settings = taken(monkeypatch, run_of("target", "target")).under(now).settings("simulated", "wall")
+    settings = taken(monkeypatch, run_of("target", "target")).under(now).resolved("simulated", "wall")
     assert [settings.threshold_of(cell) for cell in ("w/n=0", "w/n=1")] == [2.0, 4.0]
 
 

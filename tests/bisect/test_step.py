@@ -11,10 +11,11 @@ import pytest
 
 from abprof.extras.bisect import step
 from abprof.extras.bisect.questions import Ask
-from abprof.extras.bisect.state import Asked, Row
+from abprof.extras.bisect.state import Row, step_options
+from abprof.records import Options
 from abprof.system.console import View
 
-ASKED = Asked(repo="/repo", workloads_from="/workloads", budget=60.0, threshold=2.0)
+ASKED = Options(repo="/repo", workloads_from="/workloads", budget=60.0, threshold=2.0)
 
 
 @dataclass
@@ -54,7 +55,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, place: Path, *, still: bool, statu
     session, questions = Session(place / "20260101T000000Z-a-b", status), Asks()
     monkeypatch.setattr(step, "session", session)
     monkeypatch.setattr(Asks, "still", still)
-    step.measure(ASKED.config("a", "b", ["w/case=a"], place), questions, place, View(quiet=True))
+    step.measure(step_options(ASKED, "a", "b", ["w/case=a"], place), questions, place, View(quiet=True))
     return session.called
 
 
@@ -76,7 +77,7 @@ def test_a_run_that_was_begun_is_gone_on_with(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_a_steps_run_is_of_these_cells_and_nothing_else() -> None:
-    config = ASKED.config("a", "b", ["w/case=a", "w/case=b", "v/case=a"], Path("/steps/01"))
+    config = step_options(ASKED, "a", "b", ["w/case=a", "w/case=b", "v/case=a"], Path("/steps/01"))
     assert (config.specs, config.cell, config.workloads) == (
         ("a", "b"),
         ("w/case=a", "w/case=b", "v/case=a"),

@@ -344,4 +344,4 @@ def test_real_ncu_counts_a_triton_kernel_and_a_copy_more(tmp_path: Path) -> None
 
 def test_a_run_of_before_has_no_profiles_and_was_timed() -> None:
     old, _, _ = runfolder.read(Path(__file__).parents[1] / "data" / "run_schema1")
-    assert (old.profiles, old.settings.timed) == ((), True)
+    assert (old.profiles, old.options.timed) == ((), True)

@@ -91,7 +91,7 @@ def test_its_pages_say_what_is_not_vouched_for(repo: GitRepo) -> None:
     assert "bench.py" in page
     assert abprof(repo, "report", str(where)).code == 0
     head, blocks, _ = runfolder.read(where)
-    assert head.settings.judge == "reported"
+    assert head.options.judge == "reported"
     assert {block.metric for block in blocks} == {"reported"}
 
 
@@ -217,7 +217,7 @@ def test_a_command_that_does_not_end_is_ended(repo: GitRepo) -> None:
 def test_a_run_of_before_has_no_command() -> None:
     old, _, _ = runfolder.read(Path(__file__).parent.parent / "data" / "run_schema1")
     assert old.command is None
-    assert old.settings.judge in {"gpu", "wall"}
+    assert old.options.judge in {"gpu", "wall"}
 
 
 @pytest.mark.slow
@@ -259,7 +259,7 @@ def test_a_command_of_a_stranger_writes_to_its_own_worktree_alone(repo: GitRepo)
     repo.commit("spoils", {"bench.py": SPOILS})
     mine = (sys.executable, "bench.py", str(repo.path))
     done = run(repo, "--env", "clean", "--json", "--quick", command=mine)
-    assert done.run["setup"]["wall"] == wall().version
+    assert done.run["options"]["wall"] == wall().version
     said = "".join(file.read_text() for file in (Path(done.run["run_dir"]) / "logs").glob("command-*.log"))
     assert "written" not in said
     assert said.count("refused") >= 4, "each side tried both, and ran to its end"

@@ -23,11 +23,10 @@ from abprof.measure.prepare import Again, make_plan
 from abprof.measure.run_context import look_around
 from abprof.records import Checkout, Run, Side
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import File, Options
 from abprof.sides import releases as dists
 from abprof.system import checksummed as sealed
 from abprof.system import locks as leases
-from abprof.system.config_file import File
 from abprof.system.console import View
 from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Time, Workload
@@ -71,7 +70,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pat
 
 def sent(lab: Lab, *specs: str, **asked: object) -> Sent:
     """A run planned on the lab's machine and its cargo; then its repository, worktrees and cache are gone."""
-    config = Config(specs=specs, repo=str(lab.repo.path), device=("simulated",), **asked)
+    config = Options(specs=specs, repo=str(lab.repo.path), device=("simulated",), **asked)
     place = look_around(config, VIEW)
     file = lab.folder / "bundle"
     (lab.folder / "logs").mkdir(exist_ok=True)
@@ -175,7 +174,8 @@ def test_it_is_sent_once(lab: Lab, node: Callable[[str], Path]) -> None:
 def test_the_interpreter_is_that_machines_own(lab: Lab) -> None:
     got = sent(lab, "main", "fast")
     run = msgspec.structs.replace(
-        got.run, setup=msgspec.structs.replace(got.run.setup, python={"base": "/opt/a/bin/python", "target": "/opt/b"})
+        got.run,
+        setup=msgspec.structs.replace(got.run.options, python={"base": "/opt/a/bin/python", "target": "/opt/b"}),
     )
     cargo = msgspec.structs.replace(got.cargo, python="/opt/a/bin/python")
     assert here(run, cargo, Path("/home")).setup.python == {"base": sys.executable, "target": "/opt/b"}
@@ -191,7 +191,7 @@ def test_releases_travel_as_they_were_installed(lab: Lab, node: Callable[[str], 
     (installed / "k" / "link").symlink_to("tool")
     content = keys.content(installed, keys.files(installed))
     side = Side(id="base", spec="dist:k==1", kind="dist", commit=content, tree=content, label="k==1")
-    config = Config(specs=("main",), repo=str(lab.repo.path), device=("simulated",))
+    config = Options(specs=("main",), repo=str(lab.repo.path), device=("simulated",))
     place = look_around(config, VIEW)
     trees = [Checkout(side=side, path=str(installed))]
     cargo = load(place, trees, lab.repo.path / "workloads", lab.folder / "bundle")

@@ -15,10 +15,10 @@ from abprof.fleet.coordinator import coordinate
 from abprof.fleet.messages import Began, Ended, Measured, Said, Shard, read_news
 from abprof.records import Block, Ceilings, Machine, Outcome, Proof, Run
 from abprof.records.errors import AbprofError
+from abprof.records.options import File
 from abprof.store import runfolder
 from abprof.store.record import Record
 from abprof.system import checksummed as sealed
-from abprof.system.config_file import File
 from abprof.system.console import View
 from tests import runs
 
@@ -101,8 +101,8 @@ class Stage:
         sustained: Literal["never", "always"] = "never",
     ) -> None:
         self.head = head()
-        settings = msgspec.structs.replace(self.head.settings, sustained=sustained)
-        self.head = msgspec.structs.replace(self.head, settings=settings)
+        settings = msgspec.structs.replace(self.head.options, sustained=sustained)
+        self.head = msgspec.structs.replace(self.head, options=settings)
         self.ids = [cell.id for cell in self.head.cells]
         made = runfolder.create(folder / "runs", self.head.id)
         made.write_run(self.head)

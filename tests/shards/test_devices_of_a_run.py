@@ -17,7 +17,7 @@ from abprof.devices.simulated import SimulatedDevice
 from abprof.measure import resources as holding
 from abprof.measure import run_context as place
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.system.console import View
 from tests.nvml import Nvml
 from tests.shards.test_pool import TWO, scenario
@@ -73,7 +73,7 @@ def test_a_gpu_that_somebody_uses_is_left_out_unless_it_is_named(
     })  # fmt: skip
     nvml.__class__ = busy
     here = place.Place(
-        Config(specs=("a",), devices=None),
+        Options(specs=("a",), devices=None),
         SimpleNamespace(environment=SimpleNamespace(allow=())),  # type: ignore[arg-type]
         SimpleNamespace(path=tmp_path),  # type: ignore[arg-type]
         devices.several((), None)[0],
@@ -116,10 +116,10 @@ class Says(View):
     ],
 )
 def test_what_is_one_devices_says_so(more: dict[str, Any], why: str) -> None:
-    found, notes = place._devices(Config(specs=("a", "b"), devices=None, **more))
+    found, notes = place._devices(Options(specs=("a", "b"), devices=None, **more))
     assert ([device.lease for device in found], notes) == (["GPU-aaaa"], (f"measured on GPU-aaaa alone: {why}",))
     with pytest.raises(AbprofError, match=f"--device was given 2 times, and {why}"):
-        place._devices(Config(specs=("a", "b"), devices=None, device=("cuda:0", "cuda:1"), **more))
+        place._devices(Options(specs=("a", "b"), devices=None, device=("cuda:0", "cuda:1"), **more))
 
 
 @pytest.fixture(scope="module")

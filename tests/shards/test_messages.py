@@ -10,9 +10,9 @@ import pytest
 
 from abprof.fleet.messages import Began, Ended, Measured, News, Said, Shard, read_news, read_shard
 from abprof.records import Machine, Run
+from abprof.records.options import File
 from abprof.store import runfolder
 from abprof.system import checksummed as sealed
-from abprof.system.config_file import File
 from tests import runs
 from tests.test_runfolder import OLD
 

@@ -86,7 +86,7 @@ def _one(
     report.unlink(missing_ok=True)  # of an earlier look, which must not pass for this one's
     empty = Profile(cell=cell.id, arm=arm.id, purpose=order.purpose, warmup=order.warmup, runs=order.runs,
                     ncu=ncu.version)  # fmt: skip
-    seed = ground.run.settings.seed
+    seed = ground.run.options.seed
     job = foreground.job(ground.shop, post, cell, arm, warmup=order.warmup, runs=order.runs, seed=seed, facts=True)
     log = ground.shop.logs / f"ncu-{stem}.log"
     try:

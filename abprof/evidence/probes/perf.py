@@ -49,7 +49,7 @@ def _sampled(ground: Ground, crew: Crew, subject: Subject, arm: Arm, own: Sequen
         return msgspec.structs.replace(none, missing=_ABSENT)
     try:
         worker = crew.worker(arm.side)
-        request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.settings.seed)
+        request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.options.seed)
         opened: wire.Opened = worker.call(request, ground.timeout)
         if opened.status != "ok":
             raise WorkerFault(opened.status, opened.reason)

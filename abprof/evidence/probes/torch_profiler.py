@@ -78,7 +78,7 @@ def _traced(ground: Ground, crew: Crew, subject: Subject, arm: Arm, folder: Path
 def _asked(ground: Ground, crew: Crew, subject: Subject, arm: Arm, name: str, by: By) -> tuple[int, wire.Traced]:
     """(calls that are read, what the worker said). Raises WorkerDied, WorkerFault."""
     worker, cell = crew.worker(arm.side), subject.cell
-    request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.settings.seed)
+    request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.options.seed)
     opened: wire.Opened = worker.call(request, ground.timeout)
     if opened.status != "ok":
         raise WorkerFault(opened.status, opened.reason)

@@ -16,7 +16,7 @@ from abprof import sides as repo
 from abprof.builds import keys
 from abprof.extras.bisect import rule, state, work
 from abprof.extras.bisect.lineage import History
-from abprof.extras.bisect.state import Asked, State
+from abprof.extras.bisect.state import State
 from abprof.extras.bisect.telling import name, weaker
 from abprof.measure import resources as holding
 from abprof.measure import resume as rerun
@@ -29,7 +29,7 @@ from abprof.measure.prepare import make_plan
 from abprof.measure.run_context import Place, look_around
 from abprof.records import Checkout, Run, Side, names
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.store import runfolder
 from abprof.system import processes as proc
 from abprof.system.console import View
@@ -39,7 +39,7 @@ WORKLOADS = "workloads"  # in the bisection's folder: one judge for all steps, w
 
 
 @contextlib.contextmanager
-def planned(config: Config, view: View) -> Iterator[tuple[State, Place, Path]]:
+def planned(config: Options, view: View) -> Iterator[tuple[State, Place, Path]]:
     """The bisection before its first step, and where it takes place; the folder holds the workloads while the block runs.
 
     Raises AbprofError for ends that are no good and bad end, and for all that a run would be refused for.
@@ -59,7 +59,7 @@ def planned(config: Config, view: View) -> Iterator[tuple[State, Place, Path]]:
 
 def _heard(place: Place, trees: Sequence[Checkout], logs: Path, view: View) -> tuple[Run, float]:
     """What the command measures, by running it once at both ends, and how long an epoch of it takes."""
-    with holding.alone(place, view, wait=not place.config.no_wait):
+    with holding.alone(place, view, wait=not place.options.no_wait):
         began = time.monotonic()
         head = ready(place, trees, logs, view).head
         return head, time.monotonic() - began
@@ -79,7 +79,7 @@ def folder_of(of: State, place: Place, workloads: Path) -> tuple[State, Path]:
     return of, folder.path
 
 
-def of_run(path: Path, config: Config) -> Config:
+def of_run(path: Path, config: Options) -> Options:
     """The bisection of a run: its ends, every cell that got slower in it, and all else as it was measured there.
 
     Raises AbprofError for one in which no cell did, and for one that is not of commits.
@@ -99,7 +99,7 @@ def of_run(path: Path, config: Config) -> Config:
             what = f"{one.id} was no commit but {one.spec}"
             raise AbprofError(what, where=f"--from-run {path}", advice="of commits: abprof bisect GOOD BAD")
     cells = dict.fromkeys(row.cell for row in slower)
-    pythons = {"base": run.setup.python.get("base"), "target": run.setup.python.get(side)}
+    pythons = {"base": run.options.python.get("base"), "target": run.options.python.get(side)}
     return msgspec.structs.replace(
         rerun.as_set_up(config, run),
         specs=(base.commit, target.commit),
@@ -107,9 +107,9 @@ def of_run(path: Path, config: Config) -> Config:
         command=run.command.argv if run.command else (),
         workloads=() if run.command else tuple(dict.fromkeys(id_parts(cell)[0] for cell in cells)),
         python={id: path for id, path in pythons.items() if path},
-        threshold=run.settings.threshold,
-        thresholds=run.settings.thresholds,
-        margin=run.settings.margin,
+        threshold=run.options.threshold,
+        thresholds=run.options.thresholds,
+        margin=run.options.margin,
     )
 
 
@@ -153,16 +153,28 @@ def _state(place: Place, good: Side, bad: Side, head: Run, epoch: float) -> Stat
     holds = {kernel: repo.contents(place.commits, commits, folders) for kernel, folders in _inputs(place, kernels)}
     by_commit = {link.commit: link for link in links}
     histories = {kernel: History(good.commit, by_commit, held) for kernel, held in holds.items()}
-    asked = {field.name: getattr(place.config, field.name) for field in msgspec.structs.fields(Asked)}
+    asked = msgspec.structs.replace(
+        place.options,
+        repo=str(place.root),
+        no_peers=True,
+        file=None,
+        filled=(),
+        kernels=(),
+        only=(),
+        set=(),
+        peer=(),
+        rebuild=False,
+        dry_run=False,
+    )
     return State(
         began=datetime.now(UTC).isoformat(timespec="seconds"),
-        asked=Asked(**{**asked, "repo": str(place.root)}),
+        asked=asked,
         good=good.commit,
         bad=bad.commit,
         labels={side.commit: side.label for side in (good, bad)},
         cells=tuple(kernels),
         unchecked=guarantees.lacking(head)[1],
-        threshold={cell.id: head.settings.threshold_of(cell.id) for cell in cells},
+        threshold={cell.id: head.options.threshold_of(cell.id) for cell in cells},
         kernels=kernels,
         links=links,
         holds=holds,
@@ -173,7 +185,7 @@ def _state(place: Place, good: Side, bad: Side, head: Run, epoch: float) -> Stat
 
 def _inputs(place: Place, kernels: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """What may change a cell's time: its kernel package's folders; of a command, which may run anything, the whole tree."""
-    if place.config.command:
+    if place.options.command:
         yield COMMAND, ("",)
         return
     for kernel, package in place.packages(list(dict.fromkeys(kernels.values()))).items():

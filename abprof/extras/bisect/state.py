@@ -10,9 +10,9 @@ import msgspec
 
 from abprof.extras.bisect.questions import Answer, Finding, Question
 from abprof.measure.plan import id_parts
-from abprof.records import UNREADABLE, Record, Timer
+from abprof.records import UNREADABLE, Record
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.sides import Link
 from abprof.system import files as disk
 
@@ -20,40 +20,15 @@ FILE = "bisect.json"
 SCHEMA = 1
 
 
-class Asked(Record, frozen=True, kw_only=True):
-    """What every step is made of, as it was asked for: the fields of a run's Config that a bisection lets be chosen."""
-
-    repo: str
-    workloads_from: str
-    command: tuple[str, ...] = ()  # that times itself, in the place of workloads
-    preset: str = ""
-    device: tuple[str, ...] = ()
-    python: dict[str, str] = {}
-    threshold: float | None = None
-    thresholds: tuple[tuple[str, float], ...] | None = None  # of the run that it began from; None: abprof.toml's
-    margin: float | None = None
-    budget: float  # seconds, of one step
-    timer: Timer | Literal[""] = ""
-    seed: int = 0
-    timeout: float = 120.0
-    build_timeout: float = 1800.0
-    env: Literal["", "user", "clean"] = ""
-    autotune: Literal["pinned", "each-epoch"] = "pinned"
-    check: Literal["inside", "outside"] = "inside"
-    contain: Literal["auto", "always", "never"] = "auto"
-    no_wait: bool = False
-
-    def config(self, base: str, commit: str, cells: Sequence[str], runs_dir: Path) -> Config:
-        """The run of one step: these cells of a commit against another."""
-        workloads = () if self.command else tuple(dict.fromkeys(id_parts(cell)[0] for cell in cells))
-        return Config(
-            **msgspec.structs.asdict(self),
-            specs=(base, commit),
-            cell=tuple(cells),
-            workloads=workloads,
-            runs_dir=str(runs_dir),
-            no_peers=True,
-        )
+def step_options(asked: Options, base: str, commit: str, cells: Sequence[str], runs_dir: Path) -> Options:
+    """The run of one step: these cells of a commit against another."""
+    return msgspec.structs.replace(
+        asked,
+        specs=(base, commit),
+        cell=tuple(cells),
+        workloads=() if asked.command else tuple(dict.fromkeys(id_parts(cell)[0] for cell in cells)),
+        runs_dir=str(runs_dir),
+    )
 
 
 class Row(Record, frozen=True, kw_only=True):
@@ -101,7 +76,7 @@ class State(Record, frozen=True, kw_only=True):
     schema: int = SCHEMA
     status: Literal["running", "interrupted", "complete"] = "running"
     began: str  # ISO 8601, UTC
-    asked: Asked
+    asked: Options
     good: str
     bad: str
     labels: dict[str, str]  # commit -> as it was asked for

@@ -11,7 +11,7 @@ from abprof.extras.bisect import rule
 from abprof.extras.bisect.questions import Answer, Ask
 from abprof.extras.bisect.state import Given, Row
 from abprof.records import Block, Proof, Run
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.store import runfolder
 from abprof.system.console import View
 from abprof.verdict import CellData, aggregate, stats
@@ -52,7 +52,7 @@ class Questions:
         )
 
 
-def measure(config: Config, questions: Questions, place: Path, view: View) -> tuple[Run, Path, tuple[Given, ...]]:
+def measure(config: Options, questions: Questions, place: Path, view: View) -> tuple[Run, Path, tuple[Given, ...]]:
     """Run it in a folder of its own under `place`, or go on with the one that is there. What stays open when the budget
     is spent gets as much again, once. Raises AbprofError."""
     begun = [path.parent for path in sorted(place.glob(f"*/{runfolder.RUN}"))]

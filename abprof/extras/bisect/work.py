@@ -102,7 +102,7 @@ def _step(of: State, asks: Mapping[Row, Ask], folder: Path, view: View) -> Step:
     view.say(f"step {number} ({left}): {name(of, chosen.commit)} against {name(of, chosen.base)}")
     place = folder / "steps" / f"{number:02d}"
     began = time.monotonic()
-    config = of.asked.config(chosen.base, chosen.commit, cells, place)
+    config = state.step_options(of.asked, chosen.base, chosen.commit, cells, place)
     run, made, given = step.measure(config, questions, place, view)
     if run.status == "interrupted":
         raise KeyboardInterrupt

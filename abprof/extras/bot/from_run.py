@@ -28,7 +28,7 @@ def notice(run: Run, folder: Path | None = None) -> Notice:
 
     Raises AbprofError for a run of one branch or without times: there is nothing that a reviewer could be told to act on.
     """
-    if not run.settings.timed:
+    if not run.options.timed:
         what = "nothing was timed in this run, so it has no verdict to post"
         raise AbprofError(what, where=run.id, advice="its report.md has the counters")
     if len(run.sides) < 2:
@@ -51,9 +51,9 @@ def notice(run: Run, folder: Path | None = None) -> Notice:
         counts=Counts(
             **{name: min(count, 10**6) for name, count in counts.items() if name in Counts.__struct_fields__}
         ),
-        threshold=run.settings.threshold,
-        margin=run.settings.margin,
-        fail_on=tuple(run.settings.fail_on),  # type: ignore[arg-type] # checked by the reader of the notice
+        threshold=run.options.threshold,
+        margin=run.options.margin,
+        fail_on=tuple(run.options.fail_on),  # type: ignore[arg-type] # checked by the reader of the notice
         false_alarm_bound=run.header.false_alarm_bound if run.header else None,
         device=words.clean(places.said(run), NAME),
         lacking=lack,
@@ -196,7 +196,7 @@ def _command(run: Run) -> tuple[str, ...]:
     if rest is None:
         return ()
     sides = [side.anew for side in run.sides]
-    seed = [] if "--seed" in rest else ["--seed", str(run.settings.seed)]
+    seed = [] if "--seed" in rest else ["--seed", str(run.options.seed)]
     command = ["abprof", *sides, *rest, *seed, *measured]
     if len(command) > 100 or any(len(word) > TEXT or words.clean(word, TEXT) != word for word in command if word):
         return ()

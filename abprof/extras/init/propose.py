@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from abprof.extras.init.arguments import Called, called
 from abprof.extras.init.facts import Candidate, Found, Module
 from abprof.records import Record
-from abprof.system.config_file import PackageEntry
+from abprof.records.options import PackageEntry
 
 _BUILD_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "MANIFEST.in")
 _NATIVE = ("csrc", "include", "cpp", "cuda", "src/csrc")

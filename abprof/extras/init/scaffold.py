@@ -13,8 +13,9 @@ from abprof.extras.init.facts import Candidate, Found
 from abprof.extras.init.propose import Proposal, place_of, propose
 from abprof.records import Record
 from abprof.records.errors import AbprofError
+from abprof.records.options import File
 from abprof.system.bundled import bundled
-from abprof.system.config_file import File, parse_file
+from abprof.system.config_file import parse_file
 
 
 class Made(Record, frozen=True, kw_only=True):

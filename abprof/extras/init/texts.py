@@ -12,8 +12,8 @@ from string import Template
 from abprof.extras.init.arguments import Argument, Called, unused
 from abprof.extras.init.propose import Proposal
 from abprof.extras.init.sizes import scaled, sizes
+from abprof.records.options import PackageEntry
 from abprof.system.bundled import bundled
-from abprof.system.config_file import PackageEntry
 
 _UNJUDGED = """
 

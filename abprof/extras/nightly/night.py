@@ -22,7 +22,7 @@ from abprof.extras.nightly.at_work import Beat, alone, beating
 from abprof.measure.run_context import Place, look_around
 from abprof.records import Night, Run
 from abprof.records.errors import AbprofError, Exit
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.store import runfolder
 from abprof.system.console import View
 from abprof.system.files import put
@@ -77,7 +77,7 @@ class Report:
         return loose
 
 
-def night(config: Config, wish: Wish, view: View, tell: Callable[[Report], None]) -> Report:
+def night(config: Options, wish: Wish, view: View, tell: Callable[[Report], None]) -> Report:
     """Do what this night asks for. Raises AbprofError for what a person can mend, also when another nightly job is at work."""
     with _asked_by("--branch", wish.branch):
         place = look_around(msgspec.structs.replace(config, specs=(wish.branch,)), view)
@@ -163,7 +163,7 @@ def _again(place: Place, night: Row) -> Done:
 def _run(place: Place, job: plan.Job, about: Night, view: View) -> Done:
     """One comparison, or the head alone, as a run folder of its own: one that was begun on a night that was killed, or a new
     one. ^C ends the whole night."""
-    config = msgspec.structs.replace(place.config, specs=job.commits, night=about, file=None)
+    config = msgspec.structs.replace(place.options, specs=job.commits, night=about, file=None)
     run, folder = _gone_on_with(place, job, about, view) or session.run(config, view)
     if run.status == "interrupted":
         raise KeyboardInterrupt
@@ -182,7 +182,7 @@ def _gone_on_with(place: Place, job: plan.Job, about: Night, view: View) -> tupl
         return None
     view.say(f"goes on with {folder}, which was begun and did not end")
     try:
-        return session.again(folder, (), str(place.root), place.config.budget, view, resume=True)
+        return session.again(folder, (), str(place.root), place.options.budget, view, resume=True)
     except AbprofError as error:  # the machine's software is another by now, or its file is spoilt
         view.say(f"that can't be gone on with: {error.line}")
         return None

@@ -12,10 +12,9 @@ import msgspec
 
 from abprof.builds.worker_factory import command
 from abprof.measure.run_context import Place
-from abprof.records.options import Config
+from abprof.records.options import File, Options
 from abprof.system import paths
 from abprof.system import processes as proc
-from abprof.system.config_file import File
 
 _MATRIX = ("kernels", "workloads", "workloads_from", "preset", "only", "set", "no_peers", "peer", "all")
 _PACKAGES = ("torch", "triton", "numpy", "cupti-python")  # the last: it reads short calls where it is there
@@ -31,7 +30,7 @@ for name in sys.argv[1:]:
 
 def asked(place: Place) -> str:
     """Hash of the matrix as it was asked for and of the workloads that judge, whose cases it chooses."""
-    config = place.config
+    config = place.options
     matrix = {name: getattr(config, name) for name in _MATRIX}
     parts = [msgspec.json.encode(matrix, order="sorted"), *_workloads(place)]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
@@ -39,12 +38,12 @@ def asked(place: Place) -> str:
 
 def _workloads(place: Place) -> list[bytes]:
     """Names and contents of the workloads' files. Those that a side brings are part of its commit."""
-    source = place.config.workloads_from
+    source = place.options.workloads_from
     if source in {side.id for side in place.sides} or source == "target":
         return []
-    folder = Path(source) if source else place.root / ((place.config.file or File()).workloads or "workloads")
+    folder = Path(source) if source else place.root / ((place.options.file or File()).workloads or "workloads")
     files = sorted(folder.glob("*.py")) if folder.is_dir() else []
-    wrapped = [place.root / name for name in (place.config.file or File()).benchmarks]
+    wrapped = [place.root / name for name in (place.options.file or File()).benchmarks]
     files += [file for path in wrapped for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
     return [part for file in files for part in (os.fsencode(file.name), hashlib.sha256(file.read_bytes()).digest())]
 
@@ -53,11 +52,11 @@ def machine(place: Place) -> dict[str, str]:
     """The fingerprint: device, its settings, driver, system, and what the workers' interpreter brings."""
     found = place.device.machine()
     facts = {"host": "" if found.uuid else found.host, "device": found.device, "uuid": found.uuid, **found.facts}
-    facts |= _versions(place.config)
+    facts |= _versions(place.options)
     return {name: facts[name] for name in sorted(facts) if facts[name]}
 
 
-def _versions(config: Config) -> dict[str, str]:
+def _versions(config: Options) -> dict[str, str]:
     python = command(config, "base", paths.cache_dir())[0]
     if Path(python) == Path(sys.executable):
         versions = {}

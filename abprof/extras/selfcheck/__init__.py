@@ -19,7 +19,7 @@ from abprof.extras.selfcheck.result import Selfcheck
 from abprof.extras.selfcheck.studies import studies
 from abprof.measure.sequential import PROTOCOLS
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.sides.create import NewRepository
 from abprof.store import runfolder
 from abprof.system.console import View
@@ -29,7 +29,7 @@ SHARE = "kernels/meter/share.py"
 RESULT = "selfcheck.json"
 
 
-def run(config: Config, view: View, *, quick: bool) -> tuple[Selfcheck, Path]:
+def run(config: Options, view: View, *, quick: bool) -> tuple[Selfcheck, Path]:
     """Measure, examine, write. `config` without refs and repository; no `against` means all that the device can be timed
     by; `quick` leaves the studies out. Returns the result and the run's folder. Raises AbprofError."""
     against = _against(config.against, devices.choose(config.device).kind)

@@ -78,7 +78,7 @@ def _visit(ground: Ground, crew: Crew, cell: Cell, epoch: int, metric: str) -> B
 
 def _open(ground: Ground, crew: Crew, cell: Cell, side: str) -> float:
     """A warm call, ns."""
-    request = wire.Open(cell.workload, dict(cell.params), side, seed=ground.run.settings.seed)
+    request = wire.Open(cell.workload, dict(cell.params), side, seed=ground.run.options.seed)
     opened: wire.Opened = crew.worker(side).call(request, ground.timeout)
     return opened.call_ns
 
@@ -87,7 +87,7 @@ def _rounds(ground: Ground, crew: Crew, arms: Sequence[str], calls: int) -> tupl
     """Rounds for SECONDS, no fewer than an epoch's fewest; even, for they come in mirrored pairs."""
     origin, timer = time.monotonic_ns(), turns.TIMER[ground.device.kind]
     rounds: list[tuple[Turn, ...]] = []
-    for order in turns.orders(len(arms), turns.MOST, ground.run.settings.seed):
+    for order in turns.orders(len(arms), turns.MOST, ground.run.options.seed):
         row = []
         for arm in order:
             turned: wire.Turned = crew.worker(arms[arm]).call(wire.Turn(arms[arm], calls, timer), ground.timeout)

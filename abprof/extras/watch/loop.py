@@ -26,7 +26,7 @@ from abprof.measure.run_context import Place, look_around
 from abprof.measure.workload_source import workloads_folder
 from abprof.records import Checkout, Run
 from abprof.records.errors import AbprofError
-from abprof.records.options import Config
+from abprof.records.options import Options
 from abprof.store import runfolder
 from abprof.store.record import Record
 from abprof.system import locks as leases
@@ -43,7 +43,7 @@ class Answer:
     seconds: float  # from the save, or the start
 
 
-def watch(config: Config, view: View, answer: Callable[[Answer], None]) -> None:
+def watch(config: Options, view: View, answer: Callable[[Answer], None]) -> None:
     """Measure the working tree against base at once, and again at every save that changes it. Ends by KeyboardInterrupt.
 
     Raises AbprofError for what the user can mend before the first measurement; what goes wrong with a save is that save's.
@@ -102,7 +102,7 @@ class _Loop:
         """Whether the working tree is another now."""
         try:
             released = {side.spec: (side, ()) for side in self._place.sides if side.kind == "dist"}
-            specs = self._place.config.specs
+            specs = self._place.options.specs
             (_, target), _ = repo.resolve(self._place.repository, specs, kernel_paths=(), known=released)
         except AbprofError as error:
             self._view.warn(error.line)
@@ -144,7 +144,7 @@ class _Loop:
         record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id), [], quiet)
         builds = build_kernels(self._place, plan, self._view if self._view.verbose else quiet)
         ground = lay_ground(self._place, plan, builds, record)
-        budget = self._place.config.budget
+        budget = self._place.options.budget
         rows = epochs(ground, record.wanted, first=self._number, done=0, budget=budget, relay=self._warm)
         for item in rows:
             record.add(item)

@@ -18,7 +18,7 @@ from abprof.measure import plan
 from abprof.measure.commands.process import Ended, Stand, run
 from abprof.measure.prepare import Again
 from abprof.measure.run_context import Place
-from abprof.records import SCHEMA, Arm, Cell, Checkout, Command, Run, Setup, Workload
+from abprof.records import SCHEMA, Arm, Cell, Checkout, Command, Run, Workload
 from abprof.records.errors import AbprofError
 from abprof.system import config_unused as unused
 from abprof.system import processes as proc
@@ -51,7 +51,7 @@ def ready(place: Place, trees: Sequence[Checkout], logs: Path, view: View, again
     Raises AbprofError when it runs on no side, prints no times on any, or no cell is left.
     """
     command = again.run.command if again and again.run.command else _command(place)
-    mode = environment.mode(place.config.env, os.environ)
+    mode = environment.mode(place.options.env, os.environ)
     env, withheld = environment.clean(os.environ, mode, place.file.environment.allow)
     env |= place.file.environment.set
     wall, not_contained = _wall(place, mode)
@@ -59,8 +59,8 @@ def ready(place: Place, trees: Sequence[Checkout], logs: Path, view: View, again
     notes = (*place.notes, *_unlike(trees, command.argv), *not_contained)
     for line in notes:
         view.say(line)
-    stands = {side: _built(stand, command, logs, place.config.build_timeout, view) for side, stand in stands.items()}
-    first = {side: _first(stand, logs, place.config.timeout, view) for side, stand in stands.items()}
+    stands = {side: _built(stand, command, logs, place.options.build_timeout, view) for side, stand in stands.items()}
+    first = {side: _first(stand, logs, place.options.timeout, view) for side, stand in stands.items()}
     if all(ended.status != "ok" for ended in first.values()):
         side, ended = next(iter(first.items()))
         if ended.status == "build_failed":
@@ -74,12 +74,12 @@ def ready(place: Place, trees: Sequence[Checkout], logs: Path, view: View, again
     if again:
         head = msgspec.structs.replace(again.run, arms=every)
     else:
-        idle = unused.thresholds(place.config, (cell.id for cell in cells))
+        idle = unused.thresholds(place.options, (cell.id for cell in cells))
         for line in idle:
             view.say(line)
         head = _head(place, command, cells, every, (*notes, *idle), withheld, wall)
     names = frozenset(name for ended in first.values() for name in ended.readings.times)
-    return Bench(head, stands, arms, names, logs, place.config.timeout)
+    return Bench(head, stands, arms, names, logs, place.options.timeout)
 
 
 def log(logs: Path, side: str) -> Path:
@@ -93,14 +93,14 @@ def log(logs: Path, side: str) -> Path:
 def _command(place: Place) -> Command:
     """As typed, with what abprof.toml adds."""
     entry = place.file.command
-    return Command(argv=place.config.command, build=entry.build, env=entry.env)
+    return Command(argv=place.options.command, build=entry.build, env=entry.env)
 
 
 def _wall(place: Place, environment: str) -> tuple[contain.Wall | None, tuple[str, ...]]:
     """What the command is started behind, and a line where `auto` would have it and it can't be. No worker tries a GPU behind it
     here, so with one only --contain always contains. Raises AbprofError."""
-    wall, why = contain.chosen(place.config.contain, environment)
-    if wall is not None and place.device.kind == "cuda" and place.config.contain == "auto":
+    wall, why = contain.chosen(place.options.contain, environment)
+    if wall is not None and place.device.kind == "cuda" and place.options.contain == "auto":
         wall, why = None, "whether this GPU works in bubblewrap is not tried for a command; --contain always does"
     return wall, (f"not contained: {why}",) if why else ()
 
@@ -185,9 +185,9 @@ def _cells(first: dict[str, Ended]) -> tuple[Cell, ...]:
 
 def _chosen(place: Place, cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
     """Those that were asked for; by their ids also ones that no side printed this time."""
-    if not place.config.cell:
-        return plan.select(cells, place.config.only)
-    return tuple(_cell(id.removeprefix(_cell("").id)) for id in place.config.cell)
+    if not place.options.cell:
+        return plan.select(cells, place.options.only)
+    return tuple(_cell(id.removeprefix(_cell("").id)) for id in place.options.cell)
 
 
 def _cell(name: str) -> Cell:
@@ -197,7 +197,7 @@ def _cell(name: str) -> Cell:
 def _arms(place: Place, cells: Sequence[Cell]) -> dict[str, tuple[Arm, ...]]:
     """Every side, and base once more as the control of cells spread over the run."""
     sides = tuple(Arm(id=side.id, side=side.id) for side in place.sides)
-    alone = len(sides) == 1 or place.config.quick
+    alone = len(sides) == 1 or place.options.quick
     controlled = set() if alone else plan.controls(cells, set())
     control = Arm(id=CONTROL, side=CONTROL)
     return {cell.id: (*sides, control) if cell.id in controlled else sides for cell in cells}
@@ -212,14 +212,17 @@ def _head(
     withheld: tuple[str, ...],
     wall: contain.Wall | None,
 ) -> Run:
-    config, text = place.config, shlex.join(command.argv)
+    config, text = place.options, shlex.join(command.argv)
     return Run(
         schema=SCHEMA,
         id=place.id,
         status="running",
         began=datetime.now(UTC).isoformat(timespec="seconds"),
-        arguments=config.arguments,
-        settings=config.settings(place.device.kind, "reported"),
+        options=msgspec.structs.replace(
+            config.resolved(place.device.kind, "reported"),
+            env=environment.mode(config.env, os.environ),
+            wall=wall.version if wall else "",
+        ),
         sides=place.sides,
         waivers=place.waivers,
         command=command,
@@ -227,13 +230,6 @@ def _head(
         arms=arms,
         cells=cells,
         machine=place.device.machine(),
-        setup=Setup(
-            env=environment.mode(config.env, os.environ),
-            contain=config.contain,
-            wall=wall.version if wall else "",
-            timeout=config.timeout,
-            build_timeout=config.build_timeout,
-        ),
         versions={"abprof": __version__},
         withheld=withheld,
         notes=notes,

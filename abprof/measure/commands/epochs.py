@@ -31,7 +31,7 @@ def epochs(
     """
     number, cost, told = first, 0.0, False
     while todo := wanted() & bench.arms.keys():
-        if number > first and (bench.head.settings.quick or cost > budget):
+        if number > first and (bench.head.options.quick or cost > budget):
             return
         began, clock = time.time(), time.monotonic()
         device.watch(frozenset)  # whose processes the command's are is not known
@@ -50,7 +50,7 @@ def _order(bench: Bench, todo: set[str], number: int) -> list[Arm]:
     one before."""
     arms = list({arm.id: arm for cell in sorted(todo) for arm in bench.arms[cell]}.values())
     arms.sort(key=lambda arm: (arm.side == CONTROL, arm.id))
-    orders = turns.orders(len(arms), max(_ORDERS, number), bench.head.settings.seed)
+    orders = turns.orders(len(arms), max(_ORDERS, number), bench.head.options.seed)
     return [arms[place] for place in orders[number - 1]]
 
 
@@ -102,7 +102,7 @@ def _block(
         outcomes=outcomes,
         state=state,
         start_order=tuple(ended),
-        quick=bench.head.settings.quick,
+        quick=bench.head.options.quick,
     )
 
 
