@@ -84,7 +84,7 @@ def again(
     cells = head.cells if resume else rerun.choose(head, only)
     before = rerun.epochs(head, blocks)
     if not resume:
-        head = msgspec.structs.replace(head, settings=msgspec.structs.replace(head.options, quick=False))
+        head = msgspec.structs.replace(head, options=msgspec.structs.replace(head.options, quick=False))
         cells = tuple(cell for cell in cells if before[cell.id] < stats.LOOKS[-1])
     if not cells:
         view.say(f"nothing to measure: all {stats.LOOKS[-1]} planned epochs are there")
@@ -181,7 +181,9 @@ def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | 
             record.add(block)
         for block in also(ground, record.next_epoch) if also else ():
             record.add(block)
-        for trace in probed(ground, record.judged, place.options.probe, record.folder.path, record.next_epoch, view.say):
+        for trace in probed(
+            ground, record.judged, place.options.probe, record.folder.path, record.next_epoch, view.say
+        ):
             record.add(trace)
         record.note(watch.look("after the epochs"))  # the last of what runs code under test was just now
         chains = plan.shop.toolchain.values()

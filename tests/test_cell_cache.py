@@ -87,7 +87,7 @@ def test_only_cells_with_something_new_are_aggregated() -> None:
     assert renewed(run, (good,)) == []
     assert renewed(run, (msgspec.structs.replace(good, ok=False),)) == cells
     strict = msgspec.structs.replace(run.options, threshold=0.1)
-    assert renewed(msgspec.structs.replace(run, settings=strict)) == cells
+    assert renewed(msgspec.structs.replace(run, options=strict)) == cells
     assert {field.name for field in msgspec.structs.fields(Run)} > CellCache.UNREAD
 
 

@@ -193,7 +193,9 @@ def _undecided(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
     if all("quick_worth_confirming" in row.reasons for row in out):
         kind, text, advice = "worth_confirming", "look changed in one quick epoch", "run them without --quick"
     elif all("budget" in row.reasons and not row.look for row in out):
-        text = f"undecided: the budget of {run.options.budget:g} s ended before the first look, at {stats.LOOKS[0]} epochs"
+        text = (
+            f"undecided: the budget of {run.options.budget:g} s ended before the first look, at {stats.LOOKS[0]} epochs"
+        )
         advice = f"no verdict is given before it; on this machine as it was, --budget {_sufficient_budget(run, cells)}s"
     elif margins:
         text += f"; a margin of {max(margins):.2g} % would have been enough"

@@ -15,7 +15,7 @@ from abprof.extras.bisect.state import Row, step_options
 from abprof.records import Options
 from abprof.system.console import View
 
-ASKED = Options(repo="/repo", workloads_from="/workloads", budget=60.0, threshold=2.0)
+ASKED = Options(no_peers=True, repo="/repo", workloads_from="/workloads", budget=60.0, threshold=2.0)
 
 
 @dataclass

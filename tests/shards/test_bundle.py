@@ -178,7 +178,7 @@ def test_the_interpreter_is_that_machines_own(lab: Lab) -> None:
         setup=msgspec.structs.replace(got.run.options, python={"base": "/opt/a/bin/python", "target": "/opt/b"}),
     )
     cargo = msgspec.structs.replace(got.cargo, python="/opt/a/bin/python")
-    assert here(run, cargo, Path("/home")).setup.python == {"base": sys.executable, "target": "/opt/b"}
+    assert here(run, cargo, Path("/home")).options.python == {"base": sys.executable, "target": "/opt/b"}
 
 
 def test_releases_travel_as_they_were_installed(lab: Lab, node: Callable[[str], Path]) -> None:

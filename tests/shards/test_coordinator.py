@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import msgspec
 import pytest
@@ -98,11 +98,11 @@ class Stage:
         folder: Path,
         wanted: Callable[[Sequence[Block]], set[str]],
         budget: float = 1000.0,
-        sustained: Literal["never", "always"] = "never",
+        sustained: bool = False,
     ) -> None:
         self.head = head()
-        settings = msgspec.structs.replace(self.head.options, sustained=sustained)
-        self.head = msgspec.structs.replace(self.head, options=settings)
+        chosen = msgspec.structs.replace(self.head.options, sustained=sustained)
+        self.head = msgspec.structs.replace(self.head, options=chosen)
         self.ids = [cell.id for cell in self.head.cells]
         made = runfolder.create(folder / "runs", self.head.id)
         made.write_run(self.head)
@@ -271,7 +271,7 @@ def test_a_verdict_whose_slices_are_lost_each_time_stands_without_them(tmp_path:
             return iter([*list(told(shard, slot))[:-2], Lost("killed by SIGSEGV")])
         return told(shard, slot)
 
-    stage = Stage(tmp_path, fewer_than(4, ids), sustained="always")
+    stage = Stage(tmp_path, fewer_than(4, ids), sustained=True)
     player = Player(["GPU-a", "GPU-b"], play)
     stage.run(player)
     tries = [shard for shard, _ in player.sent if ids[0] in {cell.id for cell in shard.run.cells}]
@@ -294,7 +294,7 @@ def test_a_cell_of_which_one_arm_failed_is_owed_no_slices(tmp_path: Path) -> Non
     def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
         return iter([*map(broken, list(told(shard, slot))[:-2]), Lost("killed by SIGSEGV")])
 
-    stage = Stage(tmp_path, fewer_than(4, ids), sustained="always")
+    stage = Stage(tmp_path, fewer_than(4, ids), sustained=True)
     player = Player(["GPU-a", "GPU-b"], play)
     stage.run(player)
     assert {shard.attempt for shard, _ in player.sent} == {1}
