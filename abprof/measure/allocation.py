@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from abprof.measure import turns
-from abprof.records import Block, Record
+from abprof.records import Arm, Block, Record
 from abprof.verdict import stats
 
 
@@ -113,7 +113,7 @@ def _scatter(pilots: Sequence[Pilot], arm: int) -> Scatter:
 def observed(block: Block, started: float) -> Pilot | None:
     """What this block teaches; None without two rounds of two judged arms, or the single one that it took: then how rounds
     scatter is not known."""
-    judged = [i for i, arm in enumerate(block.arms) if not arm.startswith("peer:")]
+    judged = [i for i, arm in enumerate(block.arms) if not Arm.of(arm).peer]
     rejected = set(block.rejected)
     kept = [row for i, row in enumerate(block.rounds) if i not in rejected]
     times = _logs([{t.arm: t.value for t in row} for row in kept], judged)

@@ -93,7 +93,7 @@ def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
     filters = [text for text in only if not set(text.split(",")) <= words]
     cells = run.cells
     if verdicts:
-        rows = [row for row in run.comparisons if not row.from_.startswith("peer:")] or run.within
+        rows = [row for row in run.comparisons if not row.with_peer] or run.within
         ids = {row.cell for row in rows if row.verdict in verdicts}
         cells = tuple(cell for cell in cells if cell.id in ids)
         if not cells:

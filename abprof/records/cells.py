@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 from abprof.records.base import Judge, Record, Value
@@ -120,12 +121,28 @@ STANDING_IN = frozenset({"control", PEERS})  # workers of base's build beside ba
 
 
 class Arm(Record, frozen=True, kw_only=True):
-    """What takes a turn: `base`, `target`, `base:VARIANT`, `peer:NAME` (of base, for whose workload it stands), `control`."""
+    """What is timed in turns: a side, a variant of a side, a library peer, or the control (base's build once more).
+
+    Its id is `SIDE`, `SIDE:VARIANT`, `peer:NAME`, `control` or `control:VARIANT`. `side` of a peer is `base`, whose
+    workload it comes from.
+    """
 
     id: str
     side: str  # a side's id, or `control`
     variant: str = ""
     peer: str = ""
+
+    @staticmethod
+    @cache
+    def of(id: str) -> Arm:
+        """The arm with this id."""
+        side, _, rest = id.partition(":")
+        return Arm(id=id, side="base", peer=rest) if side == "peer" else Arm(id=id, side=side, variant=rest)
+
+    @property
+    def control(self) -> bool:
+        """Whether it is the control, which runs base's build."""
+        return self.side == "control"
 
     @property
     def worker(self) -> str:

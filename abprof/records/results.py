@@ -6,6 +6,7 @@ from typing import Literal
 
 from abprof.records.base import Record, Status, Value, Verdict
 from abprof.records.blocks import Census, CheckResult
+from abprof.records.cells import Arm
 
 
 class Metric(Record, frozen=True, kw_only=True):
@@ -76,6 +77,11 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
         False  # survives false-discovery control over the run's rows of its family (abprof/verdict/comparison.py)
     )
     causes: tuple[Cause, ...] | None = None  # surest first; (): looked for and none found; None: not looked for
+
+    @property
+    def with_peer(self) -> bool:
+        """Whether it compares a library peer with a side, and not two sides or variants."""
+        return bool(Arm.of(self.from_).peer)
 
 
 class Advice(Record, frozen=True, kw_only=True):

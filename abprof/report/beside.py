@@ -58,8 +58,8 @@ _NONE = Comparison(cell="", from_="", to="", metric="", verdict="unclear")
 
 
 def _families(run: Run) -> Iterator[tuple[str, Sequence[Comparison]]]:
-    peers = [one for one in run.comparisons if one.from_.startswith("peer:")]
-    yield "target", [one for one in run.comparisons if not one.from_.startswith("peer:")]
+    peers = [one for one in run.comparisons if one.with_peer]
+    yield "target", [one for one in run.comparisons if not one.with_peer]
     yield from (("peer", peers), ("variant", run.within), ("control", run.controls))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from abprof.records import GPU_GRAPH, HOST, Cell, Comparison, Observation, Run
+from abprof.records import GPU_GRAPH, HOST, Arm, Cell, Comparison, Observation, Run
 from abprof.report import numbers
 from abprof.report.tables import Line, csv_text, plain
 from abprof.report.view import arm, judged_metric, workload_of
@@ -17,7 +17,9 @@ def cells_csv(run: Run) -> str:
     seen: dict[str, list[Observation | None]] = {}
     for observation in run.observations:
         seen.setdefault(observation.cell, []).append(observation)
-    judged = {(c.cell, c.to): c for c in reversed(run.comparisons) if c.from_.split(":")[0] == "base"}
+    judged = {
+        (c.cell, c.to): c for c in reversed(run.comparisons) if Arm.of(c.from_).side == "base" and not c.with_peer
+    }
     others = numbers.sequential(run)
 
     def lines() -> Iterator[Line]:

@@ -221,7 +221,7 @@ def _no_controls(run: Run) -> str:
 
 def _families(run: Run) -> Facts:
     """What is judged beside base against target, and how many of its changes are left when chance is controlled."""
-    peers = [one for one in run.comparisons if one.from_.startswith("peer:")]
+    peers = [one for one in run.comparisons if one.with_peer]
     found: Facts = []
     for family, rows in (("with peers", peers), ("between variants", run.within)):
         changed = [one for one in rows if one.verdict in ("faster", "slower")]

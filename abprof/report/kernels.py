@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from abprof.evidence.causes.say import dims, ns
 from abprof.evidence.causes.sides import Pair, Part, Sides
-from abprof.records import Census, Comparison, Kernel, Launch, Run, Value
+from abprof.records import Arm, Census, Comparison, Kernel, Launch, Run, Value
 from abprof.report import words
 from abprof.report.view import Group, Row
 
@@ -102,8 +102,7 @@ def _resources(launch: Launch) -> Iterator[str]:
 
 def _sides(run: Run, row: Row, judged: Comparison) -> Sides:
     seen = row.base, row.target
-    ids = {arm.id: arm.side for arm in run.arms}
-    names = [ids.get(arm, arm.partition(":")[0]) for arm in (judged.from_, judged.to)]
+    names = [Arm.of(arm).side for arm in (judged.from_, judged.to)]
     before, after = (tuple(k for k in run.kernels if (k.side, k.package) == (name, row.cell.kernel)) for name in names)
     first, second = (one.census if one else None for one in seen)
     return Sides(

@@ -124,12 +124,9 @@ def judged_metric(run: Run, workload: Workload, seen: Observation | None = None)
 
 
 def arm(run: Run, id: str) -> Arm:
-    """The arm with this id; arms a run does not list are read from the id itself (`side:VARIANT`, `peer:NAME`)."""
-    for known in run.arms:
-        if known.id == id:
-            return known
-    side, _, rest = id.partition(":")
-    return Arm(id=id, side="base", peer=rest) if side == "peer" else Arm(id=id, side=side, variant=rest)
+    """The arm with this id."""
+    del run
+    return Arm.of(id)
 
 
 def _group(run: Run, workload: Workload, target: Side | None, cells: list[Cell], machine: str) -> Group:
@@ -148,10 +145,10 @@ def _group(run: Run, workload: Workload, target: Side | None, cells: list[Cell],
             other = seen.get((cell.id, key[2])) if target else None
             rows.append(Row(cell, variant, metric, base, other, comparison))
     names = {cell.id: cell for cell in cells}
-    peers = [(names[o.cell], arm(run, o.arm), o) for o in run.observations if o.cell in names and o.arm[:5] == "peer:"]
+    peers = [(names[o.cell], Arm.of(o.arm), o) for o in run.observations if o.cell in names and Arm.of(o.arm).peer]
     sides = {target.id, "base"} if target else {"base"}
     others = [c for k, c in judged.items() if k not in used] + list(run.within)
-    others = [c for c in others if c.cell in names and arm(run, c.to).side in sides]
+    others = [c for c in others if c.cell in names and Arm.of(c.to).side in sides]
     ranked = tuple(sorted(rows, key=_rank))
     return Group(workload, target, axes, constants, ranked, tuple(peers), tuple(others), machine)
 

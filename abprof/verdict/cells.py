@@ -14,6 +14,7 @@ from abprof.records import (
     JUDGED_METRIC,
     SEQUENTIAL_METRICS,
     SUSTAINED,
+    Arm,
     Block,
     Cell,
     CheckResult,
@@ -281,26 +282,20 @@ def cell_arms(run: Run, cell: Cell, blocks: Sequence[Block] = ()) -> list[str]:
     return declared + sorted(seen - set(declared))
 
 
-def _side_of(run: Run, arm: str) -> str:
-    """The side whose worker an arm runs on, or `control`."""
-    head = arm.partition(":")[0]
-    return next((known.side for known in run.arms if known.id == arm), "base" if head == "peer" else head)
-
-
 def _state(
     run: Run, cell: Cell, arm: str, blocks: Sequence[Block], broken: Sequence[Proof], *, checked: bool
 ) -> ArmState:
     """One arm's outcome, strongest evidence first: skipped, wrong code loaded, not built, then its epochs."""
     if cell.skip:
         return ArmState("unsupported", cell.skip)
-    side = _side_of(run, arm)
+    side, peer = Arm.of(arm).side, Arm.of(arm).peer
     tried = [(block.epoch, block.outcomes[arm]) for block in blocks if arm in block.outcomes]
     devices = {block.device for block in blocks}
     for proof in broken:
         if (proof.side, proof.kernel) == (side, cell.kernel) and proof.device in devices | {""}:
             reason = proof.reason or "code from outside its own tree was loaded"
             return ArmState("crash", reason, proof_broken=True)
-    if not (arm.startswith("peer:") and tried):
+    if not (peer and tried):
         for build in run.builds_of(next((block.device for block in blocks if block.device), "")):
             own = build.side == ("base" if side == "control" else side) and build.kernel == cell.kernel
             if own and build.failure is not None:

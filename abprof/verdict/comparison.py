@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from abprof.records import Comparison, Options, Run, Verdict
+from abprof.records import Arm, Comparison, Options, Run, Verdict
 from abprof.verdict import stats
 from abprof.verdict.cells import ArmState, CellData, arm_id, same_code
 
@@ -53,14 +53,14 @@ def pairs(run: Run, data: CellData) -> list[Pair]:
     and the variants of a side with each other."""
     variants = {arm.id: arm.variant for arm in run.arms}
     sides = [side.id for side in run.sides]
-    own = [arm for arm in data.states if not arm.startswith(("peer:", "control"))]
-    names = [*dict.fromkeys(variants.get(arm, arm.partition(":")[2]) for arm in own)]
+    arms = [Arm.of(arm) for arm in data.states]
+    names = [*dict.fromkeys(variants.get(arm.id, arm.variant) for arm in arms if not (arm.peer or arm.control))]
     found = []
     if "base" in sides:
         found += [Pair(arm_id("base", n), arm_id(side, n), "target") for side in sides if side != "base" for n in names]
         controls = [arm.id for arm in run.arms if arm.side == "control" and arm.id in data.states]
         found += [Pair(arm_id("base", variants[control]), control, "control") for control in controls]
-    for peer in (arm for arm in data.states if arm.startswith("peer:")):
+    for peer in (arm.id for arm in arms if arm.peer):
         found += [Pair(peer, arm_id(side, name), "peer") for side in sides for name in names]
     steps = _variant_steps(run, data, names)
     return found + [Pair(arm_id(side, a), arm_id(side, b), "variant") for side in sides for a, b in steps]

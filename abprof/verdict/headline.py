@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from abprof.records import Comparison, Header, Run
+from abprof.records import Arm, Comparison, Header, Run
 from abprof.records.errors import Exit
 from abprof.verdict import stats
 from abprof.verdict.cells import CellData, same_code
@@ -156,7 +156,7 @@ def _geomean_pct(run: Run, cells: Mapping[str, CellData], rows: Sequence[Compari
     thetas = [
         math.log1p(max(row.pct, _FASTEST) / 100)
         for row in rows
-        if row.to.partition(":")[0] == first
+        if Arm.of(row.to).side == first
         and row.pct is not None
         and row.low_pct is not None
         and all(cells[row.cell].state(arm).runs for arm in (row.from_, row.to))

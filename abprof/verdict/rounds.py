@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from abprof.records import FASTEST_CLOCK, LONGEST_CALL, REPORTED, Block, Outcome, Turn
+from abprof.records import FASTEST_CLOCK, LONGEST_CALL, REPORTED, Arm, Block, Outcome, Turn
 
 Array = NDArray[np.float64]
 ARM, START, END, VALUE, WALL, EMPTY, MHZ, WAITED = range(8)  # columns of `table`, in the order of Turn's fields
@@ -101,7 +101,7 @@ def at_one_clock(blocks: tuple[Columns, ...]) -> tuple[Columns, ...] | None:
 
 def _judged_arms(block: Columns) -> list[str]:
     """All arms but peers, which do not decide how the sides are judged."""
-    return [arm for arm in block.values if not arm.startswith("peer:")]
+    return [arm for arm in block.values if not Arm.of(arm).peer]
 
 
 def _ratio_scatter(blocks: Sequence[Columns]) -> float | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from abprof.records import Advice, Block, CheckResult, Comparison, Run, Status, Touched
+from abprof.records import Advice, Arm, Block, CheckResult, Comparison, Run, Status, Touched
 from abprof.records import messages as wire
 from abprof.verdict import stats, waivers
 from abprof.verdict.cells import RUNS, ArmState, CellData
@@ -271,8 +271,8 @@ def workloads_own(arm: str, results: Mapping[str, ArmResult]) -> bool:
 
 
 def _side_of(arm: str) -> str:
-    side = arm.partition(":")[0]
-    return arm if side == "peer" else "base" if side == "control" else side
+    named = Arm.of(arm)
+    return arm if named.peer else "base" if named.control else named.side
 
 
 def _got_past(function: str, result: ArmResult) -> bool:

@@ -124,7 +124,7 @@ class Stage:
             state=folder,
             device=device,
             devices=(device,),
-            config=SimpleNamespace(budget=budget, beside=()),
+            options=SimpleNamespace(budget=budget, beside=()),
             file=File(),
             repository=SimpleNamespace(path=folder),
         )

@@ -12,7 +12,7 @@ import msgspec
 
 from abprof.evidence.causes import calls, counters, device, host, passes, phase
 from abprof.evidence.causes.sides import Sides
-from abprof.records import Cause, Comparison, Kernel, Observation, Run, Verdict
+from abprof.records import Arm, Cause, Comparison, Kernel, Observation, Run, Verdict
 
 CHANGED: frozenset[Verdict] = frozenset({"slower", "faster", "slight"})
 MOST = 3  # causes of a row: what follows is less sure still
@@ -24,7 +24,7 @@ def explained(run: Run) -> Run:
     packages = {cell.id: cell.kernel for cell in run.cells}
     rows = tuple(
         msgspec.structs.replace(row, causes=causes(run, seen, packages[row.cell], row))
-        if row.verdict in CHANGED and not row.from_.startswith("peer:")
+        if row.verdict in CHANGED and not row.with_peer
         else row
         for row in run.comparisons
     )
@@ -72,8 +72,7 @@ def _sides(run: Run, seen: Seen, package: str, row: Comparison) -> Sides | None:
     if not row.pct or len(observed) < 2 or row.metric not in observed[0].metrics:
         return None
     census = [one.census for one in observed]
-    sides = {arm.id: arm.side for arm in run.arms}
-    kernels = [_kernels(run, sides.get(arm, arm.partition(":")[0]), package) for arm in arms]
+    kernels = [_kernels(run, Arm.of(arm).side, package) for arm in arms]
     phases = [one.phases for one in observed]
     if not any(census) and not any(kernels) and not any(phases):
         return None

@@ -27,7 +27,7 @@ from abprof.measure.estimate import epoch_seconds, span
 from abprof.measure.plan import id_parts
 from abprof.measure.prepare import make_plan
 from abprof.measure.run_context import Place, look_around
-from abprof.records import Checkout, Run, Side, names
+from abprof.records import Arm, Checkout, Run, Side, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.store import runfolder
@@ -85,10 +85,10 @@ def of_run(path: Path, config: Options) -> Options:
     Raises AbprofError for one in which no cell did, and for one that is not of commits.
     """
     run, _ = session.judged(path, lambda _: None)
-    slower = [row for row in run.comparisons if row.verdict == "slower" and not row.from_.startswith("peer:")]
+    slower = [row for row in run.comparisons if row.verdict == "slower" and not row.with_peer]
     if not slower:
         raise AbprofError("no cell got slower in this run", where=f"--from-run {path}")
-    side, *others = dict.fromkeys(row.to.partition(":")[0] for row in slower)
+    side, *others = dict.fromkeys(Arm.of(row.to).side for row in slower)
     if others:
         what = f"cells got slower in {', '.join(run.side(one).label for one in (side, *others))}"
         advice = "one bisection has one bad end: abprof bisect GOOD BAD --cell ID"

@@ -10,7 +10,7 @@ from abprof import session
 from abprof.extras.bisect import rule
 from abprof.extras.bisect.questions import Answer, Ask
 from abprof.extras.bisect.state import Given, Row
-from abprof.records import Block, Proof, Run
+from abprof.records import Arm, Block, Proof, Run
 from abprof.records.options import Options
 from abprof.store import runfolder
 from abprof.system.console import View
@@ -33,8 +33,8 @@ class Questions:
         known = {row: ask for row, ask in self.rows.items() if row.cell == item.cell.id}
         if item.cell.id not in self.cells:
             return known
-        sides = (arm for arm in item.states if arm.partition(":")[0] in {"base", "target"})
-        variants = dict.fromkeys(arm.partition(":")[2] for arm in sides)
+        arms = map(Arm.of, item.states)
+        variants = dict.fromkeys(arm.variant for arm in arms if arm.side in {"base", "target"} and not arm.peer)
         return {Row(cell=item.cell.id, variant=variant): self.cells[item.cell.id] for variant in variants}
 
     def open(self, run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> set[str]:

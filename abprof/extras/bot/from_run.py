@@ -84,7 +84,7 @@ def _ref(side: Side) -> Ref:
 
 def _targets(run: Run) -> list[Comparison]:
     """The comparisons that the header counts: of sides, not with peers."""
-    return [one for one in run.comparisons if not one.from_.startswith("peer:")]
+    return [one for one in run.comparisons if not one.with_peer]
 
 
 def _tallies(run: Run) -> Iterator[Tally]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof.records import GPU_GRAPH, GPU_KERNELS, UNREADABLE, Night
+from abprof.records import GPU_GRAPH, GPU_KERNELS, UNREADABLE, Arm, Night
 from abprof.store.runfolder import RUN
 from abprof.system.files import content
 
@@ -157,16 +157,16 @@ def _values(run: _Run) -> Iterator[Value]:
     seen = {(item.cell, item.arm): item for item in run.observations}
     if len(run.sides) == 1:
         for (cell, arm), item in seen.items():
-            side, _, variant = arm.partition(":")
-            if side == "base":
+            named = Arm.of(arm)
+            if named.side == "base" and not named.peer:
                 judged = next((name for name in JUDGED if name in item.metrics), "wall")
-                yield from _of(_Pair(cell, variant, judged, None, None, item))
+                yield from _of(_Pair(cell, named.variant, judged, None, None, item))
         return
     for row in run.comparisons:
-        side, _, variant = row.to.partition(":")
-        if row.from_.startswith("base") and side == "target":
+        target = Arm.of(row.to)
+        if row.from_.startswith("base") and target.side == "target":
             before, after = seen.get((row.cell, row.from_)), seen.get((row.cell, row.to))
-            yield from _of(_Pair(row.cell, variant, row.metric, row, before, after))
+            yield from _of(_Pair(row.cell, target.variant, row.metric, row, before, after))
 
 
 @dataclass(frozen=True)

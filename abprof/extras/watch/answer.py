@@ -21,7 +21,7 @@ def lines(run: Run, before: Run | None, seconds: float) -> list[str]:
 
 def _rows(run: Run | None) -> dict[tuple[str, str], Comparison]:
     rows = run.comparisons if run else ()
-    return {(row.cell, row.to): row for row in rows if not row.from_.startswith("peer:")}
+    return {(row.cell, row.to): row for row in rows if not row.with_peer}
 
 
 def _said(run: Run, row: Comparison) -> str:
