@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 import csv
-import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
-import msgspec
 import pytest
 
-from abprof import devices
-from abprof.devices.protocols import Subject
 from abprof.evidence.probes import perf
-from abprof.measure.run_context import look_around
-from abprof.records import Run, Sampled, SampledFunction
-from abprof.records.errors import AbprofError
-from abprof.records.options import Options
-from abprof.report import sampled
-from abprof.report.html import html
-from abprof.report.markdown import markdown
-from abprof.store import runfolder
-from abprof.system.console import View
-from abprof.system.processes import WorkerDied
-from tests.blocks import head
-from tests.gitrepo import make_repo
+from abprof.records import SampledFunction
 from tests.simulated.planted import SPEEDS, NewLab, new_lab
 
 __all__ = ["new_lab"]
@@ -130,19 +111,11 @@ def test_what_perf_refuses_is_said_and_the_run_is_whole(new_lab: NewLab, fake: P
         (LIMITED, 4, "(kernel.perf_event_paranoid is 4: `sysctl kernel.perf_event_paranoid=2` or CAP_PERFMON permits it)"),
         (LIMITED, 2, "(kernel.perf_event_paranoid is 2, which permits one's own processes)"),
         ("Error:\nNo such file\n", -1, "record: No such file (kernel.perf_event_paranoid is -1"),
-        ("", None, "record: it said nothing (/proc/sys/kernel/perf_event_paranoid cannot be read)"),
+        ("", None, "record: no output (/proc/sys/kernel/perf_event_paranoid cannot be read)"),
     ],
 )  # fmt: skip
 def test_a_refusal_has_what_perf_said_and_what_the_system_permits(said: str, paranoid: int | None, why: str) -> None:
     assert why in perf.refusal(said, paranoid)
-
-
-def test_without_perf_the_row_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(perf.shutil, "which", lambda _: None)
-    run = head(1)
-    subject = Subject(run.cells[0], "", run.arms[:1])
-    one = perf._sampled(None, None, subject, run.arms[0], ())  # type: ignore[arg-type]
-    assert one == Sampled(cell=run.cells[0].id, arm=run.arms[0].id, missing=perf._ABSENT)
 
 
 def test_lines_of_every_kind_are_read() -> None:
@@ -157,7 +130,7 @@ cycles:Pu:      7f4c464f270d lambda (/a b/with (brackets)/x.so)
 cycles:Pu:
 [ perf record: Captured 3 samples ]
 """
-    event, seen = perf.counted(text, ["/work/x", ""])
+    event, seen = perf.count_samples(text, ["/work/x", ""])
     assert event == "cycles"
     assert [(one.name, one.object, one.samples, one.own) for one in seen] == [
         ("operator()", "side.so", 2, True),
@@ -167,90 +140,4 @@ cycles:Pu:
         ("py::run", "[jit]", 1, False),
         ("void at::native::(anonymous namespace)::f<float (*)(int)>(int, char const*)", "libtorch_cpu.so", 1, False),
     ]
-    assert perf.counted("", []) == ("", [])
-
-
-def test_names_are_shown_and_never_run_and_an_unsampled_side_is_not_absent() -> None:
-    name = "k<script>alert(1)</script>|`x` =cmd"
-    run = head(1)
-    one = Sampled(cell=run.cells[0].id, arm="base", calls=10, hz=100, event="cycles", samples=9,
-                  functions=(SampledFunction(name=name, object="o|.so", samples=9, own=True),))  # fmt: skip
-    both = msgspec.structs.replace(run, sampled=(one, msgspec.structs.replace(one, arm="target", functions=())))
-    assert "<script>alert" not in html(both, [])
-    assert "<script>" not in markdown(both, [])
-    [part] = sampled.parts(both)
-    assert part.table.rows[0][1:] == ("o|.so (own)", "9", "0", "9 ms", "0 ns", "-9 ms")
-    lost = msgspec.structs.replace(run, sampled=(one, Sampled(cell=one.cell, arm="target", missing="not permitted")))
-    [part] = sampled.parts(lost)
-    assert part.table.rows == ()
-    assert part.lines == (
-        "base: 9 samples of cycles in 10 calls, 100 in a second",
-        "target was not sampled: not permitted",
-    )
-
-
-def test_a_run_of_before_has_no_samples() -> None:
-    run, _, _ = runfolder.read(Path(__file__).parent / "data" / "run_schema1")
-    assert run.sampled == ()
-    assert sampled.files(run) == {}
-    assert "sampled" not in msgspec.json.decode(
-        (Path(__file__).parent / "data" / "run_schema1" / "run.json").read_bytes()
-    )
-    assert msgspec.json.decode(msgspec.json.encode(run), type=Run) == run
-
-
-def test_on_a_gpu_it_is_refused_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    repo = make_repo(tmp_path / "repo")
-    repo.commit("one", {"a": "b"})
-    gpu = SimpleNamespace(kind="cuda", lease="GPU-1")
-    monkeypatch.setattr(devices, "several", lambda *_: ((gpu,), ()))
-    config = Options(specs=("main",), repo=str(repo.path), probe=("perf",))
-    with pytest.raises(AbprofError, match="--probe perf: perf samples what processors do, and this run is of a GPU"):
-        look_around(config, View(quiet=True))
-
-
-@pytest.mark.skipif(not shutil.which("perf") or not shutil.which("cc"), reason="needs perf and a C compiler")
-def test_real_perf_finds_the_hot_function_of_a_process_that_runs(tmp_path: Path) -> None:
-    (tmp_path / "hot.c").write_text(
-        "__attribute__((noinline)) double hot(double x) { for (long i = 0; i < 3e9; ++i) x = x * 0.5 + 1; return x; }\n"
-        "int main(int n, char **v) { return hot(n) == 7.0; }\n"
-    )
-    subprocess.run(["cc", "-O1", "-o", tmp_path / "hot", tmp_path / "hot.c"], check=True)
-    program = subprocess.Popen([tmp_path / "hot"])
-    looks = perf.Perf(shutil.which("perf") or "", tmp_path)
-    try:
-        with looks.record(program.pid):
-            subprocess.run([sys.executable, "-c", "import time; time.sleep(1)"], check=True)
-    except WorkerDied as refused:
-        pytest.skip(refused.reason)  # the system does not permit it: said in words that the tests above pin down
-    finally:
-        program.kill()
-        assert program.wait() in (0, -signal.SIGKILL)
-    event, seen = perf.counted(looks.script(), [str(tmp_path)])
-    assert event.partition("/")[0] in ("cycles", "cpu-clock", "cpu_core")
-    assert (seen[0].name, seen[0].object, seen[0].own) == ("hot", "hot", True)
-
-
-@pytest.mark.parametrize(
-    ("tool", "why"),
-    [
-        ("#!/nowhere/at/all\n", "perf could not be started: No such file or directory"),
-        (
-            "#!/bin/sh\necho 'Error:' >&2\necho 'No such device' >&2\nexit 19\n",
-            "perf could not record: No such device (kernel",
-        ),
-    ],
-)
-def test_a_perf_that_does_not_begin_is_told_with_its_reason(tool: str, why: str, tmp_path: Path) -> None:
-    (tmp_path / "perf").write_text(tool)
-    (tmp_path / "perf").chmod(0o755)
-    with pytest.raises(WorkerDied) as died, perf.Perf(str(tmp_path / "perf"), tmp_path).record(1):
-        pytest.fail("nothing may be called that nobody looks at")
-    assert why in died.value.reason
-
-
-def test_a_recording_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    (tmp_path / "perf").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "perf").chmod(0o755)
-    with pytest.raises(WorkerDied, match="perf could not read what it had recorded"):
-        perf.Perf(str(tmp_path / "perf"), tmp_path).script()
+    assert perf.count_samples("", []) == ("", [])

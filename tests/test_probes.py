@@ -8,23 +8,17 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 import torch
 
-from abprof.evidence.probes import after
-from abprof.evidence.probes.torch_profiler import file_name
-from abprof.records import Census, Launch, Run, Trace
-from abprof.report import traces
-from abprof.report.html import html
-from abprof.report.markdown import markdown
-from abprof.worker import chrome, profile, proton
+from abprof.evidence import probes
+from abprof.records import Run
+from abprof.worker import chrome, profile
 from abprof.worker.api import Op
 from abprof.worker.clocks import clock
 from tests import runs
-from tests.blocks import head
 from tests.gitrepo import GitRepo
 from tests.simulated.planted import SLOWER, SPEEDS, NewLab, broken, load, new_lab, planted, times
 from tests.simulated.scenario import Scenario
@@ -103,41 +97,6 @@ def test_a_branch_alone_is_traced_and_nothing_is_where_nothing_changed(new_lab: 
     assert not (same.folder / "traces.csv").exists()
 
 
-def test_an_unknown_probe_is_refused(new_lab: NewLab) -> None:
-    result = new_lab(SPEEDS).abprof("main", "fast", "--probe", "nsight")
-    assert result.code == 2
-    assert "--probe: 'nsight' is not one of torch" in result.err
-
-
-def test_file_names_are_plain_and_their_own() -> None:
-    hostile = file_name("w/x=../../etc/passwd <b>", "", "base")
-    assert "/" not in hostile
-    assert hostile.isascii()
-    assert not hostile.startswith(".")
-    assert len({file_name("w/a", "b", "base"), file_name("w/a-b", "", "base"), file_name("w/a", "", "base")}) == 3
-
-
-def test_a_trace_has_no_folders_of_the_machine_and_a_limited_size() -> None:
-    events = [{"name": f"at /home/me/some/kernel_{i}.py(3)", "ph": "X", "ts": -i} for i in range(100)]
-    events.append({"ph": "M", "name": "process_name", "args": {"name": "python", "file": "/opt/x/y.py"}})
-    whole, none = chrome.limited({"traceName": "/tmp/x/t.json", "traceEvents": events, "schemaVersion": 1}, 10**6)
-    assert none == 0
-    assert not {"/home", "/opt", "/tmp"} & {
-        part for word in ("/home", "/opt", "/tmp") for part in [word] if part in whole
-    }
-    assert json.loads(whole)["traceEvents"][-1]["name"] == "at kernel_0.py(3)"
-    cut, left_out = chrome.limited({"traceEvents": events}, 2000)
-    kept = json.loads(cut)["traceEvents"]
-    assert len(cut) <= 2000
-    assert left_out == 101 - len(kept) > 0
-    assert kept[0]["ph"] == "M"
-    assert kept[1]["ts"] == -99, "the first in time"
-    for name in ("a/b/c", "void at::f<float>(x)", "https://x.y/z/a", "x / y"):
-        assert chrome.plain(name) == name
-    with pytest.raises(ValueError, match="no events"):
-        chrome.limited({"traceEvents": []}, 100)
-
-
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_real_profile_is_written_with_its_operations(tmp_path: Path, device: str) -> None:
     x, watch = torch.randn(64, device=device), clock(device)
@@ -152,36 +111,6 @@ def test_a_real_profile_is_written_with_its_operations(tmp_path: Path, device: s
     names = [event.get("name") for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"]]
     assert names.count("aten::exp") == 4
     assert {launch.name for launch in counted.launches} <= set(names)
-
-
-def recorded(before: Census, after: Census) -> Run:
-    run = head(1)
-    cell = run.cells[0].id
-    made = tuple(
-        Trace(cell=cell, arm=arm, file=f"traces/x.{arm}.json", calls=5, census=census, left_out=3)
-        for arm, census in (("base", before), ("target", after))
-    )
-    return msgspec.structs.replace(run, traces=made)
-
-
-def test_names_are_shown_and_never_run() -> None:
-    name = "k<script>alert(1)</script>|`x` =cmd"
-    run = recorded(Census(launches=(Launch(name=name, count=1, ns=5.0),)), Census())
-    page = html(run, [])
-    assert "<script>alert" not in page
-    assert "k&lt;script&gt;" in page
-    assert "<script>" not in markdown(run, [])
-    assert "3 events had no room" in page
-    [row] = traces.parts(run)[0].table.rows
-    assert row[-2:] == ("-5 ns", "only base")
-
-
-def test_what_is_not_known_of_a_side_is_not_absent_there() -> None:
-    run = recorded(Census(launches=(Launch(name="k", count=1, ns=5.0),)), Census(missing="calls differ"))
-    [part] = traces.parts(run)
-    assert part.table.rows == ()
-    assert part.missing == ("target's launches are not known: calls differ",)
-    assert traces.files(run)["traces.csv"].count("\n") == 1
 
 
 @pytest.mark.slow
@@ -217,52 +146,13 @@ def test_of_several_targets_those_are_looked_at_that_changed_in_the_cell() -> No
         comparisons=(*plain.comparisons, both, *as_base),
         observations=(*plain.observations, *seen),
     )
-    looked = {(one.cell.id, one.variant): [arm.id for arm in one.arms] for one in after.subjects(run)}
+    looked = {(one.cell.id, one.variant): [arm.id for arm in one.arms] for one in probes.subjects(run)}
     assert looked.pop((first.cell, "")) == ["base", "target", "target2"]
     assert looked, "others changed on one target alone"
     assert all("target2" not in arms and len(arms) == 2 for arms in looked.values())
 
 
 # ---------------------------------------------------------------- proton
-
-
-def frame(name: str, *children: object, **metrics: object) -> dict[str, object]:
-    """A frame as Triton 3.6's proton writes it (`finalize`, hatchet)."""
-    return {"frame": {"name": name, "type": "function"}, "metrics": metrics, "children": list(children)}
-
-
-def kernel(name: str, count: int, ns: float, *children: object) -> dict[str, object]:
-    told = {"count": count, "time (ns)": ns, "device_id": "0", "device_type": "CUDA"}
-    return frame(name, *children, **told)
-
-
-DEVICES = {"CUDA": {"0": {"arch": "90", "bus_width": 6144, "clock_rate": 1980000, "num_sms": 132}}}
-CALLS = frame(
-    "abprof_call",
-    kernel("tiny_kernel", 6, 9000),
-    frame("mine", kernel("other", 3, 300), frame("__proton_launch_metadata", kernel("asks", 3, 7))),
-)
-
-
-def test_protons_tree_is_read_as_what_one_call_launched() -> None:
-    tree = [frame("ROOT", kernel("reset", 3, 50), CALLS, count=0), DEVICES]
-    found = {launch.name: (launch.count, launch.ns) for launch in proton.read(tree, 3)}
-    assert found == {"tiny_kernel": (2, 3000.0), "other": (1, 100.0)}, "no reset, no metadata"
-
-
-@pytest.mark.parametrize(
-    ("tree", "said"),
-    [
-        ({}, "not a tree of proton's"),
-        ([], "not a tree of proton's"),
-        ([{"frame": 3}], "not a tree of proton's"),
-        ([frame("ROOT"), DEVICES], "proton saw no kernel"),
-        ([frame("ROOT", frame("abprof_call", kernel("k", 4, 9))), DEVICES], "k ran 4 times in 3 calls: calls differ"),
-    ],
-)
-def test_what_is_no_tree_of_calls_is_said(tree: object, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        proton.read(tree, 3)
 
 
 def test_proton_writes_a_tree_for_each_side_and_a_table_with_differences(new_lab: NewLab) -> None:
@@ -281,34 +171,6 @@ def test_proton_writes_a_tree_for_each_side_and_a_table_with_differences(new_lab
     text = (result.folder / "report.md").read_text()
     assert "## Under torch's profiler and Triton's proton" in text
     assert ", by proton" in text
-
-
-@pytest.mark.parametrize("written", ['[{"frame": {"name": "RO', "{}"])
-def test_a_tree_that_proton_left_torn_is_said(written: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def torn(op: Op, calls: int, timer: Any, made: Path) -> None:
-        made.with_suffix(".hatchet").write_text(written)
-
-    monkeypatch.setattr(proton, "_profiled", torn)
-    found = proton.traced(Op(lambda: torch.zeros(1)), 2, clock("cpu"), 1, tmp_path / "kept", 1 << 20)
-    assert found.missing.startswith("what proton wrote cannot be read: ")
-    assert found.census.missing == found.missing
-    assert not (tmp_path / "kept").exists()
-
-
-def test_proton_is_refused_on_a_cpu(tmp_path: Path) -> None:
-    repo = tiny_repo(tmp_path / "repo", 1)
-    done = abprof("main", ".", "--device", "cpu", "--probe", "proton", cwd=repo.path, home=tmp_path / "home")
-    assert done.code == 2
-    assert "--probe proton: proton sees what runs on a GPU, and this run is of a CPU" in done.err
-
-
-def test_where_proton_does_not_work_it_says_why(tmp_path: Path) -> None:
-    calls = list[int]()
-    told = proton.traced(Op(lambda: calls.append(1)), 3, clock("cpu"), 2, tmp_path / "tree", 1000)
-    assert told.missing.startswith("proton does not work here: ")
-    assert told.census.missing == told.missing
-    assert not (tmp_path / "tree").exists()
-    assert len(calls) == 2, "the calls before it"
 
 
 REAL_PROTON = """

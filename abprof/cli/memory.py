@@ -126,7 +126,7 @@ def _nothing_overwritten(files: Sequence[str], out: Sequence[str]) -> None:
 
 
 def _of_files(options: Mapping[str, Any]) -> list[Group]:
-    from abprof.evidence.memory import measured
+    from abprof.evidence.ncu.traffic import measured
     from abprof.report.memory import Group
 
     files = options["from_"]
@@ -140,7 +140,7 @@ def _of_files(options: Mapping[str, Any]) -> list[Group]:
 
 
 def _of_program(options: Mapping[str, Any], program: Sequence[str]) -> list[Group]:
-    from abprof.evidence.ncu.program import recorded
+    from abprof.evidence.ncu.tool import record_program
     from abprof.report.memory import Group
 
     (warmup,), (runs,) = (_per_file(options[name], 1, f"--{name}") for name in ("warmup", "runs"))
@@ -152,14 +152,14 @@ def _of_program(options: Mapping[str, Any], program: Sequence[str]) -> list[Grou
             print(line, file=sys.stderr)
 
     kernels, nvtx = options["kernel"], options["nvtx"]
-    return [Group((recorded(program, report, warmup=warmup, runs=runs, kernels=kernels, nvtx=nvtx, say=say),))]
+    return [Group((record_program(program, report, warmup=warmup, runs=runs, kernels=kernels, nvtx=nvtx, say=say),))]
 
 
 def _of_refs(options: Mapping[str, Any], printing: str, targets: Sequence[tuple[Path, str]]) -> int:
     from abprof.cli.options import config_from
     from abprof.cli.run import defaults
-    from abprof.evidence import profiling
     from abprof.evidence.ncu.capture import memory as order
+    from abprof.extras import profiling
     from abprof.report.profiled import groups
     from abprof.system.console import View
 

@@ -17,7 +17,7 @@ from abprof.cli.guard import while_read
 from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
-    from abprof.evidence.profiling import Looked
+    from abprof.extras.profiling import Profiled
 
 _BESIDE_RUN = {"words", "repo", "only", "json", "quiet", "verbose"}
 
@@ -64,8 +64,8 @@ def profile(
     its own, and its .ncu-rep is kept. Needs Nsight Compute, and its permission to read counters.
     """
     options = dict(locals())
-    from abprof.evidence import profiling
     from abprof.evidence.ncu.capture import PROFILE
+    from abprof.extras import profiling
     from abprof.system.console import View
 
     view = View(quiet=quiet, verbose=verbose)
@@ -108,7 +108,7 @@ def _config(options: Mapping[str, Any]) -> Any:
     return config_from({**defaults(), **options, "peers": peers, "refs": options["words"]}, sys.argv[1:])
 
 
-def _show(looked: Looked, *, json: bool) -> None:
+def _show(looked: Profiled, *, json: bool) -> None:
     """The tables of the arms of this invocation alone: others were shown by theirs."""
     import msgspec
 

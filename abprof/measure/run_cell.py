@@ -14,7 +14,6 @@ from abprof.builds import secrets as conceal
 from abprof.builds.cleaning import BUILDS_IN_USE
 from abprof.builds.stage import build_kernels
 from abprof.devices.lease import lease
-from abprof.evidence.memory.census import refuse_odd
 from abprof.measure import foreground, plan
 from abprof.measure.pool import Post
 from abprof.measure.prepare import Plan, make_plan
@@ -24,6 +23,7 @@ from abprof.records import Arm, Build, Cell, Workload
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
+from abprof.records.quantities import refuse_calls
 from abprof.system import locks as leases
 from abprof.system import processes as proc
 from abprof.system.console import View
@@ -80,7 +80,7 @@ def run(config: Options, wanted: Wanted, view: View) -> str:
 def _narrowed(config: Options, wanted: Wanted) -> Options:
     """The matrix of this one cell: its id says workload and values, also those that no preset has."""
     workload, values = plan.id_parts(wanted.cell)
-    refuse_odd(wanted.warmup, wanted.runs)
+    refuse_calls(wanted.warmup, wanted.runs)
     if wanted.peer and wanted.variant:
         raise AbprofError("a peer has no variants", where="--variant", advice="leave one of --peer, --variant out")
     peer = (wanted.peer,) if wanted.peer else ()

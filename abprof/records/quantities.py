@@ -25,3 +25,10 @@ def percent(text: str, where: str) -> float:
     if not 0 < value < 1000:
         raise AbprofError(f"{text!r} is not a positive percentage", where=where, advice="write 1.5 or 1.5%")
     return value
+
+
+def refuse_calls(warmup: int, runs: int) -> None:
+    """Raises AbprofError for numbers of calls with which nothing can be counted."""
+    for name, value, least in (("--warmup", warmup, 0), ("--runs", runs, 1)):
+        if value < least:
+            raise AbprofError(f"{value} calls", where=name, advice=f"use {least} or more")

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from abprof.evidence.causes.say import ns
-from abprof.evidence.memory.traffic import beside
 from abprof.evidence.ncu import metrics
 from abprof.evidence.ncu.metrics import Shown
+from abprof.evidence.ncu.traffic import beside
 from abprof.records import KernelProfile, Profile, Run
 from abprof.report import memory, profiled, tables, view, words
 from abprof.report.lines import TextTable

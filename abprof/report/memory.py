@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from abprof.evidence.memory.recording import LEVELS
-from abprof.evidence.memory.traffic import Bytes, Pair, Row, Table, beside, sums_beside
+from abprof.evidence.ncu.recording import LEVELS
+from abprof.evidence.ncu.traffic import Bytes, Pair, Row, Table, beside, sums_beside
 from abprof.report import terminal, words
 from abprof.report.lines import TextTable
 from abprof.report.plain_markdown import escape

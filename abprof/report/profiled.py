@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from abprof.evidence.memory import recording
-from abprof.evidence.memory.recording import LEVELS
-from abprof.evidence.memory.traffic import Row, Table, summed
+from abprof.evidence.ncu import recording
+from abprof.evidence.ncu.recording import LEVELS
+from abprof.evidence.ncu.traffic import Row, Table, summed
 from abprof.records import KernelProfile, Profile, Run
 from abprof.report import view
 from abprof.report.memory import FORMATS, Group

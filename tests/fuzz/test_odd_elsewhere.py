@@ -18,7 +18,7 @@ from tests.fuzz import rich
 from tests.fuzz.asked import Asker, asker, one_clear_line, steering
 from tests.fuzz.mutations import hunt
 from tests.fuzz.test_odd_texts import LETTERS, ODD, odd, rendered, same, whole
-from tests.memory import recorded
+from tests.ncu import recorded
 from tests.nights import Nights
 
 __all__ = ["asker"]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from abprof.evidence.probes import perf, torch_profiler
+from abprof.evidence.probes import perf, traces
 from abprof.measure.commands import readings
 from abprof.records.errors import AbprofError
 from tests.fuzz.asked import Asker, asker
 from tests.fuzz.mutations import DEEP, RAW, bytes_of, few, hunt, many, texts_of
-from tests.memory import recorded
+from tests.ncu import recorded
 
 __all__ = ["asker"]
 PROFILE = b"""seqlen_q,seqlen_k,mask_type,direction,latency_ms,tflops_per_sec,fwd_main_ms
@@ -70,7 +70,7 @@ def test_any_recording_of_ncu_is_read_or_refused(asker: Asker, page: int, exampl
 @many
 def test_any_lines_of_perf_are_counted(examples: int) -> None:
     def ask(data: bytes) -> None:
-        _, functions = perf.counted(data.decode(errors="replace"), ["/work"])
+        _, functions = perf.count_samples(data.decode(errors="replace"), ["/work"])
         assert all(one.samples > 0 for one in functions)
 
     hunt(bytes_of(PERF.encode()), ask, examples)
@@ -78,14 +78,14 @@ def test_any_lines_of_perf_are_counted(examples: int) -> None:
 
 @many
 @pytest.mark.parametrize(("document", "by"), [(CHROME, "torch"), (PROTON, "proton")], ids=["torch", "proton"])
-def test_any_trace_is_kept_or_told(tmp_path: Path, document: object, by: torch_profiler.By, examples: int) -> None:
-    """The errors are those that become the trace's `missing` (abprof/evidence/probes/torch_profiler.py)."""
+def test_any_trace_is_kept_or_told(tmp_path: Path, document: object, by: traces.By, examples: int) -> None:
+    """The errors are those that become the trace's `missing` (abprof/evidence/probes/traces.py)."""
     made, target = tmp_path / "made", tmp_path / "kept"
 
     def ask(data: bytes) -> None:
         made.write_bytes(data)
         try:
-            size = torch_profiler._keep(made, target, by)
+            size = traces._keep(made, target, by)
         except (OSError, ValueError, AbprofError):
             return
         assert size == len(data) == target.stat().st_size
@@ -101,7 +101,7 @@ def test_a_trace_that_no_parser_expects_is_told(tmp_path: Path, data: bytes) -> 
     (tmp_path / "made").write_bytes(data)
     for by in ("torch", "proton"):
         with pytest.raises((OSError, ValueError)):
-            torch_profiler._keep(tmp_path / "made", tmp_path / "kept", by)  # type: ignore[arg-type]
+            traces._keep(tmp_path / "made", tmp_path / "kept", by)  # type: ignore[arg-type]
 
 
 @many

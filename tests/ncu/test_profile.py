@@ -6,8 +6,6 @@ import csv
 import functools
 import io
 import shutil
-import subprocess
-import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -16,19 +14,15 @@ import msgspec
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.devices.protocols import Subject
 from abprof.evidence.ncu import capture, metrics, tool
-from abprof.evidence.probes.nsight_compute import profiles
 from abprof.records import KernelProfile, Profile, Run
 from abprof.records.errors import Exit
-from abprof.report import counters, memory, profiled
-from abprof.report.html import html
-from abprof.report.markdown import markdown
+from abprof.report import counters
 from abprof.store import runfolder
-from tests.blocks import head, side
+from tests.blocks import head
 
 from . import fake_ncu
-from .fake import ONCE, launching_repo, path_with_ncu, with_ncu
+from .fake import ONCE, launching_repo, with_ncu
 
 OLD = Path(__file__).parents[1] / "data" / "run_schema1"
 CPU = ("--device", "cpu")
@@ -98,112 +92,6 @@ def test_a_kernel_that_one_side_has_is_not_launched_on_the_other_and_a_changed_g
     assert next(line for line in lines if line["metric"] == metrics.TIME)["change_pct"] == "0.0000"
 
 
-def test_a_side_that_failed_is_said_and_the_other_is_shown_alone() -> None:
-    run = under_ncu((measured(),), ())
-    failed = msgspec.structs.replace(run.profiles[1], status="error", reason="launches are no multiple of 5: attn 4")
-    run = msgspec.structs.replace(run, profiles=(run.profiles[0], failed))
-    (part,) = counters.parts(run)
-    assert part.said == ("target: error: launches are no multiple of 5: attn 4",)
-    assert part.tables[0][1].header == ("metric", "base")
-    assert part.files == (("base", "ncu/a.ncu-rep"),)
-
-
-@pytest.mark.parametrize("purpose", ["memory", "profile"])
-def test_without_base_each_side_stands_alone_and_nothing_is_a_difference(purpose: str) -> None:
-    run = head(1, sides=(side("base"), side("target"), side("target2")))
-    fields: dict[str, Any] = {"cell": run.cells[0].id, "purpose": purpose, "warmup": 2, "runs": 3}
-    arms = [Profile(arm="base", status="oom", reason="3 GiB", **fields)]
-    for arm, moved in (("target", 1000.0), ("target2", 2000.0)):
-        arms.append(Profile(arm=arm, kernels=(measured(metrics={"lts__t_bytes.sum": moved}),), **fields))
-    run = msgspec.structs.replace(run, profiles=tuple(arms))
-    (part,) = counters.parts(run)
-    assert part.said == ("base: oom: 3 GiB",)
-    assert len(part.tables) == 2
-    assert not any({"difference", "change"} & set(shown.header) for _, shown in part.tables)
-    lines = list(csv.DictReader(io.StringIO(counters.files(run)["profiles.csv"])))
-    assert {line["change_pct"] for line in lines} == {""}
-    assert [(line["from"], line["status"], line["reason"]) for line in lines if line["status"] != "ok"] == [
-        ("base", "oom", "3 GiB")
-    ]
-    groups = profiled.groups(run)
-    assert [[made.arm for made in group.tables] for group in groups] == [["target"], ["target2"]]
-    made = list(csv.DictReader(io.StringIO(memory.csv(groups))))
-    assert {line["l2_change_pct"] for line in made} == {""}
-    assert [line["arm"] for line in made if line["kind"] == "error"] == ["base"]
-    assert "(base)" not in memory.markdown(groups)
-
-
-def test_values_of_the_csv_are_exact_and_a_change_has_its_sign() -> None:
-    exact = 16777216.5
-    run = under_ncu(
-        (measured(metrics={"lts__t_bytes.sum": 1000.0, "l1tex__t_bytes.sum": exact}),),
-        (measured(metrics={"lts__t_bytes.sum": 2000.0}),),
-    )
-    lines = csv.DictReader(io.StringIO(counters.files(run)["profiles.csv"]))
-    told = {line["metric"]: (line["from_value"], line["to_value"], line["change_pct"]) for line in lines}
-    assert told["lts__t_bytes.sum"] == ("1000", "2000", "100.0000")
-    assert told["l1tex__t_bytes.sum"] == (str(exact), "", "")
-
-
-def test_a_metric_that_one_launch_lacks_is_not_the_mean_of_the_rest() -> None:
-    whole, torn = {HIT: 80.0, metrics.TIME: 1.0}, {metrics.TIME: 1.0}
-    assert capture._mean(HIT, [whole, whole]) == 80.0
-    assert capture._mean(HIT, [whole, torn]) is None
-
-
-def test_rows_are_sides_of_a_variant_base_first_then_peers_and_each_target_stands_beside_base() -> None:
-    sides = (side("base"), side("target"), side("target2"))
-    run = head(2, sides=sides, variants=("a", "b"), peers=("sdpa",))
-    fields: dict[str, Any] = {"purpose": "profile", "warmup": 2, "runs": 3, "kernels": (measured(),)}
-    ids = ["peer:sdpa", "target2:b", "target:b", "base:b", "target:a", "base:a"]
-    made = [Profile(cell=cell.id, arm=arm, **fields) for cell in reversed(run.cells) for arm in ids]
-    run = msgspec.structs.replace(run, profiles=tuple(made))
-    told = [[one.arm for one in row] for row in profiled.rows(run)]
-    assert told[:3] == told[3:]
-    assert sorted(told[:2]) == [["base:a", "target:a"], ["base:b", "target:b", "target2:b"]]
-    assert told[2] == ["peer:sdpa"]
-    assert [row[0].cell for row in profiled.rows(run)] == [run.cells[0].id] * 3 + [run.cells[1].id] * 3
-    headers = [[made.header for _, made in part.tables] for part in counters.parts(run)[:3]]
-    assert [("metric", "base:b", "target:b", "difference"), ("metric", "base:b", "target2:b", "difference")] in headers
-    assert headers[2] == [("metric", "peer:sdpa")]
-    titles = [title for part in counters.parts(run)[:3] for title, _ in part.tables]
-    assert [title.rpartition(", ")[2] for title in titles if " and " in title] == [
-        "base:b and target:b",
-        "base:b and target2:b",
-    ]
-
-
-def test_bytes_alone_are_shown_as_their_own_table() -> None:
-    bytes_alone = {"lts__t_bytes.sum": 4096.0, "l1tex__t_bytes.sum": 8192.0}
-    both = under_ncu(
-        (measured(metrics=bytes_alone),), (measured(metrics=bytes_alone, launches_a_call=2),), minimum={"dram": 2048.0}
-    )
-    run = msgspec.structs.replace(
-        both, profiles=tuple(msgspec.structs.replace(one, purpose="memory") for one in both.profiles)
-    )
-    (part,) = counters.parts(run)
-    ((title, made),) = part.tables
-    assert title.endswith("target: bytes a call")
-    assert ("attn_fwd", "compute", "L2", "1 → 2", "4.0 KiB", "8.0 KiB", "+100.0 %") in made.rows
-    assert ("predicted minimum", "", "DRAM", "", "2.0 KiB", "", "") in made.rows
-    assert "predicted minimum" in html(run, [])
-
-
-def test_pages_have_the_section_and_run_no_name() -> None:
-    name = "k<script>alert(1)</script>|`x` =cmd"
-    run = under_ncu((measured(name),), (measured(name, metrics={HIT: 1.0}),), notes=("10 launches are 2 a call",))
-    page, text = html(run, []), markdown(run, [])
-    assert "<h2>Under Nsight Compute</h2>" in page
-    assert '<a href="ncu/a.ncu-rep">' in page
-    assert "<script>alert" not in page
-    assert "base: 10 launches are 2 a call" in page
-    assert "## Under Nsight Compute" in text
-    assert "<script>" not in text
-    assert "| DRAM bytes | 2.0 KiB | 2.0 KiB | +0.0 % |" in text
-    assert "Under Nsight Compute" not in html(head(1), [])
-    assert counters.files(head(1)) == {}
-
-
 def page(folder: Path, launches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Path:
     """The raw page of these launches, as the stand-in prints it."""
     monkeypatch.setenv("LC_ALL", "C")
@@ -242,38 +130,6 @@ def test_a_probe_that_no_ncu_answers_is_refused_before_anything_is_measured(
         assert run_command_line([*verb, "--repo", str(repo.path)]) == Exit.CANNOT_RUN
         assert "there is no ncu (Nsight Compute); looked on PATH" in capsys.readouterr().err
     assert not (repo.path / "runs").exists()
-
-
-def test_permission_that_is_missing_costs_the_probe_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: object) -> tool.Ncu:
-        raise tool.Refused("ncu may not read the GPU's counters (ERR_NVGPUCTRPERM)", advice="run as root")
-
-    monkeypatch.setattr(tool, "find", refuse)
-    run = under_ncu((), ())
-    subject = Subject(run.cells[0], "", tuple(arm for arm in run.arms if not arm.peer and arm.side != "control"))
-    ground: Any = None
-    (told,) = profiles(ground, [subject], Path(), 1)
-    assert told.missing == "error: ncu may not read the GPU's counters (ERR_NVGPUCTRPERM) (run as root)"
-
-
-def test_a_run_has_its_own_matrix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", f"{path_with_ncu(tmp_path)}:/usr/bin:/bin")
-    still = tmp_path / "run"
-    shutil.copytree(OLD, still)
-    run, _, _ = runfolder.read(still)
-    same = tuple(msgspec.structs.replace(row, verdict="same") for row in run.comparisons)
-    runfolder.RunFolder(still).write_run(msgspec.structs.replace(run, comparisons=same))
-    for words, said in (
-        ([str(still), "main"], "main: a run has its refs"),
-        ([str(still), "--set", "n=1"], "--set: a run has its own (leave it out; --only chooses cells)"),
-        ([str(still)], "no cell changed (--only CELL says which to look at all the same)"),
-        ([str(still), "--only", "seqlen=77"], "--only"),
-        ([], "Missing argument"),
-    ):
-        assert run_command_line(["profile", *words]) == Exit.CANNOT_RUN
-        assert said in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -383,9 +239,3 @@ def test_real_ncu_knows_the_metrics_and_sees_what_changed(tmp_path: Path) -> Non
     assert 0 < base["sm__warps_active.avg.pct_of_peak_sustained_active"] <= 100
     assert base["launch__registers_per_thread"] > 0
     assert any(base[metrics.stall(reason)] > 0 for reason in metrics.STALLS if metrics.stall(reason) in base)
-
-
-@pytest.mark.parametrize("module", ["memory", "profiled", "counters", "markdown", "html"])
-def test_each_part_of_the_report_can_be_imported_first(module: str) -> None:
-    """Two that need each other are found only by whoever happens to begin with the other one."""
-    assert subprocess.run([sys.executable, "-c", f"import abprof.report.{module}"], check=False).returncode == 0

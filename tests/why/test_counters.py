@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from abprof.evidence.memory.recording import DRAM_PARTS
 from abprof.evidence.ncu.metrics import (
     DRAM_BUSY,
     DRAM_BYTES,
@@ -16,6 +15,7 @@ from abprof.evidence.ncu.metrics import (
     STORE_EFFICIENCY,
     TIME,
 )
+from abprof.evidence.ncu.recording import DRAM_PARTS
 from abprof.records import Comparison, KernelProfile, Profile
 from abprof.report.html import html
 from tests import blocks

@@ -1,17 +1,17 @@
-"""What is asked of ncu, by ncu's own names. One that a device or a version does not have is left out, and said."""
+"""The metrics that are recorded, by ncu's names. One that a device or version does not have is left out, with a note."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from abprof.evidence.memory.recording import DRAM_PARTS, METRICS
+from abprof.evidence.ncu.recording import DRAM_PARTS, METRICS
 
 TIME = "gpu__time_duration.sum"
 L1_BYTES, L2_BYTES = (METRICS["l1"],), (METRICS["l2"],)
 DRAM_BYTES = ((METRICS["dram"],), DRAM_PARTS)  # either: not every device has both
 MEMORY = (*METRICS.values(), *DRAM_PARTS, TIME)
-# What a warp waits for, as ncu's warp states have it; `selected` is no wait. The last is of Hopper alone.
+# What a warp waits for, as ncu's warp states have it, but `selected`. The last exists on Hopper only.
 STALLS = (
     "barrier", "branch_resolving", "dispatch_stall", "drain", "imc_miss", "lg_throttle", "long_scoreboard",
     "math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "short_scoreboard",
@@ -27,16 +27,17 @@ class Shown:
     names: tuple[str, ...]  # ncu's; added up
     unit: Literal["ns", "bytes", "bytes/s", "%", "count", ""]
     better: Literal["lower", "higher", "none"] = "none"
-    per_call: bool = False  # a sum over the call's launches; else of a launch
+    per_call: bool = False  # a sum over the call's launches; else per launch
 
 
 def stall(reason: str) -> str:
-    """The metric of a reason: warps that wait for it, per instruction that is issued."""
+    """The metric of a stall reason: warps waiting per issued instruction."""
     return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
 
 
-def _rate(name: str) -> str:
-    return f"{name}.per_second"
+def adds_up(name: str) -> bool:
+    """Whether a metric is a sum over a launch, not a rate or a ratio."""
+    return name.endswith(".sum")
 
 
 _PEAK = "pct_of_peak_sustained"
@@ -49,10 +50,9 @@ TABLE = (
     *(Shown("DRAM bytes", names, "bytes", "lower", per_call=True) for names in DRAM_BYTES),
     Shown("L2 bytes", L2_BYTES, "bytes", "lower", per_call=True),
     Shown("L1 bytes", L1_BYTES, "bytes", "lower", per_call=True),
-    Shown("DRAM rate", (_rate(METRICS["dram"]),), "bytes/s", "higher"),
-    Shown("DRAM rate", tuple(map(_rate, DRAM_PARTS)), "bytes/s", "higher"),
-    Shown("L2 rate", (_rate(METRICS["l2"]),), "bytes/s", "higher"),
-    Shown("L1 rate", (_rate(METRICS["l1"]),), "bytes/s", "higher"),
+    *(Shown("DRAM rate", tuple(f"{name}.per_second" for name in names), "bytes/s", "higher") for names in DRAM_BYTES),
+    Shown("L2 rate", (f"{METRICS['l2']}.per_second",), "bytes/s", "higher"),
+    Shown("L1 rate", (f"{METRICS['l1']}.per_second",), "bytes/s", "higher"),
     Shown("DRAM busy", (DRAM_BUSY,), "%"),
     Shown("L2 hit rate", (L2_HITS,), "%", "higher"),
     Shown("L1 hit rate", ("l1tex__t_sector_hit_rate.pct",), "%", "higher"),
@@ -66,8 +66,3 @@ TABLE = (
     Shown("global store efficiency", (STORE_EFFICIENCY,), "%", "higher"),
 )
 PROFILE = tuple(dict.fromkeys((*MEMORY, *(name for row in TABLE for name in row.names), *map(stall, STALLS))))
-
-
-def adds_up(name: str) -> bool:
-    """Whether a metric is a sum over what a launch did; a rate or a ratio is none."""
-    return name.endswith(".sum")

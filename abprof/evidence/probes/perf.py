@@ -8,127 +8,100 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from abprof.devices.protocols import Subject
+from abprof.evidence.probes import each_arm, opened
 from abprof.measure.epochs import Ground
-from abprof.measure.pool import Crew, posts
+from abprof.measure.pool import Crew, Post
 from abprof.records import Arm, Sampled, SampledFunction
 from abprof.records import messages as wire
 from abprof.system import processes as proc
 from abprof.system.processes import WorkerDied, WorkerFault
 
-MOST = 200  # functions of an arm
+MOST = 200  # functions per arm
 _SAMPLED_NS = 1.5e9  # of calls
 _MOST_CALLS = 100_000
-_HZ = 997  # a prime: not in step with anything
+_HZ = 997  # a prime, so that it is not in step with anything
 _ABSENT = "perf is not installed, or not on PATH (Debian: linux-perf, Ubuntu: linux-tools-$(uname -r))"
 _KERNEL = Path("/proc/sys/kernel")
+# A line of `perf script -F event,ip,sym,dso`: `EVENT: ADDRESS SYMBOL (OBJECT)`. C++ symbols contain blanks and brackets.
+_SAMPLE = re.compile(r"\s*(?P<event>[\w/.=-]+:\w*):?\s+[0-9a-f]+ (?P<name>.*) \((?P<object>(?:/|\[|//).*)\)")
 
 
-def samples(ground: Ground, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Sampled]:  # noqa: ARG001 - nothing of it is kept but the table
-    """The functions of each arm of these cells, one arm in memory at a time, or the reason why they are not known."""
-    sides = [side.id for side in ground.run.sides]
-    for kernel in dict.fromkeys(subject.cell.kernel for subject in subjects):
-        stand = posts(ground.checkouts, ground.packages[kernel], ground.build, sides)
-        own = {post.id: (post.build.path, post.checkout.path) for post in stand}
-        with Crew(ground.shop, stand, epoch) as crew:
-            for subject in (subject for subject in subjects if subject.cell.kernel == kernel):
-                for arm in subject.arms:
-                    if arm.side in own:
-                        yield _sampled(ground, crew, subject, arm, own[arm.side])
+def samples(ground: Ground, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Sampled]:  # noqa: ARG001 - no file is kept
+    """The functions of each arm, one arm in memory at a time."""
+    for crew, post, subject, arm in each_arm(ground, subjects, epoch):
+        yield _sampled(ground, crew, post, subject, arm)
 
 
-def _sampled(ground: Ground, crew: Crew, subject: Subject, arm: Arm, own: Sequence[str]) -> Sampled:
+def _sampled(ground: Ground, crew: Crew, post: Post, subject: Subject, arm: Arm) -> Sampled:
     none = Sampled(cell=subject.cell.id, arm=arm.id)
-    tool, cell = shutil.which("perf"), subject.cell
+    tool = shutil.which("perf")
     if tool is None:
         return msgspec.structs.replace(none, missing=_ABSENT)
+    allowed = _number("perf_event_max_sample_rate")
+    hz = _HZ if allowed is None else max(1, min(_HZ, allowed))
     try:
-        worker = crew.worker(arm.side)
-        request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.options.seed)
-        opened: wire.Opened = worker.call(request, ground.timeout)
-        if opened.status != "ok":
-            raise WorkerFault(opened.status, opened.reason)
-        calls = min(_MOST_CALLS, max(1, math.ceil(_SAMPLED_NS / max(opened.call_ns, 1.0))))
-        perf = Perf(tool, ground.shop.scratch)
-        with perf.record(worker.pid):
+        worker, reply = opened(ground, crew, subject, arm)
+        calls = min(_MOST_CALLS, max(1, math.ceil(_SAMPLED_NS / max(reply.call_ns, 1.0))))
+        data = ground.shop.scratch / "perf.data"
+        with _recording(tool, hz, data, worker.pid):
             worker.call(wire.Turn(arm.id, calls, "wall_clock", cold=False), ground.timeout)
-        event, seen = counted(perf.script(), own)
+        argv = [tool, "script", "-i", str(data), "-F", "event,ip,sym,dso"]
+        text = proc.output(argv, timeout=120, env=_environment())
+        if text is None:
+            raise WorkerDied("perf could not read its own recording")
+        event, functions = count_samples(text, (post.build.path, post.checkout.path))
     except (WorkerDied, WorkerFault) as failed:
         return msgspec.structs.replace(none, missing=failed.reason)
     finally:
         crew.close()
-    whole = sum(one.samples for one in seen)
+    whole = sum(one.samples for one in functions)
     if not whole:
         return msgspec.structs.replace(none, missing="perf took no sample of its calls")
     return msgspec.structs.replace(
         none,
         calls=calls,
-        hz=perf.hz,
+        hz=hz,
         event=event,
         samples=whole,
-        functions=tuple(seen[:MOST]),
-        left_out=sum(one.samples for one in seen[MOST:]),
+        functions=tuple(functions[:MOST]),
+        left_out=sum(one.samples for one in functions[MOST:]),
     )
 
 
-@dataclass(frozen=True)
-class Perf:
-    """The tool. What it records lies in `folder`."""
-
-    tool: str
-    folder: Path
-
-    @property
-    def hz(self) -> int:
-        """Samples a second: as many as the system allows, up to 997."""
-        allowed = _number("perf_event_max_sample_rate")
-        return _HZ if allowed is None else max(1, min(_HZ, allowed))
-
-    def record(self, pid: int) -> proc.Watching:
-        """Sample a process, all its threads, while the block runs. Raises WorkerDied where that is not permitted, or fails."""
-        data, log = self.folder / "perf.data", self.folder / "perf.log"
-        for path in (data, log):
-            path.unlink(missing_ok=True)
-        argv = [self.tool, "record", "-F", str(self.hz), "-B", "-N", "-o", str(data), "-p", str(pid)]
-        return proc.Watching(
-            argv,
-            env=_environment(),
-            log=log,
-            ready=lambda: data.exists() and data.stat().st_size > 0,
-            why=lambda said: refusal(said, _number("perf_event_paranoid")),
-        )
-
-    def script(self) -> str:
-        """A line for each sample. Raises WorkerDied when perf cannot read what it recorded."""
-        argv = [self.tool, "script", "-i", str(self.folder / "perf.data"), "-F", "event,ip,sym,dso"]
-        text = proc.output(argv, timeout=120, env=_environment())
-        if text is None:
-            raise WorkerDied("perf could not read what it had recorded")
-        return text
+def _recording(tool: str, hz: int, data: Path, pid: int) -> proc.Watching:
+    """Sample a process with all its threads while the block runs. Raises WorkerDied if not permitted, or on failure."""
+    log = data.with_suffix(".log")
+    for path in (data, log):
+        path.unlink(missing_ok=True)
+    return proc.Watching(
+        [tool, "record", "-F", str(hz), "-B", "-N", "-o", str(data), "-p", str(pid)],
+        env=_environment(),
+        log=log,
+        ready=lambda: data.exists() and data.stat().st_size > 0,
+        why=lambda text: refusal(text, _number("perf_event_paranoid")),
+    )
 
 
-def refusal(said: str, paranoid: int | None) -> str:
-    """Why perf did not record, from what it printed, with what the system permits."""
-    lines = [line.strip() for line in said.splitlines() if line.strip() not in ("", "Error:")]
-    why = f"perf could not record: {lines[0] if lines else 'it said nothing'}"
+def refusal(text: str, paranoid: int | None) -> str:
+    """Why perf did not record, from its output and the system's setting."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() not in ("", "Error:")]
+    setting = f"kernel.perf_event_paranoid is {paranoid}"
     if paranoid is None:
-        return f"{why} (/proc/sys/kernel/perf_event_paranoid cannot be read)"
-    if paranoid <= 2:
-        return f"{why} (kernel.perf_event_paranoid is {paranoid}, which permits one's own processes)"
-    return f"{why} (kernel.perf_event_paranoid is {paranoid}: `sysctl kernel.perf_event_paranoid=2` or CAP_PERFMON permits it)"
+        setting = "/proc/sys/kernel/perf_event_paranoid cannot be read"
+    elif paranoid > 2:
+        setting += ": `sysctl kernel.perf_event_paranoid=2` or CAP_PERFMON permits it"
+    else:
+        setting += ", which permits one's own processes"
+    return f"perf could not record: {lines[0] if lines else 'no output'} ({setting})"
 
 
-def counted(text: str, own: Sequence[str]) -> tuple[str, list[SampledFunction]]:
-    """(event, functions) from the lines of `perf script -F event,ip,sym,dso`, most samples first.
-
-    A line is `EVENT: ADDRESS SYMBOL (OBJECT)`. A symbol of C++ has blanks and brackets of its own, so the object is what
-    stands in the last ones. `own`: folders of the side's own objects.
-    """
+def count_samples(text: str, own: Sequence[str]) -> tuple[str, list[SampledFunction]]:
+    """(event, functions) from the output of perf script, most samples first. `own`: folders of the side's own objects."""
     event, counts = "", Counter[tuple[str, str, bool]]()
     for line in text.splitlines():
         found = _SAMPLE.fullmatch(line.rstrip())
@@ -136,18 +109,12 @@ def counted(text: str, own: Sequence[str]) -> tuple[str, list[SampledFunction]]:
             event = event or found["event"].partition(":")[0]
             path = found["object"].removesuffix(" (deleted)")
             mine = any(folder and Path(path).is_relative_to(folder) for folder in own)
-            counts[found["name"], _object(path), mine] += 1
+            file = path if path.startswith("[") else Path(path).name
+            if re.fullmatch(r"/tmp/perf-\d+\.map", path):  # noqa: S108 - where perf finds a JIT compiler's symbols
+                file = "[jit]"
+            counts[found["name"], file, mine] += 1
     made = [SampledFunction(name=name, object=file, samples=n, own=mine) for (name, file, mine), n in counts.items()]
     return event, sorted(made, key=lambda one: (-one.samples, one.name, one.object))
-
-
-_SAMPLE = re.compile(r"\s*(?P<event>[\w/.=-]+:\w*):?\s+[0-9a-f]+ (?P<name>.*) \((?P<object>(?:/|\[|//).*)\)")
-
-
-def _object(path: str) -> str:
-    if re.fullmatch(r"/tmp/perf-\d+\.map", path):  # noqa: S108 - where perf looks for a just-in-time compiler's symbols
-        return "[jit]"
-    return path if path.startswith("[") else Path(path).name
 
 
 def _number(name: str) -> int | None:
@@ -158,4 +125,4 @@ def _number(name: str) -> int | None:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "LC_ALL": "C", "PERF_CONFIG": "/dev/null"}  # numbers and columns as they are by default
+    return {**os.environ, "LC_ALL": "C", "PERF_CONFIG": "/dev/null"}  # default columns and number formats

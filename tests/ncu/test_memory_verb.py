@@ -62,16 +62,6 @@ def test_the_pages_example_is_what_is_printed() -> None:
     assert [line.rstrip() for line in done.stdout.splitlines()] == [line.rstrip() for line in example[2].splitlines()]
 
 
-def test_two_files_beside_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command_line(TWO) == Exit.OK
-    out = said(capsys.readouterr().out)
-    assert "attn_fwd compute DRAM 1 192.0 MiB 196.0 MiB +2.1 %" in out
-    assert "scale_kernel compute L2 1 → 0 128.0 MiB not launched" in out
-    assert "all kernels DRAM 2 → 1 256.0 MiB 196.0 MiB -23.4 %" in out
-    assert "a call moves DRAM -23.4 %, L2 -23.4 %, L1 -23.4 % against base" in out
-    assert "launches that belong to no call: void at::native::<unnamed>::distribution" in out
-
-
 def test_the_csv_has_every_kernel_of_every_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line([*TWO, "--format", "csv"]) == Exit.OK
     lines = rows(capsys.readouterr().out)
@@ -107,37 +97,12 @@ def test_files_are_written_by_their_suffix(tmp_path: Path, capsys: pytest.Captur
     assert "| attn\\_fwd | compute | DRAM | 1 | 192.0 MiB | 196.0 MiB | +2.1 % |" in names[1].read_text()
 
 
-def test_several_launches_a_call_show_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = [moves("k<a|b>", 2.0**20), moves("k<a|b>", 2.0**20), moves("copy_kernel", 2.0**20)]
-    path = put(tmp_path / "k.csv", raw(call * 3))
-    assert run_command_line(["memory", "--from", str(path), "--warmup", "1", "--runs", "2"]) == Exit.OK
-    out = said(capsys.readouterr().out)
-    assert "k<a|b> (132, 1, 1) (384, 1, 1) compute 2 2.0 MiB 4.0 MiB 6.0 MiB 1.0 MiB 2.0 MiB 3.0 MiB" in out
-    assert "all other kernels 1 1.0 MiB 2.0 MiB 3.0 MiB" in out
-    assert "A call moves DRAM 3.0 MiB, L2 6.0 MiB, L1 9.0 MiB" in out
-    assert (
-        run_command_line(["memory", "--from", str(path), "--warmup", "1", "--runs", "2", "--format", "md"]) == Exit.OK
-    )
-    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
-
-
-def test_each_file_may_have_its_own_n(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As in recordings of several programs: 10 + 20 calls of one, 10 + 45 of another."""
-    paths = [put(tmp_path / f"{count}.csv", raw([moves("k", 1e6)] * (10 + count))) for count in (20, 45)]
-    files = [word for path in paths for word in ("--from", str(path))]
-    assert run_command_line(["memory", *files, "--warmup", "10", "--runs", "20", "--runs", "45"]) == Exit.OK
-    assert "DRAM +0.0 %" in capsys.readouterr().out
-    assert run_command_line(["memory", *files, "--warmup", "10", "--runs", "20"]) == Exit.CANNOT_RUN
-    assert "45.csv: launches are no multiple of 30" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [
         (["--warmup", "2", "--runs", "4"], "raw_h200.csv: launches are no multiple of 6 (2 warm-up + 4 runs): add_kernel"),
         (["--warmup", "2", "--runs", "3", "--kernel", "MiddleRows"], "no launch of 'MiddleRows'"),
-        (["--warmup", "-1", "--runs", "6"], "--warmup: -1 calls (it is 0 or more)"),
+        (["--warmup", "-1", "--runs", "6"], "--warmup: -1 calls (use 0 or more)"),
         (["--warmup", "2", "--runs", "3", "--runs", "3"], "--runs: 2 values for 1 files"),
         (["--warmup", "2", "--runs", "3", "--format", "png"], "--format: no format 'png'"),
         (["--warmup", "2", "--runs", "3", "--out", "t.txt"], "--out: 't.txt' ends in none of .csv, .md, .json"),
@@ -153,13 +118,6 @@ def test_what_cannot_be_is_one_line_and_exit_code_2(
     assert told.out == ""
     assert line in told.err
     assert told.err.count("\n") == 1
-
-
-def test_as_json_an_error_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        run_command_line(["memory", "--from", "none.csv", "--warmup", "1", "--runs", "1", "--json"]) == Exit.CANNOT_RUN
-    )
-    assert json.loads(capsys.readouterr().out)["error"]["where"] == "none.csv"
 
 
 def test_a_spreadsheet_takes_no_kernels_name_for_a_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from abprof.evidence.memory import census, measured, recording, traffic
+from abprof.evidence.ncu import traffic
+from abprof.evidence.ncu.traffic import measured
 from abprof.records.errors import AbprofError
 
 from .recorded import RAW, L, details, moves, put, raw
@@ -19,12 +19,9 @@ def taken(
     launches: Sequence[L], warmup: int = 1, runs: int = 2, kernels: Sequence[str] = (), *, grids: bool = True
 ) -> traffic.Table:
     """The table of a recording of these launches."""
-    seen = tuple(
-        recording.Launch(one.kernel, one.grid if grids else "", one.block if grids else "", one.bytes)
-        for one in launches
-    )
-    read = recording.Recording(Path("a.csv"), "raw", seen, {"dram": "d", "l2": "l", "l1": "t"})
-    return traffic.table(read, census.take(read, warmup=warmup, runs=runs, kernels=kernels), kernels)
+    with tempfile.TemporaryDirectory() as folder:
+        file = put(Path(folder) / "a.csv", raw(launches) if grids else details(launches, old=True))
+        return measured(file, warmup=warmup, runs=runs, kernels=kernels)
 
 
 def counts(table: traffic.Table) -> list[tuple[int, str, int, int]]:
@@ -89,24 +86,6 @@ def test_shapes_of_several_launches_a_call_with_a_set_up_kernel_before_each() ->
     assert dict(table.outside) == {("normal_", "(132, 1, 1)", "(384, 1, 1)"): 6}
 
 
-def test_grids_in_turn_are_one_call_and_grids_one_after_another_are_shapes() -> None:
-    small, large = moves("k", 1.0, grid="(1, 1, 1)"), moves("k", 2.0, grid="(2, 1, 1)")
-    assert taken([small, large] * 3).shapes == 1
-    assert taken([small] * 3 + [large] * 3).shapes == 2
-
-
-def test_one_launch_too_few_is_refused_though_other_kernels_are_whole() -> None:
-    call = [moves("k", 1.0), moves("rest", 1.0)]
-    with pytest.raises(AbprofError, match=r"no multiple of 60 \(10 warm-up \+ 50 runs\): k grid .*: 59 "):
-        taken([*(call * 60)[:-2], moves("rest", 1.0)], 10, 50)
-
-
-def test_a_shape_of_its_own_with_one_launch_too_few_is_refused() -> None:
-    launches = [moves("k", 1.0)] * 30 + [moves("k", 4.0, grid="(4, 1, 1)")] * 29
-    with pytest.raises(AbprofError, match=r"grid \(4, 1, 1\) .*: 29 "):
-        taken(launches, 10, 20)
-
-
 def test_a_kernel_that_was_never_launched_is_an_error() -> None:
     with pytest.raises(AbprofError, match=r"no launch of 'MiddleRows': a kernel that never runs.*launched: FirstRows"):
         taken([moves("FirstRows", 1.0)] * 3, kernels=["MiddleRows"])
@@ -130,12 +109,6 @@ def test_a_level_that_some_launches_lack_has_no_number() -> None:
     assert table.sums[-1].per_call["l1"] is None
 
 
-@pytest.mark.parametrize(("warmup", "runs"), [(-1, 3), (1, 0)])
-def test_counts_that_are_none(warmup: int, runs: int) -> None:
-    with pytest.raises(AbprofError, match=r"--(warmup|runs): "):
-        taken([L()], warmup, runs)
-
-
 @pytest.mark.parametrize(
     ("kernel", "kind"),
     [
@@ -156,19 +129,6 @@ def test_what_only_moves_data_is_told_by_its_name(kernel: str, kind: str) -> Non
     assert taken([L(kernel)] * 3).rows[0].kind == kind
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 3), st.integers(2, 5), st.lists(st.integers(1, 10**6), min_size=1, max_size=4), st.integers(1, 4))
-def test_no_byte_is_lost_and_none_counted_twice(warmup: int, runs: int, call: list[int], shapes: int) -> None:
-    """However launches are read, a recording's kept calls hold the bytes that were written."""
-    launches = [
-        moves("k", float(value * 10**shape)) for shape in range(shapes) for _ in range(warmup + runs) for value in call
-    ]
-    table = taken(launches, warmup, runs)
-    assert table.shapes == shapes
-    for shape, row in enumerate(table.rows):
-        assert (row.a_call, row.per_call["dram"]) == (len(call), pytest.approx(sum(call) * 10**shape))
-
-
 @pytest.mark.parametrize("page", [raw, details])
 def test_two_files_pair_kernels_whose_grid_changed(tmp_path: Path, page: object) -> None:
     first = [moves("k", 100.0), moves("gone", 1.0)] * 3
@@ -187,15 +147,6 @@ def test_recordings_appended_to_one_file_are_counted_each_by_itself(tmp_path: Pa
     """Taken as one they are two launches a call, with one recording's warm-ups among the other's runs."""
     cold = [moves("attn_fwd", 9e6)] * 2
     first, second = raw([*cold, *[moves("attn_fwd", 3e6)] * 3]), raw([*cold, *[moves("attn_fwd", 3e6)] * 3])
-    read = recording.read(put(tmp_path / "twice.csv", first + second))
-    assert read.starts == (0, 5)
-    found = census.take(read, warmup=2, runs=3)
-    assert [[(one.a_call, len(one.kept)) for one in shape] for shape in found.shapes] == [[(1, 3)], [(1, 3)]]
-    assert all(launch.bytes["dram"] == 3e6 for shape in found.shapes for one in shape for launch in one.kept)
-    assert found.notes[0] == "2 recordings in this file, each with warm-ups of its own"
-
-
-def test_calls_that_were_recorded_one_a_file_and_appended_are_one_recording(tmp_path: Path) -> None:
-    text = "".join(raw([moves("attn_fwd", 3e6)]) for _ in range(5))
-    found = census.take(recording.read(put(tmp_path / "each.csv", text)), warmup=2, runs=3)
-    assert [[(one.a_call, len(one.kept)) for one in shape] for shape in found.shapes] == [[(1, 3)]]
+    table = measured(put(tmp_path / "twice.csv", first + second), warmup=2, runs=3)
+    assert [(row.a_call, row.launches, row.per_call["dram"]) for row in table.rows] == [(1, 5, 3e6)] * 2
+    assert table.notes[0] == "2 recordings in this file, each with its own warm-ups"

@@ -1,0 +1,307 @@
+"""CSV files of `ncu --csv` as launches: details or raw page, old or new columns, any unit and locale.
+
+Other lines in the file (`==PROF==`, the program's output) are skipped; a torn row is an error, because one lost launch makes
+every count wrong.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from abprof.records.errors import AbprofError
+
+LEVELS = {"dram": "DRAM", "l2": "L2", "l1": "L1"}
+METRICS = {"dram": "dram__bytes.sum", "l2": "lts__t_bytes.sum", "l1": "l1tex__t_bytes.sum"}
+DRAM_PARTS = ("dram__bytes_read.sum", "dram__bytes_write.sum")
+HOW = f"record with ncu --csv --page raw --metrics {','.join((*METRICS.values(), *DRAM_PARTS))}"
+_BYTES = {*METRICS.values(), *DRAM_PARTS}
+_GRID, _BLOCK = ("Grid Size", "launch__grid_size"), ("Block Size", "launch__block_size")
+_HEADER = re.compile(r'"ID"(?P<quoted>[,;\t])|^ID(?P<bare>[,;\t])')
+Name = tuple[str, str, str]  # kernel, grid, block; grid and block are "" if the file does not have them
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch. `bytes`: level -> bytes moved, recorded levels only; `values`: the other requested metrics."""
+
+    kernel: str
+    grid: str
+    block: str
+    bytes: Mapping[str, float]
+    values: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> Name:
+        return self.kernel, self.grid, self.block
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A file's launches in order. `sources`: level -> metrics its bytes come from; `starts`: the first launch of each
+    recording in the file, for each has its own header."""
+
+    path: Path
+    page: str
+    launches: tuple[Launch, ...]
+    sources: Mapping[str, str]
+    starts: tuple[int, ...] = (0,)
+
+    def split(self) -> list[Recording]:
+        """Each recording by itself."""
+        ends = (*self.starts[1:], len(self.launches))
+        parts = [self.launches[start:end] for start, end in zip(self.starts, ends, strict=True)]
+        return [replace(self, launches=part, starts=(0,)) for part in parts]
+
+
+@dataclass
+class _Raw:
+    """A launch while its rows are read: metric -> (number as printed, unit)."""
+
+    kernel: str
+    header: int
+    values: dict[str, tuple[str, str]] = field(default_factory=dict)
+    line: int = 0
+
+
+def read(path: Path, metrics: Sequence[str] = ()) -> Recording:
+    """The recordings in this file. Raises AbprofError with the line for what cannot be read.
+
+    `metrics`: metrics besides bytes; the file must then be in base units and the locale C.
+    """
+    lines = re.split(r"\r\n|\n|\r", _text(path))
+    seen: dict[tuple[int, str, str], _Raw] = {}
+    pages: dict[str, None] = {}
+    numbers: dict[str, None] = {}
+    try:
+        for number, page, columns, rows in _tables(lines):
+            pages[page] = None
+            (_read_details if page == "details" else _read_raw)(number, columns, rows, seen, numbers)
+        if not pages:
+            raise _no_table(lines)
+        if not seen:
+            raise AbprofError("a header of ncu --csv and no launch below it", advice="was the filter too narrow?")
+        mark = "." if metrics else decimal_mark(numbers)
+        sources: dict[str, dict[str, None]] = {}
+        launches = tuple(_launch(one, mark, metrics, sources) for one in seen.values())
+    except AbprofError as error:
+        raise AbprofError(error.what, where=f"{path}{error.where}", advice=error.advice) from None
+    if not any(launch.bytes for launch in launches):
+        what = f"none of {', '.join(METRICS.values())} in its {len(launches)} launches"
+        raise AbprofError(what, where=str(path), advice=HOW)
+    headers = [one.header for one in seen.values()]
+    starts = tuple(n for n, header in enumerate(headers) if n == 0 or header != headers[n - 1])
+    named = {level: " or ".join(names) for level, names in sources.items()}
+    return Recording(path, " and ".join(pages), launches, named, starts)
+
+
+def moved(values: Mapping[str, float]) -> Iterator[tuple[str, str, float]]:
+    """(level, metric, bytes) of a launch's metrics. DRAM is read + write if their sum was not recorded."""
+    for level, name in METRICS.items():
+        if name in values:
+            yield level, name, values[name]
+        elif level == "dram" and all(part in values for part in DRAM_PARTS):
+            yield level, " + ".join(DRAM_PARTS), sum(values[part] for part in DRAM_PARTS)
+
+
+def _text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise AbprofError(getattr(error, "strerror", "") or str(error), where=str(path)) from None
+    if content.startswith(b"NVR"):
+        advice = f"ncu -i {path.name} --csv --page raw > {path.stem}.csv"
+        raise AbprofError("a report of ncu, not a CSV file", where=str(path), advice=advice)
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # PowerShell's > writes this
+        return content.decode("utf-16", "replace")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
+
+
+def _no_table(lines: list[str]) -> AbprofError:
+    if any('"Invocations"' in line for line in lines):
+        return AbprofError("a summary over launches, without the launches", advice="record without --print-summary")
+    if any("ERR_NVGPUCTRPERM" in line for line in lines):
+        advice = "run ncu as root or with CAP_SYS_ADMIN, or set NVreg_RestrictProfilingToAdminUsers=0"
+        return AbprofError("ncu may not read the GPU's counters (ERR_NVGPUCTRPERM)", advice=advice)
+    errors = [line for line in lines if line.startswith(("==ERROR==", "==WARNING== No kernels"))]
+    what = "no table of ncu --csv in this file" + (f"; ncu printed {errors[0][:200]!r}" if errors else "")
+    return AbprofError(what, advice=HOW)
+
+
+# ---------------------------------------------------------------- rows
+
+Row = tuple[int, dict[str, str]]  # line number from 1, column -> cell
+
+
+def _tables(lines: list[str]) -> Iterator[tuple[int, str, tuple[str, ...], list[Row]]]:
+    """(line, page, columns, rows) of each header."""
+    found = [(at, match) for at, line in enumerate(lines) if (match := _HEADER.search(line)) and "Kernel Name" in line]
+    ends = [*(at for at, _ in found[1:]), len(lines)]
+    for (at, match), end in zip(found, ends, strict=False):
+        mark = match["quoted"] or match["bare"]
+        columns = tuple(name.strip() for name in _split(lines[at][match.start() :], mark) or ())
+        page = "details" if "Metric Name" in columns else "raw"
+        needed = ("Kernel Name", *(("Metric Unit", "Metric Value") if page == "details" else ()))
+        missing = [name for name in needed if name not in columns]
+        if missing or len(set(columns)) < len(columns):
+            what = f"no column {missing[0]!r}" if missing else "the header has a column twice"
+            raise AbprofError(what, where=f":{at + 1}", advice=HOW)
+        # Most rows of the details page lack the last columns, those of rules.
+        fewest = columns.index("Metric Value") + 1 if page == "details" else len(columns)
+        rows = []
+        for number in range(at + 1, end):
+            cells = _cells(lines[number], number + 1, match, len(columns), fewest, units=page == "raw")
+            if cells:
+                rows.append((number + 1, dict(zip(columns, cells, strict=False))))
+        yield at + 1, page, columns, rows
+
+
+def _cells(line: str, number: int, header: re.Match[str], width: int, fewest: int, *, units: bool) -> list[str] | None:
+    """A row's cells; None for a line that is not a row. Raises AbprofError for a torn row."""
+    mark, start = header["quoted"] or header["bare"], 0
+    if not (units and line.startswith(f'""{mark}""' if header["quoted"] else mark * 2)):
+        found = re.search(rf'"\d+"{mark}' if header["quoted"] else rf"^\d+{mark}", line, re.ASCII)
+        if not found:
+            return None
+        start = found.start()
+    cells = _split(line[start:], mark)
+    if cells is not None and fewest <= len(cells) <= width:
+        return cells
+    if start and (cells is None or len(cells) < width // 2):
+        return None  # a line of the program
+    have = f"{len(cells)} of {width} cells" if cells else "an open quote"
+    what = f"a torn row: it has {have} (cut off, or mixed with the program's output)"
+    raise AbprofError(what, where=f":{number}", advice="record again with ncu --log-file FILE")
+
+
+def _split(line: str, mark: str) -> list[str] | None:
+    try:
+        return next(csv.reader([line], delimiter=mark, strict=True), None)
+    except csv.Error:
+        return None
+
+
+Seen = dict[tuple[int, str, str], _Raw]
+
+
+def _read_details(header: int, _: tuple[str, ...], rows: list[Row], seen: Seen, numbers: dict[str, None]) -> None:
+    """A row for each metric of each launch."""
+    for line, row in rows:
+        one = _of(header, line, row, seen)
+        unit, value = row["Metric Unit"].strip(), row["Metric Value"].strip()
+        before = one.values.setdefault(row["Metric Name"].strip(), (value, unit))
+        if before != (value, unit) and row["Metric Name"].strip() in _BYTES:
+            what = f"{row['Metric Name']} of one launch is {before[0]} {before[1]} and {value} {unit}"
+            raise AbprofError(what, where=f":{line}")
+        if unit:
+            numbers[value] = None
+
+
+def _read_raw(header: int, columns: tuple[str, ...], rows: list[Row], seen: Seen, numbers: dict[str, None]) -> None:
+    """A row for each launch, a column for each metric; the first row has the units."""
+    units: dict[str, str] = {}
+    for line, row in rows:
+        if not row["ID"]:
+            units = row
+            continue
+        if not units:
+            what = "no row of units between the header and the first launch"
+            raise AbprofError(what, where=f":{line}", advice="leave the file as ncu wrote it")
+        if (header, row.get("Process ID", ""), row["ID"]) in seen:
+            raise AbprofError(f"launch {row['ID']} is there twice", where=f":{line}")
+        one = _of(header, line, row, seen)
+        one.values |= {name: (row[name].strip(), units[name].strip()) for name in columns}
+        numbers |= dict.fromkeys(row[name] for name in columns if "__" in name and units[name])
+
+
+def _of(header: int, line: int, row: Mapping[str, str], seen: Seen) -> _Raw:
+    """The launch of this row."""
+    kernel = " ".join(row["Kernel Name"].split())
+    one = seen.setdefault((header, row.get("Process ID", ""), row["ID"]), _Raw(kernel, header))
+    if one.kernel != kernel:
+        what = f"launch {row['ID']} is {one.kernel[:80]!r} above and {kernel[:80]!r} here"
+        raise AbprofError(what, where=f":{line}", advice="two recordings in one file keep a header each")
+    for name in ("Grid Size", "Block Size"):
+        if row.get(name, "").strip():
+            one.values[name] = row[name].strip(), ""
+    one.line = one.line or line
+    return one
+
+
+def _launch(one: _Raw, mark: str, metrics: Sequence[str], sources: dict[str, dict[str, None]]) -> Launch:
+    found: dict[str, float] = {}
+    for name in [name for name in one.values if name in _BYTES]:
+        try:
+            number = bytes_of(*one.values[name], mark)
+        except AbprofError as error:
+            raise AbprofError(f"{name}: {error.what}", where=f":{one.line}", advice=error.advice) from None
+        if number is not None:
+            found[name] = number
+    levels: dict[str, float] = {}
+    for level, source, number in moved(found):
+        levels[level] = number
+        sources.setdefault(level, {})[source] = None
+    grid, block = (next((v for n in names if (v := one.values.get(n, ("", ""))[0])), "") for names in (_GRID, _BLOCK))
+    others = {name: _parsed(_BLANKS.sub("", one.values[name][0]), mark) for name in metrics if name in one.values}
+    return Launch(one.kernel, grid, block, levels, {name: value for name, value in others.items() if value is not None})
+
+
+# ---------------------------------------------------------------- numbers, in the locale and unit of whoever recorded
+
+_SCALES = {f"{prefix}{word}": 1000.0**power  # ncu scales by thousands: 49152 bytes are its 49.15 Kbyte
+           for power, prefix in enumerate(("", "k", "m", "g", "t")) for word in ("byte", "bytes", "b")}  # fmt: skip
+_SCALES |= {f"{prefix}ib": 1024.0**power for power, prefix in enumerate("kmgt", 1)}
+_BLANKS = re.compile(r"[\s'\u2019]")  # separators of thousands in French and Swiss locales
+
+
+def decimal_mark(numbers: Iterable[str]) -> str:
+    """The decimal mark of a file's numbers, `.` or `,`: `2.508.800` and `65,77` can be read in one way only. "" if none
+    tells. Raises AbprofError for both."""
+    found: dict[str, str] = {}
+    for number in numbers:
+        plain = _BLANKS.sub("", number)
+        ways = [mark for mark in ".," if _parsed(plain, mark) is not None]
+        if len(ways) == 1 and ("." in plain or "," in plain):
+            found.setdefault(ways[0], number)
+    if len(found) == 2:
+        what = f"its numbers mix locales: {found['.']!r} has a decimal point, {found[',']!r} a decimal comma"
+        raise AbprofError(what, advice="record again with LC_ALL=C, or split the file")
+    return next(iter(found), "")
+
+
+def bytes_of(text: str, unit: str, mark: str) -> float | None:
+    """A number with its unit in bytes; None for an empty cell, `n/a`, `(!) nan`, `no data`. Raises AbprofError.
+
+    Without a `mark` a number that can be read in two ways is an error, except plain bytes: they are whole, so a mark
+    separates thousands.
+    """
+    plain = _BLANKS.sub("", text)
+    if plain.lower().removeprefix("(!)") in ("", "n/a", "nan", "-", "nodata"):
+        return None
+    scale = _SCALES.get(unit.strip().lower())
+    if scale is None:
+        raise AbprofError(f"{unit!r} is not a unit of bytes", advice="record with --print-units base")
+    ways = {value for way in mark or ".," if (value := _parsed(plain, way)) is not None}
+    advice = "record again with LC_ALL=C and --print-units base"
+    if not ways:
+        raise AbprofError(f"{text!r} is not a number", advice=advice)
+    if len(ways) == 2 and scale != 1:
+        raise AbprofError(f"{text!r} is ambiguous: the file does not show which mark is the decimal one", advice=advice)
+    return max(ways) * scale
+
+
+def _parsed(text: str, mark: str) -> float | None:
+    """The number if `mark` is the decimal mark and the other one separates thousands; None if it cannot be."""
+    between = re.escape("," if mark == "." else ".")
+    shape = rf"[+-]?(?:[1-9]\d{{0,2}}(?:{between}\d{{3}})+|\d+)(?:{re.escape(mark)}\d*)?(?:[eE][+-]?\d{{1,3}})?"
+    if not re.fullmatch(shape, text, re.ASCII):
+        return None
+    value = float(text.replace("," if mark == "." else ".", "").replace(mark, "."))
+    return value if 0 <= value < 1e30 else None
