@@ -11,10 +11,10 @@ import msgspec
 
 from abprof.builds.cleaning import BUILDS_IN_USE
 from abprof.builds.stage import build_kernels, would_be_on_some_side
-from abprof.devices.protocols import Executor
 from abprof.evidence.machine_code.reader import Reader
 from abprof.evidence.probes import probed
 from abprof.fleet.coordinator import coordinate
+from abprof.fleet.executor import Executor
 from abprof.fleet.executors import asked, cluster_of, pool_of
 from abprof.measure import resume as rerun
 from abprof.measure import timers

@@ -24,7 +24,7 @@ DOORWAYS = {
         "worker/identity.py",
         "worker/clocks/cuda.py",
     ),
-    "cupti": ("worker/clocks/activity.py",),
+    "cupti": ("worker/clocks/cupti.py",),
     "git": ("repo/command.py",),
     "github": ("publish/github.py", "publish/github_refusals.py"),
     "requests": ("publish/github_refusals.py",),

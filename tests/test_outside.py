@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-import torch
 
 from abprof.measure.outside_check import KEPT
-from abprof.worker import outputs
-from abprof.worker.api import tensors
 from tests.gitrepo import GitRepo
 from tests.simulated.planted import NewLab, broken, load, new_lab
 from tests.simulated.scenario import Scenario, Time
@@ -52,11 +48,6 @@ def double(x):
 )
 
 
-class Pair(NamedTuple):
-    a: torch.Tensor
-    b: torch.Tensor
-
-
 def test_each_side_is_judged_and_the_base_first(new_lab: NewLab) -> None:
     """What the base keeps too is how the workload prepares its operation; nobody is blamed for it."""
     cells = ["honest", "wrong", "kept", "packed", "both", "base", "dead"]
@@ -92,21 +83,6 @@ def test_inside_nobody_is_asked(new_lab: NewLab) -> None:
     result = new_lab(asked).abprof("main", "fast")
     assert result.status("w/case=kept", "target") == ("ok", "")
     assert result.run.options.check == "inside"
-
-
-def test_whatever_tensors_come_in_can_be_handed_over(tmp_path: Path) -> None:
-    """Named tuples, torch's own and views; anything else is refused in words."""
-    x = torch.randn(8, requires_grad=True)
-    for made in (Pair(x, x[::2]), torch.sort(x), [x, (x,)]):
-        outputs.keep(made, tmp_path / "o")
-        got = tensors(outputs.handed(tmp_path / "o", "cpu"))
-        assert [one.tolist() for one in got] == [one.tolist() for one in tensors(made)]
-    outputs.keep(iter([x]), tmp_path / "o")
-    assert outputs.handed(tmp_path / "o", "cpu")[0].tolist() == x.tolist()
-    outputs.keep(object(), tmp_path / "o")
-    with pytest.raises(ValueError, match="more than tensors"):
-        outputs.handed(tmp_path / "o", "cpu")
-    assert not (tmp_path / "o").exists()
 
 
 def compared(tmp_path: Path, files: dict[str, str], *options: str) -> Done:

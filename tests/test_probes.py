@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 
 from abprof.evidence import probes
 from abprof.records import Run
-from abprof.worker import chrome, profile
-from abprof.worker.api import Op
-from abprof.worker.clocks import clock
 from tests import runs
 from tests.gitrepo import GitRepo
 from tests.simulated.planted import SLOWER, SPEEDS, NewLab, broken, load, new_lab, planted, times
@@ -97,22 +91,6 @@ def test_a_branch_alone_is_traced_and_nothing_is_where_nothing_changed(new_lab: 
     assert not (same.folder / "traces.csv").exists()
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_real_profile_is_written_with_its_operations(tmp_path: Path, device: str) -> None:
-    x, watch = torch.randn(64, device=device), clock(device)
-    profiler, launched = profile.profiled(Op(lambda: torch.exp(x + 1)), 3, watch, 1, None)
-    with profile.exported(profiler) as raw:
-        counted = profile.counted_calls(profiler, launched, {}, watch, 1, raw)
-        assert chrome.write(raw, tmp_path / "t.json", 10**7) == 0
-        assert str(raw.parent) not in (tmp_path / "t.json").read_text()
-    assert not counted.missing
-    assert [launch.count for launch in counted.launches] == [1, 1]
-    assert counted.on_device == (device == "cuda")
-    names = [event.get("name") for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"]]
-    assert names.count("aten::exp") == 4
-    assert {launch.name for launch in counted.launches} <= set(names)
-
-
 @pytest.mark.slow
 def test_real_workers_on_a_cpu(tmp_path: Path) -> None:
     """A side with an operation more: it is in its trace and in the table, and in the other side's not."""
@@ -171,27 +149,3 @@ def test_proton_writes_a_tree_for_each_side_and_a_table_with_differences(new_lab
     text = (result.folder / "report.md").read_text()
     assert "## Under torch's profiler and Triton's proton" in text
     assert ", by proton" in text
-
-
-REAL_PROTON = """
-import json, sys, torch
-from pathlib import Path
-from abprof.kit import Op
-from abprof.worker import proton
-from abprof.worker.clocks import clock
-x = torch.randn(1 << 16, device="cuda")
-told = proton.traced(Op(lambda: torch.exp(x + 1)), 3, clock("cuda"), 1, Path(sys.argv[1]), 10**7)
-print(json.dumps([told.missing, [[launch.count, launch.ns] for launch in told.census.launches]]))
-"""
-
-
-@pytest.mark.gpu
-def test_real_proton_sees_a_tritons_and_torchs_kernels(tmp_path: Path) -> None:
-    """In a process of its own, as in a run: CUPTI has one subscriber, and torch's profiler stays one for good."""
-    program = [sys.executable, "-c", REAL_PROTON, str(tmp_path / "tree")]
-    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=100)
-    missing, launches = json.loads(done.stdout.splitlines()[-1])
-    assert missing == ""
-    assert sum(count for count, _ns in launches) == 2
-    assert all(ns > 0 for _count, ns in launches)
-    assert json.loads((tmp_path / "tree").read_text())

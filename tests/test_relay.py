@@ -12,7 +12,7 @@ import pytest
 
 from abprof.builds.worker_factory import Workshop
 from abprof.devices.cpu import CpuDevice
-from abprof.devices.simulated import SimulatedDevice
+from abprof.devices.device import SimulatedDevice
 from abprof.measure import prefork as relay
 from abprof.measure.pool import Crew, Post
 from abprof.measure.prefork import Relay

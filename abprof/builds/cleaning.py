@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from abprof import sides as repo
 from abprof.builds.build import published
-from abprof.devices import lease
+from abprof.devices import sweep_leases
 from abprof.fleet import bundle
 from abprof.records.errors import AbprofError
 from abprof.sides import releases as dists
@@ -30,7 +30,7 @@ def clean(*, builds: bool, everything: bool) -> list[str]:
     Raises AbprofError when builds are to be removed while a run may be using them: a worker loads them as it goes.
     """
     state = paths.state_dir()
-    return [*unfinished.sweep(state), *lease.sweep(state), *_cache(builds=builds, everything=everything)]
+    return [*unfinished.sweep(state), *sweep_leases(state), *_cache(builds=builds, everything=everything)]
 
 
 def _cache(*, builds: bool, everything: bool) -> list[str]:

@@ -4,75 +4,42 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
 
+from abprof.devices.device import Device
 from abprof.records import Machine, MachineState
 
 
-class CpuDevice:
-    """See abprof.devices.protocols.Device."""
+class CpuDevice(Device):
+    """Never refused, busy or voided: a CPU is shared by its nature, and load slows both sides of a round alike."""
 
-    kind: Literal["cpu"] = "cpu"
+    kind = "cpu"
     lease = "cpu"
     worker = "cpu"
 
     def machine(self) -> Machine:
-        """Processor, cores and memory."""
+        """Processor, cores, memory and frequency governor."""
         import psutil
 
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+        governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+        facts = {"governor": governor.read_text().strip()} if governor.exists() else {}
         return Machine(
             host=platform.node(),
-            device=_processor(),
+            device=models[0] if models else platform.processor() or platform.machine(),
             kind="cpu",
             cpus=len(os.sched_getaffinity(0)),
             memory_bytes=int(psutil.virtual_memory().total),
-            facts={"system": f"{platform.system()} {platform.release()}", **_governor()},
+            facts={"system": f"{platform.system()} {platform.release()}", **facts},
         )
 
-    def refusal(self) -> tuple[str, str] | None:
-        """A CPU is shared by its nature: load is recorded, not refused."""
-        return None
-
-    def busy(self) -> tuple[str, str] | None:
-        """The same."""
-        return None
-
-    def gone(self) -> str | None:
-        """It is what this is said on."""
-        return None
-
-    def watch(self, own: Callable[[], Iterable[int]]) -> None:
-        """Nothing is sampled between blocks."""
-        del own
-
     def state(self) -> MachineState:
-        """Load over the last minute, and the mean core frequency where the system tells it."""
-        return MachineState(load1=os.getloadavg()[0], cpu_mhz=_frequency())
-
-    def bad_times(self) -> list[tuple[int, int, str]]:
-        """None: a busy CPU slows both sides of a round alike."""
-        return []
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def _governor() -> dict[str, str]:
-    path = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    return {"governor": path.read_text().strip()} if path.exists() else {}
-
-
-def _frequency() -> float | None:
-    readings = []
-    for path in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq"):
-        try:
-            readings.append(int(path.read_text()) / 1000)
-        except (OSError, ValueError):
-            continue
-    return sum(readings) / len(readings) if readings else None
+        """Load over the last minute, and the mean core frequency if known."""
+        readings = []
+        for path in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq"):
+            try:
+                readings.append(int(path.read_text()) / 1000)
+            except (OSError, ValueError):
+                continue
+        return MachineState(load1=os.getloadavg()[0], cpu_mhz=sum(readings) / len(readings) if readings else None)

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from abprof.devices.device import Device
 from abprof.records import POWER_CAP, Machine, MachineState
 from abprof.records.errors import AbprofError
 
@@ -27,37 +28,37 @@ _REASONS = {
 _VOID = 0x8 | 0x40 | 0x80
 # nvml.h, nvmlReturn_t
 _GONE: dict[int | None, str] = {
-    15: "the GPU is lost, says NVML",
-    16: "the GPU must be reset before it is used, says NVML",
+    15: "NVML reports that the GPU is lost",
+    16: "NVML reports that the GPU must be reset",
 }
 
 
-Company = frozenset[tuple[int, str]]  # the processes on the GPU at one moment: id, name
+Processes = frozenset[tuple[int, str]]  # the processes on the GPU at one moment: id, name
 
 
 @dataclass
 class Samples:
-    """What was seen since the last reading."""
+    """What was sampled since the last reading."""
 
     clocks: list[float] = field(default_factory=list)
     power: list[float] = field(default_factory=list)
     temperature: list[float] = field(default_factory=list)
     reasons: int = 0
-    company: set[Company] = field(default_factory=set)
+    processes: set[Processes] = field(default_factory=set)
 
 
 @dataclass
 class Stretch:
-    """A time in which every sample saw the same."""
+    """A time in which all samples were equal."""
 
     begin: int  # time.monotonic_ns()
     end: int
     reasons: int  # that void a round
-    company: Company
+    processes: Processes
 
 
 def find(name: str | None) -> CudaDevice | None:
-    """The GPU of this index or UUID ("" or None: the first one that may be used), or None where there is none.
+    """The GPU of this index or UUID ("" or None: the first visible one), or None if there is no GPU.
 
     Respects CUDA_VISIBLE_DEVICES. Raises AbprofError for ROCm, a MIG slice and an index that does not exist.
     """
@@ -79,7 +80,7 @@ def find(name: str | None) -> CudaDevice | None:
 
 
 def every() -> list[CudaDevice]:
-    """The GPUs that may be used, in CUDA's order; [] where there is none. Respects CUDA_VISIBLE_DEVICES.
+    """The visible GPUs, in CUDA's order; [] if there are none. Respects CUDA_VISIBLE_DEVICES.
 
     Raises AbprofError for a MIG slice.
     """
@@ -88,7 +89,7 @@ def every() -> list[CudaDevice]:
 
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
-    except Exception:  # noqa: BLE001 - no library, no driver, no permission: to abprof there is no GPU
+    except Exception:  # noqa: BLE001 - no library, no driver, no permission: there is no GPU
         return []
     handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
     uuids = [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
@@ -96,7 +97,7 @@ def every() -> list[CudaDevice]:
 
 
 def _visible(uuids: list[str]) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES leaves, in its order; as for CUDA, the list ends at the first entry that is none."""
+    """What CUDA_VISIBLE_DEVICES leaves, in its order; as for CUDA, the list ends at the first invalid entry."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return uuids
@@ -116,17 +117,17 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-class CudaDevice:
-    """See abprof.devices.protocols.Device. `nvml` is the pynvml module, or something of its shape in a test."""
+class CudaDevice(Device):
+    """`nvml` is the pynvml module, or an object of its shape in a test."""
 
-    kind: Literal["cuda"] = "cuda"
+    kind = "cuda"
 
     def __init__(self, nvml: Any, handle: Any, uuid: str) -> None:
         self._nvml = nvml
         self._handle = handle
         self.lease = uuid
         self.worker = f"cuda:{uuid}"
-        self._tell_own: Callable[[], Iterable[int]] = frozenset
+        self._own_now: Callable[[], Iterable[int]] = frozenset
         self._own: set[int] = set()
         self._samples = Samples()
         self._stretches: list[Stretch] = []  # since they were last read
@@ -134,7 +135,7 @@ class CudaDevice:
         self._thread: threading.Thread | None = None
 
     def _ask(self, function: str, *args: Any) -> Any:
-        """An NVML answer, or None where this GPU, driver or virtual machine gives none."""
+        """An NVML answer, or None if this GPU, driver or virtual machine does not support it."""
         try:
             return getattr(self._nvml, function)(self._handle, *args)
         except Exception:  # noqa: BLE001 - "not supported" has many classes
@@ -176,19 +177,17 @@ class CudaDevice:
                 "the GPU is split into MIG slices, which share clocks and memory with other tenants",
                 "use a whole GPU",
             )
-        if self._mps():
+        if self._ask("nvmlDeviceGetMPSComputeRunningProcesses_v3") or any(
+            _process_name(p.pid) == "nvidia-cuda-mps" for p in self._processes()
+        ):
             return (
                 "an MPS server is running, under which kernels of two sides overlap",
                 "stop it: echo quit | nvidia-cuda-mps-control",
             )
         return None
 
-    def _mps(self) -> bool:
-        names = {_process_name(p.pid) for p in self._ask("nvmlDeviceGetMPSComputeRunningProcesses_v3") or []}
-        return bool(names) or any(_process_name(p.pid) == "nvidia-cuda-mps" for p in self._processes())
-
     def busy(self) -> tuple[str, str] | None:
-        """Somebody else's process on it, and a tenth of the time or more in use."""
+        """Another process on it, and a utilization of 10 % or more."""
         own = self._known()
         others = [p for p in self._processes() if p.pid not in own]
         use = self._ask("nvmlDeviceGetUtilizationRates")
@@ -196,12 +195,12 @@ class CudaDevice:
             who = ", ".join(f"{_process_name(p.pid) or 'process'} {p.pid}" for p in others[:3])
             return (
                 f"somebody else is using the GPU ({who}; {use.gpu} % busy)",
-                "wait for it, or choose another with --device",
+                "wait for it, or choose another GPU with --device",
             )
         return None
 
     def gone(self) -> str | None:
-        """NVML says that the GPU is lost (it fell off the bus), or that it does nothing before it is reset."""
+        """If NVML reports that the GPU is lost (it fell off the bus) or must be reset."""
         try:
             self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
         except Exception as error:  # noqa: BLE001 - "not supported" has many classes
@@ -213,8 +212,8 @@ class CudaDevice:
 
     def watch(self, own: Callable[[], Iterable[int]]) -> None:
         """Begin to sample in a thread; it ends with the process."""
-        self._known()  # who were ours before stay it
-        self._tell_own = own
+        self._known()
+        self._own_now = own
         if self._thread is None:
             self._thread = threading.Thread(target=self._sample_forever, daemon=True)
             self._thread.start()
@@ -230,7 +229,7 @@ class CudaDevice:
         power = self._ask("nvmlDeviceGetPowerUsage")
         temperature = self._ask("nvmlDeviceGetTemperature", 0)
         reasons = int(self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0)
-        company = frozenset((p.pid, _process_name(p.pid)) for p in self._processes())  # by name while they are there
+        processes = frozenset((p.pid, _process_name(p.pid)) for p in self._processes())  # names while they live
         now = time.monotonic_ns()
         with self._lock:
             seen = self._samples
@@ -238,31 +237,28 @@ class CudaDevice:
             seen.power += [power / 1000] if power else []
             seen.temperature += [temperature] if temperature else []
             seen.reasons |= reasons
-            seen.company.add(company)
-            self._note(now, reasons & _VOID, company)
-
-    def _note(self, now: int, reasons: int, company: Company) -> None:
-        """Who is foreign is told when it is read: of a process that has just begun the sampler cannot know whose it is."""
-        begin, end = now - int(_PERIOD * 1e9), now + int(_PERIOD * 1e9)
-        last = self._stretches[-1] if self._stretches else None
-        if last and last.end >= begin and (last.reasons, last.company) == (reasons, company):
-            last.end = end
-        elif reasons or company:
-            self._stretches.append(Stretch(begin, end, reasons, company))
+            seen.processes.add(processes)
+            # Which of them are foreign is decided when it is read: whose a new process is cannot be known here.
+            void, begin, end = reasons & _VOID, now - int(_PERIOD * 1e9), now + int(_PERIOD * 1e9)
+            last = self._stretches[-1] if self._stretches else None
+            if last and last.end >= begin and (last.reasons, last.processes) == (void, processes):
+                last.end = end
+            elif void or processes:
+                self._stretches.append(Stretch(begin, end, void, processes))
 
     def _known(self) -> set[int]:
-        """Our own processes, the ended too."""
-        self._own |= set(self._tell_own())
+        """Abprof's own processes, also those that ended."""
+        self._own |= set(self._own_now())
         return self._own
 
-    def _foreign(self, company: Company) -> set[str]:
+    def _foreign(self, processes: Processes) -> set[str]:
         own = self._known()
-        # Inside a container the driver may name processes by other numbers: then ours are not among them either.
-        comparable = any(pid in own for pid, _ in company)
-        return {f"{name or 'process'} {pid}" for pid, name in company if pid not in own} if comparable else set()
+        # Inside a container the driver's process ids may be the host's: then ours are not among them either.
+        comparable = any(pid in own for pid, _ in processes)
+        return {f"{name or 'process'} {pid}" for pid, name in processes if pid not in own} if comparable else set()
 
     def state(self) -> MachineState:
-        """Means since the last reading; None where NVML gave nothing."""
+        """Means since the last reading; None for what NVML does not report."""
         with self._lock:
             seen, self._samples = self._samples, Samples()
         return MachineState(
@@ -270,15 +266,17 @@ class CudaDevice:
             power_w=_mean(seen.power),
             temperature_c=_mean(seen.temperature),
             throttle=tuple(name for bit, name in _REASONS.items() if seen.reasons & bit),
-            foreign=tuple(sorted(set[str]().union(*map(self._foreign, seen.company)))),
+            foreign=tuple(sorted(set[str]().union(*map(self._foreign, seen.processes)))),
         )
 
     def bad_times(self) -> list[tuple[int, int, str]]:
-        """Hardware slowdowns and foreign processes: rules fixed beforehand, the same for all arms."""
+        """Hardware slowdowns and foreign processes."""
         with self._lock:
             seen, self._stretches = self._stretches, []
-        why = [[_REASONS[bit] for bit in _REASONS if s.reasons & bit] + sorted(self._foreign(s.company)) for s in seen]
-        return [(s.begin, s.end, ", ".join(said)) for s, said in zip(seen, why, strict=True) if said]
+        why = [
+            [_REASONS[bit] for bit in _REASONS if s.reasons & bit] + sorted(self._foreign(s.processes)) for s in seen
+        ]
+        return [(s.begin, s.end, ", ".join(reasons)) for s, reasons in zip(seen, why, strict=True) if reasons]
 
 
 def _mean(values: list[float]) -> float | None:

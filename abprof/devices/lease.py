@@ -1,4 +1,4 @@
-"""One measuring run at a time on a device: a lock that other abprof processes respect, named by the device's UUID."""
+"""The lease of a device: a lock that lets one abprof at a time measure on it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,16 @@ from abprof.records.errors import AbprofError
 from abprof.records.visible import printable
 from abprof.system.files import content
 
-_A_MOMENT = 0.3  # seconds: `abprof clean` has a dead holder's lock in hand for so long at most
-
-
-_NO_FILE = (
-    errno.EISDIR,
-    errno.ELOOP,
-    errno.ENXIO,
-    errno.EINVAL,
-)  # what the system says of a folder, a link to itself, a pipe
+_SWEEP = 0.3  # seconds for which `abprof clean` may hold a dead holder's lock
+_NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL)  # a folder, a link to itself, a pipe
 
 
 @contextlib.contextmanager
 def lease(state: Path, device: str, *, wait: bool, label: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold `device` ("cpu" or a GPU's UUID) while the block runs. A busy one is waited for, saying for whom.
+    """Hold `device` ("cpu" or a GPU's UUID) while the block runs; waits for a busy one, and says who holds it.
 
-    Raises AbprofError when it is busy and `wait` is False. The lock ends with the process, however that ends.
+    Raises AbprofError when it is busy and `wait` is False. The lock ends with the process, however that ends. `label`
+    describes this run to others.
     """
     folder = state / "locks"
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +34,7 @@ def lease(state: Path, device: str, *, wait: bool, label: str, say: Callable[[st
     lock = FileLock(folder / f"{name}.lock")
     owner = folder / f"{name}.owner"
     try:
-        lock.acquire(timeout=_A_MOMENT)
+        lock.acquire(timeout=_SWEEP)
     except Timeout:
         whom = _owner(owner)
         if not wait:
@@ -55,24 +49,19 @@ def lease(state: Path, device: str, *, wait: bool, label: str, say: Callable[[st
         advice = "remove what lies there"
         raise AbprofError(error.strerror or str(error), where=lock.lock_file, advice=advice) from None
     try:
-        with _only_words():
+        with contextlib.suppress(IsADirectoryError, FileExistsError):  # the lock holds without this note
             owner.unlink(missing_ok=True)
             with owner.open("x") as note:
                 note.write(json.dumps({"pid": os.getpid(), "what": label}))
         yield
     finally:
-        with _only_words():
+        with contextlib.suppress(IsADirectoryError, FileExistsError):
             owner.unlink(missing_ok=True)
         lock.release()
 
 
-def _only_words() -> contextlib.AbstractContextManager[None]:
-    """The lock holds without its note: a folder in its place costs the words alone."""
-    return contextlib.suppress(IsADirectoryError, FileExistsError)
-
-
-def sweep(state: Path) -> Iterator[str]:
-    """Remove what killed processes wrote of the devices that they held; a line for each."""
+def sweep_leases(state: Path) -> Iterator[str]:
+    """Remove the notes of killed holders; yields a line for each."""
     for owner in sorted((state / "locks").glob("*.owner")):
         with contextlib.suppress(Timeout, OSError), FileLock(owner.with_suffix(".lock"), timeout=0):
             owner.unlink()
@@ -83,12 +72,5 @@ def _owner(path: Path) -> str:
     try:
         facts = json.loads(content(path))
         return f"{printable(str(facts['what']), 200)} (process {int(facts['pid'])})"
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        OverflowError,
-        RecursionError,
-    ):  # what lies there need not be abprof's
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):  # any file may lie there
         return "another abprof"

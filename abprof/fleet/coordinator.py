@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof.devices.protocols import Executor, Lost
+from abprof.fleet.executor import Executor, Lost
 from abprof.fleet.messages import Began, Ended, Loaded, Measured, Noticed, Proved, Said, Shard, read_news
 from abprof.fleet.queue import Queue, Task
 from abprof.measure import discovery, estimate, timers

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from abprof.builds import environment
-from abprof.devices.protocols import Executor
+from abprof.fleet.executor import Executor
 from abprof.measure.epochs import Ground
 from abprof.measure.prepare import Plan
 from abprof.measure.run_context import Place

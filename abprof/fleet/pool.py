@@ -17,7 +17,7 @@ from typing import Self
 import msgspec
 
 from abprof import sides as repo
-from abprof.devices.protocols import Lost
+from abprof.fleet.executor import Lost
 from abprof.fleet.messages import IDLE, Ended, Shard, read_news
 from abprof.measure.run_context import Place
 from abprof.system import checksummed as sealed
@@ -44,7 +44,7 @@ class Station:
 
 
 class Pool:
-    """See abprof.devices.protocols.Executor. The run's own process holds the devices' leases."""
+    """See abprof.fleet.executor.Executor. The run's own process holds the devices' leases."""
 
     lasting = True
 

@@ -18,8 +18,8 @@ from typing import Any, Self
 
 import msgspec
 
-from abprof.devices.protocols import Lost
 from abprof.fleet.bundle import Cargo, elsewhere
+from abprof.fleet.executor import Lost
 from abprof.fleet.landing import Landing
 from abprof.fleet.messages import Shard, read_shard
 from abprof.fleet.ray_connection import RESOURCE, connected, ray_itself, reason
@@ -57,7 +57,7 @@ def read_options(given: Mapping[str, str]) -> Options:
 
 
 class RayExecutor:
-    """See abprof.devices.protocols.Executor."""
+    """See abprof.fleet.executor.Executor."""
 
     lasting = False  # which GPU of its node a shard gets is Ray's affair
 

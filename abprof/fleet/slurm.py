@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import msgspec
 
-from abprof.devices.protocols import Lost
+from abprof.fleet.executor import Lost
 from abprof.fleet.mailbox import Mailbox, sign_of_life
 from abprof.fleet.messages import Shard
 from abprof.fleet.slurm_jobs import ORDERLY, WHERE, Options, Seen, cancel, listed, parameters, would_be_taken
@@ -47,7 +47,7 @@ class Job:
 
 
 class SlurmExecutor:
-    """See abprof.devices.protocols.Executor. Its folder is gone after the block, unless a shard was lost: then it has the logs."""
+    """See abprof.fleet.executor.Executor. Its folder is gone after the block, unless a shard was lost: then it has the logs."""
 
     lasting = False  # which GPU a shard gets is Slurm's affair
 
@@ -101,7 +101,7 @@ class SlurmExecutor:
         self._new.append(shard.number)
 
     def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
-        """See abprof.devices.protocols.Executor."""
+        """See abprof.fleet.executor.Executor."""
         sign_of_life(self._folder)
         yield from self._send()
         end = time.monotonic() + timeout

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from abprof.devices.protocols import Device
+from abprof.devices import Device
 from abprof.measure import turns
 from abprof.measure.arm_state import Request, Seat
 from abprof.measure.pool import Crew

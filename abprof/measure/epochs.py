@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from abprof.builds.worker_factory import Workshop
-from abprof.devices.protocols import Device
+from abprof.devices import Device
 from abprof.measure import turns
 from abprof.measure.allocation import Allocation
 from abprof.measure.arm_state import Request

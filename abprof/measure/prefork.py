@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from abprof.builds.worker_factory import Workshop
-from abprof.devices.protocols import Device
+from abprof.devices import Device
 from abprof.measure.pool import Crew, Post
 
 _CORES_EACH = 4  # of the machine's, for each process that waits: with fewer, starting it would disturb the measuring

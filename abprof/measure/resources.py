@@ -11,8 +11,7 @@ from functools import partial
 
 from abprof import sides as repo
 from abprof.builds import secrets as conceal
-from abprof.devices.lease import lease
-from abprof.devices.protocols import Device
+from abprof.devices import Device, lease
 from abprof.measure.run_context import Place
 from abprof.records import Checkout
 from abprof.records.errors import AbprofError

@@ -13,7 +13,7 @@ from abprof.builds import sandbox as contain
 from abprof.builds import secrets as conceal
 from abprof.builds.cleaning import BUILDS_IN_USE
 from abprof.builds.stage import build_kernels
-from abprof.devices.lease import lease
+from abprof.devices import lease
 from abprof.measure import foreground, plan
 from abprof.measure.pool import Post
 from abprof.measure.prepare import Plan, make_plan

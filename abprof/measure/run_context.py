@@ -14,7 +14,7 @@ from abprof import devices
 from abprof import sides as repo
 from abprof.builds import sandbox as contain
 from abprof.builds.worker_factory import interpreter
-from abprof.devices.protocols import Device
+from abprof.devices import Device
 from abprof.evidence.ncu import tool
 from abprof.measure.sequential import require
 from abprof.records import Package, Side, Waiver, names

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from abprof.devices.protocols import Device
+from abprof.devices import Device
 from abprof.measure import turns
 from abprof.measure.arm_state import Request, Seat
 from abprof.measure.outside_check import Outside, why_not

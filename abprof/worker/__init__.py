@@ -1,4 +1,8 @@
-"""The worker's part: the only code of abprof that imports torch, besides abprof/kit.py.
+"""The worker: the process beside the code under test, and the only code of abprof that imports torch.
 
-It runs in the interpreter under test, which need not have abprof's dependencies: standard library and torch only.
+In: requests of `abprof.records.messages`, a JSON line each, on one descriptor. Out: a reply a line on another. It runs in
+the interpreter under test, without abprof's dependencies: it imports the standard library, torch, Triton and
+`abprof.records.messages` alone, and is copied there as a bundle (abprof/builds/worker_bundle.py). The parent imports
+nothing of it. Read main.py (the loop), bench.py (a method a request), arms.py and clocks/ (timing), checks.py
+(correctness), proof.py (tamper detection), api.py and adapters/ (what workloads import).
 """

@@ -1,4 +1,4 @@
-"""What a workload imports: plain records and helpers. Needs torch, and nothing else of abprof.
+"""The workload API: the records and helpers that a workload file imports. Needs torch, and nothing else of abprof.
 
 from abprof.kit import Check, Op, Unsupported, Work, compare
 """
@@ -27,21 +27,24 @@ __all__ = [
 
 
 class Unsupported(Exception):
-    """Raised by a workload or a kernel: this case cannot run here, and that is nobody's fault. The reason is shown."""
+    """Raise it in a workload or a kernel when this case cannot run here. The report shows the reason; it is not a failure."""
 
 
 @dataclass(frozen=True)
 class Op:
-    """What is measured: `call()` is timed; `reset()`, untimed, puts in-place state and gradients back before each call."""
+    """What is measured: `call()` is timed; `reset()`, untimed, restores in-place state and gradients before each call.
+
+    `facts()` returns further facts of this arm for the report; it is called once, untimed, after a call.
+    """
 
     call: Callable[[], Any]
     reset: Callable[[], None] | None = None
-    facts: Callable[[], Mapping[str, Any]] | None = None  # of this arm, asked once after a call, untimed
+    facts: Callable[[], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
 class Check:
-    """An arm's outputs judged against the reference. `max_rel` is relative to the largest reference magnitude."""
+    """Whether an arm's outputs match the reference. `max_rel` is relative to the largest magnitude of the reference."""
 
     ok: bool
     reason: str = ""
@@ -60,7 +63,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Band:
-    """The speed-up that is expected where the density lies between two values (0 to 1, both ends included)."""
+    """The expected (lowest, highest) speed-up where the density is between two values (0 to 1, both included)."""
 
     density: tuple[float, float]
     speedup: tuple[float, float]
@@ -70,9 +73,9 @@ class Band:
 class Sweep:
     """A workload's SWEEP: cases that differ in density alone.
 
-    `axes`: what the density comes of (the mask's pattern and ratio, say); cases that agree in all other axes are one
-    curve. `density`: the fact, or the axis, that is the density. `against`: the variant that speed-up is counted from,
-    in the same case; "" is the densest case of the same arm.
+    `axes` determine the density (the mask's pattern and ratio, say); cases that agree in all other axes form one curve.
+    `density` names the fact or axis that holds the density. `against` is the variant whose time in the same case is the
+    base of the speed-up; "" means the densest case of the same arm.
     """
 
     axes: Sequence[str]
@@ -82,12 +85,11 @@ class Sweep:
 
 
 def compare(outputs: Any, expected: Any, *, rtol: float, atol: float) -> Check:
-    """Compare tensors, or equal-length sequences of tensors, of the same shapes.
+    """Compare tensors, or equally long sequences of tensors, of the same shapes, in float64.
 
-    An output passes when every element satisfies |out - ref| <= atol + rtol * max|ref| (the reference's largest
-    magnitude, not the element's own: attention outputs are averages, and their error scales with the values averaged).
-    An infinity passes where the other has the same one; differences and magnitude are those of the finite elements.
-    NaN and a wrong shape never pass. Comparison is in float64.
+    An output passes when every element satisfies |out - ref| <= atol + rtol * max|ref|: the reference's largest
+    magnitude, not the element's own, because errors of attention outputs, which are averages, scale with the values
+    averaged. An infinity passes if the reference has the same one there; NaN and a wrong shape never pass.
     """
     worst_abs = worst_rel = 0.0
     outs, refs = tensors(outputs), tensors(expected)
@@ -100,18 +102,13 @@ def compare(outputs: Any, expected: Any, *, rtol: float, atol: float) -> Check:
             continue
         wide = ref.detach().double()
         got = out.detach().to(wide.device).double()
-        nans, infinite = int((got.isnan() | wide.isnan()).sum()), got.isinf() | wide.isinf()
-        if nans:
+        if nans := int((got.isnan() | wide.isnan()).sum()):
             return Check(False, f"output {i}: {nans} of {got.numel()} values are NaN")
-        if infinite.any():
-            apart = int((infinite & (got != wide)).sum())
-            if apart:
-                return Check(
-                    False, f"output {i}: {apart} of {got.numel()} values are infinite where the other's are not"
-                )
-            got, wide = got.masked_fill(infinite, 0.0), wide.masked_fill(infinite, 0.0)
-        largest = float((got - wide).abs().max())
-        scale = float(wide.abs().max())
+        infinite = got.isinf() | wide.isinf()
+        if apart := int((infinite & (got != wide)).sum()):
+            return Check(False, f"output {i}: {apart} of {got.numel()} values are infinite on one side only")
+        got, wide = got.masked_fill(infinite, 0.0), wide.masked_fill(infinite, 0.0)
+        largest, scale = float((got - wide).abs().max()), float(wide.abs().max())
         worst_abs = max(worst_abs, largest)
         worst_rel = max(worst_rel, largest / scale if scale else largest)
         if largest > atol + rtol * scale:
@@ -125,47 +122,39 @@ _AGREE_NARROW = 0.1  # of types of eight bits and less
 
 
 def agree(outputs: Any, expected: Any) -> Check:
-    """Whether outputs agree with those of another side: what is checked where there is no reference.
+    """Compare outputs with those of another side, for workloads without a reference.
 
-    As `compare` with a tolerance of the dtype (1e-3 of the largest magnitude for float32, since tensor cores round to
-    TF32; integers exactly), and NaN agrees with NaN in the same place: a benchmark may well compute on what it never set.
+    As `compare`, with a tolerance of the dtype: 1e-3 of the largest magnitude for float32, since tensor cores round to
+    TF32; integers must be equal. NaN agrees with NaN in the same place, unless every value is NaN.
     """
     outs, refs = tensors(outputs), tensors(expected)
-    if [out.dtype for out in outs] != [ref.dtype for ref in refs]:
-        return Check(False, f"outputs of {_types(outs)}, and base's are of {_types(refs)}")
+    types, base_types = ([str(one.dtype).removeprefix("torch.") for one in each] for each in (outs, refs))
+    if types != base_types:
+        kinds = [", ".join(each) or "nothing" for each in (types, base_types)]
+        return Check(False, f"outputs are {kinds[0]}, those of the other side {kinds[1]}")
     if not outs:
-        return Check(True)  # nothing was compared, so there is no error to tell
+        return Check(True)
     worst_abs = worst_rel = 0.0
-    for place, pair in enumerate(zip(outs, refs, strict=True)):
-        if pair[1].numel() and all(bool(one.isnan().all()) for one in pair):
-            return Check(False, f"output {place}: every value is NaN on both sides: nothing can be compared")
-        out, ref = _without_common_nans(*pair)
+    for place, (out, ref) in enumerate(zip(outs, refs, strict=True)):
+        mine = out.detach().to(ref.device)
+        if ref.is_floating_point() and mine.shape == ref.shape:
+            both = mine.isnan() & ref.isnan()
+            if ref.numel() and bool(both.all()):
+                return Check(False, f"output {place}: every value is NaN on both sides")
+            mine, ref = mine.masked_fill(both, 0.0), ref.masked_fill(both, 0.0)  # noqa: PLW2901
         rtol = _AGREE.get(ref.dtype, _AGREE_NARROW) if ref.is_floating_point() else 0.0
-        found = compare(out, ref, rtol=rtol, atol=0.0)
+        found = compare(mine, ref, rtol=rtol, atol=0.0)
         worst_abs, worst_rel = max(worst_abs, found.max_abs or 0.0), max(worst_rel, found.max_rel or 0.0)
         if not found.ok:
-            said = f"output {place}{found.reason.removeprefix('output 0')}"
-            return Check(False, f"the sides do not agree: {said}", worst_abs, worst_rel)
+            reason = f"the sides do not agree: output {place}{found.reason.removeprefix('output 0')}"
+            return Check(False, reason, worst_abs, worst_rel)
     return Check(True, "", worst_abs, worst_rel)
 
 
-def _without_common_nans(out: torch.Tensor, ref: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both on one device, with zero where both are NaN."""
-    mine = out.detach().to(ref.device)
-    if mine.shape != ref.shape or not mine.is_floating_point():
-        return mine, ref
-    both = mine.isnan() & ref.isnan()
-    return mine.masked_fill(both, 0.0), ref.masked_fill(both, 0.0)
-
-
-def _types(values: Sequence[torch.Tensor]) -> str:
-    return ", ".join(str(value.dtype).removeprefix("torch.") for value in values) or "nothing"
-
-
 def accepts(function: Callable[..., Any], *names: str) -> bool:
-    """Whether a side's function takes these arguments by name: where the sides' signatures differ, `prepare` asks this.
+    """Whether `function` takes arguments of these names: for `prepare` where the sides' signatures differ.
 
-    One without a signature (built in, or compiled) takes none that is known.
+    False if the signature is unknown (built-in or compiled functions).
     """
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -177,8 +166,7 @@ def accepts(function: Callable[..., Any], *names: str) -> bool:
 
 
 def tensors(values: Any) -> list[torch.Tensor]:
-    """Every tensor of a possibly nested sequence or mapping, in order, without None: what a function returns in the place
-    of an output that was not asked for. Raises TypeError for anything else in it."""
+    """Every tensor of a nested sequence or mapping, in order; None is skipped. Raises TypeError for anything else in it."""
     if values is None:
         return []
     if isinstance(values, torch.Tensor):

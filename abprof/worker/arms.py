@@ -1,4 +1,4 @@
-"""The arms of the cell that is open: made, warmed, moved to other addresses, and timed."""
+"""The open arms of one cell: set up, warmed up, moved to other addresses, and timed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 import torch
 
 from abprof.records import messages as wire
-from abprof.worker import declared
+from abprof.worker import workload
 from abprof.worker.api import Op
 from abprof.worker.clocks import Clock, mean, shortest
 from abprof.worker.clocks.graphs import Graph, NotCaptured
-from abprof.worker.faults import MissingPackage, judging
+from abprof.worker.faults import MissingPackage, running
 
-# Of a call's own time: the first of long ones takes no longer, unless something was loaded or compiled in it.
+# A first call that takes longer than this times its usual time loaded or compiled something.
 _LOADED = 1.5
 
 
 @dataclass
-class OpenArm:
-    """One arm of the open cell. `inputs` and `pad` keep its memory alive and in its place."""
+class Arm:
+    """An open arm. `inputs` and `pad` keep its memory alive and in its place; `wall` is its last untimed call, ns."""
 
     request: wire.Open
     op: Op
@@ -35,75 +35,31 @@ class OpenArm:
     graph: Graph | None = None
 
 
-class Arms:
-    """Those that are open, by id. `workload` gives a workload's module by name, `kernel` the package under test,
-    `compiled` how often a kernel was compiled so far."""
+class Arms(dict[str, Arm]):
+    """The open arms by id. `module` loads a workload by name, `kernel` the package under test, `compiled` counts the
+    kernels compiled so far."""
 
     def __init__(
         self,
         clock: Clock,
-        workload: Callable[[str], types.ModuleType],
+        module: Callable[[str], types.ModuleType],
         kernel: Callable[[], types.ModuleType],
         compiled: Callable[[], int],
     ) -> None:
-        self._clock, self._workload, self._kernel, self._compiled = clock, workload, kernel, compiled
-        self._open: dict[str, OpenArm] = {}
+        super().__init__()
+        self.clock, self.module, self._kernel, self._compiled = clock, module, kernel, compiled
 
-    def __getitem__(self, id: str) -> OpenArm:
-        return self._open[id]
-
-    def __setitem__(self, id: str, arm: OpenArm) -> None:
-        self._open[id] = arm
-
-    def taken(self, id: str) -> OpenArm:
-        """The arm, which is open no longer: should what follows raise, nothing is left that could be timed."""
-        return self._open.pop(id)
-
-    def clear(self) -> None:
-        """Forget all of them."""
-        self._open.clear()
-
-    def open(self, request: wire.Open) -> wire.Opened:
-        """Make inputs and operation, call it until it is warm. Raises what those raise."""
-        if self._open.pop(request.arm, None):
-            gc.collect()
-        self._clock.reset_peak()
-        began = time.perf_counter_ns()
-        arm = self.make(request, request.placement)
-        opened = time.perf_counter_ns() - began
-        first = self._clock.wall(arm.op)  # compiles what was not compiled
-        peak = self._clock.peak_bytes()
-        if peak is not None:
-            peak -= getattr(arm.pad, "nbytes", 0)  # not the kernel's doing
-        self._open[request.arm] = arm
-        call, host = self._warm(arm, first)
-        return wire.Opened("ok", "", call, float(opened), peak, host)
-
-    def _warm(self, arm: OpenArm, first: float) -> tuple[float, float]:
-        """How long a warm call takes, and the host to enqueue it, ns; 0 where the clock does not say. A long one, the
-        `first` call's time says so too, is made once more and no oftener; not even that where an earlier epoch told its
-        time, and the first took hardly longer. On a GPU one that took 10 ms there is made once more, too."""
-        if arm.request.usual_ns >= wire.LONG_CALL:  # what it had to load first is no part of a call
-            arm.wall = first if first < _LOADED * arm.request.usual_ns else self._clock.wall(arm.op)
-            return arm.request.usual_ns, 0.0
-        arm.wall, host = self._clock.wall(arm.op), self._clock.enqueued
-        if self._clock.kind == "cuda" and arm.request.usual_ns >= wire.MIDDLE_CALL:
-            return arm.request.usual_ns, host
-        if min(first, arm.wall) >= wire.LONG_CALL:
-            return arm.wall, host
-        arm.wall = shortest([arm.wall, self._clock.wall(arm.op)])
-        host = shortest([host, self._clock.enqueued])
-        return shortest([self._clock.turn(arm.op, 1, cold=False, arm=arm.request.arm) for _ in range(2)]), host
-
-    def make(self, request: wire.Open, placement: int) -> OpenArm:
-        """Inputs and operation of an arm; nothing of it was called yet."""
-        pad = self._clock.pad(placement)
-        inputs = self.inputs(request)
-        return OpenArm(request, self.prepared(request, inputs), inputs, pad)
+    def inputs(self, request: wire.Open) -> Any:
+        """Fresh inputs: the same bytes each time."""
+        torch.manual_seed(request.seed)
+        random.seed(request.seed)
+        module = self.module(request.workload)
+        with running(module, "inputs"):
+            return module.inputs(types.MappingProxyType(request.case), self.clock.device, request.seed)
 
     def prepared(self, request: wire.Open, inputs: Any) -> Op:
-        """The operation on these inputs."""
-        module, case = self._workload(request.workload), types.MappingProxyType(request.case)
+        """The operation on these inputs. Raises MissingPackage if the side lacks the variant."""
+        module, case = self.module(request.workload), types.MappingProxyType(request.case)
         op: Op
         if request.peer:
             op = module.PEERS[request.peer](case, inputs)
@@ -111,41 +67,74 @@ class Arms:
             kernel = self._kernel()
             if request.variant and request.variant not in getattr(kernel, "VARIANTS", ()):
                 raise MissingPackage(f"this side has no variant {request.variant}")
-            op = declared.returned("prepare", module.prepare(kernel, request.variant or None, case, inputs), Op)
-        self._clock.sync()
+            op = workload.returned("prepare", module.prepare(kernel, request.variant or None, case, inputs), Op)
+        self.clock.sync()
         return op
 
-    def inputs(self, request: wire.Open) -> Any:
-        """Inputs that nothing was called on yet: the same bytes each time."""
-        torch.manual_seed(request.seed)
-        random.seed(request.seed)
-        module = self._workload(request.workload)
-        with judging(module, "inputs"):
-            return module.inputs(types.MappingProxyType(request.case), self._clock.device, request.seed)
+    def make(self, request: wire.Open, placement: int) -> Arm:
+        """Inputs and operation of an arm, not called yet."""
+        pad = self.clock.pad(placement)
+        inputs = self.inputs(request)
+        return Arm(request, self.prepared(request, inputs), inputs, pad)
 
-    def reopened(self, of: wire.Open, wall: float) -> None:
-        """Open an arm as it was before, with one untimed call; `wall` is that of its last, which a long one keeps."""
-        arm = self.make(of, of.placement)
-        arm.wall = wall if wall >= wire.LONG_CALL else self._clock.wall(arm.op)
-        self._open[of.arm] = arm
+    def open(self, request: wire.Open) -> wire.Opened:
+        """Make inputs and operation, and call it until it is warm. Raises what those raise."""
+        if self.pop(request.arm, None):
+            gc.collect()
+        self.clock.reset_peak()
+        began = time.perf_counter_ns()
+        arm = self.make(request, request.placement)
+        opened = time.perf_counter_ns() - began
+        first = self.clock.wall(arm.op)  # compiles what was not compiled
+        peak = self.clock.peak_bytes()
+        if peak is not None:
+            peak -= getattr(arm.pad, "nbytes", 0)  # not the kernel's doing
+        self[request.arm] = arm
+        call, host = self._warm(arm, first)
+        return wire.Opened("ok", "", call, float(opened), peak, host)
+
+    def _warm(self, arm: Arm, first: float) -> tuple[float, float]:
+        """Time of a warm call (ns) and ns the host needs to enqueue it; 0 if unknown. `first` is the time of the first call.
+
+        A call of 50 ms or more is made only once more, and not even that if an earlier epoch gave its usual time and
+        the first call took hardly longer. On a GPU a call of 10 ms or more with a usual time is made once more.
+        """
+        clock, usual = self.clock, arm.request.usual_ns
+        if usual >= wire.LONG_CALL:
+            arm.wall = first if first < _LOADED * usual else clock.wall(arm.op)
+            return usual, 0.0
+        arm.wall, host = clock.wall(arm.op), clock.enqueued
+        if clock.kind == "cuda" and usual >= wire.MIDDLE_CALL:
+            return usual, host
+        if min(first, arm.wall) >= wire.LONG_CALL:
+            return arm.wall, host
+        arm.wall = shortest([arm.wall, clock.wall(arm.op)])
+        host = shortest([host, clock.enqueued])
+        return shortest([clock.turn(arm.op, 1, cold=False, arm=arm.request.arm) for _ in range(2)]), host
+
+    def reopen(self, request: wire.Open, wall: float, arm: Arm | None = None) -> None:
+        """Put `arm`, or a new one, in place after a check. One untimed call, unless the last one (`wall`) was long."""
+        arm = arm or self.make(request, request.placement)
+        arm.wall = wall if wall >= wire.LONG_CALL else self.clock.wall(arm.op)
+        self[request.arm] = arm
 
     def capture(self, request: wire.Capture) -> wire.Captured:
-        """The arm's call in a CUDA graph, and how long a replay takes."""
-        arm, began = self._open[request.arm], time.perf_counter_ns()
+        """Capture the arm's call in a CUDA graph, and time a replay."""
+        arm, began = self[request.arm], time.perf_counter_ns()
         try:
-            arm.graph = self._clock.graph(arm.op, self._compiled)
+            arm.graph = self.clock.graph(arm.op, self._compiled)
         except NotCaptured as error:
             return wire.Captured(error.why, str(error), spoiled=error.spoiled)
         took = float(time.perf_counter_ns() - began)
-        replay = shortest([self._clock.replays(arm.graph, arm.op, 4, arm=request.arm) for _ in range(2)])
+        replay = shortest([self.clock.replays(arm.graph, arm.op, 4, arm=request.arm) for _ in range(2)])
         return wire.Captured("", "", replay, took, arm.graph.nodes)
 
     def turn(self, request: wire.Turn) -> wire.Turned:
-        """Some calls of one arm, ended by a device synchronise."""
-        arm, clock = self._open[request.arm], self._clock
+        """Time some calls of one arm; ends with an idle device."""
+        arm, clock = self[request.arm], self.clock
         if request.placement is not None:
             self._replace(arm, request.placement)
-        if request.timer == "cuda_graph" and arm.graph is None:  # that of other inputs is gone
+        if request.timer == "cuda_graph" and arm.graph is None:
             arm.graph = clock.graph(arm.op, self._compiled)
         start, mhz = time.monotonic_ns(), 0.0
         if request.timer == "do_bench":
@@ -168,10 +157,10 @@ class Arms:
         empty = clock.empty(request.empties, cold=request.cold) if request.empties else 0.0
         return wire.Turned(value, value if host else arm.wall, start, end, empty, mhz)
 
-    def _replace(self, arm: OpenArm, placement: int) -> None:
-        """Fresh inputs of the same values at other addresses, and one untimed call, whose wall time is kept."""
+    def _replace(self, arm: Arm, placement: int) -> None:
+        """Make inputs of the same values at other addresses, free the old ones first, and call once."""
         arm.inputs = arm.pad = arm.graph = None
         arm.op = Op(lambda: None)
         fresh = self.make(arm.request, placement)
         arm.op, arm.inputs, arm.pad = fresh.op, fresh.inputs, fresh.pad
-        arm.wall = self._clock.wall(arm.op)
+        arm.wall = self.clock.wall(arm.op)

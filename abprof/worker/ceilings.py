@@ -1,7 +1,7 @@
 """What this device does at its best, by plain torch: matrix products and copies. Kernels are shown beside it.
 
-A ceiling is the best reading of several, at the clock that the device has while it is measured: neither a data sheet's
-number nor a bound that no kernel can pass. Where its bytes come out of a cache, a kernel reads faster than memory is copied.
+A ceiling is the best of several readings at the clock that the device has now: neither a data sheet's number nor a bound
+that no kernel can pass (memory traffic served by a cache is faster than a copy).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Try:
-    """One operation, and how much it does in a call: FLOP, or bytes read and written."""
+    """One operation, and its work in a call: FLOP, or bytes read and written."""
 
     work: float
     text: str
@@ -37,7 +37,7 @@ class Try:
 
 @dataclass(frozen=True)
 class Best:
-    """The highest rate of some tries, work per ns; 0 where none could be made."""
+    """The highest rate of some tries, work per ns; 0 if none could be made."""
 
     rate: float = 0.0
     text: str = ""
@@ -46,22 +46,30 @@ class Best:
 
 def reach(clock: Clock, seconds: float) -> wire.Reached:
     """The device's rates of products and of copies. What does not fit into memory is left out."""
-    dtype = torch.float32 if clock.kind == "cpu" else _half()
+    on_cpu = clock.kind == "cpu"
+    if on_cpu:
+        dtype = torch.float32
+    else:
+        dtype = torch.bfloat16 if torch.cuda.get_device_capability() >= (8, 0) else torch.float16
+    # More bytes than caches hold, and what is tried if there is no room for that.
+    copied = (min(1024, max(128, 16 * (os.cpu_count() or 1))) * MIB, 64 * MIB) if on_cpu else (1024 * MIB, 256 * MIB)
     for first in (_product(clock, dtype, TILE), _copy(clock, MIB)):
         clock.wall(first.make())  # libraries start, which takes longer than what is measured
-    products = [_product(clock, dtype, size) for size in SIZES[clock.kind]]
-    product = best(clock, products, seconds * 2 / 3)
-    copies = (_copy(clock, size) for size in _copied(clock))
+    product = best(clock, [_product(clock, dtype, size) for size in SIZES[clock.kind]], seconds * 2 / 3)
+    copies = (_copy(clock, size) for size in copied)
     copy = next((found for one in copies if (found := best(clock, [one], seconds / 3)).rate), Best())
     clock.reset_peak()
-    return wire.Reached(
-        product.rate / 1e3 if product.rate else None, copy.rate or None, _said(product, clock), _said(copy, clock)
+    threads = f" on {torch.get_num_threads()} threads" if on_cpu else ""
+    products_by, copies_by = (
+        f"{found.text}{threads}, the best of {found.readings} readings" if found.rate else ""
+        for found in (product, copy)
     )
+    return wire.Reached(product.rate / 1e3 if product.rate else None, copy.rate or None, products_by, copies_by)
 
 
 def best(clock: Clock, tries: Iterable[Try], seconds: float) -> Best:
-    """The highest rate among the tries, which go from little work to much: one that would not fit into the time left
-    is not begun, nor any after one that memory has no room for."""
+    """The highest rate among the tries, ordered from little work to much. One that would not fit into the time left is
+    not started; the first that does not fit into memory ends the search."""
     ends, found, per_work = time.monotonic() + seconds, Best(), 0.0
     for one in tries:
         if found.readings and time.monotonic() + 3 * per_work * one.work > ends:
@@ -82,7 +90,7 @@ def best(clock: Clock, tries: Iterable[Try], seconds: float) -> Best:
 
 
 def _readings(clock: Clock, op: Op, ends: float) -> list[float]:
-    """Ns per call, several times, twice at least: calls without a pause on a GPU, as many as make a reading worth it."""
+    """Times per call (ns), two to three readings: on a GPU each of enough calls without a pause."""
     clock.wall(op)  # libraries start, pages are touched
     calls = min(1000, max(3, math.ceil(SLICE[clock.kind] / max(clock.wall(op), 1.0))))
     times: list[float] = []
@@ -108,21 +116,3 @@ def _copy(clock: Clock, size: int) -> Try:
         return Op(lambda: target.copy_(source))
 
     return Try(2.0 * size, f"copies of {size // MIB} MiB, bytes read and written", make)
-
-
-def _copied(clock: Clock) -> tuple[int, int]:
-    """Bytes of a copy, more than caches hold, and what is tried where there is no room for that."""
-    if clock.kind == "cuda":
-        return 1024 * MIB, 256 * MIB
-    return min(1024, max(128, 16 * (os.cpu_count() or 1))) * MIB, 64 * MIB
-
-
-def _half() -> torch.dtype:
-    return torch.bfloat16 if torch.cuda.get_device_capability() >= (8, 0) else torch.float16
-
-
-def _said(found: Best, clock: Clock) -> str:
-    if not found.rate:
-        return ""
-    threads = f" on {torch.get_num_threads()} threads" if clock.kind == "cpu" else ""
-    return f"{found.text}{threads}, the best of {found.readings} readings"

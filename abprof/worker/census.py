@@ -1,4 +1,4 @@
-"""What one call launched, read from a profiled pass: names, how often, grids, and which compiled kernels they were."""
+"""What one call launched, from the events of a profiled pass: names, counts, grids, compiled kernels, and marked ranges."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from abprof.records import messages as wire
 
-UNSEEN = "the profiler saw no kernel of this process, not even the one it was shown"
+UNSEEN = "the profiler recorded no kernel of this process, not even abprof's own test kernel"
 DIFFER = "calls of one pass did not launch the same"
 
 
 @dataclass(frozen=True)
 class Ran:
-    """One thing that ran on the device, or one operation of torch's on a CPU. Times in ns; `at` is when it was launched."""
+    """One thing that ran on the device, or one torch operation on a CPU. Times in ns; `at` is when it was launched."""
 
     name: str
     at: int
@@ -31,16 +31,45 @@ class Ran:
     shared_bytes: int | None = None
     key: str = ""  # of the compiled kernel
 
+    @classmethod
+    def detailed(cls, name: str, at: int, start: int, ns: int, args: Mapping[str, Any]) -> Self:
+        """With grid, block and resources as a Kineto trace has them in `args`; what is malformed is left out."""
+
+        def dims(name: str) -> tuple[int, ...]:
+            value = args.get(name)
+            return tuple(value) if isinstance(value, list) and all(isinstance(n, int) for n in value) else ()
+
+        def number(name: str) -> int | None:
+            value = args.get(name)
+            return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+        registers, shared = number("registers per thread"), number("shared memory")
+        return cls(name, at, start, ns, dims("grid"), dims("block"), registers, shared)
+
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What tells it from other launches of a call."""
+        """Launches of one kind are counted together."""
         return self.name, self.key, self.grid, self.block, self.registers, self.shared_bytes
+
+
+@dataclass(frozen=True)
+class Marked:
+    """One range as the host went through it. Times in ns."""
+
+    name: str
+    start: int
+    end: int
 
 
 def census(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> wire.Census:
     """What each call launched, from everything that ran and the calls' (start, end). All calls must agree."""
-    calls = _by_call(ran, spans)
-    counts = [Counter(one.kind for one in call) for call in calls]
+    calls: list[list[Ran]] = [[] for _ in spans]
+    starts = [start for start, _ in spans]
+    for one in ran:
+        call = bisect_right(starts, one.at) - 1
+        if call >= 0 and one.at <= spans[call][1]:
+            calls[call].append(one)
+    counts = [Counter(one.kind for one in each) for each in calls]
     if not counts:
         return wire.Census(missing="no call was profiled")
     if any(count != counts[0] for count in counts):
@@ -49,7 +78,7 @@ def census(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> wire.Census:
         wire.Launch(
             name=name,
             count=number,
-            ns=statistics.median(sum(one.ns for one in call if one.kind == kind) for call in calls),
+            ns=statistics.median(sum(one.ns for one in each if one.kind == kind) for each in calls),
             compiled=key,
             grid=list(grid),
             block=list(block),
@@ -63,7 +92,7 @@ def census(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> wire.Census:
 
 
 def hidden(call: Sequence[Ran]) -> float:
-    """Nanoseconds of what ran that passed while something else ran: their sum minus their union."""
+    """Time (ns) during which more than one thing ran: the sum of all times minus their union."""
     end = union = 0
     for one in sorted(call, key=lambda one: one.start):
         union += max(0, one.start + one.ns - max(one.start, end))
@@ -74,8 +103,8 @@ def hidden(call: Sequence[Ran]) -> float:
 def identified(ran: Sequence[Ran], launched: Sequence[tuple[str, str]]) -> list[Ran]:
     """The same with the keys of the compiled kernels. `launched`: (name, key) as Triton launched them, in order.
 
-    A name that ran as often as it was launched is matched in order. Otherwise (a graph that was replayed launches
-    nothing) it is matched where all its launches were of one kernel.
+    A name that ran as often as it was launched is matched in order; otherwise (a replayed graph launches nothing) only
+    if all its launches were of one kernel.
     """
     keys: dict[str, list[str]] = {}
     for name, key in launched:
@@ -97,35 +126,53 @@ def identified(ran: Sequence[Ran], launched: Sequence[tuple[str, str]]) -> list[
 
 
 def geometry(trace: Path) -> dict[int, Mapping[str, Any]]:
-    """Correlation id -> what Kineto's trace file says of a kernel (grid, block, registers per thread, shared memory).
-
-    An empty answer where the file is not as expected: these are details, and the census stands without them.
-    """
+    """Correlation id -> arguments of a kernel in Kineto's trace file (grid, block, registers, shared memory); {} if the
+    file is not as expected."""
     try:
         events = json.loads(trace.read_text(errors="replace")).get("traceEvents", [])
-        told = [e["args"] for e in events if e.get("cat") == "kernel" and isinstance(e.get("args"), dict)]
-        return {int(args["correlation"]): args for args in told if "correlation" in args}
+        kernels = [e["args"] for e in events if e.get("cat") == "kernel" and isinstance(e.get("args"), dict)]
+        return {int(args["correlation"]): args for args in kernels if "correlation" in args}
     except (OSError, ValueError, AttributeError, TypeError, KeyError):
         return {}
 
 
-def dims(args: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    """A grid or a block as the trace has it; () where it does not."""
-    value = args.get(name)
-    return tuple(value) if isinstance(value, list) and all(isinstance(n, int) for n in value) else ()
+def ranges(
+    marked: Sequence[Marked], spans: Sequence[tuple[int, int]], kernels: Sequence[tuple[int, float]] | None = None
+) -> list[wire.Range] | None:
+    """Each range's count in a call and its own time, without that of ranges inside it; None if calls differ.
+
+    `spans`: the calls' (start, end). `kernels`: (launched at, ns) of everything that ran on the device; then a range's
+    time is that of the kernels launched from it. Without them it is the host's.
+    """
+    ordered = sorted(marked, key=lambda one: (one.start, -one.end))
+    parents = _parents(ordered)
+    if kernels is None:
+        own = [float(one.end - one.start) for one in ordered]
+        for place, parent in parents.items():
+            own[parent] -= ordered[place].end - ordered[place].start
+    else:
+        own = [0.0] * len(ordered)
+        starts = [one.start for one in ordered]
+        for at, ns in kernels:
+            around: int | None = bisect_right(starts, at) - 1
+            while around is not None and around >= 0 and ordered[around].end < at:
+                around = parents.get(around)
+            if around is not None and around >= 0:
+                own[around] += ns
+    ran = [Ran(one.name, one.start, one.start, round(ns)) for one, ns in zip(ordered, own, strict=True)]
+    counted = census(ran, spans)
+    return None if counted.missing else [wire.Range(one.name, one.count, one.ns) for one in counted.launches]
 
 
-def number(args: Mapping[str, Any], name: str) -> int | None:
-    """A count as the trace has it."""
-    value = args.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _by_call(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> list[list[Ran]]:
-    calls: list[list[Ran]] = [[] for _ in spans]
-    starts = [start for start, _ in spans]
-    for one in ran:
-        call = bisect_right(starts, one.at) - 1
-        if call >= 0 and one.at <= spans[call][1]:
-            calls[call].append(one)
-    return calls
+def _parents(ordered: Sequence[Marked]) -> Mapping[int, int]:
+    """Index of each range that lies in another -> index of the innermost one around it."""
+    found: dict[int, int] = {}
+    around: list[int] = []
+    for place, one in enumerate(ordered):
+        while around and ordered[around[-1]].end <= one.start:
+            around.pop()
+        parent = next((other for other in reversed(around) if ordered[other].end >= one.end), None)
+        if parent is not None:
+            found[place] = parent
+        around.append(place)
+    return found

@@ -1,120 +1,356 @@
-"""Whether an arm's outputs are right: against the reference, the base's outputs, or those handed over to a judge."""
+"""Whether an arm's outputs are right: against the reference, the base's outputs, or in a process of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
+import hashlib
+import math
+import os
+import pickle
 import types
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from abprof.records import messages as wire
-from abprof.worker import declared, outputs
+from abprof.worker import workload
+from abprof.worker.api import Check, Unsupported
 from abprof.worker.arms import Arms
-from abprof.worker.clocks import Clock
-from abprof.worker.faults import judging
-from abprof.worker.returned import refuse_incomparable, returned
+from abprof.worker.faults import running
 
 OVERWRITTEN = "the kernel overwrote its inputs, and the workload has no reset()"
+SAMPLE = 1 << 16  # elements kept of each output tensor
 
 
-class Checks:
-    """What is asked of the open arms' outputs. `scratch` is the folder that a run's workers share."""
+def check(arms: Arms, scratch: Path, request: wire.Check) -> wire.Checked:
+    """Check the first call on fresh inputs against the reference of inputs no kernel saw, and sample its outputs.
 
-    def __init__(self, clock: Clock, arms: Arms, workload: Callable[[str], types.ModuleType], scratch: Path) -> None:
-        self._clock, self._arms, self._workload, self._scratch = clock, arms, workload, scratch
-
-    def check(self, request: wire.Check) -> wire.Checked:
-        """The first call on fresh inputs, against the reference of inputs no kernel saw, and the base's sampled outputs.
-
-        The fresh arm takes the open one's place: its memory is given up first, so that there are never two of it. A
-        kernel that changes its inputs while the operation has no reset() fails: its later calls are of other values.
-        """
-        taken = self._arms.taken(request.arm)
-        wall, opened = taken.wall, taken.request
-        del taken
-        gc.collect()
-        module = self._workload(opened.workload)
-        case = types.MappingProxyType(opened.case)
-        alone = not hasattr(
-            module, "reference"
-        )  # then the first that comes here, base, says what the others are to agree with
-        expected = None
-        if not alone:
-            expected = outputs.expected(
-                self._scratch / request.expected, lambda: _reference(module, case, self._arms.inputs(opened))
-            )
-        arm = self._arms.make(opened, opened.placement)
-        before = None if arm.op.reset else outputs.input_digests(arm.inputs)
-        if arm.op.reset:
-            arm.op.reset()
-        results = arm.op.call()
-        self._clock.sync()
-        found = returned(results)
-        if alone:
-            refuse_incomparable(results)
-            results = found.tensors
-            expected = outputs.agreed(self._scratch / request.expected, lambda: outputs.on_host(results))
-        with judging(module, "check"):
-            verdict = declared.check(module, case, results, expected)
-        if verdict.ok and before is not None and before != outputs.input_digests(arm.inputs):
-            verdict = dataclasses.replace(verdict, ok=False, reason=OVERWRITTEN)
-        digest, base_max_abs = outputs.sample(
-            found.tensors,
-            self._scratch / request.sample,
-            self._scratch / request.against if request.against else None,
-        )
-        arm.wall = wall if wall >= wire.LONG_CALL else self._clock.wall(arm.op)
-        self._arms[request.arm] = arm
-        return wire.Checked(
-            bool(verdict.ok),
-            verdict.reason,
-            outputs.finite(verdict.max_abs),
-            outputs.finite(verdict.max_rel),
-            "" if found.beside else digest,  # of what is seen in part nobody knows that it is the same bytes
-            base_max_abs,
-            declared.facts(module, case, arm.inputs, arm.op)
-            | ({"checked": found.line} if alone and found.line else {}),
-            compared=bool(found.tensors) or not alone,
-        )
-
-    def hand(self, request: wire.Hand) -> wire.Handed:
-        """Outputs on inputs of other seeds, kept for a judge; then the arm is opened as it was before."""
-        taken = self._arms.taken(request.arm)
-        wall, opened = taken.wall, taken.request
-        del taken
-        gc.collect()
-        arm = self._arms.make(dataclasses.replace(opened, seed=request.seed), opened.placement)
-        if request.again is not None:
-            arm.op.call()
-            outputs.overwrite(arm.inputs, self._arms.inputs(dataclasses.replace(opened, seed=request.again)))
-        if request.anew:
-            arm.op = self._arms.prepared(opened, arm.inputs)
-        if arm.op.reset:
-            arm.op.reset()
-        outputs.keep(arm.op.call(), self._scratch / request.outputs)
-        del arm
-        gc.collect()
-        self._arms.reopened(opened, wall)
-        return wire.Handed()
-
-    def examine(self, request: wire.Examine) -> wire.Checked:
-        """What another worker handed over, against the reference of inputs made here."""
-        asked = wire.Open(request.workload, request.case, "", seed=request.seed)
-        inputs = self._arms.inputs(asked)
-        if request.again is not None:
-            outputs.overwrite(inputs, self._arms.inputs(dataclasses.replace(asked, seed=request.again)))
-        module, case = self._workload(request.workload), types.MappingProxyType(request.case)
-        results = outputs.handed(self._scratch / request.outputs, self._clock.device)
-        expected = _reference(module, case, inputs)
-        with judging(module, "check"):
-            verdict = declared.check(module, case, results, expected)
-        return wire.Checked(
-            bool(verdict.ok), verdict.reason, outputs.finite(verdict.max_abs), outputs.finite(verdict.max_rel)
-        )
+    The open arm's memory is freed before the fresh one is made, so that there are never two of it. A kernel that changes
+    its inputs without a reset() fails: its later calls would have other values. Without a reference the base's outputs
+    are the reference: the base is checked first.
+    """
+    wall, opened = _taken(arms, request.arm)
+    module, case = arms.module(opened.workload), types.MappingProxyType(opened.case)
+    alone = not hasattr(module, "reference")
+    expected = None if alone else _expected(scratch / request.expected, lambda: _reference(arms, opened))
+    arm = arms.make(opened, opened.placement)
+    before = None if arm.op.reset else input_digests(arm.inputs)
+    if arm.op.reset:
+        arm.op.reset()
+    results = arm.op.call()
+    arms.clock.sync()
+    found = returned(results)
+    if alone:
+        _refuse_incomparable(results)
+        results = found.tensors
+        expected = _agreed(scratch / request.expected, results)
+    verdict = _verdict(module, case, results, expected)
+    if verdict.ok and before is not None and before != input_digests(arm.inputs):
+        verdict = dataclasses.replace(verdict, ok=False, reason=OVERWRITTEN)
+    against = scratch / request.against if request.against else None
+    digest, base_max_abs = _sample(found.tensors, scratch / request.sample, against)
+    arms.reopen(opened, wall, arm)
+    facts = workload.facts(module, case, arm.inputs, arm.op)
+    if alone and found.not_compared:
+        facts["checked"] = found.not_compared
+    return dataclasses.replace(
+        _checked(verdict),
+        digest="" if found.beside else digest,  # a digest of a part cannot show that all is the same
+        base_max_abs=base_max_abs,
+        facts=facts,
+        compared=bool(found.tensors) or not alone,
+    )
 
 
-def _reference(module: types.ModuleType, case: Mapping[str, Any], inputs: Any) -> Any:
-    with judging(module, "reference"):
-        return module.reference(case, inputs)
+def hand(arms: Arms, scratch: Path, request: wire.Hand) -> wire.Handed:
+    """Write outputs on inputs of another seed to a file, for `examine` in another worker; then open the arm as before."""
+    wall, opened = _taken(arms, request.arm)
+    arm = arms.make(dataclasses.replace(opened, seed=request.seed), opened.placement)
+    if request.again is not None:
+        arm.op.call()
+        _overwrite(arm.inputs, arms.inputs(dataclasses.replace(opened, seed=request.again)))
+    if request.anew:
+        arm.op = arms.prepared(opened, arm.inputs)
+    if arm.op.reset:
+        arm.op.reset()
+    _save(_portable(arm.op.call(), host=True), scratch / request.outputs)
+    del arm
+    gc.collect()
+    arms.reopen(opened, wall)
+    return wire.Handed()
+
+
+def examine(arms: Arms, scratch: Path, request: wire.Examine) -> wire.Checked:
+    """Check what another worker handed over, against the reference of inputs made here. Raises ValueError if the file
+    holds more than tensors and plain containers: unpickling other objects would run the other process's code."""
+    wanted = wire.Open(request.workload, request.case, "", seed=request.seed)
+    again = None if request.again is None else dataclasses.replace(wanted, seed=request.again)
+    module, case = arms.module(request.workload), types.MappingProxyType(request.case)
+    path = scratch / request.outputs
+    try:
+        results = torch.load(path, map_location=arms.clock.device, weights_only=True)
+    except pickle.UnpicklingError:
+        raise ValueError("the outputs hold more than tensors in lists, tuples and mappings") from None
+    finally:
+        path.unlink(missing_ok=True)
+    return _checked(_verdict(module, case, results, _reference(arms, wanted, again)))
+
+
+def _taken(arms: Arms, id: str) -> tuple[float, wire.Open]:
+    """Close the arm and free its memory; if what follows raises, nothing is left that could be timed."""
+    arm = arms.pop(id)
+    wall, opened = arm.wall, arm.request
+    del arm
+    gc.collect()
+    return wall, opened
+
+
+def _reference(arms: Arms, request: wire.Open, again: wire.Open | None = None) -> Any:
+    inputs = arms.inputs(request)
+    if again is not None:
+        _overwrite(inputs, arms.inputs(again))
+    module = arms.module(request.workload)
+    with running(module, "reference"):
+        return module.reference(types.MappingProxyType(request.case), inputs)
+
+
+def _verdict(module: types.ModuleType, case: Mapping[str, Any], results: Any, expected: Any) -> Check:
+    with running(module, "check"):
+        return workload.check(module, case, results, expected)
+
+
+def _checked(verdict: Check) -> wire.Checked:
+    return wire.Checked(bool(verdict.ok), verdict.reason, _finite(verdict.max_abs), _finite(verdict.max_rel))
+
+
+def _finite(value: float | None) -> float | None:
+    """None for NaN and infinity: JSON has neither."""
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+# ---------------------------------------------------------------- files that a run's workers share
+
+
+def _expected(path: Path, make: Callable[[], Any]) -> Any:
+    """The reference of this case: computed by the first worker, read by the others, on the device where it was left.
+
+    A worker that may not write there (the sandbox) computes its own. So does each one if it is more than tensors and
+    plain containers: other objects are not loaded.
+    """
+    if path.exists():
+        with contextlib.suppress(pickle.UnpicklingError):
+            return torch.load(path, weights_only=True)
+        return make()
+    values = _portable(make())
+    if os.access(path.parent, os.W_OK):
+        _save(values, path)
+    return values
+
+
+def _agreed(path: Path, results: list[torch.Tensor]) -> Any:
+    """The first side's outputs. Raises ValueError if they cannot be read: no other side's may replace them."""
+
+    def make() -> Any:
+        if path.exists():
+            raise ValueError("the first side's outputs hold more than tensors")
+        return _portable(results, host=True)
+
+    return _expected(path, make)
+
+
+def _portable(values: Any, *, host: bool = False) -> Any:
+    """Tensors without the rest of the memory that they are views of, in plain containers; on the host if `host`."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu() if host else values
+        view = values.layout == torch.strided and values.untyped_storage().nbytes() > values.nbytes
+        return values.clone() if view else values
+    if isinstance(values, Mapping):
+        return {key: _portable(value, host=host) for key, value in values.items()}
+    if isinstance(values, tuple) and (host or type(values) is tuple):  # host: named ones and torch's own as well
+        return tuple(_portable(value, host=host) for value in values)
+    if type(values) is list or (host and isinstance(values, Iterable) and not isinstance(values, str)):
+        return [_portable(value, host=host) for value in values]
+    return values
+
+
+def _save(values: Any, path: Path) -> None:
+    temporary = path.with_suffix(f".{uuid.uuid4().hex}")  # process ids repeat in a sandbox
+    try:
+        torch.save(values, temporary)
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tuple[str, float | None]:
+    """Digest of the outputs, and the largest difference from the base's on the sampled elements.
+
+    The digest covers every bit: an order-independent sum and a position-weighted sum over the raw integers.
+    """
+    digest = hashlib.sha256()
+    kept: list[torch.Tensor] = []
+    for tensor in results:
+        flat = tensor.detach().reshape(-1)
+        for number in _sums(flat):
+            digest.update(str((tuple(tensor.shape), str(tensor.dtype), number)).encode())
+        kept.append(flat[:: max(1, flat.numel() // SAMPLE)].double().cpu())
+    text = digest.hexdigest() if kept else ""
+    _save(kept, path)
+    if against is None or not against.exists():
+        return text, None
+    base = torch.load(against, map_location="cpu", weights_only=True)
+    if [t.shape for t in base] != [t.shape for t in kept]:
+        return text, None
+    worst = max((float((a - b).abs().max()) for a, b in zip(kept, base, strict=True) if a.numel()), default=0.0)
+    return text, _finite(worst)
+
+
+def _sums(flat: torch.Tensor) -> tuple[int, int]:
+    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()]
+    if flat.dtype == torch.bool:
+        flat = flat.to(torch.uint8)
+    total = weighted = 0
+    for part in flat.contiguous().view(width).split(1 << 24):  # pieces bound the int64 copies
+        wide = part.to(torch.int64)
+        total += int(wide.sum())
+        weighted += int((wide * torch.arange(1, wide.numel() + 1, device=wide.device)).sum())
+    return total, weighted
+
+
+# ---------------------------------------------------------------- inputs
+
+
+def input_digests(inputs: Any) -> list[str]:
+    """A digest of up to SAMPLE evenly spaced elements of each tensor of `_held`."""
+    found: list[str] = []
+    for tensor in _held(inputs):
+        flat = tensor.detach().reshape(-1)
+        kept = flat[:: max(1, flat.numel() // SAMPLE)].contiguous().cpu()
+        found.append(hashlib.sha256(kept.view(torch.uint8).numpy().tobytes()).hexdigest())
+    return found
+
+
+def _overwrite(inputs: Any, fresh: Any) -> None:
+    """Copy the values of `fresh` into the floating-point tensors of `inputs` that have the same shapes."""
+    with torch.no_grad():
+        for old, new in zip(_held(inputs), _held(fresh), strict=False):
+            if old.is_floating_point() and (old.shape, old.dtype) == (new.shape, new.dtype):
+                old.copy_(new)
+
+
+def _held(values: Any) -> Iterator[torch.Tensor]:
+    """Strided tensors in sequences, mappings and dataclasses; nothing else is searched."""
+    if isinstance(values, torch.Tensor):
+        if values.layout == torch.strided:
+            yield values
+    elif isinstance(values, Mapping):
+        yield from _held(list(values.values()))
+    elif isinstance(values, (list, tuple)):
+        for part in values:
+            yield from _held(part)
+    elif dataclasses.is_dataclass(values):
+        yield from _held([getattr(values, field.name) for field in dataclasses.fields(values)])
+
+
+# ---------------------------------------------------------------- what a call returned
+
+_NAMED = 5  # kinds of values without comparison that are named
+_OPAQUE = (types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
+_PRIVATE = object()
+
+
+@dataclasses.dataclass(frozen=True)
+class Returned:
+    """The dense tensors of a result, in order, and the kinds of other values beside them."""
+
+    tensors: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    beside: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def not_compared(self) -> str:
+        """The values that are not compared, in words; "" if all are."""
+        more = len(self.beside) - _NAMED
+        kinds = ", ".join(self.beside[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+        if not self.tensors:
+            return "nothing: a call returns no tensor" + (f", but {kinds}" if kinds else "")
+        count = f"{len(self.tensors)} tensor{'s' if len(self.tensors) > 1 else ''}"
+        return f"{count}; not compared: {kinds}" if kinds else ""
+
+
+def returned(results: Any) -> Returned:
+    """What can be compared: tensors, and arrays that become tensors without a copy (DLPack), in sequences, mappings,
+    dataclasses and the public attributes of other objects (sorted by name), each object once.
+
+    Private attributes (`_scratch`) are no outputs: private tensors are named in `beside`, as are numbers, strings,
+    handles and sparse tensors. None is skipped.
+    """
+    found = Returned()
+    _walk(results, "", found, set())
+    return found
+
+
+def _walk(value: Any, name: str, found: Returned, seen: set[int]) -> None:
+    if value is None:
+        return
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        found.tensors.append(value)
+        return
+    parts = _parts(value)
+    if parts is not None:
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        before = len(found.tensors) + len(found.beside)
+        for inside, part in parts:
+            _walk(part, inside, found, seen)
+        if len(found.tensors) + len(found.beside) > before or isinstance(value, Mapping | list | tuple):
+            return
+    elif not isinstance(value, torch.Tensor) and hasattr(type(value), "__dlpack__"):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError, BufferError):
+            found.tensors.append(torch.from_dlpack(value))
+            return
+    kind = name or type(value).__name__
+    if kind not in found.beside:
+        found.beside.append(kind)
+
+
+def _parts(value: Any) -> list[tuple[str, Any]] | None:
+    """The parts of an output, each with its name if it is a field; None if it has none."""
+    if isinstance(value, Mapping):
+        return [("", part) for part in value.values()]
+    if isinstance(value, list | tuple):
+        return [("", part) for part in value]
+    if value is _PRIVATE or isinstance(value, (torch.Tensor, *_OPAQUE)) or hasattr(type(value), "__dlpack__"):
+        return None
+    own = type(value).__name__
+    if dataclasses.is_dataclass(value):
+        return [(f"{own}.{f.name}", getattr(value, f.name, None)) for f in dataclasses.fields(value)]
+    slots = [one.__dict__.get("__slots__", ()) for one in type(value).__mro__]
+    names = {*getattr(value, "__dict__", ())}.union(*((one,) if isinstance(one, str) else one for one in slots))
+    parts = []
+    for name in sorted(map(str, names)):
+        part = getattr(value, name, None)
+        if name.startswith("_"):
+            part = _PRIVATE if isinstance(part, torch.Tensor) else None
+        parts.append((f"{own}.{name}", part))
+    return parts or None
+
+
+def _refuse_incomparable(results: Any) -> None:
+    """Raises Unsupported for a sparse tensor or an iterator among the outputs: they would be left out of the check."""
+    what = ""
+    if isinstance(results, Mapping | list | tuple):
+        for part in results.values() if isinstance(results, Mapping) else results:
+            _refuse_incomparable(part)
+    elif isinstance(results, torch.Tensor) and results.layout != torch.strided:
+        what = f"a tensor of layout {results.layout}"
+    elif isinstance(results, Iterator):
+        what = f"a {type(results).__name__}"
+    if what:
+        raise Unsupported(f"a call returns {what}, and without a reference only dense tensors are compared")

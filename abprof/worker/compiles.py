@@ -1,5 +1,5 @@
-"""Watches Triton compile, load and launch kernels: a compile during timing voids the epoch, a kernel's hash is proof,
-and what a call launched is evidence of why it takes its time."""
+"""Triton's compilations, loads and launches: a compile during timing voids the epoch, a kernel's hash is proof, and what
+a call launched is evidence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Watch:
         self._installed = False
 
     def install(self) -> None:
-        """Hook into Triton, once. Nothing is called at a launch but while `launches` records."""
+        """Hook into Triton, once. A launch runs no hook except while `launches` records."""
         if self._installed:
             return
         self._installed = True
@@ -40,7 +40,7 @@ class Watch:
             knobs.runtime.kernel_load_end_hook.add(self._loaded)
 
     def _compiled(self, *, src: Any, metadata: Any, metadata_group: Any, times: Any, cache_hit: bool) -> None:
-        """Triton's compilation listener. Called for cache hits too."""
+        """Triton's compilation listener, called for cache hits too."""
         name = str(metadata.get("name") or getattr(src, "name", "kernel"))
         binary = next((Path(p) for f, p in (metadata_group or {}).items() if f.endswith(".cubin")), None)
         there = binary is not None and binary.exists()
@@ -48,26 +48,29 @@ class Watch:
         key = _key(name, code_hash)
         seconds = None if cache_hit else float(getattr(times, "total", 0) or 0) / 1e6
         known = self._kernels.get(key)
-        made = wire.Compiled(
+        warps, stages, ctas, shared = (
+            int(value) if isinstance(value := metadata.get(field), int) else None
+            for field in ("num_warps", "num_stages", "num_ctas", "shared")
+        )
+        self._kernels[key] = wire.Compiled(
             key=key,
             name=name,
             path=str(binary) if there else "",
             sha256=hashlib.sha256(binary.read_bytes()).hexdigest() if binary and there else code_hash,
             seconds=known.seconds if known and seconds is None else seconds,
-            warps=_number(metadata.get("num_warps")),
-            stages=_number(metadata.get("num_stages")),
-            ctas=_number(metadata.get("num_ctas")),
-            shared_bytes=_number(metadata.get("shared")),
+            warps=warps,
+            stages=stages,
+            ctas=ctas,
+            shared_bytes=shared,
             constants=_constants(src),
         )
-        self._kernels[key] = made
         if not cache_hit:
             self.count += 1
-            print(f"triton: {key} {_in_words(made)}", flush=True)
+            print(f"triton: {key} {_summary(self._kernels[key])}", flush=True)
 
     def _loaded(self, _module: Any, function: Any, name: str, _metadata_group: Any, code_hash: str) -> None:
         """Triton's hook after it has loaded a kernel onto the device."""
-        with contextlib.suppress(TypeError):  # a handle that cannot be a key is not known again
+        with contextlib.suppress(TypeError):  # a handle that is not hashable
             self._functions[function] = _key(name, str(code_hash))
 
     @contextlib.contextmanager
@@ -76,8 +79,8 @@ class Watch:
         seen: list[tuple[str, str]] = []
 
         def launched(metadata: Any) -> None:
-            told = getattr(metadata, "data", None) or {}
-            seen.append((str(told.get("name", "")), self._functions.get(told.get("function"), "")))
+            data = getattr(metadata, "data", None) or {}
+            seen.append((str(data.get("name", "")), self._functions.get(data.get("function"), "")))
 
         try:
             from triton import knobs
@@ -92,22 +95,23 @@ class Watch:
         finally:
             hooks.remove(launched)
 
-    def kernels(self) -> dict[str, str]:
-        """Name with compile hash -> SHA-256 of the machine code."""
-        return {key: kernel.sha256 for key, kernel in self._kernels.items()}
-
     def compiled(self) -> list[wire.Compiled]:
         """Every kernel that was compiled, or found in the cache, since Start."""
         return list(self._kernels.values())
 
+    def hashes(self) -> dict[str, str]:
+        """Key -> SHA-256 of the machine code."""
+        return {key: kernel.sha256 for key, kernel in self._kernels.items()}
+
     def facts(self) -> dict[str, str]:
-        """What was compiled here, in words."""
-        return {key: _in_words(kernel) for key, kernel in self._kernels.items() if kernel.seconds is not None}
+        """Key -> compile time and resources in words, of what was compiled here."""
+        return {key: _summary(kernel) for key, kernel in self._kernels.items() if kernel.seconds is not None}
 
 
-def choices(package: str) -> dict[str, tuple[str, str]]:
-    """What the autotuners of this package's modules last chose: kernel -> (configuration, hash of all it chose from)."""
-    found: dict[str, tuple[str, str]] = {}
+def chosen(launches: list[wire.Launch], package: str) -> list[wire.Launch]:
+    """The launches, each with the configuration that its autotuner in the package's modules last chose, and a hash of
+    all it chose from."""
+    known: dict[str, tuple[str, str]] = {}
     for name, module in list(sys.modules.items()):
         if name == package or name.startswith(package + "."):
             for value in list(vars(module).values()):
@@ -115,22 +119,13 @@ def choices(package: str) -> dict[str, tuple[str, str]]:
                 if tuner is not None and getattr(tuner, "best_config", None) is not None:
                     offered = sorted(str(config) for config in tuner.configs)
                     digest = hashlib.sha256("\n".join(offered).encode()).hexdigest()[:16]
-                    found[tuner.base_fn.__name__] = (str(tuner.best_config), digest)
-    return found
-
-
-def chosen(launches: list[wire.Launch], package: str) -> list[wire.Launch]:
-    """The launches, each with what its autotuner chose."""
-    known = choices(package)
-    found = []
-    for launch in launches:
-        choice, offered = known.get(launch.name, ("", ""))
-        found.append(dataclasses.replace(launch, choice=choice, offered=offered))
-    return found
+                    known[tuner.base_fn.__name__] = (str(tuner.best_config), digest)
+    pairs = ((launch, known.get(launch.name, ("", ""))) for launch in launches)
+    return [dataclasses.replace(launch, choice=choice, offered=offered) for launch, (choice, offered) in pairs]
 
 
 def _autotuner(value: Any) -> Any:
-    """The autotuner in a chain of Triton's decorators, if there is one with a choice to make."""
+    """The autotuner in a chain of Triton's decorators, if it has a choice to make."""
     for _ in range(4):
         if type(value).__module__.partition(".")[0] != "triton":
             return None
@@ -144,12 +139,8 @@ def _key(name: str, code_hash: str) -> str:
     return f"{name}[{code_hash[:8]}]"
 
 
-def _number(value: Any) -> int | None:
-    return int(value) if isinstance(value, int) else None
-
-
 def _constants(src: Any) -> dict[str, wire.Value]:
-    """The arguments that are part of the code: those declared `constexpr`, by name."""
+    """The arguments declared `constexpr`, by name: they are part of the code."""
     names = list(getattr(getattr(src, "fn", None), "arg_names", ()))
     params = list(getattr(getattr(src, "fn", None), "params", ()))
     found: dict[str, wire.Value] = {}
@@ -164,6 +155,6 @@ def _constants(src: Any) -> dict[str, wire.Value]:
     return found
 
 
-def _in_words(kernel: wire.Compiled) -> str:
+def _summary(kernel: wire.Compiled) -> str:
     shared, warps = ("?" if n is None else n for n in (kernel.shared_bytes, kernel.warps))
     return f"compiled in {kernel.seconds or 0.0:.2f} s, {shared} B shared, {warps} warps"

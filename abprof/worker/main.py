@@ -1,4 +1,4 @@
-"""The worker's loop: read a request, answer it, until `stop` or the parent is gone."""
+"""The worker's loop: read a request, answer it, until `stop` or the parent is gone; and the foreground run for profilers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import argparse
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
+import select
 import signal
 import sys
 import traceback
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import torch
+
 from abprof.records import messages as wire
-from abprof.worker import adapters, ahead, foreground
-from abprof.worker.bench import Bench
-from abprof.worker.faults import classify
-from abprof.worker.identity import versions
+from abprof.worker import adapters
+from abprof.worker.bench import Bench, versions
+from abprof.worker.faults import classify, without_our_frames
 
 _PR_SET_PDEATHSIG = 1
 sys.modules.setdefault("abprof.adapters", adapters)  # the name by which workloads import them
@@ -25,10 +28,7 @@ UNUSABLE = 70  # exit code: the device does not answer this process any more
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve one parent over two inherited descriptors, or with --cell do what its file says, in the foreground.
-
-    What anything prints goes to standard output: a served worker's log.
-    """
+    """Serve one parent over two inherited descriptors, or run the job of the file given by --cell in the foreground."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--in", dest="source", type=int)
     parser.add_argument("--out", dest="sink", type=int)
@@ -36,21 +36,36 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     _die_with_parent()
     with contextlib.suppress(OSError, KeyError):
-        Path(os.environ["HOME"]).mkdir(parents=True, exist_ok=True)  # its own, where it may not have the user's
+        Path(os.environ["HOME"]).mkdir(parents=True, exist_ok=True)  # in a sandbox, a folder of its own
+    if not options.cell:
+        for fd in (options.source, options.sink):
+            os.set_inheritable(fd, False)  # what a kernel forks must not hold the parent's pipe open
+        versions()  # imports Triton
+        preload(options.source)
+    # run_worker.py disabled the garbage collector: walking what torch and Triton make while they are imported takes a
+    # third of a worker's start, and all of it stays.
+    gc.freeze()
+    gc.enable()
     if options.cell:
-        _collect_again()
-        return foreground.run(options.cell)
-    for fd in (options.source, options.sink):
-        os.set_inheritable(fd, False)  # what a kernel forks must not hold the parent's pipe open
-    versions()  # whatever takes time and no device, while nobody waits for this worker yet (abprof/measure/prefork.py)
-    ahead.unless_asked(options.source)
-    _collect_again()
+        return foreground(options.cell)
     with open(options.source, "rb") as requests, open(options.sink, "wb", buffering=0) as replies:
         code = serve(requests, replies)
     if code:
         sys.stdout.flush()
         os._exit(code)  # a broken device makes an orderly end hang or abort
     return code
+
+
+def preload(source: int) -> None:
+    """Import what a first call would, as long as no request waits at the descriptor `source`: it takes no device."""
+    if select.select([source], [], [], 0)[0]:
+        return
+    with contextlib.suppress(Exception):
+        # torch.autograd.grad imports it at its first call, and sympy with it: 2 s without bytecode.
+        importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    with contextlib.suppress(Exception):
+        # A hash of the whole of Triton, 0.4 s, which its first launch needs; cached in the process.
+        importlib.import_module("triton.runtime.cache").triton_key()
 
 
 def serve(requests: BinaryIO, replies: Any) -> int:
@@ -78,7 +93,7 @@ def serve(requests: BinaryIO, replies: Any) -> int:
             payload = wire.dump(answer)
         except BaseException as error:  # noqa: BLE001 - whatever a workload raises is an outcome, exit() included
             fault = classify(error, bench.mounted if bench else None)
-            if fault.status == "unsupported":  # said on purpose: where it was raised tells nobody anything
+            if fault.status == "unsupported":  # raised on purpose: a traceback would not help
                 print(f"unsupported: {fault.reason}", flush=True)
             else:
                 traceback.print_exception(error)
@@ -93,11 +108,44 @@ def serve(requests: BinaryIO, replies: Any) -> int:
     return 0
 
 
-def _collect_again() -> None:
-    """Have garbage collected, which run_worker.py (abprof/builds/worker_bundle.py) put off until torch and Triton are imported: what they
-    make stays for good, and to walk it again and again while it grows is a third of a worker's start."""
-    gc.freeze()
-    gc.enable()
+def foreground(file: Path) -> int:
+    """Call one arm of one cell as the file, a wire.Foreground, says: for profilers that start this process themselves.
+
+    Writes a wire.Told to the file that the job names. Returns the exit code.
+    """
+    job: wire.Foreground = wire.unpack(wire.Foreground, wire.load(file.read_bytes()))
+    bench = Bench(job.start)
+    try:
+        outcome = _calls(bench, job)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever a workload raises is an outcome, exit() included
+        fault = classify(error, bench.mounted)
+        if fault.status != "unsupported":
+            traceback.print_exception(without_our_frames(error))
+        outcome = wire.Told(fault.status, fault.reason)
+    Path(job.told).write_bytes(wire.dump(wire.pack(outcome)))
+    return 0 if outcome.status == "ok" else 1
+
+
+def _calls(bench: Bench, job: wire.Foreground) -> wire.Told:
+    """One call outside the ranges (it compiles, loads and tunes), then the warm-ups and the runs, all alike: from an
+    idle device to an idle device, with reset() outside the range."""
+    arm = bench.arms.make(job.open, job.open.placement)
+
+    def call() -> None:
+        if arm.op.reset:
+            arm.op.reset()
+        bench.clock.sync()
+        with torch.profiler.record_function(wire.CALL_RANGE):
+            arm.op.call()
+            bench.clock.sync()
+
+    call()
+    with bench.marked(job.open):
+        for _ in range(job.warmup + job.runs):
+            call()
+    return wire.Told("ok", facts=bench.facts(arm) if job.facts else {})
 
 
 def _die_with_parent() -> None:

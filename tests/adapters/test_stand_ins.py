@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from abprof.worker.adapters import reports
-from abprof.worker.adapters.caught import Caught
+from abprof.worker.adapters.base import Caught
 
 REPORT = """
 import triton.testing
@@ -51,7 +51,7 @@ def test_a_package_that_is_not_there_can_be_named_called_and_decorated_with(tmp_
     ],
 )
 def test_a_package_that_is_not_there_decides_about_no_case(tmp_path: Path, values: str) -> None:
-    with pytest.raises(TypeError, match=r"^cases depend on the package nolib, which is not there"):
+    with pytest.raises(TypeError, match=r"^cases depend on the package nolib, which cannot be imported"):
         _ = report(tmp_path, values).PRESETS
 
 

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 import triton
 
-from abprof.worker.mount import workload
+from abprof.worker.workload import load as workload
 from kernels import dmask
 from tests.kernels import dmask_cases as cases
 from tests.kernels import dmask_prepass

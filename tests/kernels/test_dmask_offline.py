@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -35,57 +34,6 @@ def run(module: str, *args: str, **env: str) -> str:
 @needs_triton
 def test_lists_choice_and_gradients_in_the_interpreter() -> None:
     assert run("dmask_interpret", *QUICK, TRITON_INTERPRET="1").splitlines() == [f"{name}: right" for name in QUICK]
-
-
-@needs_triton
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_everything_else_in_the_interpreter() -> None:
-    from tests.kernels import dmask_cases
-    from tests.kernels.dmask_interpret import CHECKS
-
-    assert {"workload", "unvisited", *map(str, dmask_cases.CASES), *QUICK} <= set(CHECKS)
-    others = [name for name in CHECKS if name not in QUICK]
-    assert run("dmask_interpret", *others, TRITON_INTERPRET="1").splitlines() == [f"{name}: right" for name in others]
-
-
-# ---------------------------------------------------------------- machine code
-
-SPILLS = {"dkdv 128": 4}  # spill instructions that are there today
-
-
-def gates(facts: dict[str, Any]) -> list[str]:
-    """What is wrong with a kernel's machine code."""
-    label, found = facts["label"], []
-    spilled = facts["STL"] + facts["LDL"]
-    if spilled > SPILLS.get(label, 0):
-        found.append(f"{spilled} spill instructions, {facts['stack']} bytes of stack")
-    if label.split()[0] in ("forward", "dkdv", "dq"):
-        if not facts["HGMMA"]:
-            found.append("no wgmma")
-        if facts["WARPGROUP.DEPBAR"] * 2 > facts["HGMMA"]:
-            found.append("ptxas serialised the wgmma instructions")
-        if not facts["LDGSTS"]:
-            found.append("loads are not pipelined")
-    return found
-
-
-def compiled(*labels: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in run("dmask_compile", *labels).splitlines()]
-
-
-@needs_triton
-def test_machine_code() -> None:
-    kernels = compiled("forward 64")
-    assert {facts["label"]: gates(facts) for facts in kernels} == {"forward 64": []}
-
-
-@needs_triton
-@pytest.mark.slow
-def test_machine_code_of_every_kernel() -> None:
-    kernels = compiled()
-    assert len(kernels) == 10
-    assert {facts["label"]: gates(facts) for facts in kernels if gates(facts)} == {}
 
 
 # ---------------------------------------------------------------- arguments
@@ -137,15 +85,6 @@ def test_an_infinite_scale_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "_check_supported", lambda q: None)
     with pytest.raises(ValueError, match="scale = inf is not finite"):
         masked_attention(**tensors(), scale=float("inf"))
-
-
-def test_what_is_expanded_is_one_plane() -> None:
-    from kernels.dmask import api
-
-    mask = torch.ones(1, 1, 10, 12, dtype=torch.bool)
-    assert api._planes(mask.expand(2, 4, -1, -1)).shape == (1, 1, 10, 12)
-    assert api._planes(torch.ones(2, 1, 10, 12, dtype=torch.bool).expand(-1, 4, -1, -1)).shape == (2, 1, 10, 12)
-    assert api._planes(torch.ones(2, 4, 10, 24, dtype=torch.bool)[..., :12]).is_contiguous()
 
 
 def test_the_packages_import_without_abprof_and_triton() -> None:

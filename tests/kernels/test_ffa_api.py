@@ -7,8 +7,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from kernels import ffa
-from kernels.ffa.schedule import Blocks, UnsupportedOption, slices_of
-from kernels.ffa.transpose import transpose_with_torch
+from kernels.ffa.schedule import UnsupportedOption, slices_of
 
 
 def qkv(sq=8, sk=8, hq=2, hk=1, d=64, dtype=torch.float32):
@@ -82,11 +81,6 @@ def test_bad_block_lists_are_one_clear_line(message):
     assert "\n" not in str(caught.value)
 
 
-def test_what_stands_behind_a_list_is_not_looked_at():
-    indices = torch.tensor([[[0, -7], [1, 99]]], dtype=torch.int32)
-    assert sparse(indices=indices).shape == (8, 2, 64)
-
-
 @pytest.mark.parametrize("option", [{"pack_gqa": True}, {"swap_ab": True}, {"sparse_load": True}])
 def test_options_the_cpu_lacks_are_unsupported(option):
     with pytest.raises(UnsupportedOption, match=f"{next(iter(option))} is not implemented on the CPU"):
@@ -102,10 +96,6 @@ def test_compute_tiles_the_cpu_lacks_are_unsupported(ref_block):
 def test_a_device_without_a_backend_is_unsupported():
     with pytest.raises(UnsupportedOption, match="no backend for device 'meta', only for cpu, cuda"):
         attend(*(x.to("meta") for x in qkv()))
-
-
-def test_unsupported_is_a_not_implemented_error():
-    assert issubclass(UnsupportedOption, NotImplementedError)
 
 
 def test_tensors_and_sequences_of_ranges_are_the_same_schedule():
@@ -128,28 +118,6 @@ def test_slices_are_sorted_trimmed_dropped_and_joined():
     assert made.area == 45 + 10
 
 
-def test_causal_neighbours_are_not_joined():
-    made = slices_of([(0, 4), (4, 8)], [(0, 8), (0, 8)], [1, 1], 8, 8)
-    assert len(made) == 2
-
-
-def test_transposed_lists_by_hand():
-    num = torch.tensor([[2, 0, 1], [1, 1, 3]], dtype=torch.int32)
-    lists = torch.tensor([[[3, 1, 9], [-5, 8, 8], [1, 0, 0]], [[2, 2, 2], [0, 7, 7], [0, 3, 2]]], dtype=torch.int32)
-    q_num, q_indices = transpose_with_torch(num, lists, 4)
-    assert q_num.tolist() == [[0, 2, 0, 1], [2, 0, 2, 1]]
-    assert q_indices[0].tolist() == [[0, 0, 0], [0, 2, 0], [0, 0, 0], [0, 0, 0]]
-    assert q_indices[1].tolist() == [[1, 2, 0], [0, 0, 0], [0, 2, 0], [2, 0, 0]]
-    assert q_num.dtype == q_indices.dtype == torch.int32
-
-
-def test_blocks_make_transposed_lists_once():
-    num = torch.tensor([[1, 1]], dtype=torch.int32)
-    blocks = Blocks(num, torch.tensor([[[1], [1]]], dtype=torch.int32), 4, 4, 8, 8)
-    assert blocks.q_num.tolist() == [[0, 2]]
-    assert blocks.q_indices is blocks.q_indices
-
-
 @pytest.mark.parametrize("shape", [(0, 8), (8, 0)])
 def test_empty_tensors(shape):
     sq, sk = shape
@@ -167,23 +135,6 @@ def test_no_ranges_at_all():
     out = attend(*tensors, q_ranges=[], k_ranges=[], masks=[])
     assert not out.any()
     assert not any(g.any() for g in torch.autograd.grad(out.sum(), tensors))
-
-
-def test_lse_has_no_gradient_and_there_is_no_second_derivative():
-    tensors = [torch.randn_like(x).requires_grad_() for x in qkv()]
-    out, lse = attend(*tensors, return_lse=True)
-    assert not lse.requires_grad
-    first = torch.autograd.grad(out.square().sum(), tensors[0], create_graph=True)[0]
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        first.sum().backward()
-
-
-def test_gradient_of_one_input_alone():
-    tensors = [torch.randn_like(x) for x in qkv()]
-    tensors[1].requires_grad_()
-    only = torch.autograd.grad(attend(*tensors).sum(), tensors[1])[0]
-    leaves = [x.detach().requires_grad_() for x in tensors]
-    assert torch.equal(only, torch.autograd.grad(attend(*leaves).sum(), leaves)[1])
 
 
 def ranges_marked(run) -> set[str]:

@@ -98,17 +98,6 @@ def test_build_once_load_by_path_and_rebuild_on_change(copy):
     assert len(copy.libraries()) == 2
 
 
-@pytest.mark.slow
-def test_same_content_same_bytes_from_any_folder_verbose_or_not(tmp_path):
-    one = Copy(tmp_path / "one", tmp_path / "build")
-    assert one.python(BUILD).returncode == 0
-    other = Copy(tmp_path / "quite" / "another", tmp_path / "build2")
-    verbose = other.python(BUILD.replace("False", "True"))
-    assert verbose.returncode == 0, verbose.stderr
-    assert other.libraries() == one.libraries()
-    assert other.commands() == one.commands() != []
-
-
 @pytest.mark.parametrize(
     ("env", "says"),
     [
@@ -142,48 +131,6 @@ def test_missing_build_is_an_error_inside_abprof(copy):
     assert called.returncode
     assert called.stderr.splitlines()[-1].startswith("RuntimeError: ")
     assert not copy.compiled()
-
-
-def test_plain_use_builds_into_the_users_cache_and_shares_torchs_threads(copy, tmp_path):
-    code = CALL + "print({x.split()[-1] for x in open('/proc/self/maps') if 'libgomp' in x})"
-    called = copy.python(code, ABPROF_BUILD_DIR=None, XDG_CACHE_HOME=str(tmp_path / "cache"))
-    assert called.returncode == 0, called.stderr
-    assert called.stdout.splitlines()[0] == "192.0"  # the compiler's output is not on stdout
-    (library,) = (tmp_path / "cache" / "ffa").rglob("*.so")
-    assert library.parent.name in library.name
-    if (Path(torch.__file__).parent / "lib" / "libgomp.so.1").exists():  # else torch's goes by another name: two pools
-        assert called.stdout.splitlines()[1].count("libgomp") == 1
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_the_torch_extension_equals_the_tensor_operations(copy, tmp_path):
-    env = {"FFA_TORCH_EXTENSION": "1"}
-    built = copy.python(BUILD.replace("False", "True"), **env)
-    assert built.returncode == 0, built.stderr
-    assert "-DTORCH_EXTENSION_NAME=ffa_transpose_" in built.stdout  # ninja's own command line
-    assert "extension: up to date" in copy.python(BUILD, **env).stdout
-    check = f"""
-import sys, torch
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from ffa.cpu import extension
-from ffa.transpose import transpose_lists, transpose_with_torch
-torch.manual_seed(0)
-for heads, n_q, n_k in ((1, 1, 1), (3, 17, 9), (2, 5, 40), (2, 0, 4)):
-    num = torch.randint(0, n_k + 1, (heads, n_q), dtype=torch.int32)
-    lists = torch.argsort(torch.rand(heads, n_q, n_k), -1).int()
-    one, other = transpose_lists(num, lists, n_k), transpose_with_torch(num, lists, n_k)
-    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(one, other))
-print(extension.load().__file__)
-"""
-    ran = copy.python(check, **env)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.strip().startswith(str(copy.build))
-
-    other = Copy(tmp_path / "elsewhere", tmp_path / "build2")
-    assert other.python("from ffa.cpu import extension; extension.build(verbose=False)", **env).returncode == 0
-    ((name, bytes),) = other.libraries().items()
-    assert copy.libraries()[name] == bytes
 
 
 def test_the_extension_is_never_built_on_the_quiet(monkeypatch, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import subprocess
@@ -39,61 +38,6 @@ def run(module: str, *args: str, **env: str) -> list[str]:
 @needs_triton
 def test_quick_cases_in_the_interpreter() -> None:
     assert run("memtraffic_interpret", *QUICK, TRITON_INTERPRET="1") == [f"{name}: right" for name in QUICK]
-
-
-@needs_triton
-@pytest.mark.slow
-def test_every_other_case_in_the_interpreter() -> None:
-    from tests.kernels import memtraffic_cases
-
-    others = [str(case) for case in memtraffic_cases.CASES if str(case) not in QUICK]
-    assert len(others) == len(memtraffic_cases.CASES) - len(QUICK)
-    assert run("memtraffic_interpret", *others, TRITON_INTERPRET="1") == [f"{case}: right" for case in others]
-
-
-@needs_triton
-@pytest.mark.slow
-def test_kernels_ask_for_the_bytes_that_the_formulas_say() -> None:
-    printed = run("memtraffic_count", TRITON_INTERPRET="1")
-    assert printed == [f"{v} {s}: right" for v in ("fused", "unfused") for s in ("flash2", "bigbird")]
-
-
-# ---------------------------------------------------------------- machine code
-
-
-def gates(facts: dict[str, Any]) -> list[str]:
-    """What is wrong with a kernel's machine code."""
-    label, found = facts["label"], []
-    spilled = facts["STL"] + facts["LDL"]
-    if spilled:
-        found.append(f"{spilled} spill instructions, {facts['stack']} bytes of stack")
-    if facts["UTMALDG"] or facts["UTMASTG"]:
-        found.append("TMA, which the memory tables' L1 column would not count")
-    if facts["shared"] > 227 * 1024:
-        found.append(f"{facts['shared']} bytes of shared memory")
-    around = facts["LDGSTS"] == facts["LDGSTS.E.BYPASS"] and facts["LDG.E.128"] == facts["LDG.E.128.STRONG"]
-    if not label.startswith("softmax") and not (around and facts["LDGSTS"] + facts["LDG.E.128"]):
-        found.append("loads that do not go around L1: the L2 prediction does not hold")
-    if not label.startswith("softmax"):
-        if not facts["HGMMA"]:
-            found.append("no wgmma")
-        if facts["WARPGROUP.DEPBAR"] * 2 > facts["HGMMA"]:
-            found.append("ptxas serialised the wgmma instructions")
-    return found
-
-
-@needs_triton
-def test_machine_code() -> None:
-    kernels = [json.loads(line) for line in run("memtraffic_compile", "flash2 float16 128")]
-    assert {facts["label"]: gates(facts) for facts in kernels} == {"flash2 float16 128": []}
-
-
-@needs_triton
-@pytest.mark.slow
-def test_machine_code_of_every_kernel() -> None:
-    kernels = [json.loads(line) for line in run("memtraffic_compile")]
-    assert len(kernels) == 12
-    assert {facts["label"]: gates(facts) for facts in kernels if gates(facts)} == {}
 
 
 # ---------------------------------------------------------------- arguments

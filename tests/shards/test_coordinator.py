@@ -10,8 +10,8 @@ from typing import Any, Self
 import msgspec
 import pytest
 
-from abprof.devices.protocols import Lost
 from abprof.fleet.coordinator import coordinate
+from abprof.fleet.executor import Lost
 from abprof.fleet.messages import Began, Ended, Measured, Said, Shard, read_news
 from abprof.records import Block, Ceilings, Machine, Outcome, Proof, Run
 from abprof.records.errors import AbprofError

@@ -12,7 +12,7 @@ import torch
 
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerFault
-from abprof.worker import declared
+from abprof.worker import workload
 from abprof.worker.api import Work
 from tests.workloads.worker import Side, side
 
@@ -196,7 +196,10 @@ def test_a_workload_describes_itself(worker: Side) -> None:
         ("ladder", "ValueError: LADDER: ['a', 'a'] must be two different variants or more"),
         ("rung", "ValueError: LADDER: 'b' is not in VARIANTS"),
         ("peer", "ValueError: DEFAULT_PEERS: 'a' is not in PEERS"),
-        ("band", "ValueError: SWEEP: density 0.0 to 2.0 with a speed-up of 1.0 to 2.0 is no band"),
+        (
+            "band",
+            "ValueError: SWEEP: invalid band: density 0.0 to 2.0 (in 0..1) with a speed-up of 1.0 to 2.0 (over 0)",
+        ),
         ("nameless", "AttributeError: module 'abprof_workloads.nameless' has no attribute 'KERNEL'"),
     ],
 )
@@ -282,9 +285,9 @@ def test_what_a_workloads_function_gives_is_a_record_of_the_kit() -> None:
     module = ModuleType("w")
     module.check = lambda case, outputs, expected: True  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="check returned bool, not Check of"):
-        declared.check(module, {}, None, None)
+        workload.check(module, {}, None, None)
     with pytest.raises(TypeError, match="work returned int, not Work of"):
-        declared.returned("work", 3, Work)
+        workload.returned("work", 3, Work)
 
 
 def checked(worker: Side, how: str) -> None:

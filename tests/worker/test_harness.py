@@ -12,7 +12,7 @@ import pytest
 
 from abprof.builds import worker_bundle as harness
 
-ROOT = Path(harness.__file__).parent
+ROOT = Path(harness.__file__).parents[1]
 
 
 def test_only_the_workers_part_is_copied(tmp_path: Path) -> None:
@@ -20,10 +20,10 @@ def test_only_the_workers_part_is_copied(tmp_path: Path) -> None:
     copied = {str(path.relative_to(script.parent)) for path in script.parent.rglob("*") if path.is_file()}
     rooms = {
         f"abprof/{path.relative_to(ROOT)}"
-        for room in ("adapters", "worker", "wire")
+        for room in ("worker", "records/messages")
         for path in (ROOT / room).rglob("*.py")
     }
-    assert copied == {"run_worker.py", "abprof/__init__.py", "abprof/kit.py", *rooms}
+    assert copied == {"run_worker.py", "abprof/__init__.py", "abprof/kit.py", "abprof/records/__init__.py", *rooms}
 
 
 def test_it_is_made_once_and_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_it_is_made_once_and_by_content(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_was_written_to_since_is_put_away(tmp_path: Path, spoilt: str) -> None:
     """Code under test runs as the user whose cache it is: of one run it could change the judge of the next."""
     script = harness.install(tmp_path)
-    outputs, bench = (script.parent / "abprof" / "worker" / name for name in ("outputs.py", "bench.py"))
+    outputs, bench = (script.parent / "abprof" / "worker" / name for name in ("checks.py", "bench.py"))
     if spoilt == "changed":
         outputs.write_text(outputs.read_text().replace("max", "min"))
     elif spoilt == "removed":
@@ -66,7 +66,7 @@ def test_what_was_written_to_since_is_put_away(tmp_path: Path, spoilt: str) -> N
 
 
 def test_installed_by_several_at_once(tmp_path: Path) -> None:
-    code = f"from abprof import harness; from pathlib import Path; print(harness.install(Path({str(tmp_path)!r})))"
+    code = f"from abprof.builds import worker_bundle as harness; from pathlib import Path; print(harness.install(Path({str(tmp_path)!r})))"
     with ThreadPoolExecutor(4) as pool:
         said = list(
             pool.map(
@@ -85,4 +85,4 @@ def test_its_messages_need_the_standard_library_alone(tmp_path: Path) -> None:
     place = harness.install(tmp_path).parent
     code = f"import sys; sys.path.insert(0, {str(place)!r}); import abprof.records.messages; print(abprof.records.messages.__file__)"
     done = subprocess.run([sys.executable, "-S", "-I", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(place / "abprof" / "wire" / "__init__.py")
+    assert done.stdout.strip() == str(place / "abprof" / "records" / "messages" / "__init__.py")

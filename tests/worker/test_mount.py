@@ -16,7 +16,8 @@ import pytest
 
 from abprof.records import messages as wire
 from abprof.worker.faults import MissingPackage
-from abprof.worker.mount import kernel_package, workload
+from abprof.worker.mount import kernel_package
+from abprof.worker.workload import load
 
 
 @pytest.fixture(autouse=True)
@@ -175,5 +176,5 @@ def test_workloads_may_import_their_siblings(tmp_path: Path) -> None:
     root = write(
         tmp_path, {"one.py": "from ._shared import N\nfrom . import two", "two.py": "M = 2", "_shared.py": "N = 1"}
     )
-    module: Any = workload("one", str(root / "one.py"))
+    module: Any = load("one", str(root / "one.py"))
     assert (module.N, module.two.M, module.__name__) == (1, 2, "abprof_workloads.one")

@@ -19,15 +19,14 @@ from types import ModuleType
 import pytest
 
 from abprof.records import messages as wire
-from abprof.worker.given import Given, take
-from abprof.worker.proof import Places, prove
+from abprof.worker.proof import Given, _Places, prove
 
 
 class Prover:
     """Proves with what was given when the test began: its own process, with other tests' modules and libraries."""
 
     def __init__(self) -> None:
-        self.given = take()
+        self.given = Given.take()
         self._before = self.given.loaded
 
     def __call__(self, mount: wire.Mount, kernels: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
@@ -37,7 +36,7 @@ class Prover:
 
     def begin(self) -> None:
         """The worker begins now: what is on its paths is given."""
-        self.given = take()
+        self.given = Given.take()
 
 
 @pytest.fixture
@@ -282,7 +281,7 @@ def test_a_driver_brings_its_parts_from_where_it_lies_itself(proved: Prover, tmp
     ],
 )
 def test_the_systems_folders_are_for_libraries_alone(path: str, library: str, module: str) -> None:
-    places = Places(("/usr/src/checkout/builds/a/",), ("/usr/src/checkout/",), Given((), (), (), frozenset()))
+    places = _Places(("/usr/src/checkout/builds/a/",), ("/usr/src/checkout/",), Given((), (), (), frozenset()))
     assert places.standing(path, path, library=True) == library
     assert places.standing(path, path) == module
 
@@ -345,7 +344,6 @@ def test_the_interpreters_own_packages_may_lie_in_the_checkout(proved: Prover, t
     """A .venv in the repository under test: what is installed there is the environment, not the code under test."""
     given = mount(tmp_path)
     own = wire.Mount(given.name, given.root, given.module, "", given.allowed, [str(Path(sys.prefix) / "lib")])
-    assert pytest.__file__.startswith(own.forbidden[0]) or sys.prefix == sys.base_prefix
     assert proved(own, {}) == ("", [])
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.worker.mount import workload
+from abprof.worker.workload import load as workload
 
 FOLDER = Path(__file__).parents[2] / "workloads"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.worker import declared
+from abprof.worker import workload as declared
 from abprof.worker.api import Unsupported
 from tests.workloads.conftest import cases, load
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import flex_attention
 
-from abprof.worker import declared
+from abprof.worker import workload as declared
 from abprof.worker.api import Unsupported
 from tests.workloads.conftest import FOLDER, cases, load
 
@@ -121,11 +121,10 @@ def test_presets(masks: ModuleType) -> None:
 
 
 def test_declarations_are_read_as_a_worker_reads_them(masks: ModuleType) -> None:
-    presets = {name: declared.preset(axes, "cuda") for name, axes in masks.PRESETS.items()}
-    assert declared.scaled(masks, presets) == "seqlen"
-    sweep = declared.sweep(masks, presets)
-    assert sweep is not None
-    assert [tuple(band) for band in sweep.bands] == [
+    described = declared.described(masks, "dynamic_mask", "cuda")
+    assert described.scaled == "seqlen"
+    assert described.sweep is not None
+    assert [tuple(band) for band in described.sweep.bands] == [
         (0.0, 0.2, 2.0, 4.0),
         (0.2, 0.4, 1.5, 3.0),
         (0.4, 0.6, 1.2, 2.0),

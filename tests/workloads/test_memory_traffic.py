@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.worker import declared
+from abprof.worker import workload as declared
 from abprof.worker.api import Unsupported
 from tests.workloads.conftest import FOLDER, cases, load
 
@@ -71,9 +71,8 @@ def test_a_cpu_has_one_cell_and_the_reason(traffic: ModuleType) -> None:
 
 
 def test_declarations_are_read_as_a_worker_reads_them(traffic: ModuleType) -> None:
-    presets = {name: declared.preset(axes, "cuda") for name, axes in traffic.PRESETS.items()}
-    assert declared.scaled(traffic, presets) == "seqlen"
-    assert declared.ladder(traffic) == ["unfused", "fused"]
+    described = declared.described(traffic, "memory_traffic", "cuda")
+    assert (described.scaled, described.ladder) == ("seqlen", ["unfused", "fused"])
     ranges = {label for label, _ in traffic.PHASES.values()}
     text = "".join(path.read_text() for path in (FOLDER.parent / "kernels" / "memtraffic").glob("*.py"))
     assert set(re.findall(r'record_function\("(\w+)"\)', text)) == ranges

@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from abprof.devices.protocols import Subject
 from abprof.evidence.ncu import metrics, recording, tool, traffic
+from abprof.evidence.probes.subject import Subject
 from abprof.measure import foreground
 from abprof.measure.epochs import Ground
 from abprof.measure.pool import Post, posts

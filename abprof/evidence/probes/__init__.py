@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from abprof.devices.protocols import Evidence, Probe, Subject
+from abprof.evidence.probes.subject import Evidence, Probe, Subject
 from abprof.records import Arm, Run
 from abprof.records import messages as wire
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from abprof.devices.protocols import Subject
 from abprof.evidence.probes import each_arm, opened
+from abprof.evidence.probes.subject import Subject
 from abprof.measure.epochs import Ground
 from abprof.measure.pool import Crew, Post
 from abprof.records import Arm, Sampled, SampledFunction

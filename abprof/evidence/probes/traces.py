@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from abprof.devices.protocols import Subject
 from abprof.evidence.probes import each_arm, opened
+from abprof.evidence.probes.subject import Subject
 from abprof.measure.epochs import Ground
 from abprof.measure.pool import Crew
 from abprof.records import UNREADABLE, Arm, Census, Trace

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from abprof.devices.lease import lease
+from abprof.devices import lease
 from abprof.extras.nightly import heartbeat
 from abprof.measure.run_context import Place
 from abprof.records.errors import AbprofError, Exit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from abprof.builds.worker_factory import Workshop
-from abprof.devices.protocols import Device
+from abprof.devices import Device
 from abprof.measure.pool import Crew, Post
 from abprof.measure.prefork import Relay
 from abprof.records import PEERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from abprof.devices.protocols import Device
+from abprof.devices import Device
 from abprof.measure import turns
 from abprof.measure.commands import process
 from abprof.measure.commands.bench import AXIS, CONTROL, Bench, log

@@ -1,11 +1,11 @@
-"""Benchmarks that exist, as workloads: one line in a workload file (docs/ADOPT.md).
+"""Existing benchmarks as workloads: one line in a workload file (docs/ADOPT.md).
 
-from abprof.adapters import perf_report
-WORKLOAD = perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib")
+    from abprof.adapters import perf_report
+    WORKLOAD = perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib")
 
-The benchmark's file comes from one place for all sides, as workloads do, and the package that it imports from each side. What
-it would have timed is caught and timed by abprof's own protocol. It has no reference: only that the sides agree is checked.
-Standard library and torch only; what a benchmark is written for (triton, pytest, tritonbench) is imported when it is asked.
+The benchmark's file comes from one place for all sides, as workloads do, and the package that it imports from each side.
+The call that it would have timed is intercepted and timed by abprof. There is no reference: outputs are only compared
+between the sides. triton, pytest and tritonbench are imported when a benchmark needs them.
 """
 
 from abprof.worker.adapters.operators import tritonbench

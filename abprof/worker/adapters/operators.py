@@ -1,7 +1,7 @@
-"""An operator class in tritonbench's style: its inputs and its methods that are registered as benchmarks become axes.
+"""An operator class in tritonbench's style: its inputs and its registered benchmark methods become axes.
 
-tritonbench itself need not be installed: the few names of `tritonbench.utils.triton_op` that an operator is written with are
-brought here, and mark instead of register. What else an operator imports of tritonbench is the installed one's, or a stand-in.
+tritonbench need not be installed: this module provides the names of `tritonbench.utils.triton_op` that an operator needs,
+which mark instead of register. Anything else of tritonbench is the installed one's, or a stand-in.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import enum
 import functools
-import importlib.machinery
 import importlib.util
 import itertools
 import sys
@@ -19,9 +18,7 @@ from typing import Any
 
 import torch
 
-from abprof.worker.adapters.caught import as_now, seed
-from abprof.worker.adapters.files import stand_in
-from abprof.worker.adapters.wrapped import Wrapped, caller
+from abprof.worker.adapters.base import Wrapped, as_now, caller, seed, stand_in
 from abprof.worker.api import Op
 
 _STYLE = "tritonbench.utils.triton_op"
@@ -35,17 +32,17 @@ def tritonbench(
 ) -> Wrapped:
     """WORKLOAD = tritonbench("operators/softmax/operator.py:Operator", kernel="mylib").
 
-    `mode` is fwd, bwd, fwd_bwd or fwd_no_grad, `precision` and `args` are what its command line would give the operator.
+    `mode` is fwd, bwd, fwd_bwd or fwd_no_grad; `precision` and `args` are the operator's command-line options.
     """
     return _Operator(where, kernel, caller(), {"mode": Mode(mode).value, "precision": precision}, args)
 
 
 class _Operator(Wrapped):
-    def __init__(self, where: str, kernel: str, workload: str, asked: Mapping[str, str], args: Sequence[str]) -> None:
+    def __init__(self, where: str, kernel: str, workload: str, options: Mapping[str, str], args: Sequence[str]) -> None:
         super().__init__(where, kernel, workload)
         self.name = self.name or "Operator"
-        self._asked, self._args = dict(asked), list(args)
-        _bring_style()
+        self._options, self._args = dict(options), list(args)
+        _provide_style()
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
@@ -59,23 +56,19 @@ class _Operator(Wrapped):
             "full": every,
         }
 
-    def operation(self, case: Mapping[str, Any], device: str) -> Op:
-        """What the registered method makes of the input."""
-        made = self._made(self.module(), device)
-        given = next(itertools.islice(made.get_input_iter(), int(case[_INPUT]), None))
-        inputs = _on(given, device)
-        method = getattr(made, str(case[_BACKEND]))
-        forward = method(**inputs) if isinstance(inputs, dict) else method(*inputs)
-        if not callable(forward):
-            raise TypeError(f"{case[_BACKEND]} did not return a callable")
-        return _operation(made, forward, inputs)
-
     def _axes(self, kind: str) -> dict[Any, Any]:
         """Raises ValueError for a class without a registered method or without inputs."""
         made = self._made(self.described(), kind)
-        names = [name for name, method in _methods(type(made)) if getattr(method, _MARK)["enabled"]]
+        # Methods in the order in which they are written, a base class's first.
+        methods = {k: v for one in reversed(type(made).__mro__) for k, v in vars(one).items() if hasattr(v, _MARK)}
+        names = [name for name, method in methods.items() if getattr(method, _MARK)]
         seed(0)
-        inputs = [(i, str(_x_of(made, i, given))) for i, given in enumerate(made.get_input_iter())]
+        inputs = []
+        for number, given in enumerate(made.get_input_iter()):
+            try:
+                inputs.append((number, str(made.get_x_val(given))))
+            except NotImplementedError:
+                inputs.append((number, str(number)))
         if not names or not inputs:
             lacking = "method registered as a benchmark" if not names else "input from get_input_iter()"
             raise ValueError(f"{self.name} of {self.file} has no {lacking}")
@@ -84,30 +77,39 @@ class _Operator(Wrapped):
     def _made(self, module: types.ModuleType, device: str) -> Any:
         if not isinstance(getattr(module, self.name, None), type):
             raise ValueError(f"{self.file} has no class {self.name}")
-        return getattr(module, self.name)(_Asked(device=device, **self._asked), list(self._args))
+        return getattr(module, self.name)(_Options(device=device, **self._options), list(self._args))
+
+    def operation(self, case: Mapping[str, Any], device: str) -> Op:
+        """The registered method's call on the input, in the operator's mode."""
+        made = self._made(self.module(), device)
+        inputs = _on(next(itertools.islice(made.get_input_iter(), int(case[_INPUT]), None)), device)
+        method = getattr(made, str(case[_BACKEND]))
+        forward = method(**inputs) if isinstance(inputs, dict) else method(*inputs)
+        if not callable(forward):
+            raise TypeError(f"{case[_BACKEND]} did not return a callable")
+        cleared = list(made.get_grad_to_none(inputs) or ())
+
+        def reset() -> None:
+            for tensor in cleared:
+                tensor.grad = None
+
+        if made.mode is Mode.FWD:
+            return Op(as_now(forward))
+        if made.mode is Mode.FWD_NO_GRAD:
+            with torch.no_grad():
+                return Op(as_now(forward))
+        backward = made.get_bwd_fn(forward)
+        call = backward if made.mode is Mode.BWD else lambda: (forward(), backward())[0]
+        return Op(call, reset if cleared else None)
 
 
-class _Asked(argparse.Namespace):
-    """tritonbench's own options: those that nobody gave are None."""
+class _Options(argparse.Namespace):
+    """tritonbench's own options: None unless given."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return None
-
-
-def _methods(of: type) -> Iterator[tuple[str, Any]]:
-    """Registered methods in the order that they are written, a base class's first."""
-    found = {name: value for one in reversed(of.__mro__) for name, value in vars(one).items() if hasattr(value, _MARK)}
-    yield from found.items()
-
-
-def _x_of(made: Any, number: int, given: Any) -> Any:
-    """What the operator calls this input; its number where it does not say, or cannot."""
-    try:
-        return made.get_x_val(given)
-    except NotImplementedError:
-        return number
 
 
 def _on(values: Any, device: str) -> Any:
@@ -119,25 +121,7 @@ def _on(values: Any, device: str) -> Any:
     return type(values)(_on(value, device) for value in values) if type(values) in {list, tuple} else values
 
 
-def _operation(made: Any, forward: Callable[[], Any], inputs: Any) -> Op:
-    """The call of the operator's mode."""
-    cleared = list(made.get_grad_to_none(inputs) or ())
-
-    def reset() -> None:
-        for tensor in cleared:
-            tensor.grad = None
-
-    if made.mode is Mode.FWD:
-        return Op(as_now(forward))
-    if made.mode is Mode.FWD_NO_GRAD:
-        with torch.no_grad():
-            return Op(as_now(forward))
-    backward = made.get_bwd_fn(forward)
-    call = backward if made.mode is Mode.BWD else lambda: (forward(), backward())[0]
-    return Op(call, reset if cleared else None)
-
-
-# ---------------------------------------------------------------- the style
+# ---------------------------------------------------------------- the names that operators import
 
 
 class Mode(enum.Enum):
@@ -150,42 +134,34 @@ class Mode(enum.Enum):
 
 
 class BenchmarkOperator:
-    """What operators derive from: their device, dtype and mode, and hooks that they need not have."""
+    """The base class of operators: device, dtype and mode, and methods to override."""
 
     DEFAULT_PRECISION = "bypass"
 
     def __init__(self, tb_args: argparse.Namespace, extra_args: Sequence[str] | None = None) -> None:
         self.tb_args, self.extra_args = tb_args, list(extra_args or ())
         self.device, self.mode = tb_args.device, Mode(tb_args.mode)
-        precision = self.DEFAULT_PRECISION if tb_args.precision == "bypass" else tb_args.precision
-        self.dtype = _DTYPES.get(precision)
+        self.dtype = _DTYPES.get(self.DEFAULT_PRECISION if tb_args.precision == "bypass" else tb_args.precision)
 
     def get_input_iter(self) -> Iterator[Any]:
-        """The operator's own."""
         raise NotImplementedError("the operator has no get_input_iter()")
 
     def get_bwd_fn(self, fwd_fn: Callable[[], Any]) -> Callable[[], Any]:
-        """The operator's own."""
         raise NotImplementedError("the operator has no get_bwd_fn()")
 
     def get_grad_to_none(self, args: Any) -> Any:
         """Tensors whose gradients are cleared before each call."""
-        del args
 
     def get_x_val(self, example_inputs: Any) -> Any:
-        """The operator's own."""
         raise NotImplementedError
 
 
-def register_benchmark(
-    baseline: bool = False, enabled: bool = True, fwd_only: bool = False, label: str | None = None, **more: Any
-) -> Callable[[Any], Any]:
+def register_benchmark(baseline: bool = False, enabled: bool = True, **_options: Any) -> Callable[[Any], Any]:
     """Marks a method of an operator."""
-    del more
+    del baseline
 
     def mark(method: Any) -> Any:
-        told = {"baseline": baseline, "enabled": bool(enabled), "fwd_only": fwd_only, "label": label}
-        setattr(method, _MARK, told)
+        setattr(method, _MARK, bool(enabled))
         return method
 
     return mark
@@ -196,8 +172,8 @@ def _unmarked(*args: Any, **options: Any) -> Any:
     return args[0] if len(args) == 1 and callable(args[0]) and not options else lambda method: method
 
 
-def _bring_style() -> None:
-    """Make `tritonbench.utils.triton_op` importable as what stands here, and the rest of tritonbench where it is not."""
+def _provide_style() -> None:
+    """Make `tritonbench.utils.triton_op` importable as this module's names, and stand in for the rest if it is missing."""
     if _STYLE in sys.modules:
         return
     if importlib.util.find_spec("tritonbench") is None:

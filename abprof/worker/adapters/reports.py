@@ -1,4 +1,4 @@
-"""A function under `triton.testing.perf_report`: its x and line values become axes, what it gives do_bench is timed."""
+"""A function under `triton.testing.perf_report`: its x and line values become axes, its call of do_bench is timed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from abprof.worker.adapters.caught import Caught, as_now, caught
-from abprof.worker.adapters.wrapped import Wrapped, caller, plain
+from abprof.worker.adapters.base import Caught, Wrapped, as_now, caller, caught, plain
 from abprof.worker.api import Op
 
 _TIMERS = ("do_bench", "do_bench_cudagraph")
@@ -29,9 +28,8 @@ class _Report(Wrapped):
         every = _axes(found, first=False)
         return {"smoke": _axes(found, first=True), "default": every, "full": every}
 
-    def operation(self, case: Mapping[str, Any], device: str) -> Op:
-        """What the function gives `triton.testing.do_bench` first."""
-        del device
+    def operation(self, case: Mapping[str, Any], device: str) -> Op:  # noqa: ARG002
+        """The first call that the function passes to `triton.testing.do_bench`."""
         mark = self._mark(self.module())
         arguments = _arguments(_benchmarks(mark), case)
         with _intercepted():
@@ -41,7 +39,9 @@ class _Report(Wrapped):
         """The marked function. Raises ValueError for something else."""
         names = [self.name] if self.name else [n for n, v in vars(module).items() if hasattr(v, "benchmarks")]
         if len(names) != 1:
-            raise ValueError(f"{self.file} has {len(names)} functions under perf_report: name one, {self.file}:NAME")
+            raise ValueError(
+                f"{self.file} has {len(names)} functions under perf_report: give the name, {self.file}:NAME"
+            )
         mark = getattr(module, names[0], None)
         if not (hasattr(mark, "fn") and hasattr(mark, "benchmarks")):
             raise ValueError(f"{self.file} has no {names[0]} under triton.testing.perf_report")
@@ -53,17 +53,14 @@ def _benchmarks(mark: Any) -> list[Any]:
     return list(mark.benchmarks) if isinstance(mark.benchmarks, list | tuple) else [mark.benchmarks]
 
 
-# ---------------------------------------------------------------- axes
-
-
 def _points(benchmark: Any) -> list[tuple[Any, ...]]:
     """Its x values, as triton reads them: a single one stands for all of its names."""
-    names = list(benchmark.x_names)
-    return [tuple(x) if isinstance(x, list | tuple) else (x,) * len(names) for x in benchmark.x_vals]
+    count = len(list(benchmark.x_names))
+    return [tuple(x) if isinstance(x, list | tuple) else (x,) * count for x in benchmark.x_vals]
 
 
 def _axes(benchmarks: Sequence[Any], *, first: bool) -> dict[Any, Any]:
-    """A preset. Several Benchmarks are one axis more, in step with theirs. Raises ValueError where they differ in names."""
+    """A preset. Several Benchmarks make one axis more, zipped with theirs. Raises ValueError if their names differ."""
     if len(benchmarks) == 1:
         (one,) = benchmarks
         points = [tuple(map(plain, point)) for point in _points(one)[: 1 if first else None]]
@@ -82,7 +79,7 @@ def _axes(benchmarks: Sequence[Any], *, first: bool) -> dict[Any, Any]:
 
 
 def _arguments(benchmarks: Sequence[Any], case: Mapping[str, Any]) -> dict[str, Any]:
-    """What the function is called with in a case: the values themselves, by what they are called."""
+    """The function's arguments in a case: the values themselves, found by their names."""
     one = next(each for each in benchmarks if _PLOT not in case or plain(each.plot_name) == case[_PLOT])
     known = {one.line_arg: {plain(line): line for line in one.line_vals}}
     for point in _points(one):
@@ -92,13 +89,10 @@ def _arguments(benchmarks: Sequence[Any], case: Mapping[str, Any]) -> dict[str, 
     return {**given, **one.args}
 
 
-# ---------------------------------------------------------------- do_bench
-
-
 @contextlib.contextmanager
 def _intercepted() -> Iterator[None]:
-    """do_bench raises what it was given while the block runs, wherever it was imported to and under whatever name; triton's
-    autotuner and torch's compiler, which time with it too, get the real one."""
+    """While the block runs, do_bench raises Caught under every name it was imported as; triton's autotuner and torch's
+    compiler, which time with it too, get the real one."""
     import triton.testing
 
     undo: list[tuple[dict[str, Any], str, Any]] = []
@@ -123,11 +117,11 @@ def _catching(real: Callable[..., Any]) -> Callable[..., Any]:
         if caller.partition(".")[0] in {"triton", "torch"}:
             return real(fn, *args, **options)
         cleared = list(inspect.signature(real).bind(fn, *args, **options).arguments.get("grad_to_none") or ())
-        raise Caught(Op(as_now(fn), (lambda: _clear(cleared)) if cleared else None))
+
+        def reset() -> None:
+            for tensor in cleared:
+                tensor.grad = None
+
+        raise Caught(Op(as_now(fn), reset if cleared else None))
 
     return do_bench
-
-
-def _clear(tensors: Sequence[Any]) -> None:
-    for tensor in tensors:
-        tensor.grad = None

@@ -1,7 +1,4 @@
-"""A call captured in a CUDA graph: replayed, the device does its work without the host's launches in between.
-
-Replays read the same inputs from the same addresses, so caches are as warm as these let them be.
-"""
+"""A call captured in a CUDA graph (`--timer graph`): replays run without the host's launches, on warm caches."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ import torch
 
 from abprof.worker.api import Op, Unsupported
 
-# Why a call cannot be captured: a word for machines, and what it means.
+# Why a call cannot be captured.
 WHY = {
     "host_sync": "the call waits for the device",
     "compiles": "the call compiles or tunes anew each time",
     "allocation": "there is no memory for it during capture",
     "forbidden": "the call does what capture forbids: it waits for the device, or takes memory that is not of torch's pool",
-    "stream": "the call uses a stream that the captured one does not know of",
+    "stream": "the call uses a stream outside the capture",
     "empty": "nothing of the call reaches the stream that is captured",
     "error": "the call fails while it is captured",
 }
@@ -33,16 +30,17 @@ _FORBIDDEN = ("is capturing", "during capture", "invalidated", "capture unsuppor
 
 
 class NotCaptured(Unsupported):
-    """A call that cannot be captured. `spoiled`: capture was begun, and torch's allocator and generators may be left in any
-    state (its own words, in CUDAGraph::reset): nothing that this process measures from now on is to be relied on."""
+    """A call that cannot be captured. `spoiled`: a capture had begun, and torch's allocator and generators may be left in
+    any state (CUDAGraph::reset): this process must not measure any more."""
 
-    def __init__(self, why: str, said: str = "", *, spoiled: bool = False) -> None:
-        super().__init__(f"{WHY[why]}{f' ({said})' if said else ''}")
+    def __init__(self, why: str, detail: str = "", *, spoiled: bool = False) -> None:
+        super().__init__(f"{WHY[why]}{f' ({detail})' if detail else ''}")
         self.why, self.spoiled = why, spoiled
 
 
 class Graph:
-    """One captured call, with the memory it works in. Raises NotCaptured; `compiled` counts compilations so far."""
+    """One captured call, with the memory it works in. `compiled` gives the number of compilations so far. Raises
+    NotCaptured."""
 
     def __init__(self, op: Op, compiled: Callable[[], int]) -> None:
         stream = torch.cuda.Stream()
@@ -59,7 +57,7 @@ class Graph:
         self._graph.replay()
 
     def repeated(self, times: int) -> Callable[[], None]:
-        """What enqueues it so often."""
+        """A function that enqueues it so many times."""
 
         def replay() -> None:
             for _ in range(times):
@@ -69,8 +67,8 @@ class Graph:
 
 
 def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> None:
-    """Two calls on the stream that will capture, so that what is made once per stream (a workspace) is there. Raises
-    NotCaptured for what the second one shows, while nothing is spoiled yet."""
+    """Two calls on the stream that will capture, so that what is made once per stream (a workspace) exists. Raises
+    NotCaptured if the second one waits or compiles, while nothing is spoiled yet."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for last in (False, True):
@@ -90,21 +88,21 @@ def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> Non
 
 @contextlib.contextmanager
 def _waits() -> Iterator[list[str]]:
-    """Where torch itself makes the host wait for the device (.item(), .cpu(), nonzero), by its own warnings."""
+    """Torch's warnings about waiting for the device (.item(), .cpu(), nonzero)."""
     found: list[str] = []
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             yield found
     finally:
         torch.cuda.set_sync_debug_mode(mode)
-    found += [str(one.message) for one in told if "synchronizing CUDA operation" in str(one.message)]
+    found += [str(one.message) for one in caught if "synchronizing CUDA operation" in str(one.message)]
 
 
 def _captured(graph: torch.cuda.CUDAGraph, op: Op, stream: torch.cuda.Stream) -> Any:
-    """What the captured call returned. Not torch.cuda.graph(): that walks and empties torch's memory, 50 ms and more."""
+    """Capture a call and return its result. Not torch.cuda.graph(): it empties torch's memory, 50 ms and more."""
     current, collecting = torch.cuda.current_stream(), gc.isenabled()
     stopped: Exception | None = None
     gc.disable()  # what it would free in the middle may be of another graph
@@ -120,7 +118,8 @@ def _captured(graph: torch.cuda.CUDAGraph, op: Op, stream: torch.cuda.Stream) ->
                 graph.capture_end()
     except Exception as error:
         first = stopped or error  # capture_end() fails too, and says less
-        raise NotCaptured(_why(first), _line(first), spoiled=True) from error
+        detail = f"{type(first).__name__}: {' '.join(str(first).split())[:160]}"
+        raise NotCaptured(_why(first), detail, spoiled=True) from error
     finally:
         torch.cuda.set_stream(current)
         if collecting:
@@ -138,12 +137,8 @@ def _why(error: Exception) -> str:
     return "forbidden" if any(part in text for part in _FORBIDDEN) else "error"
 
 
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
-
-
 def _nodes(graph: int) -> int:
-    """How many nodes a cudaGraph_t has. Raises OSError, RuntimeError where the driver does not say."""
+    """The number of nodes of a cudaGraph_t. Raises OSError, RuntimeError."""
     count = ctypes.c_size_t(0)
     code = ctypes.CDLL("libcuda.so.1").cuGraphGetNodes(ctypes.c_void_p(graph), None, ctypes.byref(count))
     if code:

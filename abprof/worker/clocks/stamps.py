@@ -1,17 +1,14 @@
-"""Readings of the device's own clocks, between the kernels of a stream: how fast its multiprocessors ran in a turn.
+"""How fast the multiprocessors ran in a turn, from the device's own clocks.
 
-A kernel of one thread for each multiprocessor writes %clock64 (its cycles) and %globaltimer (ns) to the place of its %smid.
-Two of them give each one's mean clock in between, which NVML's samples, 100 ms apart, cannot for turns of a millisecond.
-The mean over all is taken: under a power limit the clusters of an H200 run at clocks of their own, up to 0.5 % apart and
-otherwise in every turn (docs/MEASUREMENT.md).
-PTX, loaded by the CUDA driver: neither a compiler nor Triton is needed for it, and its machine code is no side's own.
-(Registers: PTX ISA, special registers.)
+A kernel of one thread a multiprocessor writes %clock64 (cycles) and %globaltimer (ns) to the place of its %smid. Two of
+them give each one's mean clock in between; NVML's samples are 100 ms apart. The mean over all is taken: under a power
+limit the clusters of an H200 run up to 0.5 % apart (docs/MEASUREMENT.md). It is PTX, loaded by the CUDA driver (PTX ISA,
+special registers): no compiler is needed, and its machine code belongs to no side.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
@@ -43,12 +40,12 @@ _PTX = b"""
     ret;
 }
 """
-_WORDS = 3  # of 8 bytes, that a multiprocessor's stamp has: cycles, ns, which turn it is of
-Stamp = Sequence[int]
+_WORDS = 3  # of 8 bytes, that a multiprocessor's stamp has: cycles, ns, number of the turn
 
 
 class Stamps:
-    """A begin and an end in the current stream. Raises OSError or RuntimeError where the driver does not take the kernel."""
+    """A stamp at the begin and one at the end of a turn, in the current stream. Raises OSError or RuntimeError if the
+    driver refuses the kernel."""
 
     def __init__(self, device: torch.device) -> None:
         self._driver = ctypes.CDLL("libcuda.so.1")
@@ -85,22 +82,13 @@ class Stamps:
         blocks, one, none = ctypes.c_uint(self._blocks), ctypes.c_uint(1), ctypes.c_uint(0)
         self._call("cuLaunchKernel", self._kernel, blocks, one, one, one, one, one, none, stream, arguments, None)
 
-    def clocks(self) -> dict[int, float]:
-        """The clock of each multiprocessor that has both stamps of the last turn, MHz, on an idle device, by its %smid."""
-        begun, ended = self._written.tolist()
-        return clocks(begun, ended, self._turn)
-
     def mhz(self) -> float:
-        """Mean clock between the two, MHz, on an idle device; 0 where no multiprocessor ran both."""
-        return fmean(self.clocks().values() or [0.0])
-
-
-def clocks(begun: Sequence[Stamp], ended: Sequence[Stamp], turn: int) -> dict[int, float]:
-    """MHz of each place, of those that have both stamps of this turn."""
-    return {
-        place: 1e3 * (cycles - first_cycles) / (ns - first_ns)
-        for place, ((first_cycles, first_ns, first_turn), (cycles, ns, last_turn)) in enumerate(
-            zip(begun, ended, strict=True)
-        )
-        if first_turn == last_turn == turn and ns > first_ns and cycles > first_cycles
-    }
+        """Mean clock of the multiprocessors that have both stamps of the last turn, MHz; 0 if none has. The device must
+        be idle."""
+        begun, ended = self._written.tolist()
+        clocks = [
+            1e3 * (cycles - first_cycles) / (ns - first_ns)
+            for (first_cycles, first_ns, first_turn), (cycles, ns, last_turn) in zip(begun, ended, strict=True)
+            if first_turn == last_turn == self._turn and ns > first_ns and cycles > first_cycles
+        ]
+        return fmean(clocks or [0.0])

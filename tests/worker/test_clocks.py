@@ -1,4 +1,4 @@
-"""Graphs and CUPTI's records in a worker, on a device that is made up; tests/worker/test_timers_gpu.py has the real one."""
+"""The timers of a worker on a device that is made up; test_timers_gpu.py uses a real one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from abprof.records import messages as wire
 from abprof.worker.api import Op, Unsupported
 from abprof.worker.arms import Arms
 from abprof.worker.clocks import clock, cuda
-from abprof.worker.clocks.activity import Records, added, span
 from abprof.worker.clocks.cuda import CudaClock
+from abprof.worker.clocks.cupti import Records, added, span
 from abprof.worker.clocks.graphs import WHY, NotCaptured, _why
-from tests.benchmarks import timers
+from abprof.worker.clocks.stamps import Stamps
 
 
 class Made:
@@ -112,13 +112,13 @@ def test_what_cannot_be_captured_says_why_and_whether_the_process_is_spoiled(mad
 
 def test_a_cpu_has_neither() -> None:
     cpu, op = clock("cpu"), Op(lambda: None)
-    with pytest.raises(Unsupported, match="CUDA graph is of a GPU"):
+    with pytest.raises(Unsupported, match="CUDA graphs need a GPU"):
         cpu.graph(op, lambda: 0)
-    with pytest.raises(Unsupported, match="CUPTI times a GPU"):
+    with pytest.raises(Unsupported, match="CUPTI needs a GPU"):
         cpu.kernels(op, 1, cold=True)
-    with pytest.raises(Unsupported, match="CUPTI times a GPU"):
+    with pytest.raises(Unsupported, match="CUPTI needs a GPU"):
         cpu.span(op, 1, cold=True)
-    assert cpu.unrecorded() == "CUPTI times a GPU"
+    assert cpu.unrecorded() == "CUPTI needs a GPU"
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_neither_reset_nor_flush_nor_spin_is_part_of_a_call(cupti: Cupti) -> Non
 
 @pytest.mark.parametrize(
     ("told", "why"),
-    [(101_000, ""), (212_000, "CUPTI tells 212.0 us of a kernel that spans 100.0 us"), (0, "CUPTI tells 0.0 us")],
+    [(101_000, ""), (212_000, "CUPTI records 212.0 us for a kernel that spans 100.0 us"), (0, "CUPTI records 0.0 us")],
 )
 def test_cupti_is_tried_on_a_kernel_that_events_time_too(
     cupti: Cupti, monkeypatch: pytest.MonkeyPatch, told: int, why: str
@@ -297,22 +297,57 @@ def test_without_cupti_one_line_says_what_to_install(monkeypatch: pytest.MonkeyP
         Records()
 
 
-def test_the_table_of_timers_has_what_every_process_read() -> None:
-    device = Made()
-    device.fault = NotCaptured("host_sync")
-    device.empty = lambda times, *, cold: 1e3  # type: ignore[attr-defined]
-    fields = {"made": lambda what, size: Op(lambda: None), "SECONDS": 0.0}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in fields.items():
-            patch.setattr(timers, name, value)
-        read = timers.child(device)  # type: ignore[arg-type]
-    assert set(read["3 us"]) == {"events", "events, levelled", "cupti", "cupti, span"}, (
-        "a graph that is not there has no row"
-    )
-    rows = list(timers.table([read, read]))[2:]
-    assert [row.split(" | ")[:4] for row in rows[:3]] == [
-        ["| 3 us", "events", "5.00 us", "0.00 %"],
-        ["| 3 us", "events, levelled", "4.00 us", "0.00 %"],
-        ["| 3 us", "cupti", "1.00 us", "0.00 %"],
-    ]
-    assert len(rows) == 4 * len(timers.KERNELS)
+# ---------------------------------------------------------------- warm-up
+
+
+@pytest.mark.parametrize(
+    ("kind", "usual_ns", "took", "wall", "calls"),
+    [
+        ("cuda", 0.0, 2e7, 2e7, 5),
+        ("cuda", 2e7, 2e7, 2e7, 2),  # 10 ms or more, timed by an earlier epoch
+        ("cuda", 9e6, 2e7, 2e7, 5),
+        ("cpu", 2e7, 2e7, 2e7, 5),
+        ("cuda", 1e8, 1.4e8, 1.4e8, 1),  # 50 ms or more
+        ("cuda", 1e8, 4e8, 1.1e8, 2),  # the first loaded something
+    ],
+)
+def test_a_long_call_is_made_no_more_often_than_needed(
+    kind: str, usual_ns: float, took: float, wall: float, calls: int
+) -> None:
+    load: Any = SimpleNamespace(inputs=lambda *_: None, prepare=lambda *_: Op(lambda: None))
+    device, made = Made(), list[int]()
+    device.kind = kind
+    device.wall = lambda op: (made.append(1), took if len(made) == 1 else wall)[1]  # type: ignore[method-assign]
+    device.turn = lambda *_, **__: (made.append(1), wall)[1]  # type: ignore[method-assign]
+    arms = Arms(device, lambda _: load, lambda: load, lambda: 0)  # type: ignore[arg-type]
+    opened = arms.open(wire.Open("w", {}, "base", usual_ns=usual_ns))
+    assert (len(made), arms["base"].wall) == (calls, wall)
+    assert opened.call_ns == (wall if calls == 5 else usual_ns)
+
+
+# ---------------------------------------------------------------- the device's own clock
+
+
+def stamps(*took: tuple[int, int], turn: int = 5, began: int = 5) -> list[list[list[int]]]:
+    """Stamps of multiprocessors whose turn `took` (cycles, ns)."""
+    begun = [[900 * place, 70, began] for place, _ in enumerate(took)]
+    return [begun, [[900 * place + cycles, 70 + ns, turn] for place, (cycles, ns) in enumerate(took)]]
+
+
+FAST, SLOW, NONE = (1_600_000, 1_000_000), (1_590_000, 1_000_000), (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("written", "mhz"),
+    [
+        (stamps(FAST, SLOW), 1595.0),
+        (stamps(FAST, NONE, SLOW, (5, 0), (0, 5)), 1595.0),  # ids without a stamp; clocks that stood still
+        (stamps(FAST, began=4), 0.0),  # of an earlier turn
+        (stamps(FAST, turn=4), 0.0),
+        ([[], []], 0.0),
+    ],
+)
+def test_the_clock_is_the_mean_of_multiprocessors_with_both_stamps_of_the_turn(written: Any, mhz: float) -> None:
+    one = object.__new__(Stamps)
+    one._written, one._turn = torch.tensor(written), 5
+    assert one.mhz() == pytest.approx(mhz)

@@ -1,4 +1,4 @@
-"""What the device ran and when, by CUPTI's activity records. The only place of cupti-python."""
+"""What the device ran and when, by CUPTI's activity records (cupti-python, imported here alone)."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from abprof.worker.api import Unsupported
 
 _BUFFER = 8 << 20  # bytes: within what CUPTI's documentation advises (1 to 10 MB)
 _FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: buffers that are not full, too
-TICKS = "torch's profiler ran in this process, after which CUPTI tells ticks of the processor's counter for nanoseconds"
+TICKS = "torch's profiler ran in this process, after which CUPTI gives ticks of the processor's counter for nanoseconds"
 
 Ran = Sequence[tuple[int, int]]  # start and end of each kernel, copy and fill, ns
 
 
 def added(ran: Ran) -> float:
-    """Durations added up, ns: what overlaps counts twice, what lies between counts not at all. 0 of nothing."""
+    """Sum of the durations, ns; 0 of nothing."""
     return float(sum(end - start for start, end in ran))
 
 
 def span(ran: Ran) -> float:
-    """From the first one's start to the last one's end, ns: the gaps between them count. 0 of nothing."""
+    """From the first start to the last end, ns, gaps included; 0 of nothing."""
     return float(max(end for _, end in ran) - min(start for start, _ in ran)) if ran else 0.0
 
 
 class Records:
-    """Kernels, copies and fills while it is entered. Raises Unsupported where cupti-python is not there, or CUPTI does not start.
+    """Kernels, copies and fills that run while it is entered. Raises Unsupported without cupti-python or if CUPTI fails.
 
-    torch's profiler registers with CUPTI too, and whoever comes last is told: so this registers each time. What is read by
-    CUPTI is read before that profiler's first pass in the process (abprof/measure/timers.py): after it the times would be ticks.
+    torch's profiler registers with CUPTI too, and only the last to register gets records: so this registers each time.
+    It must be read before that profiler's first pass in the process: after it the times would be ticks.
     """
 
     def __init__(self) -> None:
@@ -58,12 +58,12 @@ class Records:
         self.drained()
 
     def _completed(self, activities: Sequence[Any]) -> None:
-        """CUPTI's own callback: the records' memory is gone when it returns."""
+        """CUPTI's callback: the records' memory is gone when it returns."""
         known = [int(kind) for kind in self._kinds]
         self._ran += [(int(one.start), int(one.end)) for one in activities if int(one.kind) in known]
 
     def drained(self) -> Ran:
-        """All that ran since it was last asked. The device must be idle."""
+        """All that ran since the last call. The device must be idle."""
         self._cupti.activity_flush_all(_FORCED)
         ran, self._ran = self._ran, []
         return ran

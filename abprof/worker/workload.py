@@ -1,0 +1,138 @@
+"""A workload module: imported from its file, its declarations read and checked, its functions' results validated."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import sys
+import traceback
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from abprof.records import messages as wire
+from abprof.worker.api import Check, Op, Work, agree
+
+Record = TypeVar("Record", Check, Op, Work)
+Presets = Mapping[str, list[tuple[list[str], list[Any]]]]
+
+
+def load(name: str, file: str) -> types.ModuleType:
+    """Import a workload file as abprof_workloads.NAME, so that it may import its siblings relatively."""
+    namespace("abprof_workloads", str(Path(file).parent))
+    return importlib.import_module(f"abprof_workloads.{name}")
+
+
+def namespace(name: str, root: str) -> None:
+    """A package without a file whose modules lie in `root` (among other folders)."""
+    module = sys.modules.setdefault(name, types.ModuleType(name))
+    places = list(getattr(module, "__path__", ()))
+    if root not in places:
+        module.__path__ = [*places, root]
+
+
+def described(module: types.ModuleType, name: str, kind: str) -> wire.Described:
+    """All that the module `name` declares, on a device of this kind. Raises ValueError where it breaks the contract."""
+    api = getattr(module, "API", None)
+    if api != 1:
+        raise ValueError(f"API is {api!r}; this abprof reads API = 1")
+    kernel = module.KERNEL
+    presets = {key: _preset(axes, kind) for key, axes in module.PRESETS.items()}
+    peers, default_peers = list(getattr(module, "PEERS", {})), getattr(module, "DEFAULT_PEERS", None)
+    if lacking := [peer for peer in default_peers or () if peer not in peers]:
+        raise ValueError(f"DEFAULT_PEERS: {lacking[0]!r} is not in PEERS")
+    ladder = list(getattr(module, "LADDER", ()))
+    if ladder and (len(ladder) < 2 or len(set(ladder)) < len(ladder)):
+        raise ValueError(f"LADDER: {ladder} must be two different variants or more")
+    if lacking := [step for step in ladder if step not in getattr(module, "VARIANTS", ladder)]:
+        raise ValueError(f"LADDER: {lacking[0]!r} is not in VARIANTS")
+    scaled = getattr(module, "SCALED", "")
+    _known("SCALED", [scaled] if scaled else [], presets)
+    return wire.Described(
+        api=api,
+        kernel=kernel,
+        suite=getattr(module, "SUITE", name),
+        text=(inspect.getdoc(module) or "").split("\n")[0],
+        judge=getattr(module, "JUDGE", ""),
+        presets=presets,
+        variants=list(getattr(module, "VARIANTS", None) or ()),
+        peers=peers,
+        phases=[(key, *spec) for key, spec in getattr(module, "PHASES", {}).items()],
+        seed_columns=list(getattr(module, "SEED_COLUMNS", ())),
+        scaled=str(scaled),
+        ladder=ladder,
+        sweep=_sweep(module, presets),
+        default_peers=None if default_peers is None else list(default_peers),
+        checked="reference" if hasattr(module, "reference") else "sides",
+    )
+
+
+def _preset(axes: Any, kind: str) -> list[tuple[list[str], list[Any]]]:
+    """Axes in file order; a tuple key zips axes; a callable preset is called with the device's kind."""
+    rows: list[tuple[list[str], list[Any]]] = []
+    for key, values in (axes(kind) if callable(axes) else axes).items():
+        names = [key] if isinstance(key, str) else list(key)
+        rows.append((names, [[value] if isinstance(key, str) else list(value) for value in values]))
+        for value in rows[-1][1]:
+            if len(value) != len(names):
+                raise ValueError(f"PRESETS: {names} zips {len(names)} axes, but has the entry {value}")
+    return rows
+
+
+def _sweep(module: types.ModuleType, presets: Presets) -> wire.Sweep | None:
+    sweep = getattr(module, "SWEEP", None)
+    if sweep is None:
+        return None
+    _known("SWEEP", sweep.axes, presets)
+    bands = []
+    for band in sweep.bands:
+        (low, high), (slow, fast) = map(float, band.density), map(float, band.speedup)
+        if not (0 <= low <= high <= 1 and 0 < slow <= fast < math.inf):
+            raise ValueError(
+                f"SWEEP: invalid band: density {low} to {high} (in 0..1) with a speed-up of {slow} to {fast} (over 0)"
+            )
+        bands.append((low, high, slow, fast))
+    return wire.Sweep(list(sweep.axes), sweep.density, sweep.against, bands)
+
+
+def _known(what: str, axes: Any, presets: Presets) -> None:
+    known = {axis for rows in presets.values() for names, _ in rows for axis in names}
+    if unknown := [axis for axis in axes if axis not in known]:
+        raise ValueError(f"{what}: no preset has an axis {unknown[0]!r}")
+
+
+def facts(module: types.ModuleType, case: Mapping[str, Any], inputs: Any, op: Op) -> dict[str, wire.Value]:
+    """The facts of the case and of this arm's operation. Raises ValueError for a value that is not plain."""
+    found = dict(module.facts(case, inputs)) if hasattr(module, "facts") else {}
+    found |= dict(op.facts()) if op.facts else {}
+    for name, value in found.items():
+        if not isinstance(value, str | int | float | bool) or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError(f"facts: {name} is {value!r}, and must be a str, an int, a finite float or a bool")
+    return found
+
+
+def check(module: types.ModuleType, case: Mapping[str, Any], results: Any, expected: Any) -> Check:
+    """The workload's check; without one, whether outputs agree with the base's."""
+    if hasattr(module, "check"):
+        return returned("check", module.check(case, results, expected), Check)
+    if hasattr(module, "reference"):
+        raise ValueError("a workload with a reference needs a check(case, outputs, expected)")
+    return agree(results, expected)
+
+
+def returned(function: str, value: Any, kind: type[Record]) -> Record:
+    """The record that a workload's function returned. Raises TypeError for anything else."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{function} returned {type(value).__name__}, not {kind.__name__} of abprof.kit")
+    return value
+
+
+def nvtx_names(module: types.ModuleType, case: Mapping[str, Any], arm: str) -> list[str]:
+    """Further NVTX names of a call of this variant or peer, from the workload's `nvtx(case, arm)`; [] if that fails."""
+    try:
+        return [str(name) for name in module.nvtx(case, arm or None)] if hasattr(module, "nvtx") else []
+    except Exception:  # noqa: BLE001 - the workload's own code
+        traceback.print_exc()
+        return []

@@ -1,0 +1,255 @@
+"""Whether outputs are right: compare and agree of the workload API, and the checks of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from abprof.records import messages as wire
+from abprof.worker import checks
+from abprof.worker.api import agree, compare
+from tests.workloads.worker import Side, side
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    ("out", "ref", "reason"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], ""),
+        ([1.0, 2.5], [1.0, 2.0], "output 0: largest error 0.5, allowed 0.02"),
+        ([1.0, NAN], [1.0, NAN], "output 0: 1 of 2 values are NaN"),
+        ([2.0, -INF], [2.0, -INF], ""),  # the log-sum-exp of a row that is masked whole
+        ([3.0, INF], [2.0, INF], "output 0: largest error 1, allowed 0.02"),  # an infinite scale would allow anything
+        ([2.0, INF], [2.0, -INF], "output 0: 1 of 2 values are infinite on one side only"),
+        ([2.0, 1.0], [2.0, INF], "output 0: 1 of 2 values are infinite on one side only"),
+    ],
+)
+def test_compare_wants_every_element_and_infinities_in_place(out: list[float], ref: list[float], reason: str) -> None:
+    checked = compare(torch.tensor(out), torch.tensor(ref), rtol=0.01, atol=0.0)
+    assert (checked.ok, checked.reason) == (not reason, reason)
+
+
+@pytest.mark.parametrize(
+    ("out", "ref", "reason"),
+    [
+        (torch.tensor([1.0, NAN]), torch.tensor([1.0005, NAN]), ""),
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, NAN]), "output 0: 1 of 2 values are NaN"),
+        (torch.tensor([NAN]), torch.tensor([NAN]), "output 0: every value is NaN on both sides"),
+        (torch.tensor([1, 2]), torch.tensor([1, 3]), "output 0: largest error 1, allowed 0"),
+        (torch.ones(2).half(), torch.ones(2), "outputs are float16, those of the other side float32"),
+        (torch.ones(2).bfloat16() * 1.01, torch.ones(2).bfloat16(), ""),
+        (torch.ones(2), torch.ones(3), "output 0: shape (2,), expected (3,)"),
+        ([torch.ones(2), torch.ones(2)], [torch.ones(2), torch.zeros(2)], "output 1: largest error 1, allowed 0"),
+        ([], [], ""),
+    ],
+)
+def test_agree_goes_by_the_dtype(out: object, ref: object, reason: str) -> None:
+    found = agree(out, ref)
+    assert (found.ok, found.reason.removeprefix("the sides do not agree: ")) == (not reason, reason)
+
+
+# ---------------------------------------------------------------- what a call returned
+
+
+@dataclass
+class Both:
+    out: torch.Tensor
+    beside: object = None
+
+
+class Slotted:
+    __slots__ = ("lse", "out")
+
+    def __init__(self, out: torch.Tensor, lse: torch.Tensor) -> None:
+        self.out, self.lse = out, lse
+
+
+class Any_:
+    def __init__(self, **held: object) -> None:
+        self.__dict__.update(held)
+
+
+ONE, TWO = torch.ones(1), torch.full((2,), 2.0)
+CYCLE = Any_(out=ONE)
+CYCLE.__dict__["back"] = CYCLE
+
+
+@pytest.mark.parametrize(
+    ("results", "tensors", "line"),
+    [
+        ((ONE, None, {"a": [TWO]}), [ONE, TWO], ""),
+        (Both(ONE, Both(TWO)), [ONE, TWO], ""),
+        (Slotted(TWO, ONE), [ONE, TWO], ""),
+        (Any_(b=TWO, a=ONE), [ONE, TWO], ""),
+        (CYCLE, [ONE], ""),
+        (TWO.numpy(), [TWO], ""),
+        ((ONE, 3, 4, "a word"), [ONE], "1 tensor; not compared: int, str"),
+        (Any_(out=ONE, stream=object(), _kept=TWO, _n=3), [ONE], "1 tensor; not compared: Any_._kept, Any_.stream"),
+        (Both(ONE, TWO.to_sparse()), [ONE], "1 tensor; not compared: Both.beside"),
+        (Any_(_n=3), [], "nothing: a call returns no tensor, but Any_"),
+        ([Any_(**{f"x{n}": n for n in range(8)})], [], "Any_.x4 and 3 more"),
+        (None, [], "nothing: a call returns no tensor"),
+    ],
+)
+def test_tensors_are_found_and_the_rest_is_named(results: object, tensors: list[torch.Tensor], line: str) -> None:
+    found = checks.returned(results)
+    assert [tuple(t.tolist()) for t in found.tensors] == [tuple(t.tolist()) for t in tensors]
+    assert found.not_compared.endswith(line)
+    assert bool(found.not_compared) == bool(line)
+
+
+@pytest.mark.parametrize("wrap", [
+    lambda x: x, lambda x: (x, "text", 3), lambda x: [{"a": {"x": x}}], Both, lambda x: [x.t()],
+])  # fmt: skip
+def test_a_changed_input_is_seen_in_sequences_mappings_and_dataclasses(wrap: Callable[[torch.Tensor], Any]) -> None:
+    x = torch.full((4, 8), NAN, dtype=torch.bfloat16)
+    before = checks.input_digests(wrap(x))
+    assert before == checks.input_digests(wrap(x))
+    x[2, 3] = 1
+    assert before != checks.input_digests(wrap(x))
+    assert checks.input_digests(None) == []
+
+
+# ---------------------------------------------------------------- in a worker
+
+PACKAGE = """
+import torch
+def double(x, how):
+    if how == "wrong": return x * 2 + 0.5, "a word"
+    if how == "nothing": return None
+    if how == "sparse": return [x.to_sparse()]
+    if how == "generator": return {"out": (one for one in [x])}
+    if how in ("own", "own wrong"): return Pair(x, 1e4 if how == "own wrong" else 0.0)
+    if how == "in place": return x.mul_(2)
+    y = x * 2
+    if how == "last bit": y[12_345] = y[12_345].nextafter(torch.tensor(1e9))
+    if how in ("destroys", "fills"): x.zero_()
+    return x if how == "fills" else y
+class Pair:
+    def __init__(self, x, wrong):
+        self.out, self.lse, self._scratch, self.name = x * 2, x.sum() + wrong, torch.empty(9), "a word"
+"""
+ALONE = """
+import torch
+from abprof.kit import Op, compare
+API = 1
+KERNEL = "tiny"
+PRESETS = {"default": {"how": ["right"]}}
+def inputs(case, device, seed):
+    return torch.randn(140_000)  # torch's own generator: seeded by the worker
+def prepare(kernel, variant, case, x):
+    kept = x.clone()
+    return Op(lambda: kernel.double(x, case["how"]), (lambda: x.copy_(kept)) if case["how"] == "in place" else None)
+"""
+JUDGED = (
+    ALONE
+    + """
+def reference(case, x):
+    return x.double() * 2
+def check(case, outputs, expected):
+    return compare(outputs, expected, rtol=1e-6, atol=0.0)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
+    root = tmp_path_factory.mktemp("checks")
+    (root / "kernels" / "tiny").mkdir(parents=True)
+    (root / "kernels" / "tiny" / "__init__.py").write_text(PACKAGE)
+    for name, text in {"alone": ALONE, "judged": JUDGED}.items():
+        (root / f"{name}.py").write_text(text)
+    with side(root / "kernels", "tiny", [root / "alone.py", root / "judged.py"], root / "place") as made:
+        yield made
+
+
+def checked(worker: Side, workload: str, how: str, arm: str = "base", expected: str = "", against: str = "") -> Any:
+    assert worker.open(workload, {"how": how}, arm=arm).status == "ok"
+    request = wire.Check(arm, expected or f"{workload}.expected", f"sample.{arm}", against)
+    return worker.ask(request)
+
+
+def test_outputs_are_compared_with_a_reference_of_inputs_no_kernel_saw(worker: Side) -> None:
+    for how, reason in (("destroys", checks.OVERWRITTEN), ("right", ""), ("in place", "")):
+        found = checked(worker, "judged", how)
+        assert (found.ok, found.reason, found.max_abs) == (not reason, reason, 0.0)
+    found = checked(worker, "judged", "fills")
+    assert not found.ok
+    assert "largest error" in found.reason, "a wrong answer, whatever it did to its inputs"
+    assert worker.ask(wire.Turn("base", 5, "cpu_clock")).value > 0, "the arm is open after its check"
+
+
+def test_any_other_bit_is_another_digest_and_the_largest_sampled_difference_is_known(worker: Side) -> None:
+    right = checked(worker, "judged", "right")
+    assert right.digest == checked(worker, "judged", "right", "other").digest
+    last = checked(worker, "judged", "last bit", "target", against="sample.base")
+    assert last.ok
+    assert last.digest != right.digest, "an element that is not among the sampled ones"
+    assert last.base_max_abs == 0.0
+    assert checked(worker, "judged", "destroys", "target", against="nowhere").base_max_abs is None
+
+
+def test_without_a_reference_the_sides_are_compared_with_each_other(worker: Side) -> None:
+    assert worker.ask(wire.Describe("alone")).checked == "sides"
+    assert checked(worker, "alone", "right").ok
+    assert checked(worker, "alone", "right", "target").max_abs == 0.0
+    other = checked(worker, "alone", "wrong", "target")
+    assert (other.ok, other.reason[:47]) == (False, "the sides do not agree: output 0: largest error")
+    nothing = checked(worker, "alone", "nothing", expected="nothing")
+    assert (nothing.ok, nothing.compared, nothing.digest) == (True, False, "")
+    assert nothing.facts == {"checked": "nothing: a call returns no tensor"}
+    assert checked(worker, "alone", "own", expected="own").ok
+    own = checked(worker, "alone", "own wrong", "target", expected="own")
+    assert (own.ok, own.compared, own.digest) == (False, True, "")
+    assert own.facts == {"checked": "2 tensors; not compared: Pair._scratch, Pair.name"}
+    for how, kind in (("sparse", "a tensor of layout torch.sparse_coo"), ("generator", "a generator")):
+        with pytest.raises(Exception, match=f"a call returns {kind}") as fault:
+            checked(worker, "alone", how)
+        assert fault.value.status == "unsupported"
+
+
+class Planted:
+    """An object whose loading makes a file."""
+
+    def __init__(self, made: Path) -> None:
+        self.made = made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.made,)
+
+
+def test_a_planted_file_runs_no_code(worker: Side, tmp_path: Path) -> None:
+    """A reference is computed anew; the first side's outputs, a sample and handed outputs are refused."""
+    scratch, ran = worker.worker.log.path.parent / "scratch", tmp_path / "ran"
+    for name in ("planted", "sample.planted", "handed"):
+        torch.save([Planted(ran)], scratch / name)
+    assert checked(worker, "judged", "right", expected="planted").ok
+    with pytest.raises(Exception, match="hold more than tensors"):
+        checked(worker, "alone", "right", expected="planted")
+    with pytest.raises(Exception, match="Weights only"):
+        checked(worker, "judged", "right", against="sample.planted")
+    with pytest.raises(Exception, match="hold more than tensors"):
+        worker.ask(wire.Examine("judged", {"how": "right"}, 3, "handed"))
+    assert not ran.exists()
+
+
+def test_outputs_are_handed_over_and_examined(worker: Side) -> None:
+    for how, again, ok in (("right", None, True), ("right", 5, True), ("fills", None, False)):
+        worker.open("judged", {"how": how})
+        worker.ask(wire.Hand("base", 4, "handed", again, anew=again is not None))
+        found = worker.ask(wire.Examine("judged", {"how": how}, 4, "handed", again))
+        assert found.ok is ok
+    assert worker.ask(wire.Turn("base", 2, "cpu_clock")).value > 0, "the arm is open as before"
+
+
+@pytest.mark.gpu
+def test_a_reference_is_read_on_the_device_where_it_was_made(tmp_path: Path) -> None:
+    made = {"there": torch.arange(3.0, device="cuda"), "here": torch.arange(3.0)}
+    for read in (checks._expected(tmp_path / "expected", make) for make in (lambda: made, dict)):
+        assert [value.device.type for value in read.values()] == ["cuda", "cpu"]

@@ -1,0 +1,263 @@
+"""The worker's loop: which faults it survives, how it classifies them, and the foreground run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from abprof.builds.worker_bundle import install
+from abprof.records import messages as wire
+from abprof.system import processes as proc
+from abprof.worker import main
+from abprof.worker.api import Unsupported
+from abprof.worker.faults import MissingPackage, classify, running, without_our_frames
+
+PACKAGE = ModuleType("abprof_side.tiny")
+PART = ModuleType("abprof_side.tiny.part")
+OTHER = ModuleType("abprof_side.tiny_two")
+
+
+def caught(code: str) -> BaseException:
+    """What this line of Python raises."""
+    names = {"PACKAGE": PACKAGE, "PART": PART, "OTHER": OTHER, "torch": torch, "Unsupported": Unsupported}
+    try:
+        exec(code, names)
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "line"),
+    [
+        ("raise Unsupported('needs sm_90')", "unsupported", "needs sm_90"),
+        ("raise Unsupported", "unsupported", "unsupported"),
+        ("bytearray(1 << 60)", "oom", "MemoryError"),
+        ("torch.empty(1 << 60, dtype=torch.uint8)", "oom", "RuntimeError: "),
+        ("raise torch.OutOfMemoryError('CUDA out of memory')", "oom", "OutOfMemoryError: CUDA out of memory"),
+        ("PACKAGE.no_such_kernel", "missing", "AttributeError: module 'abprof_side.tiny' has no attribute 'no_such_kernel'"),
+        ("PART.no_such_kernel", "missing", "AttributeError: "),
+        ("OTHER.anything", "crash", "AttributeError: "),
+        ("torch.no_such_function", "crash", "AttributeError: "),
+        ("raise ImportError('no', name='abprof_side.tiny.gone')", "missing", "ImportError: no"),
+        ("import no_such_dependency", "crash", "ModuleNotFoundError: No module named 'no_such_dependency'"),
+        ("raise ValueError", "crash", "ValueError"),
+        ("raise ValueError('two\\n  lines')", "crash", "ValueError: two lines"),
+        ("raise SystemExit(3)", "crash", "called exit(3)"),
+        ("raise KeyboardInterrupt", "crash", "KeyboardInterrupt"),
+    ],
+)  # fmt: skip
+def test_faults_are_classified(code: str, status: str, line: str) -> None:
+    fault = classify(caught(code), PACKAGE)
+    assert fault.status == status
+    assert fault.reason.startswith(line)
+    assert "\n" not in fault.reason
+
+
+def test_without_a_package_only_its_absence_is_missing() -> None:
+    assert classify(MissingPackage("tiny does not exist on this side"), None).status == "missing"
+    assert classify(caught("PACKAGE.no_such_kernel"), None).status == "crash"
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Sealed(Exception):
+    def __setattr__(self, name: str, value: object) -> None:
+        raise RuntimeError("sealed")
+
+
+class Nameless(ImportError):
+    name = 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Nameless("x"),
+        type("N" * 5000, (Exception,), {})("x"),
+        Mute(),
+        Sealed("x"),
+        SystemExit(Mute()),
+        Unsupported("a\nb\x1b" + "c" * 5000),
+    ],
+)
+def test_any_exception_has_a_short_printable_line(error: BaseException) -> None:
+    fault = classify(error, PACKAGE)
+    assert 0 < len(fault.reason) < 500
+    assert fault.reason.isprintable()
+
+
+@pytest.mark.parametrize("file", ["/w/good.py", "/w/" + "x\n\x1b" * 2000, None, 3])
+def test_the_workloads_function_is_named_for_the_exception_that_left_it_last(file: object) -> None:
+    module = ModuleType("good")
+    module.__dict__["__file__"] = file
+    error = ValueError("x" * 5000)
+    with pytest.raises(ValueError, match="x"), running(module, "inputs"):
+        raise error
+    assert not vars(error), "code under test could read and write it there"
+    fault = classify(error, PACKAGE)
+    assert fault.at.startswith("inputs() of ")
+    assert fault.at.isprintable()
+    assert fault.reason.endswith(f" ({fault.at})")
+    assert len(fault.reason) < 700
+    assert classify(error, PACKAGE).at == "", "once"
+    with pytest.raises(ValueError, match="x"), running(module, "inputs"):
+        raise error
+    with running(module, "check"):
+        pass
+    assert classify(error, PACKAGE).at == ""
+
+
+def test_a_traceback_begins_in_the_code_under_test() -> None:
+    names: dict[str, Any] = {}
+    exec(compile("def double(x):\n    try:\n        1 / 0\n    except ZeroDivisionError as e:\n"
+                 "        raise ValueError('not today') from e\n", "kernels/tiny/__init__.py", "exec"), names)  # fmt: skip
+    ours = ModuleType("ours")
+    exec(compile("def call(op):\n    op(1)\n", classify.__code__.co_filename, "exec"), ours.__dict__)
+    with pytest.raises(ValueError, match="not today") as caught:
+        ours.call(names["double"])
+    caught.value.__traceback__ = caught.tb.tb_next  # without this test's own
+    text = "".join(traceback.format_exception(without_our_frames(caught.value)))
+    assert text.count('File "kernels/tiny/__init__.py"') == 2
+    assert "ZeroDivisionError" in text
+    assert classify.__code__.co_filename not in text
+
+
+# ---------------------------------------------------------------- the loop
+
+
+class Stub:
+    """A bench whose every request raises `fault`; `broken` makes its device unusable."""
+
+    broken = False
+    fault: Exception = RuntimeError("CUDA error: an illegal memory access was encountered")
+    mounted = None
+
+    def __init__(self, start: wire.Start) -> None:
+        pass
+
+    def ready(self) -> wire.Ready:
+        return wire.Ready(wire.PROTOCOL, 1, "cuda", "stub")
+
+    def close(self, request: wire.Close) -> wire.Closed:
+        raise self.fault
+
+    def usable(self) -> bool:
+        return not self.broken
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, *, broken: bool) -> tuple[int, list[dict[str, Any]]]:
+    """(exit code, answers) to start, a request that fails, and stop."""
+    monkeypatch.setattr(Stub, "broken", broken)
+    monkeypatch.setattr(main, "Bench", Stub)
+    requests = [wire.Start("cuda", "base"), wire.Close(), wire.Stop()]
+    lines = [
+        wire.dump({"id": number, "do": wire.NAMES[type(request)], "args": wire.pack(request)})
+        for number, request in enumerate(requests, 1)
+    ]
+    replies = io.BytesIO()
+    code = main.serve(io.BytesIO(b"".join(lines)), replies)
+    return code, [wire.load(line) for line in replies.getvalue().splitlines()]
+
+
+def test_a_fault_is_answered_and_the_worker_lives_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, answers = serve(monkeypatch, broken=False)
+    assert code == 0
+    assert [set(answer) - {"id"} for answer in answers] == [{"reply"}, {"fault"}, {"reply"}]
+    assert answers[1]["fault"]["status"] == "crash"
+    assert "Traceback" in capsys.readouterr().err
+    monkeypatch.setattr(Stub, "fault", Unsupported("cuTile is not installed"))
+    serve(monkeypatch, broken=False)
+    printed = capsys.readouterr()
+    assert printed.out + printed.err == "unsupported: cuTile is not installed\n", "no traceback"
+
+
+def test_an_unusable_device_ends_the_worker_without_an_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, answers = serve(monkeypatch, broken=True)
+    assert (code, [answer["id"] for answer in answers]) == (main.UNUSABLE, [1])
+    assert capsys.readouterr().out.rstrip().endswith("illegal memory access was encountered"), "the log's last line"
+
+
+WORKLOAD = """
+from abprof.kit import Check, Op
+API, KERNEL, PRESETS = 1, "k", {"default": {"bad": [False, True]}}
+def inputs(case, device, seed):
+    import torch
+    return torch.zeros(8, device=device), torch.full((1,), 1 << 20 if case["bad"] else 1, device=device)
+def prepare(kernel, variant, case, inputs):
+    return Op(lambda: kernel.take(*inputs))
+def reference(case, inputs):
+    return inputs[0][:1]
+def check(case, outputs, expected):
+    return Check(True)
+"""
+
+
+@contextlib.contextmanager
+def real(tmp_path: Path, device: str, body: str) -> Iterator[tuple[proc.Worker, wire.Start]]:
+    """A worker of its own for a kernel `take(table, index)` of this body, and its start request."""
+    (tmp_path / "w.py").write_text(WORKLOAD)
+    (tmp_path / "k").mkdir()
+    (tmp_path / "k" / "__init__.py").write_text(f"import gc\ndef take(table, index):\n    {body}\n")
+    mount = wire.Mount("k", str(tmp_path), "abprof_side.k", str(tmp_path), [str(tmp_path)])
+    argv = (sys.executable, "-P", str(install(tmp_path / "cache")))
+    worker = proc.Worker(argv, env=dict(os.environ), cwd=tmp_path, log=tmp_path / "log", name="base")
+    try:
+        yield worker, wire.Start(device, "base", mount, {"w": str(tmp_path / "w.py")}, str(tmp_path))
+    finally:
+        worker.kill()
+
+
+def test_a_serving_worker_collects_garbage_but_not_what_imports_made(tmp_path: Path) -> None:
+    body = "return table[index] if gc.isenabled() and gc.get_freeze_count() > 100_000 else 1/0"
+    with real(tmp_path, "cpu", body) as (worker, start):
+        worker.call(start, 120)
+        assert worker.call(wire.Open("w", {"bad": False}, "base"), 120).status == "ok"
+
+
+@pytest.mark.gpu
+def test_an_illegal_access_ends_the_worker_and_not_the_next_one(tmp_path: Path) -> None:
+    with real(tmp_path, "cuda", "return table[index]") as (worker, start):
+        worker.call(start, 120)
+        with pytest.raises(proc.WorkerDied, match=f"exit code {main.UNUSABLE}"):
+            worker.call(wire.Open("w", {"bad": True}, "base"), 120)
+        worker.restart()
+        worker.call(start, 120)
+        assert worker.call(wire.Open("w", {"bad": False}, "base"), 120).status == "ok"
+
+
+PRELOAD = """
+import os, sys, torch
+from abprof.worker.main import preload
+wants = "torch.fx.experimental.symbolic_shapes"
+source, parent = os.pipe()
+if sys.argv[1] == "waits":
+    os.write(parent, b"a request")
+preload(source)
+print(wants in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(("request_", "loaded"), [("none", "True"), ("waits", "False")])
+def test_a_worker_preloads_what_a_first_call_needs_while_no_request_waits(request_: str, loaded: str) -> None:
+    command = [sys.executable, "-c", PRELOAD, request_]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == [loaded], done.stderr

@@ -1,0 +1,449 @@
+"""A profiled pass: which calls count, what a call launched, NVTX ranges, Triton's compilations, and ceilings."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import statistics
+import sys
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import record_function
+
+from abprof.records import messages as wire
+from abprof.worker import ceilings, census, main, profile
+from abprof.worker.api import Op
+from abprof.worker.bench import Bench
+from abprof.worker.ceilings import Try, best
+from abprof.worker.census import Marked, Ran
+from abprof.worker.clocks import clock
+from abprof.worker.compiles import Watch, chosen
+
+HOST, DEVICE = torch.autograd.DeviceType.CPU, torch.autograd.DeviceType.CUDA
+SPANS = [(0, 100), (200, 300)]
+
+
+def ran(name: str, at: int, ns: int = 10, **more: Any) -> Ran:
+    return Ran(name, at, at, ns, **more)
+
+
+class Raw:
+    """One of Kineto's events: ns, and methods where the profiler's own have attributes."""
+
+    def __init__(self, name: str, start: int, length: int, *, device: bool = False, correlation: int = 0) -> None:
+        self.name = lambda: name
+        self.start_ns = lambda: start
+        self.duration_ns = lambda: length
+        self.correlation_id = lambda: correlation
+        self.device_type = lambda: DEVICE if device else HOST
+
+
+# ---------------------------------------------------------------- the census
+
+
+def test_launches_are_counted_by_name_and_grid() -> None:
+    calls = [[ran("k", at + 1, grid=(8, 1, 1)), ran("k", at + 20, grid=(8, 1, 1)), ran("k", at + 40, grid=(2, 1, 1))]
+             for at, _ in SPANS]  # fmt: skip
+    found = census.census([*calls[0], *calls[1], ran("flush", 150)], SPANS)
+    assert not found.missing
+    assert [(one.name, one.grid, one.count, one.ns) for one in found.launches] == [
+        ("k", [8, 1, 1], 2, 20), ("k", [2, 1, 1], 1, 10)]  # fmt: skip
+    assert census.census([ran("k", 1), ran("k", 201), ran("k", 220)], SPANS) == wire.Census(missing=census.DIFFER)
+    assert census.census([ran("k", 1)], []).missing
+
+
+def test_time_beside_another_kernel_is_hidden() -> None:
+    assert census.hidden([ran("a", 0, 100), ran("b", 50, 30), ran("c", 90, 60)]) == 30 + 10
+
+
+def test_a_name_launched_as_often_as_it_ran_is_matched_in_order_and_a_replayed_graph_if_it_is_one_kernel() -> None:
+    found = census.identified([ran("k", 30), ran("k", 10), ran("other", 20)], [("k", "k[1]"), ("k", "k[2]")])
+    assert [(one.at, one.key) for one in found] == [(10, "k[1]"), (20, ""), (30, "k[2]")]
+    seen = [ran("k", 10), ran("k", 20), ran("k", 30)]
+    assert {one.key for one in census.identified(seen, [("k", "k[1]")])} == {"k[1]"}
+    assert {one.key for one in census.identified(seen, [("k", "k[1]"), ("k", "k[2]")])} == {""}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"traceEvents": [{"cat": "kernel", "args": {"correlation": "x"}}]}'])
+def test_details_of_a_malformed_trace_are_left_out(text: str, tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text(text)
+    assert census.geometry(tmp_path / "trace.json") == {}
+    args = {"grid": [8, 1, 1], "block": "128", "registers per thread": 40, "shared memory": True}
+    assert Ran.detailed("k", 1, 2, 3, args) == Ran("k", 1, 2, 3, (8, 1, 1), (), 40, None)
+
+
+def test_a_range_has_its_own_time_without_that_of_ranges_inside() -> None:
+    marked = [Marked("outer", at, at + 90) for at, _ in SPANS]
+    marked += [Marked("run", at + begin, at + begin + 20) for at, _ in SPANS for begin in (10, 50)]
+    marked += [Marked("reset", 150, 160)]  # between calls
+    assert census.ranges(marked, SPANS) == [wire.Range("outer", 1, 50.0), wire.Range("run", 2, 40.0)]
+    assert census.ranges([Marked("run", 1, 2)], SPANS) is None, "calls differ"
+    marked = [Marked("outer", 0, 90), Marked("run", 10, 30), Marked("run", 50, 70)]
+    kernels = [(5, 1e3), (20, 7e3), (40, 2e3), (60, 7e3), (80, 4e3), (95, 9e9)]
+    assert census.ranges(marked, SPANS[:1], kernels) == [wire.Range("outer", 1, 7e3), wire.Range("run", 2, 14e3)]
+
+
+# ---------------------------------------------------------------- Kineto's events of a GPU
+
+
+def device_pass(*, shown: bool = True, kernels: int = 1) -> list[Raw]:
+    """One pass on a device: abprof's own kernel first, then three calls that launch so many kernels each."""
+    events = [Raw(profile._SHOWN, 0, 100), Raw("cudaLaunchKernel", 10, 5, correlation=900)]
+    events += [Raw("fill", 40, 5, device=True, correlation=900)] if shown else []
+    for call in range(3):
+        at = 1000 * (call + 1)
+        events += [Raw("abprof_call", at, 900), Raw("run", at + 5, 300), Raw("run", at + 500, 70, device=True)]
+        for i in range(kernels):
+            correlation = 10 * call + i + 1
+            events.append(Raw("cuLaunchKernelEx", at + 10 + i, 5, correlation=correlation))
+            events.append(Raw("k", at + 2000, 50, device=True, correlation=correlation))  # runs after the call's end
+    return events
+
+
+def test_a_kernel_belongs_to_the_call_and_range_that_launched_it() -> None:
+    geometry = {n: {"grid": [4, 1, 1], "block": [128, 1, 1], "registers per thread": 40} for n in range(900)}
+    phases = {"run": "run", "store": "store"}
+    found = profile.device_census(device_pass(kernels=2), phases, [("k", "k[0]")] * 6, geometry, 1)
+    [launch] = found.launches
+    assert (launch.name, launch.count, launch.compiled, launch.grid) == ("k", 2, "k[0]", [4, 1, 1])
+    assert (launch.registers, found.ranges) == (40, [wire.Range("run", 1, 100.0)])
+    assert profile.read_device(device_pass(kernels=2), phases, 1) == ({"run": 100.0, "store": None}, 100.0)
+
+
+def test_a_call_without_launches_is_told_from_a_profiler_that_sees_nothing() -> None:
+    nothing = profile.device_census(device_pass(kernels=0), {"run": "run"}, [], {}, 1)
+    assert (nothing.launches, nothing.missing) == ([], "")
+    blind = profile.device_census(device_pass(shown=False, kernels=0), {"run": "run"}, [], {}, 1)
+    assert blind.missing == census.UNSEEN
+
+
+# ---------------------------------------------------------------- real passes on a CPU
+
+
+def test_on_a_cpu_the_outermost_operations_and_all_ranges_are_counted() -> None:
+    x = torch.randn(64)
+
+    def call() -> None:
+        with record_function("load"):
+            y = x.clone()
+        with record_function("store"), record_function("load"):
+            torch.softmax(y, 0).add_(1)
+
+    phased = profile.phases(Op(call), {"load": "load"}, 3, clock("cpu"), discarded=1)
+    counted = {one.name: one.count for one in phased.census.launches}
+    assert counted == {"aten::clone": 1, "aten::softmax": 1, "aten::add_": 1}
+    assert phased.census.hidden_ns == 0
+    assert {one.name: one.count for one in phased.census.ranges or []} == {"load": 2, "store": 1}
+
+
+def test_a_slow_first_call_does_not_count() -> None:
+    """Each call sleeps 10 ms in its range, the first two 300 ms: the mean would be beyond 70 ms."""
+    calls: list[float] = []
+
+    def sleeps() -> None:
+        with record_function("load"):
+            began = time.perf_counter_ns()
+            time.sleep(0.3 if len(calls) < 2 else 0.01)
+            calls.append(time.perf_counter_ns() - began)
+
+    phased = profile.phases(Op(sleeps), {"load": "load", "none": "none"}, 7, clock("cpu"))
+    assert len(calls) == 9
+    assert phased.phases["none"] is None
+    assert statistics.median(calls[2:]) == pytest.approx(phased.phases["load"], rel=0.5)
+    assert (phased.phases["load"] or 0) <= phased.total < 50e6
+
+
+def test_an_unreadable_pass_costs_the_cell_nothing_and_no_hook_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    knobs: Any = pytest.importorskip("triton.knobs")
+    before, during = list(knobs.runtime.launch_enter_hook.calls), []
+
+    def call() -> None:
+        during.append(len(knobs.runtime.launch_enter_hook.calls))
+
+    def torn(*_: Any) -> None:
+        raise AttributeError("no attribute time_range")
+
+    with pytest.raises(ZeroDivisionError):
+        profile.phases(Op(lambda: 1 / 0), {}, 1, clock("cpu"), discarded=0, watch=Watch())
+    monkeypatch.setattr(profile, "read_host", torn)  # as another version of torch may
+    phased = profile.phases(Op(call), {"load": "load"}, 1, clock("cpu"), discarded=0, watch=Watch())
+    assert phased.census.missing == "the profiled pass could not be read: AttributeError: no attribute time_range"
+    assert (during, list(knobs.runtime.launch_enter_hook.calls)) == ([len(before) + 1], before)
+
+
+# ---------------------------------------------------------------- Triton
+
+
+def test_compiles_are_counted_cache_hits_recorded_and_launches_identified(tmp_path: Path) -> None:
+    knobs: Any = pytest.importorskip("triton.knobs")
+    compiler = pytest.importorskip("triton.compiler.compiler")
+    cubin = tmp_path / "k.cubin"
+    cubin.write_bytes(b"machine code")
+    watch = Watch()
+    for hash, hit, group in (("a" * 64, False, {"fwd.json": "x", "fwd.cubin": str(cubin)}), ("b" * 64, True, None)):
+        metadata = {"name": "fwd", "hash": hash, "shared": 1024, "num_warps": 4}
+        source, times = SimpleNamespace(name="fwd"), SimpleNamespace(total=1_500_000)
+        watch._compiled(src=source, metadata=metadata, metadata_group=group, times=times, cache_hit=hit)
+    assert watch.count == 1
+    assert watch.hashes() == {"fwd[aaaaaaaa]": hashlib.sha256(b"machine code").hexdigest(), "fwd[bbbbbbbb]": "b" * 64}
+    assert watch.facts() == {"fwd[aaaaaaaa]": "compiled in 1.50 s, 1024 B shared, 4 warps"}
+    spoken = set(inspect.signature(knobs.CompilationListener.__call__).parameters) - {"self"}
+    assert spoken == set(inspect.signature(watch._compiled).parameters), "as the installed Triton calls it"
+    watch._loaded(None, 7, "k", {}, "a" * 64)
+    with watch.launches() as seen:
+        knobs.runtime.launch_enter_hook(compiler.LazyDict({"name": "k", "function": 7, "stream": 0}))
+        knobs.runtime.launch_enter_hook(compiler.LazyDict({"name": "other", "function": 8, "stream": 0}))
+    assert seen == [("k", "k[aaaaaaaa]"), ("other", "")]
+
+
+def test_the_autotuners_choice_is_read_from_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    triton: Any = pytest.importorskip("triton")
+
+    def kernel(x: Any, BLOCK: Any) -> None: ...
+
+    configs = [triton.Config({"BLOCK": size}, num_warps=4) for size in (64, 128)]
+    tuned = triton.autotune(configs, key=[])(triton.jit(kernel))
+    tuned.best_config = configs[1]
+    module = types.ModuleType("abprof_side.tuned")
+    module.__dict__.update(tuned=tuned, plain=triton.jit(kernel))
+    monkeypatch.setitem(sys.modules, "abprof_side.tuned", module)
+    [found] = chosen([wire.Launch("kernel", 1, 5.0)], "abprof_side.tuned")
+    assert (found.choice.split(",")[0], len(found.offered)) == ("BLOCK: 128", 16)
+    [other] = chosen([wire.Launch("kernel", 1, 5.0)], "abprof_side.other")
+    assert other.choice == ""
+
+
+# ---------------------------------------------------------------- NVTX
+
+KERNEL = """
+import torch
+from torch.profiler import record_function
+
+def double(x):
+    with record_function("tiny_run"):
+        return x * 2
+"""
+WORKLOAD = """
+import torch
+from abprof.kit import Op, compare
+API = 1
+KERNEL = "tiny"
+PRESETS = {"default": {"n": [4]}}
+PHASES = {"run": ("tiny_run", "the kernel")}
+PEERS = {"torch": lambda case, x: Op(lambda: x + x)}
+def inputs(case, device, seed):
+    return torch.ones(case["n"], device=device)
+def prepare(kernel, variant, case, x):
+    return Op(lambda: kernel.double(x))
+def nvtx(case, arm):
+    if case["n"] == 5:
+        raise RuntimeError("no names for five")
+    return [f"bench_{arm or 'tiny'}_N{case['n']}", "forward_pass"]
+def reference(case, x):
+    return x * 2
+def check(case, outputs, expected):
+    return compare(outputs, expected, rtol=1e-6, atol=0)
+"""
+
+
+def nested(names: list[str], inside: list[str]) -> list[str]:
+    """What the recorder records of ranges of these names, the first outermost."""
+    ends = [text for name in reversed(names) for text in (")", ">" + name)]
+    return [*(text for name in names for text in ("<" + name, "(" + name)), *inside, *ends]
+
+
+CALL = nested(["abprof_call", "bench_tiny_N4", "forward_pass"], nested(["tiny_run"], []))
+
+
+class Recorder:
+    """Records NVTX: `(` push, `)` pop, `<` start, `>` end."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.seen: list[str] = []
+        for name in ("mark", "range_push", "range_pop", "range_start", "range_end"):
+            patch.setattr(torch.cuda.nvtx, name, getattr(self, name))
+
+    def mark(self, _text: str) -> None:
+        pass
+
+    def range_push(self, text: str) -> None:
+        self.seen.append("(" + text)
+
+    def range_pop(self) -> None:
+        self.seen.append(")")
+
+    def range_start(self, text: str) -> str:
+        self.seen.append("<" + text)
+        return text
+
+    def range_end(self, handle: str) -> None:
+        self.seen.append(">" + handle)
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    return Recorder(monkeypatch)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """The worker's own part in this process, with the ranges it makes on a GPU."""
+    (tmp_path / "kernels" / "tiny").mkdir(parents=True)
+    (tmp_path / "kernels" / "tiny" / "__init__.py").write_text(KERNEL)
+    (tmp_path / "good.py").write_text(WORKLOAD)
+    mount = wire.Mount("tiny", str(tmp_path / "kernels"), "abprof_side.tiny", str(tmp_path), [str(tmp_path)])
+    made = Bench(wire.Start(request.param, "base", mount, {"good": str(tmp_path / "good.py")}, str(tmp_path)))
+    if request.param == "cpu":
+        on_gpu = SimpleNamespace(clock=SimpleNamespace(kind="cuda"), _workload=made._workload)
+        monkeypatch.setattr(made, "marked", lambda of: Bench.marked(on_gpu, of))  # type: ignore[arg-type]
+    before, known = vars(record_function).copy(), set(sys.modules)
+    yield made
+    for name in set(sys.modules) - known:
+        if name.startswith("abprof_"):  # other tests' proofs list what is loaded
+            del sys.modules[name]
+    assert vars(record_function) == before
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_profiled_pass_is_marked_and_a_turn_is_not(bench: Bench, recorder: Recorder, keep: bool) -> None:
+    bench.open(wire.Open("good", {"n": 4}, "base", seed=1))
+    assert recorder.seen == []
+    if keep:
+        bench.trace(wire.Trace("base", "kept.json", 2, 1, 10**6))
+    else:
+        phased = bench.phases(wire.Phases("base", 2, 1))
+        assert phased.phases["run"] is not None
+        assert not phased.census.missing
+    seen = [text for text in recorder.seen if "abprof_shown" not in text]
+    if bench.clock.kind == "cuda":  # the kernel that the profiler is shown, first of all
+        del seen[seen.index(")")]
+    assert seen == nested(["good/n=4", "base"], 3 * CALL)
+    recorder.seen.clear()
+    on_gpu = bench.clock.kind == "cuda"
+    for timer in ("sustained", "wall_clock", "cuda_event") if on_gpu else ("wall_clock", "cpu_clock"):
+        assert bench.turn(wire.Turn("base", 3, timer, placement=1)).value > 0
+    assert recorder.seen == []
+
+
+def test_a_peer_is_named_and_a_workload_without_names_costs_the_pass_nothing(bench: Bench, recorder: Recorder) -> None:
+    bench.open(wire.Open("good", {"n": 4}, "peer:torch", peer="torch", seed=1))
+    bench.phases(wire.Phases("peer:torch", 2, 1))
+    outer = [text for text in recorder.seen if text.startswith("(") and "abprof" not in text]
+    assert outer == ["(good/n=4", "(peer:torch", *(3 * ["(bench_torch_N4", "(forward_pass"])]
+    recorder.seen.clear()
+    bench.open(wire.Open("good", {"n": 5}, "base", seed=1))
+    assert not bench.phases(wire.Phases("base", 2, 1)).census.missing
+    assert recorder.seen[:3:2] == ["<good/n=5", "<base"]
+
+
+def test_a_foreground_run_reports_in_a_file_and_is_not_marked_on_a_cpu(recorder: Recorder, tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(WORKLOAD)
+    start = wire.Start("cpu", "base", None, {"good": str(tmp_path / "good.py")}, str(tmp_path))
+    told = tmp_path / "told.json"
+    job = wire.Foreground(start, wire.Open("good", {"n": 4}, "base", peer="torch", seed=1), 1, 2, str(told))
+    (tmp_path / "job.json").write_bytes(wire.dump(wire.pack(job)))
+    assert main.foreground(tmp_path / "job.json") == 0
+    assert wire.load(told.read_bytes())["status"] == "ok"
+    assert recorder.seen == []
+    for name in [name for name in sys.modules if name.startswith("abprof_")]:
+        del sys.modules[name]
+
+
+def test_ranges_end_on_an_error_and_nest_when_entered_again(recorder: Recorder) -> None:
+    @record_function("outer")
+    def down(depth: int) -> None:
+        if not depth:
+            raise ValueError("at the bottom")
+        down(depth - 1)
+
+    before = record_function("before")
+    before.__enter__()
+
+    def both() -> None:
+        before.__exit__(None, None, None)  # opened before: not ended as ours
+        down(1)
+
+    with pytest.raises(ValueError, match="at the bottom"), profile.nvtx(["cell\n\udc80é"]):
+        both()
+    cell = r"cell" + "\n" + r"\udc80\xe9"
+    inner = ["<outer", "(outer", "<outer", "(outer", ")", ">outer", ")", ">outer"]
+    assert recorder.seen == ["<" + cell, "(" + cell, *inner, ")", ">" + cell]
+
+
+def test_a_torch_without_nvtx_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("NVTX functions not installed. Are you sure you have a CUDA build?")
+
+    monkeypatch.setattr(torch.cuda.nvtx, "mark", fails)
+    enter = record_function.__enter__
+    with profile.nvtx(["a", "b"]), record_function("c"):
+        assert record_function.__enter__ is enter
+
+
+# ---------------------------------------------------------------- ceilings
+
+
+def test_a_cpus_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "SIZES", {"cpu": (512,)})
+    found = ceilings.reach(clock("cpu"), 0.1)
+    assert 1e-4 < (found.tflops or 0) < 100
+    assert 0.05 < (found.gbps or 0) < 5000
+    assert found.tflops_by.startswith("float32 matrix products of 512 x 512 x 512 on ")
+    assert "MiB, bytes read and written on" in found.gbps_by
+
+
+class Given:
+    """A clock with given readings."""
+
+    kind = "cpu"
+
+    def __init__(self, ns: dict[object, float]) -> None:
+        self.ns, self.calls = ns, list[object]()
+
+    def wall(self, op: Op) -> float:
+        return self.turn(op, 1, cold=False)
+
+    def turn(self, op: Op, calls: int, *, cold: bool) -> float:
+        self.calls.append(op.call())
+        return self.ns[op.call()]
+
+
+def test_the_best_rate_counts_and_what_takes_too_long_or_does_not_fit_is_left_out() -> None:
+    def tries(*works: float) -> list[Try]:
+        return [Try(work, f"{work:g}", lambda work=work: Op(lambda: work)) for work in works]
+
+    def full() -> Op:
+        raise torch.OutOfMemoryError("no room")
+
+    found = best(Given({1.0: 1.0, 8.0: 2.0, 64.0: 32.0}), tries(1.0, 8.0, 64.0), seconds=60)  # type: ignore[arg-type]
+    assert (found.rate, found.text, found.readings) == (4.0, "8", 9)
+    still: Any = Given({1.0: 1e9, 8.0: 8e9})
+    assert best(still, tries(1.0, 8.0), seconds=5).text == "1"
+    assert 8.0 not in still.calls
+    few = [*tries(1.0), Try(8.0, "too much", full), *tries(64.0)]
+    assert best(Given({1.0: 1.0, 64.0: 1.0}), few, seconds=60).text == "1"  # type: ignore[arg-type]
+    assert best(Given({}), few[1:], seconds=60).rate == 0.0  # type: ignore[arg-type]
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_a_gpus_ceilings() -> None:
+    device = clock("cuda")
+    ceilings.reach(device, 0.1)  # loads the libraries
+    began = time.monotonic()
+    found = ceilings.reach(device, 0.6)
+    took = time.monotonic() - began
+    print(found, f"{took:.2f} s")
+    assert took < 2.0
+    assert found.tflops is not None
+    assert found.gbps is not None
+    if "H200" in torch.cuda.get_device_name():
+        assert 500 < found.tflops < 990, "989 is the data sheet's, dense"
+        assert 3500 < found.gbps < 4800, "4800 is the data sheet's"
