@@ -7,24 +7,16 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from abprof import devices
-from abprof.builds import secrets as conceal
 from abprof.devices import cuda
 from abprof.devices.cpu import CpuDevice
 from abprof.devices.cuda import CudaDevice
-from abprof.extras import doctor
-from abprof.measure.discovery import survey
-from abprof.measure.resources import alone
 from abprof.records import MachineState
 from abprof.records.errors import AbprofError
-from abprof.records.messages import Ready
-from abprof.records.options import Options
-from abprof.system.console import View
 from tests.nvml import UUIDS, Nvml
 
 
@@ -53,7 +45,7 @@ def test_a_gpu_where_there_is_one_and_the_cpu_else(nvml: Nvml, monkeypatch: pyte
     assert chosen() == "cpu"
     monkeypatch.setattr(nvml, "nvmlInit", lambda: 1 / 0, raising=False)  # no driver
     assert chosen() == "cpu"
-    with pytest.raises(AbprofError, match=r"--device cuda: no CUDA device \(abprof doctor says"):
+    with pytest.raises(AbprofError, match=r"--device cuda: no CUDA device \(abprof doctor lists"):
         chosen("cuda")
 
 
@@ -120,24 +112,6 @@ def test_a_mig_slice_is_refused_and_not_taken_for_no_gpu(
         devices.choose(asked)
 
 
-def test_rocm_is_not_supported_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the machine, when a GPU is asked for; by the workers' torch in any case."""
-    exists = Path.exists
-    monkeypatch.setattr(
-        Path, "exists", lambda self: {"/dev/kfd": True, "/proc/driver/nvidia": False}.get(str(self), exists(self))
-    )
-    with pytest.raises(AbprofError, match="ROCm is not supported yet"):
-        devices.choose(("cuda",))
-
-    class RocmWorker:
-        def call(self, request: Any, timeout: float) -> Ready:
-            return Ready(protocol=1, pid=1, kind="cuda", device="AMD", versions={"hip": "6.2"})
-
-    asked: Any = RocmWorker()
-    with pytest.raises(AbprofError, match=r"torch was built for ROCm, which is not supported yet \(--device cpu\)"):
-        survey(asked, {}, Options(specs=("a",)), device="cuda", kind="cuda", timeout=1)
-
-
 # ---------------------------------------------------------------- what is refused
 
 
@@ -165,22 +139,6 @@ def test_settings_under_which_nothing_is_measured(nvml: Nvml, setting: dict[str,
     assert refusal[1], "with what to do about it"
 
 
-def test_doctor_tells_a_refusal(nvml: Nvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("ABPROF_CACHE_DIR", "ABPROF_STATE_DIR"):
-        monkeypatch.setenv(name, str(tmp_path))
-    nvml.mode = 3
-    (row,) = (row for row in doctor.examine("") if row.name == "cuda")
-    assert (row.state, row.advice) == ("problem", "nvidia-smi -c DEFAULT, by its administrator")
-
-
-def test_an_mps_server_is_known_by_its_process(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml.pids = [99]
-    monkeypatch.setattr(cuda, "_process_name", lambda pid: {99: "nvidia-cuda-mps"}.get(pid, ""))
-    refusal = device().refusal()
-    assert refusal is not None
-    assert "an MPS server" in refusal[0]
-
-
 def test_an_ordinary_gpu_is_not_refused_nor_one_that_answers_nothing(nvml: Nvml) -> None:
     assert (device().refusal(), device().busy()) == (None, None)
     nvml.mig = (0, 0)
@@ -198,29 +156,6 @@ def test_a_gpu_that_somebody_is_using(nvml: Nvml, stranger: int) -> None:
     assert device().busy() is None, "a process that only holds memory does not disturb"
     nvml.pids, nvml.use = [], 97
     assert device().busy() is None, "use that has just ended"
-
-
-def test_busy_is_asked_when_the_lease_is_held(
-    nvml: Nvml, stranger: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not before: another abprof's workers on it mean waiting for its lease, not a refusal."""
-    monkeypatch.setattr(conceal, "withheld", list)  # this process is pytest's
-    nvml.pids, nvml.use = [stranger], 97
-    assert device().refusal() is None
-    file = SimpleNamespace(environment=SimpleNamespace(allow=()))
-    config = Options(specs=("main",))
-    place: Any = SimpleNamespace(state=tmp_path, devices=(device(),), label="this run", file=file, config=config)
-    ran = []
-    with (
-        pytest.raises(AbprofError, match=r"GPU-aaaa: somebody else is using the GPU"),
-        alone(place, View(quiet=True), wait=False),
-    ):
-        ran.append(1)  # fmt: skip
-    assert not ran
-    nvml.use = 0
-    with alone(place, View(quiet=True), wait=False):  # the refusal gave the lease back
-        ran.append(1)
-    assert ran
 
 
 # ---------------------------------------------------------------- what is seen while measuring
@@ -285,88 +220,6 @@ def test_a_foreign_process_voids_rounds_and_is_named(nvml: Nvml, stranger: int) 
     gpu._sample()
     assert [why for *_, why in gpu.bad_times()] == [f"sleep {stranger}"]
     assert gpu.state().foreign == (f"sleep {stranger}",)
-
-
-def test_whose_a_process_is_is_asked_when_it_is_read(
-    nvml: Nvml, stranger: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker has its context before anybody has told of it, and one that ended may be listed for a moment more."""
-    gpu, own = device(), {101}
-    monkeypatch.setattr(gpu, "_sample_forever", lambda: None)
-    gpu.watch(lambda: own)
-    nvml.pids = [101, 102]
-    gpu._sample()
-    own.add(102)
-    assert gpu.bad_times() == []
-    nvml.pids = [101, 103, stranger]
-    gpu._sample()
-    own.add(103)
-    assert [why for *_, why in gpu.bad_times()] == [f"sleep {stranger}"]
-    assert gpu.state().foreign == (f"sleep {stranger}",)
-    gpu.watch(lambda: {104})
-    nvml.pids = [103, 104, 105]
-    gpu._sample()
-    assert [why for *_, why in gpu.bad_times()] == ["process 105"], "what was ours stays ours, and nothing else is"
-    assert gpu.state().foreign == ("process 105",)
-    nvml.use = 99
-    assert gpu.busy() == (
-        "somebody else is using the GPU (process 105; 99 % busy)",
-        "wait for it, or choose another with --device",
-    )
-
-
-def test_a_foreign_process_that_ended_before_it_is_read_keeps_its_name(nvml: Nvml) -> None:
-    gpu = device()
-    gpu._own = {os.getpid()}
-    child = subprocess.Popen(["sleep", "3600"])
-    while Path(f"/proc/{child.pid}/comm").read_text() != "sleep\n":
-        time.sleep(0.01)
-    nvml.pids = [os.getpid(), child.pid]
-    gpu._sample()
-    child.kill()
-    child.wait()
-    assert [why for *_, why in gpu.bad_times()] == [f"sleep {child.pid}"]
-    assert gpu.state().foreign == (f"sleep {child.pid}",)
-
-
-def test_a_name_that_is_no_text_hides_nobody(nvml: Nvml, tmp_path: Path) -> None:
-    gpu = device()
-    gpu._own = {os.getpid()}
-    odd = tmp_path / os.fsdecode(b"sl\xffep")
-    odd.symlink_to("/bin/sleep")
-    child = subprocess.Popen([odd, "3600"])
-    while not Path(f"/proc/{child.pid}/comm").read_bytes().startswith(b"sl\xff"):
-        time.sleep(0.01)
-    nvml.pids = [os.getpid(), child.pid]
-    gpu._sample()
-    child.kill()
-    child.wait()
-    assert gpu.state().foreign == (f"sl\N{REPLACEMENT CHARACTER}ep {child.pid}",)
-
-
-def test_bad_times_are_as_long_as_they_were_and_begin_anew_after_a_good_one(
-    nvml: Nvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpu, tenth = device(), 100_000_000
-    gpu._own = {101}
-    for at, pids, reasons in (
-        (10, [101, 102], 0),
-        (11, [101, 102], 0),
-        (13, [101, 102], 0),
-        (14, [101], 0),
-        (15, [101, 102], 0),
-        (16, [101, 102], 0x8),
-        (20, [101, 102], 0x8),
-    ):
-        nvml.pids, nvml.reasons = pids, reasons
-        monkeypatch.setattr(cuda, "time", SimpleNamespace(sleep=time.sleep, monotonic_ns=lambda at=at: at * tenth))
-        gpu._sample()
-    assert [(begin / tenth, end / tenth, why) for begin, end, why in gpu.bad_times()] == [
-        (9, 14, "process 102"),
-        (14, 16, "process 102"),
-        (15, 17, "hardware slowdown, process 102"),
-        (19, 21, "hardware slowdown, process 102"),
-    ]
 
 
 def test_in_a_container_that_renumbers_processes_none_is_taken_for_foreign(nvml: Nvml) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from abprof.devices import lease
+from abprof.devices import lease, sweep_leases
 from abprof.extras.history.index import FILE
 from abprof.extras.nightly import heartbeat
 from abprof.records.errors import AbprofError
@@ -107,11 +107,11 @@ def test_a_lease(tmp_path: Path, end: str, kind: str) -> None:
     """What lies in the place of a lock cannot be locked: told in one line. A note is only words."""
     put(tmp_path / "locks" / f"cpu.{end}", kind)
     try:
-        with lease.lease(tmp_path, "cpu", wait=False, label="main", say=lambda _: None):
+        with lease(tmp_path, "cpu", wait=False, label="main", say=lambda _: None):
             pass
     except AbprofError as error:
         one_clear_line(error)
-    list(lease.sweep(tmp_path))
+    list(sweep_leases(tmp_path))
 
 
 @each

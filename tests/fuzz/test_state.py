@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from abprof.devices import lease
+from abprof.devices.lease import _owner
 from abprof.extras.bisect import page as pages
 from abprof.extras.bisect import state as bisections
 from abprof.extras.bisect import step, telling, work
@@ -183,8 +183,8 @@ def test_any_note_beside_a_lock_is_words_or_none(tmp_path: Path, examples: int) 
 
     def ask(data: bytes) -> None:
         note.write_bytes(data)
-        assert "\n" not in lease._owner(note)
-        assert "\x1b" not in lease._owner(note)
+        assert "\n" not in _owner(note)
+        assert "\x1b" not in _owner(note)
 
     hunt(texts_of({"pid": 1, "what": "main feature"}), ask, examples)
 

@@ -12,8 +12,8 @@ import pytest
 from abprof import devices
 from abprof.builds import environment
 from abprof.builds import secrets as conceal
+from abprof.devices import lease
 from abprof.devices.device import SimulatedDevice
-from abprof.devices.lease import lease
 from abprof.measure import resources as holding
 from abprof.measure import run_context as place
 from abprof.records.errors import AbprofError
