@@ -28,7 +28,7 @@ def rows(run: Run) -> list[tuple[str, str]]:
 def test_the_rows_that_changed_are_traced_on_both_sides_the_most_changed_first(new_lab: NewLab) -> None:
     result = new_lab(SPEEDS).abprof("main", "fast", "--probe", "torch")
     assert result.code == 1
-    assert result.run.options.probes == ("torch",)
+    assert result.run.options.probe == ("torch",)
     cells = [cell for cell, _ in rows(result.run)]
     assert cells[:4] == ["slower", "slower", "faster", "faster"]
     assert sorted(cells[4:]) == ["less", "less", "slight", "slight"], "and nothing of the one that is the same"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from abprof.evidence.causes.say import ns
+from abprof.evidence.causes.wording import ns
 from abprof.evidence.ncu import metrics
 from abprof.evidence.ncu.metrics import Shown
 from abprof.evidence.ncu.traffic import beside

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from abprof.evidence.causes.say import dims, ns
 from abprof.evidence.causes.sides import Pair, Part, Sides
+from abprof.evidence.causes.wording import dims, ns
 from abprof.records import Arm, Census, Comparison, Kernel, Launch, Run, Value
 from abprof.report import words
 from abprof.report.view import Group, Row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from abprof.evidence.causes.say import ns
+from abprof.evidence.causes.wording import ns
 from abprof.records import Run, Sampled
 from abprof.report import tables, traces, view, words
 from abprof.report.lines import TextTable

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from abprof.evidence.causes.say import ns
+from abprof.evidence.causes.wording import ns
 from abprof.records import Run, Sampled, Trace
 from abprof.report import tables, view, words
 from abprof.report.lines import TextTable

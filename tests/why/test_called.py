@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from abprof.evidence import kernels
-from abprof.evidence.causes import calls
+from abprof.evidence.causes import host
 from abprof.evidence.machine_code import x86
 from abprof.evidence.machine_code.reader import Reader
 from abprof.records import Comparison, Function, Kernel, Outcome, Run, Sampled, SampledFunction
@@ -66,7 +66,7 @@ def test_calls_through_further_functions_are_followed(tmp_path: Path) -> None:
     source = between + cpu.SOURCE.replace("z[i] = a;\n  }\n", "z[i] = a;\n  }\n  between(z, n);\n")
     [cause] = judged(read(tmp_path, BASE, (source, "-O3")), 40.0).causes or ()
     assert (cause.kind, cause.kernels) == ("pass", (RESCALE,))
-    assert cause.text.endswith(calls.UNTOLD)
+    assert cause.text.endswith(host.UNRECORDED)
 
 
 def test_a_loop_that_a_runtime_is_handed_counts_as_called() -> None:
@@ -119,7 +119,7 @@ def test_without_samples_of_both_sides_or_names_the_code_alone_speaks(tmp_path: 
     few, nameless = looked("target", {"blend": 9}, samples=9), looked("target", {"[unknown]": 900})
     for other in (none, few, nameless):
         [cause] = under_perf(found, 40.0, base, other).causes or ()
-        assert cause.text.endswith(calls.UNTOLD)
+        assert cause.text.endswith(host.UNRECORDED)
 
 
 def test_a_changed_function_that_perf_did_not_see_has_lost_nothing(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_overloads_are_one_name_to_perf_and_are_not_told_apart() -> None:
         )
     [cause] = under_perf(tuple(made), 40.0, looked("base", {"f": 500}), looked("target", {"f": 900})).causes or ()
     assert cause.kernels == ("f(float*)",)
-    assert cause.text.endswith(calls.UNTOLD)
+    assert cause.text.endswith(host.UNRECORDED)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_overloads_are_one_name_to_perf_and_are_not_told_apart() -> None:
     ],
 )
 def test_names_as_perf_says_them(name: str, said: str) -> None:
-    assert calls._bare(name) == said
+    assert host._bare(name) == said
 
 
 def test_the_loader_reads_what_the_test_compiled(tmp_path: Path) -> None:

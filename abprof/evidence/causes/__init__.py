@@ -1,21 +1,27 @@
-"""What most likely changed the time of a row, from what was recorded of both sides. Pure: records in, causes out.
+"""What most likely changed the time of a row, from what was recorded of both sides. Pure: a judged run in, causes out.
 
-A rule speaks only of a row that changed, only where what it reads was recorded on both sides, and only in the direction
-that the time went. A cause that is wrong costs more than none.
+A rule speaks only of a row that changed, if what it reads was recorded on both sides, and only in the direction of the
+change. A wrong cause costs more than none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from abprof.evidence.causes import calls, counters, device, host, passes, phase
-from abprof.evidence.causes.sides import Sides
-from abprof.records import Arm, Cause, Comparison, Kernel, Observation, Run, Verdict
+from abprof.evidence.causes import counters, device, host, wording
+from abprof.evidence.causes.sides import SHARE, Sides
+from abprof.records import Arm, Cause, Comparison, Observation, Range, Run
 
-CHANGED: frozenset[Verdict] = frozenset({"slower", "faster", "slight"})
-MOST = 3  # causes of a row: what follows is less sure still
+CHANGED = frozenset({"slower", "faster", "slight"})
+MOST = 3  # causes per row
+_MOST_OF_IT = 0.6  # share of the profiled pass's change that the one changed phase must have
+_AGREES = (0.5, 2.0)  # the profiled pass's change over the row's: a single pass must roughly agree
+_REST = 0.05  # of a call that must lie outside the phase
+_APART = 3.0  # the phase must change by so many times the rest of the call, in per cent: a clock changes all alike
+_MOST_PASSES = 2.0  # times the row's change that ranges may take: more, and they existed before without a mark
+_LOST = 0.5  # share of the ranges' time that unmarked time may have lost: more, and it has only been marked
 
 
 def explained(run: Run) -> Run:
@@ -23,7 +29,7 @@ def explained(run: Run) -> Run:
     seen = {(one.cell, one.arm): one for one in run.observations}
     packages = {cell.id: cell.kernel for cell in run.cells}
     rows = tuple(
-        msgspec.structs.replace(row, causes=causes(run, seen, packages[row.cell], row))
+        msgspec.structs.replace(row, causes=_causes(run, seen, packages[row.cell], row))
         if row.verdict in CHANGED and not row.with_peer
         else row
         for row in run.comparisons
@@ -31,61 +37,139 @@ def explained(run: Run) -> Run:
     return msgspec.structs.replace(run, comparisons=rows)
 
 
-Seen = Mapping[tuple[str, str], Observation]
-
-
-def causes(run: Run, seen: Seen, package: str, row: Comparison) -> tuple[Cause, ...] | None:
-    """The causes of one changed row, the surest first; None where the evidence of a side is missing."""
+def _causes(
+    run: Run, seen: Mapping[tuple[str, str], Observation], package: str, row: Comparison
+) -> tuple[Cause, ...] | None:
+    """The causes of a changed row, the surest first; None if a side's evidence is missing."""
     sides = _sides(run, seen, package, row)
     if sides is None:
         return None
-    named = passes.causes(sides)
+    named = _passes(sides)
     if sides.on_gpu and not sides.counted:
-        return tuple(named or phase.causes(sides)) or None
-    counted = counters.of_row(run.profiles, sides)
+        return tuple(named or _phase(sides)) or None
+    counted = counters.of_row(run.profiles, row)
     found = [*named, *(device.causes(sides) if sides.on_gpu else host.causes(sides))]
     if counted:
         found = [cause for cause in found if not counters.refutes(cause, counted)]
-    # Where more runs in it a phase is slower for that; and a clock slows what computes and not what waits for memory.
+    # More passes through a phase make it slower by themselves; a clock slows arithmetic and not waits for memory.
     if not named and not device.clocked(sides):
-        found += phase.causes(sides)
-    none = not found and not passes.differ(sides)
+        found += _phase(sides)
+    none = not found and not list(_moved(sides))
     if counted:
         found += counters.causes(sides, counted)
-    if none:  # last: counters may say what moved all the same
+    if none:  # last: counters may still show what moved
         found += device.same_code(sides) if sides.on_gpu else host.same_code(sides)
-    if not found and run.status != "complete" and _unread(sides):
-        return None
+    if not found and run.status != "complete":
+        kernels = [kernel for side in sides.kernels for kernel in side]
+        if not kernels or any(kernel.missing == "not read" for kernel in kernels):
+            return None  # interrupted before machine code was read
     return tuple(found[:MOST])
 
 
-def _unread(sides: Sides) -> bool:
-    """Whether machine code, which is read after all timing, was not: a run that was interrupted before found no cause because it
-    did not look."""
-    kernels = [kernel for side in sides.kernels for kernel in side]
-    return not kernels or any(kernel.missing == "not read" for kernel in kernels)
-
-
-def _sides(run: Run, seen: Seen, package: str, row: Comparison) -> Sides | None:
+def _sides(run: Run, seen: Mapping[tuple[str, str], Observation], package: str, row: Comparison) -> Sides | None:
     arms = row.from_, row.to
     observed = [seen[row.cell, arm] for arm in arms if (row.cell, arm) in seen]
     if not row.pct or len(observed) < 2 or row.metric not in observed[0].metrics:
         return None
-    census = [one.census for one in observed]
-    kernels = [_kernels(run, Arm.of(arm).side, package) for arm in arms]
-    phases = [one.phases for one in observed]
-    if not any(census) and not any(kernels) and not any(phases):
+    one, two = observed
+    before, after = (
+        tuple(k for k in run.kernels if (k.side, k.package) == (Arm.of(arm).side, package)) for arm in arms
+    )
+    if not any((one.census, two.census, before, after, one.phases, two.phases)):
         return None
+    sampled = {s.arm: s for s in run.sampled if s.cell == row.cell and not s.missing and s.samples}
     return Sides(
         row=row,
         on_gpu=run.machine.kind == "cuda",
-        base_ns=observed[0].metrics[row.metric].value,
-        census=(census[0], census[1]),
-        kernels=(kernels[0], kernels[1]),
-        phases=(phases[0], phases[1]),
-        sampled=calls.sampled(run.sampled, row),
+        base_ns=one.metrics[row.metric].value,
+        census=(one.census, two.census),
+        kernels=(before, after),
+        phases=(one.phases, two.phases),
+        sampled=(sampled.get(row.from_), sampled.get(row.to)),
     )
 
 
-def _kernels(run: Run, side: str, package: str) -> tuple[Kernel, ...]:
-    return tuple(kernel for kernel in run.kernels if (kernel.side, kernel.package) == (side, package))
+# ---------------------------------------------------------------- one phase has all of the change
+
+
+def _phase(sides: Sides) -> list[Cause]:
+    """The one phase that changed, if the rest of the call did not and the profiled pass agrees with the verdict."""
+    before, after = sides.phases
+    total_before, total_after = ((side or {}).get("total") for side in (before, after))
+    if before is None or after is None or not total_before or not total_after:
+        return []
+    total = total_after - total_before
+    if not _AGREES[0] <= total / sides.change_ns <= _AGREES[1]:
+        return []
+    found = []
+    for name in before.keys() - {"total", "residual"}:
+        one, two = before[name], after.get(name)
+        if not one or two is None or two == one or (two - one) / sides.change_ns < _AGREES[0]:
+            continue
+        rest = total_before - one
+        if rest < _REST * total_before:
+            continue
+        own, others = abs(two - one) / one, abs(total - (two - one)) / rest if rest > 0 else 0.0
+        if (two - one) / total >= _MOST_OF_IT and own >= _APART * others:
+            way, pct = "slower" if two > one else "faster", 100 * (two / one - 1)
+            text = f"{way} phase {name}: {wording.ns(one)} -> {wording.ns(two)} ({pct:+.1f} %)"
+            found.append(Cause(kind="phase", text=text, evidence=("phases",)))
+    return found if len(found) == 1 else []
+
+
+# ---------------------------------------------------------------- a part of the package runs more often, by its ranges
+
+
+def _passes(sides: Sides) -> list[Cause]:
+    """The ranges that a call of the slower side passes more often, if their own time makes up the change.
+
+    Times are shares of that side's own profiled call: a busy machine lengthens both alike. None if other ranges went the
+    other way (renamed, or replaced) and if the code was there before without a mark.
+    """
+    few, many = (side.get("total") if side else None for side in (sides.phases if sides.slower else sides.phases[::-1]))
+    if not few or not many or (sides.on_gpu and sides.same_launches):
+        return []
+    moved = list(_moved(sides))
+    extra = {one.name: _extra_ns(less, one) / many for less, one in moved if one.count > less.count}
+    other = sum(_extra_ns(one, less) / few for less, one in moved if one.count < less.count)
+    pct = sides.row.pct or 0.0
+    change = abs(pct) / max(100.0, 100.0 + pct)  # as a share of the slower side's time
+    taken = sum(extra.values())
+    lost = _unmarked(sides, few, slower=False) * (1 - change) - _unmarked(sides, many, slower=True)
+    if not SHARE <= taken / change <= _MOST_PASSES or other >= SHARE * change or lost >= _LOST * taken:
+        return []
+    parts = []
+    for less, one in sorted(moved, key=lambda both: -both[1].ns):
+        if extra.get(one.name, 0.0) >= SHARE * change:
+            before, after = (less, one) if sides.slower else (one, less)
+            cost = wording.ns(_extra_ns(less, one))
+            parts.append(f"{one.name} {before.count} -> {after.count} times a call ({cost})")
+    text = f"a part of the package runs {'more' if sides.slower else 'less'} often: {wording.listed(parts)}"
+    return [Cause(kind="part", text=text, evidence=("census", "phases"))] if parts else []
+
+
+def _moved(sides: Sides) -> Iterator[tuple[Range, Range]]:
+    """(on the faster side, on the slower) of the ranges whose counts differ; none if a side's are unknown."""
+    fast, slow = (_ranges(sides, slower=slower) for slower in (False, True))
+    if fast is None or slow is None:
+        return
+    before, after = ({one.name: one for one in ranges} for ranges in (fast, slow))
+    for name in dict.fromkeys((*before, *after)):
+        one, two = (side.get(name) or Range(name=name, count=0, ns=0.0) for side in (before, after))
+        if one.count != two.count:
+            yield one, two
+
+
+def _ranges(sides: Sides, *, slower: bool) -> tuple[Range, ...] | None:
+    census = sides.census[slower == sides.slower]
+    return census.ranges if census else None
+
+
+def _unmarked(sides: Sides, total: float, *, slower: bool) -> float:
+    """The share of a call outside all ranges."""
+    return max(0.0, 1 - sum(one.ns for one in _ranges(sides, slower=slower) or ()) / total)
+
+
+def _extra_ns(few: Range, many: Range) -> float:
+    """The part of the range's time that its additional passes take."""
+    return many.ns * (many.count - few.count) / many.count

@@ -1,28 +1,40 @@
-"""Rules over a processor's machine code, and over the operations of torch's that a call makes."""
+"""Rules over a processor's machine code, perf's samples of it, and the torch operations of a call.
+
+Calls into C++ are not counted on a CPU, so a function that only one side has may never be called: perf, or the calls in
+the machine code, must show that it runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import PurePath
 
-from abprof.evidence.causes import calls, say
+from abprof.evidence.causes import wording
 from abprof.evidence.causes.sides import Sides
-from abprof.records import Cause, Function, Kernel
+from abprof.records import Cause, Function, Kernel, Sampled
 
+UNRECORDED = "; whether this row calls it is not recorded on a CPU"
 _WIDTHS = ("512-bit arithmetic", "256-bit arithmetic", "128-bit arithmetic")
-_SHOWN = (*_WIDTHS, "scalar arithmetic")
+_ENOUGH = 100  # samples: with fewer, an unseen function may still run
+# Code that runs once, when an object is loaded: it registers functions, whoever calls them.
+_ONCE = re.compile(
+    r"PyInit_|PyModuleDef|pybind11_init_|TORCH_LIBRARY|_GLOBAL__|__static_initialization|\(static initializers"
+)
+Key = tuple[int, str]  # index of the object, function
+Functions = Mapping[Key, Function]
 
 
 def causes(sides: Sides) -> list[Cause]:
-    """What changed in the objects, and in the operations, the surest first."""
+    """What changed in the operations and the objects, the surest first."""
     found = list(_operations(sides))
-    if sides.whole and sides.objects:
+    if sides.matched and sides.objects and all(not kernel.missing for pair in sides.objects for kernel in pair):
         found += _vectors(sides) or _passes(sides)
     return found
 
 
 def same_code(sides: Sides) -> list[Cause]:
-    """Said where the objects and torch's operations are the same, and no more than that: what Python calls in the objects,
-    and how often, is not counted."""
+    """Objects and torch operations are equal. What Python calls in the objects, and how often, is not counted."""
     if not (sides.matched and sides.objects and sides.same_launches):
         return []
     if any(not one.code or one.code != two.code for one, two in sides.objects):
@@ -32,11 +44,11 @@ def same_code(sides: Sides) -> list[Cause]:
 
 
 def _operations(sides: Sides) -> Iterator[Cause]:
-    """Operations of torch's that came or went, where their own time is enough to be the cause."""
+    """Torch operations that were added or removed, if their own time is enough to be the cause."""
     if not sides.counted:
         return
     before, after = ({part.name: part for part in parts} for parts in sides.parts)
-    told, ns, ways = [], 0.0, set[bool]()
+    found, ns, ways = [], 0.0, set[bool]()
     for name in dict.fromkeys((*before, *after)):
         one, two = (side[name].count if name in side else 0 for side in (before, after))
         if one != two:
@@ -44,19 +56,23 @@ def _operations(sides: Sides) -> Iterator[Cause]:
             spent = part.ns * abs(two - one) / max(one, two)
             ns += spent if two > one else -spent
             ways.add(two > one)
-            told.append((spent, name, f"{name} {one} -> {two} times a call ({say.ns(spent)})"))
-    if told and sides.carries(ns):
-        told.sort(reverse=True)
+            found.append((spent, name, f"{name} {one} -> {two} times a call ({wording.ns(spent)})"))
+    if found and sides.carries(ns):
+        found.sort(reverse=True)
         word = "replaced" if len(ways) > 1 else "added" if sides.slower else "gone"
-        text = f"operations of torch {word}: {say.listed([line for *_, line in told])}"
-        yield Cause(kind="operations", text=text, kernels=tuple(name for _, name, _ in told), evidence=("census",))
+        text = f"operations of torch {word}: {wording.listed([line for *_, line in found])}"
+        yield Cause(kind="operations", text=text, kernels=tuple(name for _, name, _ in found), evidence=("census",))
 
 
-def _functions(sides: Sides) -> tuple[calls.Named, calls.Named]:
-    """Functions that are not the same, of all objects together, by object and name: two objects may have one name each."""
+# ---------------------------------------------------------------- functions of the objects
+
+
+def _functions(sides: Sides) -> tuple[Functions, Functions]:
+    """The functions that differ, of all objects together: two objects may have functions of one name."""
     before, after = (
-        {(place, f.name): f for place, pair in enumerate(sides.objects) for f in pair[side].functions
-         if not calls.once(f.name)}
+        {(place, function.name): function
+         for place, pair in enumerate(sides.objects) for function in pair[side].functions
+         if not _ONCE.search(function.name)}
         for side in (0, 1)
     )  # fmt: skip
     return before, after
@@ -67,45 +83,55 @@ def _vectors(sides: Sides) -> list[Cause]:
     before, after = _functions(sides)
     moved = {key: _width(after[key]) - _width(before[key]) for key in before.keys() & after.keys()}
     wanted = -1 if sides.slower else 1
-    told = {
-        key: _arithmetic(before[key].classes, after[key].classes) for key in sorted(moved) if moved[key] * wanted > 0
-    }
     if any(width * wanted < 0 for width in moved.values()):
         return []
-    return _said(
-        sides, "vectorisation", f"vectorisation {'lost' if sides.slower else 'gained'} in", told, _flags(sides)
+    shown = (*_WIDTHS, "scalar arithmetic")
+    found = {}
+    for key in sorted(key for key in moved if moved[key] * wanted > 0):
+        one, two = ({name: side[key].classes.get(name, 0) for name in shown} for side in (before, after))
+        found[key] = wording.counts(one, two)
+    flags = next(
+        (_flags(one, two) for one, two in sides.objects if one.flags and two.flags and one.flags != two.flags), ""
     )
+    head = f"vectorisation {'lost' if sides.slower else 'gained'} in"
+    return _cause(sides, "vectorisation", head, found, flags)
 
 
 def _passes(sides: Sides) -> list[Cause]:
-    """A loop more over memory (slower), or one fewer (faster): in a function that has both sides' vector width, or as a
-    function of its own that something shows to run. A function that only got another name is none."""
+    """A loop more over memory (slower), or one fewer (faster): in a function of equal vector width, or as a function of its
+    own that is shown to run. A renamed function is neither."""
     before, after = _functions(sides)
     few, many = (before, after) if sides.slower else (after, before)
     codes = {function.code for function in few.values()}
-    lone = {key: f for key, f in many.items() if key not in few and f.code not in codes and _walks(f.classes)}
-    run = calls.reached(many, few) | {key for key, seen in (calls.shown(sides, lone) or {}).items() if seen}
-    told = {
-        key: f"{_plural(f.classes['loops'], 'loop')}, {_traffic(f.classes)}" for key, f in lone.items() if key in run
-    }
+    lone = {key: f for key, f in many.items() if key not in few and f.code not in codes and _walks(f)}
+    run = _reached(many, few) | {key for key, seen in (_sampled(sides, lone) or {}).items() if seen}
+    found = {}
+    for key in (key for key in lone if key in run):
+        parts = [wording.plural(lone[key].classes.get(f"{name}s", 0), name) for name in ("loop", "load", "store")]
+        found[key] = ", ".join(parts)
+    names = ("loops", "loads", "stores")
     for key in sorted(few.keys() & many.keys()):
-        one, two = few[key].classes, many[key].classes
-        if two["loops"] > one["loops"] and _accesses(two) > _accesses(one) and _width(few[key]) == _width(many[key]):
+        one, two = few[key], many[key]
+        longer = two.classes["loops"] > one.classes["loops"] and _accesses(two) > _accesses(one)
+        if longer and _width(one) == _width(two):
             first, second = (one, two) if sides.slower else (two, one)
-            told[key] = say.counts(_pass(first), _pass(second))
-    return _said(sides, "pass", "an extra pass over memory:" if sides.slower else "a pass over memory less:", told)
+            counts = ({name: function.classes.get(name, 0) for name in names} for function in (first, second))
+            found[key] = wording.counts(*counts)
+    return _cause(sides, "pass", "an extra pass over memory:" if sides.slower else "a pass over memory less:", found)
 
 
-def _said(sides: Sides, kind: str, head: str, told: Mapping[tuple[int, str], str], more: str = "") -> list[Cause]:
-    """The cause, of those functions that perf saw take the time; where it did not look, of all, with that said."""
-    seen = calls.shown(sides, told)
-    kept = [key for key in told if seen is None or key in seen]
+def _cause(sides: Sides, kind: str, head: str, found: Mapping[Key, str], more: str = "") -> list[Cause]:
+    """The cause, of the functions that perf saw take the time; without perf of all, with a note."""
+    seen = _sampled(sides, found)
+    kept = [key for key in found if seen is None or key in seen]
     if not kept:
         return []
-    looked = [found.text if seen and (found := seen[key]) else "" for key in kept]
-    parts = [f"{key[1]} ({'; '.join(filter(None, (told[key], said)))})" for key, said in zip(kept, looked, strict=True)]
-    text = f"{head} {say.listed(parts)}{more}{'' if all(looked) else calls.UNTOLD}"
-    evidence = ("kernels", "perf") if any(looked) else ("kernels",)
+    samples = [(seen[key] if seen else None) or "" for key in kept]
+    parts = [
+        f"{key[1]} ({'; '.join(filter(None, (found[key], each)))})" for key, each in zip(kept, samples, strict=True)
+    ]
+    text = f"{head} {wording.listed(parts)}{more}{'' if all(samples) else UNRECORDED}"
+    evidence = ("kernels", "perf") if any(samples) else ("kernels",)
     return [Cause(kind=kind, text=text, kernels=tuple(name for _, name in kept), evidence=evidence)]
 
 
@@ -113,38 +139,83 @@ def _width(function: Function) -> int:
     return next((len(_WIDTHS) - i for i, name in enumerate(_WIDTHS) if function.classes.get(name)), 0)
 
 
-def _arithmetic(before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    return say.counts({name: before.get(name, 0) for name in _SHOWN}, {name: after.get(name, 0) for name in _SHOWN})
+def _accesses(function: Function) -> int:
+    return function.classes.get("loads", 0) + function.classes.get("stores", 0)
 
 
-def _accesses(classes: Mapping[str, int]) -> int:
-    return classes.get("loads", 0) + classes.get("stores", 0)
+def _walks(function: Function) -> bool:
+    return function.classes.get("loops", 0) > 0 and _accesses(function) > 0
 
 
-def _walks(classes: Mapping[str, int]) -> bool:
-    return classes.get("loops", 0) > 0 and _accesses(classes) > 0
-
-
-def _pass(classes: Mapping[str, int]) -> dict[str, int]:
-    return {name: classes.get(name, 0) for name in ("loops", "loads", "stores")}
-
-
-def _traffic(classes: Mapping[str, int]) -> str:
-    return f"{_plural(classes.get('loads', 0), 'load')}, {_plural(classes.get('stores', 0), 'store')}"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _flags(sides: Sides) -> str:
-    """The compiler's flags, where both sides' are known and differ."""
-    said = [_differing(one, two) for one, two in sides.objects if one.flags and two.flags and one.flags != two.flags]
-    return f"; compiler flags {said[0]}" if said else ""
-
-
-def _differing(one: Kernel, two: Kernel) -> str:
+def _flags(one: Kernel, two: Kernel) -> str:
+    """The compiler flags that differ."""
     before, after = one.flags.split(), two.flags.split()
     gone = [flag for flag in before if flag not in after]
     new = [flag for flag in after if flag not in before]
-    return f"{' '.join(gone) or 'none'} -> {' '.join(new) or 'none'}"
+    return f"; compiler flags {' '.join(gone) or 'none'} -> {' '.join(new) or 'none'}"
+
+
+# ---------------------------------------------------------------- whether a row runs a function
+
+
+def _reached(functions: Functions, other: Functions) -> set[Key]:
+    """The functions that `other` lacks and that a function of both sides calls, directly or not."""
+    found: set[Key] = set()
+    todo = [key for key in functions if key in other]
+    while todo:
+        place, name = todo.pop()
+        for called in ((place, one) for one in functions[place, name].calls):
+            if called in functions and called not in other and called not in found:
+                found.add(called)
+                todo.append(called)
+    return found
+
+
+def _sampled(sides: Sides, keys: Collection[Key]) -> dict[Key, str] | None:
+    """Those of these functions of the slower side in which perf saw enough time to be the cause, in words; "" if perf cannot
+    tell overloads apart. None if perf did not sample both sides, or has no names for the objects."""
+    many = 1 if sides.slower else 0
+    slow, fast = sides.sampled[many], sides.sampled[1 - many]
+    if slow is None or fast is None or slow.samples < _ENOUGH:
+        return None
+    if any(one.name == "[unknown]" and one.object in {_file(p[many]) for p in sides.objects} for one in slow.functions):
+        return None
+    found = {}
+    for place, name in keys:
+        pair, names = sides.objects[place], {name, _bare(name)}
+        count = _samples(slow, _file(pair[many]), names)
+        ns = _ns(slow, count) - _ns(fast, _samples(fast, _file(pair[1 - many]), names))
+        ns = ns if sides.slower else -ns
+        if count and sum(_bare(one.name) in names for one in pair[many].functions) > 1:
+            found[place, name] = ""
+        elif count and sides.carries(ns):
+            way = "more" if ns > 0 else "less"
+            found[place, name] = f"perf: {count} of {slow.samples} samples, {wording.ns(abs(ns))} a call {way}"
+    return found
+
+
+def _file(kernel: Kernel) -> str:
+    return PurePath(kernel.path).name or kernel.key
+
+
+def _samples(of: Sampled, file: str, names: Collection[str]) -> int:
+    return sum(one.samples for one in of.functions if one.object == file and one.name in names)
+
+
+def _ns(of: Sampled, samples: int) -> float:
+    """Time per call that these samples stand for."""
+    return samples * 1e9 / of.hz / of.calls if of.hz and of.calls else 0.0
+
+
+def _bare(name: str) -> str:
+    """A name as perf prints it, without parameters, return type and clone.
+    `void (anonymous namespace)::scale<float>(float*, long) [clone .cold]` is `(anonymous namespace)::scale<float>`."""
+    plain = name.replace("(anonymous namespace)", "{anonymous}")
+    depth, begin = 0, 0
+    for at, letter in enumerate(plain):
+        if letter == "(" and not depth:
+            return plain[begin:at].replace("{anonymous}", "(anonymous namespace)")
+        depth += (letter in "(<[{") - (letter in ")>]}")
+        if letter == " " and not depth:
+            begin = at + 1
+    return name

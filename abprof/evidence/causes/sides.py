@@ -1,4 +1,4 @@
-"""The evidence of one changed row, both sides beside each other."""
+"""Both sides of a changed row beside each other: launches paired, with what is known of their code."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from functools import cached_property
 
 from abprof.records import Census, Comparison, Kernel, Launch, Sampled
 
-SHARE = 0.25  # of a row's change that a cause must be large enough to carry, where its own time is known
-_MOST = 2.0  # times a row's change that a kernel's own may be: more, and the profiled call tells of something else
-# Of a kernel's own time. The profiled call reads most kernels by up to 1 % apart on two sides of an H200 (docs/CAUSES.md):
-# a smaller change of one kernel is not told from that.
+SHARE = 0.25  # of a row's change that a cause must carry, if its own time is known
+_MOST = 2.0  # times a row's change that a kernel's own may be: more, and the profiled call shows something else
+# Of a kernel's own time: the profiled call reads most kernels up to 1 % apart on two sides of an H200 (docs/CAUSES.md).
 _FLOOR = 0.03
-_ALL = 0.8  # of a call's time: a kernel that is so much of it is what the verdict is about, whatever one profiled call read
+_ALL = 0.8  # of a call's time: the verdict is then about this kernel, whatever a single profiled call reads
 
 
 @dataclass(frozen=True)
 class Part:
-    """A kernel that a call launches: its launches, and what is known of its code (None where it is a library's)."""
+    """A kernel that a call launches; `kernel` is what is known of its code (None: a library's)."""
 
     name: str
     launches: tuple[Launch, ...]
@@ -34,12 +33,12 @@ class Part:
 
     @property
     def shape(self) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:
-        """Grids and blocks, and how often."""
+        """(grid, block, count) of each launch."""
         return sorted((launch.grid, launch.block, launch.count) for launch in self.launches)
 
     @property
     def registers(self) -> int | None:
-        """A thread's: as the machine code says, else as the profiler saw."""
+        """Per thread: from the machine code, else from the profiler."""
         if self.kernel is not None and self.kernel.registers is not None:
             return self.kernel.registers
         seen = {launch.registers for launch in self.launches}
@@ -47,14 +46,14 @@ class Part:
 
     @property
     def choice(self) -> tuple[str, str]:
-        """(what its autotuner took, what it took it from)."""
-        said = {(launch.choice, launch.offered) for launch in self.launches}
-        return said.pop() if len(said) == 1 else ("", "")
+        """(the autotuner's choice, hash of what it chose from)."""
+        seen = {(launch.choice, launch.offered) for launch in self.launches}
+        return seen.pop() if len(seen) == 1 else ("", "")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A kernel on both sides, by its name, or by its code under another name."""
+    """A kernel on both sides, by name, or by equal code under another name."""
 
     before: Part
     after: Part
@@ -65,25 +64,25 @@ class Pair:
 
     @property
     def same_code(self) -> bool | None:
-        """Whether both are the same machine code; None where that is not known of one of them."""
+        """None if the code of one is unknown."""
         one, two = self.before.kernel, self.after.kernel
         return one.code == two.code if one and two and one.code and two.code else None
 
     @property
     def moved(self) -> bool:
-        """Whether it is launched with another grid or block, or another number of times."""
+        """Whether grid, block or number of launches differ."""
         return self.before.shape != self.after.shape
 
     @property
     def read(self) -> tuple[Mapping[str, int], Mapping[str, int]] | None:
-        """Instructions by class on both sides; None where one of them was not read."""
+        """Instructions by class on both sides; None if one was not read."""
         one, two = self.before.kernel, self.after.kernel
         return (one.classes, two.classes) if one and two and one.classes and two.classes else None
 
 
 @dataclass(frozen=True)
 class Sides:
-    """A row that changed, and everything that was recorded of what it runs."""
+    """A changed row and everything recorded of what it runs, as (before, after)."""
 
     row: Comparison
     on_gpu: bool
@@ -91,7 +90,7 @@ class Sides:
     census: tuple[Census | None, Census | None]
     kernels: tuple[tuple[Kernel, ...], tuple[Kernel, ...]]  # of the row's package
     phases: tuple[Mapping[str, float | None] | None, Mapping[str, float | None] | None]
-    sampled: tuple[Sampled | None, Sampled | None] = (None, None)  # by perf, where it took samples
+    sampled: tuple[Sampled | None, Sampled | None] = (None, None)  # by perf
 
     @property
     def slower(self) -> bool:
@@ -99,37 +98,37 @@ class Sides:
 
     @property
     def change_ns(self) -> float:
-        """How much longer a call takes; negative is faster."""
+        """Change of a call's time; negative is faster."""
         return self.base_ns * (self.row.pct or 0.0) / 100
 
     @property
     def counted(self) -> bool:
-        """Whether what a call launches is known on both sides."""
+        """Whether the launches of a call are known on both sides."""
         return all(census is not None and not census.missing for census in self.census)
 
     def carries(self, ns: float) -> bool:
-        """Whether a difference of so many ns is of the row's sign, and large enough to be its cause."""
+        """Whether a difference has the row's sign and is large enough to be its cause."""
         return ns * self.change_ns > 0 and abs(ns) >= SHARE * abs(self.change_ns)
 
     def shown(self, pair: Pair) -> bool:
-        """Whether the profiled call shows that this kernel's own time makes up the row's change: of its sign, between a
-        quarter of it and twice as much, and more than such a call scatters by."""
+        """Whether this kernel's own time in the profiled call makes up the row's change: its sign, a quarter to twice its
+        size, and more than such a call scatters by."""
         ns = pair.after.ns - pair.before.ns
         return self.carries(ns) and abs(ns) <= _MOST * abs(self.change_ns) and abs(ns) >= _FLOOR * pair.before.ns
 
     def is_all(self, pair: Pair) -> bool:
-        """Whether this kernel is nearly all of the call and the only one that differs, and the row's change too small for
-        one profiled call to show: then what the verdict's many turns say of the call is said of this kernel."""
+        """Whether this kernel is nearly all of the call and all that differs, and the change too small for one profiled call
+        to show: then the verdict of many turns is about this kernel."""
         others = (one for one in self.pairs if one is not pair)
         alone = not self.gone and not self.new and all(one.same_code and not one.moved for one in others)
         scatter = _FLOOR * pair.before.ns
-        back = (pair.before.ns - pair.after.ns) * (1 if self.slower else -1)  # how far that call read the other way
+        back = (pair.before.ns - pair.after.ns) * (1 if self.slower else -1)  # against the row's direction
         small = abs(self.change_ns) < 2 * scatter and back < scatter
         return alone and small and pair.before.ns >= _ALL * self.base_ns
 
     @cached_property
     def parts(self) -> tuple[list[Part], list[Part]]:
-        """What a call launches, on each side."""
+        """The kernels of a call on each side."""
         before, after = (_parts(c, kernels) if c else [] for c, kernels in zip(self.census, self.kernels, strict=True))
         return before, after
 
@@ -164,40 +163,28 @@ class Sides:
     @property
     def same_launches(self) -> bool:
         """Whether both sides launch the same kernels as often, with the same grids."""
-        alike = not any(pair.moved for pair in self.pairs)
-        return self.counted and alike and not self.gone and not self.new
+        return self.counted and not any(pair.moved for pair in self.pairs) and not self.gone and not self.new
 
     @cached_property
     def objects(self) -> list[tuple[Kernel, Kernel]]:
-        """The sides' own shared objects, by name; two that are alone on their sides belong together under any names."""
+        """The sides' own shared objects, by name; a single one per side belongs together under any name."""
         before, after = ([k for k in kernels if k.kind == "object"] for kernels in self.kernels)
         named = {kernel.key: kernel for kernel in after}
         found = [(kernel, named[kernel.key]) for kernel in before if kernel.key in named]
-        if not found and len(before) == len(after) == 1:
-            found = [(before[0], after[0])]
-        return found
+        return [(before[0], after[0])] if not found and len(before) == len(after) == 1 else found
 
     @property
     def matched(self) -> bool:
-        """Whether every object of one side has its like on the other."""
+        """Whether every object has its counterpart."""
         return sum(kernel.kind == "object" for kernels in self.kernels for kernel in kernels) == 2 * len(self.objects)
-
-    @property
-    def whole(self) -> bool:
-        """Whether the objects are matched, and all of them were read."""
-        return self.matched and all(not kernel.missing for pair in self.objects for kernel in pair)
 
 
 def _parts(census: Census, kernels: Sequence[Kernel]) -> list[Part]:
-    """Launches put together by name and compiled kernel, in a fixed order."""
-    known = {kernel.key: kernel for kernel in kernels if kernel.kind == "triton"}
+    """Launches grouped by name and compiled kernel, in a fixed order."""
+    compiled = {kernel.key: kernel for kernel in kernels if kernel.kind == "triton"}
     native = {kernel.name: kernel for kernel in kernels if kernel.kind == "cuda"}
     found: dict[tuple[str, str], list[Launch]] = {}
     for launch in census.launches:
         found.setdefault((launch.name, launch.compiled), []).append(launch)
-    parts = [Part(name, tuple(own), known.get(key) or native.get(name)) for (name, key), own in found.items()]
-    return sorted(parts, key=lambda part: (part.name, _constants(part), part.shape))
-
-
-def _constants(part: Part) -> str:
-    return repr(sorted(part.kernel.constants.items())) if part.kernel else ""
+    parts = [Part(name, tuple(own), compiled.get(key) or native.get(name)) for (name, key), own in found.items()]
+    return sorted(parts, key=lambda p: (p.name, repr(sorted(p.kernel.constants.items())) if p.kernel else "", p.shape))
