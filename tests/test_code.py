@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abprof.evidence import kernels
-from abprof.evidence.machine_code import elf, sass, x86
-from abprof.evidence.machine_code.reader import Content, Reader, Unread, _demangled, differing
-from abprof.evidence.machine_code.reading import Reading
-from abprof.records import Artefact, Build, Kernel, Proof
+from abprof.evidence.machine_code import kernels
+from abprof.evidence.machine_code.disassembly import Reading, sass, x86
+from abprof.evidence.machine_code.reader import Content, Reader, Unread, differing, parse_elf
+from abprof.records import Artefact, Build, Proof
 from tests import blocks
 
 SOURCE = """
@@ -59,22 +58,9 @@ def test_a_global_that_starts_as_another_number_is_other_code(tmp_path: Path) ->
     one = built(tmp_path, "-O2", name="one.so", source=source)
     two = built(tmp_path, "-O2", name="two.so", source=source.replace("4", "1"))
     alike = built(tmp_path, "-O2", name="three.so", source="\n\n" + source)
-    codes = [elf.parse(path.read_bytes()).code for path in (one, two, alike)]
+    codes = [parse_elf(path.read_bytes()).code for path in (one, two, alike)]
     assert codes[0] != codes[1]
     assert codes[0] == codes[2]
-
-
-def test_a_file_that_breaks_the_reader_costs_only_its_own_record(tmp_path: Path) -> None:
-    class Broken(Reader):
-        def read(self, path: Path) -> Content:
-            if path.name == "odd.so":
-                raise KeyError("section")
-            raise Unread("too large")
-
-    read = kernels._reading(Broken(tmp_path))
-    told = [read(Kernel(side="base", package="k", name=name, kind="object", key=name, path=name, sha256="")) for name
-            in ("odd.so", "large.so")]  # fmt: skip
-    assert told == ["it could not be read: KeyError: 'section'", "too large"]
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +75,7 @@ def test_a_damaged_elf_is_a_value_error(at: int, number: int, whole: bytes) -> N
     width = 8 if at == 40 else 2
     data[at : at + width] = (number % 256**width).to_bytes(width, "little")
     with contextlib.suppress(ValueError):
-        elf.parse(bytes(data))
+        parse_elf(bytes(data))
 
 
 @on_x86
@@ -132,36 +118,17 @@ PADDED = """
 
 
 def test_what_only_fills_a_processors_code_is_no_instruction_and_no_loop() -> None:
-    [(name, reading)] = x86.parse(PADDED).items()
+    [(name, reading)] = x86(PADDED).items()
     counted = {kind: count for kind, count in reading.classes.items() if count}
     assert name == "f"
     # test, jle, movss, lock xadd, xchg, rep stos, data16 lea, jne, jmp, ret; the second jump leads to itself
     assert counted == {"scalar arithmetic": 1, "loads": 1, "stores": 3, "loops": 1, "other": 10}
     shorter = PADDED[: PADDED.index("    1131:")]
-    assert x86.parse(shorter)["f"] == reading, "what fills up to the next function is none of its own"
+    assert x86(shorter)["f"] == reading, "what fills up to the next function is none of its own"
     unaligned = "".join(line for line in shorter.splitlines(True) if "nop" not in line and "%ax,%ax" not in line)
-    assert x86.parse(unaligned)["f"].classes == reading.classes
+    assert x86(unaligned)["f"].classes == reading.classes
     for change in (("lock xadd", "xadd"), ("rep stos", "stos"), ("mulss  %xmm1", "mulss  %xmm2")):
-        assert x86.parse(shorter.replace(*change))["f"].code != reading.code
-
-
-def test_each_width_of_a_function_is_counted_for_itself() -> None:
-    lines = ("vmulps %zmm1,%zmm0,%zmm0", "vfmadd231ps %ymm1,%ymm0,%ymm2", "vaddps %ymm1,%ymm0,%ymm0", "addps  %xmm1,%xmm0",
-             "vaddss %xmm1,%xmm0,%xmm0", "vpaddd %ymm1,%ymm0,%ymm0", "vpsadbw %xmm3,%xmm0,%xmm1")  # fmt: skip
-    text = "0000000000001100 <f>:\n" + "".join(f"    11{i:02x}:\t{line}\n" for i, line in enumerate(lines))
-    counted = x86.parse(text)["f"].classes
-    assert {kind: count for kind, count in counted.items() if count} == {
-        "512-bit arithmetic": 1, "256-bit arithmetic": 3, "128-bit arithmetic": 2, "scalar arithmetic": 1,
-    }  # fmt: skip
-
-
-@on_x86
-def test_what_follows_a_function_does_not_change_it(tmp_path: Path) -> None:
-    """The last one is not filled up to anything."""
-    reader = Reader(tmp_path / "cache")
-    before = reader.read(built(tmp_path, "-O2", name="before.so"))
-    after = reader.read(built(tmp_path, "-O2", name="after.so", source=SOURCE + 'extern "C" int one() { return 1; }\n'))
-    assert differing([before.functions, after.functions]) == {"one"}
+        assert x86(shorter.replace(*change))["f"].code != reading.code
 
 
 @on_x86
@@ -218,7 +185,7 @@ def test_the_same_code_with_other_names_and_lines_is_the_same(tmp_path: Path) ->
     one = built(tmp_path / "a", "-O2", "-g")
     two = built(tmp_path / "b", "-O2", "-g", source="\n\n" + SOURCE)
     assert one.read_bytes() != two.read_bytes()
-    assert elf.parse(one.read_bytes()).code == elf.parse(two.read_bytes()).code
+    assert parse_elf(one.read_bytes()).code == parse_elf(two.read_bytes()).code
 
 
 @on_x86
@@ -245,7 +212,7 @@ def test_without_a_disassembler_the_code_still_has_its_hash(tmp_path: Path, monk
     path = built(tmp_path, "-O2")
     monkeypatch.setattr(shutil, "which", lambda *args, **more: None)
     found = Reader(tmp_path / "cache").read(path)
-    assert (found.functions, found.code) == ({}, elf.parse(path.read_bytes()).code)
+    assert (found.functions, found.code) == ({}, parse_elf(path.read_bytes()).code)
     assert found.missing == "no objdump here (binutils has it)"
     assert not list((tmp_path / "cache").glob("*"))  # another day it may be there
 
@@ -254,44 +221,20 @@ def test_without_a_disassembler_the_code_still_has_its_hash(tmp_path: Path, monk
 def test_any_bytes_are_an_elf_file_or_a_value_error(noise: bytes, at: int) -> None:
     for data in (noise, b"\x7fELF\x02\x01" + noise, (b"\x7fELF\x02\x01" + bytes(58) + noise)[: 64 + at]):
         try:
-            elf.parse(data)
+            parse_elf(data)
         except ValueError:
             continue
 
 
-@given(st.text(max_size=400))
-def test_any_text_is_read(text: str) -> None:
-    sass.parse(text)
-    sass.parse(SASS + text)
-    x86.parse(text)
-    x86.parse("0000000000001110 <axpy>:\n" + text)
-
-
 def test_a_gpus_instructions_are_put_into_classes() -> None:
-    [(name, reading)] = sass.parse(SASS).items()
+    [(name, reading)] = sass(SASS).items()
     assert (name, reading.registers, reading.stack_bytes) == ("fwd", 168, 24)
     assert {kind: count for kind, count in reading.classes.items() if count} == {
         "global loads": 1, "tensor": 1, "local stores": 1, "asynchronous copies": 1, "special functions": 1, "other": 1,
     }  # fmt: skip
-    moved = sass.parse(SASS.replace("Function : fwd", "Function : gwd").replace("Function fwd", "Function gwd"))
+    moved = sass(SASS.replace("Function : fwd", "Function : gwd").replace("Function fwd", "Function gwd"))
     assert moved["gwd"].code == reading.code
-    assert sass.parse(SASS.replace("0402007981", "0402007980"))["fwd"].code != reading.code
-
-
-def test_a_gpus_endless_jump_after_the_end_is_no_loop() -> None:
-    def jump(at: str, to: str) -> str:
-        return f"        /*{at}*/              @P0 BRA 0x{to} ;        /* 0x00000000000079{at[:2]} */\n"
-
-    assert sass.classes(SASS + jump("0070", "70"))["loops"] == 0
-    assert sass.classes(SASS + jump("0070", "90"))["loops"] == 0
-    assert sass.classes(SASS + jump("0070", "10") + jump("0080", "10") + jump("0090", "20"))["loops"] == 2
-
-
-def test_content_round_trips(tmp_path: Path) -> None:
-    import msgspec
-
-    content = Content("ab", "GCC", {"f": Reading(code="1", classes={"loads": 2}, registers=3)}, "")
-    assert msgspec.json.decode(msgspec.json.encode(content), type=Content) == content
+    assert sass(SASS.replace("0402007981", "0402007980"))["fwd"].code != reading.code
 
 
 def test_kernels_of_cuda_cpp_are_records_of_their_own(tmp_path: Path) -> None:
@@ -309,10 +252,3 @@ def test_kernels_of_cuda_cpp_are_records_of_their_own(tmp_path: Path) -> None:
     whole, kernel = kernels.read_all(run, (), reader)
     assert (whole.kind, whole.classes) == ("object", {"loops": 1})
     assert (kernel.kind, kernel.name, kernel.registers, kernel.missing) == ("cuda", "scale(float*, int)", 40, "")
-
-
-def test_names_are_told_as_a_profiler_shows_them() -> None:
-    if not shutil.which("c++filt"):
-        pytest.skip("no c++filt here: names stay as they are in the file")
-    text = SASS.replace("fwd", "_Z5scalePfi")
-    assert list(_demangled(sass.parse(text))) == ["scale(float*, int)"]

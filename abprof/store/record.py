@@ -12,8 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from abprof.evidence import kernels
 from abprof.evidence.causes import explained
+from abprof.evidence.machine_code import kernels
 from abprof.evidence.machine_code.reader import Reader
 from abprof.measure import resume as rerun
 from abprof.measure import timers

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from abprof.evidence import kernels
+from abprof.evidence.machine_code import kernels
 from abprof.evidence.machine_code.reader import Reader
 from abprof.records import Kernel
 from tests import blocks

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof.evidence import kernels
 from abprof.evidence.causes import host
-from abprof.evidence.machine_code import x86
+from abprof.evidence.machine_code import kernels
+from abprof.evidence.machine_code.disassembly import X86_CLASSES, x86
 from abprof.evidence.machine_code.reader import Reader
 from abprof.records import Comparison, Function, Kernel, Outcome, Run, Sampled, SampledFunction
 from tests import blocks
@@ -73,7 +73,7 @@ def test_a_loop_that_a_runtime_is_handed_counts_as_called() -> None:
     """As OpenMP's: its address is taken, and no function of this object calls it. Any other address is not a call."""
     lines = "1000:\tlea    0x10(%rip),%rdi        # 1020 <{}>\n  1007:\tcall   900 <GOMP_parallel@plt>\n"
     for taken, told in (("f(float*) [clone ._omp_fn.0]", True), ("f._omp_fn.0", True), ("registered", False)):
-        [reading] = x86.parse(f"0000000000001000 <f(float*)>:\n  {lines.format(taken)}").values()
+        [reading] = x86(f"0000000000001000 <f(float*)>:\n  {lines.format(taken)}").values()
         assert (taken in reading.calls) == told
         assert "GOMP_parallel" in reading.calls
 
@@ -133,7 +133,7 @@ def test_a_changed_function_that_perf_did_not_see_has_lost_nothing(tmp_path: Pat
 
 
 def test_overloads_are_one_name_to_perf_and_are_not_told_apart() -> None:
-    counts = dict.fromkeys(x86.CLASSES, 0)
+    counts = dict.fromkeys(X86_CLASSES, 0)
     few, many = ({**counts, "loops": n, "loads": n, "stores": n} for n in (1, 2))
     made = []
     for side, classes in (("base", few), ("target", many)):

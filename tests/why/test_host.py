@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof.evidence import kernels
-from abprof.evidence.machine_code import x86
+from abprof.evidence.machine_code import kernels
+from abprof.evidence.machine_code.disassembly import X86_CLASSES
 from abprof.evidence.machine_code.reader import Reader
 from abprof.records import (
     Artefact,
@@ -172,7 +172,7 @@ def sides_of(*objects: tuple[dict[str, dict[str, int]], dict[str, dict[str, int]
     for place, both in enumerate(objects):
         for side, functions in zip(("base", "target"), both, strict=True):
             told = tuple(
-                Function(name=name, code=f"{side} {name}", classes=dict.fromkeys(x86.CLASSES, 0) | counts)
+                Function(name=name, code=f"{side} {name}", classes=dict.fromkeys(X86_CLASSES, 0) | counts)
                 for name, counts in functions.items()
             )
             made.append(Kernel(side=side, package="ffa", name=f"{place}.so", kind="object", key=f"{place}.so",

@@ -102,7 +102,7 @@ def _overlap(sides: Sides) -> Iterator[Cause]:
 
 def _grid(sides: Sides, pair: Pair) -> list[Cause]:
     """The same code over another grid or in other blocks."""
-    moved = [f"{what} ({change})" for what in ("grid", "block") if (change := _launched(pair, what))]  # type: ignore[arg-type]
+    moved = [f"{what} ({change})" for what in ("grid", "block") if (change := _launched(pair, what))]
     if not moved or not (sides.shown(pair) or sides.is_all(pair)):
         return []
     text = f"the same code is launched with another {' and '.join(moved)} in {pair.after.name}"
@@ -198,7 +198,8 @@ def _spills(sides: Sides, pair: Pair) -> Found:
         return None
     registers = pair.before.registers, pair.after.registers
     items = [f"registers {registers[0]} -> {registers[1]}"] if None not in registers else []
-    items += [wording.appeared(*stores, "spill store"), wording.appeared(*loads, "spill load")]
+    items += [wording.appeared(stores[0], stores[1], "spill store")]
+    items.append(wording.appeared(loads[0], loads[1], "spill load"))
     return "spills", ", ".join(filter(None, items))
 
 

@@ -1,1 +1,1 @@
-"""Machine code by content: which it is (elf.py), and what instructions it is made of (sass.py, x86.py)."""
+"""Machine code of what was measured: read each file once (`reader`), count instructions (`disassembly`), per run (`kernels`)."""
