@@ -545,3 +545,24 @@ def test_what_comes_from_elsewhere_is_never_identical_code_and_decides_a_rebuild
     assert not torch_shop.identical([base, target], Package(name="tiny"))
     (away / "leakmod.py").write_text("N = 2\n")
     assert not torch_shop.build(torch_shop.tree("base", leaks)).cached
+
+
+@pytest.mark.parametrize(
+    ("package", "folders"),
+    [
+        (Package(name="k"), ("kernels",)),
+        (Package(name="k", path="src/k"), ("",)),
+        (Package(name="k", module="mylib.k"), ("",)),
+        (Package(name="k", module="mylib.k", inputs=("mylib/**", "csrc/cuda/**")), ("mylib", "csrc/cuda")),
+        (Package(name="k", inputs=("mylib/**", "*.cu")), ("",)),
+        (Package(name="k", inputs=("**",)), ("",)),
+    ],
+)
+def test_folders_that_hold_all_inputs(package: Package, folders: tuple[str, ...], tmp_path: Path) -> None:
+    """Whatever else a commit changes, its inputs are the same."""
+    assert keys.folders(package) == folders
+    for name in ("kernels/k/a.py", "mylib/k/a.py", "csrc/cuda/a.cu", "other/a.cu", "src/k/a.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    for name in keys.inputs(tmp_path, package):
+        assert any(name.startswith(f"{folder}/") or not folder for folder in folders), name

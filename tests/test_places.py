@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.gitrepo import GitRepo
-from tests.repo.conftest import fingerprint
+from tests.sides.conftest import fingerprint
 from tests.simulated.lab import ROOT, Lab
 from tests.simulated.scenario import Scenario, Time, Workload
 

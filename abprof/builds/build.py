@@ -24,6 +24,7 @@ from abprof.builds import environment, keys
 from abprof.builds.builder import Builder, Job, Published, Say, Site
 from abprof.builds.worker_factory import Workshop
 from abprof.records import UNREADABLE, Build, Failure, Package
+from abprof.system.trees import tree_hash
 
 _LOOK = 0.5  # seconds: a signal that another thread takes is handled when this one next looks
 
@@ -50,7 +51,7 @@ def build(shop: Workshop, job: Job, *, rebuild: bool, say: Say, site: Site | Non
         missing = Failure(status="missing", reason=absent(job.package))
         return Build(side=side, kernel=job.package.name, key="", failure=missing)
     names = keys.inputs(tree, job.package)
-    content = keys.content(tree, names)
+    content = tree_hash(tree, names)
     settings, chain = keys.of_side(job.package, side), shop.toolchain[side]
     # The folders that are the builder's own follow from the key.
     received = shop.worker_env(job.checkout, job.package, Path("{build}"))
@@ -119,7 +120,7 @@ def _untouched(cache: Path, place: Path, known: Published, names: Sequence[str],
     try:
         if keys.importable(place / "src") != known.importable or _compiled(place / "out"):
             return False
-        return keys.content(place / "src", names) == content and all(
+        return tree_hash(place / "src", names) == content and all(
             hashlib.sha256(Path(a.path).read_bytes()).hexdigest() == a.sha256
             for a in known.artefacts
             if a.path and not a.path.startswith(f"{cache / 'worktrees'}/")
@@ -235,7 +236,7 @@ def package_content(build: Build, package: Package) -> str:
     if not (package.path or package.module):
         unreached = _unreached(src, package.name, names)
         names = [name for name in names if not name.startswith(unreached)]
-    return keys.content(src, names)
+    return tree_hash(src, names)
 
 
 def _unreached(src: Path, package: str, names: Sequence[str]) -> tuple[str, ...]:

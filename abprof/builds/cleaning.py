@@ -16,7 +16,6 @@ from abprof.builds.build import published
 from abprof.devices import sweep_leases
 from abprof.fleet import bundle
 from abprof.records.errors import AbprofError
-from abprof.sides import releases as dists
 from abprof.store import orphans as unfinished
 from abprof.system import locks as leases
 from abprof.system import paths
@@ -38,8 +37,8 @@ def _cache(*, builds: bool, everything: bool) -> list[str]:
     with leases.abandoned(cache / BUILDS_IN_USE) as free:
         if builds and not free:
             raise AbprofError("a run is using the builds", where="abprof clean", advice="wait for its end")
-        lines = [*repo.tidy(cache, everything=everything), *_builds(cache / "builds", everything=builds)]
-        lines += [*dists.sweep(cache, everything=everything), *bundle.sweep(cache, everything=everything)]
+        lines = [*repo.sweep(cache, everything=everything), *_builds(cache / "builds", everything=builds)]
+        lines += [*bundle.sweep(cache, everything=everything)]
         # Workers load the generation that was published when their run began, whatever was published since.
         return [*lines, *(_superseded(cache / "builds") if free else ())]
 

@@ -7,13 +7,14 @@ import fnmatch
 import hashlib
 import os
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from abprof.builds import environment
 from abprof.records import UNREADABLE, Package
+from abprof.system.trees import files_of
 
 # What a shell, terminal, desktop, batch system or service manager says of itself, abprof's own options, and which of
 # equal devices is leased: these differ from one terminal or night to the next and a build does not read them.
@@ -30,7 +31,7 @@ _NOISE = re.compile(
 
 def inputs(tree: Path, package: Package) -> list[str]:
     """Files that decide a rebuild, relative to the side's root: the package's globs, all of kernels/, or the whole tree."""
-    return [name for name in files(tree) if any(_matches(name, pattern) for pattern in _patterns(package))]
+    return [name for name in files_of(tree) if any(_matches(name, pattern) for pattern in _patterns(package))]
 
 
 def folders(package: Package) -> tuple[str, ...]:
@@ -44,16 +45,6 @@ def folders(package: Package) -> tuple[str, ...]:
 
 def _patterns(package: Package) -> tuple[str, ...]:
     return package.inputs or (("**",) if package.module or package.path else ("kernels/**",))
-
-
-def files(tree: Path) -> list[str]:
-    """Every file and link below `tree`, sorted. Links are kept as links; .git is git's own."""
-    found = []
-    for folder, folders, files in os.walk(tree):
-        folders[:] = sorted(f for f in folders if f not in {".git", "__pycache__"})
-        links = [f for f in folders if (Path(folder) / f).is_symlink()]
-        found += [str((Path(folder) / f).relative_to(tree)) for f in (*files, *links) if f != ".git"]
-    return sorted(found)
 
 
 IMPORTABLE = (".so", ".py", ".pyc", ".pth")  # what an import could find, or load in the place of something else
@@ -70,20 +61,6 @@ def _matches(name: str, pattern: str) -> bool:
     if pattern.endswith("/**"):
         return name.startswith(pattern[:-2])
     return pattern == "**" or fnmatch.fnmatchcase(name, pattern) or PurePosixPath(name).match(pattern)
-
-
-def content(tree: Path, names: Iterable[str]) -> str:
-    """SHA-256 over names, executable bits and bytes (a link's target for a link)."""
-    digest = hashlib.sha256()
-    for name in names:
-        path = tree / name
-        digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
-        if path.is_symlink():
-            digest.update(b"link\0" + os.fsencode(path.readlink()))
-        else:
-            digest.update(b"x" if os.access(path, os.X_OK) else b"-")
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
 
 
 def of_side(package: Package, side: str) -> Package:

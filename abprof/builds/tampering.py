@@ -20,6 +20,7 @@ from typing import Literal
 from abprof.builds import keys
 from abprof.records import Build, Checkout, Package, Touched
 from abprof.system import paths
+from abprof.system.trees import tree_hash
 
 MOST = 100_000  # files that are watched; of what is beyond nothing is known
 _MOST_ELSEWHERE = 2_000
@@ -172,7 +173,7 @@ def inputs_of(tree: Path, package: Package) -> dict[str, str]:
 
 def _content(tree: Path, name: str) -> str:
     try:
-        return keys.content(tree, [name])
+        return tree_hash(tree, [name])
     except OSError:
         return ""
 

@@ -43,7 +43,7 @@ def adopt(wanted: Wanted) -> None:
     root = Path(repository.path)
     file = read_file(root)
     folder = _folder(root, wanted, file)
-    files = repo.present(repository)
+    files = repository.files()
     settings, _ = place(root)
     made, told = _made(wanted, files, root, file, folder)
     if made.missing:
@@ -54,7 +54,7 @@ def adopt(wanted: Wanted) -> None:
     _write(root, made, overwrite=wanted.overwrite)
     for line in told:
         print(line)
-    _what_next(root, made, begun=bool(repo.ref_names(repository)))
+    _what_next(root, made, begun=bool(repository.ref_names()))
 
 
 def _made(

@@ -22,7 +22,7 @@ def refs(ctx: typer.Context, incomplete: str) -> list[str]:
         return [found.removeprefix(begun) for found in _releases(paths.cache_dir()) if found.startswith(word)]
     offered = [_DIST] if incomplete and _DIST.startswith(incomplete) else []
     try:
-        names = repo.ref_names(repo.open_repository(Path(ctx.params.get("repo") or "."), cache=paths.cache_dir()))
+        names = repo.open_repository(Path(ctx.params.get("repo") or "."), cache=paths.cache_dir()).ref_names()
     except AbprofError:
         return offered
     base, dots, begun = incomplete.rpartition("...")

@@ -10,7 +10,7 @@ from abprof import devices, session
 from abprof.records import Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.sides.create import NewRepository
+from abprof.sides import NewRepository
 from abprof.system.bundled import bundled
 from abprof.system.console import View
 

@@ -21,8 +21,7 @@ import abprof
 from abprof.measure.run_context import Place
 from abprof.records import Checkout, Record, Run
 from abprof.records.errors import AbprofError
-from abprof.sides import Repository
-from abprof.sides import releases as dists
+from abprof.sides import Repository, releases
 from abprof.sides.bundles import carried, head, pack, unpack
 from abprof.system import locks as leases
 from abprof.system.trees import remove_tree
@@ -76,7 +75,7 @@ def unload(cache: Path, cargo: Cargo, fetch: Callable[[], bytes]) -> Path:
         if not home.is_dir():
             _make(home, cargo, fetch())
         for release in sorted((home / "repo" / _RELEASES).glob("*")):
-            dists.take_in(cache, release.name, release)
+            releases.receive(cache, release.name, release)
         os.utime(home)
         sweep(cache)
     return home / "repo"

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import sides as repo
 from abprof.fleet.bundle import Cargo, edition, here, unload
 from abprof.fleet.messages import DEVICE, Shard
 from abprof.records.errors import AbprofError
@@ -36,7 +35,7 @@ class Landing:
         if cargo.abprof != edition():
             what = f"this machine has another abprof ({edition()}) than the run ({cargo.abprof})"
             raise AbprofError(what, where=sys.executable, advice="install the same on every node")
-        self._folder = repo.landings(paths.cache_dir()) / secrets.token_hex(6)
+        self._folder = paths.cache_dir() / "landed" / secrets.token_hex(6)
         while not leases.hold(self._lock):  # somebody who sweeps had it in hand in the moment it was made
             self._folder = self._folder.with_name(secrets.token_hex(6))
         self._logs = self._folder / "logs"
@@ -85,7 +84,7 @@ class Landing:
 
     @property
     def _lock(self) -> Path:
-        """Held as long as this process lives: what nobody holds, the next shard here removes (abprof/sides/leftovers.py)."""
+        """Held as long as this process lives: what nobody holds, the next shard here removes (abprof/sides/worktrees.py)."""
         return self._folder.with_name(f"{self._folder.name}.lock")
 
     def _put_away(self) -> None:

@@ -16,7 +16,7 @@ from typing import Self
 
 import msgspec
 
-from abprof import sides as repo
+from abprof import sides
 from abprof.fleet.executor import Lost
 from abprof.fleet.messages import IDLE, Ended, Shard, read_news
 from abprof.measure.run_context import Place
@@ -66,7 +66,7 @@ class Pool:
         self.cancel()
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._killed:
-            repo.tidy(self._place.cache)
+            sides.sweep(self._place.cache)
 
     def slots(self) -> Sequence[str]:
         return [device.lease for device in self._place.devices]

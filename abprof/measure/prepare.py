@@ -35,8 +35,7 @@ from abprof.measure.workload_source import root_of, workloads_differ, workloads_
 from abprof.records import SCHEMA, Cell, Checkout, Observation, Package, Run, Toolchain
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.sides import Repository
-from abprof.sides import releases as dists
+from abprof.sides import Repository, releases
 from abprof.system import config_unused as unused
 from abprof.system.console import View
 from abprof.system.trees import remove_tree
@@ -199,7 +198,7 @@ def _lacking(trees: Sequence[Checkout], chains: Mapping[str, Toolchain]) -> list
     lines = []
     for side, path in ((tree.side, Path(tree.path)) for tree in trees if tree.side.kind == "dist"):
         chain = chains[side.id]
-        if unmet := dists.unmet(path, chain.versions.get("python", ""), chain.packages):
+        if unmet := releases.unmet(path, chain.versions.get("python", ""), chain.packages):
             lines.append(f"{side.label} asks for {', '.join(unmet)}, and abprof installs no dependencies")
     return lines
 

@@ -7,7 +7,6 @@ import dataclasses
 import signal
 import types
 from collections.abc import Iterator
-from functools import partial
 
 from abprof import sides as repo
 from abprof.builds import secrets as conceal
@@ -15,7 +14,6 @@ from abprof.devices import Device, lease
 from abprof.measure.run_context import Place
 from abprof.records import Checkout
 from abprof.records.errors import AbprofError
-from abprof.sides import releases as dists
 from abprof.system.console import View
 
 
@@ -23,8 +21,7 @@ from abprof.system.console import View
 def worktrees(place: Place, run_id: str, view: View) -> Iterator[tuple[Checkout, ...]]:
     """A worktree of each side while the block runs; where those are that are kept is said, and stands in the log."""
     keep, submodules = place.options.keep_worktrees, place.submodules
-    put = partial(dists.put, place.cache)
-    with repo.checkouts(place.repository, place.sides, run=run_id, submodules=submodules, keep=keep, put=put) as made:
+    with repo.checkouts(place.repository, place.sides, run=run_id, submodules=submodules, keep=keep) as made:
         for checkout in made if keep else ():
             view.say(f"{checkout.side.id}'s worktree is kept: {checkout.path}")
         if keep:

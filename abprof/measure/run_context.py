@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from abprof import devices
@@ -20,7 +21,7 @@ from abprof.measure.sequential import require
 from abprof.records import Package, Side, Waiver, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options
-from abprof.sides import releases as dists
+from abprof.sides import releases
 from abprof.system import paths, toml, waiver_file
 from abprof.system import processes as proc
 from abprof.system.config_file import parse_file, read_file
@@ -52,9 +53,7 @@ class Place:
     @property
     def commits(self) -> repo.Repository:
         """The repository, for who asks for its history. Raises AbprofError where there is none."""
-        if isinstance(self.repository, repo.Folder):
-            raise AbprofError("not a git repository", where=str(self.repository.path), advice=repo.ADVICE)
-        return self.repository
+        return self.repository.with_commits()
 
     @property
     def label(self) -> str:
@@ -88,7 +87,7 @@ class Settled:
 def look_around(config: Options, view: View, settled: Settled | None = None) -> Place:
     """Find the repository, the devices and the folders; resolve the refs once. Raises AbprofError."""
     cache, state = paths.cache_dir(), paths.state_dir()
-    for line in repo.tidy(cache):
+    for line in repo.sweep(cache):
         view.say(line)
     repository = _repository(config, cache)
     file = settled.file if settled else _file(repository, config)
@@ -191,19 +190,15 @@ def _repository(config: Options, cache: Path) -> repo.Repository | repo.Folder:
     try:
         return repo.open_repository(path, cache=cache)
     except AbprofError:
-        if not path.is_dir() or not all(map(dists.is_one, config.specs)):
+        if not path.is_dir() or not all(map(releases.is_release, config.specs)):
             raise
         return repo.Folder(path.resolve(), cache)
 
 
 def _released(config: Options, cache: Path, view: View) -> dict[str, tuple[Side, tuple[str, ...]]]:
     """The sides that are releases, installed for their interpreters, by their specs. Raises AbprofError."""
-    ids = [repo.side_id(place) for place in range(len(config.specs))]
-    wanted = {spec: id for id, spec in zip(ids, config.specs, strict=True) if dists.is_one(spec)}
-    return {
-        spec: dists.resolve(spec, interpreter(config, id), cache, config.build_timeout, view.say)
-        for spec, id in wanted.items()
-    }
+    python = partial(interpreter, config)
+    return releases.install(config.specs, python, cache, config.build_timeout, view.say)
 
 
 def _known_sides(config: Options, sides: Sequence[Side]) -> None:
@@ -221,7 +216,7 @@ def _known_sides(config: Options, sides: Sequence[Side]) -> None:
 def _file(repository: repo.Repository | repo.Folder, config: Options) -> File:
     """The working tree's configuration; with CI set, base's: a pull request does not configure its own judge. A release
     has none."""
-    released = dists.is_one(config.specs[0]) if config.specs else False
+    released = releases.is_release(config.specs[0]) if config.specs else False
     if not os.environ.get("CI") or released or isinstance(repository, repo.Folder):
         return read_file(Path(repository.path)) or File()
     (base, *_), _ = repo.resolve(repository, config.specs[:1])
@@ -230,7 +225,7 @@ def _file(repository: repo.Repository | repo.Folder, config: Options) -> File:
 
 def _file_at(repository: repo.Repository, base: Side) -> File:
     for name, table in (("abprof.toml", ()), ("pyproject.toml", ("tool", "abprof"))):
-        text = repo.read_file(repository, base.commit, name)
+        text = repository.read_file(base.commit, name)
         if text is not None and (not table or b"[tool.abprof" in text):
             where = f"{base.label}:{name}"
             return parse_file(toml.decoded(text, where), where, table).of(Path(repository.path))
@@ -241,7 +236,7 @@ def _waivers(repository: repo.Repository | repo.Folder, base: Side) -> tuple[Wai
     """Those of base's commit, always: neither the target nor the working tree waives itself. A release has none."""
     if base.kind == "dist" or isinstance(repository, repo.Folder):
         return ()
-    text = repo.read_file(repository, base.commit, waivers.FILE)
+    text = repository.read_file(base.commit, waivers.FILE)
     where = f"{base.label}:{waivers.FILE}"
     return () if text is None else waiver_file.parse(toml.decoded(text, where), where)
 
@@ -276,7 +271,7 @@ def nvcc(env: Mapping[str, str]) -> str:
 
 def sources(place: Place) -> tuple[str, ...]:
     """Folders that hold code of the repository under test: its worktrees, the user's own and abprof's, and builds."""
-    return (*repo.folders(place.repository), *(str(place.cache / name) for name in ("worktrees", "builds", "dists")))
+    return (*place.repository.folders(), *(str(place.cache / name) for name in ("worktrees", "builds", "dists")))
 
 
 def forbidden(place: Place) -> tuple[str, ...]:

@@ -1,32 +1,23 @@
-"""Everything git: finding the repository, resolving refs, snapshots and worktrees. Nothing else in abprof runs git."""
+"""Sides of a comparison: what the user typed (a ref, `.` for the working tree, a release) becomes a `Side` with a folder.
 
-from abprof.sides.history import merge_base, read_file, ref_names
-from abprof.sides.leftovers import landings, tidy
-from abprof.sides.lineage import Link, between, contents, is_ancestor
-from abprof.sides.locate import ADVICE, Folder, Repository, folders, open_repository, present
-from abprof.sides.refs import commit_of, watched_branch
-from abprof.sides.resolve import resolve, side_id
-from abprof.sides.worktrees import checkouts
+In: a folder inside a git repository and specs. Out: `Side` records (`resolve`), and their files on disk while a block runs
+(`checkouts`). The user's repository is only read: abprof's own bare clone in its cache borrows the objects and gets everything
+that is written. No other package runs git or pip.
+"""
+
+from abprof.sides import releases
+from abprof.sides.repository import Folder, Link, NewRepository, Repository, open_repository
+from abprof.sides.resolve import resolve
+from abprof.sides.worktrees import checkouts, sweep
 
 __all__ = [
-    "ADVICE",
     "Folder",
     "Link",
+    "NewRepository",
     "Repository",
-    "between",
     "checkouts",
-    "commit_of",
-    "contents",
-    "folders",
-    "is_ancestor",
-    "landings",
-    "merge_base",
     "open_repository",
-    "present",
-    "read_file",
-    "ref_names",
+    "releases",
     "resolve",
-    "side_id",
-    "tidy",
-    "watched_branch",
+    "sweep",
 ]

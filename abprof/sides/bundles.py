@@ -1,7 +1,7 @@
-"""Commits that travel: a git bundle of exactly these commits, without their history, and of files beside them.
+"""Git bundles that carry exactly some commits, without their history, and files beside them to another machine.
 
-What ties it together is a commit too: its parents are the commits that travel, its tree are the files. Its hash names the
-content of all of it, so that who has it need not be sent it again, and what arrives is known to be what was sent.
+A commit ties a bundle together: its parents are the commits that travel, its tree holds the files. Its hash names the whole
+content, so a machine that has it needs no second copy, and the receiver can verify what arrived.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from pathlib import Path
 
 from abprof.records.errors import AbprofError
 from abprof.sides.git import ENVIRONMENT, Git, GitError
+from abprof.sides.repository import init_bare
 from abprof.sides.submodules import modules_of
 
-MODULES = ".abprof/modules"  # a file of the bundle: git folders of submodules, relative to .git, one a line
+_MODULES = ".abprof/modules"  # a file of the bundle: git folders of submodules, relative to .git, one a line
 _CARGO = "refs/abprof/cargo"
 _COMMITS = "refs/abprof/commits"
 # Files are written as they were packed, whatever attributes lie among them.
@@ -25,21 +26,21 @@ _RAW = "* -text -eol -filter -ident -working-tree-encoding\n"
 
 @dataclass(frozen=True)
 class Carried:
-    """A file that travels beside the commits."""
+    """A file of a bundle."""
 
     data: bytes
     mode: str = "100644"  # 100755: executable, 120000: a link
 
 
 def carried(path: Path) -> Carried:
-    """A file as it lies there, a link as a link. Raises OSError."""
+    """Read a file for a bundle, a link as a link. Raises OSError."""
     if path.is_symlink():
         return Carried(os.fsencode(path.readlink()), "120000")
     return Carried(path.read_bytes(), "100755" if os.access(path, os.X_OK) else "100644")
 
 
 def head(tree: Path) -> str:
-    """The commit that a worktree stands on; of a side that is the working tree, its snapshot's. Raises GitError."""
+    """Return the commit checked out in a worktree; for a side that is `.`, its snapshot's. Raises GitError."""
     return Git(str(tree)).text("rev-parse", "HEAD")
 
 
@@ -51,10 +52,9 @@ def pack(
     submodules: bool = False,
     object_format: str = "sha1",
 ) -> str:
-    """Write the bundle `file` of the commits that the worktrees `trees` stand on, of those of their `submodules`, which
-    are checked out there then, and of `files`. The hash that names all of it.
+    """Write the bundle `file` of the commits checked out in `trees` (and in their submodules, if `submodules`) and of `files`.
 
-    Raises AbprofError where git cannot.
+    Returns the hash that names its content. Raises AbprofError if git fails.
     """
     modules = [found for tree in trees for found in _checked_out(tree)] if submodules else []
     every = [*trees, *(path for _, path in modules)]
@@ -63,20 +63,22 @@ def pack(
     try:
         commits = sorted({head(tree) for tree in every})
         with tempfile.TemporaryDirectory(prefix="abprof-bundle-") as folder:
-            git = _borrowing(Path(folder, "git"), sorted({_objects(tree) for tree in every}), commits, object_format)
+            bare = Path(folder, "git")
+            git = init_bare(bare, sorted({_objects(tree) for tree in every}), object_format)
+            (bare / "shallow").write_text("".join(f"{commit}\n" for commit in commits))  # they travel without parents
             refs = "".join(f"create {_COMMITS}/{commit} {commit}\n" for commit in commits)
             git.raw("update-ref", "--stdin", stdin=refs.encode())
-            git.raw("fast-import", "--quiet", "--force", stdin=_commit(commits, {**files, MODULES: listed}))
+            git.raw("fast-import", "--quiet", "--force", stdin=_commit(commits, {**files, _MODULES: listed}))
             git.raw("bundle", "create", "--quiet", str(file.absolute()), "--all")
             return git.text("rev-parse", _CARGO)
     except GitError as error:
-        raise AbprofError(f"cannot be bundled: {error.said}", where=", ".join(map(str, trees))) from error
+        raise AbprofError(f"cannot be bundled: {error.line_of_git}", where=", ".join(map(str, trees))) from error
 
 
 def unpack(file: Path, place: Path, name: str, *, object_format: str = "sha1") -> None:
-    """Make the repository `place` of a bundle: its commits, and the files beside them as its working tree.
+    """Create the repository `place` from a bundle: its commits, with its files as the working tree.
 
-    Raises AbprofError for a file that is not the bundle of that name.
+    Raises AbprofError if `file` is not the bundle called `name`.
     """
     try:
         form = [] if object_format == "sha1" else [f"--object-format={object_format}"]
@@ -91,9 +93,9 @@ def unpack(file: Path, place: Path, name: str, *, object_format: str = "sha1") -
         options = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
         git.raw("fetch", *options, str(file), "+refs/abprof/*:refs/abprof/*")
         git.raw("checkout", "--quiet", "--detach", name)
-        _lend_to_modules(git_dir, (place / MODULES).read_text(errors="surrogateescape").split("\n")[:-1])
+        _lend_to_modules(git_dir, (place / _MODULES).read_text(errors="surrogateescape").split("\n")[:-1])
     except GitError as error:
-        raise AbprofError(f"the bundle cannot be read: {error.said}", where=str(file)) from error
+        raise AbprofError(f"the bundle cannot be read: {error.line_of_git}", where=str(file)) from error
 
 
 def _checked_out(tree: Path) -> Iterator[tuple[str, Path]]:
@@ -107,18 +109,6 @@ def _checked_out(tree: Path) -> Iterator[tuple[str, Path]]:
 def _objects(tree: Path) -> str:
     git = Git(str(tree))
     return str(Path(git.cwd, git.text("rev-parse", "--git-path", "objects")).resolve())
-
-
-def _borrowing(folder: Path, objects: Sequence[str], commits: Sequence[str], object_format: str) -> Git:
-    """An empty repository that reads from the object folders `objects`, and in which `commits` have no parents."""
-    form = [] if object_format == "sha1" else [f"--object-format={object_format}"]
-    Git(str(folder.parent)).text("init", "--quiet", "--bare", "--template=", *form, str(folder))
-    (folder / "shallow").write_text("".join(f"{commit}\n" for commit in commits))
-    info = folder / "objects" / "info"
-    info.mkdir(exist_ok=True)
-    quoted = (path.replace("\\", "\\\\").replace('"', '\\"') for path in objects)  # as git unquotes it
-    (info / "alternates").write_text("".join(f'"{path}"\n' for path in quoted), errors="surrogateescape")
-    return Git(str(folder))
 
 
 def _commit(parents: Sequence[str], files: Mapping[str, Carried]) -> bytes:

@@ -1,4 +1,4 @@
-"""The doorway to git: every git command of abprof is run here, through GitPython."""
+"""The only place that runs git, through GitPython, with settings that keep the user's repository untouched."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from abprof.records.errors import AbprofError
 
-# What a hook's environment says about *its* repository would bend every command here, since abprof may be run from a
-# git hook. GIT_CONFIG_* stays: that is how CI hands over credentials and the like.
-INHERITED = (
+# Variables of a git hook, which may be what runs abprof, would redirect every command. GIT_CONFIG_* stays: CI hands over
+# credentials that way.
+_UNSET = (
     "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_ATTR_SOURCE", "GIT_COMMON_DIR", "GIT_CONFIG", "GIT_DEFAULT_HASH",
     "GIT_DIR", "GIT_EXTERNAL_DIFF", "GIT_GLOB_PATHSPECS", "GIT_GRAFT_FILE", "GIT_ICASE_PATHSPECS",
     "GIT_IMPLICIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_LITERAL_PATHSPECS",
@@ -35,7 +35,7 @@ ENVIRONMENT = {
     "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z",
 }
 
-SETTINGS = {
+_SETTINGS = {
     "safe.directory": "*",  # a repository owned by another user; on the command line, so no config file is edited
     "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
@@ -59,17 +59,17 @@ SETTINGS = {
 
 
 class GitError(AbprofError):
-    """A git command that failed: one clear line made of what git said first."""
+    """A git command that failed, as one line made of git's own message."""
 
     def __init__(self, verb: str, status: int, stderr: str) -> None:
-        self.status = status
         self.stderr = stderr
-        self.said = said(stderr) or (f"killed by signal {-status}" if status < 0 else f"exit status {status}")
-        super().__init__(f"git {verb}: {self.said}")
+        failed = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+        self.line_of_git = _telling_line(stderr) or failed
+        super().__init__(f"git {verb}: {self.line_of_git}")
 
 
-def said(stderr: str) -> str:
-    """The line of git's standard error that tells a person what is wrong, without its prefix and without passwords."""
+def _telling_line(stderr: str) -> str:
+    """The line of git's standard error that names the problem, without prefix and passwords."""
     stderr = re.sub(r"://[^/@\s]+@", "://", stderr)
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("hint:")]
     for prefix in ("error: ", "fatal: "):
@@ -88,11 +88,11 @@ class Git:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def using(self, **env: str) -> Git:
-        """The same with more environment variables."""
+        """Return a copy with more environment variables."""
         return replace(self, env={**self.env, **env})
 
     def status(self, *args: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
-        """Exit status, standard output and standard error. Raises AbprofError only where git could not be started."""
+        """Return exit status, standard output and standard error. Raises AbprofError only if git cannot be started."""
         try:
             import git
         except ImportError as error:  # GitPython looks for the program when it is imported
@@ -100,11 +100,11 @@ class Git:
         if not os.access(self.cwd, os.X_OK):
             # GitPython would run the command somewhere else.
             raise AbprofError("cannot enter the folder", where=self.cwd)
-        settings = {**SETTINGS, **self.settings}
+        settings = {**_SETTINGS, **self.settings}
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
         program = git.Git.GIT_PYTHON_GIT_EXECUTABLE or shutil.which("git") or "git"
         # GitPython can add to the inherited environment, not take from it: `env -u` does.
-        unset = [word for name in INHERITED if name not in self.env for word in ("-u", name)]
+        unset = [word for name in _UNSET if name not in self.env for word in ("-u", name)]
         with tempfile.TemporaryFile() as feed:
             feed.write(stdin)
             feed.seek(0)
@@ -120,21 +120,21 @@ class Git:
         return int(status), bytes(out), err if isinstance(err, str) else os.fsdecode(err)
 
     def raw(self, *args: str, stdin: bytes = b"") -> bytes:
-        """Standard output. Raises GitError."""
+        """Return standard output. Raises GitError."""
         status, out, err = self.status(*args, stdin=stdin)
         if status != 0:
             raise GitError(args[0], status, err)
         return out
 
     def text(self, *args: str, stdin: bytes = b"") -> str:
-        """Standard output without its last newline; bytes that are no UTF-8 survive a round trip. Raises GitError."""
+        """Return standard output without its last newline; non-UTF-8 bytes are kept as surrogates. Raises GitError."""
         return os.fsdecode(self.raw(*args, stdin=stdin)).removesuffix("\n")
 
     def maybe(self, *args: str) -> str | None:
-        """As `text`, but None where git says no."""
+        """As `text`, but None if the command fails."""
         status, out, _ = self.status(*args)
         return os.fsdecode(out).removesuffix("\n") if status == 0 else None
 
     def records(self, *args: str) -> list[str]:
-        """Standard output of a command given `-z`, split. Raises GitError."""
+        """Return the NUL-separated records of a command given `-z`. Raises GitError."""
         return [record for record in os.fsdecode(self.raw(*args)).split("\0") if record]

@@ -1,43 +1,33 @@
 """The working tree as it is, tracked and unignored files, as a tree in abprof's clone.
 
-It is made the way `git add --all` would make it, on a copy of the index. The user's index, refs, stash and objects
-are not touched: git is pointed at the copy by GIT_INDEX_FILE and writes its objects into the clone.
+It is made as `git add --all` would make it, on a copy of the index. The user's index, refs, stash and objects stay untouched: git
+uses the copy through GIT_INDEX_FILE and writes its objects into the clone.
 """
 
 from __future__ import annotations
 
 import secrets
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 from abprof.records.errors import AbprofError
 from abprof.sides.git import Git, GitError
-from abprof.sides.locate import Repository
-from abprof.system import locks as leases
+from abprof.sides.repository import Repository
+from abprof.system import locks
 from abprof.system.trees import remove_tree
 
-GITLINK = "160000"
+_GITLINK = "160000"
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """The tree, and lines about what could not be part of it."""
+def snapshot(repository: Repository, head: str) -> tuple[str, list[str]]:
+    """Return the tree of the working tree's content, and notes on what it leaves out. `head` is the commit checked out.
 
-    tree: str
-    notes: tuple[str, ...]
-
-
-def indexes(cache: Path) -> Path:
-    """Where the copies of indexes live, each with a lock beside it (abprof/system/locks.py)."""
-    return cache / "index"
-
-
-def snapshot(repository: Repository, head: str) -> Snapshot:
-    """The working tree's content; `head` is the commit it stands on. Raises AbprofError where git cannot."""
-    folder = indexes(repository.cache) / secrets.token_hex(6)
-    lock = folder.with_name(f"{folder.name}.lock")
-    leases.hold(lock)
+    Raises AbprofError if git cannot read it.
+    """
+    folder = repository.cache / "index" / secrets.token_hex(6)
+    lock = folder.with_name(f"{folder.name}.lock")  # `sweep` removes a folder whose lock no process holds
+    locks.hold(lock)
+    root = repository.path
     try:
         folder.mkdir()
         index = folder / "index"
@@ -45,25 +35,20 @@ def snapshot(repository: Repository, head: str) -> Snapshot:
             # With its times: git trusts what is older than the index, and must not trust more because of the copy.
             shutil.copy2(repository.git_dir / "index", index)
         git = repository.git.using(GIT_INDEX_FILE=str(index))
-        return _take(git, repository.path, head)
+        _look_at_all(git, root)
+        git.raw("add", "--all")
+        notes = [f"'.' leaves out the nested repository {path}" for path in _drop_nested(git, head)]
+        if (root / ".gitmodules").exists():
+            notes += [f"uncommitted changes in submodule {path} are not part of '.'" for path in _dirty_submodules(git)]
+        return git.text("write-tree"), notes
     except GitError as error:
-        raise AbprofError(
-            f"the working tree cannot be read: {error.said}", where=str(repository.path), advice="mend or ignore it"
-        ) from error
+        what = f"the working tree cannot be read: {error.line_of_git}"
+        raise AbprofError(what, where=str(root), advice="mend or ignore it") from error
     except OSError as error:
-        raise AbprofError(f"the working tree cannot be read: {error}", where=str(repository.path)) from error
+        raise AbprofError(f"the working tree cannot be read: {error}", where=str(root)) from error
     finally:
         remove_tree(folder)
-        leases.drop(lock)
-
-
-def _take(git: Git, root: Path, head: str) -> Snapshot:
-    _look_at_all(git, root)
-    git.raw("add", "--all")
-    notes = [f"'.' leaves out the nested repository {path}" for path in _drop_nested(git, head)]
-    if (root / ".gitmodules").exists():
-        notes += [f"uncommitted changes in submodule {path} are not part of '.'" for path in _dirty_submodules(git)]
-    return Snapshot(tree=git.text("write-tree"), notes=tuple(notes))
+        locks.drop(lock)
 
 
 def _look_at_all(git: Git, root: Path) -> None:
@@ -84,11 +69,11 @@ def _look_at_all(git: Git, root: Path) -> None:
 
 
 def _drop_nested(git: Git, head: str) -> list[str]:
-    """Take repositories out again that lie in the tree without being submodules: git adds them as bare links."""
+    """Remove repositories that lie in the tree without being submodules: git adds them as bare links. Returns their paths."""
     options = ("-z", "--cached", "--diff-filter=A", "--no-renames", "--ignore-submodules=none")
     added = git.records("diff-index", *options, head, "--")
     pairs = list(zip(added[0::2], added[1::2], strict=True))  # ":oldmode newmode oldhash newhash A", path
-    links = [path for head, path in pairs if head.split()[1] == GITLINK]
+    links = [path for head, path in pairs if head.split()[1] == _GITLINK]
     if not links:
         return []
     known = git.maybe("config", "-z", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$") or ""

@@ -10,10 +10,10 @@ from pathlib import Path, PurePosixPath
 
 from abprof.records.errors import AbprofError
 from abprof.sides.git import Git, GitError
-from abprof.sides.store import lock_of, open_store
-from abprof.system import locks as leases
+from abprof.sides.repository import lock_of, open_store
+from abprof.system import locks
 
-ADVICE = "git submodule update --init --recursive in your checkout, then run again"
+_ADVICE = "git submodule update --init --recursive in your checkout, then run again"
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class Submodule:
 
 
 def add_submodules(worktree: Path, origin: Origin, cache: Path) -> None:
-    """Fill every submodule of `worktree`, recursively. Raises AbprofError naming the submodule that cannot be had."""
+    """Check out every submodule of `worktree`, recursively. Raises AbprofError that names one without a source."""
     for module in modules_of(worktree):
         place = worktree / module.path
         try:
             store, source = _clone(module, origin, cache)
-            with leases.locked(lock_of(store)):
+            with locks.locked(lock_of(store)):
                 Git(str(store)).text("worktree", "add", "--detach", "--force", str(place), module.commit)
         except GitError as error:
-            raise AbprofError(error.said, where=_called(module), advice=ADVICE) from error
+            raise AbprofError(error.line_of_git, where=_called(module), advice=_ADVICE) from error
         add_submodules(place, source, cache)
 
 
@@ -77,12 +77,12 @@ def modules_of(worktree: Path) -> Iterator[Submodule]:
             raise AbprofError("not listed in .gitmodules", where=f"submodule {path!r}")
         name = names[path]
         if ".." in PurePosixPath(name).parts or name.startswith(("/", "-")):
-            raise AbprofError("its name is no safe folder name", where=f"submodule {name!r}")
+            raise AbprofError("its name is not a safe folder name", where=f"submodule {name!r}")
         yield Submodule(name=name, path=path, url=settings[name].get("url", ""), commit=commit)
 
 
 def _clone(module: Submodule, origin: Origin, cache: Path) -> tuple[Path, Origin]:
-    """A clone that holds the submodule's commit, and where that commit's own submodules may be found."""
+    """Return a clone that holds the submodule's commit, and where that commit's own submodules may be found."""
     url = submodule_url(module, origin)
     work_tree = origin.work_tree / module.path if origin.work_tree else None
     for git_dir in _copies(module, origin, work_tree):
@@ -90,13 +90,13 @@ def _clone(module: Submodule, origin: Origin, cache: Path) -> tuple[Path, Origin
         if _holds(store, module.commit):
             return store, Origin((git_dir,), work_tree, url, origin.object_format)
     if not url:
-        raise AbprofError("no copy here, and .gitmodules gives no URL", where=_called(module), advice=ADVICE)
+        raise AbprofError("no copy here, and .gitmodules gives no URL", where=_called(module), advice=_ADVICE)
     store = open_store(cache, url=url, object_format=origin.object_format)
-    with leases.locked(lock_of(store)):
+    with locks.locked(lock_of(store)):
         if not _holds(store, module.commit):
             _fetch(store, url, module.commit)
         if not _holds(store, module.commit):
-            raise AbprofError("its repository does not have that commit", where=_called(module), advice=ADVICE)
+            raise AbprofError("its repository does not have that commit", where=_called(module), advice=_ADVICE)
     return store, Origin((), work_tree, url, origin.object_format)
 
 
@@ -133,11 +133,7 @@ def submodule_url(module: Submodule, origin: Origin) -> str:
             return chosen
     if not module.url.startswith(("./", "../")):
         return module.url
-    head, path = _split(origin.url)
+    # Before the path: `https://host`, `host:` or nothing.
+    match = re.match(r"([a-z][a-z0-9+.-]*://[^/]*|[^/:]+:)(.*)", origin.url, re.IGNORECASE)
+    head, path = (match[1], match[2]) if match else ("", origin.url)
     return head + posixpath.normpath(posixpath.join(path, module.url))
-
-
-def _split(url: str) -> tuple[str, str]:
-    """A URL's part before the path, and the path: `https://host` `/a/b`, `host:` `a/b`, `` `/a/b`."""
-    match = re.match(r"([a-z][a-z0-9+.-]*://[^/]*|[^/:]+:)(.*)", url, re.IGNORECASE)
-    return (match[1], match[2]) if match else ("", url)

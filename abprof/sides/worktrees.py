@@ -1,6 +1,7 @@
-"""The sides' files on disk: detached worktrees of abprof's clone, one folder for each run, removed when it ends.
+"""The sides' files on disk while a run lasts, and the removal of what killed runs left in the cache.
 
-- CACHE/worktrees/<12 hex of the run>/s0, s1, ...: equal lengths, because paths end up in binaries
+- CACHE/worktrees/<12 hex of the run>/s0, s1, ...: detached worktrees of abprof's clone; equal lengths, because paths end up in
+  binaries
 - CACHE/worktrees/<12 hex of the run>.lock: held as long as the run lives
 """
 
@@ -8,126 +9,85 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from abprof.records import Checkout, Side
 from abprof.records.errors import AbprofError
+from abprof.sides import releases
 from abprof.sides.git import Git, GitError
-from abprof.sides.leftovers import KEEP, prune_all
-from abprof.sides.locate import Folder, Repository
-from abprof.sides.store import lock_of
+from abprof.sides.repository import SOURCE, Folder, Repository, lock_of
 from abprof.sides.submodules import Origin, add_submodules
-from abprof.system import locks as leases
+from abprof.system import locks
 from abprof.system.trees import remove_tree
 
-Put = Callable[[Side, Path], None]  # makes the files of a side that is no commit
-
-
-def _not_here(side: Side, _path: Path) -> None:
-    raise AbprofError("git has no such side", where=side.spec)
+_KEEP = ".keep"  # file in a run's folder whose worktrees stay when the run ends
+# Folders of the cache whose entries each have a lock NAME.lock, held while they are used.
+_LOCKED_FOLDERS = ("worktrees", "index", "landed")
 
 
 @contextlib.contextmanager
 def checkouts(
-    repository: Repository | Folder,
-    sides: Sequence[Side],
-    *,
-    run: str,
-    submodules: bool = False,
-    keep: bool = False,
-    put: Put = _not_here,
+    repository: Repository | Folder, sides: Sequence[Side], *, run: str, submodules: bool = False, keep: bool = False
 ) -> Iterator[tuple[Checkout, ...]]:
-    """`checkout` for the length of a block. With `keep` the worktrees stay until `tidy(cache, everything=True)`."""
-    made = checkout(repository, sides, run=run, submodules=submodules, put=put)
-    try:
-        yield made
-    finally:
-        if keep:
-            retain(made)
-        else:
-            release(made)
+    """Check out all sides, in order, at paths of equal length, and remove them at the end of the block.
 
-
-def checkout(
-    repository: Repository | Folder,
-    sides: Sequence[Side],
-    *,
-    run: str,
-    submodules: bool = False,
-    put: Put = _not_here,
-) -> tuple[Checkout, ...]:
-    """Worktrees of all sides, in order, at paths of equal length. They belong to this process until `release`.
-
-    What is no commit is `put` there.
-
-    Raises AbprofError where a tree cannot be checked out; nothing is left behind then.
+    With `keep` they stay until `sweep(cache, everything=True)`. Raises AbprofError, with nothing left behind, if a side cannot
+    be checked out.
     """
     folder = repository.cache / "worktrees" / hashlib.sha256(run.encode()).hexdigest()[:12]
-    lock = _lock(folder)
-    if not leases.hold(lock):
+    lock = folder.with_name(f"{folder.name}.lock")
+    if not locks.hold(lock):
         raise AbprofError(f"run {run} has its worktrees already: another abprof is at work on it", where=str(folder))
+    width = len(str(len(sides) - 1))
+    paths = [folder / f"s{place:0{width}}" for place in range(len(sides))]
+    made = tuple(Checkout(side=side, path=str(path)) for side, path in zip(sides, paths, strict=True))
     try:
         if folder.exists():  # of the same run, whose process died
             remove_tree(folder)
-        prune_all(repository.cache)
+        _prune(repository.cache)
         folder.mkdir(parents=True)
-        width = len(str(len(sides) - 1))
-        paths = [folder / f"s{place:0{width}}" for place in range(len(sides))]
         for side, path in zip(sides, paths, strict=True):
-            if side.kind == "dist" or isinstance(repository, Folder):
-                put(side, path)
+            if side.kind == "dist":
+                releases.put(repository.cache, side, path)
                 continue
+            assert isinstance(repository, Repository)
             _add(repository, side, path)
             if submodules:
                 add_submodules(path, _origin(repository), repository.cache)
     except BaseException as error:
-        _remove(folder)
+        _remove(folder, lock)
         if isinstance(error, OSError):
             raise AbprofError(f"cannot write the worktrees: {error.strerror}", where=str(folder)) from error
         raise
-    return tuple(Checkout(side=side, path=str(path)) for side, path in zip(sides, paths, strict=True))
+    try:
+        yield made
+    finally:
+        if keep:
+            (folder / _KEEP).touch()
+            locks.drop(lock)
+        else:
+            _remove(folder, lock)
 
 
-def release(checkouts: Sequence[Checkout]) -> None:
-    """Remove these worktrees. What cannot be removed is left to `tidy`, which says so."""
-    for folder in _folders(checkouts):
-        _remove(folder)
-
-
-def retain(checkouts: Sequence[Checkout]) -> None:
-    """Leave these worktrees in place when this process ends, for a person to look at."""
-    for folder in _folders(checkouts):
-        (folder / KEEP).touch()
-        leases.drop(_lock(folder))
-
-
-def _folders(checkouts: Sequence[Checkout]) -> list[Path]:
-    return list(dict.fromkeys(Path(made.path).parent for made in checkouts))
-
-
-def _lock(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.lock")
-
-
-def _remove(folder: Path) -> None:
+def _remove(folder: Path, lock: Path) -> None:
     remove_tree(folder)
-    prune_all(folder.parent.parent)
-    leases.drop(_lock(folder))
+    _prune(folder.parent.parent)
+    locks.drop(lock)
 
 
 def _add(repository: Repository, side: Side, path: Path) -> None:
-    """One worktree, whose tree is what the side says."""
+    """Make one worktree, and verify its tree."""
     git = Git(str(repository.store))
     try:
         commit = side.commit
-        if side.kind == "worktree":  # the snapshot is a tree; a worktree hangs on a commit
+        if side.kind == "worktree":  # the snapshot is a tree; a worktree needs a commit
             commit = git.text("commit-tree", side.tree, "-p", side.commit, "-m", "abprof: the working tree as it was")
-        with leases.locked(lock_of(repository.store)):
+        with locks.locked(lock_of(repository.store)):
             git.text("worktree", "add", "--detach", str(path), commit)
         found = Git(str(path)).text("rev-parse", "HEAD^{tree}")
     except GitError as error:
-        raise AbprofError(f"cannot check out {side.label}: {error.said}", where=str(path)) from error
+        raise AbprofError(f"cannot check out {side.label}: {error.line_of_git}", where=str(path)) from error
     if found != side.tree:
         raise AbprofError(f"checked out tree {found[:10]}, expected {side.tree[:10]} of {side.label}", where=str(path))
 
@@ -136,3 +96,81 @@ def _origin(repository: Repository) -> Origin:
     url = repository.git.maybe("config", "--get", "remote.origin.url") or str(repository.path)
     git_dirs = tuple(dict.fromkeys((repository.git_dir, repository.common_dir)))
     return Origin(git_dirs, repository.path, url, repository.object_format)
+
+
+# ---------------------------------------------------------------- leftovers
+
+
+def sweep(cache: Path, *, everything: bool = False) -> list[str]:
+    """Remove what dead runs left in the cache, and nothing of living ones; returns a line for each thing removed.
+
+    That is worktrees, index copies and shards of dead runs, half-made clones, and clones of repositories that are gone. With
+    `everything` also worktrees kept by --keep-worktrees, and all clones that no process uses.
+    """
+    cache = cache.expanduser().absolute()
+    lines = [line for name in _LOCKED_FOLDERS for line in _abandoned(cache / name, everything)]
+    _prune(cache)
+    return [*lines, *_clones(cache / "repos", everything), *releases.sweep(cache, everything=everything)]
+
+
+def _abandoned(parent: Path, everything: bool) -> Iterator[str]:
+    """Remove each folder of `parent` whose lock no process holds."""
+    for name in {path.stem for path in parent.glob("[!.]*")}:
+        folder = parent / name
+        with locks.abandoned(folder.with_name(f"{name}.lock")) as free:
+            if free and folder.exists() and (everything or not (folder / _KEEP).exists()):
+                yield _removed(folder, "left by a run that ended")
+    for gone in parent.glob(".gone-*"):
+        yield _removed(gone, "left by a run that ended")
+
+
+def _clones(repos: Path, everything: bool) -> Iterator[str]:
+    for name in {path.stem for path in repos.glob("[!.]*")}:
+        store, half_made = repos / name, repos / f"{name}.new"
+        with locks.abandoned(lock_of(store)) as free, locks.abandoned(repos / f"{name}.use") as unused:
+            if not free:
+                continue
+            if half_made.exists():
+                yield _removed(half_made, "half-made clone")
+            worktrees = [path for path in store.glob("worktrees/*") if not path.name.startswith(".gone-")]
+            if unused and store.exists() and not worktrees:
+                if everything:
+                    yield _removed(store, "clone")
+                elif (source := _source(store)) and not source.exists():
+                    yield _removed(store, f"clone of {source}, which is gone")
+    for gone in repos.glob(".gone-*"):
+        yield _removed(gone, "left by a run that ended")
+
+
+def _source(store: Path) -> Path | None:
+    """The object folder that a clone borrows from; None for one that stands alone."""
+    with contextlib.suppress(FileNotFoundError):
+        return Path((store / SOURCE).read_text(errors="surrogateescape"))
+    return None
+
+
+def _removed(path: Path, what: str) -> str:
+    if remove_tree(path):
+        return f"removed {path} ({what})"
+    return f"could not remove {path} ({what}): something in it is in use or belongs to another user"
+
+
+def _prune(cache: Path) -> None:
+    """Forget worktrees whose folders are gone, in all clones.
+
+    `git worktree prune` keeps a worktree whose creation was interrupted: it stays locked for ever.
+    """
+    for store in (cache / "repos").glob("*/worktrees"):
+        if any(_dangling(entry) for entry in store.iterdir()):
+            with locks.locked(lock_of(store.parent)):  # no process is adding one
+                for entry in list(store.iterdir()):
+                    if _dangling(entry):
+                        remove_tree(entry)
+
+
+def _dangling(entry: Path) -> bool:
+    """Whether this record of a worktree leads nowhere."""
+    try:
+        return not Path((entry / "gitdir").read_text(errors="surrogateescape").strip()).parent.exists()
+    except (FileNotFoundError, NotADirectoryError):
+        return True

@@ -1,12 +1,38 @@
-"""Removing folders that other programs wrote."""
+"""Folders with all they hold: their files, the hash of those, their removal."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
+
+
+def files_of(tree: Path) -> list[str]:
+    """Every file and link below `tree`, sorted, without .git and compiled Python. Links are not followed."""
+    found = []
+    for folder, folders, files in os.walk(tree):
+        folders[:] = sorted(name for name in folders if name not in {".git", "__pycache__"})
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        found += [str((Path(folder) / name).relative_to(tree)) for name in (*files, *links) if name != ".git"]
+    return sorted(found)
+
+
+def tree_hash(tree: Path, names: Iterable[str]) -> str:
+    """SHA-256 over the names, executable bits and bytes of these files (for a link, its target). Raises OSError."""
+    digest = hashlib.sha256()
+    for name in names:
+        path = tree / name
+        digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
+        if path.is_symlink():
+            digest.update(b"link\0" + os.fsencode(path.readlink()))
+        else:
+            digest.update(b"x" if os.access(path, os.X_OK) else b"-")
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def remove_tree(path: Path) -> bool:

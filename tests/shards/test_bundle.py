@@ -15,7 +15,6 @@ import pytest
 
 from abprof import session
 from abprof import sides as repo
-from abprof.builds import keys
 from abprof.fleet.bundle import Cargo, elsewhere, here, load, sweep, unload
 from abprof.fleet.messages import Shard
 from abprof.measure import resume as rerun
@@ -28,6 +27,7 @@ from abprof.sides import releases as dists
 from abprof.system import checksummed as sealed
 from abprof.system import locks as leases
 from abprof.system.console import View
+from abprof.system.trees import files_of, tree_hash
 from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Time, Workload
 
@@ -111,9 +111,9 @@ def test_what_arrives_is_measured_from_as_the_repository_was(lab: Lab, node: Cal
 
 LANDS = """
 import json, os, sys
-from abprof.shards.bundle import Cargo
-from abprof.shards.landing import Landing
-from abprof.shards.messages import read_shard
+from abprof.fleet.bundle import Cargo
+from abprof.fleet.landing import Landing
+from abprof.fleet.messages import read_shard
 import msgspec
 from pathlib import Path
 shard, cargo, bundle = (Path(name).read_bytes() for name in sys.argv[1:])
@@ -139,12 +139,12 @@ def test_what_a_killed_node_process_left_is_removed_by_the_next(lab: Lab, node: 
     assert child.stdout
     assert child.stdout.readline() == b"landed\n"
     (lies,) = (path for path in (cache / "landed").iterdir() if path.is_dir())
-    repo.tidy(cache)
+    repo.sweep(cache)
     assert (lies / "shard.json").exists(), "its process lives"
     child.kill()
     child.communicate()
     assert lies.exists()
-    repo.tidy(cache)
+    repo.sweep(cache)
     assert not list((cache / "landed").iterdir())
     assert not list(temporary.glob("abprof-*"))
 
@@ -189,7 +189,7 @@ def test_releases_travel_as_they_were_installed(lab: Lab, node: Callable[[str], 
     (installed / "k" / "tool").write_text("#!/bin/sh\n")
     (installed / "k" / "tool").chmod(0o755)
     (installed / "k" / "link").symlink_to("tool")
-    content = keys.content(installed, keys.files(installed))
+    content = tree_hash(installed, files_of(installed))
     side = Side(id="base", spec="dist:k==1", kind="dist", commit=content, tree=content, label="k==1")
     config = Options(specs=("main",), repo=str(lab.repo.path), device=("simulated",))
     place = look_around(config, VIEW)
@@ -199,7 +199,7 @@ def test_releases_travel_as_they_were_installed(lab: Lab, node: Callable[[str], 
     cache = node("node")
     unload(cache, cargo, (lab.folder / "bundle").read_bytes)
     dists.put(cache, side, cache / "there")
-    assert keys.content(cache / "there", keys.files(cache / "there")) == content
+    assert tree_hash(cache / "there", files_of(cache / "there")) == content
 
 
 def test_spoilt_bytes_leave_nothing(lab: Lab, node: Callable[[str], Path]) -> None:

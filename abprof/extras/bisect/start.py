@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 
 from abprof import session
-from abprof import sides as repo
 from abprof.builds import keys
 from abprof.extras.bisect import rule, state, work
 from abprof.extras.bisect.lineage import History
@@ -126,7 +125,7 @@ def _ends(place: Place) -> tuple[Side, Side]:
     if good.commit == bad.commit:
         what = f"both are commit {good.commit[:10]}: nothing lies between them"
         raise AbprofError(what, where=f"{good.spec} {bad.spec}")
-    if not repo.is_ancestor(place.commits, good.commit, bad.commit):
+    if not place.commits.is_ancestor(good.commit, bad.commit):
         raise AbprofError(
             f"{good.spec} is not an ancestor of {bad.spec}", where="abprof bisect", advice=_advice(place, good, bad)
         )
@@ -134,9 +133,9 @@ def _ends(place: Place) -> tuple[Side, Side]:
 
 
 def _advice(place: Place, good: Side, bad: Side) -> str:
-    if repo.is_ancestor(place.commits, bad.commit, good.commit):
+    if place.commits.is_ancestor(bad.commit, good.commit):
         return f"it comes after it: abprof bisect {bad.spec} {good.spec}"
-    common = repo.merge_base(place.commits, good.commit, bad.commit)
+    common = place.commits.merge_base(good.commit, bad.commit)
     if common is None:
         return "they have no common ancestor here; in a shallow clone: git fetch --unshallow"
     return f"their merge base is: abprof bisect {common[:10]} {bad.spec}"
@@ -148,9 +147,9 @@ def _state(place: Place, good: Side, bad: Side, head: Run, epoch: float) -> Stat
     if not cells:
         raise AbprofError("no cell can be measured here", where="abprof bisect", advice="abprof list says why")
     kernels = {cell.id: cell.kernel or COMMAND for cell in cells}
-    links = repo.between(place.commits, good.commit, bad.commit)
+    links = place.commits.between(good.commit, bad.commit)
     commits = tuple(dict.fromkeys([good.commit, *(c for link in links for c in (*link.parents, link.commit))]))
-    holds = {kernel: repo.contents(place.commits, commits, folders) for kernel, folders in _inputs(place, kernels)}
+    holds = {kernel: place.commits.contents(commits, folders) for kernel, folders in _inputs(place, kernels)}
     by_commit = {link.commit: link for link in links}
     histories = {kernel: History(good.commit, by_commit, held) for kernel, held in holds.items()}
     asked = msgspec.structs.replace(

@@ -20,7 +20,7 @@ from abprof.extras.selfcheck.studies import studies
 from abprof.measure.sequential import PROTOCOLS
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.sides.create import NewRepository
+from abprof.sides import NewRepository
 from abprof.store import runfolder
 from abprof.system.console import View
 

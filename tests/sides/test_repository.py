@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from abprof.records.errors import AbprofError
-from abprof.sides import checkouts, folders, open_repository, resolve
+from abprof.sides import Repository, checkouts, open_repository, resolve
 from tests.gitrepo import GitRepo, make_repo
-from tests.repo.conftest import KERNEL, as_somebody_else, fingerprint
+from tests.sides.conftest import KERNEL, as_somebody_else, fingerprint
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,12 +26,12 @@ def test_all_folders_that_the_user_has_of_it(repo: GitRepo, tmp_path: Path, cach
     """From whichever of them it was found, that one first; what abprof checks out itself is not among them."""
     linked = tmp_path / "a linked one"
     repo.git("worktree", "add", "--quiet", str(linked), "-b", "old")
-    assert folders(open_repository(repo.path, cache=cache)) == (str(repo.path), str(linked))
+    assert open_repository(repo.path, cache=cache).folders() == (str(repo.path), str(linked))
     found = open_repository(linked, cache=cache)
-    assert folders(found) == (str(linked), str(repo.path))
+    assert found.folders() == (str(linked), str(repo.path))
     sides, _ = resolve(found, ["main"])
     with checkouts(found, sides, run="r"):
-        assert len(folders(found)) == 2
+        assert len(found.folders()) == 2
 
 
 @pytest.mark.parametrize(
@@ -52,23 +52,6 @@ def test_refused(repo: GitRepo, tmp_path: Path, cache: Path, place: str, what: s
     assert what in caught.value.what
     assert caught.value.where == str(tmp_path / place)
     assert "\n" not in caught.value.line
-
-
-def test_broken_configuration_is_told_by_line(repo: GitRepo, cache: Path) -> None:
-    (repo.path / ".git" / "config").write_text("[core\n")
-    with pytest.raises(AbprofError, match="bad config line 1"):
-        open_repository(repo.path, cache=cache)
-
-
-def test_linked_worktree(repo: GitRepo, tmp_path: Path, cache: Path) -> None:
-    repo.git("worktree", "add", "--quiet", "-b", "other", str(tmp_path / "linked"))
-    linked = GitRepo(tmp_path / "linked")
-    commit = linked.commit("in the linked one", {"a": "1"})
-    found = open_repository(linked.path, cache=cache)
-    assert found.common_dir == repo.path / ".git"
-    assert found.git_dir == repo.path / ".git" / "worktrees" / "linked"
-    (side, tree), _ = resolve(found, ["HEAD", "."])
-    assert (side.commit, side.label, tree.tree) == (commit, "other", side.tree)
 
 
 def test_a_hooks_environment_does_not_mislead(
@@ -133,3 +116,81 @@ def test_without_git_it_says_so(repo: GitRepo, cache: Path) -> None:
         check=True,
     )
     assert done.stdout == "git is not installed, or not on PATH\n"
+
+
+# ---------------------------------------------------------------- history
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> GitRepo:
+    """main: first, second, a merge of a branch that left after the first, a revert."""
+    made = make_repo(tmp_path / "a repository")
+    made.commit("First", {"kernels/k/a.py": "1"})
+    made.branch("side")
+    made.commit("Aside", {"README": "1"})
+    made.checkout("main")
+    second = made.commit("Second\n\nwith a body\n\nof words", {"kernels/k/a.py": "2"})
+    made.git("merge", "--quiet", "--no-ff", "-m", "Merge", "side")
+    made.commit(f"Revert\n\nThis reverts commit {second}.", {"kernels/k/a.py": "1"})
+    return made
+
+
+def opened(of: GitRepo, tmp_path: Path) -> Repository:
+    return open_repository(of.path, cache=tmp_path / "cache")
+
+
+def test_commits_between_two(history: GitRepo, tmp_path: Path) -> None:
+    """Parents before children, with first lines of messages and what they take back."""
+    first, side, second = (history.git("rev-parse", name) for name in ("main~3", "side", "main~2"))
+    merge, last = (history.git("rev-parse", name) for name in ("main~1", "main"))
+    links = {link.commit: link for link in opened(history, tmp_path).between(first, last)}
+    assert set(links) == {side, second, merge, last}
+    order = list(links)
+    assert order.index(merge) > max(order.index(side), order.index(second))
+    assert [links[commit].subject for commit in (side, second, merge, last)] == ["Aside", "Second", "Merge", "Revert"]
+    assert links[merge].parents == (second, side)
+    assert links[last].reverts == (second,)
+    assert links[second].reverts == ()
+
+
+def test_a_message_that_is_no_utf_8_and_one_that_is_empty(history: GitRepo, tmp_path: Path) -> None:
+    first = history.git("rev-parse", "main")
+    tree = history.git("rev-parse", "main^{tree}")
+    raw = history.path / "raw"
+    raw.write_bytes(f"tree {tree}\nparent {first}\nauthor A <a@b> 2000000000 +0000\n".encode() +
+                    b"committer A <a@b> 2000000000 +0000\n\nc\xe4sar\n")  # fmt: skip
+    odd = history.git("hash-object", "-t", "commit", "-w", str(raw))
+    empty = history.git("commit-tree", "-p", odd, "-m", "", tree)
+    links = opened(history, tmp_path).between(first, empty)
+    assert [(link.commit, link.parents) for link in links] == [(odd, (first,)), (empty, (odd,))]
+    assert [link.subject for link in links] == ["c\ufffdsar", ""]
+
+
+def test_what_a_terminal_would_obey_is_not_in_a_subject(history: GitRepo, tmp_path: Path) -> None:
+    first = history.git("rev-parse", "main")
+    odd = history.git("commit-tree", "-p", first, "-m", "a\x1b[2Jb\x07 c\x9bd \u202ee", f"{first}^{{tree}}")
+    (link,) = opened(history, tmp_path).between(first, odd)
+    assert link.subject == "a\ufffd[2Jb\ufffd c\ufffdd \ufffde"
+
+
+def test_what_commits_hold(history: GitRepo, tmp_path: Path) -> None:
+    commits = [history.git("rev-parse", name) for name in ("main~3", "side", "main~2", "main~1", "main")]
+    first, side, second, merge, last = commits
+    kernels = opened(history, tmp_path).contents(commits, ["kernels"])
+    assert kernels[first] == kernels[side] == kernels[last]
+    assert kernels[second] == kernels[merge] != kernels[first]
+    everything = opened(history, tmp_path).contents(commits, [""])
+    assert len(set(everything.values())) == 4, "the revert holds README, which the branch brought"
+    nothing = opened(history, tmp_path).contents(commits, ["not there", "kernels"])
+    assert nothing[first] == nothing[last] != nothing[second]
+
+
+def test_who_descends_from_whom(history: GitRepo, tmp_path: Path) -> None:
+    """Also where commits are dated before their parents."""
+    place = opened(history, tmp_path)
+    first, side, second, last = (history.git("rev-parse", name) for name in ("main~3", "side", "main~2", "main"))
+    assert place.is_ancestor(first, last)
+    assert place.is_ancestor(side, last)
+    assert place.is_ancestor(last, last)
+    assert not place.is_ancestor(last, first)
+    assert not place.is_ancestor(side, second)

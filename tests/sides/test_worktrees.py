@@ -11,10 +11,9 @@ import pytest
 
 from abprof.records import Side
 from abprof.records.errors import AbprofError
-from abprof.sides import Repository, checkouts, open_repository, resolve, tidy
-from abprof.sides.worktrees import checkout, release, retain
-from tests.gitrepo import GitRepo, make_repo
-from tests.repo.conftest import KERNEL, as_somebody_else, fingerprint, forked
+from abprof.sides import Repository, checkouts, open_repository, resolve
+from tests.gitrepo import GitRepo
+from tests.sides.conftest import fingerprint, forked
 
 Opened = Callable[[GitRepo], Repository]
 ROOT = Path(__file__).parents[2]
@@ -60,58 +59,6 @@ def test_a_large_history_is_borrowed_and_not_copied(repo: GitRepo, opened: Opene
         assert sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) < 1 << 20
 
 
-def test_twelve_sides(repo: GitRepo, opened: Opened) -> None:
-    repository = opened(repo)
-    sides, _ = resolve(repository, ["main"] * 12)
-    with checkouts(repository, sides, run="r") as made:
-        assert len({one.path for one in made}) == 12
-        assert len({len(one.path) for one in made}) == 1
-
-
-def test_attributes_are_honoured_alike(repo: GitRepo, opened: Opened) -> None:
-    attributes = "*.bat text eol=crlf\n*.txt text eol=lf\n*.raw -text\n"
-    repo.commit("ends", {".gitattributes": attributes, "a.bat": "1\n2\n", "a.txt": "1\r\n2\r\n", "a.raw": "1\r\n2\n"})
-    repo.write({"a.bat": "1\n2\n3\n"})
-    repository = opened(repo)
-    sides, _ = resolve(repository, ["main", "."])
-    with checkouts(repository, sides, run="r") as made:
-        contents = [{name: Path(one.path, name).read_bytes() for name in ("a.bat", "a.txt", "a.raw")} for one in made]
-    assert contents[0] == {"a.bat": b"1\r\n2\r\n", "a.txt": b"1\n2\n", "a.raw": b"1\r\n2\n"}
-    assert contents[1] == {**contents[0], "a.bat": b"1\r\n2\r\n3\r\n"}
-
-
-def test_nothing_is_registered_with_the_user(repo: GitRepo, opened: Opened) -> None:
-    forked(repo)
-    before = fingerprint(repo.path)
-    repository = opened(repo)
-    sides, _ = resolve(repository, ["main", "optimize_ffa"])
-    with checkouts(repository, sides, run="r"):
-        assert repo.git("worktree", "list").count("\n") == 0
-        assert fingerprint(repo.path) == before
-    assert fingerprint(repo.path) == before
-
-
-def test_release_removes_what_builds_left_read_only(open_to_all: Path) -> None:
-    repo = make_repo(open_to_all / "project")
-    repo.commit("first", KERNEL)
-
-    def job() -> str:
-        repository = open_repository(repo.path, cache=open_to_all / "cache")
-        sides, _ = resolve(repository, ["main"])
-        made = checkout(repository, sides, run="r")
-        locked = Path(made[0].path, "build", "deep")
-        locked.mkdir(parents=True)
-        (locked / "file").write_text("x")
-        (locked / "file").chmod(0o400)
-        locked.chmod(0o500)
-        locked.parent.chmod(0o000)
-        release(made)
-        release(made)  # twice does no harm
-        return str(leftovers(open_to_all / "cache"))
-
-    assert as_somebody_else(job) == "[]"
-
-
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_nothing_stays_after_an_exception(
     repo: GitRepo, opened: Opened, cache: Path, error: type[BaseException]
@@ -123,37 +70,15 @@ def test_nothing_stays_after_an_exception(
     assert leftovers(cache) == []
 
 
-def test_kept_worktrees_stay_until_everything_goes(repo: GitRepo, opened: Opened, cache: Path) -> None:
-    repository = opened(repo)
-    sides, _ = resolve(repository, ["main"])
-    with checkouts(repository, sides, run="r", keep=True) as (made,):
-        pass
-    tidy(cache)
-    assert Path(made.path, "kernels/ffa/__init__.py").exists()
-    with checkouts(repository, sides, run="another"):
-        pass
-    assert Path(made.path).exists()
-    lines = tidy(cache, everything=True)
-    assert lines == [f"removed {Path(made.path).parent} (left by a run that ended)"]
-    assert leftovers(cache) == []
-    retain(())
-
-
 def test_a_commit_that_is_not_there(repo: GitRepo, opened: Opened, cache: Path) -> None:
     repository = opened(repo)
     (side,), _ = resolve(repository, ["main"])
     lost = Side(id="target", spec="x", kind="commit", commit="1" * 40, tree="2" * 40, label="lost-one")
-    with pytest.raises(AbprofError, match=r"s1: cannot check out lost-one: invalid reference"):
-        checkout(repository, (side, lost), run="r")
-    assert leftovers(cache) == []
-
-
-def test_a_tree_that_is_not_the_one_promised(repo: GitRepo, opened: Opened, cache: Path) -> None:
-    repository = opened(repo)
-    (side,), _ = resolve(repository, ["main"])
-    other = Side(id="base", spec="main", kind="commit", commit=side.commit, tree="2" * 40, label="main")
-    with pytest.raises(AbprofError, match="expected 2222222222 of main"):
-        checkout(repository, (other,), run="r")
+    with (
+        pytest.raises(AbprofError, match=r"s1: cannot check out lost-one: invalid reference"),
+        checkouts(repository, (side, lost), run="r"),
+    ):
+        pass
     assert leftovers(cache) == []
 
 
@@ -171,28 +96,11 @@ def test_disk_full_while_checking_out(repo: GitRepo, opened: Opened, cache: Path
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-        with pytest.raises(AbprofError, match="cannot check out main"):
-            checkout(repository, sides, run="r")
+        with pytest.raises(AbprofError, match="cannot check out main"), checkouts(repository, sides, run="r"):
+            pass
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert leftovers(cache) == []
-
-
-def test_the_repository_may_itself_borrow_its_objects(repo: GitRepo, opened: Opened, tmp_path: Path) -> None:
-    repo.git("clone", "--quiet", "--shared", ".", str(tmp_path / "second"))
-    second = GitRepo(tmp_path / "second")
-    second.commit("second", {"a": "1"})
-    second.git("clone", "--quiet", "--shared", ".", str(tmp_path / "third"))
-    third = GitRepo(tmp_path / "third")
-    third.commit("third", {"b": "1"})
-    alternates = second.path / ".git" / "objects" / "info" / "alternates"
-    alternates.write_text(os.path.relpath(alternates.read_text().strip(), alternates.parents[1]) + "\n")
-    third.git("fsck")
-    repository = opened(third)
-    sides, _ = resolve(repository, ["main", "main~2"])
-    with checkouts(repository, sides, run="r") as made:
-        assert Path(made[0].path, "b").exists()
-        assert Path(made[1].path, "kernels/ffa/__init__.py").exists()
 
 
 def test_odd_folder_names(tmp_path: Path, cache: Path) -> None:
@@ -226,10 +134,10 @@ def test_partial_clone_fetches_into_the_cache(repo: GitRepo, opened: Opened, tmp
 TWO = """
 import sys, time
 from pathlib import Path
-from abprof.repo import checkouts, open_repository, resolve, tidy
+from abprof.sides import checkouts, open_repository, resolve, sweep
 project, cache, name = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 for turn in range(4):
-    tidy(cache)
+    sweep(cache)
     repository = open_repository(project, cache=cache)
     sides, _ = resolve(repository, ["main", "optimize_ffa", "."])
     with checkouts(repository, sides, run=f"{name}{turn}") as made:
@@ -253,12 +161,3 @@ def test_two_runs_at_once(repo: GitRepo, cache: Path) -> None:
     assert [run.communicate(timeout=240) for run in runs] == [("well\n", "")] * 2
     assert leftovers(cache) == []
     assert fingerprint(repo.path) == before
-
-
-def test_one_run_has_its_worktrees_once(repo: GitRepo, opened: Opened, cache: Path) -> None:
-    repository = opened(repo)
-    sides, _ = resolve(repository, ["main"])
-    with checkouts(repository, sides, run="r") as (made,):
-        with pytest.raises(AbprofError, match="run r has its worktrees already"):
-            checkout(repository, sides, run="r")
-        assert Path(made.path).exists()

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from abprof.sides import Repository, checkouts, resolve, tidy
+from abprof.sides import Repository, checkouts, resolve, sweep
 from tests.gitrepo import GitRepo
-from tests.repo.conftest import fingerprint
-from tests.repo.test_worktrees import leftovers
+from tests.sides.conftest import fingerprint
+from tests.sides.test_worktrees import leftovers
 
 Opened = Callable[[GitRepo], Repository]
 ROOT = Path(__file__).parents[2]
@@ -22,13 +22,13 @@ ROOT = Path(__file__).parents[2]
 RUN = """
 import sys, time
 from pathlib import Path
-from abprof.repo import open_repository, resolve
-from abprof.repo.worktrees import checkout
+from abprof.sides import open_repository, resolve
+from abprof.sides import checkouts
 repository = open_repository(Path(sys.argv[1]), cache=Path(sys.argv[2]))
 sides, _ = resolve(repository, ["main", "."])
-checkout(repository, sides, run="doomed")
-print("ready", flush=True)
-time.sleep(3600)
+with checkouts(repository, sides, run="doomed"):
+    print("ready", flush=True)
+    time.sleep(3600)
 """
 
 
@@ -59,19 +59,14 @@ def first_line(run: subprocess.Popen[str]) -> str:
     return run.stdout.readline()
 
 
-def test_nothing_to_do(cache: Path) -> None:
-    assert tidy(cache) == []
-    assert not cache.exists()
-
-
 def test_a_living_run_is_left_alone_and_a_killed_one_removed(run: subprocess.Popen[str], cache: Path) -> None:
     assert first_line(run) == "ready\n"
     (worktree,) = cache.glob("worktrees/*/s1")
-    assert tidy(cache, everything=True) == []
+    assert sweep(cache, everything=True) == []
     assert (worktree / "kernels").exists()
     run.kill()
     run.wait()
-    assert tidy(cache) == [f"removed {worktree.parent} (left by a run that ended)"]
+    assert sweep(cache) == [f"removed {worktree.parent} (left by a run that ended)"]
     assert leftovers(cache) == []
 
 
@@ -100,7 +95,7 @@ def test_killed_in_the_middle_of_a_checkout(
     else:
         run.kill()  # its git lives on, and goes on writing when it may
     run.wait()
-    lines = tidy(cache)
+    lines = sweep(cache)
     assert [line.endswith("(left by a run that ended)") for line in lines] == [True]
     assert leftovers(cache) == []
     (slow_checkout / "go").touch()
@@ -108,38 +103,15 @@ def test_killed_in_the_middle_of_a_checkout(
     sides, _ = resolve(repository, ["main"])
     with checkouts(repository, sides, run="doomed") as (made,):  # the same run, resumed
         assert Path(made.path, "c").read_text() == "1"
-    tidy(cache)
+    sweep(cache)
     assert leftovers(cache) == []
     assert fingerprint(repo.path) == before
-
-
-def test_interrupted_in_the_middle_of_a_checkout(
-    slow_checkout: Path, run: subprocess.Popen[str], repo: GitRepo, cache: Path
-) -> None:
-    wait_for(slow_checkout / "started")
-    os.killpg(run.pid, signal.SIGINT)  # what a terminal does at ^C
-    assert run.wait(timeout=120) != 0
-    assert leftovers(cache) == []
-
-
-def test_a_resumed_run_needs_no_tidying_first(
-    slow_checkout: Path, run: subprocess.Popen[str], repo: GitRepo, opened: Opened, cache: Path
-) -> None:
-    wait_for(slow_checkout / "started")
-    os.killpg(run.pid, signal.SIGKILL)
-    run.wait()
-    (slow_checkout / "go").touch()
-    repository = opened(repo)
-    sides, _ = resolve(repository, ["main", "."])
-    with checkouts(repository, sides, run="doomed") as made:
-        assert [Path(one.path).name for one in made] == ["s0", "s1"]
-    assert leftovers(cache) == []
 
 
 CLONE = """
 import sys
 from pathlib import Path
-from abprof.repo import open_repository, resolve
+from abprof.sides import open_repository, resolve
 resolve(open_repository(Path(sys.argv[1]), cache=Path(sys.argv[2])), ["main"])
 """
 
@@ -153,25 +125,13 @@ def clone_of(repo: GitRepo, cache: Path) -> Path:
 
 def test_a_clone_goes_with_its_repository_or_with_everything(repo: GitRepo, cache: Path) -> None:
     clone = clone_of(repo, cache)
-    assert tidy(cache) == []
+    assert sweep(cache) == []
     assert clone.exists()
-    assert tidy(cache, everything=True) == [f"removed {clone} (clone)"]
+    assert sweep(cache, everything=True) == [f"removed {clone} (clone)"]
     assert list((cache / "repos").iterdir()) == []
     clone_of(repo, cache)
     shutil.rmtree(repo.path)
-    assert tidy(cache) == [f"removed {clone} (clone of {repo.path}/.git/objects, which is gone)"]
-
-
-def test_half_made_clones_go_and_are_made_anew(repo: GitRepo, opened: Opened, cache: Path) -> None:
-    clone = clone_of(repo, cache)
-    half = clone.with_name(f"{clone.name}.new")
-    clone.rename(half)  # as a kill before the last step leaves it
-    assert tidy(cache) == [f"removed {half} (half-made clone)"]
-    half.mkdir()
-    (half / "config").write_text("[core")
-    resolve(opened(repo), ["main"])
-    assert clone.exists()
-    assert not half.exists()
+    assert sweep(cache) == [f"removed {clone} (clone of {repo.path}/.git/objects, which is gone)"]
 
 
 def test_indexes_of_dead_runs(repo: GitRepo, cache: Path) -> None:
@@ -179,5 +139,5 @@ def test_indexes_of_dead_runs(repo: GitRepo, cache: Path) -> None:
     left.mkdir(parents=True)
     (left / "index.lock").touch()
     left.with_suffix(".lock").touch()
-    assert tidy(cache) == [f"removed {left} (left by a run that ended)"]
+    assert sweep(cache) == [f"removed {left} (left by a run that ended)"]
     assert leftovers(cache) == []

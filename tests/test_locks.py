@@ -7,7 +7,7 @@ from pathlib import Path
 
 from abprof.system import locks as leases
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 def free(lock: Path) -> bool:
@@ -30,7 +30,9 @@ def test_shared_by_several_processes(tmp_path: Path) -> None:
     lock = tmp_path / "a.use"
     assert leases.hold(lock, shared=True)
     assert leases.hold(lock, shared=True)
-    script = "import sys; from pathlib import Path; from abprof.sides import leases; lock = Path(sys.argv[1])\n"
+    script = (
+        "import sys; from pathlib import Path; from abprof.system import locks as leases; lock = Path(sys.argv[1])\n"
+    )
     script += "print(leases.hold(lock), leases.hold(lock, shared=True))"
     done = subprocess.run(
         [sys.executable, "-c", script, str(lock)],

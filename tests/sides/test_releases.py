@@ -6,17 +6,15 @@ import sys
 import venv
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from abprof.records import Side
 from abprof.records.errors import AbprofError
-from abprof.sides import releases as dists
-from abprof.sides.releases import store
+from abprof.sides import releases
 from tests.wheels import index, only, wheel
 
-pytestmark = pytest.mark.slow
+slow = pytest.mark.slow  # pip runs
 FILES = {"tinyk/__init__.py": "from tinyk_ops import WHO\n", "tinyk_ops.py": "WHO = 1\n"}
 
 
@@ -34,7 +32,7 @@ class Shelf:
             self.monkeypatch.setenv(name, value)
 
     def resolve(self, spec: str, python: str = sys.executable) -> tuple[Side, tuple[str, ...]]:
-        return dists.resolve(spec, python, self.cache, 100.0, self.said.append)
+        return releases.install([spec], lambda _: python, self.cache, 100.0, self.said.append)[spec]
 
     def refusal(self, spec: str, python: str = sys.executable) -> str:
         with pytest.raises(AbprofError) as refused:
@@ -49,6 +47,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     return made
 
 
+@slow
 def test_a_release_is_its_installed_files(shelf: Shelf, tmp_path: Path) -> None:
     file = wheel(shelf.links, "tinyk", "1.0", FILES)
     side, notes = shelf.resolve("dist:Tinyk==1.0")
@@ -57,7 +56,7 @@ def test_a_release_is_its_installed_files(shelf: Shelf, tmp_path: Path) -> None:
     assert len(side.commit) == 64
     assert side.subject.startswith("tinyk-1.0-py3-none-any.whl sha256:")
     assert notes == ()
-    dists.put(shelf.cache, side, tmp_path / "tree")
+    releases.put(shelf.cache, side, tmp_path / "tree")
     names = {str(p.relative_to(tmp_path / "tree")) for p in (tmp_path / "tree").rglob("*") if p.is_file()}
     assert names == {*FILES, "tinyk-1.0.dist-info/METADATA", "tinyk-1.0.dist-info/WHEEL"}
     assert len(shelf.said) == 1, "it was installed"
@@ -69,35 +68,23 @@ def test_a_release_is_its_installed_files(shelf: Shelf, tmp_path: Path) -> None:
     )
 
 
+@slow
 def test_files_that_were_changed_in_the_cache_are_installed_again(shelf: Shelf, tmp_path: Path) -> None:
     wheel(shelf.links, "tinyk", "1.0", FILES)
     side, _ = shelf.resolve("dist:tinyk==1.0")
     (kept,) = (shelf.cache / "dists" / "files").iterdir()
     (kept / "tinyk_ops.py").write_text("WHO = 'spoilt'\n")
     with pytest.raises(AbprofError, match="were changed"):
-        dists.put(shelf.cache, side, tmp_path / "spoilt")
+        releases.put(shelf.cache, side, tmp_path / "spoilt")
     assert shelf.resolve("dist:tinyk==1.0")[0] == side
-    dists.put(shelf.cache, side, tmp_path / "whole")
-    assert [line for line in dists.sweep(shelf.cache, everything=True) if "removed" in line] == [
+    releases.put(shelf.cache, side, tmp_path / "whole")
+    assert [line for line in releases.sweep(shelf.cache, everything=True) if "removed" in line] == [
         f"removed the installed release {kept.name}"
     ]
     assert not (shelf.cache / "dists").exists()
 
 
-def test_a_wheel_that_is_another_when_it_is_installed_is_refused(shelf: Shelf) -> None:
-    wheel(shelf.links, "tinyk", "1.0", FILES)
-    find = store.pip.find
-
-    def then_replaced(*asked: Any) -> Any:
-        found = find(*asked)
-        wheel(shelf.links, "tinyk", "1.0", {**FILES, "tinyk_ops.py": "WHO = 2\n"})
-        return found
-
-    shelf.monkeypatch.setattr(store.pip, "find", then_replaced)
-    assert "was another wheel when it was installed than when it was found" in shelf.refusal("dist:tinyk==1.0")
-    assert not list((shelf.cache / "dists" / "files").glob("*"))
-
-
+@slow
 def test_what_killed_installations_left_is_swept(shelf: Shelf) -> None:
     wheel(shelf.links, "tinyk", "1.0", FILES)
     left = shelf.cache / "dists" / "tmpleft"
@@ -105,11 +92,12 @@ def test_what_killed_installations_left_is_swept(shelf: Shelf) -> None:
     shelf.resolve("dist:tinyk==1.0")
     assert not left.exists()
     left.mkdir()
-    assert list(store.sweep(shelf.cache, everything=False)) == ["removed the unfinished installation tmpleft"]
+    assert list(releases.sweep(shelf.cache, everything=False)) == ["removed the unfinished installation tmpleft"]
     assert not left.exists()
     assert list((shelf.cache / "dists" / "files").glob("*")), "what is installed stays"
 
 
+@slow
 def test_an_index_that_does_not_answer(shelf: Shelf) -> None:
     """What an earlier run took does: nothing else could be meant by a release's name."""
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_NO_INDEX": "0"}
@@ -127,6 +115,7 @@ def test_an_index_that_does_not_answer(shelf: Shelf) -> None:
     assert "cannot reach" in shelf.refusal("dist:tinyk==2.0")
 
 
+@slow
 def test_what_cannot_be_had_is_one_line(shelf: Shelf) -> None:
     for version in ("0.8", "0.9", "1.0"):
         wheel(shelf.links, "tinyk", version, FILES)
@@ -146,28 +135,81 @@ def test_what_cannot_be_had_is_one_line(shelf: Shelf) -> None:
     assert not (shelf.cache / "dists" / "files").exists()
 
 
+@slow
 def test_a_release_that_was_withdrawn_or_is_for_another_python(shelf: Shelf) -> None:
     files = {version: wheel(shelf.links, "tinyk", version, FILES) for version in ("1.0", "2.0")}
     links = {files["1.0"]: 'data-yanked="wrong at 4096"', files["2.0"]: 'data-requires-python="&gt;=9"'}
     shelf.told(PIP_INDEX_URL=index(shelf.links / "simple", "tinyk", links), PIP_NO_INDEX="0")
     _, notes = shelf.resolve("dist:tinyk==1.0")
     assert notes == ("tinyk==1.0 was withdrawn by its authors: wrong at 4096",)
-    assert shelf.refusal("dist:tinyk==2.0") == f"tinyk==2.0: is not for this Python (it is {sys.executable})"
+    assert (
+        shelf.refusal("dist:tinyk==2.0")
+        == f"tinyk==2.0: has no wheel that fits this interpreter (it is {sys.executable})"
+    )
 
 
+@slow
 def test_an_interpreter_without_pip_is_served_by_abprofs(shelf: Shelf, tmp_path: Path) -> None:
     venv.create(tmp_path / "bare", with_pip=False)
     wheel(shelf.links, "tinyk", "1.0", FILES)
     assert shelf.resolve("dist:tinyk==1.0", str(tmp_path / "bare" / "bin" / "python"))[0].kind == "dist"
 
 
-def test_settings_that_do_not_go_with_a_folder(shelf: Shelf) -> None:
-    wheel(shelf.links, "tinyk", "1.0", FILES)
-    shelf.told(
-        PIP_FIND_LINKS=str(shelf.links),
-        PIP_NO_INDEX="1",
-        PIP_USER="1",
-        PIP_REQUIRE_VIRTUALENV="1",
-        PIP_NO_BINARY=":all:",
-    )
-    assert shelf.resolve("dist:tinyk==1.0")[0].label == "tinyk==1.0"
+# ---------------------------------------------------------------- without pip
+
+HAS = {"torch": "2.13.0+cpu", "Triton": "3.6.0", "odd": "no version"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("torch>=2.7", ""),
+        ("torch==2.13.0", ""),
+        ("triton", ""),
+        ("torch>=2.14", "torch>=2.14 (2.13.0+cpu is there)"),
+        ("numpy ==1.26.4", "numpy==1.26.4 (not there)"),
+        ("Ein.Ops", "Ein.Ops (not there)"),
+        ("odd>=1", ""),
+        ("tomli; python_version < '3.11'", ""),
+        ("tomli>=1; python_version >= '3.12'", "tomli>=1 (not there)"),
+        ("pytest; extra == 'dev'", ""),
+        ("not a (requirement", ""),
+    ],
+)
+def test_one_requirement(tmp_path: Path, asked: str, says: str) -> None:
+    assert releases.unmet(released(tmp_path, asked), "3.12.4", HAS) == ((says,) if says else ())
+
+
+def test_all_of_them_and_where_nothing_is_known(tmp_path: Path) -> None:
+    place = released(tmp_path, "einops", "torch>=3", "triton")
+    assert releases.unmet(place, "3.12.4", HAS) == ("einops (not there)", "torch>=3 (2.13.0+cpu is there)")
+    assert releases.unmet(place, "", {}) == (), "an interpreter that could not say what it has"
+    assert releases.unmet(tmp_path / "nothing", "3.12.4", HAS) == ()
+
+
+def released(place: Path, *asked: str) -> Path:
+    """The files of a release with these requirements."""
+    info = place / "k-1.0.dist-info"
+    info.mkdir()
+    lines = ["Metadata-Version: 2.1", "Name: k", "Version: 1.0", *(f"Requires-Dist: {one}" for one in asked)]
+    (info / "METADATA").write_text("\n".join(lines) + "\n\nRequires-Dist: of the description\n")
+    return place
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "dist:",
+        "dist:liger-kernel",
+        "dist:liger-kernel>=0.5",
+        "dist:liger-kernel==0.5.*",
+        "dist:liger-kernel==0.5; python_version > '3'",
+        "dist:--pre==1",
+        "dist:a==1...main",
+        "dist:a @ https://example.org/a-1.0-py3-none-any.whl",
+        "dist:a==1\n-r /etc/passwd",
+    ],
+)
+def test_a_spec_is_one_version_of_one_distribution(tmp_path: Path, spec: str) -> None:
+    with pytest.raises(AbprofError, match=r"not one version of one distribution \(dist:NAME==VERSION\)"):
+        releases.install([spec], lambda _: sys.executable, tmp_path, 100.0, str)

@@ -14,9 +14,9 @@ from abprof.records import Checkout
 from abprof.records.errors import AbprofError
 from abprof.sides import Repository, checkouts, open_repository, resolve
 from abprof.sides.bundles import Carried, carried, pack, unpack
-from tests.gitrepo import GitRepo, make_repo
-from tests.repo.conftest import KERNEL, fingerprint, forked
-from tests.repo.test_submodules import superproject  # noqa: F401
+from tests.gitrepo import GitRepo
+from tests.sides.conftest import fingerprint, forked
+from tests.sides.test_submodules import superproject  # noqa: F401
 
 Opened = Callable[[GitRepo], Repository]
 
@@ -85,16 +85,6 @@ def test_exactly_the_commits_travel_and_no_history(repo: GitRepo, opened: Opened
     repo.git("cat-file", "-e", blob)
 
 
-def test_the_same_content_has_the_same_name(repo: GitRepo, opened: Opened, tmp_path: Path) -> None:
-    forked(repo)
-    first, _ = packed(opened(repo), tmp_path / "1", "main", "optimize_ffa", workloads=b"judge\n")
-    again, _ = packed(opened(repo), tmp_path / "2", "optimize_ffa", "main", workloads=b"judge\n")
-    other, _ = packed(opened(repo), tmp_path / "3", "main", "optimize_ffa", workloads=b"another judge\n")
-    fewer, _ = packed(opened(repo), tmp_path / "4", "main", workloads=b"judge\n")
-    assert first == again
-    assert len({first, other, fewer}) == 3
-
-
 def test_files_beside_the_commits_arrive_byte_for_byte(repo: GitRepo, opened: Opened, tmp_path: Path) -> None:
     (tmp_path / "tool").write_bytes(b"#!/bin/sh\n")
     (tmp_path / "tool").chmod(0o755)
@@ -120,24 +110,12 @@ def test_files_beside_the_commits_arrive_byte_for_byte(repo: GitRepo, opened: Op
     assert not (there / "kernels").exists()  # of the commits no file lies there
 
 
-def test_files_alone_where_no_side_is_a_commit(tmp_path: Path) -> None:
-    name = pack([], {"abprof.toml": Carried(b"x\n")}, tmp_path / "b")
-    assert (arrived(tmp_path / "b", name, tmp_path / "node").path / "abprof.toml").read_bytes() == b"x\n"
-
-
 def test_submodules_travel(superproject: GitRepo, opened: Opened, cache: Path, tmp_path: Path) -> None:  # noqa: F811
     name, sides = packed(opened(superproject), tmp_path / "b", "main", "optimize_ffa", ".", submodules=True)
     away(superproject.path, cache, tmp_path / "inner", tmp_path / "outer")
     there = arrived(tmp_path / "b", name, tmp_path / "node")
     assert contents(there, sides, "third party/outer/outer.h", submodules=True) == ["1", "2", "2"]
     assert contents(there, sides, "third party/outer/deps/inner/inner.h", submodules=True) == ["1", "1", "1"]
-
-
-def test_submodules_that_nobody_asked_for_stay(superproject: GitRepo, opened: Opened, tmp_path: Path) -> None:  # noqa: F811
-    (superproject.path / ".gitmodules").unlink()
-    superproject.commit("links that lead nowhere")
-    name, sides = packed(opened(superproject), tmp_path / "b", "optimize_ffa")
-    assert contents(arrived(tmp_path / "b", name, tmp_path / "node"), sides, "kernels/ffa/__init__.py")
 
 
 def test_a_shallow_clone_and_a_partial_one(repo: GitRepo, cache: Path, tmp_path: Path) -> None:
@@ -153,17 +131,6 @@ def test_a_shallow_clone_and_a_partial_one(repo: GitRepo, cache: Path, tmp_path:
         assert contents(there, sides, "kernels/ffa/__init__.py") == ["SPEED = 1\n", "SPEED = 2\n"]
 
 
-def test_a_repository_of_sha256(tmp_path: Path, cache: Path) -> None:
-    repo = GitRepo(tmp_path / "project")
-    repo.path.mkdir()
-    repo.git("init", "--quiet", "--initial-branch=main", "--template=", "--object-format=sha256")
-    repo.commit("first", KERNEL)
-    name, sides = packed(open_repository(repo.path, cache=cache), tmp_path / "b", "main")
-    assert len(name) == 64
-    there = arrived(tmp_path / "b", name, tmp_path / "node", "sha256")
-    assert contents(there, sides, "kernels/ffa/__init__.py") == ["SPEED = 1\n"]
-
-
 @pytest.mark.parametrize("spoil", ["cut", "flipped", "other", "empty"])
 def test_a_spoilt_bundle_is_refused(repo: GitRepo, opened: Opened, tmp_path: Path, spoil: str) -> None:
     file = tmp_path / "b"
@@ -177,9 +144,3 @@ def test_a_spoilt_bundle_is_refused(repo: GitRepo, opened: Opened, tmp_path: Pat
     with pytest.raises(AbprofError, match="bundle") as caught:
         arrived(file, name, tmp_path / "node")
     assert caught.value.where == str(file)
-
-
-def test_a_tree_that_git_cannot_read(tmp_path: Path) -> None:
-    make_repo(tmp_path / "unborn")
-    with pytest.raises(AbprofError, match="cannot be bundled"):
-        pack([tmp_path / "unborn"], {}, tmp_path / "b")

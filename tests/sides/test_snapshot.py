@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from abprof.records.errors import AbprofError
 from abprof.sides import Repository, checkouts, resolve
 from tests.gitrepo import GitRepo, make_repo
-from tests.repo.conftest import fingerprint
+from tests.sides.conftest import fingerprint
 
 Opened = Callable[[GitRepo], Repository]
 
@@ -68,25 +67,11 @@ def test_nothing_of_the_users_changes(dirty: GitRepo, opened: Opened) -> None:
     assert sides[1].tree != sides[0].tree
 
 
-@pytest.mark.slow
-def test_same_content_is_the_same_tree(dirty: GitRepo, opened: Opened) -> None:
-    (first,), _ = resolve(opened(dirty), ["."])
-    (again,), _ = resolve(opened(dirty), ["."])
-    dirty.commit("all of it")
-    (after,), _ = resolve(opened(dirty), ["."])
-    assert first.tree == again.tree == after.tree == dirty.git("rev-parse", "HEAD^{tree}")
-
-
 def test_a_clean_working_tree_is_an_aa_run(repo: GitRepo, opened: Opened) -> None:
     _, notes = resolve(opened(repo), ["main", "."])
     assert notes == ("base (main) and target (working-tree) hold the same files: this is an A/A run",)
     _, notes = resolve(opened(repo), [".", "."])
     assert notes == ("base (working-tree) and target (working-tree) are the same working tree: this is an A/A run",)
-
-
-def test_from_a_subfolder_it_is_still_the_whole_tree(dirty: GitRepo, opened: Opened, cache: Path) -> None:
-    inside = opened(GitRepo(dirty.path / "kernels" / "ffa"))
-    assert files_of(inside) == files_of(opened(dirty))
 
 
 def test_marks_that_hide_changes_are_seen_through(repo: GitRepo, opened: Opened) -> None:
@@ -123,14 +108,6 @@ def test_sparse_checkout_stays_complete(repo: GitRepo, opened: Opened) -> None:
     assert files_of(opened(repo)) == whole
     repo.write({"out/new": "1"})
     assert set(files_of(opened(repo))) == {*whole, "out/new"}
-
-
-def test_split_index(repo: GitRepo, opened: Opened) -> None:
-    repo.git("update-index", "--split-index")
-    repo.write({"a": "1"})
-    before = fingerprint(repo.path)
-    assert "a" in files_of(opened(repo))
-    assert fingerprint(repo.path) == before
 
 
 def test_in_the_middle_of_a_merge(repo: GitRepo, opened: Opened) -> None:
@@ -174,12 +151,6 @@ def test_nested_repository_is_left_out_and_said(repo: GitRepo, opened: Opened) -
     assert side.tree == repo.git("rev-parse", "HEAD^{tree}")
 
 
-def test_what_git_cannot_read_is_one_line(repo: GitRepo, opened: Opened) -> None:
-    make_repo(repo.path / "vendor" / "empty")
-    with pytest.raises(AbprofError, match="the working tree cannot be read: 'vendor/empty/' does not have a commit"):
-        resolve(opened(repo), ["."])
-
-
 def test_clean_filters_of_lfs_do_not_run(repo: GitRepo, opened: Opened) -> None:
     for step in ("clean", "smudge", "process"):
         subprocess.run(["git", "config", "--global", f"filter.lfs.{step}", "false"], check=True)
@@ -188,8 +159,3 @@ def test_clean_filters_of_lfs_do_not_run(repo: GitRepo, opened: Opened) -> None:
     assert "data.bin" in files_of(opened(repo))
     repo.commit("pointer")
     assert "data.bin" in files_of(opened(repo), "main")
-
-
-def test_no_copy_of_an_index_stays(dirty: GitRepo, opened: Opened, cache: Path) -> None:
-    resolve(opened(dirty), ["."])
-    assert list((cache / "index").iterdir()) == []

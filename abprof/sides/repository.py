@@ -1,0 +1,315 @@
+"""The user's repository, which is only read, and abprof's own bare clone of it, which gets everything that is written.
+
+The clone is a `git clone --bare --shared` without refs: an empty object store whose alternates name the user's objects. Worktrees
+hang off it and snapshots are written into it, so a read-only repository will do. It lies at CACHE/repos/HASH, with HASH.lock
+(held while it is made or its worktrees change) and HASH.use (held, shared, by every process that uses it).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from abprof.records.errors import AbprofError
+from abprof.sides.git import Git, GitError
+from abprof.system import locks
+from abprof.system.trees import remove_tree
+
+SOURCE = "abprof-source"  # file of a clone with the path of the object folder that it borrows from
+_ADVICE = "run abprof inside a repository, or name one with --repo PATH"
+_REVERTS = re.compile(r"\bThis reverts commit ([0-9a-f]{7,64})\b")
+
+# For other programs that run git in a worktree, such as a build's version script: no repacking, pruning or hooks.
+_CONFIG = """[gc]
+\tauto = 0
+\tpruneExpire = never
+\tworktreePruneExpire = never
+[maintenance]
+\tauto = false
+[core]
+\thooksPath = /dev/null
+\tlogAllRefUpdates = false
+"""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder in place of a repository, for a run of releases alone."""
+
+    path: Path
+    cache: Path
+
+    def folders(self) -> tuple[str, ...]:
+        """No folder of a repository."""
+        return ()
+
+    def with_commits(self) -> Repository:
+        """Raises AbprofError: there is no repository."""
+        raise AbprofError("not a git repository", where=str(self.path), advice=_ADVICE)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A commit as part of a history. `reverts`: commits that its message says it reverts."""
+
+    commit: str
+    parents: tuple[str, ...]
+    subject: str
+    reverts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Repository:
+    """The user's repository, and the cache folder that holds abprof's clone of it."""
+
+    path: Path  # root of the work tree
+    git_dir: Path  # .git, or .git/worktrees/NAME in a linked worktree
+    common_dir: Path  # .git
+    objects: Path
+    object_format: str  # sha1, sha256
+    shallow: bool
+    cache: Path
+
+    @property
+    def reader(self) -> Git:
+        """Git on the user's repository without abprof's clone; for commands that write nothing."""
+        return Git(str(self.path), {"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(self.path)})
+
+    @cached_property
+    def store(self) -> Path:
+        """Abprof's clone, made on first use."""
+        promisors = _promisors(self.reader)
+        return open_store(self.cache, objects=str(self.objects), object_format=self.object_format, config=promisors)
+
+    @property
+    def git(self) -> Git:
+        """Git on the user's repository that writes objects into abprof's clone, those a partial clone fetches included."""
+        return self.reader.using(GIT_OBJECT_DIRECTORY=str(self.store / "objects"))
+
+    def with_commits(self) -> Repository:
+        """Return this repository; a `Folder` raises AbprofError."""
+        return self
+
+    # ---------------------------------------------------------------- files and names
+
+    def folders(self) -> tuple[str, ...]:
+        """This work tree, then those of `git worktree add`."""
+        rows = self.reader.text("worktree", "list", "--porcelain").split("\n")
+        found = [row.removeprefix("worktree ") for row in rows if row.startswith("worktree ")]
+        return tuple(dict.fromkeys((str(self.path), *found)))
+
+    def files(self) -> list[str]:
+        """Tracked or unignored files of the work tree, relative to its root, without submodules."""
+        names = self.reader.records("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        return [name for name in sorted(set(names)) if (self.path / name).is_file()]
+
+    def ref_names(self) -> list[str]:
+        """Short names of all branches, tags and remote branches."""
+        form = "--format=%(refname:lstrip=2)"
+        names = self.reader.text("for-each-ref", form, "refs/heads", "refs/tags", "refs/remotes").splitlines()
+        return [name for name in dict.fromkeys(names) if not name.endswith("/HEAD")]
+
+    def read_file(self, commit: str, path: str) -> bytes | None:
+        """Content of `path` in a commit or tree, following links; None if there is no such file.
+
+        Raises AbprofError if `path` is a folder.
+        """
+        out = self.git.raw("cat-file", "--batch", "--follow-symlinks", stdin=f"{commit}:{path}\n".encode())
+        head, _, content = out.partition(b"\n")
+        words = head.split()
+        if len(words) != 3 or words[1] not in {b"blob", b"tree"}:
+            return None
+        if words[1] == b"tree":
+            raise AbprofError(f"a folder in commit {commit[:10]}", where=path)
+        return content[: int(words[2])]
+
+    # ---------------------------------------------------------------- history
+
+    def merge_base(self, a: str, b: str) -> str | None:
+        """The best common ancestor of two commits; None if there is none, or the clone is too shallow to tell."""
+        return self.git.maybe("merge-base", a, b) or None
+
+    def is_ancestor(self, old: str, new: str) -> bool:
+        """Whether `new` can be reached from `old`; a commit is its own ancestor."""
+        # Counting what rev-list shows errs where commits are dated before their parents.
+        return self.git.status("merge-base", "--is-ancestor", old, new)[0] == 0
+
+    def between(self, old: str, new: str) -> tuple[Link, ...]:
+        """Every commit that `new` has and `old` does not, parents before children. Raises GitError."""
+        # rev-list rather than log, which the user's configuration can bend. NUL ends a commit: a message may hold anything.
+        form = "--format=%P%n%B%x00"
+        text = self.git.text("rev-list", "--topo-order", "--reverse", form, f"{old}..{new}", "--")
+        return tuple(_link(part.lstrip("\n")) for part in text.split("\0") if part.strip())
+
+    def contents(self, commits: Sequence[str], folders: Sequence[str]) -> dict[str, str]:
+        """Commit -> what it holds under `folders` (relative to the root, "" for all of it): equal texts, equal files."""
+        names = [f"{commit}:{folder}" for commit in commits for folder in folders]
+        out = self.git.raw("cat-file", "--batch-check=%(objectname)", stdin="\n".join([*names, ""]).encode())
+        found = ["-" if line.endswith(b" missing") else line.split()[0].decode() for line in out.splitlines()]
+        width = len(folders)
+        return {commit: " ".join(found[i * width : (i + 1) * width]) for i, commit in enumerate(commits)}
+
+
+def open_repository(path: Path, *, cache: Path) -> Repository:
+    """Return the repository that `path`, a folder at any depth, belongs to. `cache` is abprof's cache folder.
+
+    Raises AbprofError if there is no such folder or repository, or git refuses to read it.
+    """
+    path = path.expanduser()
+    if not path.is_dir():
+        raise AbprofError("not a folder" if path.exists() else "no such folder", where=str(path))
+    git = Git(str(path.resolve()))
+    try:
+        bare, inside = git.text("rev-parse", "--is-bare-repository", "--is-inside-work-tree").split()
+    except GitError as error:
+        raise _unreadable(path, error) from error
+    if bare == "true":
+        raise AbprofError("a bare repository has no working tree", where=str(path), advice="clone it first")
+    if inside != "true":
+        raise AbprofError("inside a .git folder, not a working tree", where=str(path), advice=_ADVICE)
+
+    def place(*flags: str) -> Path:  # one call each, because a path may hold newlines
+        return Path(git.cwd, git.text("rev-parse", *flags)).resolve()
+
+    return Repository(
+        path=place("--show-toplevel"),
+        git_dir=place("--git-dir"),
+        common_dir=place("--git-common-dir"),
+        objects=place("--git-path", "objects"),
+        object_format="sha256" if git.maybe("rev-parse", "--show-object-format") == "sha256" else "sha1",
+        shallow=git.text("rev-parse", "--is-shallow-repository") == "true",
+        cache=cache.expanduser().absolute(),
+    )
+
+
+def _unreadable(path: Path, error: GitError) -> AbprofError:
+    if "not a git repository" in error.stderr:
+        return AbprofError("not a git repository", where=str(path), advice=_ADVICE)
+    if "dubious ownership" in error.stderr or "unsafe repository" in error.stderr:
+        # git older than 2.38 takes safe.directory from a configuration file only
+        advice = f"git config --global --add safe.directory '{path}'"
+        return AbprofError("another user owns the repository, so git refuses it", where=str(path), advice=advice)
+    return AbprofError(error.line_of_git, where=str(path))
+
+
+def _link(text: str) -> Link:
+    head, parents, message = [*text.split("\n", 2), "", ""][:3]
+    subject = unicode(" ".join(message.partition("\n\n")[0].split()))
+    shown = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in subject)
+    return Link(head.removeprefix("commit "), tuple(parents.split()), shown, tuple(_REVERTS.findall(message)))
+
+
+def unicode(text: str) -> str:
+    """Git's names need not be UTF-8; JSON must be."""
+    return os.fsencode(text).decode("utf-8", errors="replace")
+
+
+# ---------------------------------------------------------------- abprof's clone
+
+
+def open_store(cache: Path, *, objects: str = "", url: str = "", object_format: str = "sha1", config: str = "") -> Path:
+    """Return the bare clone that borrows from the object folder `objects`, or that its user fills from `url`.
+
+    Makes it if there is none; `config` is appended to its configuration. Raises AbprofError for an unusable cache folder.
+    """
+    key = f"{objects}\n{url}\n{object_format}\n{config}".encode(errors="surrogateescape")
+    store = cache / "repos" / hashlib.sha256(key).hexdigest()[:16]
+    with locks.locked(lock_of(store)):
+        locks.hold(store.with_name(f"{store.name}.use"), shared=True)
+        if not store.is_dir():
+            try:
+                _make_store(store, objects, object_format, config)
+            except OSError as error:
+                raise AbprofError(f"cannot use the cache folder: {error.strerror}", where=str(cache)) from error
+            except GitError as error:
+                raise AbprofError(f"cannot use the cache folder: {error.line_of_git}", where=str(cache)) from error
+    return store
+
+
+def lock_of(store: Path) -> Path:
+    """Held while the clone is made or its worktrees change."""
+    return store.with_name(f"{store.name}.lock")
+
+
+def init_bare(folder: Path, objects: Sequence[str], object_format: str) -> Git:
+    """Make an empty bare repository that borrows from these object folders."""
+    form = [] if object_format == "sha1" else [f"--object-format={object_format}"]
+    Git(str(folder.parent)).text("init", "--bare", "--quiet", "--template=", *form, str(folder))
+    if objects:
+        info = folder / "objects" / "info"
+        info.mkdir(exist_ok=True)
+        (info / "alternates").write_text("".join(f'"{_quoted(path)}"\n' for path in objects), errors="surrogateescape")
+    return Git(str(folder))
+
+
+def _make_store(store: Path, objects: str, object_format: str, config: str) -> None:
+    new = store.with_name(f"{store.name}.new")
+    if new.exists():
+        remove_tree(new)  # its maker was killed: the lock is ours
+    init_bare(new, [objects] if objects else [], object_format)
+    if objects:
+        (new / SOURCE).write_text(objects, errors="surrogateescape")
+    with open(new / "config", "a", errors="surrogateescape") as file:
+        file.write(_CONFIG + config)
+    (new / "config").chmod(0o600)  # a remote's URL may hold a token
+    new.rename(store)
+
+
+def _promisors(git: Git) -> str:
+    """Configuration that lets a clone of a partial clone fetch missing objects from where the user's clone would."""
+    remotes: dict[str, list[str]] = {}
+    pattern = r"^remote\..*\.(url|promisor|partialclonefilter)$"
+    status, out, _ = git.status("config", "-z", "--get-regexp", pattern)
+    for entry in os.fsdecode(out).split("\0") if status == 0 else ():
+        key, _, value = entry.partition("\n")
+        name, _, variable = key.removeprefix("remote.").rpartition(".")
+        if name:
+            remotes.setdefault(name, []).append(f'\t{variable} = "{_quoted(value)}"\n')
+    partial = {name: lines for name, lines in remotes.items() if any("promisor = " in line for line in lines)}
+    text = "".join(f'[remote "{_quoted(name)}"]\n{"".join(lines)}' for name, lines in partial.items())
+    first = next(iter(partial), "")
+    return text + f'[extensions]\n\tpartialClone = "{_quoted(first)}"\n' if partial else ""
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+# ---------------------------------------------------------------- a repository of our own
+
+
+class NewRepository:
+    """A new repository, for a demo, in a folder that is empty or does not exist. Raises AbprofError for any other."""
+
+    def __init__(self, path: Path, branch: str) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise AbprofError("not an empty folder", where=str(path))
+        self.path = path
+        who = {"NAME": "abprof demo", "EMAIL": "demo@abprof.invalid"}
+        self._git = Git(str(path)).using(
+            **{f"GIT_{role}_{name}": value for role in ("AUTHOR", "COMMITTER") for name, value in who.items()}
+        )
+        self._git.text("init", "--quiet", f"--initial-branch={branch}")
+
+    def commit(self, message: str, files: Mapping[str, str] | None = None) -> None:
+        """Write `files` (path -> text) and commit the whole folder."""
+        for name, text in (files or {}).items():
+            place = self.path / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+        self._git.text("add", "--all")
+        self._git.text("commit", "--quiet", "--no-verify", "-m", message)
+
+    def branch(self, name: str) -> None:
+        """Create a branch here and check it out."""
+        self._git.text("checkout", "--quiet", "-b", name)
+
+    def switch(self, name: str) -> None:
+        """Check out an existing branch."""
+        self._git.text("checkout", "--quiet", name)
