@@ -271,7 +271,7 @@ class _Pip:
         """Find the wheel. Raises AbprofError, _Unreachable if no index answers."""
         item, log = self._run("find", "--dry-run", "--ignore-installed")
         why = re.search(r"^Reason for being yanked: (.*)$", log, re.MULTILINE)
-        yanked = (why[1] if why else "no reason given") if item.get("is_yanked") else ""
+        yanked = why[1] if why else "no reason given" if item.get("is_yanked") else ""
         file = unquote(Path(urlsplit(item["download_info"]["url"]).path).name)
         return _Wheel(file, _hash(item), yanked)
 
