@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from abprof.extras.bot.comment import next_step
-from abprof.extras.bot.from_run import notice
 from abprof.records import Block
 from abprof.store import runfolder
-from abprof.system.processes import to_start
 from tests.simulated.lab import Lab, Result
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
@@ -105,30 +102,11 @@ def test_a_crash_that_never_comes_again_is_forgiven_with_a_warning(tmp_path: Pat
     assert result.code == 0
 
 
-def test_without_a_reference_no_other_side_stands_in_for_a_base_that_failed(tmp_path: Path) -> None:
-    """The target is not asked to check in the epoch in which base crashed: nothing says what is right there."""
-    crashes, deviates = fault("crash", "check", side="base", epoch=1), fault("wrong", "check", epoch=1)
-    result = run(tmp_path, scenario(crashes, deviates, cases=["bad"], checked="sides"))
-    assert (result.verdict(BAD), result.code) == ("same", 0)
-    assert result.status(BAD, "target") == ("ok", "")
-    [seen] = [item for item in result.run.observations if (item.cell, item.arm) == (BAD, "target")]
-    assert seen.check is not None, "the next epoch checked"
-
-
 def test_a_cell_that_fails_on_every_side_is_an_outcome(tmp_path: Path) -> None:
     """Its block has no rounds, and nothing to plan further ones by."""
     result = run(tmp_path, scenario(fault("crash_status", "open", side="*")), "--quick")
     assert (result.verdict(BAD), result.code) == ("broken", 1), result.err
     assert [result.status(BAD, side)[0] for side in ("base", "target")] == ["crash", "crash"]
-
-
-@pytest.mark.slow
-def test_failures_on_the_base_are_not_the_targets_fault(tmp_path: Path) -> None:
-    result = run(tmp_path, scenario(fault("crash", "turn", side="base")))
-    assert result.verdict(BAD) == "unclear"
-    assert result.row(BAD).reasons[0] == "base_crash"
-    assert result.status(BAD, "target")[0] == "ok"
-    assert result.code == 0
 
 
 @pytest.mark.slow
@@ -227,31 +205,6 @@ def test_workloads_that_cannot_say_what_they_are_are_broken_and_the_others_go_on
     assert result.code == 1
 
 
-@pytest.mark.parametrize(
-    ("do", "text", "advice", "own"),
-    [
-        ("crash_status", "ValueError: as planted", "fix w.py in the workload; ", True),
-        ("crash_status", "ImportError: cannot import name 'x'", "fix w.py in the workload; ", True),
-        ("crash_status", "ImportError: No module named flash_attn_3", "install the module that w.py needs", False),
-        ("crash_status", "ModuleNotFoundError: No module named 'fla'", "install the module that w.py needs", False),
-        ("oom", "MemoryError", "w.py could not be loaded: ", False),
-        ("kill", "", "w.py could not be loaded: ", False),
-    ],
-)  # fmt: skip
-def test_what_a_workload_could_not_do_without_is_not_told_as_its_own_fault(
-    tmp_path: Path, do: str, text: str, advice: str, own: bool
-) -> None:
-    result = run(tmp_path, scenario(Fault(do, "describe", cell="w", text=text)), *LIMIT)
-    told = result.run
-    assert {seen.at for seen in told.observations} == {"w.py" if own else ""}
-    (warning,) = [each for each in told.warnings if each.kind in ("broken", "base_not_ok")]
-    assert warning.advice.startswith(advice)
-    assert "logs/survey.log" in warning.advice
-    posted = notice(told)
-    assert {(each.workload, each.on_base) for each in posted.troubles} == {(own, False)}
-    assert next_step(posted).startswith("mend the workload" if own else "mend what did not run")
-
-
 def test_code_from_elsewhere_is_broken_and_never_a_number(tmp_path: Path) -> None:
     result = run(tmp_path, scenario(Fault("foreign_path", "prove", side="target", epoch=1)))
     assert set(result.table().values()) == {"broken"}
@@ -260,15 +213,6 @@ def test_code_from_elsewhere_is_broken_and_never_a_number(tmp_path: Path) -> Non
     assert "/elsewhere/module.py" in reason
     assert not any(item.metrics for item in result.run.observations if item.arm == "target")
     assert result.code == 1
-
-
-@pytest.mark.slow
-def test_a_worker_that_cannot_prove_what_it_loaded_is_broken(tmp_path: Path) -> None:
-    planted = scenario(*[Fault("crash_status", "prove", side="target", epoch=n) for n in range(1, 40)])
-    result = run(tmp_path, planted, "--epochs", "6")
-    assert set(result.table().values()) == {"broken"}
-    assert "could not say what it had loaded" in result.status("w/case=a", "target")[1]
-    assert not any(item.metrics for item in result.run.observations if item.arm == "target")
 
 
 @pytest.mark.slow
@@ -304,33 +248,6 @@ def test_forked_children_are_ended(tmp_path: Path, do: str) -> None:
     assert lab.left_behind() == []
 
 
-@pytest.mark.slow
-def test_a_gigabyte_of_output(tmp_path: Path) -> None:
-    planted = scenario(fault("print:1000000000", "open", epoch=1))
-    result = run(tmp_path, planted, "--timeout", "60s")
-    assert set(result.table().values()) == {"same"}
-    assert result.folder
-    assert sum(p.stat().st_size for p in result.folder.rglob("*") if p.is_file()) < 100_000_000
-
-
-def test_what_hung_is_not_asked_again_in_its_epoch_not_even_as_the_control(tmp_path: Path) -> None:
-    """Base hangs once; its control, the same operation, would crash: nobody asks it before the next epoch."""
-    planted = scenario(
-        fault("hang", "open", side="base", epoch=1),
-        fault("crash", "open", side="control", epoch=1),
-        cases=["bad"],
-    )
-    result = run(tmp_path, planted)
-    (first,) = [block for block in blocks(result) if block.epoch == 1]
-    assert {arm: outcome.status for arm, outcome in first.outcomes.items()} == {
-        "base": "timeout",
-        "target": "ok",
-        "control": "timeout",
-    }
-    assert first.outcomes["control"].reason == "no answer for 3 s, not asked again in this epoch"
-    assert result.verdict(BAD) == "same", "the machine may have hung: later epochs ask once more"
-
-
 def test_what_hung_in_two_epochs_is_not_asked_a_third_time(tmp_path: Path) -> None:
     """In epochs 3 and 4, which the base and its control need, the target would crash: nobody asks it."""
     faults = [fault("hang", "open", epoch=epoch) for epoch in (1, 2)]
@@ -345,10 +262,6 @@ def test_what_hung_in_two_epochs_is_not_asked_a_third_time(tmp_path: Path) -> No
     assert told[2].reason == "no answer for 3 s"
     assert told[4].reason == "no answer for 3 s, in two epochs, and not asked again"
     assert result.table() == {BAD: "broken", "w/case=c": "same"}
-
-
-def test_a_start_may_take_longer_than_an_answer() -> None:
-    assert (to_start(3.0), to_start(300.0)) == (30.0, 300.0)
 
 
 def blocks(result: Result) -> list[Block]:

@@ -7,7 +7,6 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -29,64 +28,6 @@ def fingerprint(repo: GitRepo) -> dict[str, str]:
             continue
         prints[name] = f"{path.stat().st_mode:o} {hashlib.sha256(path.read_bytes()).hexdigest()}"
     return prints
-
-
-@pytest.mark.parametrize("reads", ["outputs = outputs.y", "raise ValueError('nothing')"])
-def test_a_check_that_crashes_is_the_workloads_fault_unless_it_could_read_another_side(
-    tmp_path: Path, reads: str
-) -> None:
-    """The target's calls return what the first check can read, and the base's do not: which of the two is to be mended nobody
-    but a person knows. The second reads nothing: no side is at fault."""
-    repo = tiny_repo(tmp_path / "repo")
-    check = "return compare(outputs, expected, rtol=1e-6, atol=0.0)"
-    judge = WORKLOAD.replace(check, f"{reads}\n    {check}")
-    repo.commit("judge", {"workloads/tiny.py": judge})
-    repo.branch("fast")
-    returns = "import types\n" + PACKAGE.replace("return y", "return types.SimpleNamespace(y=y)")
-    repo.commit("another return", {"kernels/tiny/__init__.py": returns})
-    done = abprof("main", "fast", "--quick", *CPU, cwd=repo.path, home=tmp_path)
-    crashed = {seen["arm"]: seen["at"] for seen in done.run["observations"] if seen["at"]}
-    place = f"check() of tiny.py, line {1 + judge.splitlines().index(f'    {reads}')}"
-    one_reads = "outputs.y" in reads
-    assert crashed == dict.fromkeys(
-        {"base"} if one_reads else {seen["arm"] for seen in done.run["observations"]}, place
-    )
-    (warning,) = [one for one in done.run["warnings"] if one["kind"] in {"base_not_ok", "broken"}]
-    page = abprof(
-        "comment", done.run["run_dir"], "--repo", "a/b", "--pr", "1", "--dry-run", cwd=repo.path, home=tmp_path
-    )
-    assert place in page.out, page
-    if one_reads:
-        assert warning["advice"].startswith(
-            f"{place} accepts the output of another arm: fix base, or that function; the traceback is in logs/"
-        )
-        assert "mend the workload" not in page.out
-    else:
-        assert warning["advice"].startswith(f"fix {place} in the workload; the traceback is in logs/")
-        assert "fix the base" not in (Path(done.run["run_dir"]) / "report.md").read_text()
-        assert "mend the workload: its own code failed, at the place that is named below" in page.out
-        assert "fix the base" not in page.out
-
-
-def test_a_check_that_crashes_where_nothing_else_ran_need_not_be_the_workloads_fault(tmp_path: Path) -> None:
-    """The base does not build, and the target returns what a check written for one output cannot read."""
-    repo = tiny_repo(tmp_path / "repo")
-    check = "return compare(outputs, expected, rtol=1e-6, atol=0.0)"
-    judge = WORKLOAD.replace(check, f"outputs = outputs.float()\n    {check}")
-    repo.commit("judge", {"workloads/tiny.py": judge, "kernels/tiny/tiny.c": "no C\n"})
-    repo.branch("fast")
-    returns = PACKAGE.replace("return y", "return y, y")
-    repo.commit("another return", {"kernels/tiny/__init__.py": returns, "kernels/tiny/tiny.c": source(1)})
-    done = abprof("main", "fast", "--quick", *CPU, cwd=repo.path, home=tmp_path)
-    assert (done.statuses("base")[CELL], done.statuses("target")[CELL]) == ("build_failed", "crash")
-    place = f"check() of tiny.py, line {1 + judge.splitlines().index('    outputs = outputs.float()')}"
-    (warning,) = [one for one in done.run["warnings"] if one["kind"] in {"base_not_ok", "broken"}]
-    assert warning["advice"].startswith(f"{place} may not expect what this arm returned: fix target, or that function;")
-    page = abprof(
-        "comment", done.run["run_dir"], "--repo", "a/b", "--pr", "1", "--dry-run", cwd=repo.path, home=tmp_path
-    )
-    assert place in page.out, page
-    assert "mend the workload" not in page.out
 
 
 @dataclass(frozen=True)
@@ -145,26 +86,6 @@ def test_index_and_tree_stay_as_they_were(slip: Slip) -> None:
     assert slip.repo.git("worktree", "list").count("\n") == 0
     trees = slip.home / "cache" / "worktrees"
     assert not [path for path in trees.rglob("*") if path.name == "tiny.c"]
-
-
-def test_rates_follow_from_the_measured_time(slip: Slip) -> None:
-    """One of the scripts that abprof replaces printed rates that its own times rule out."""
-    cell = slip.done.run["cells"][0]
-    assert (cell["flops"], cell["bytes"], cell["convention"]) == (4096, 8.0 * 4096, "one-multiply")
-    for row in slip.done.run["observations"]:
-        metrics: dict[str, Any] = row["metrics"]
-        time = metrics["wall"]["value"]
-        assert time > 10_000, "4096 elements a hundred times over take no less than ten microseconds"
-        assert metrics["tflops"]["value"] == pytest.approx(cell["flops"] / time / 1000)
-        assert metrics["bandwidth"]["value"] == pytest.approx(cell["bytes"] / time)
-        assert (metrics["tflops"]["better"], metrics["wall"]["better"]) == ("higher", "lower")
-
-
-def test_what_the_workload_declares_and_says_of_its_cases_is_kept(slip: Slip) -> None:
-    (load,) = slip.done.run["workloads"]
-    assert (load["scaled"], load["ladder"], load["sweep"]) == ("n", [], None)
-    told = {"elements": 4096, "minimum_dram_bytes": 32768.0, "autotuned": "none"}
-    assert [row["facts"] for row in slip.done.run["observations"]] == [told] * len(slip.done.run["observations"])
 
 
 def test_outputs_are_checked_once_and_what_that_cost_is_told(slip: Slip) -> None:

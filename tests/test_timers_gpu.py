@@ -156,20 +156,3 @@ def test_the_profiled_pass_is_there_and_no_turn_was_read_in_ticks(auto: Told) ->
         }
         assert len(medians) == 4
         assert max(medians.values()) < 1.3 * min(medians.values()), medians
-
-
-def test_a_quick_run_reads_nanoseconds_too(repo: GitRepo, auto: Told) -> None:
-    """Its only epoch is the one that profiles."""
-    quick = told(repo, "--quick")
-    assert quick.read_by() == auto.read_by()
-    for cell in CELLS:
-        assert quick.ns(cell, "gpu_span") == pytest.approx(auto.ns(cell, "gpu_span"), rel=0.3)
-        seen = next(o for o in quick.run["observations"] if (o["cell"], o["arm"]) == (cell, "base"))
-        assert not seen["census"]["missing"], seen
-
-
-def test_events_that_are_asked_for_hold_the_launch(repo: GitRepo, auto: Told) -> None:
-    events = told(repo, "--epochs", "2", "--budget", "5m", "--timer", "events")
-    assert set().union(*events.read_by().values()) == {"cuda_event"}
-    assert events.ns(ONE, "gpu_span") > auto.ns(ONE, "gpu_span")
-    assert events.ns(LONG, "gpu_span") == pytest.approx(auto.ns(LONG, "gpu_span"), rel=0.1)

@@ -68,25 +68,6 @@ def test_bad_arguments_are_told_in_one_line(changes: dict[str, torch.Tensor], sa
     assert "\n" not in str(told.value)
 
 
-def test_what_is_not_there_is_not_implemented() -> None:
-    with pytest.raises(NotImplementedError, match="NVIDIA GPU: its tensors are on cpu"):
-        masked_attention(**tensors())
-    wide = {name: t.float() if t.is_floating_point() else t for name, t in tensors().items()}
-    with pytest.raises(NotImplementedError, match="not in float32"):
-        masked_attention(**wide)
-    short = {name: t[..., :32] if name != "mask" else t for name, t in tensors().items()}
-    with pytest.raises(NotImplementedError, match="64 and 128, not 32"):
-        masked_attention(**short)
-
-
-def test_an_infinite_scale_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernels.dmask import api
-
-    monkeypatch.setattr(api, "_check_supported", lambda q: None)
-    with pytest.raises(ValueError, match="scale = inf is not finite"):
-        masked_attention(**tensors(), scale=float("inf"))
-
-
 def test_the_packages_import_without_abprof_and_triton() -> None:
     code = (
         "import sys, kernels.dmask, kernels.memtraffic\n"

@@ -98,15 +98,6 @@ def test_a_device_without_a_backend_is_unsupported():
         attend(*(x.to("meta") for x in qkv()))
 
 
-def test_tensors_and_sequences_of_ranges_are_the_same_schedule():
-    ranges = [(0, 3), (3, 8)]
-    tensors = torch.tensor(ranges, dtype=torch.int32)
-    one = slices_of(ranges, ranges, [0, 1], 8, 8)
-    assert one is slices_of(tensors, tensors, torch.tensor([0, 1]), 8, 8)
-    assert one.covers_all
-    assert one.area == 9 + 15
-
-
 def test_slices_are_sorted_trimmed_dropped_and_joined():
     made = slices_of(
         [(20, 30), (4, 9), (0, 4), (9, 9), (10, 20)], [(0, 4), (0, 5), (0, 5), (0, 3), (6, 6)], [1, 0, 0, 0, 0], 40, 9
@@ -116,25 +107,6 @@ def test_slices_are_sorted_trimmed_dropped_and_joined():
     assert made.mask_types == (0, 1)
     assert not made.covers_all
     assert made.area == 45 + 10
-
-
-@pytest.mark.parametrize("shape", [(0, 8), (8, 0)])
-def test_empty_tensors(shape):
-    sq, sk = shape
-    tensors = [x.requires_grad_() for x in qkv(sq, sk)]
-    out, lse = attend(*tensors, q_ranges=[(0, sq)], k_ranges=[(0, sk)], return_lse=True)
-    grads = torch.autograd.grad(out.sum(), tensors)
-    assert out.shape == (sq, 2, 64)
-    assert torch.equal(lse, torch.full((2, sq), -torch.inf))
-    assert [g.shape for g in grads] == [t.shape for t in tensors]
-    assert not any(g.any() for g in grads)
-
-
-def test_no_ranges_at_all():
-    tensors = [torch.ones_like(x).requires_grad_() for x in qkv()]
-    out = attend(*tensors, q_ranges=[], k_ranges=[], masks=[])
-    assert not out.any()
-    assert not any(g.any() for g in torch.autograd.grad(out.sum(), tensors))
 
 
 def ranges_marked(run) -> set[str]:

@@ -11,10 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-
-from kernels.ffa.cpu import extension
-from kernels.ffa.transpose import transpose_with_torch
 
 PACKAGE = Path(__file__).parents[2] / "kernels" / "ffa"
 BUILD = "import gc; gc.disable(); import ffa; ffa.build(verbose=False)"  # no collection: torch is imported sooner
@@ -123,20 +119,3 @@ def test_a_compiler_error_is_named_and_leaves_nothing(copy):
     assert "error: expected" in failed.stderr.splitlines()[-1]
     assert "error: expected" in failed.stdout  # the whole output is in the log
     assert not list(copy.build.iterdir())
-
-
-def test_missing_build_is_an_error_inside_abprof(copy):
-    copy.build.mkdir()
-    called = copy.python(CALL)
-    assert called.returncode
-    assert called.stderr.splitlines()[-1].startswith("RuntimeError: ")
-    assert not copy.compiled()
-
-
-def test_the_extension_is_never_built_on_the_quiet(monkeypatch, tmp_path):
-    monkeypatch.setenv("ABPROF_BUILD_DIR", str(tmp_path))
-    extension.load.cache_clear()
-    with pytest.raises(RuntimeError, match="FFA_TORCH_EXTENSION=1 first"):
-        extension.load()
-    num = torch.ones(1, 2, dtype=torch.int32)
-    assert transpose_with_torch(num, num[..., None] * 0, 1)[0].tolist() == [[2]]

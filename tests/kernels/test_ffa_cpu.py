@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ffa_reference import assert_close, attention, blocks_mask, slices_mask, with_gradients
+from ffa_reference import assert_close, blocks_mask, slices_mask, with_gradients
 
 from kernels import ffa
 from kernels.ffa.cpu.library import load
@@ -145,46 +145,6 @@ def test_bfloat16_is_the_float32_result_rounded_to_nearest_even():
     wide, wide_lse = ffa.ffa_attention(*(x.float() for x in inputs), [(0, 200)], [(0, 230)], [1], return_lse=True)
     assert torch.equal(out, wide.bfloat16())
     assert torch.equal(lse, wide_lse)
-
-
-def test_large_scores_do_not_overflow():
-    (q, k, v), _ = tensors(100, 200, 1, 1, 64, FP32)
-    mask = slices_mask([(0, 100)], [(0, 200)], [0], 100, 200)
-    out, lse = ffa.ffa_attention(30 * q, 30 * k, v, [(0, 100)], [(0, 200)], [0], return_lse=True)
-    expected, expected_lse = attention(30 * q.double(), 30 * k.double(), v.double(), mask, 64**-0.5)
-    assert (out - expected).abs().max() < 1e-3  # a score of 2000 is itself known to 1e-4
-    assert (lse - expected_lse).abs().max() < 1e-3
-
-
-@pytest.mark.parametrize("dtype", [FP32, BF16], ids=["fp32", "bf16"])
-def test_strided_inputs_equal_contiguous_ones(dtype):
-    (q, k, v), grad = tensors(130, 150, 4, 2, 64, dtype)
-    ranges = ([(0, 130)], [(0, 150)], [1])
-    expected = run_slices((q, k, v), grad, *ranges)
-    by_head = q.transpose(0, 1).contiguous().transpose(0, 1)
-    inside = torch.zeros(150, 5, 64, dtype=dtype)
-    inside[:, 1:3] = k
-    last_strided = v.transpose(1, 2).contiguous().transpose(1, 2)
-    leaves = [x.requires_grad_() for x in (by_head, inside[:, 1:3], last_strided)]
-    out, lse = ffa.ffa_attention(*leaves, *ranges, return_lse=True)
-    got = (out, lse, *torch.autograd.grad(out, leaves, grad.transpose(0, 1).contiguous().transpose(0, 1)))
-    for one, other in zip(got, expected, strict=True):
-        assert torch.equal(one, other)
-
-
-def test_tokens_outside_the_ranges_may_hold_nan():
-    inputs, grad = tensors(100, 120, 2, 2, 64, FP32)
-    ranges = ([(10, 40), (50, 90)], [(3, 33), (41, 110)], [1, 0])
-    expected = run_slices(inputs, grad, *ranges)
-    q, k, v = (x.clone() for x in inputs)
-    outside = torch.ones(120, dtype=torch.bool)
-    outside[3:33] = outside[41:110] = False
-    k[outside] = v[outside] = torch.nan
-    rows = torch.ones(100, dtype=torch.bool)
-    rows[10:40] = rows[50:90] = False
-    q[rows] = grad[rows] = torch.nan
-    for one, other in zip(run_slices((q, k, v), grad, *ranges), expected, strict=True):
-        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("hk", [1, 4])

@@ -53,35 +53,6 @@ SPILLS = {
 SPILLS |= {"triton dkdv blocks64 128": 40, "triton dkdv causal 128": 40}
 
 
-# ---------------------------------------------------------------- CUDA C++
-
-
-def test_a_failing_nvcc_gives_its_first_error_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernels.ffa.cuda import native
-
-    if native.find_nvcc() is None:
-        pytest.skip("no nvcc")
-    broken = tmp_path / "broken.cu"
-    broken.write_text("int nothing = undeclared;\n")
-    monkeypatch.setattr(native, "SOURCE", broken)
-    monkeypatch.setenv("ABPROF_BUILD_DIR", str(tmp_path / "build"))
-    with pytest.raises(RuntimeError, match=r"nvcc failed: .*undeclared"):
-        native.compile_library(verbose=False)
-    assert list((tmp_path / "build").iterdir()) == []
-
-
-def test_without_nvcc_the_build_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from kernels.ffa.cuda import native, warmup
-
-    monkeypatch.setattr(native, "find_nvcc", lambda: None)
-    monkeypatch.setenv("ABPROF_BUILD_DIR", str(tmp_path))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    warmup.build(verbose=True)
-    assert "no nvcc" in capsys.readouterr().out
-
-
 # ---------------------------------------------------------------- work lists and the rule
 
 
@@ -185,18 +156,3 @@ def test_options_that_are_not_there_are_refused(options: Options, word: str) -> 
     q, k = torch.empty(128, 2, 128, dtype=torch.bfloat16), torch.empty(128, 1, 128, dtype=torch.bfloat16)
     with pytest.raises(UnsupportedOption, match=word):
         dispatch.check_supported(q, k, k, schedule)
-
-
-def test_dtypes_and_head_dimensions_that_are_not_there_are_refused() -> None:
-    from kernels.ffa.cuda import dispatch
-
-    schedule = cases.documents([64], FULL)
-    with pytest.raises(UnsupportedOption, match="float32"):
-        dispatch.check_supported(*[torch.empty(64, 1, 128)] * 3, schedule)
-    with pytest.raises(UnsupportedOption, match="head dimension 96"):
-        dispatch.check_supported(*[torch.empty(64, 1, 96, dtype=torch.bfloat16)] * 3, schedule)
-
-
-def test_the_package_imports_without_abprof() -> None:
-    code = "import sys, kernels.ffa.cuda; assert not [m for m in sys.modules if m.split('.')[0] == 'abprof']"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

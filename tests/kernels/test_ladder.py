@@ -46,18 +46,6 @@ def test_the_table_has_every_rung_for_every_family() -> None:
         assert row["basic"] == row["exp2"], "one change a rung"
 
 
-def test_cutile_rungs_have_a_configuration_on_every_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernels.ladder import api
-    from kernels.ladder.platforms import CUTILE_TILES
-
-    assert set(CUTILE_TILES) == set(ladder.TABLE)
-    for family, tile in CUTILE_TILES.items():
-        monkeypatch.setattr(api, "family", lambda device, family=family: family)
-        found = [ladder.configuration(rung, "cuda") for rung in ladder.CUTILE_RUNGS]
-        assert found == [ladder.CutileConfig(*tile, occupancy) for occupancy in (1, 1, 1, 2)]
-    assert (*ladder.RUNGS, *ladder.CUTILE_RUNGS) == ladder.VARIANTS
-
-
 def test_without_cutile_its_rungs_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     from kernels.ladder import api
 
@@ -93,16 +81,3 @@ def test_on_a_cpu_it_says_what_it_needs() -> None:
 def test_bad_options(changes: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         ladder.fmha(*tensors(), **changes)
-
-
-def test_bad_tensors() -> None:
-    q, k, v = tensors()
-    for bad, error, said in [
-        ((q[0], k, v), ValueError, r"q must be \[B, H, N, D\]"),
-        ((q, k[:, :, :8], v), ValueError, "q and k must have equal shapes"),
-        ((q, k, v.bfloat16()), ValueError, "v is torch.bfloat16"),
-        (tensors(torch.float32), ladder.UnsupportedOption, "dtype float32"),
-        (tensors(dim=96), ladder.UnsupportedOption, "head dimension 96"),
-    ]:
-        with pytest.raises(error, match=said):
-            ladder.fmha(*bad)

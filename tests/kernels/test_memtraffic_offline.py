@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,43 +72,3 @@ def test_bad_arguments_are_told_in_one_line(
     with pytest.raises(error, match=said) as told:
         (functions.block_attention if len(arguments) > 3 else functions.full_attention)(*arguments)
     assert "\n" not in str(told.value)
-
-
-def test_an_infinite_scale_is_refused() -> None:
-    with pytest.raises(ValueError, match="scale = inf is not finite"):
-        memtraffic.fused.full_attention(ONE, ONE, ONE, scale=float("inf"))
-
-
-def test_gradients_are_torchs() -> None:
-    """Of a stand-in for the kernel that computes nothing: the backward does not depend on it."""
-    from kernels.memtraffic.checks import Attention
-    from kernels.memtraffic.lists import every_block
-
-    leaves = [torch.randn(1, 2, 128, 8, dtype=torch.float64, requires_grad=True) for _ in "qkv"]
-    everything = every_block(2, torch.device("cpu"))
-    for visited, mask in ((None, None), (everything, None), (BlockLists(*_diagonal()), _two_blocks())):
-        out = Attention.apply(*leaves, lambda q, k, v, scale: q.clone(), visited, 0.3)
-        dout = torch.randn_like(out)
-        expected = torch.nn.functional.scaled_dot_product_attention(*leaves, attn_mask=mask, scale=0.3)
-        for mine, exact in zip(
-            torch.autograd.grad(out, leaves, dout), torch.autograd.grad(expected, leaves, dout), strict=True
-        ):
-            torch.testing.assert_close(mine, exact)
-
-
-def _diagonal() -> list[torch.Tensor]:
-    return [torch.tensor(t, dtype=torch.int32) for t in ([0, 1, 2], [0, 1], [0, 1])]
-
-
-def _two_blocks() -> torch.Tensor:
-    at = torch.arange(128) // 64
-    return at[:, None] == at[None, :]
-
-
-def test_no_range_is_named_as_a_kernel() -> None:
-    """The phases' pass tells ranges from kernels by name."""
-    for package in ("memtraffic", "dmask"):
-        text = "".join(path.read_text() for path in (ROOT / "kernels" / package).glob("*.py"))
-        ranges = set(re.findall(r'record_function\("(\w+)"\)', text))
-        assert len(ranges) >= 5
-        assert ranges.isdisjoint(re.findall(r"^def (\w+)\(", text, re.M))

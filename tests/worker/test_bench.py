@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,8 +11,6 @@ import torch
 
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerFault
-from abprof.worker import workload
-from abprof.worker.api import Work
 from tests.workloads.worker import Side, side
 
 PACKAGE = """
@@ -280,16 +277,6 @@ def test_what_the_package_lacks_is_missing_and_the_case_is_read_only(worker: Sid
     worker.ask(wire.Close())
 
 
-def test_what_a_workloads_function_gives_is_a_record_of_the_kit() -> None:
-    """`return torch.allclose(...)` in a check is told as what it is."""
-    module = ModuleType("w")
-    module.check = lambda case, outputs, expected: True  # type: ignore[attr-defined]
-    with pytest.raises(TypeError, match="check returned bool, not Check of"):
-        workload.check(module, {}, None, None)
-    with pytest.raises(TypeError, match="work returned int, not Work of"):
-        workload.returned("work", 3, Work)
-
-
 def checked(worker: Side, how: str) -> None:
     opened(worker, case={"how": how})
     worker.ask(wire.Check("base", f"{how}.expected", f"{how}.sample"))
@@ -358,11 +345,6 @@ def test_a_long_call_is_made_no_oftener_than_it_must(
     worker.ask(wire.Close())
 
 
-def test_one_call_that_is_held_up_does_not_make_a_short_kernel_a_long_one(worker: Side) -> None:
-    assert 1e6 < opened(worker, case={"how": "hiccup"}).call_ns < 5e8
-    worker.ask(wire.Close())
-
-
 def test_a_clock_that_steps_back_within_a_turn_of_many_calls_voids_it(worker: Side) -> None:
     """The other calls take longer than the step: their mean would be a time, and a wrong one."""
     opened(worker, case={"how": "step", "size": 50_000, "every": 500})
@@ -370,23 +352,9 @@ def test_a_clock_that_steps_back_within_a_turn_of_many_calls_voids_it(worker: Si
     worker.ask(wire.Close())
 
 
-def test_a_clock_that_steps_back_at_the_opening_is_not_believed(worker: Side) -> None:
-    assert opened(worker, case={"how": "step", "size": 1_000_000_000, "every": 2}).call_ns > 0, "one reading of two"
-    assert opened(worker, case={"how": "step", "size": 1_000_000_000, "every": 1}).call_ns == 0
-    worker.ask(wire.Close())
-
-
 def times(worker: Side, what: str) -> int:
     """How often the workload has made inputs (`made`) or the package was called (`called-SECONDS`): a byte each."""
     return (worker.worker.log.path.parents[1] / what).stat().st_size
-
-
-def test_proof_names_the_packages_own_files(worker: Side) -> None:
-    proved = worker.ask(wire.Prove())
-    assert (proved.ok, proved.reason, proved.compiles) == (True, "", 0)
-    (module,) = (item for item in proved.artefacts if item["kind"] == "module")
-    assert module["name"] == "abprof_side.tiny"
-    assert Path(module["path"]).read_text() == PACKAGE
 
 
 def test_who_it_is(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from abprof.worker.arms import Arms
 from abprof.worker.clocks import clock, cuda
 from abprof.worker.clocks.cuda import CudaClock
 from abprof.worker.clocks.cupti import Records, added, span
-from abprof.worker.clocks.graphs import WHY, NotCaptured, _why
+from abprof.worker.clocks.graphs import WHY, NotCaptured
 from abprof.worker.clocks.stamps import Stamps
 
 
@@ -89,15 +89,6 @@ def test_each_timer_reads_a_quantity_of_its_own(made: tuple[Made, Arms]) -> None
     assert device.captured == 1, "the graph of these inputs is kept"
 
 
-def test_inputs_that_moved_are_captured_anew(made: tuple[Made, Arms]) -> None:
-    device, arms = made
-    arms.open(wire.Open("w", {}, "base"))
-    arms.turn(wire.Turn("base", 1, "cuda_graph"))
-    arms.turn(wire.Turn("base", 1, "cuda_graph", placement=7))
-    arms.turn(wire.Turn("base", 1, "cuda_graph"))
-    assert device.captured == 2
-
-
 def test_what_cannot_be_captured_says_why_and_whether_the_process_is_spoiled(made: tuple[Made, Arms]) -> None:
     device, arms = made
     arms.open(wire.Open("w", {}, "base"))
@@ -119,30 +110,6 @@ def test_a_cpu_has_neither() -> None:
     with pytest.raises(Unsupported, match="CUPTI needs a GPU"):
         cpu.span(op, 1, cold=True)
     assert cpu.unrecorded() == "CUPTI needs a GPU"
-
-
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        ("CUDA error: operation not permitted when stream is capturing", "forbidden"),
-        ("CUDA error: operation failed due to a previous error during capture", "forbidden"),
-        ("CUDA error: operation would make the legacy stream depend on a capturing blocking stream", "stream"),
-        ("CUDA error: capturing stream has unjoined work", "stream"),
-        ("CUDA out of memory. Tried to allocate 2.00 GiB", "allocation"),
-        ("the mask is not there", "error"),
-    ],
-)
-def test_what_cuda_says_is_a_reason(said: str, why: str) -> None:
-    assert _why(RuntimeError(said)) == why
-
-
-def test_a_wait_in_python_is_told_from_other_forbidden_calls() -> None:
-    def synchronize() -> None:
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
-
-    with pytest.raises(RuntimeError) as raised:
-        synchronize()
-    assert _why(raised.value) == "host_sync"
 
 
 class Cupti(ModuleType):
@@ -289,12 +256,6 @@ def test_after_torchs_profiler_cupti_is_not_believed(cupti: Cupti) -> None:
         with pytest.raises(Unsupported, match="ticks of the processor's counter"):
             read(two_kernels(cupti), 1, cold=False)
     assert clock.unrecorded().startswith("torch's profiler ran in this process")
-
-
-def test_without_cupti_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupti", None)
-    with pytest.raises(Unsupported, match="pip install cupti-python into this interpreter"):
-        Records()
 
 
 # ---------------------------------------------------------------- warm-up

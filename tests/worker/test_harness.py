@@ -5,7 +5,6 @@ from __future__ import annotations
 import py_compile
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,21 +62,6 @@ def test_what_was_written_to_since_is_put_away(tmp_path: Path, spoilt: str) -> N
         assert not path.is_symlink()
     assert not script.parent.is_symlink()
     assert [path.name for path in (tmp_path / "harness").iterdir()] == [script.parent.name]
-
-
-def test_installed_by_several_at_once(tmp_path: Path) -> None:
-    code = f"from abprof.builds import worker_bundle as harness; from pathlib import Path; print(harness.install(Path({str(tmp_path)!r})))"
-    with ThreadPoolExecutor(4) as pool:
-        said = list(
-            pool.map(
-                lambda _: subprocess.run(
-                    [sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=True
-                ).stdout.strip(),
-                range(4),
-            )
-        )
-    assert len(set(said)) == 1
-    assert [path.name for path in (tmp_path / "harness").iterdir()] == [Path(said[0]).parent.name], "no half-made copy"
 
 
 def test_its_messages_need_the_standard_library_alone(tmp_path: Path) -> None:

@@ -53,11 +53,6 @@ def test_a_private_mount_bears_a_private_name(tmp_path: Path) -> None:
     assert importlib.util.find_spec("tiny") is None
 
 
-def test_a_package_that_is_one_file(tmp_path: Path) -> None:
-    package: Any = kernel_package(mount(write(tmp_path, {"tiny.py": "WHO = 'file'"}), "abprof_side.tiny"))
-    assert package.WHO == "file"
-
-
 class Hook:
     """An editable install that maps every submodule, in front of all finders."""
 
@@ -110,14 +105,6 @@ def test_a_namespace_package_is_the_sides_first_and_others_after_it(tmp_path: Pa
     sys.path.insert(0, str(write(tmp_path / "late", {"company/late.py": ""})))
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("company.late")
-
-
-def test_a_regular_package_of_the_same_name_does_not_hide_the_sides_namespace(tmp_path: Path) -> None:
-    side = write(tmp_path / "side", {"company/gpu/kernels.py": "WHO = 'side'"})
-    other = {f"company/{name}": "WHO = 'other'" for name in ("__init__.py", "gpu/__init__.py", "gpu/kernels.py")}
-    sys.path.insert(0, str(write(tmp_path / "other", other)))
-    package: Any = kernel_package(mount(side, "company.gpu.kernels"))
-    assert package.WHO == "side"
 
 
 def test_a_release_brings_all_its_modules_and_says_its_own_version(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -148,25 +147,6 @@ def test_on_a_cpu_every_case_says_what_it_needs(module: ModuleType, preset: str)
         assert all("needs an NVIDIA GPU" in module.skip(one, torch.device("cpu")) for one in made)
 
 
-def test_a_dtype_that_is_none_is_skipped_and_unsupported(module: ModuleType, known: Known) -> None:
-    one = small(module, known, dtype="fp4")
-    assert "fp4" in module.skip(one, "cpu")
-    with pytest.raises(Unsupported, match="fp4"):
-        module.inputs(one, "cpu", 1)
-
-
-def test_sdpa_passes_the_same_check(module: ModuleType, known: Known) -> None:
-    one = small(module, known)
-    inputs = module.inputs(one, "cpu", 7)
-    found = module.check(one, module.PEERS["sdpa"](one, inputs).call(), module.reference(one, inputs))
-    assert found.ok, found.reason
-
-
-def test_reports_are_told_what_scales_and_what_the_steps_are(module: ModuleType) -> None:
-    assert len({one[module.SCALED] for one in cases(module, "full")}) >= 5
-    assert module.VARIANTS[: len(module.LADDER)] == module.LADDER
-
-
 @dataclass(frozen=True)
 class Chosen:
     BLOCK_M: int = 128
@@ -186,11 +166,6 @@ def test_the_configuration_is_told_as_a_fact(module: ModuleType, known: Known) -
     assert any(value is module.VARIANTS[0] for value in asked)
 
 
-def test_phases_name_their_ranges(module: ModuleType) -> None:
-    assert set(module.PHASES) == {"prepare", "run"}
-    assert all(label.endswith(name) and text for name, (label, text) in module.PHASES.items())
-
-
 # ---------------------------------------------------------------- the originals' matrices and formulas
 
 
@@ -205,27 +180,6 @@ def test_the_hopper_analysis_matrices() -> None:
     assert len(full) == 32
 
 
-def test_tflops_bandwidth_and_memory_of_the_hopper_analysis() -> None:
-    """Its smallest case in 0.234 ms: 1.147 TFLOP/s and 17.92 GB/s, 4.19 MB."""
-    module = load("hopper_ws")
-    work = module.work(cases(module, "default", "cuda")[0])
-    assert work.flops == 4 * 32 * 128**2 * 128 == 2.68435456e8
-    assert round(work.flops / 0.234e-3 / 1e12, 3) == 1.147
-    assert round(work.bytes / 0.234e-3 / 1e9, 2) == 17.92
-    assert round(work.bytes / 1e6, 2) == 4.19
-    assert work.convention == "fwd-dense"
-
-
-def test_the_scale_is_the_cases(known: Known, module: ModuleType) -> None:
-    """The reference goes by the case's scale: the stand-in with another one fails, whatever the workload's default."""
-    one = small(module, known)
-    other = dataclasses.replace(module.shape(one), scale=module.shape(one).scale * 1.5)
-    inputs = module.inputs(one, "cpu", 7)
-    out = attend(*inputs.values(), scale=other.scale, causal=other.causal)
-    assert module._batched.check(other, out, module._batched.reference(other, inputs)).ok
-    assert not module.check(one, out, module.reference(one, inputs)).ok
-
-
 def test_the_scaling_analysis_matrix() -> None:
     module = load("fmha_scaling")
     full = cases(module, "full")
@@ -235,22 +189,3 @@ def test_the_scaling_analysis_matrix() -> None:
     }
     assert module.LADDER == ("basic", "exp2", "memory", "full")
     assert (*module.LADDER, "cutile_basic", "cutile_exp2", "cutile_memory", "cutile_full") == module.VARIANTS
-
-
-@pytest.mark.parametrize(
-    ("seq_len", "ms", "tflops"),
-    [(2048, 0.178, 772.1), (8192, 1.897, 1159.2), (16384, 7.014, 1254.1)],
-)
-def test_tflops_of_the_published_times(seq_len: int, ms: float, tflops: float) -> None:
-    """The original's own rows on a B300: 2 B H N^2 D in so many milliseconds."""
-    module = load("fmha_scaling")
-    work = module.work({**cases(module, "full")[0], "seq_len": seq_len})
-    assert round(work.flops / (ms * 1e-3) / 1e12, 1) == tflops
-    assert work.convention == "fwd-causal-half"
-    assert work.bytes == 4 * 4 * 32 * seq_len * 128 * 2
-
-
-def test_full_attention_counts_every_pair() -> None:
-    module = load("fmha_scaling")
-    work = module.work({**cases(module, "full")[0], "causal": False})
-    assert (work.flops, work.convention) == (4 * 4 * 32 * 1024**2 * 128, "fwd-dense")

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import flex_attention
 
 from abprof.worker import workload as declared
-from abprof.worker.api import Unsupported
-from tests.workloads.conftest import FOLDER, cases, load
-
-ROOT = FOLDER.parent
+from tests.workloads.conftest import cases, load
 
 
 @pytest.fixture
@@ -82,26 +76,6 @@ def test_expected_pairs_are_those_that_are_kept(pattern: str, size: int) -> None
             assert found == expected
 
 
-def test_block_masks_whole_rows_and_tiles_whole_squares() -> None:
-    draw = torch.Generator().manual_seed(3)
-    block = patterns().measured(patterns().make("block", 0.5, 512, 2, "cpu", draw))
-    assert block == {"density": 0.25, "tiles": 128, "masked_tiles": 96, "full_tiles": 32, "masked_rows": 512}
-    tiles = patterns().measured(patterns().make("tiles", 0.5, 512, 1, "cpu", draw))
-    assert (tiles["density"], tiles["masked_tiles"], tiles["full_tiles"]) == (0.5, 32, 32)
-
-
-def test_tiles_at_the_edge_count_what_is_inside() -> None:
-    mask = torch.zeros(1, 100, 130, dtype=torch.bool)
-    mask[0, 99, 129] = mask[0, 3, 5] = True
-    assert patterns().measured(mask) == {
-        "density": 2 / 13000,
-        "tiles": 6,
-        "masked_tiles": 4,
-        "full_tiles": 0,
-        "masked_rows": 98,
-    }
-
-
 # ---------------------------------------------------------------- matrices and declarations
 
 
@@ -134,18 +108,6 @@ def test_declarations_are_read_as_a_worker_reads_them(masks: ModuleType) -> None
     assert set(masks.SEED_COLUMNS) <= set(cases(masks, "full", "cuda")[0])
 
 
-def test_phases_are_the_packages_ranges(masks: ModuleType) -> None:
-    text = Path(ROOT / "kernels" / "dmask" / "autograd.py").read_text()
-    assert re.findall(r'record_function\("(\w+)"\)', text) == [label for label, _ in masks.PHASES.values()]
-
-
-@pytest.mark.parametrize(
-    ("density", "tier"), [(0.1, "High"), (0.30, "High"), (0.6, "Medium"), (0.85, "Low"), (1.0, "None (adaptive)")]
-)
-def test_tiers_are_the_guides(masks: ModuleType, density: float, tier: str) -> None:
-    assert masks.tier(density) == tier
-
-
 def test_a_cpu_is_unsupported_with_the_reason(masks: ModuleType) -> None:
     assert "need an NVIDIA GPU" in masks.skip(small(masks), torch.device("cpu"))
     assert masks.skip(small(masks), "cuda") is None
@@ -166,15 +128,6 @@ def test_impossible_cases_have_a_reason(masks: ModuleType, changes: dict[str, An
     assert said in masks.skip(small(masks, **changes), "cuda")
 
 
-def test_work_is_of_the_kept_pairs(masks: ModuleType) -> None:
-    one = small(masks, pattern="block", sparsity=0.5, seqlen=512, nhq=8, nhk=8, mask_heads=8)
-    forward, backward = masks.work(one), masks.work({**one, "direction": "bwd"})
-    assert forward.flops == 4 * 2 * 8 * 64 * (256 * 256)
-    assert forward.bytes == 4 * 2 * 8 * 512 * 64 * 2 + 16 * 512 * 512
-    assert backward.flops == 2.5 * forward.flops
-    assert (forward.convention, backward.convention) == ("fwd-kept-pairs", "bwd-2.5x-kept-pairs")
-
-
 # ---------------------------------------------------------------- inputs and facts
 
 
@@ -188,12 +141,6 @@ def test_same_seed_same_bytes(masks: ModuleType, pattern: str) -> None:
     assert not torch.equal(first["mask"][0, 0], first["mask"][1, 1])
     assert first["q"].shape == first["dout"].shape == (2, 256, 2, 64)
     assert first["mask"].shape == (2, 2, 256, 256)
-
-
-def test_one_mask_for_all_heads_is_one_for_the_batch(masks: ModuleType) -> None:
-    made = masks.inputs(small(masks, pattern="random", sparsity=0.5, nhq=4, mask_heads=1), "cpu", 1)
-    assert made["mask"].shape == (1, 1, 256, 256)
-    assert made["k"].shape == (2, 256, 2, 64)
 
 
 def test_facts_are_measured(masks: ModuleType) -> None:
@@ -220,12 +167,6 @@ def test_right_outputs_pass(masks: ModuleType, pattern: str, direction: str) -> 
     for dtype in ("fp16", "bf16"):
         found = judged(masks, small(masks, pattern=pattern, sparsity=sparsity, direction=direction, dtype=dtype))
         assert found.ok, found.reason
-
-
-@pytest.mark.parametrize("direction", ["fwd", "bwd"])
-def test_right_outputs_pass_with_grouped_heads(masks: ModuleType, direction: str) -> None:
-    one = small(masks, pattern="random", sparsity=0.5, nhq=4, mask_heads=1, direction=direction)
-    assert judged(masks, one).ok
 
 
 def one_tile(mask: torch.Tensor) -> torch.Tensor:
@@ -261,59 +202,3 @@ def test_slips_are_found(masks: ModuleType, slip: str, direction: str) -> None:
     pattern, attention = SLIPS[slip]
     one = small(masks, pattern=pattern, sparsity=0.0 if pattern == "dense" else 0.5, direction=direction)
     assert "rows are wrong" in judged(masks, one, attention).reason
-
-
-def test_spoilt_outputs_are_found(masks: ModuleType) -> None:
-    one = small(masks, pattern="block", sparsity=0.5)
-    assert "NaN" in judged(masks, one, lambda *a: attend(*a).where(torch.rand(2, 256, 2, 64) < 0.9, torch.nan)).reason
-    assert "shape (2, 2, 256, 64)" in judged(masks, one, lambda *a: attend(*a).transpose(1, 2)).reason
-    assert "float32" in judged(masks, one, lambda *a: attend(*a).float()).reason
-    assert not judged(masks, one, lambda *a: torch.zeros_like(a[0])).ok
-
-
-def test_reference_is_what_autograd_gives_in_float64(masks: ModuleType) -> None:
-    one = small(masks, pattern="block", sparsity=0.5, direction="bwd", dtype="fp32")
-    inputs = masks.inputs(one, "cpu", 5)
-    leaves = [inputs[name].double().requires_grad_() for name in ("q", "k", "v")]
-    grads = torch.autograd.grad(attend_wide(*leaves, inputs["mask"]), leaves, inputs["dout"].double())
-    for (name, want), exact in zip(masks.reference(one, inputs).items(), grads, strict=True):
-        got = exact.transpose(0, 1).flatten(1, 2)[want["rows"], want["heads"][:, None]]
-        torch.testing.assert_close(got, want["values"], rtol=1e-9, atol=1e-11, msg=name)
-
-
-def attend_wide(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    score = (q @ k.transpose(2, 3) / q.shape[3] ** 0.5).masked_fill(~mask, -torch.inf)
-    seen = mask.any(-1, keepdim=True)
-    return ((score.masked_fill(~seen, 0.0).softmax(-1) * seen) @ v).transpose(1, 2)
-
-
-def test_masked_sdpa_is_right_where_every_row_sees_something(masks: ModuleType) -> None:
-    for direction in ("fwd", "bwd"):
-        one = small(masks, pattern="diagonal", sparsity=0.5, direction=direction, dtype="bf16")
-        inputs = masks.inputs(one, "cpu", 7)
-        found = masks.check(one, masks.PEERS["sdpa"](one, inputs).call(), masks.reference(one, inputs))
-        assert found.ok, found.reason
-
-
-def test_flex_is_for_gpus(masks: ModuleType) -> None:
-    one = small(masks)
-    for name in ("flex", "flex_tma"):
-        with pytest.raises(Unsupported, match="on GPUs"):
-            masks.PEERS[name](one, masks.inputs(one, "cpu", 7))
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("mask_heads", [1, 2])
-def test_flex_sees_the_same_mask(masks: ModuleType, mask_heads: int) -> None:
-    """Uncompiled, as it runs on a CPU; rows that see nothing included."""
-    one = small(masks, pattern="tiles", sparsity=0.9, seqlen=512, mask_heads=mask_heads, dtype="fp32")
-    inputs = masks.inputs(one, "cpu", 7)
-    block_mask = masks.flex_mask(inputs["mask"])
-    assert int(block_mask.kv_num_blocks.sum() + block_mask.full_kv_num_blocks.sum()) < 16 * len(
-        inputs["mask"].flatten(0, 1)
-    )
-    q, k, v = (inputs[name].transpose(1, 2) for name in ("q", "k", "v"))
-    out = flex_attention(q, k, v, block_mask=block_mask).transpose(1, 2)
-    found = masks.check(one, out, masks.reference(one, inputs))
-    assert found.ok, found.reason

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from abprof.worker import workload as declared
-from abprof.worker.api import Unsupported
 from tests.workloads.conftest import FOLDER, cases, load
 
 
@@ -64,12 +63,6 @@ def test_full_has_the_originals_shapes(traffic: ModuleType) -> None:
     assert len(full) == 18
 
 
-def test_a_cpu_has_one_cell_and_the_reason(traffic: ModuleType) -> None:
-    for name in traffic.PRESETS:
-        (one,) = cases(traffic, name, "cpu")
-        assert "needs an NVIDIA GPU" in traffic.skip(one, torch.device("cpu"))
-
-
 def test_declarations_are_read_as_a_worker_reads_them(traffic: ModuleType) -> None:
     described = declared.described(traffic, "memory_traffic", "cuda")
     assert (described.scaled, described.ladder) == ("seqlen", ["unfused", "fused"])
@@ -85,20 +78,6 @@ def test_impossible_cases_have_a_reason(traffic: ModuleType) -> None:
 
 
 # ---------------------------------------------------------------- inputs
-
-
-@pytest.mark.parametrize("blocks", [1, 2, 5, 12, 64])
-def test_bigbird_lists(traffic: ModuleType, blocks: int) -> None:
-    lists = traffic.bigbird(blocks, 3)
-    assert lists[0] == list(range(blocks)), "the first block of queries is global"
-    for i, row in enumerate(lists[1:], 1):
-        assert row == sorted(set(row))
-        window = {j for j in (0, i - 1, i, i + 1) if j < blocks}
-        assert window <= set(row)
-        assert len(row) == min(blocks, len(window) + 3)
-    if blocks == 64:
-        assert sum(map(len, lists)) == 8 * 64 - 9
-        assert traffic.bigbird(64, 4) != lists
 
 
 def test_same_seed_same_bytes(traffic: ModuleType) -> None:
@@ -125,38 +104,6 @@ def test_least_traffic_of_flash2_by_hand(traffic: ModuleType) -> None:
     assert (qk.l1, softmax.l1, pv.l1) == (qk.l2, 3 * scores, pv.l2)
 
 
-def test_least_traffic_of_bigbird_by_hand(traffic: ModuleType) -> None:
-    """Batch 32, hidden 512, 4096 tokens, float32: 503 blocks of 64 x 64; the output is made in two cuts of 256 columns."""
-    one = {"subject": "bigbird", "seqlen": 4096, "batch": 32, "nhq": 1, "hd": 512, "dtype": "fp32"}
-    tensor, listed, scores = 32 * 4096 * 512 * 4, 32 * 503 * 64 * 512 * 4, 32 * 503 * 64 * 64 * 4
-    (fused,) = traffic.least(one, "fused").values()
-    assert (fused.dram, fused.l2) == (4 * tensor, 2 * tensor + 2 * listed)
-    assert traffic.least(one, "unfused")["memtraffic_pv"].l2 == 2 * scores + listed + tensor
-    assert traffic.work(one).flops == 4 * 32 * 503 * 64 * 64 * 512
-    assert traffic.work(one).bytes == 4 * tensor
-
-
-@pytest.mark.parametrize("preset", ["smoke", "default", "full"])
-def test_each_level_moves_at_least_what_the_one_below_does(traffic: ModuleType, preset: str) -> None:
-    for one in cases(traffic, preset, "cuda"):
-        for variant in traffic.VARIANTS:
-            for least in traffic.least(one, variant).values():
-                assert 0 < least.dram <= least.l2 <= least.l1
-        totals = [sum(least.dram for least in traffic.least(one, v).values()) for v in ("fused", "unfused")]
-        assert totals[0] < totals[1]
-
-
-def test_an_arms_facts_are_its_variants_sums(traffic: ModuleType) -> None:
-    inputs = traffic.inputs(BIGBIRD, "cpu", 1)
-    for variant in traffic.VARIANTS:
-        op = traffic.prepare(package(attend), variant, BIGBIRD, inputs)
-        told = declared.facts(traffic, BIGBIRD, inputs, op)
-        least = traffic.least(BIGBIRD, variant)
-        assert told["kernels"] == ", ".join(least)
-        for level in ("dram", "l2", "l1"):
-            assert told[f"minimum_{level}_bytes"] == sum(getattr(one, level) for one in least.values())
-
-
 # ---------------------------------------------------------------- the check
 
 
@@ -167,41 +114,3 @@ def test_right_outputs_pass_and_spoilt_ones_do_not(traffic: ModuleType, one: dic
     assert "rows are wrong" in judged(traffic, one, lambda q, *rest: torch.zeros_like(q)).reason
     assert "rows are wrong" in judged(traffic, one, lambda q, k, v, *m: attend(q, k, v.roll(1, 2), *m)).reason
     assert "shape" in judged(traffic, one, lambda *a: attend(*a).transpose(1, 2)).reason
-
-
-def test_a_missing_and_a_wrong_block_are_found(traffic: ModuleType) -> None:
-    def without(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        mask = mask.clone()
-        mask[320:384, :64] = False
-        return attend(q, k, v, mask)
-
-    assert "rows are wrong" in judged(traffic, BIGBIRD, without).reason
-    assert "rows are wrong" in judged(traffic, BIGBIRD, lambda q, k, v, m: attend(q, k, v, m.mT)).reason
-
-
-def test_float32_is_allowed_tf32_and_no_less(traffic: ModuleType) -> None:
-    """Ten bits kept of every operand, the rest cut off, as the tensor cores do; bfloat16's seven are too few."""
-
-    def cut(bits: int) -> Attend:
-        def short(t: torch.Tensor) -> torch.Tensor:
-            return (t.view(torch.int32) >> (23 - bits) << (23 - bits)).view(torch.float32)
-
-        def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            score = short(q) @ short(k).mT / q.shape[3] ** 0.5
-            return short(score.masked_fill(~mask, -torch.inf).softmax(-1)) @ short(v)
-
-        return attention
-
-    assert judged(traffic, BIGBIRD, cut(10)).ok
-    assert "rows are wrong" in judged(traffic, BIGBIRD, cut(7)).reason
-
-
-def test_the_peer_is_right_and_says_what_it_lacks(traffic: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = traffic.inputs(FLASH2, "cpu", 7)
-    with pytest.raises(Unsupported, match="is measured on GPUs"):
-        traffic.PEERS["sdpa_flash"](FLASH2, inputs)
-    monkeypatch.setattr(traffic._batched._peers, "_on_gpu", lambda what, device: None)  # then torch's own choice
-    found = traffic.check(FLASH2, traffic.PEERS["sdpa_flash"](FLASH2, inputs).call(), traffic.reference(FLASH2, inputs))
-    assert found.ok, found.reason
-    with pytest.raises(Unsupported, match="no lists of blocks"):
-        traffic.PEERS["sdpa_flash"](BIGBIRD, inputs)

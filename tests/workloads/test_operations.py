@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
@@ -28,40 +27,11 @@ def test_backward_can_be_called_again_and_gives_the_same(either: ModuleType) -> 
     assert all(inputs[name].grad is None for name in ("q", "k", "v"))
 
 
-def test_backward_times_the_gradient_alone(either: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = case(either, direction="bwd")
-    forwards = []
-    attend = standin._attend
-    monkeypatch.setattr(standin, "_attend", lambda *args: (forwards.append(1), attend(*args))[1])
-    op = either.prepare(standin, None, one, either.inputs(one, "cpu", 1))
-    assert len(forwards) == 1
-    op.call()
-    assert len(forwards) == 1
-
-
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_an_option_the_kernel_lacks_is_unsupported(block_sparse: ModuleType, direction: str) -> None:
     one = case(block_sparse, swap_ab=True, direction=direction)
     with pytest.raises(Unsupported, match="swap_ab is not here"):
         block_sparse.prepare(standin, None, one, block_sparse.inputs(one, "cpu", 1)).call()
-
-
-def test_an_option_that_backward_lacks_is_unsupported(dense: ModuleType) -> None:
-    class ForwardOnly(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, q: torch.Tensor) -> torch.Tensor:
-            return q.clone()
-
-        @staticmethod
-        def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
-            raise NotImplementedError("no backward here")
-
-    package = ModuleType("package")
-    package.ffa_attention = lambda q, *rest: ForwardOnly.apply(q)  # type: ignore[attr-defined]
-    one = case(dense, direction="bwd")
-    op = dense.prepare(package, None, one, dense.inputs(one, "cpu", 1))
-    with pytest.raises(Unsupported, match="no backward here"):
-        op.call()
 
 
 def test_a_package_without_the_function_raises_attribute_error(either: ModuleType) -> None:
