@@ -64,7 +64,7 @@ def ordinary(tmp_path_factory: pytest.TempPathFactory) -> Ordinary:
         for name in ("__init__.py", "kit.py", "wire/__init__.py")
     }
     repo.commit("more", {**abprofs, "workloads/_shared.py": "N = 4096\n", "workloads/tiny.py": judge})
-    says = PACKAGE + "\nimport sys; print('KIT', sys.modules['abprof.kit'].__file__, flush=True)\n"
+    says = PACKAGE + "\nimport abprof.kit; print('KIT', abprof.kit.__file__, flush=True)\n"
     fast = {"kernels/tiny/__init__.py": says, "kernels/tiny/tiny.c": source(110)}
     branch(repo, {**fast, "workloads/_shared.py": "raise RuntimeError('not the judge')\n"})
     done = abprof("main", "fast", *QUICK, cwd=repo.path, home=home)

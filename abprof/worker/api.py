@@ -12,18 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "Band",
-    "Check",
-    "Op",
-    "Sweep",
-    "Unsupported",
-    "Work",
-    "accepts",
-    "agree",
-    "compare",
-    "tensors",
-]
+__all__ = ["Band", "Check", "Op", "Sweep", "Unsupported", "Work", "accepts", "agree", "compare", "tensors"]
 
 
 class Unsupported(Exception):

@@ -262,7 +262,6 @@ def _held(values: Any) -> Iterator[torch.Tensor]:
 
 _NAMED = 5  # kinds of values without comparison that are named
 _OPAQUE = (types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
-_PRIVATE = object()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,61 +284,48 @@ class Returned:
 
 def returned(results: Any) -> Returned:
     """What can be compared: tensors, and arrays that become tensors without a copy (DLPack), in sequences, mappings,
-    dataclasses and the public attributes of other objects (sorted by name), each object once.
+    dataclasses and the attributes of other objects (sorted by name), each object once.
 
-    Private attributes (`_scratch`) are no outputs: private tensors are named in `beside`, as are numbers, strings,
+    Private attributes (`_scratch`) are no outputs, but private tensors are named in `beside`, as are numbers, strings,
     handles and sparse tensors. None is skipped.
     """
-    found = Returned()
-    _walk(results, "", found, set())
+    found, seen = Returned(), set[int]()
+
+    def walk(value: Any, name: str = "", *, private: bool = False) -> None:
+        if value is None or (private and not isinstance(value, torch.Tensor)):
+            return
+        if not private and isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            found.tensors.append(value)
+            return
+        if not private and not isinstance(value, torch.Tensor) and hasattr(type(value), "__dlpack__"):
+            with contextlib.suppress(TypeError, ValueError, RuntimeError, BufferError):
+                found.tensors.append(torch.from_dlpack(value))
+                return
+        elif not isinstance(value, (torch.Tensor, *_OPAQUE)):
+            if id(value) in seen:
+                return
+            seen.add(id(value))
+            before = len(found.tensors) + len(found.beside)
+            if isinstance(value, Mapping | list | tuple):
+                for part in value.values() if isinstance(value, Mapping) else value:
+                    walk(part)
+                return
+            slots = [one.__dict__.get("__slots__", ()) for one in type(value).__mro__]
+            own = {*vars(value)} if hasattr(value, "__dict__") else set[str]()
+            fields = own.union(*((one,) if isinstance(one, str) else one for one in slots))
+            for field in (
+                [f.name for f in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else sorted(fields)
+            ):
+                part = getattr(value, field, None)
+                walk(part, f"{type(value).__name__}.{field}", private=field.startswith("_"))
+            if len(found.tensors) + len(found.beside) > before:
+                return
+        kind = name or type(value).__name__
+        if kind not in found.beside:
+            found.beside.append(kind)
+
+    walk(results)
     return found
-
-
-def _walk(value: Any, name: str, found: Returned, seen: set[int]) -> None:
-    if value is None:
-        return
-    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-        found.tensors.append(value)
-        return
-    parts = _parts(value)
-    if parts is not None:
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        before = len(found.tensors) + len(found.beside)
-        for inside, part in parts:
-            _walk(part, inside, found, seen)
-        if len(found.tensors) + len(found.beside) > before or isinstance(value, Mapping | list | tuple):
-            return
-    elif not isinstance(value, torch.Tensor) and hasattr(type(value), "__dlpack__"):
-        with contextlib.suppress(TypeError, ValueError, RuntimeError, BufferError):
-            found.tensors.append(torch.from_dlpack(value))
-            return
-    kind = name or type(value).__name__
-    if kind not in found.beside:
-        found.beside.append(kind)
-
-
-def _parts(value: Any) -> list[tuple[str, Any]] | None:
-    """The parts of an output, each with its name if it is a field; None if it has none."""
-    if isinstance(value, Mapping):
-        return [("", part) for part in value.values()]
-    if isinstance(value, list | tuple):
-        return [("", part) for part in value]
-    if value is _PRIVATE or isinstance(value, (torch.Tensor, *_OPAQUE)) or hasattr(type(value), "__dlpack__"):
-        return None
-    own = type(value).__name__
-    if dataclasses.is_dataclass(value):
-        return [(f"{own}.{f.name}", getattr(value, f.name, None)) for f in dataclasses.fields(value)]
-    slots = [one.__dict__.get("__slots__", ()) for one in type(value).__mro__]
-    names = {*getattr(value, "__dict__", ())}.union(*((one,) if isinstance(one, str) else one for one in slots))
-    parts = []
-    for name in sorted(map(str, names)):
-        part = getattr(value, name, None)
-        if name.startswith("_"):
-            part = _PRIVATE if isinstance(part, torch.Tensor) else None
-        parts.append((f"{own}.{name}", part))
-    return parts or None
 
 
 def _refuse_incomparable(results: Any) -> None:

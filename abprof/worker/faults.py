@@ -13,8 +13,6 @@ from abprof.worker.api import Unsupported
 
 _LONGEST = 400  # characters of a reason
 _LONGEST_NAME = 120  # of a file's name in it
-_OURS = f"{Path(__file__).parents[1]}/"
-_BUNDLED = f"{_OURS}_bundled/"  # bundled kernels and workloads count as users' code
 
 
 class MissingPackage(ImportError):
@@ -105,21 +103,3 @@ def _one_line(text: str, longest: int = _LONGEST) -> str:
     """Printable, and cut in the middle: a compiler's error has its place first and its cause last."""
     text = "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
     return text if len(text) <= longest else f"{text[: longest // 2]} ... {text[-longest // 2 :]}"
-
-
-def without_our_frames(error: BaseException) -> BaseException:
-    """The error, with abprof's own frames cut from the top of its traceback and those of its causes."""
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        place = cause.__traceback__
-        while place is not None and _ours(place.tb_frame.f_code.co_filename):
-            place = place.tb_next
-        cause.__traceback__ = place or cause.__traceback__
-        cause = cause.__cause__ or cause.__context__
-    return error
-
-
-def _ours(file: str) -> bool:
-    return file.startswith("<frozen importlib") or (file.startswith(_OURS) and not file.startswith(_BUNDLED))

@@ -20,7 +20,7 @@ import torch
 from abprof.records import messages as wire
 from abprof.worker import adapters
 from abprof.worker.bench import Bench, versions
-from abprof.worker.faults import classify, without_our_frames
+from abprof.worker.faults import classify
 
 _PR_SET_PDEATHSIG = 1
 sys.modules.setdefault("abprof.adapters", adapters)  # the name by which workloads import them
@@ -122,7 +122,7 @@ def foreground(file: Path) -> int:
     except BaseException as error:  # noqa: BLE001 - whatever a workload raises is an outcome, exit() included
         fault = classify(error, bench.mounted)
         if fault.status != "unsupported":
-            traceback.print_exception(without_our_frames(error))
+            traceback.print_exception(error)
         outcome = wire.Told(fault.status, fault.reason)
     Path(job.told).write_bytes(wire.dump(wire.pack(outcome)))
     return 0 if outcome.status == "ok" else 1

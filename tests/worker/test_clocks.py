@@ -15,7 +15,7 @@ from abprof.worker.arms import Arms
 from abprof.worker.clocks import clock, cuda
 from abprof.worker.clocks.cuda import CudaClock
 from abprof.worker.clocks.cupti import Records, added, span
-from abprof.worker.clocks.graphs import WHY, NotCaptured
+from abprof.worker.clocks.graphs import NotCaptured
 from abprof.worker.clocks.stamps import Stamps
 
 
@@ -92,9 +92,9 @@ def test_each_timer_reads_a_quantity_of_its_own(made: tuple[Made, Arms]) -> None
 def test_what_cannot_be_captured_says_why_and_whether_the_process_is_spoiled(made: tuple[Made, Arms]) -> None:
     device, arms = made
     arms.open(wire.Open("w", {}, "base"))
-    device.fault = NotCaptured("host_sync")
-    assert arms.capture(wire.Capture("base")) == wire.Captured("host_sync", WHY["host_sync"])
-    device.fault = NotCaptured("error", "ValueError: x", spoiled=True)
+    device.fault = NotCaptured("host_sync", "it waits")
+    assert arms.capture(wire.Capture("base")) == wire.Captured("host_sync", "it waits")
+    device.fault = NotCaptured("error", "it fails (ValueError: x)", spoiled=True)
     told = arms.capture(wire.Capture("base"))
     assert (told.why, told.spoiled, "ValueError: x" in told.reason) == ("error", True, True)
     with pytest.raises(Unsupported, match="ValueError"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,28 +13,14 @@ import torch
 
 from abprof.worker.api import Op, Unsupported
 
-# Why a call cannot be captured.
-WHY = {
-    "host_sync": "the call waits for the device",
-    "compiles": "the call compiles or tunes anew each time",
-    "allocation": "there is no memory for it during capture",
-    "forbidden": "the call does what capture forbids: it waits for the device, or takes memory that is not of torch's pool",
-    "stream": "the call uses a stream outside the capture",
-    "empty": "nothing of the call reaches the stream that is captured",
-    "error": "the call fails while it is captured",
-}
-# Parts of CUDA's messages (cudaErrorStreamCapture...), which torch hands on.
-_STREAM = ("legacy", "unjoined", "isolation", "unmatched", "merge", "wrong thread", "implicit")
-_FORBIDDEN = ("is capturing", "during capture", "invalidated", "capture unsupported")
-
 
 class NotCaptured(Unsupported):
     """A call that cannot be captured. `spoiled`: a capture had begun, and torch's allocator and generators may be left in
     any state (CUDAGraph::reset): this process must not measure any more."""
 
-    def __init__(self, why: str, detail: str = "", *, spoiled: bool = False) -> None:
-        super().__init__(f"{WHY[why]}{f' ({detail})' if detail else ''}")
-        self.why, self.spoiled = why, spoiled
+    def __init__(self, why: str, reason: str, *, spoiled: bool = False) -> None:
+        super().__init__(reason)
+        self.why, self.spoiled = why, spoiled  # why: one word
 
 
 class Graph:
@@ -49,7 +34,7 @@ class Graph:
         self._kept = _captured(self._graph, op, stream)
         self.nodes = _nodes(self._graph.raw_cuda_graph())
         if not self.nodes:
-            raise NotCaptured("empty")
+            raise NotCaptured("empty", "nothing of the call reaches the captured stream")
         self._graph.instantiate()
 
     def replay(self) -> None:
@@ -78,9 +63,9 @@ def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> Non
             with _waits() as waits:
                 op.call()
             if last and waits:
-                raise NotCaptured("host_sync")
+                raise NotCaptured("host_sync", "the call waits for the device")
             if last and compiled() > before:
-                raise NotCaptured("compiles")
+                raise NotCaptured("compiles", "the call compiles or tunes anew each time")
         if op.reset:
             op.reset()
     torch.cuda.synchronize()
@@ -118,23 +103,12 @@ def _captured(graph: torch.cuda.CUDAGraph, op: Op, stream: torch.cuda.Stream) ->
                 graph.capture_end()
     except Exception as error:
         first = stopped or error  # capture_end() fails too, and says less
-        detail = f"{type(first).__name__}: {' '.join(str(first).split())[:160]}"
-        raise NotCaptured(_why(first), detail, spoiled=True) from error
+        why = f"{type(first).__name__}: {' '.join(str(first).split())[:160]}"
+        raise NotCaptured("error", f"the call fails while it is captured ({why})", spoiled=True) from error
     finally:
         torch.cuda.set_stream(current)
         if collecting:
             gc.enable()
-
-
-def _why(error: Exception) -> str:
-    text = str(error).lower()
-    if "out of memory" in text:
-        return "allocation"
-    if any(frame.name == "synchronize" for frame in traceback.extract_tb(error.__traceback__)):
-        return "host_sync"
-    if any(part in text for part in _STREAM):
-        return "stream"
-    return "forbidden" if any(part in text for part in _FORBIDDEN) else "error"
 
 
 def _nodes(graph: int) -> int:
