@@ -1,66 +1,71 @@
-"""The hallway: `run` is the whole of abprof, a line a stage. Each stage's room is named by its module."""
+"""The stages of a run, a line each: `run`, `rerun`, `dry_run`, `report`.
+
+Options -> run context -> sides -> plan (workloads, cells) -> builds -> blocks -> store -> judge, causes -> run -> report.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from abprof.builds.cleaning import BUILDS_IN_USE
 from abprof.builds.stage import build_kernels, would_be_on_some_side
+from abprof.evidence.causes import explained
+from abprof.evidence.machine_code import kernels
 from abprof.evidence.machine_code.reader import Reader
+from abprof.evidence.ncu import tool
 from abprof.evidence.probes import probed
 from abprof.fleet.coordinator import coordinate
 from abprof.fleet.executor import Executor
 from abprof.fleet.executors import asked, cluster_of, pool_of
-from abprof.measure import resume as rerun
-from abprof.measure import timers
-from abprof.measure.arms import lay_ground
-from abprof.measure.commands import epochs as reported
-from abprof.measure.commands.bench import Bench, ready
-from abprof.measure.epochs import Ground, Item, epochs
-from abprof.measure.followup import afterwards
-from abprof.measure.prepare import Again, Plan, broken_workloads, make_plan, watched
+from abprof.measure import commands, continued, timers
+from abprof.measure.epochs import Item, epochs
+from abprof.measure.followup import follow_up
+from abprof.measure.plan import Continued, Plan, assign_arms, broken_workloads, make_plan, watched
 from abprof.measure.resources import alone, signals, worktrees
 from abprof.measure.run_context import Place, look_around
-from abprof.records import Block, Checkout, Run
+from abprof.records import Block, Build, Checkout, Run, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.store import runfolder
-from abprof.store.orphans import new_folder
-from abprof.store.record import Record, Until
-from abprof.store.runfolder import RunFolder
-from abprof.system import locks as leases
+from abprof.store import Record, RunFolder, new_folder, read, runfolder
+from abprof.store.record import Wanted
+from abprof.system import locks
 from abprof.system import processes as proc
 from abprof.system.console import View
-from abprof.verdict import stats
+from abprof.verdict import CellCache, judge, provisional, stats, undecided
+from abprof.verdict.cells import Aggregate, aggregate
+from abprof.verdict.stopping import epochs_counted
 
-Study = Callable[[Ground, int], Iterator[Block]]
+Study = Callable[[Plan, int], Iterator[Block]]
 
 
-def run(config: Options, view: View, also: Study | None = None, until: Until | None = None) -> tuple[Run, Path]:
+def run(config: Options, view: View, also: Study | None = None, until: Wanted | None = None) -> tuple[Run, Path]:
     """Compare two refs or more, or profile one. Returns the run as run.json has it, and its folder.
 
-    `also`: blocks to record after all others, which no verdict reads, from the same ground and the number of an epoch.
-    `until`: which cells need one more epoch; by default those without a verdict.
-    Raises AbprofError for what the user can mend; ^C ends measuring, and the report is written all the same.
+    `also(plan, epoch)`: more blocks to record at the end, which no verdict reads. `until`: which cells need one more epoch;
+    by default those without a verdict. Raises AbprofError for what the user can mend. ^C ends the measuring, and the
+    report is written all the same.
     """
-    with begun(config, view) as (place, folder, trees):
+    with begin(config, view) as (place, folder, trees):
         if config.command:
-            bench = ready(place, trees, folder.logs, view)
-            record = Record(folder, msgspec.structs.replace(bench.head, id=folder.id), [], view, until=until)
-            measure_command(place, bench, record, view)
+            bench = commands.prepare(place, trees, folder.logs, view)
+            record = new_record(folder, bench.head, [], view, until=until)
+            measure_command(place, bench, record)
         else:
             plan = make_plan(place, trees, folder.logs, view)
-            record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id), [], view, until=until)
-            measure(place, plan, record, view, also)
-        return record.finish(), folder.path
+            record = new_record(folder, plan.run, [], view, until=until)
+            measure(place, plan, record, also)
+        return finish(record), folder.path
 
 
-def again(
+def rerun(
     path: Path,
     only: Sequence[str],
     repo_path: str,
@@ -68,60 +73,58 @@ def again(
     view: View,
     *,
     resume: bool,
-    until: Until | None = None,
+    until: Wanted | None = None,
 ) -> tuple[Run, Path]:
-    """Go on with a run in its own folder: fresh epochs of some cells, or the rest of a run that was interrupted; with an
-    `until` of its own also of one that is complete.
+    """Continue a run in its own folder: fresh epochs of some cells, or (`resume`) the rest of an interrupted run.
 
-    Results are added, never replaced. Raises AbprofError when code, judge, machine or toolchain is another now.
+    Results are added, never replaced. Raises AbprofError if code, workloads, machine or toolchain have changed.
     """
-    head, blocks, notes = runfolder.read(path)
+    head, blocks, notes = read(path)
     if not head.options.timed:
         raise AbprofError("nothing was timed in this run", where=str(path), advice="start a new one: abprof run")
     folder = RunFolder(path.parent if path.is_file() else path)
     if resume and head.status == "complete" and until is None:
         return head, folder.path
-    cells = head.cells if resume else rerun.choose(head, only)
-    before = rerun.epochs(head, blocks)
+    cells = head.cells if resume else continued.choose(head, only)
+    before = epochs_counted(head, blocks, head.proofs)
     if not resume:
         head = msgspec.structs.replace(head, options=msgspec.structs.replace(head.options, quick=False))
         cells = tuple(cell for cell in cells if before[cell.id] < stats.LOOKS[-1])
     if not cells:
         view.say(f"nothing to measure: all {stats.LOOKS[-1]} planned epochs are there")
         return head, folder.path
-    everything = head.options.all or not resume
-    place = rerun.same_place(head, repo_path, folder.path.parent, budget, view, all=everything)
+    place = continued.same_place(head, repo_path, folder.path.parent, budget, view, all=head.options.all or not resume)
     with (
         signals(),
         proc.no_orphans(),
         worktrees(place, folder.path.name, view) as trees,
-        alone(place, view, wait=True) as fit,
+        alone(place, view, wait=True) as place,
     ):
         folder.sweep()
         view.attach(folder.path / "output.txt")
-        older = 0 if resume else len(blocks)
         for note in notes:
             view.warn(note)
+        older = 0 if resume else len(blocks)
+        rest = Continued(head, cells, timers=timers.read_by(blocks))
         if head.command:
-            bench = ready(fit, trees, folder.logs, view, Again(head, cells))
-            record = Record(folder, bench.head, blocks, view, older, until)
-            measure_command(fit, bench, record, view)
+            bench = commands.prepare(place, trees, folder.logs, view, rest)
+            record = new_record(folder, bench.head, blocks, view, older, until)
+            measure_command(place, bench, record)
         else:
-            plan = make_plan(fit, trees, folder.logs, view, Again(head, cells, told=timers.told(blocks)))
-            record = Record(folder, plan.head, blocks, view, older, until)
-            measure(fit, plan, record, view)
-        waiting = rerun.between_looks(before, rerun.epochs(record.head, record.blocks))
+            plan = make_plan(place, trees, folder.logs, view, rest)
+            record = new_record(folder, plan.run, blocks, view, older, until)
+            measure(place, plan, record)
+        after = epochs_counted(record.head, record.blocks, record.proofs)
+        grown = [cell for cell, count in after.items() if count > before[cell]]
+        waiting = sum(stats.last_look(after[cell]) == stats.last_look(before[cell]) for cell in grown)
         if waiting:
             view.say(f"{waiting} of {len(cells)} cells: the epochs added do not reach the next planned look")
             view.say("their intervals still rest on the last look completed")
-        return record.finish(), folder.path
+        return finish(record), folder.path
 
 
 def dry_run(config: Options, view: View) -> Run:
-    """The plan alone: sides, cells and machine as a run's head, and of workloads that are broken why they are.
-
-    Nothing is built or measured, no run folder is made.
-    """
+    """The plan alone: sides, cells and machine as a run's head, and why broken workloads are broken. Builds nothing."""
     place = look_around(config, view)
     with (
         signals(),
@@ -132,108 +135,137 @@ def dry_run(config: Options, view: View) -> Run:
         plan = make_plan(place, trees, Path(logs), view, dry=True)
         would_be_on_some_side(place, plan)
         asked(place)
-        several = place.devices if len(place.devices) > 1 and len(plan.head.cells) > 1 else ()
+        several = place.devices if len(place.devices) > 1 and len(plan.cells) > 1 else ()
         machines = {device.lease: device.machine() for device in several}
-        return msgspec.structs.replace(plan.head, observations=broken_workloads(plan), machines=machines)
+        return msgspec.structs.replace(plan.run, observations=broken_workloads(plan), machines=machines)
 
 
 def report(path: Path) -> tuple[Run, Path]:
     """Judge a run again from its head and rounds, and write every report anew. Raises AbprofError."""
-    record = _record(path)
-    return record.finish(status=record.head.status), record.folder.path
+    view = View(quiet=True)
+    run, blocks = judged(path, view.warn)
+    folder = RunFolder(path.parent if path.is_file() else path)
+    folder.write_run(run)
+    _write_reports(folder, run, blocks)
+    return run, folder.path
 
 
 def judged(path: Path, say: Callable[[str], None]) -> tuple[Run, list[Block]]:
-    """A run judged again, and its blocks; nothing is written. What could not be read is told to `say`. Raises AbprofError."""
-    record = _record(path, say)
-    return record.judged(record.head.status), record.blocks
-
-
-def _record(path: Path, say: Callable[[str], None] | None = None) -> Record:
-    head, blocks, notes = runfolder.read(path)
-    view = View(quiet=True)
+    """A run judged again, and its blocks; writes nothing. `say` gets a note for each line that cannot be read."""
+    head, blocks, notes = read(path)
     for note in notes:
-        (say or view.warn)(note)
-    record = Record(RunFolder(path.parent if path.is_file() else path), head, blocks, view)
-    return record
+        say(note)
+    return judge_run(head, blocks), blocks
 
 
-def measure(place: Place, plan: Plan, record: Record, view: View, also: Study | None = None) -> None:
-    """Build, and add epochs to the record until all is decided, the budget is spent, or ^C."""
-    # What a child left behind that neither group nor mark finds ends before the results are written, not after.
-    with (
-        proc.no_orphans(),
-        interruptible(record),
-        leases.shared(place.cache / BUILDS_IN_USE),
-        cluster_of(place, plan, record) as cluster,
-    ):
-        watch = watched(place, plan)
-        spread = spread_over(place, plan, record)
-        builds = build_kernels(place, plan, view)
-        ground = lay_ground(place, plan, builds, record)
-        record.note(watch.built(builds, "while kernels were built"))
-        with view.measuring():
-            for item in spread_out(place, ground, record, cluster) if spread else in_turns(place, ground, record):
-                record.add(item)
-                if isinstance(item, Block) and not spread:
-                    record.note(watch.look(f"in epoch {item.epoch}"))
-        for block in () if spread else after_epochs(place, ground, record):
-            record.add(block)
-        for block in also(ground, record.next_epoch) if also else ():
-            record.add(block)
-        for trace in probed(
-            ground, record.judged, place.options.probe, record.folder.path, record.next_epoch, view.say
-        ):
-            record.add(trace)
-        record.note(watch.look("after the epochs"))  # the last of what runs code under test was just now
-        chains = plan.shop.toolchain.values()
-        record.read_kernels(Reader(place.cache / "code", [chain.get("prefix", "") for chain in chains]))
+def judge_run(run: Run, blocks: Sequence[Block], aggregate: Aggregate = aggregate) -> Run:
+    """The run with verdicts and their causes; with its own results if it has no rounds. Pure."""
+    notes = tuple(dict.fromkeys((*run.notes, *timers.notes(blocks))))
+    run = msgspec.structs.replace(run, notes=notes)
+    if run.observations and not blocks:
+        return run
+    judgement = judge(run, blocks, run.proofs, aggregate)
+    results = {field: getattr(judgement, field) for field in judgement.__struct_fields__}
+    return explained(msgspec.structs.replace(run, **results))
 
 
-def spread_over(place: Place, plan: Plan, record: Record) -> bool:
-    """Whether shards travel: where there are devices and cells for it, or the run's blocks are of several."""
-    several = len(place.devices) > 1
-    return bool(place.options.executor) or (several and (len(plan.survey.cells) > 1 or bool(record.head.machines)))
-
-
-def after_epochs(place: Place, ground: Ground, record: Record) -> Iterator[Block]:
-    """What is timed after all epochs of all cells; a shard does so after its own cells'."""
-    return afterwards(ground, place.options.beside, record.blocks, record.next_epoch)
-
-
-def in_turns(place: Place, ground: Ground, record: Record) -> Iterator[Item]:
-    """Epochs on the run's own device, in this process."""
-    budget = place.options.budget
-    return epochs(ground, record.wanted, first=record.next_epoch, done=record.done, budget=budget)
-
-
-def spread_out(place: Place, ground: Ground, record: Record, cluster: Executor | None) -> Iterator[Item]:
-    """The same, spread over the run's devices, or a cluster's: each measures shards of whole cells, in programs of their own."""
-    with contextlib.nullcontext(cluster) if cluster else pool_of(place, ground, record) as executor:
-        yield from coordinate(ground, record, executor, place)
-
-
-def measure_command(place: Place, bench: Bench, record: Record, view: View) -> None:
-    """The same of a command that times itself: nothing of it can be checked or proved, and nothing is looked at after."""
-    with proc.no_orphans(), interruptible(record), view.measuring():
-        record.start(())
-        first, budget = record.next_epoch, place.options.budget
-        for block in reported.epochs(bench, place.device, record.wanted, view.warn, first=first, budget=budget):
-            record.add(block)
+# ---------------------------------------------------------------- the stages
 
 
 @contextlib.contextmanager
-def begun(config: Options, view: View) -> Iterator[tuple[Place, RunFolder, tuple[Checkout, ...]]]:
-    """A new run while the block runs: its place, its folder, its sides' worktrees, and the device for it alone."""
+def begin(config: Options, view: View) -> Iterator[tuple[Place, RunFolder, tuple[Checkout, ...]]]:
+    """A new run: its context, its folder, its sides' worktrees, and the devices reserved for it, while the block runs."""
     place = look_around(config, view)
+    if "ncu" in config.probe:
+        tool.find(os.environ)  # refuse before measuring, not after
     with (
         signals(),
         proc.no_orphans(),
         new_folder(place.runs_dir, place.id, view) as folder,
         worktrees(place, folder.id, view) as trees,
-        alone(place, view, wait=not config.no_wait) as fit,
+        alone(place, view, wait=not config.no_wait) as reserved,
     ):
-        yield fit, folder, trees
+        yield reserved, folder, trees
+
+
+def new_record(
+    folder: RunFolder, head: Run, blocks: Sequence[Block], view: View, older: int = 0, until: Wanted | None = None
+) -> Record:
+    """The record of a run; verdicts are computed anew only for cells with something new."""
+    every = CellCache()
+    own = CellCache() if older else every  # a rerun plans its looks by its own blocks
+    return Record(
+        folder,
+        msgspec.structs.replace(head, id=folder.id),
+        blocks,
+        view,
+        judge=partial(judge_run, aggregate=every.aggregate),
+        wanted=until or partial(undecided, aggregate=own.aggregate),
+        older=older,
+    )
+
+
+def measure(place: Place, plan: Plan, record: Record, also: Study | None = None) -> None:
+    """Build, and add epochs to the record until all is decided, the budget is spent, or ^C."""
+    # Children that no group and no mark identifies end here, before the results are written.
+    with (
+        proc.no_orphans(),
+        interruptible(record),
+        locks.shared(place.cache / BUILDS_IN_USE),
+        cluster_of(place, plan, record) as cluster,
+    ):
+        watch, show = watched(place, plan), Progress(record)
+        builds = build_kernels(place, plan, record.view)
+        plan = start(place, plan, builds, record, show)
+        record.note(watch.built(builds, "while kernels were built"))
+        several = len(place.devices) > 1 and (len(plan.cells) > 1 or bool(record.head.machines))
+        spread = bool(place.options.executor) or several
+        with record.view.measuring():
+            for item in _spread(place, plan, record, cluster) if spread else _in_process(place, plan, record):
+                show.add(item)
+                if isinstance(item, Block) and not spread:
+                    record.note(watch.look(f"in epoch {item.epoch}"))
+        if not spread:  # a shard does so after its own cells
+            for block in follow_up(plan, place.options.beside, record.blocks, record.next_epoch):
+                show.add(block)
+        for block in also(plan, record.next_epoch) if also else ():
+            show.add(block)
+        probes, path = place.options.probe, record.folder.path
+        for trace in probed(plan, record.judged, probes, path, record.next_epoch, record.view.say):
+            record.add(trace)
+        record.note(watch.look("after the epochs"))
+        prefixes = [chain.get("prefix", "") for chain in plan.shop.toolchain.values()]
+        _read_machine_code(record, Reader(place.cache / "code", prefixes))
+
+
+def start(place: Place, plan: Plan, builds: tuple[Build, ...], record: Record, show: Progress | None = None) -> Plan:
+    """Assign the arms, write the head, and record the cells that need no measuring."""
+    plan, skipped = assign_arms(place, plan, builds, record.blocks)
+    record.start(plan.run)
+    for block in skipped:
+        (show or record).add(block)
+    return plan
+
+
+def measure_command(place: Place, bench: commands.Bench, record: Record) -> None:
+    """Measure a command that times itself: nothing of it can be checked, proved or probed."""
+    with proc.no_orphans(), interruptible(record), record.view.measuring():
+        record.start(record.head)
+        show, budget = Progress(record), place.options.budget
+        for block in commands.epochs(
+            bench, place.device, record.wanted, record.view.warn, first=record.next_epoch, budget=budget
+        ):
+            show.add(block)
+
+
+def finish(record: Record) -> Run:
+    """Judge, and write run.json and every report."""
+    record.close(datetime.now(UTC).isoformat(timespec="seconds"))
+    run = record.judged("interrupted" if record.interrupted else "complete")
+    record.folder.write_run(run)
+    record.view.detach()
+    _write_reports(record.folder, run, record.blocks)
+    return run
 
 
 @contextlib.contextmanager
@@ -244,3 +276,65 @@ def interruptible(record: Record) -> Iterator[None]:
     except KeyboardInterrupt:
         record.interrupted = True
         record.view.warn("interrupted: writing what was measured")
+
+
+def _in_process(place: Place, plan: Plan, record: Record) -> Iterator[Item]:
+    """Epochs on the run's only device."""
+    return epochs(plan, record.wanted, first=record.next_epoch, done=record.done, budget=place.options.budget)
+
+
+def _spread(place: Place, plan: Plan, record: Record, cluster: Executor | None) -> Iterator[Item]:
+    """Epochs on several devices: each measures shards of whole cells, in its own process."""
+    with contextlib.nullcontext(cluster) if cluster else pool_of(place, plan, record) as executor:
+        yield from coordinate(plan, record, executor, place)
+
+
+def _read_machine_code(record: Record, reader: Reader) -> None:
+    """Read what the loaded kernels are made of. After all timing."""
+    read = {
+        runfolder.kernel_key(kernel): kernel
+        for kernel in kernels.read_all(record.known("running"), record.kernels.values(), reader)
+    }
+    # A kernel whose file is gone keeps what was read before.
+    known = record.kernels
+    record.kernels = {**known, **{k: v for k, v in read.items() if not v.missing or k not in known or known[k].missing}}
+
+
+def _write_reports(folder: RunFolder, run: Run, blocks: Sequence[Block]) -> None:
+    from abprof.report import write_all  # jinja2 and PIL load slowly
+
+    write_all(folder.path, run, blocks)
+
+
+class Progress:
+    """Records what was measured, and shows what it says so far."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._labels = names.short_labels(record.head.cells)
+        self._cells = {cell.id: cell for cell in record.head.cells}
+        self._shown = set[tuple[str, str, str]]()  # a failure is shown once, not in every cell and epoch
+        self._blocks: dict[str, list[Block]] = {}
+        self._losses = -1  # of the run, when `_blocks` was made
+
+    def add(self, item: Item) -> None:
+        """Record it; a line for each failure that is new, and for each pair of arms with a number."""
+        self._record.add(item)
+        if not isinstance(item, Block) or item.beside:
+            return
+        if self._losses != len(self._record.head.losses):
+            self._losses, self._blocks = len(self._record.head.losses), {}
+            for block in self._record.blocks[:-1]:
+                self._blocks.setdefault(block.cell, []).append(block)
+        self._blocks.setdefault(item.cell, []).append(item)
+        say, label = self._record.view.say, self._labels.get(item.cell, item.cell)
+        for arm, outcome in item.outcomes.items():
+            failure = (arm, outcome.status, outcome.reason)
+            if outcome.status not in {"ok", "identical"} and failure not in self._shown:
+                self._shown.add(failure)
+                say(f"  {label}  {arm}: {outcome.status}, {outcome.reason}")
+        if item.judged and item.rounds:
+            run = msgspec.structs.replace(self._record.head, cells=(self._cells[item.cell],))
+            for row in provisional(run, self._blocks[item.cell]):
+                look = next((look for look in stats.LOOKS if look >= row.epochs), stats.LOOKS[-1])
+                say(f"  {label}  {row.before} -> {row.after}: {row.pct:+.1f} % so far ({row.epochs} of {look} epochs)")

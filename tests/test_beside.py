@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from abprof.measure.resume import choose
+from abprof.measure.continued import choose
 from abprof.records import Block, Run, Sweep
 from abprof.report import beside, sections, terminal, view
 from abprof.report.html import html

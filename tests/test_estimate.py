@@ -95,7 +95,7 @@ def test_several_devices_take_what_their_schedule_does() -> None:
     """Twelve cells of a second's calls: each slot has its part, and what a shard needs before its first turn."""
     run = planned("cuda", flops=3e14, cells=12, epochs=4, budget=1e6)
     _, alone = estimate.measuring(run, 4, peers=False)
-    begins, workers = estimate._PROGRAM["cuda"], 4 * turns.epoch_cost("cuda", 0)[0]
+    begins, workers = estimate.PROGRAM["cuda"], 4 * turns.epoch_cost("cuda", 0)[0]
     assert alone == 4 * estimate.epoch_seconds(run, peers=False)[1]
     for devices in (2, 4):
         _, together = estimate.measuring(spread(run, devices), 4, peers=False)

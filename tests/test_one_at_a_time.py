@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from abprof.measure import turns
-from abprof.measure.arm_state import Request, Seat
-from abprof.measure.cell import Sitting
-from abprof.measure.one_at_a_time import OneAtATime
-from abprof.measure.timers import Timers
-from abprof.records import Arm, Block, Options, Turn
-from abprof.records import messages as wire
+from abprof.records import Block
 from abprof.store.runfolder import read
-from tests.blocks import cells
 from tests.gitrepo import GitRepo
 from tests.simulated.planted import NewLab, new_lab
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
@@ -68,45 +59,6 @@ def test_what_does_not_fit_alone_either_is_that_arms_outcome(new_lab: NewLab) ->
     assert result.verdict("w/case=big") == "broken"
     assert result.status("w/case=big", "target")[0] == "oom"
     assert result.verdict("w/case=small") == "same"
-
-
-def test_who_died_of_the_question_while_one_is_in_memory_at_a_time_is_not_opened_beside_the_others() -> None:
-    (cell,) = cells(1)
-    arms = tuple(Arm(id=side, side=side) for side in ("base", "target"))
-    settings: Any = SimpleNamespace(seed=0)
-    crew: Any = SimpleNamespace(pid=lambda side: None if side == "target" else 1)
-    timers = Timers({cell.id: "cuda_event"})
-    request = Request(cell, arms, 1, settings, False, False, False, "gpu", 1.0, timers=timers)
-    for kind, opened in ((OneAtATime, []), (Sitting, ["target"])):
-        asked: list[str] = []
-        sitting = kind(crew, SimpleNamespace(kind="simulated"), request)  # type: ignore[arg-type]
-        for seat in sitting.seats:
-            seat.opened = wire.Opened("ok", "", 1e4)
-        sitting._open = lambda seat, asked=asked: asked.append(seat.arm.id)  # type: ignore[method-assign]
-        sitting._timer()
-        assert asked == opened
-
-
-def test_a_single_round_becomes_two_where_visits_mirror_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    (cell,) = cells(1)
-    arms = tuple(Arm(id=side, side=side) for side in ("base", "target"))
-    crew: Any = SimpleNamespace(close=lambda: None)
-    request = Request(cell, arms, 1, Options(threshold=1.5, margin=0.5), False, False, False, "gpu", 1.0)
-    sitting, visited = OneAtATime(crew, SimpleNamespace(kind="cuda"), request), list[str]()  # type: ignore[arg-type]
-
-    def turn(index: int, seat: Seat, pace: turns.Pace, fresh: int | None = None) -> Turn:
-        visited.append(seat.arm.id)
-        return Turn(index, len(visited), len(visited) + 1, 2e8, 2e8)
-
-    def opened(seat: Seat) -> None:
-        seat.opened = wire.Opened("ok", "", 2e8)
-
-    monkeypatch.setattr(sitting, "_turn", turn)
-    monkeypatch.setattr(sitting, "_open", opened)
-    sitting._open_all()
-    pace, rounds = sitting._take_turns()
-    assert pace is not None
-    assert (pace.rounds, pace.fewest, len(rounds), visited) == (2, 2, 2, ["base", "target", "target", "base"])
 
 
 # What a device's memory is to its processes: one takes it all, and gives it back when its tensors are gone.

@@ -21,10 +21,11 @@ from abprof.builds import sandbox as contain
 from abprof.builds.worker_factory import Workshop
 from abprof.devices import cuda
 from abprof.devices.cuda import CudaDevice
-from abprof.measure.epochs import Ground, epochs
-from abprof.measure.plan import arms
-from abprof.measure.pool import Crew, Post
-from abprof.measure.sustained import sustained
+from abprof.measure.epochs import epochs
+from abprof.measure.followup import sustained
+from abprof.measure.matrix import arms
+from abprof.measure.plan import Plan
+from abprof.measure.pool import WorkerPool, WorkerSpec
 from abprof.records import Block, Build, Cell, Checkout, Options, Package, Workload
 from abprof.records import messages as wire
 from abprof.system import processes as proc
@@ -91,24 +92,21 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pl
     return nvml, gpu
 
 
-def ground(folder: Path, shop: Workshop, device: CudaDevice, *faults: Fault, check: str = "inside") -> Ground:
-    """Three launch-bound cells of one workload, whose base has a peer."""
+def plan(folder: Path, shop: Workshop, device: CudaDevice, *faults: Fault, check: str = "inside") -> Plan:
+    """Three short cells of one workload, whose base has a peer."""
     planned = load(CASES, judge="gpu", peers=["lib"])
     Scenario(workloads={"w": planned}, times=[Time(ns=1e4)], faults=list(faults)).write(folder / "scenario.json")
     workload = Workload(name="w", kernel="k", suite="w", axes=("case",), judge="gpu", peers=("lib",))
     cells = tuple(Cell(id=f"w/case={c}", workload="w", kernel="k", suite="w", params={"case": c}) for c in CASES)
     builds = tuple(Build(side=s.id, kernel="k", key="k", path=str(folder / "build")) for s in SIDES)
-    run = head(
-        sides=SIDES,
-        workloads=(workload,),
-        cells=cells,
-        builds=builds,
-        options=Options(threshold=1.5, margin=0.5, timer="auto", check=check),
-    )
-    return Ground(
+    options = Options(threshold=1.5, margin=0.5, timer="auto", check=check, sustained=True)
+    run = head(sides=SIDES, workloads=(workload,), cells=cells, builds=builds, options=options)
+    return Plan(
         shop=shop,
         device=device,
         run=run,
+        cells=run.cells,
+        broken={},
         checkouts={s.id: Checkout(side=s, path=str(folder)) for s in SIDES},
         packages={"k": Package(name="k")},
         arms={cell.id: arms(workload, SIDES, builds, control=False, peers=True) for cell in cells},
@@ -116,7 +114,7 @@ def ground(folder: Path, shop: Workshop, device: CudaDevice, *faults: Fault, che
     )
 
 
-def measured(on: Ground, number: int = 2) -> list[Block]:
+def measured(on: Plan, number: int = 2) -> list[Block]:
     """Blocks of so many epochs, and of slices after them."""
     made = list[Block]()
 
@@ -126,7 +124,7 @@ def measured(on: Ground, number: int = 2) -> list[Block]:
 
     for item in epochs(on, wanted, first=1, done=0, budget=600.0):
         made += [item] if isinstance(item, Block) else []
-    return [*made, *sustained(on, list(on.arms), made, number + 1)]
+    return [*made, *sustained(on, made, number + 1)]
 
 
 def starts(folder: Path) -> int:
@@ -134,7 +132,6 @@ def starts(folder: Path) -> int:
 
 
 FAULTS = {
-    "captures that spoil their process": (broken("uncaptured:1", "*", side="target", verb="capture"),),
     "a peer that dies in its turn": (
         broken("kill", "*", side="peers", verb="turn", arm="peer:lib", after=3, once=True),
     ),
@@ -151,7 +148,7 @@ def test_a_worker_that_is_started_anew_is_no_stranger(
 ) -> None:
     nvml, gpu = played
     nvml.late = late
-    blocks = measured(ground(tmp_path, shop, gpu, *FAULTS[what]))
+    blocks = measured(plan(tmp_path, shop, gpu, *FAULTS[what]))
     assert starts(tmp_path) > 2 * (2 + 4) + 2, "more than one for each side and crew, and the peers of each epoch"
     assert any(block.rounds for block in blocks)
     assert {block.state.foreign for block in blocks} == {()}
@@ -160,7 +157,7 @@ def test_a_worker_that_is_started_anew_is_no_stranger(
 
 def test_nor_is_the_judge(tmp_path: Path, shop: Workshop, played: tuple[Played, ByHand]) -> None:
     _, gpu = played
-    blocks = measured(ground(tmp_path, shop, gpu, check="outside"), 1)
+    blocks = measured(plan(tmp_path, shop, gpu, check="outside"), 1)
     assert " worker judge " in (tmp_path / "scenario.json.pids").read_text()
     assert {block.state.foreign for block in blocks} == {()}
     assert {block.rejected for block in blocks} == {()}
@@ -170,7 +167,7 @@ def test_a_stranger_is_seen_all_the_same(tmp_path: Path, shop: Workshop, played:
     """A process of this test's, which no workshop started."""
     nvml, gpu = played
     nvml.others = [os.getpid()]
-    blocks = measured(ground(tmp_path, shop, gpu, *FAULTS["captures that spoil their process"]), 1)
+    blocks = measured(plan(tmp_path, shop, gpu, *FAULTS["one that dies of the profiled pass"]), 1)
     name = f"{Path('/proc/self/comm').read_text().strip()} {os.getpid()}"
     turned = [block for block in blocks if block.rounds and block.metric == "gpu_span"]
     assert len(turned) == len(CASES)
@@ -187,14 +184,14 @@ def test_all_that_a_workshop_started_is_told(tmp_path: Path, shop: Workshop) -> 
     Scenario(workloads={"w": load(CASES)}).write(tmp_path / "scenario.json")
     assert shop.own == set()
     build = Build(side="base", kernel="k", key="k", path=str(tmp_path / "build"))
-    post = Post("base", Checkout(side=SIDES[0], path=str(tmp_path)), Package(name="k"), build)
-    with Crew(shop, [post], 1) as crew:
-        first = crew.pid("base")
-        assert crew.own() == {first}
-        crew.retire("base")
-        second, judge = crew.worker("base").pid, crew.judge().pid
-        assert crew.own() == {first, second, judge}
-    assert Crew(shop, [post], 2).own() == {first, second, judge}
+    spec = WorkerSpec("base", Checkout(side=SIDES[0], path=str(tmp_path)), Package(name="k"), build)
+    with WorkerPool(shop, [spec], 1) as pool:
+        first = pool.pid("base")
+        assert pool.own() == {first}
+        pool.retire("base")
+        second, judge = pool.worker("base").pid, pool.judge().pid
+        assert pool.own() == {first, second, judge}
+    assert WorkerPool(shop, [spec], 2).own() == {first, second, judge}
 
 
 Begin = Callable[..., proc.Worker]

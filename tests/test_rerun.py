@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from abprof.builds.worker_factory import command
-from abprof.measure import resume as rerun
+from abprof.measure import continued
 from abprof.records import SEED_METRIC
 from abprof.store import runfolder
 from abprof.system.console import View
@@ -44,11 +44,11 @@ def test_a_rerun_is_set_up_as_the_run_was(tmp_path: Path) -> None:
     setup = first.run.options
     assert (setup.env, setup.autotune, setup.workloads_from) == ("clean", "each-epoch", "target")
     assert (setup.timeout, setup.build_timeout, set(setup.python)) == (5.0, 120.0, {"base", "target"})
-    before, _ = runfolder.read_blocks(first.folder)
+    before = runfolder.read(first.folder)[1]
     lab.set(replace(TWO, faults=[Fault("hang", "turn", cell="*slower*", side="target")]))
     again = lab.command("rerun", str(first.folder), "--only", "slower", "--repo", str(lab.repo.path))
     assert again.code == 1, again.err
-    after, _ = runfolder.read_blocks(first.folder)
+    after = runfolder.read(first.folder)[1]
     added = after[len(before) :]
     assert {block.cell for block in added} == {"w/case=slower"}
     asked = [block for block in added if block.metric != SEED_METRIC and "target" in block.outcomes]
@@ -66,11 +66,11 @@ def test_a_rerun_leaves_what_was_timed_as_others_do(tmp_path: Path) -> None:
     lines = rounds.read_bytes().splitlines(keepends=True)
     [lost] = [line for line in lines if SEED_METRIC.encode() in line and b"w/case=same" in line]
     rounds.write_bytes(b"".join(line for line in lines if line != lost))
-    before, _ = runfolder.read_blocks(first.folder)
+    before = runfolder.read(first.folder)[1]
     [kept] = [block for block in before if block.metric == SEED_METRIC]
     again = lab.command("rerun", str(first.folder), "--repo", str(lab.repo.path))
     assert again.code == 1, again.err
-    added = runfolder.read_blocks(first.folder)[0][len(before) :]
+    added = list(runfolder.blocks(first.folder, []))[len(before) :]
     assert {block.cell for block in added if block.metric != SEED_METRIC} == {"w/case=slower", "w/case=same"}
     assert [block.cell for block in added if block.metric == SEED_METRIC] == ["w/case=same"]
     run, _, _ = runfolder.read(first.folder)
@@ -101,7 +101,7 @@ def test_the_interpreters_and_the_protocol_are_those_of_the_run(here: Path) -> N
             protocol="seed",
         ),
     )
-    place = rerun.same_place(run, str(lab.repo.path), lab.runs, 60.0, View(quiet=True))
+    place = continued.same_place(run, str(lab.repo.path), lab.runs, 60.0, View(quiet=True))
     assert {side: command(place.options, side, place.cache)[0] for side in python} == python
     config = place.options
     assert (config.env, config.autotune, config.protocol, config.timeout) == ("clean", "each-epoch", "seed", 7.0)
@@ -117,7 +117,7 @@ def test_an_interpreter_is_found_from_where_the_command_was_given(here: Path, mo
     (here / "python").symlink_to(sys.executable)
     monkeypatch.chdir(here)
     run = msgspec.structs.replace(run, options=runs.changed(run.options, python={"": "./python"}))
-    place = rerun.same_place(run, str(lab.repo.path), lab.runs, 60.0, View(quiet=True))
+    place = continued.same_place(run, str(lab.repo.path), lab.runs, 60.0, View(quiet=True))
     assert command(place.options, "base", place.cache)[0] == str(here / "python")
 
 

@@ -25,6 +25,12 @@ from tests import schemas
 
 from . import runs
 
+
+def read_blocks(folder):
+    notes = []
+    return list(runfolder.blocks(folder, notes)), notes
+
+
 ROOT = Path(__file__).resolve().parent.parent
 OLD = Path(__file__).parent / "data" / "run_schema1"
 
@@ -154,7 +160,7 @@ def test_a_line_torn_before_any_whole_one(folder):
     (folder.path / "rounds.jsonl").write_bytes(b'{"epoch":1')
     block = runs.blocks(runs.run())[0]
     folder.append_block(block)
-    assert runfolder.read_blocks(folder.path) == ([block], [])
+    assert read_blocks(folder.path) == ([block], [])
 
 
 def test_a_changed_byte_costs_one_block_and_says_which(folder):
@@ -181,7 +187,7 @@ def test_a_turn_of_an_arm_that_the_block_lacks_costs_that_block(folder, arm):
     odd = msgspec.structs.replace(one.rounds[0][0], arm=arm if arm < 0 else len(one.arms))
     folder.append_block(msgspec.structs.replace(one, rounds=((odd,),)))
     folder.append_block(two)
-    read, notes = runfolder.read_blocks(folder.path)
+    read, notes = read_blocks(folder.path)
     assert read == [two]
     assert notes == ["rounds.jsonl line 1: a turn is of an arm that the block does not have, dropped"]
 
@@ -191,7 +197,7 @@ def test_a_number_of_a_turn_beyond_any_clock_costs_that_block(folder):
     odd = msgspec.structs.replace(one.rounds[0][0], waited=10**400)
     folder.append_block(msgspec.structs.replace(one, rounds=((odd,),)))
     folder.append_block(two)
-    assert runfolder.read_blocks(folder.path) == (
+    assert read_blocks(folder.path) == (
         [two],
         ["rounds.jsonl line 1: a number of a turn has more than 64 bits, dropped"],
     )
@@ -200,7 +206,7 @@ def test_a_number_of_a_turn_beyond_any_clock_costs_that_block(folder):
 def test_an_unknown_key_under_a_good_checksum_is_dropped(folder):
     folder.write_run(runs.run())
     (folder.path / "rounds.jsonl").write_bytes(sealed.seal(b'{"epoch":1,"surprise":2}'))
-    blocks, notes = runfolder.read_blocks(folder.path)
+    blocks, notes = read_blocks(folder.path)
     assert blocks == []
     assert len(notes) == 1
     assert "not a block of this abprof" in notes[0]

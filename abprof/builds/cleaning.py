@@ -12,11 +12,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from abprof import sides as repo
+from abprof import store
 from abprof.builds.build import published
 from abprof.devices import sweep_leases
 from abprof.fleet import bundle
 from abprof.records.errors import AbprofError
-from abprof.store import orphans as unfinished
 from abprof.system import locks as leases
 from abprof.system import paths
 
@@ -29,7 +29,7 @@ def clean(*, builds: bool, everything: bool) -> list[str]:
     Raises AbprofError when builds are to be removed while a run may be using them: a worker loads them as it goes.
     """
     state = paths.state_dir()
-    return [*unfinished.sweep(state), *sweep_leases(state), *_cache(builds=builds, everything=everything)]
+    return [*store.sweep(state), *sweep_leases(state), *_cache(builds=builds, everything=everything)]
 
 
 def _cache(*, builds: bool, everything: bool) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from abprof.builds import build
 from abprof.builds.builder import Job
-from abprof.measure.prepare import Plan
+from abprof.measure.plan import Plan
 from abprof.measure.run_context import Place
 from abprof.records import Build
 from abprof.records.errors import AbprofError
@@ -29,13 +29,13 @@ def build_kernels(place: Place, ready: Plan, view: View) -> tuple[Build, ...]:
 
 def to_build(ready: Plan) -> list[str]:
     """The packages that a cell is to be measured with."""
-    measured = {cell.kernel for cell in ready.survey.cells if not cell.skip}
+    measured = {cell.kernel for cell in ready.cells if not cell.skip}
     return [name for name in ready.packages if name in measured]
 
 
 def _jobs(ready: Plan) -> list[Job]:
     """A package's sides follow each other."""
-    cells = {name: tuple(c for c in ready.survey.cells if c.kernel == name and not c.skip) for name in to_build(ready)}
+    cells = {name: tuple(c for c in ready.cells if c.kernel == name and not c.skip) for name in to_build(ready)}
     return [
         Job(checkout, ready.packages[name].of(checkout.side), mine)
         for name, mine in cells.items()

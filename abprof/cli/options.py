@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from abprof.evidence.probes import KNOWN
-from abprof.measure.plan import id_parts
+from abprof.measure.matrix import id_parts
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.records.quantities import percent, seconds

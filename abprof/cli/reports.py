@@ -141,7 +141,7 @@ def rerun(
     from abprof.system.console import View
 
     view = View(quiet=quiet, verbose=verbose)
-    finished, folder = session.again(Path(run), only, repo, seconds(budget, "--budget"), view, resume=False)
+    finished, folder = session.rerun(Path(run), only, repo, seconds(budget, "--budget"), view, resume=False)
     return show(finished, folder, json=json, everything=everything)
 
 

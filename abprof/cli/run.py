@@ -219,7 +219,7 @@ def _resume(ctx: typer.Context, options: Mapping[str, Any]) -> int:
         View(quiet=options["quiet"], verbose=options["verbose"]),
         seconds(options["budget"] or "10m", "--budget"),
     )
-    finished, folder = session.again(Path(options["resume"]), (), options["repo"], budget, view, resume=True)
+    finished, folder = session.rerun(Path(options["resume"]), (), options["repo"], budget, view, resume=True)
     return show(finished, folder, json=options["json"], everything=options["all_"])
 
 

@@ -92,11 +92,11 @@ def _refuse_beside_a_run(ctx: typer.Context) -> None:
 
 def _recorded(path: Path, only: Sequence[str]) -> tuple[Run, tuple[Cell, ...]]:
     from abprof import session
-    from abprof.measure import resume as rerun
+    from abprof.measure import continued
 
     run, _ = session.judged(path, _note)
-    rerun.of_workloads(run, str(path))
-    return run, rerun.choose(run, only)
+    continued.of_workloads(run, str(path))
+    return run, continued.choose(run, only)
 
 
 def _planned(options: dict[str, Any]) -> Run:

@@ -17,16 +17,14 @@ from abprof.builds.stage import build_kernels
 from abprof.evidence.ncu import tool
 from abprof.evidence.ncu.capture import Order, captured
 from abprof.evidence.probes import subjects
-from abprof.measure import resume
-from abprof.measure.arms import lay_ground
-from abprof.measure.epochs import Ground
-from abprof.measure.prepare import Again, Plan, make_plan
+from abprof.measure import continued
+from abprof.measure.plan import Continued, Plan, make_plan
 from abprof.measure.resources import alone, signals, worktrees
 from abprof.measure.run_context import Place
 from abprof.records import Arm, Cell, Profile, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.session import begun, interruptible
+from abprof.session import begin, finish, interruptible, new_record, start
 from abprof.store import runfolder
 from abprof.store.record import Record
 from abprof.store.runfolder import RunFolder
@@ -57,10 +55,10 @@ def refs(config: Options, order: Order, view: View) -> Profiled:
     sandbox.refuse_foreground(config.contain, "what ncu looks at")
     ncu = tool.find(os.environ)
     config = msgspec.structs.replace(config, all=True)  # cells of identical code, too
-    with begun(config, view) as (place, folder, trees):
+    with begin(config, view) as (place, folder, trees):
         plan = make_plan(place, trees, folder.logs, view, dry=True)
-        options = msgspec.structs.replace(plan.head.options, timed=False)
-        record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id, options=options), [], view)
+        options = msgspec.structs.replace(plan.run.options, timed=False)
+        record = new_record(folder, msgspec.structs.replace(plan.run, options=options), [], view)
 
         def keep(found: Profile) -> None:
             record.add(found)
@@ -71,11 +69,11 @@ def refs(config: Options, order: Order, view: View) -> Profiled:
         except tool.Refused:
             if any(one.kernels for one in record.profiles.values()):
                 record.interrupted = True
-                record.finish()
+                finish(record)
             else:
                 (folder.path / runfolder.RUN).unlink(missing_ok=True)  # the folder goes with it
             raise
-        return Profiled(record.finish(), folder.path, made, record.interrupted)
+        return Profiled(finish(record), folder.path, made, record.interrupted)
 
 
 def run(path: Path, only: Sequence[str], repo: str, order: Order, view: View) -> Profiled:
@@ -85,17 +83,17 @@ def run(path: Path, only: Sequence[str], repo: str, order: Order, view: View) ->
     """
     ncu = tool.find(os.environ)
     head, blocks, notes = runfolder.read(path)
-    resume.of_workloads(head, str(path))
+    continued.of_workloads(head, str(path))
     sandbox.refuse_foreground(head.options.contain, "what ncu looks at")
     folder = RunFolder(path.parent if path.is_file() else path)
     changed = subjects(head)
-    chosen = resume.choose(head, only) if only else tuple({one.cell.id: one.cell for one in changed}.values())
+    chosen = continued.choose(head, only) if only else tuple({one.cell.id: one.cell for one in changed}.values())
     if not chosen:
         raise AbprofError("no cell changed", where=str(path), advice="choose cells with --only CELL")
     wanted = {(one.cell.id, arm.id) for one in changed for arm in one.arms}
     if only:
         wanted = {(cell.id, arm.id) for cell in chosen for arm in head.arms}
-    place = resume.same_place(head, repo, folder.path.parent, 1.0, view)
+    place = continued.same_place(head, repo, folder.path.parent, 1.0, view)
     profiles = {(one.cell, one.arm): one for one in head.profiles}
 
     def keep(found: Profile) -> None:
@@ -112,9 +110,9 @@ def run(path: Path, only: Sequence[str], repo: str, order: Order, view: View) ->
         logs, aside = folder.logs / LOGS, Path(trees[0].path).parent / "look"
         logs.mkdir(exist_ok=True)
         aside.mkdir(exist_ok=True)
-        plan = make_plan(place, trees, logs, view, Again(head, chosen), dry=True)
+        plan = make_plan(place, trees, logs, view, Continued(head, chosen), dry=True)
         # The builds and arms of this invocation are not the run's.
-        record = Record(RunFolder(aside), plan.head, blocks, view, older=len(blocks))
+        record = new_record(RunFolder(aside), plan.run, blocks, view, older=len(blocks))
         for note in notes:
             view.warn(note)
         made = _profile(place, plan, record, (order, ncu, folder.path, view), lambda key: key in wanted, keep)
@@ -140,9 +138,9 @@ def _profile(
     for line in sandbox.foreground_notes(plan.shop.wall, "what ncu looks at"):
         view.say(line)
     with interruptible(record), locks.shared(place.cache / BUILDS_IN_USE):
-        ground = lay_ground(place, plan, build_kernels(place, plan, view), record)
-        rows = _rows(ground, wanted)
-        for found in itertools.chain(_broken(plan, order), captured(ground, rows, order, folder, ncu, view.say)):
+        plan = start(place, plan, build_kernels(place, plan, view), record)
+        rows = _rows(plan, wanted)
+        for found in itertools.chain(_broken(plan, order), captured(plan, rows, order, folder, ncu, view.say)):
             made.append(found)
             keep(found)
     if record.interrupted:
@@ -153,15 +151,15 @@ def _profile(
     return tuple(made)
 
 
-def _rows(ground: Ground, wanted: Callable[[tuple[str, str]], bool]) -> Rows:
+def _rows(plan: Plan, wanted: Callable[[tuple[str, str]], bool]) -> Rows:
     """The wanted arms of the matrix except controls, which are base again."""
-    cells = [cell for cell in ground.run.cells if cell.kernel and cell.id in ground.arms]
-    rows = [(c, [a for a in ground.arms[c.id] if a.side != "control" and wanted((c.id, a.id))]) for c in cells]
+    cells = [cell for cell in plan.run.cells if cell.kernel and cell.id in plan.arms]
+    rows = [(c, [a for a in plan.arms[c.id] if a.side != "control" and wanted((c.id, a.id))]) for c in cells]
     return [(cell, arms) for cell, arms in rows if arms]
 
 
 def _broken(plan: Plan, order: Order) -> Iterator[Profile]:
     """A record for each workload whose cells are not known because it failed."""
-    for cell, failure in plan.survey.broken.items():
+    for cell, failure in plan.broken.items():
         yield Profile(cell=cell, arm="base", purpose=order.purpose, warmup=order.warmup, runs=order.runs,
                       status=failure.status, reason=failure.reason)  # fmt: skip

@@ -14,15 +14,17 @@ import msgspec
 
 from abprof.fleet.executor import Executor, Lost
 from abprof.fleet.messages import Began, Ended, Loaded, Measured, Noticed, Proved, Said, Shard, read_news
-from abprof.fleet.queue import Queue, Task
+from abprof.fleet.queue import Queue, Task, start_up
 from abprof.measure import discovery, estimate, timers
-from abprof.measure.epochs import Ground, Item, unmeasured
+from abprof.measure.epochs import Item
 from abprof.measure.followup import owed
+from abprof.measure.plan import Plan, unmeasured
 from abprof.measure.run_context import Place
 from abprof.records import SUSTAINED, Arm, Block, Loss, Outcome, Run
 from abprof.records.errors import AbprofError
 from abprof.store.record import Record
 from abprof.verdict import stats
+from abprof.verdict.stopping import epochs_counted
 
 MOST_ATTEMPTS = 3  # shards that one cell may lose
 _CONTROLS = 2  # cells of each device that get a control, at least
@@ -30,12 +32,12 @@ _LISTEN = 1.0  # seconds that one look for news waits
 _LOSSES_IN_A_ROW = 2  # a slot with so many gets no further shard while there is another slot
 
 
-def coordinate(ground: Ground, record: Record, executor: Executor, place: Place) -> Iterator[Item]:
+def coordinate(plan: Plan, record: Record, executor: Executor, place: Place) -> Iterator[Item]:
     """Yield blocks, proofs and kernels as they arrive, until every cell is decided or every slot's budget is spent.
 
     Writes machines, losses and changed files into the record at once. Raises AbprofError if no shard could begin.
     """
-    work = _Coordinator(ground, record, executor, place)
+    work = _Coordinator(plan, record, executor, place)
     while work.submit():
         for number, message in executor.news(_LISTEN):
             yield from work.receive(number, message)
@@ -69,9 +71,9 @@ class _Live:
 class _Coordinator:
     """State of one spread run."""
 
-    def __init__(self, ground: Ground, record: Record, executor: Executor, place: Place) -> None:
-        self._ground, self._record, self._executor, self._place = ground, record, executor, place
-        self._shards = _ShardMaker(ground, record, place)
+    def __init__(self, plan: Plan, record: Record, executor: Executor, place: Place) -> None:
+        self._plan, self._record, self._executor, self._place = plan, record, executor, place
+        self._shards = _ShardMaker(plan, record, place)
         self._live: dict[int, _Live] = {}
         self._left = dict.fromkeys(executor.slots(), place.options.budget)  # seconds of measuring
         self._losses = dict.fromkeys(self._left, 0)  # in a row
@@ -80,14 +82,14 @@ class _Coordinator:
         self._ended = 0  # shards
         self._looked: dict[str, int] = {}  # slot -> `_ended` when its open cells were last looked at
         self._open_at, self._open = -1, dict[str, set[str]]()  # `_ended` at the last verdicts, and slot -> open cells
-        run = ground.run
+        run = plan.run
         epochs = 1 if run.options.quick else run.options.epochs or stats.LOOKS[0]
         self._tasks = {
-            cell.id: Task(cell.id, cell.kernel, epochs * estimate.cell_seconds(run, cell, len(ground.arms[cell.id]))[1])
+            cell.id: Task(cell.id, cell.kernel, epochs * estimate.cell_seconds(run, cell, len(plan.arms[cell.id]))[1])
             for cell in run.cells
-            if cell.id in ground.arms
+            if cell.id in plan.arms
         }
-        self._queue = Queue(self._left, estimate.start_up(ground.device.kind, kept=executor.lasting))
+        self._queue = Queue(self._left, start_up(plan.device.kind, kept=executor.lasting))
         todo = (record.wanted() | self._owed_here()) & self._tasks.keys()
         self._void_foreign(todo)
         homes = {cell: home for cell, home in self._homes().items() if cell in todo}
@@ -178,12 +180,12 @@ class _Coordinator:
         self._looked[slot] = self._ended
         if self._open_at != self._ended:  # verdicts take a millisecond a cell: once for all slots
             self._open_at, self._open, homes = self._ended, {}, self._homes()
-            for cell in self._record.wanted() & self._ground.arms.keys() & homes.keys():
+            for cell in self._record.wanted() & self._plan.arms.keys() & homes.keys():
                 self._open.setdefault(homes[cell], set()).add(cell)
         wanted = self._open.get(slot, set()) - {
             cell.id for live in self._live.values() for cell in live.shard.run.cells
         }
-        counts = self._record.epochs() if wanted else {}
+        counts = epochs_counted(self._record.head, self._record.own_blocks, self._record.proofs) if wanted else {}
         least = {cell: next((look - counts[cell] for look in stats.LOOKS if look > counts[cell]), 0) for cell in wanted}
         if not wanted or self._epochs_cost(least) > self._left[slot]:
             return ()
@@ -210,7 +212,7 @@ class _Coordinator:
     def _owed(self) -> set[str]:
         """Cells with rounds that lack a follow-up measurement."""
         begun = {block.cell for block in self._record.blocks if block.metric}
-        return begun & owed(self._ground, self._place.options.beside, self._record.blocks) if begun else set()
+        return begun & owed(self._plan, self._place.options.beside, self._record.blocks) if begun else set()
 
     # ---------------------------------------------------------------- losses
 
@@ -218,7 +220,7 @@ class _Coordinator:
         cells = {cell.id for cell in live.shard.run.cells}
         if live.torn or (live.ended and live.ended.lines != live.lines):
             # A missing line may be a proof, and a repeated one an epoch: no verdict from this shard stands.
-            open_ = cells & self._ground.arms.keys()
+            open_ = cells & self._plan.arms.keys()
         else:
             tried = {task.cell for task in live.tasks if task.attempt >= MOST_ATTEMPTS}
             open_ = cells & (self._record.wanted() | (self._owed() - tried))
@@ -230,8 +232,8 @@ class _Coordinator:
         if given_up and not self._any_began:
             raise AbprofError(reason, where=live.slot, advice="no shard could be measured")
         for task in given_up:
-            cell = next(cell for cell in self._ground.run.cells if cell.id == task.cell)
-            arms = self._ground.arms[task.cell]
+            cell = next(cell for cell in self._plan.run.cells if cell.id == task.cell)
+            arms = self._plan.arms[task.cell]
             why = f"{MOST_ATTEMPTS} shards with this cell were lost; the last: {reason}"
             yield unmeasured(cell, arms, {arm.id: Outcome(status="crash", reason=why) for arm in arms})
         self._queue.retry(live.slot, [task for task in again if task.attempt < MOST_ATTEMPTS])
@@ -256,11 +258,11 @@ class _Coordinator:
 class _ShardMaker:
     """Makes the run's shards, numbers them, and sees to it that every device measures controls."""
 
-    def __init__(self, ground: Ground, record: Record, place: Place) -> None:
-        self._ground, self._record, self._place = ground, record, place
-        self._arms = dict(ground.arms)
+    def __init__(self, plan: Plan, record: Record, place: Place) -> None:
+        self._plan, self._record, self._place = plan, record, place
+        self._arms = dict(plan.arms)
         self._controlled: dict[str, set[str]] = {}  # slot -> its cells with a control
-        judge = Path(next(iter(ground.shop.workloads.values()))).parent
+        judge = Path(next(iter(plan.shop.workloads.values()))).parent
         self._judge = f"{judge} sha256:{discovery.content(judge)}"  # taken before code under test runs
         numbers = (*(block.shard for block in record.blocks), *(loss.shard for loss in record.head.losses))
         self._number = max(numbers, default=0)
@@ -278,14 +280,14 @@ class _ShardMaker:
             attempt=max(task.attempt for task in tasks),
             run=msgspec.structs.replace(
                 _without_results(self._record.head),
-                cells=tuple(cell for cell in self._ground.run.cells if cell.id in ids),
+                cells=tuple(cell for cell in self._plan.run.cells if cell.id in ids),
                 ceilings=machine.ceilings if machine else None,
                 workloads_from=self._judge,
             ),
             file=self._place.file,
             arms={id: self._arms[id] for id in ids},
-            identical=tuple(id for id in ids if id in self._ground.identical),
-            timers=timers.told(known),
+            identical=tuple(id for id in ids if id in self._plan.identical),
+            timers=timers.read_by(known),
             blocks=tuple(mine),
             earlier=tuple(b for b in known if b.metric and not b.judged and not b.beside and b not in mine),
             first=1 + max((block.epoch for block in known), default=0),

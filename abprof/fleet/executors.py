@@ -11,8 +11,7 @@ from typing import Any
 
 from abprof.builds import environment
 from abprof.fleet.executor import Executor
-from abprof.measure.epochs import Ground
-from abprof.measure.prepare import Plan
+from abprof.measure.plan import Plan
 from abprof.measure.run_context import Place
 from abprof.records.errors import AbprofError
 from abprof.store.record import Record
@@ -62,11 +61,11 @@ def _rays(given: Mapping[str, str]) -> Any:
 _OPTIONS: dict[str, Callable[[Mapping[str, str]], Any]] = {"slurm": _slurms, "ray": _rays}
 
 
-def pool_of(place: Place, ground: Ground, record: Record) -> Executor:
+def pool_of(place: Place, plan: Plan, record: Record) -> Executor:
     """This host's own devices."""
     from abprof.fleet.pool import Pool
 
-    folder = ground.shop.scratch.parent / "shards"  # goes with the run's worktrees
+    folder = plan.shop.scratch.parent / "shards"  # goes with the run's worktrees
     return Pool(place, record.folder.logs, folder)
 
 

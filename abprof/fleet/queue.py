@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from abprof.measure import estimate, turns
+from abprof.verdict import stats
+
 _MOST_SECONDS = 900.0  # of a shard of several cells: what one lost shard may cost
 _PART = 0.7  # of a slot's fair share that a shard fills, unless the rest would not be worth a start-up
 
@@ -31,6 +34,12 @@ class StartUp:
 
     shard: float
     package: float
+
+
+def start_up(kind: str, *, kept: bool) -> StartUp:
+    """The cost of a shard on this kind of device. `kept`: its process starts once for all shards of a slot."""
+    workers = turns.epoch_cost(kind, 0)[0] + (stats.LOOKS[0] - 1) * estimate.RESTART[kind]
+    return StartUp(workers if kept else estimate.PROGRAM[kind] + workers, workers)
 
 
 class Queue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -14,10 +15,10 @@ from abprof.builds.cleaning import BUILDS_IN_USE
 from abprof.builds.stage import build_kernels
 from abprof.builds.tampering import Watch
 from abprof.fleet.messages import Began, Ended, Loaded, Measured, News, Noticed, Proved, Said, Shard
-from abprof.measure import resume as rerun
-from abprof.measure.epochs import Ground, Item, epochs
-from abprof.measure.followup import afterwards
-from abprof.measure.prepare import Again, Plan, make_plan, other_cells, watched
+from abprof.measure import continued
+from abprof.measure.epochs import Item, epochs
+from abprof.measure.followup import follow_up
+from abprof.measure.plan import Continued, Plan, make_plan, other_cells, watched
 from abprof.measure.resources import alone, not_busy, worktrees
 from abprof.measure.run_context import Place, Settled, look_around
 from abprof.records import Block, Build, Checkout, Kernel, Proof, Run
@@ -119,8 +120,8 @@ class Post(contextlib.ExitStack):
     def _planned(self, place: Place, shard: Shard, view: View) -> Plan:
         if self._plan is not None:
             return other_cells(place, self._plan, shard.run, Path(shard.logs))
-        again = Again(shard.run, shard.run.cells, part=True, told=shard.timers)
-        self._plan = make_plan(place, self._trees, Path(shard.logs), view, again)
+        rest = Continued(shard.run, shard.run.cells, part=True, timers=shard.timers)
+        self._plan = make_plan(place, self._trees, Path(shard.logs), view, rest)
         return self._plan
 
     def _ready(self, plan: Plan, shard: Shard) -> tuple[Build, ...] | None:
@@ -143,7 +144,7 @@ class Post(contextlib.ExitStack):
             return ready
         made = build_kernels(place, plan, view)
         if _same_chains(plan, shard) and shard.held:
-            made = rerun.same_builds(shard.run, made, place.cache / "builds")
+            made = continued.same_builds(shard.run, made, place.cache / "builds")
         self._made |= {name: tuple(b for b in made if b.kernel == name) for name in {build.kernel for build in made}}
         return made
 
@@ -155,7 +156,7 @@ def _same_chains(plan: Plan, shard: Shard) -> bool:
 
 
 def _place(shard: Shard, view: View) -> Place:
-    asked = rerun.as_asked(shard.run, shard.repository, shard.budget)
+    asked = continued.as_asked(shard.run, shard.repository, shard.budget)
     own = (shard.device,) if shard.device else () if shard.run.machine.kind == "cuda" else asked.device
     asked = msgspec.structs.replace(asked, device=own, probe=(), executor="")
     settled = Settled(shard.run.sides, shard.file or File(), shard.run.id)
@@ -182,20 +183,12 @@ def _failed(item: Item) -> bool:
 
 def _measured(place: Place, plan: Plan, watch: Watch, builds: tuple[Build, ...], shard: Shard, tell: Tell) -> Ended:
     machine = place.device.machine()
-    head = msgspec.structs.replace(plan.head, builds=builds, machine=machine)
-    ground = Ground(
-        shop=plan.shop,
-        device=place.device,
-        run=head,
-        checkouts=plan.checkouts,
-        packages=plan.packages,
-        arms=shard.arms,
-        timeout=place.options.timeout,
-        timers=shard.timers,
-        identical=frozenset(shard.identical),
+    head = msgspec.structs.replace(plan.run, builds=builds, machine=machine)
+    plan = dataclasses.replace(
+        plan, run=head, arms=shard.arms, timers=shard.timers, identical=frozenset(shard.identical)
     )
     device = _name(place, shard)
-    chains = plan.head.toolchains
+    chains = head.toolchains
     tell(
         Began(
             shard=shard.number, device=device, machine=machine, ceilings=head.ceilings, toolchains=chains, builds=builds
@@ -204,9 +197,9 @@ def _measured(place: Place, plan: Plan, watch: Watch, builds: tuple[Build, ...],
     for touched in watch.built(builds, "before it was measured"):
         tell(Noticed(touched=touched))
     part, began = Part(shard, head), time.monotonic()
-    in_turns = epochs(ground, part.wanted, first=shard.first, done=part.done, budget=shard.budget)
+    in_turns = epochs(plan, part.wanted, first=shard.first, done=part.done, budget=shard.budget)
     seconds = 0.0
-    for made in (in_turns, _afterwards(place, ground, part, shard)):
+    for made in (in_turns, _afterwards(place, plan, part, shard)):
         for one in made:
             item = one if isinstance(one, Kernel) else msgspec.structs.replace(one, device=device, shard=shard.number)
             if _failed(item) and (why := place.device.gone()):  # all would fail here at once, and none is to blame
@@ -220,9 +213,9 @@ def _measured(place: Place, plan: Plan, watch: Watch, builds: tuple[Build, ...],
     return Ended(why="done", seconds=seconds, lines=0)
 
 
-def _afterwards(place: Place, ground: Ground, part: Part, shard: Shard) -> Iterator[Block]:
+def _afterwards(place: Place, plan: Plan, part: Part, shard: Shard) -> Iterator[Block]:
     """What is timed after all epochs of these cells."""
-    return afterwards(ground, place.options.beside, (*shard.earlier, *part.blocks), part.next_epoch)
+    return follow_up(plan, place.options.beside, (*shard.earlier, *part.blocks), part.next_epoch)
 
 
 def _name(place: Place, shard: Shard) -> str:

@@ -1,4 +1,4 @@
-"""What there is to measure: finds the workloads, asks them in a worker what they are, and lays out the cells."""
+"""Discovery: finds the workloads, asks them in a worker what they are, and lays out the cells."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from abprof.measure import plan
-from abprof.records import Ceilings, Cell, Failure, Run, Status, Value, Workload
+from abprof.measure import matrix
+from abprof.measure.run_context import Place
+from abprof.records import Ceilings, Cell, Checkout, Failure, Run, Status, Value, Workload
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
@@ -35,8 +36,10 @@ class Survey:
 
 
 def find_workloads(folder: Path, names: Sequence[str], by: str = "--workloads") -> dict[str, Path]:
-    """Name -> file; `folder` may be a single workload's file. Raises AbprofError when there are none, or one is missing that
-    an option (`by`) wants."""
+    """Name -> file; `folder` may be a single workload's file. Raises AbprofError if none is there, or one of `names` is missing.
+
+    `by`: the option that gave the names.
+    """
     listed = [folder] if folder.is_file() else sorted(folder.glob("*.py"))
     files = {p.stem: p for p in listed if p.suffix == ".py" and not p.name.startswith("_")}
     if not files:
@@ -51,10 +54,10 @@ def find_workloads(folder: Path, names: Sequence[str], by: str = "--workloads") 
 def copy_workloads(
     folder: Path, place: Path, wrapped: Mapping[str, Path] = types.MappingProxyType({}), where: str = "abprof.toml"
 ) -> str:
-    """Copy what judges, so that editing it while the run goes on changes nothing, and what its workloads wrap: the place in
-    the repository -> file or folder. A folder that is such a copy has its own. SHA-256 of the content of all of it.
+    """Copy the workloads, so that editing them during the run changes nothing, and the files that they wrap.
 
-    Raises AbprofError for what is not there, which stands `where`.
+    `wrapped`: path in the repository -> file or folder; a `folder` that is itself such a copy already has them. Returns the
+    SHA-256 of all content. Raises AbprofError, naming `where`, for a wrapped file that is missing.
     """
     if folder.is_dir():
         shutil.copytree(folder, place, ignore=_IGNORED)
@@ -63,18 +66,15 @@ def copy_workloads(
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(file, place / name)
     for name, source in {} if (place / wire.WRAPPED).exists() else wrapped.items():
-        _copy_wrapped(source, place / wire.WRAPPED / name, where)
+        if not source.exists():
+            raise AbprofError("no such file or folder", where=f"{where}: {source}")
+        target = place / wire.WRAPPED / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=_IGNORED, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source, target)
     return content(place)
-
-
-def _copy_wrapped(source: Path, target: Path, where: str) -> None:
-    if not source.exists():
-        raise AbprofError("no such file or folder", where=f"{where}: {source}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, target, ignore=_IGNORED, dirs_exist_ok=True)
-    else:
-        shutil.copyfile(source, target)
 
 
 def content(folder: Path) -> str:
@@ -86,70 +86,111 @@ def content(folder: Path) -> str:
 
 
 def _judging(source: Path) -> list[tuple[str, Path]]:
-    """(name, file) of all files of a workloads folder; of one workload's file that, and what lies beside it under names
-    that begin with an underscore: its folder may be anything."""
+    """(name, file) of all files of a workloads folder; of a single workload's file, that file and `_*` beside it."""
     home = source if source.is_dir() else source.parent
     starts = [source] if source.is_dir() else [source, *source.parent.glob("_*")]
     files = {file for start in starts for file in (start.rglob("*") if start.is_dir() else [start]) if file.is_file()}
     return [(str(p.relative_to(home)), p) for p in sorted(files) if not {"__pycache__", ".git"} & set(p.parts)]
 
 
+def workloads_folder(place: Place, trees: Sequence[Checkout], recorded: str = "") -> Path:
+    """The workloads that judge all sides: a folder, or one file if `--workloads` names it by path.
+
+    The working tree's, or --workloads-from. With CI set those of base's commit, like abprof.toml, so that a pull request
+    does not bring its own judge. A continued run uses the folder that judged it (`recorded`, "PATH sha256:HEX"), or the
+    new worktree with the same content. Raises AbprofError.
+    """
+    name = place.file.workloads or "workloads"
+    own = Path(os.path.normpath(place.root / name))
+    in_commits = own.is_relative_to(place.root) and place.sides[0].kind != "dist"
+    wanted = place.options.workloads_from or ("base" if os.environ.get("CI") and in_commits else "")
+    by_side = {checkout.side.id: Path(checkout.path) / name for checkout in trees}
+    folder = by_side.get(wanted) or (Path(wanted) if wanted else own)
+    before, _, digest = recorded.rpartition(" sha256:")
+    if digest and Path(before).exists():
+        folder = Path(before)
+    elif digest:
+        places = (folder, *by_side.values())
+        folder = next((path for path in places if path.is_dir() and content(path) == digest), folder)
+    if folder.exists():
+        return folder
+    if folder == by_side.get(wanted):
+        spec = next(checkout.side.spec for checkout in trees if checkout.side.id == wanted)
+        advice = "commit them there, or name another place with --workloads-from"
+        raise AbprofError(f"no workloads: {spec} has no such folder", where=name, advice=advice)
+    where = str(folder)
+    if place.options.workloads_from:
+        where = f"--workloads-from {folder}"
+    elif place.file.workloads and folder == own:
+        where = f"{place.file.at('workloads')}: {folder}"
+    advice = "put them there, name a folder in abprof.toml (docs/CONFIG.md), or give their path to --workloads"
+    raise AbprofError("no workloads: there is no such folder", where=where, advice=advice)
+
+
+def workloads_differ(place: Place, trees: Sequence[Checkout], source: Path) -> list[str]:
+    """A line for each side whose own workloads differ from those that judge."""
+    name, mine = place.file.workloads or "workloads", content(source)
+    return [
+        f"{checkout.side.label}'s own {name}/ differs from the one that judges, {source}"
+        for checkout in trees
+        if (Path(checkout.path) / name).is_dir() and content(Path(checkout.path) / name) != mine
+    ]
+
+
 def survey(
     worker: Worker, files: Mapping[str, Path], config: Options, *, device: str, kind: str, timeout: float
 ) -> Survey:
-    """Ask every workload. One that raises is a broken cell, not the end of the run.
+    """Ask every workload what it is. One that raises becomes a broken cell.
 
-    Raises AbprofError when the worker cannot start, for a preset or axis that does not exist, an empty matrix.
+    Raises AbprofError if the worker cannot start, for an unknown preset or axis, and for an empty matrix.
     """
     ready = _start(worker, files, device, timeout)
     found: dict[str, wire.Described] = {}
     broken: dict[str, Failure] = {}
+
+    def failed(name: str, error: WorkerFault | WorkerDied) -> None:
+        broken[name] = _failure(error, files[name])
+        if isinstance(error, WorkerDied):  # the others are asked in a new process
+            worker.restart()
+            _start(worker, files, device, timeout)
+
     for name in files:
         try:
             found[name] = worker.call(wire.Describe(name), timeout)
         except (WorkerFault, WorkerDied) as error:
-            broken[name] = _failure(error, files[name])
-            if isinstance(error, WorkerDied):  # the others are asked in a new process
-                worker.restart()
-                _start(worker, files, device, timeout)
+            failed(name, error)
     for name in [name for name, one in found.items() if config.check == "outside" and one.checked != "reference"]:
         del found[name]
-        broken[name] = Failure(
-            status="unsupported", reason="--check outside compares with a reference, and it has none"
-        )
-    wanted = {n: d for n, d in found.items() if not config.kernels or d.kernel in config.kernels}
-    if not broken or not wanted:  # which kernel a broken one is for, nobody knows
+        reason = "--check outside compares with a reference, and it has none"
+        broken[name] = Failure(status="unsupported", reason=reason)
+    wanted = {name: one for name, one in found.items() if not config.kernels or one.kernel in config.kernels}
+    if not broken or not wanted:  # nobody knows which kernel a broken workload is for
         _known_kernels(config, found)
     if wanted or not broken:
-        plan.known_peers(wanted.values(), config.peer)
+        matrix.known_peers(wanted.values(), config.peer)
     by = config.asked_by("--preset")
-    matrices = {name: plan.preset(name, described, config.preset, by) for name, described in wanted.items()}
+    axes = {name: matrix.preset(name, described, config.preset, by) for name, described in wanted.items()}
     if config.cell:
-        cases = plan.exactly(matrices, config.cell)
+        cases = matrix.exactly(axes, config.cell)
     else:
-        matrices = plan.set_axes(matrices, config.set) if matrices or not broken else matrices
-        cases = {name: plan.cases(axes) for name, axes in matrices.items()}
+        axes = matrix.set_axes(axes, config.set) if axes or not broken else axes
+        cases = {name: matrix.cases(each) for name, each in axes.items()}
     loads = tuple(
-        plan.workload(
-            name, described, hashlib.sha256(files[name].read_bytes()).hexdigest(), kind, config.peer, config.by_timer
-        )
-        for name, described in wanted.items()
+        matrix.workload(name, one, _sha256(files[name]), kind, config.peer, config.by_timer)
+        for name, one in wanted.items()
     )
     cells: list[Cell] = []
     for load in loads:
         try:
             cells += _cells(worker, load, cases[load.name], timeout)
         except (WorkerFault, WorkerDied) as error:
-            broken[load.name] = _failure(error, files[load.name])
-            if isinstance(error, WorkerDied):
-                worker.restart()
-                _start(worker, files, device, timeout)
-    chosen = plan.select(cells, config.only, by) if cells or not broken else ()
+            failed(load.name, error)
+    chosen = matrix.select(cells, config.only, by) if cells or not broken else ()
     lost = {f"{name}/": failure for name, failure in broken.items()}
     ghosts = [Cell(id=id, workload=id[:-1], kernel="", suite=id[:-1], params={}) for id in lost]
-    missing = tuple(_unknown(name) for name in broken if name not in wanted)
+    unknown = [Workload(name=n, kernel="", suite=n, axes=(), judge="wall") for n in broken if n not in wanted]
     empty = tuple(name for name, points in cases.items() if not points)
-    return Survey(ready, (*loads, *missing), (*chosen, *ghosts), lost, empty)
+    return Survey(ready, (*loads, *unknown), (*chosen, *ghosts), lost, empty)
 
 
 def known(
@@ -162,11 +203,11 @@ def known(
     device: str,
     timeout: float,
 ) -> Survey:
-    """The matrix of a run that is gone on with; `digest` is that of the folder of `files`, helpers and data included.
+    """The matrix of a continued run. `digest`: that of the folder of `files`, helpers and data included.
 
-    Raises AbprofError when the judge or the toolchain is another now.
+    Raises AbprofError if the workloads or the toolchain have changed.
     """
-    same_judge(run, files, digest)
+    same_workloads(run, files, digest)
     ready = _start(worker, files, device, timeout)
     for name, version in run.versions.items():
         now = ready.versions.get(name, "not there")
@@ -175,11 +216,11 @@ def known(
     return Survey(ready, run.workloads, cells, {})
 
 
-def same_judge(run: Run, files: Mapping[str, Path], digest: str) -> None:
-    """Raises AbprofError when the judge is another than the run's."""
+def same_workloads(run: Run, files: Mapping[str, Path], digest: str) -> None:
+    """Raises AbprofError if the workloads are not those of the run."""
     for load in run.workloads:
         file = files.get(load.name)
-        if load.kernel and (file is None or hashlib.sha256(file.read_bytes()).hexdigest() != load.sha256):
+        if load.kernel and (file is None or _sha256(file) != load.sha256):
             raise AbprofError(f"workload {load.name} has changed since the run", advice="start a new run")
     folder, _, before = run.workloads_from.rpartition(" sha256:")
     if folder and before != digest:
@@ -188,10 +229,7 @@ def same_judge(run: Run, files: Mapping[str, Path], digest: str) -> None:
 
 
 def who_is(worker: Worker, device: str, timeout: float) -> tuple[wire.Ready, dict[str, str]]:
-    """What a side's own interpreter is (its torch and compiler decide its builds), and the packages it has. Ends it.
-
-    Raises AbprofError.
-    """
+    """The versions and packages of a side's own interpreter. Stops the worker. Raises AbprofError."""
     try:
         return _start(worker, {}, device, timeout), packages(worker, timeout)
     finally:
@@ -199,7 +237,7 @@ def who_is(worker: Worker, device: str, timeout: float) -> tuple[wire.Ready, dic
 
 
 def packages(worker: Worker, timeout: float) -> dict[str, str]:
-    """Distribution -> version, of this worker's interpreter; nothing where it cannot say."""
+    """Distribution -> version in this worker's interpreter; empty on failure."""
     try:
         listed: wire.Listed = worker.call(wire.Inventory(), timeout)
     except (WorkerDied, WorkerFault):
@@ -208,7 +246,7 @@ def packages(worker: Worker, timeout: float) -> dict[str, str]:
 
 
 def ceilings(worker: Worker, timeout: float) -> Ceilings:
-    """What the device does at its best, measured now. What goes wrong is a reason, and the run goes on."""
+    """The device's peak rates, measured now. A failure becomes a reason in the result."""
     try:
         best: wire.Reached = worker.call(wire.Reach(_REACH), timeout)
     except (WorkerDied, WorkerFault) as error:
@@ -248,7 +286,6 @@ def _failure(error: WorkerFault | WorkerDied, file: Path) -> Failure:
 
 
 def _cells(worker: Worker, load: Workload, cases: list[dict[str, Value]], timeout: float) -> list[Cell]:
-    """All cells of a workload. Raises WorkerFault and WorkerDied."""
     cells = []
     for start in range(0, len(cases), _SCREEN):
         some = cases[start : start + _SCREEN]
@@ -270,6 +307,5 @@ def _cells(worker: Worker, load: Workload, cases: list[dict[str, Value]], timeou
     return cells
 
 
-def _unknown(name: str) -> Workload:
-    """A workload that could not say what it is."""
-    return Workload(name=name, kernel="", suite=name, axes=(), judge="wall")
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -1,259 +1,268 @@
-"""The measuring stage: epochs of fresh workers that take turns, until every cell is decided or the budget is spent."""
+"""Epochs of fresh workers that take turns, until every cell is decided or the budget is spent."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from abprof.builds.worker_factory import Workshop
-from abprof.devices import Device
 from abprof.measure import turns
-from abprof.measure.allocation import Allocation
-from abprof.measure.arm_state import Request
-from abprof.measure.budget import Budget
-from abprof.measure.cell import Sitting
-from abprof.measure.graphs import Graphed
-from abprof.measure.one_at_a_time import OneAtATime
-from abprof.measure.pool import Crew, Post, posts
-from abprof.measure.prefork import Relay
-from abprof.measure.profiled_pass import ProfiledPass
-from abprof.measure.timeouts import Hung
+from abprof.measure.cell import CellResult, measure_cell, profile_cell
+from abprof.measure.pacing import Allocation, Budget, Timeouts
+from abprof.measure.plan import Plan
+from abprof.measure.pool import Prefork, WorkerPool, WorkerSpec
+from abprof.measure.setup import CellTask
 from abprof.measure.timers import Timers, never
-from abprof.measure.warmup import Warming
-from abprof.records import Arm, Block, Build, Cell, Checkout, Kernel, Outcome, Package, Proof, Run
+from abprof.records import Arm, Block, Cell, Kernel, Proof
+from abprof.records import messages as wire
 
 Item = Block | Proof | Kernel
-
-
-@dataclass(frozen=True)
-class Ground:
-    """What the stage stands on: everything that was settled before the first turn."""
-
-    shop: Workshop
-    device: Device
-    run: Run  # the head: cells, settings, workloads, builds
-    checkouts: Mapping[str, Checkout]  # side id -> files
-    packages: Mapping[str, Package]
-    arms: Mapping[str, tuple[Arm, ...]]  # cell id -> who takes turns in it
-    timeout: float
-    timers: Mapping[str, str] = field(default_factory=dict)  # cell -> what read its turns in this run so far
-    identical: frozenset[str] = frozenset()  # cells that load the same bytes on all sides, and are measured as controls
-
-    def build(self, side: str, kernel: str) -> Build | None:
-        """This side's build of a package, failed or not."""
-        return next((b for b in self.run.builds if b.side == side and b.kernel == kernel), None)
+_SLOW_CALL = 2e8  # ns: loading took an arm 0.1 to 0.3 s on an H200, and calls made at once wait for one another
 
 
 @dataclass
-class Epoch:
-    """One epoch while it runs."""
+class _Known:
+    """What earlier epochs of this invocation teach."""
 
+    timers: Timers
+    checked: set[str] = field(default_factory=set)  # cells whose outputs were checked
+    crowded: set[str] = field(default_factory=set)  # cells whose arms do not fit into memory together
+    calls: dict[str, dict[str, float]] = field(default_factory=dict)  # cell -> arm -> ns of a warm call
+    allocation: Allocation = field(default_factory=Allocation)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+
+
+@dataclass
+class _Epoch:
     number: int
-    share: float  # of the rounds that the rules give a cell
-    seen: set[str]  # cells whose outputs were checked already
-    crowded: set[str]  # cells whose arms do not fit into memory together
-    usual: dict[str, dict[str, float]]  # cell -> arm -> ns of a warm call, from earlier epochs
-    allocation: Allocation  # of rounds, from earlier epochs
-    relay: Relay
-    timers: Timers  # of cells for which a rule chooses
-    hung: Hung
-    profile: bool  # the second, so that a profiler that takes seconds to start does not hold up the first rows
-    once: float = 0.0  # seconds spent on what no other epoch repeats
-    more: float = 0.0  # seconds spent on rounds beyond the fewest
+    share: float  # of the rounds beyond the fewest
+    profile: bool  # whether this epoch runs the profiled passes
+    once: float = 0.0  # seconds that no other epoch repeats
+    more: float = 0.0  # seconds of rounds beyond the fewest
 
 
 @dataclass(frozen=True)
-class Shift:
+class _Part:
     """One package's part of an epoch."""
 
     number: int  # the epoch's
     cells: list[Cell]
-    posts: list[Post]
+    specs: list[WorkerSpec]
 
 
 def epochs(
-    ground: Ground,
+    plan: Plan,
     wanted: Callable[[], set[str]],
     *,
     first: int,
     done: int,
     budget: float,
-    relay: Relay | None = None,
+    prefork: Prefork | None = None,
 ) -> Iterator[Item]:
-    """Blocks as they end, and what the workers had loaded and compiled.
+    """Yield blocks as they end, and what the workers had loaded and compiled.
 
-    `wanted` says which cells need one more epoch; `first` is
-    the number of the next, and `done` how many of an earlier invocation count towards the first look. A further epoch
-    begins only if it fits into `budget` seconds. A `relay` that is given is the caller's to end.
+    `wanted()` names the cells that need one more epoch. `first` is the number of the next epoch, and `done` how many of
+    an earlier invocation count towards the first look. A further epoch begins only if it fits into `budget` seconds.
+    A given `prefork` stays open: its workers outlive their epoch.
     """
-    number, seen, crowded, quick = first, set[str](), set[str](), ground.run.options.quick
-    usual, allocation, hung = dict[str, dict[str, float]](), Allocation(), Hung()
-    timers = Timers(ground.timers, never(ground.run, kept=relay is not None))
-    todo = wanted() & ground.arms.keys()  # a rerun has cells that are not measured again
-    seats = sum(len(ground.arms[cell]) for cell in todo)
-    plan = Budget(budget, done, *turns.epoch_cost(ground.device.kind, seats))
+    number, quick = first, plan.run.options.quick
+    known = _Known(Timers(plan.timers, never(plan.run, kept=prefork is not None)))
+    todo = wanted() & plan.arms.keys()  # a rerun has cells that are not measured again
+    fixed, more = turns.epoch_cost(plan.device.kind, sum(len(plan.arms[cell]) for cell in todo))
+    left = Budget(budget, done, fixed, more)
     with contextlib.ExitStack() as stack:
-        crews = relay or stack.enter_context(Relay(ground.shop, ground.device))
+        pools = prefork or stack.enter_context(Prefork(plan.shop, plan.device))
         while todo:
-            share = 1.0 if quick else plan.share()
-            if number > first and (quick or not plan.affords(share)):
+            share = 1.0 if quick else left.share()
+            if number > first and (quick or not left.affords(share)):
                 return
             start = time.monotonic()
-            profile = quick or number == first + 1
-            epoch = Epoch(number, share, seen, crowded, usual, allocation, crews, timers, hung, profile)
-            yield from _epoch(ground, epoch, todo)
-            plan.charge(time.monotonic() - start, epoch.once, epoch.more, share)
+            # Profilers take seconds to start: the second epoch runs them, so that the first rows are not held up.
+            epoch = _Epoch(number, share, profile=quick or number == first + 1)
+            parts = _parts(plan, known, number, todo)
+            ahead = [] if quick else _parts(plan, known, number + 1, todo)
+            for part, later in zip(parts, [*parts[1:], *ahead[:1], None], strict=False):
+                yield from _package(plan, known, epoch, part, later, pools)
+            left.charge(time.monotonic() - start, epoch.once, epoch.more, share)
             number += 1
-            todo = wanted() & ground.arms.keys()
+            todo = wanted() & plan.arms.keys()
 
 
-def _epoch(ground: Ground, epoch: Epoch, todo: set[str]) -> Iterator[Item]:
-    """One epoch of all undecided cells, package by package."""
-    shifts = _shifts(ground, epoch.number, todo, epoch.hung)
-    ahead = [] if ground.run.options.quick else _shifts(ground, epoch.number + 1, todo, epoch.hung)
-    following = [*shifts[1:], *ahead]
-    for i, shift in enumerate(shifts):
-        yield from _package(ground, epoch, shift, following[i] if i < len(following) else None)
-
-
-def _shifts(ground: Ground, number: int, todo: set[str], hung: Hung) -> list[Shift]:
-    """The packages of an epoch, and their cells, each in random order; without targets that nothing is asked of any more."""
-    rng = random.Random(f"{ground.run.options.seed}/{number}")
-    kernels = sorted({cell.kernel for cell in ground.run.cells if cell.id in todo})
+def _parts(plan: Plan, known: _Known, number: int, todo: set[str]) -> list[_Part]:
+    """The packages of an epoch and their cells, each in random order, without arms that hung too often."""
+    rng = random.Random(f"{plan.run.options.seed}/{number}")
+    kernels = sorted({cell.kernel for cell in plan.run.cells if cell.id in todo})
     rng.shuffle(kernels)
-    shifts = []
+    parts = []
     for kernel in kernels:
-        cells = [c for c in ground.run.cells if c.id in todo and c.kernel == kernel]
-        # The first epoch goes from little work to much, so that the first rows come at once; later ones in any order.
-        if number == 1:
-            cells.sort(key=lambda c: c.flops or 0.0)
+        cells = [cell for cell in plan.run.cells if cell.id in todo and cell.kernel == kernel]
+        if number == 1:  # from little work to much, so that the first rows come at once
+            cells.sort(key=lambda cell: cell.flops or 0.0)
         else:
             rng.shuffle(cells)
-        arms = [(cell.id, arm) for cell in cells for arm in ground.arms[cell.id]]
-        asked = [arm.worker for id, arm in arms if arm.side == "base" or not hung.not_again(id, arm, number)]
-        stand = posts(ground.checkouts, ground.packages[kernel], ground.build, list(dict.fromkeys(asked)))
-        shifts.append(Shift(number, cells, stand))
-    return shifts
+        arms = [(cell.id, arm) for cell in cells for arm in plan.arms[cell.id]]
+        workers = [arm.worker for id, arm in arms if arm.side == "base" or not known.timeouts.skip(id, arm, number)]
+        parts.append(_Part(number, cells, plan.specs(kernel, list(dict.fromkeys(workers)))))
+    return parts
 
 
-def _package(ground: Ground, epoch: Epoch, shift: Shift, later: Shift | None) -> Iterator[Item]:
-    cells, present = shift.cells, {post.id for post in shift.posts}
+def _package(
+    plan: Plan, known: _Known, epoch: _Epoch, part: _Part, later: _Part | None, pools: Prefork
+) -> Iterator[Item]:
+    cells, present, cuda = part.cells, {spec.id for spec in part.specs}, plan.device.kind == "cuda"
     began = time.monotonic()
-    with epoch.relay.crew(shift.posts, epoch.number) as crew:
-        yield from crew.proofs()
+    with pools.pool(part.specs, epoch.number) as pool:
+        yield from pool.proofs()
         started = (time.monotonic() - began) / len(cells)
-        judges = {load.judge for load in ground.run.workloads if load.name in {cell.workload for cell in cells}}
-        if later is not None and ("wall" not in judges or ground.device.kind != "cuda"):  # else the host is measured
-            epoch.relay.ahead(later.posts, later.number)
-        arms = {cell.id: tuple(arm for arm in ground.arms[cell.id] if arm.worker in present) for cell in cells}
-        warming = Warming(crew, cells, arms, epoch.usual, epoch.hung, epoch.number, ground.run.options.seed)
-        late = list[ProfiledPass]()
-        for cell in sorted(cells, key=lambda cell: not _late(ground, epoch, cell)):
-            if ground.device.kind == "cuda":
-                warming.before(cell)
-            request = _request(ground, epoch, cell, arms[cell.id])
-            sitting, block = _sit(ground, crew, epoch, request)
-            if _checked(block):
-                epoch.seen.add(cell.id)
-            epoch.usual.setdefault(cell.id, sitting.calls())
-            epoch.once += sitting.once
-            epoch.more += sitting.more
-            epoch.allocation.learn(block, started)
-            yield _identical(block, request.arms) if cell.id in ground.identical else block
-            if request.late:
-                late.append(ProfiledPass(sitting, block.timer))
-        for each in (one for one in late if one.seats):
-            block = each.run()
+        host_timed = any(plan.workload(cell).judge == "wall" for cell in cells)
+        if later is not None and not (host_timed and cuda):
+            pools.ahead(later.specs, later.number)
+        arms = {cell.id: tuple(arm for arm in plan.arms[cell.id] if arm.worker in present) for cell in cells}
+        warm_up = _WarmUp(pool, plan, known, epoch.number, cells, arms)
+        late = list[tuple[CellTask, CellResult]]()
+        for cell in sorted(cells, key=lambda cell: not _late(plan, known, epoch, cell)):
+            if cuda:
+                warm_up.before(cell)
+            task = _task(plan, known, epoch, cell, arms[cell.id])
+            result = _measured(plan, known, pool, task)
+            yield _labelled(plan, result.block)
+            known.allocation.learn(result.block, started)
+            known.calls.setdefault(cell.id, result.calls)
+            if all(o.check is not None or o.status not in _LOST for o in result.block.outcomes.values()):
+                known.checked.add(cell.id)
+            epoch.once += result.once
+            epoch.more += result.more
+            if task.late and result.timed:
+                late.append((task, result))
+        for task, result in late:
+            block = profile_cell(pool, plan.device, dataclasses.replace(task, arms=result.timed), result.block.timer)
             epoch.once += block.seconds
-            yield _identical(block, each.request.arms) if block.cell in ground.identical else block
-        yield from crew.proofs()
-        yield from crew.kernels()
+            yield _labelled(plan, block)
+        yield from pool.proofs()
+        yield from pool.kernels()
 
 
-def _sit(ground: Ground, crew: Crew, epoch: Epoch, request: Request) -> tuple[Sitting, Block]:
-    """All arms in memory, or one at a time where they do not fit together. That is found out once a cell."""
-    if request.cell.id not in epoch.crowded:
-        kind = Graphed if request.judge == "graph" else Sitting
-        sitting = kind(crew, ground.device, request)
-        block = sitting.run()
-        if not sitting.crowded:
-            return sitting, block
-        epoch.crowded.add(request.cell.id)
-    alone = OneAtATime(crew, ground.device, request)
-    return alone, alone.run()
+def _measured(plan: Plan, known: _Known, pool: WorkerPool, task: CellTask) -> CellResult:
+    """All arms in memory, or one at a time if they do not fit together, which is found out once per cell."""
+    if task.cell.id not in known.crowded:
+        result = measure_cell(pool, plan.device, task)
+        if not result.crowded:
+            return result
+        known.crowded.add(task.cell.id)
+    return measure_cell(pool, plan.device, task, alone=True)
 
 
-def _request(ground: Ground, epoch: Epoch, cell: Cell, arms: tuple[Arm, ...]) -> Request:
-    check = cell.id not in epoch.seen
-    load = next(w for w in ground.run.workloads if w.name == cell.workload)
-    # torch's profiler has CUPTI count the processor's ticks from then on (2.1 a nanosecond where it was seen), not time.
+def _task(plan: Plan, known: _Known, epoch: _Epoch, cell: Cell, arms: tuple[Arm, ...]) -> CellTask:
+    run, load = plan.run, plan.workload(cell)
+    # After torch's profiler has run, CUPTI counts the processor's ticks (2.1 a nanosecond where it was seen), not time.
     profile = epoch.profile and load.judge != "kernels"
-    late = _late(ground, epoch, cell)
-    return Request(
-        cell,
-        arms,
-        epoch.number,
-        ground.run.options,
-        check,
-        profile and not late,
-        profile and bool(load.phases),
-        load.judge,
-        ground.timeout,
-        epoch.share,
-        epoch.allocation.rounds(cell.id),
-        ground.run.options.check == "outside",
-        epoch.usual.get(cell.id, {}),
-        load.checked == "sides",
-        epoch.hung,
-        epoch.timers if _by_rule(ground, cell) else None,
-        late,
+    late = _late(plan, known, epoch, cell)
+    return CellTask(
+        cell=cell,
+        arms=arms,
+        epoch=epoch.number,
+        options=run.options,
+        judge=load.judge,
+        timeout=plan.timeout,
+        check=cell.id not in known.checked,
+        outside=run.options.check == "outside",
+        by_base=load.checked == "sides",
+        profile=profile and not late,
+        phases=profile and bool(load.phases),
+        late=late,
+        share=epoch.share,
+        rounds=known.allocation.rounds(cell.id),
+        usual=known.calls.get(cell.id, {}),
+        timeouts=known.timeouts,
+        timers=known.timers if _by_rule(plan, cell) else None,
     )
 
 
-def _by_rule(ground: Ground, cell: Cell) -> bool:
-    """Whether what reads it is chosen by its readings."""
-    load = next(w for w in ground.run.workloads if w.name == cell.workload)
-    return load.judge == "gpu" and ground.run.options.timer == "auto"
+def _by_rule(plan: Plan, cell: Cell) -> bool:
+    """Whether the cell's timer is chosen by its readings."""
+    return plan.workload(cell).judge == "gpu" and plan.run.options.timer == "auto"
 
 
-def _late(ground: Ground, epoch: Epoch, cell: Cell) -> bool:
-    """Whether its profiled pass must wait: its turns come first, then those of cells that are profiled before theirs."""
-    return epoch.profile and _by_rule(ground, cell) and epoch.timers.late(cell)
+def _late(plan: Plan, known: _Known, epoch: _Epoch, cell: Cell) -> bool:
+    """Whether the profiled pass must wait until CUPTI has timed all cells of these processes."""
+    return epoch.profile and _by_rule(plan, cell) and known.timers.late(cell)
 
 
-def _checked(block: Block) -> bool:
-    """Whether no arm's check was lost with its worker: then the next epoch checks again."""
-    lost = {"crash", "timeout", "oom"}
-    return all(outcome.check is not None or outcome.status not in lost for outcome in block.outcomes.values())
+_LOST = {"crash", "timeout", "oom"}  # a check that was lost with its worker is made in the next epoch
 
 
-def _identical(block: Block, arms: tuple[Arm, ...]) -> Block:
-    """The block of a cell whose code is known to be the same: its numbers judge the instrument, not the code."""
-    own = {arm.id for arm in arms if not arm.peer}
-    known = {
+def _labelled(plan: Plan, block: Block) -> Block:
+    """Mark a cell of identical code: its numbers judge the instrument, not the code."""
+    if block.cell not in plan.identical:
+        return block
+    own = {arm.id for arm in plan.arms[block.cell] if not arm.peer}
+    outcomes = {
         id: msgspec.structs.replace(outcome, status="identical") if id in own and outcome.status == "ok" else outcome
         for id, outcome in block.outcomes.items()
     }
-    return msgspec.structs.replace(block, outcomes=known)
+    return msgspec.structs.replace(block, outcomes=outcomes)
 
 
-def unmeasured(cell: Cell, arms: tuple[Arm, ...], outcomes: Mapping[str, Outcome]) -> Block:
-    """A block without rounds: what is known of a cell that is not measured (identical code, a workload that broke)."""
-    return Block(
-        epoch=0,
-        cell=cell.id,
-        metric="",
-        timer="",
-        calls=0,
-        rule="not measured",
-        arms=tuple(arm.id for arm in arms),
-        began=time.time(),
-        seconds=0.0,
-        rounds=(),
-        outcomes=dict(outcomes),
-    )
+@dataclass
+class _WarmUp:
+    """First calls import, load and compile. On a GPU all workers make them at once, on a cheap cell, before timing."""
+
+    pool: WorkerPool
+    plan: Plan
+    known: _Known
+    number: int  # the epoch's
+    cells: Sequence[Cell]
+    arms: Mapping[str, Sequence[Arm]]  # cell -> arms whose worker is there
+    loaded: set[tuple[str, str, str]] = field(default_factory=set)
+
+    def before(self, cell: Cell) -> None:
+        """Load what this cell needs and no earlier cell did.
+
+        If even the cheapest call of that code is slow, the untimed call that each arm makes anyway costs less.
+        """
+        if not _code(cell) <= self.loaded:
+            cheapest = self.cheapest(cell)
+            if max(self.known.calls.get(cheapest.id, {}).values(), default=0.0) < _SLOW_CALL:
+                self.warm(cheapest)
+            self.loaded |= _code(cell)
+
+    def cheapest(self, like: Cell) -> Cell:
+        """The cheapest cell that loads the same code in all its workers, if possible one that never failed."""
+
+        def cost(cell: Cell) -> tuple[bool, float, float]:
+            own = self._own(cell)
+            calls = self.known.calls.get(cell.id, dict.fromkeys((arm.id for arm in own), 0.0))
+            failed = any(arm.id not in calls or self.known.timeouts.any(cell.id, arm) for arm in own)
+            return failed, max(calls.values(), default=0.0), cell.flops or 0.0
+
+        code, sides = _code(like), {arm.side for arm in self._own(like)}
+        return min(
+            (each for each in self.cells if _code(each) == code and sides <= {a.side for a in self._own(each)}),
+            key=cost,
+        )
+
+    def warm(self, cell: Cell) -> None:
+        """Each worker opens this cell once, except what hung before; what hangs now is skipped in this epoch."""
+        seed, params = self.plan.run.options.seed, dict(cell.params)
+        arms = {arm.side: arm for arm in self._own(cell)}
+        opens = {
+            side: wire.Open(cell.workload, params, arm.id, arm.variant, seed=seed)
+            for side, arm in arms.items()
+            if not self.known.timeouts.any(cell.id, arm)
+        }
+        for side in self.pool.warm(opens):
+            self.known.timeouts.note(cell.id, arms[side], self.number)
+
+    def _own(self, cell: Cell) -> list[Arm]:
+        return [arm for arm in self.arms[cell.id] if not arm.peer]
+
+
+def _code(cell: Cell) -> set[tuple[str, str, str]]:
+    """The workload with its values of named axes (direction, mask, type): each loads other code."""
+    named = {(cell.workload, axis, value) for axis, value in cell.params.items() if isinstance(value, str)}
+    return named or {(cell.workload, "", "")}

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 
-from abprof.fleet.queue import StartUp
-from abprof.measure import plan, turns
+from abprof.measure import matrix, turns
 from abprof.measure.sequential import PROTOCOLS
 from abprof.records import Cell, Run, Workload
 from abprof.verdict import stats
@@ -17,9 +16,13 @@ from abprof.verdict import stats
 _TFLOPS_OF_A_CORE, _GBPS_OF_A_CPU = 0.02, 10.0
 _TFLOPS_OF_A_GPU, _GBPS_OF_A_GPU = 300.0, 2000.0
 _CALLS_TO_OPEN = 2  # at least: the first call, and one that is timed to choose the pace
-# Seconds of fresh workers' start, in an epoch after a shard's first.
-_AGAIN = {"cuda": 1.5, "cpu": 5.0, "simulated": 0.0}
-_PROGRAM = {"cuda": 14.0, "cpu": 10.0, "simulated": 1.8}  # seconds before its first workers: abprof, torch, its survey
+# Seconds in which fresh workers start, in an epoch after the first.
+RESTART = {"cuda": 1.5, "cpu": 5.0, "simulated": 0.0}
+PROGRAM = {
+    "cuda": 14.0,
+    "cpu": 10.0,
+    "simulated": 1.8,
+}  # seconds before a process's first workers: abprof, torch, discovery
 
 
 def estimate(planned: Run, *, peers: bool) -> str:
@@ -51,7 +54,7 @@ def measuring(planned: Run, epochs: int, *, peers: bool) -> tuple[float, float]:
         return epochs * fewest, epochs * usual
     runnable, slots = _runnable(planned, peers=peers), len(planned.machines)
     packages = math.ceil(len({cell.kernel for cell, _ in runnable}) / slots)  # of one device
-    starts = _PROGRAM[planned.machine.kind] + epochs * packages * turns.epoch_cost(planned.machine.kind, 0)[0]
+    starts = PROGRAM[planned.machine.kind] + epochs * packages * turns.epoch_cost(planned.machine.kind, 0)[0]
     cells = [cell_seconds(planned, cell, arms) for cell, arms in runnable] or [(0.0, 0.0)]
     least, most = (starts + epochs * max(sum(column) / slots, *column) for column in zip(*cells, strict=True))
     return least, most
@@ -66,14 +69,6 @@ def epoch_seconds(planned: Run, *, peers: bool) -> tuple[float, float]:
         fewest += least
         usual += most
     return fewest, usual
-
-
-def start_up(kind: str, *, kept: bool) -> StartUp:
-    """What a shard costs beside its turns, and what each further package in it does: fresh workers in each epoch until the
-    first look; on a GPU the next ones get ready while these measure. A program that is `kept` for the slot's next shard
-    starts once."""
-    workers = turns.epoch_cost(kind, 0)[0] + (stats.LOOKS[0] - 1) * _AGAIN[kind]
-    return StartUp(workers, workers) if kept else StartUp(_PROGRAM[kind] + workers, workers)
 
 
 def cell_seconds(planned: Run, cell: Cell, arms: int) -> tuple[float, float]:
@@ -119,13 +114,13 @@ def _runnable(planned: Run, *, peers: bool) -> list[tuple[Cell, int]]:
     loads = {load.name: load for load in planned.workloads}
     cells = [cell for cell in planned.cells if not cell.skip and cell.kernel]
     alone = len(planned.sides) == 1 or planned.options.quick
-    controlled = set() if alone else plan.controls(cells, set())
+    controlled = set() if alone else matrix.controls(cells, set())
     return [(c, _arms(planned, loads[c.workload], control=c.id in controlled, peers=peers)) for c in cells]
 
 
 def _arms(planned: Run, load: Workload, *, control: bool, peers: bool) -> int:
     """As far as is known before the builds: variants that only a package names come on top."""
-    return len(plan.arms(load, planned.sides, (), control=control, peers=peers))
+    return len(matrix.arms(load, planned.sides, (), control=control, peers=peers))
 
 
 def _turns(planned: Run, call: float, arms: int, share: float) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from abprof.builds.worker_factory import Workshop
-from abprof.measure.pool import Post
+from abprof.measure.pool import WorkerSpec
 from abprof.records import Arm, Cell
 from abprof.records import messages as wire
 
@@ -32,14 +32,14 @@ class Job:
 
 
 def job(
-    shop: Workshop, post: Post, cell: Cell, arm: Arm, *, warmup: int, runs: int, seed: int, facts: bool = False
+    shop: Workshop, spec: WorkerSpec, cell: Cell, arm: Arm, *, warmup: int, runs: int, seed: int, facts: bool = False
 ) -> Job:
-    """The process for one arm of a cell, with the build of this post. `facts`: it is to tell the cell's, too."""
-    place, name = Path(post.build.path), f"cell-{uuid.uuid4().hex}"
+    """The process for one arm of a cell, with the build of this spec. `facts`: it is to tell the cell's, too."""
+    place, name = Path(spec.build.path), f"cell-{uuid.uuid4().hex}"
     file, told = shop.scratch / f"{name}.json", shop.scratch / f"{name}.told.json"
-    mount = shop.mount(post.checkout, post.package, place)
-    start = wire.Start(shop.device, post.id, mount, dict(shop.workloads), str(shop.scratch))
+    mount = shop.mount(spec.checkout, spec.package, place)
+    start = wire.Start(shop.device, spec.id, mount, dict(shop.workloads), str(shop.scratch))
     opened = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, arm.peer, seed=seed)
     file.write_bytes(wire.dump(wire.pack(wire.Foreground(start, opened, warmup, runs, str(told), facts))))
-    argv = (*shop.argv(post.id), "--cell", str(file))
-    return Job(argv, shop.worker_env(post.checkout, post.package, place), place / "src", told)
+    argv = (*shop.argv(spec.id), "--cell", str(file))
+    return Job(argv, shop.worker_env(spec.checkout, spec.package, place), place / "src", told)

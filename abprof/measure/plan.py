@@ -1,304 +1,391 @@
-"""From what workloads declare to the cells of this run: presets, --set, --only."""
+"""The plan of a run: what is measured, and with what. `make_plan` asks the workloads; `assign_arms` adds arms once builds are known."""
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
-import itertools
-import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+import dataclasses
+import os
+import random
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 
-from abprof.records import Arm, Band, Build, Cell, Judge, Phase, Side, Sweep, Timer, Value, Workload
-from abprof.records import messages as wire
+import msgspec
+
+from abprof.builds import build, environment
+from abprof.builds import sandbox as contain
+from abprof.builds.tampering import Watch, elsewhere, inputs_of
+from abprof.builds.worker_factory import Workshop, alone, command, surroundings, wall_for
+from abprof.devices import Device
+from abprof.measure import continued as earlier
+from abprof.measure import discovery, matrix, timers
+from abprof.measure.discovery import Survey
+from abprof.measure.pool import WorkerSpec, worker_specs
+from abprof.measure.run_context import Place, forbidden, sources, toolchain
+from abprof.measure.turns import CUPTI
+from abprof.records import (
+    SCHEMA,
+    Arm,
+    Block,
+    Build,
+    Cell,
+    Checkout,
+    Failure,
+    Observation,
+    Outcome,
+    Package,
+    Run,
+    Toolchain,
+    Workload,
+)
 from abprof.records.errors import AbprofError
+from abprof.records.options import Options
+from abprof.sides import Repository, releases
+from abprof.system import config_unused as unused
+from abprof.system.console import View
+from abprof.system.trees import remove_tree
 
-Axes = list[tuple[list[str], list[Any]]]  # (axis or zipped axes, rows of values), in file order
-
-
-_JUDGES: dict[Timer, Judge] = {"events": "gpu", "graph": "graph", "cupti": "kernels", "cpu": "wall"}
-
-
-def judge(timer: Timer, kind: str, declared: str = "") -> Judge:
-    """Whose clock is judged on this kind of device. A timer that was asked for stands above what a workload declares."""
-    if kind == "cpu":
-        return "wall"
-    wanted = declared or ("gpu" if kind == "cuda" else "wall")
-    return _JUDGES.get(timer, "gpu" if wanted == "gpu" else "wall")
+_KEPT_AS_CONTROLS = 3  # cells of identical code that are measured all the same, at random
+_SHOWN = ("CUDA", "TORCH", "TRITON", "OMP", "GOMP", "KMP", "FFA", "CXX")  # prefixes of variables that run.json keeps
 
 
-def workload(
-    name: str,
-    described: wire.Described,
-    sha256: str,
-    kind: str,
-    asked_peers: Sequence[str] = (),
-    timer: Timer = "auto",
-) -> Workload:
-    """A workload's declarations as the record that travels; of its peers those that this run may measure."""
-    axes = tuple(dict.fromkeys(a for rows in described.presets.values() for names, _ in rows for a in names))
-    return Workload(
-        name=name,
-        kernel=described.kernel,
-        suite=described.suite,
-        axes=axes,
-        judge=judge(timer, kind, described.judge),
-        variants=tuple(described.variants),
-        peers=_peers(described, asked_peers),
-        phases=tuple(Phase(name=n, range=r, text=t) for n, r, t in described.phases),
-        seed_columns=tuple(described.seed_columns),
-        scaled=described.scaled,
-        ladder=tuple(described.ladder),
-        sweep=_sweep(described.sweep),
-        checked="sides" if described.checked == "sides" else "reference",
-        sha256=sha256,
-        text=described.text,
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is settled before the first turn."""
+
+    shop: Workshop
+    device: Device
+    run: Run  # the head: settings, sides, all cells, workloads, builds
+    cells: tuple[Cell, ...]  # those of this invocation: a rerun measures some of the run's
+    checkouts: Mapping[str, Checkout]  # side id -> files
+    packages: Mapping[str, Package]
+    timeout: float  # seconds of one request to a worker
+    broken: Mapping[str, Failure]  # cell id -> why its workload could not be asked
+    arms: Mapping[str, tuple[Arm, ...]] = field(default_factory=dict)  # cell id -> who takes turns in it
+    timers: Mapping[str, str] = field(default_factory=dict)  # cell id -> what read its turns in this run so far
+    identical: frozenset[str] = frozenset()  # cells of identical code on all sides that are measured as controls
+
+    def build(self, side: str, kernel: str) -> Build | None:
+        """This side's build of a package, failed or not."""
+        return next((b for b in self.run.builds if b.side == side and b.kernel == kernel), None)
+
+    def workload(self, cell: Cell) -> Workload:
+        """The workload of a cell."""
+        return next(load for load in self.run.workloads if load.name == cell.workload)
+
+    def specs(self, kernel: str, ids: Sequence[str]) -> list[WorkerSpec]:
+        """The workers of a package, of those sides (or "control", "peers") that have a whole build of it."""
+        return worker_specs(self.checkouts, self.packages[kernel], self.build, ids)
+
+
+@dataclass(frozen=True)
+class Continued:
+    """A run to go on with."""
+
+    run: Run
+    cells: tuple[Cell, ...]  # those to measure
+    part: bool = False  # a shard: notes and warnings were shown where the run was begun
+    timers: Mapping[str, str] = field(default_factory=dict)  # cell id -> what read its turns so far
+
+
+def make_plan(
+    place: Place,
+    trees: Sequence[Checkout],
+    logs: Path,
+    view: View,
+    continued: Continued | None = None,
+    *,
+    dry: bool = False,
+) -> Plan:
+    """Ask the workloads what they are and lay out the cells, or take the cells of a continued run.
+
+    Measures the device's ceilings once in a run, but not if `dry`. Raises AbprofError.
+    """
+    config, device, before = place.options, place.device, continued.run if continued else None
+    folder = Path(trees[0].path).parent  # this run's own: what is put here goes with the worktrees
+    source, files, digest = _lay_out(place, trees, before.workloads_from if before else "")
+    env, withheld = surroundings(config, place.cache)
+    workers = {checkout.side.id: command(config, checkout.side.id, place.cache) for checkout in trees}
+    log = logs / "survey.log"
+    worker = alone(config, place.cache, device.worker, folder, log=log)
+    try:
+        if continued:
+            found = discovery.known(
+                worker, files, digest, continued.run, continued.cells, device=device.worker, timeout=config.timeout
+            )
+        else:
+            found = discovery.survey(
+                worker, files, config, device=device.worker, kind=device.kind, timeout=config.timeout
+            )
+        installed = discovery.packages(worker, config.timeout)
+        best = before.ceilings if before else None
+        best = best or (None if dry or config.executor else discovery.ceilings(worker, config.timeout))
+    finally:
+        worker.stop()
+    wall, not_contained = wall_for(config, place.cache, device.worker, folder)
+    if "ncu" in config.probe:
+        not_contained += contain.foreground_notes(wall, "what --probe ncu looks at")
+    base = Toolchain(versions=toolchain(found.ready.versions, found.ready.facts, device.kind, env), packages=installed)
+    chains = _toolchains(place, workers, base, env, folder, log)
+    if config.by_timer == "cupti" and device.kind != "cpu":
+        _require_cupti(config.asked_by("--timer"), workers, chains)
+    for cell in (c for c in continued.cells if continued.timers.get(c.id) == CUPTI) if continued else ():
+        _require_cupti(f"{cell.id}, which CUPTI's records read so far", workers, chains)
+    shop = Workshop(
+        cache=place.cache,
+        logs=logs,
+        scratch=folder / "scratch",
+        workers=workers,
+        env=env,
+        device=device.worker,
+        forbidden=forbidden(place),
+        sources=sources(place),
+        workloads={name: str(file) for name, file in files.items()},
+        toolchain={side: chain.versions for side, chain in chains.items()},
+        timeout=config.timeout,
+        build_timeout=config.build_timeout,
+        named=frozenset({*place.file.environment.set, *place.file.environment.allow}),
+        wall=wall,
+    )
+    notes = (*not_contained, *_unmet(trees, chains), *(() if continued else _unused(place, found)))
+    if not (continued and continued.part):
+        for line in (*place.notes, *notes):
+            view.say(line)
+        for line in discovery.workloads_differ(place, trees, source):
+            view.warn(line)
+    for name in found.empty:
+        view.warn(f"workload {name} has no cell in preset {config.preset}")
+    options = _stored(place, workers, wall)
+    shown = environment.shared(env, device.worker)
+    head = before or Run(
+        schema=SCHEMA,
+        id=place.id,
+        status="running",
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+        options=options,
+        sides=place.sides,
+        waivers=place.waivers,
+        workloads=found.workloads,
+        workloads_from=f"{source} sha256:{digest}",
+        night=config.night,
+        arms=(),
+        cells=found.cells,
+        machine=device.machine(),
+        versions=found.ready.versions,
+        environment={name: shown[name] for name in sorted(shown) if name.startswith(_SHOWN)},
+        withheld=withheld,
+        notes=place.notes,
+    )
+    walls = dict.fromkeys((head.options.wall, options.wall))  # a continued run was contained if all its parts were
+    head = msgspec.structs.replace(
+        head,
+        notes=tuple(dict.fromkeys((*head.notes, *notes))),
+        options=msgspec.structs.replace(head.options, wall=", ".join(walls) if all(walls) else ""),
+        ceilings=best,
+        toolchains=head.toolchains or chains,
+    )
+    return Plan(
+        shop=shop,
+        device=device,
+        run=head,
+        cells=found.cells,
+        checkouts={checkout.side.id: checkout for checkout in trees},
+        packages=_packages(place, found.cells),
+        timeout=config.timeout,
+        broken=found.broken,
+        timers=continued.timers if continued else {},
     )
 
 
-def _peers(described: wire.Described, asked: Sequence[str]) -> tuple[str, ...]:
-    """Those asked for, or those that are measured without being asked for."""
-    default = described.peers if described.default_peers is None else described.default_peers
-    return tuple(name for name in described.peers if name in (asked or default) or "all" in asked)
+def other_cells(place: Place, plan: Plan, run: Run, logs: Path) -> Plan:
+    """The plan of another shard of the same run on the same device: its toolchain is known, and its workers start afresh.
 
-
-def known_peers(matrix: Iterable[wire.Described], asked: Sequence[str]) -> None:
-    """Raise AbprofError for a `--peer` that no workload has."""
-    there = {name for described in matrix for name in described.peers}
-    for name in asked:
-        if name not in there and name != "all":
-            known = _nearest(name, there) or "none has any"
-            raise AbprofError(f"no workload has a peer {name!r}", where="--peer", advice=known)
-
-
-def _sweep(declared: wire.Sweep | None) -> Sweep | None:
-    if declared is None:
-        return None
-    bands = tuple(Band(density=(low, high), speedup=(slow, fast)) for low, high, slow, fast in declared.bands)
-    return Sweep(axes=tuple(declared.axes), density=declared.density, against=declared.against, bands=bands)
-
-
-def preset(name: str, described: wire.Described, wanted: str, where: str) -> Axes:
-    """The axes of the wanted preset. Raises AbprofError naming those there are and `where` it was asked for, and for a
-    value that stands twice."""
-    if wanted not in described.presets:
-        known = ", ".join(described.presets)
-        raise AbprofError(f"workload {name} has no preset {wanted!r}", where=where, advice=f"it has {known}")
-    axes: Axes = [(list(names), [list(row) for row in rows]) for names, rows in described.presets[wanted]]
-    _no_value_twice(axes, f"workload {name}, preset {wanted}")
-    return axes
-
-
-def _no_value_twice(axes: Axes, where: str) -> None:
-    """Two cells of one name could not be told apart. Raises AbprofError."""
-    for names, rows in axes:
-        shown = [",".join(map(wire.shown, row)) for row in rows]
-        twice = next((value for value in shown if shown.count(value) > 1), None)
-        if twice is not None:
-            raise AbprofError(f"{','.join(names)} has {twice} twice", where=where)
-
-
-def cases(axes: Axes) -> list[dict[str, Value]]:
-    """The product of the axes, zipped ones in step."""
-    rows = [[list(zip(names, row, strict=True)) for row in values] for names, values in axes]
-    return [dict(itertools.chain(*point)) for point in itertools.product(*rows)]
-
-
-def id_parts(id: str) -> tuple[str, tuple[str, ...]]:
-    """A cell's id as its workload and its `axis=value`s. Raises AbprofError for a text that cannot be one."""
-    name, slash, params = id.partition("/")
-    if not slash or not name:
-        advice = "as every report prints it: WORKLOAD/axis=value,... (abprof list has those of a preset)"
-        raise AbprofError("no id of a cell", where=repr(id), advice=advice)
-    return name, tuple(re.split(r",(?=\w+=)", params)) if params else ()
-
-
-def exactly(matrices: dict[str, Axes], ids: Sequence[str]) -> dict[str, list[dict[str, Value]]]:
-    """`--cell ID`: by workload the cases of these cells, also of those that no preset has; ids of other workloads are
-    passed over. Raises AbprofError for an axis or a value that cannot be, and for an id that leaves an axis open."""
-    found: dict[str, list[dict[str, Value]]] = {name: [] for name in matrices}
-    for id in dict.fromkeys(ids):
-        name, settings = id_parts(id)
-        if name not in matrices:
-            continue
-        try:
-            made = cases(_set({name: matrices[name]}, _given(settings, commas=False))[name])
-        except AbprofError as error:  # of a value: --set has nothing to do with it
-            raise AbprofError(error.what, where=f"--cell {id}", advice=error.advice) from error
-        case = next((case for case in made if wire.cell_id(name, case) == id), None)
-        if case is None:
-            like = ", ".join(wire.cell_id(name, case) for case in made[:3])
-            raise AbprofError(f"no cell {id}", where="--cell", advice=f"an id names every axis: {like}")
-        found[name].append(case)
-    return found
-
-
-# ---------------------------------------------------------------- --set
-
-
-def set_axes(matrices: dict[str, Axes], settings: Sequence[str]) -> dict[str, Axes]:
-    """`--set AXIS=V1,V2`: replace an axis's values wherever a workload has it. Zipped axes are set together.
-
-    Raises AbprofError for an axis that no workload has, and for an axis or a value that is given twice.
+    Raises AbprofError if the workloads have changed.
     """
-    return _set(matrices, _given(settings, commas=True))
+    _, files, digest = _lay_out(place, list(plan.checkouts.values()), run.workloads_from)
+    discovery.same_workloads(run, files, digest)
+    then = plan.run
+    head = msgspec.structs.replace(
+        run, notes=then.notes, options=then.options, ceilings=run.ceilings or then.ceilings, toolchains=then.toolchains
+    )
+    shop = dataclasses.replace(plan.shop, logs=logs, token=secrets.token_hex(8))
+    return dataclasses.replace(plan, shop=shop, run=head, cells=run.cells, packages=_packages(place, run.cells))
 
 
-def _given(settings: Sequence[str], *, commas: bool) -> dict[str, list[str]]:
-    """The values of each axis. `commas`: part them; a cell's id has one value of each, which may hold some."""
-    given: dict[str, list[str]] = {}
-    for setting in settings:
-        axis, equals, values = setting.partition("=")
-        if not equals or not axis or not values:
-            raise AbprofError(f"{setting!r} is not AXIS=V1,V2", where="--set")
-        given.setdefault(axis, []).append(values)
-    for axis, texts in given.items():
-        if len(texts) > 1:  # one would win over the other, and nobody would see it
-            all_of_them = f"write {axis}={','.join(dict.fromkeys(texts))}"
-            raise AbprofError(f"{axis} is given more than once", where="--set", advice=all_of_them)
-    return {axis: texts[0].split(",") if commas else texts for axis, texts in given.items()}
+def assign_arms(
+    place: Place, plan: Plan, builds: tuple[Build, ...], blocks: Sequence[Block]
+) -> tuple[Plan, list[Block]]:
+    """The plan with its builds and the arms of every cell, and a block for each cell that needs no measuring.
 
-
-def _set(matrices: dict[str, Axes], wanted: dict[str, list[str]]) -> dict[str, Axes]:
-    known = {axis for axes in matrices.values() for names, _ in axes for axis in names}
-    for axis in wanted:
-        if axis not in known:
-            raise AbprofError(f"no workload has an axis {axis!r}", where="--set", advice=_nearest(axis, known))
-    chosen = {name: [_set_group(names, rows, wanted) for names, rows in axes] for name, axes in matrices.items()}
-    for axes in chosen.values():
-        _no_value_twice(axes, "--set")
-    return chosen
-
-
-def _set_group(names: list[str], rows: list[Any], wanted: dict[str, list[str]]) -> tuple[list[str], list[Any]]:
-    given = [axis for axis in names if axis in wanted]
-    if not given:
-        return names, rows
-    if not rows:
-        raise AbprofError(f"{given[0]} has no value here that tells its type", where="--set", advice="another --preset")
-    columns = {axis: [_typed(text, rows[0][names.index(axis)], axis) for text in wanted[axis]] for axis in given}
-    if len(given) == len(names):
-        if len({len(values) for values in columns.values()}) > 1:
-            raise AbprofError(f"{', '.join(names)} go in step and need equally many values", where="--set")
-        return names, [list(row) for row in zip(*(columns[axis] for axis in names), strict=True)]
-    kept = [row for row in rows if all(row[names.index(axis)] in columns[axis] for axis in given)]
-    if not kept:
-        others = ", ".join(axis for axis in names if axis not in given)
-        raise AbprofError(f"{given[0]} goes in step with {others}", where="--set", advice="set all of them, in step")
-    return names, kept
-
-
-def _typed(text: str, like: Value, axis: str) -> Value:
-    """The text as a value of the axis's type. Raises AbprofError."""
-    try:
-        if isinstance(like, bool):
-            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        if isinstance(like, int):
-            return int(text)
-        return float(text) if isinstance(like, float) else text
-    except (KeyError, ValueError):
-        raise AbprofError(
-            f"{axis}={text}: expected {type(like).__name__}, like {wire.shown(like)}", where="--set"
-        ) from None
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    choices = sorted(known)
-    near = difflib.get_close_matches(word, choices, 3) or choices[:12]
-    return "did you mean " + ", ".join(near) if near else ""
-
-
-# ---------------------------------------------------------------- --only
-
-
-def select(cells: Sequence[Cell], filters: Sequence[str], preset: str = "--preset") -> tuple[Cell, ...]:
-    """`--only AXIS=VALUE,VALUE | GLOB`: filters of the same axis or kind add up, different ones narrow down.
-
-    Raises AbprofError for an axis or value that does not exist, and for an empty matrix: `preset` says who asked for it.
+    `blocks`: those of earlier invocations. Raises AbprofError if a build is not the continued run's.
     """
-    chosen = tuple(cells)
-    by_axis: dict[str, set[str]] = {}
-    globs = []
-    for text in filters:
-        if not text.strip():
-            raise AbprofError(
-                "an empty text is no filter", where="--only", advice="AXIS=VALUE, or a part of a cell's id"
-            )
-        axis, equals, values = text.partition("=")
-        if equals and "/" not in axis and "*" not in axis:
-            by_axis.setdefault(axis, set()).update(values.split(","))
-        else:
-            globs.append(text)
-    for name, wanted in by_axis.items():
-        _known_values(cells, name, wanted)
-        chosen = tuple(c for c in chosen if name in c.params and wire.shown(c.params[name]) in wanted)
-    if globs:
-        ids = {cell.id for cell in cells}  # a whole id means that cell, and not those it is the beginning of
-        chosen = tuple(
-            c for c in chosen if any(c.id == g if g in ids else fnmatch.fnmatchcase(c.id, _anywhere(g)) for g in globs)
+    same = _identical_cells(plan, builds)
+    measured = same  # of the cells of identical code
+    if not (place.options.all or _same_code(plan.run)):
+        rng = random.Random(place.options.seed)
+        measured = set(rng.sample(sorted(same), min(len(same), _KEPT_AS_CONTROLS)))
+    several = len(place.sides) > 1 and not place.options.quick
+    candidates = [cell for cell in plan.cells if cell.kernel and (cell.id not in same or cell.id in measured)]
+    controlled = matrix.controls(candidates, measured) if several else set()
+    arms = {
+        cell.id: matrix.arms(
+            plan.workload(cell), place.sides, builds, control=cell.id in controlled, peers=not place.options.no_peers
         )
-    if not chosen:
-        raise AbprofError("the matrix is empty: no cell is left", where="--only" if filters else preset)
-    return chosen
+        for cell in plan.cells
+    }
+    every = dict.fromkeys((*plan.run.arms, *(arm for row in arms.values() for arm in row)))
+    known = earlier.same_builds(plan.run, builds, place.cache / "builds")
+    run = msgspec.structs.replace(plan.run, builds=known, arms=tuple(every))
+    begun = {block.cell for block in blocks}
+    skipped = []
+    for cell in plan.cells:
+        outcomes = _known_outcomes(plan, cell, arms[cell.id], identical=cell.id in same - measured)
+        if outcomes and cell.id not in begun:
+            skipped.append(unmeasured(cell, arms[cell.id], outcomes))
+    read = {**plan.timers, **timers.read_by(blocks)}
+    return dataclasses.replace(plan, run=run, arms=arms, timers=read, identical=frozenset(measured)), skipped
 
 
-def _known_values(cells: Sequence[Cell], axis: str, values: set[str]) -> None:
-    there = {wire.shown(cell.params[axis]) for cell in cells if axis in cell.params}
-    if not there:
-        axes = {a for cell in cells for a in cell.params}
-        raise AbprofError(f"no cell has an axis {axis!r}", where="--only", advice=_nearest(axis, axes))
-    for value in sorted(values - there):
-        raise AbprofError(f"{axis} has no value {value!r}", where="--only", advice=f"it has {', '.join(sorted(there))}")
+def _same_code(run: Run) -> bool:
+    return len(run.sides) > 1 and len({side.tree for side in run.sides}) == 1
 
 
-def _anywhere(glob: str) -> str:
-    return glob if any(c in glob for c in "*?[") else f"*{glob}*"
+def unmeasured(cell: Cell, arms: Sequence[Arm], outcomes: Mapping[str, Outcome]) -> Block:
+    """A block without rounds: what is known of a cell that is not measured (identical code, a broken workload)."""
+    return Block(
+        epoch=0,
+        cell=cell.id,
+        metric="",
+        timer="",
+        calls=0,
+        rule="not measured",
+        arms=tuple(arm.id for arm in arms),
+        began=time.time(),
+        seconds=0.0,
+        rounds=(),
+        outcomes=dict(outcomes),
+    )
 
 
-# ---------------------------------------------------------------- arms
+def _known_outcomes(plan: Plan, cell: Cell, arms: Sequence[Arm], *, identical: bool) -> dict[str, Outcome]:
+    if cell.id in plan.broken:
+        failure = plan.broken[cell.id]
+        broken = Outcome(status=failure.status, reason=failure.reason, log=failure.log, at=failure.at)
+        return {arm.id: broken for arm in arms}
+    if cell.skip:
+        return {arm.id: Outcome(status="unsupported", reason=cell.skip) for arm in arms}
+    return {arm.id: Outcome(status="identical") for arm in arms if not arm.peer} if identical else {}
 
 
-def arms(
-    load: Workload, sides: Sequence[Side], builds: Sequence[Build], *, control: bool, peers: bool
-) -> tuple[Arm, ...]:
-    """Who takes turns in a cell: every side (or each variant of it), the control, the peers."""
-    variants = variants_of(load, builds)
-    rows = [
-        Arm(id=f"{side.id}:{variant}" if variant else side.id, side=side.id, variant=variant)
-        for variant in variants or ("",)
-        for side in sides
-    ]
-    if control:
-        # Named by its variant: the packages of a run need not have the same, and one id is one arm.
-        variant = variants[0] if variants else ""
-        rows.append(Arm(id=f"control:{variant}" if variant else "control", side="control", variant=variant))
-    if peers:
-        rows += [Arm(id=f"peer:{name}", side="base", peer=name) for name in load.peers]
-    return tuple(rows)
+def _identical_cells(plan: Plan, builds: Sequence[Build]) -> set[str]:
+    """Cells whose kernels load the same bytes on every side, by the same toolchain."""
+    folders = {
+        name: {id: package.of(checkout.side) for id, checkout in plan.checkouts.items()}
+        for name, package in plan.packages.items()
+    }
+    same = {name for name, packages in folders.items() if build.identical(builds, packages, plan.shop.toolchain)}
+    return {cell.id for cell in plan.cells if cell.kernel in same}
 
 
-def variants_of(load: Workload, builds: Sequence[Build]) -> tuple[str, ...]:
-    """Those the workload names, or all that any side has: one that only one side has is `missing` on the other."""
-    if load.variants:
-        return load.variants
-    return tuple(dict.fromkeys(v for b in builds if b.kernel == load.kernel for v in b.variants))
+def broken_workloads(plan: Plan) -> tuple[Observation, ...]:
+    """What is known of workloads that could not be asked, on every side."""
+    return tuple(
+        Observation(cell=cell, arm=side, status=failure.status, reason=failure.reason, at=failure.at)
+        for cell, failure in plan.broken.items()
+        for side in plan.checkouts
+    )
 
 
-def controls(cells: Sequence[Cell], identical: set[str], *, at_least: int = 6) -> set[str]:
-    """Cells that get a control arm: identical-code cells first, spread over the range of work.
+def watched(place: Place, plan: Plan) -> Watch:
+    """Tamper detection from now on: files that code under test must not write to.
 
-    Each from the middle of its share of the range: the dearest cell, which may take a quarter of the run, has none where
-    there is a choice."""
-    ordered = sorted((c for c in cells if not c.skip), key=lambda c: (c.flops or 0.0, c.id))
-    first = [c.id for c in ordered if c.id in identical]
-    chosen = _spread(first, at_least)
-    rest = [c.id for c in ordered if c.id not in identical]
-    return set(chosen) | set(_spread(rest, at_least - len(chosen)))
+    If that code may be a stranger's and no sandbox contains it, places outside the run are watched too.
+    """
+    folder = plan.shop.scratch.parent
+    judging = (folder / "workloads", Path(plan.shop.argv("base")[-1]).parent)
+    uncontained = environment.mode(place.options.env, os.environ) == "clean" and plan.shop.wall is None
+    git = place.repository.common_dir if isinstance(place.repository, Repository) else place.root / ".git"
+    others = elsewhere(place.root, git, place.runs_dir, os.environ) if uncontained else ()
+    inputs = {
+        (side, package.name): inputs_of(Path(checkout.path), package.of(checkout.side))
+        for package in plan.packages.values()
+        for side, checkout in plan.checkouts.items()
+    }
+    return Watch(judging, plan.checkouts.values(), others, plan.shop.scratch, inputs)
 
 
-def _spread(ids: list[str], count: int) -> list[str]:
-    if count <= 0 or not ids:
-        return []
-    if len(ids) <= count:
-        return ids
-    return [ids[(2 * i + 1) * len(ids) // (2 * count)] for i in range(count)]
+def _packages(place: Place, cells: Sequence[Cell]) -> dict[str, Package]:
+    return place.packages(list(dict.fromkeys(cell.kernel for cell in cells if cell.kernel)))
+
+
+def _lay_out(place: Place, trees: Sequence[Checkout], recorded: str) -> tuple[Path, dict[str, Path], str]:
+    """Copy the workloads (`recorded`: those of a continued run) beside the worktrees, with empty folders for workers.
+
+    Returns where they are from, name -> copied file, and their digest. Raises AbprofError.
+    """
+    folder = Path(trees[0].path).parent
+    for name in ("workloads", "scratch", "caches"):
+        remove_tree(folder / name)
+    source = discovery.workloads_folder(place, trees, recorded)
+    by = "--cell" if place.options.cell else "--workloads"
+    files = discovery.find_workloads(source, place.options.workloads, by)
+    root = next((Path(tree.path) for tree in trees if source.is_relative_to(tree.path)), place.root)
+    wrapped = {name: root / name for name in place.file.benchmarks}
+    digest = discovery.copy_workloads(source, folder / "workloads", wrapped, place.file.at("benchmarks"))
+    (folder / "scratch").mkdir()
+    (folder / "caches").mkdir()
+    return source, {name: folder / "workloads" / file.name for name, file in files.items()}, digest
+
+
+def _toolchains(
+    place: Place, workers: Mapping[str, tuple[str, ...]], base: Toolchain, env: dict[str, str], folder: Path, log: Path
+) -> dict[str, Toolchain]:
+    """Side -> toolchain. Each interpreter other than base's is asked once."""
+    config, device = place.options, place.device
+    by_worker = {workers["base"]: base}
+    for side, argv in workers.items():
+        if argv not in by_worker:
+            worker = alone(config, place.cache, device.worker, folder, side=side, log=log)
+            ready, installed = discovery.who_is(worker, device.worker, config.timeout)
+            versions = toolchain(ready.versions, ready.facts, device.kind, env)
+            by_worker[argv] = Toolchain(versions=versions, packages=installed)
+    return {side: by_worker[argv] for side, argv in workers.items()}
+
+
+def _require_cupti(where: str, workers: Mapping[str, Sequence[str]], chains: Mapping[str, Toolchain]) -> None:
+    side = timers.lacking(chains)
+    if side:
+        advice = f"{workers[side][0]} -m pip install {timers.PACKAGE} (abprof's extra: {timers.INSTALL})"
+        raise AbprofError(f"{timers.PACKAGE} is not installed for {side}", where=where, advice=advice)
+
+
+def _unmet(trees: Sequence[Checkout], chains: Mapping[str, Toolchain]) -> list[str]:
+    """A line for each release whose requirements its side's interpreter does not meet."""
+    lines = []
+    for side, path in ((tree.side, Path(tree.path)) for tree in trees if tree.side.kind == "dist"):
+        chain = chains[side.id]
+        if unmet := releases.unmet(path, chain.versions.get("python", ""), chain.packages):
+            lines.append(f"{side.label} asks for {', '.join(unmet)}, and abprof installs no dependencies")
+    return lines
+
+
+def _unused(place: Place, found: Survey) -> tuple[str, ...]:
+    """Lines on workloads and packages that abprof.toml names and this run does not have."""
+    cells, loads = (cell.id for cell in found.cells), found.workloads
+    named = unused.thresholds(place.options, cells, [load.name for load in loads])
+    return (*named, *unused.packages(place.options, loads, broken=bool(found.broken)))
+
+
+def _stored(place: Place, workers: Mapping[str, Sequence[str]], wall: contain.Wall | None) -> Options:
+    """The options as run.json has them: with everything that a rerun needs to set up its workers alike."""
+    config, folder = place.options, place.options.workloads_from
+    return msgspec.structs.replace(
+        config.resolved(place.device.kind, matrix.judge(config.by_timer, place.device.kind)),
+        python={side: argv[0] for side, argv in workers.items()},
+        env=environment.mode(config.env, os.environ),
+        wall=wall.version if wall else "",
+        workloads_from=folder if folder in {"", *workers} else str(Path(folder).absolute()),
+        executor_options=config.executor_options if config.executor else {},
+    )

@@ -13,17 +13,16 @@ from abprof.builds import sandbox as contain
 from abprof.builds import secrets as conceal
 from abprof.builds.cleaning import BUILDS_IN_USE
 from abprof.builds.stage import build_kernels
-from abprof.devices import lease
-from abprof.measure import foreground, plan
-from abprof.measure.pool import Post
-from abprof.measure.prepare import Plan, make_plan
+from abprof.devices.lease import lease
+from abprof.measure import foreground, matrix
+from abprof.measure.plan import Plan, make_plan
+from abprof.measure.pool import WorkerSpec
 from abprof.measure.resources import signals, worktrees
 from abprof.measure.run_context import look_around
 from abprof.records import Arm, Build, Cell, Workload
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.records.quantities import refuse_calls
 from abprof.system import locks as leases
 from abprof.system import processes as proc
 from abprof.system.console import View
@@ -61,11 +60,11 @@ def run(config: Options, wanted: Wanted, view: View) -> str:
         cell = _cell(ready, wanted)
         with leases.shared(place.cache / BUILDS_IN_USE):
             (build,) = build_kernels(place, ready, view)
-            arm = _arm(ready.survey.workloads[0], build, wanted)
+            arm = _arm(ready.run.workloads[0], build, wanted)
             checkout = ready.checkouts["base"]
-            post = Post("base", checkout, ready.packages[cell.kernel].of(checkout.side), build)
+            spec = WorkerSpec("base", checkout, ready.packages[cell.kernel].of(checkout.side), build)
             child = foreground.job(
-                ready.shop, post, cell, arm, warmup=wanted.warmup, runs=wanted.runs, seed=config.seed
+                ready.shop, spec, cell, arm, warmup=wanted.warmup, runs=wanted.runs, seed=config.seed
             )
             told = child.outcome(proc.foreground(child.argv, env=child.env, cwd=child.cwd))
     if told.status != "ok":
@@ -79,8 +78,10 @@ def run(config: Options, wanted: Wanted, view: View) -> str:
 
 def _narrowed(config: Options, wanted: Wanted) -> Options:
     """The matrix of this one cell: its id says workload and values, also those that no preset has."""
-    workload, values = plan.id_parts(wanted.cell)
-    refuse_calls(wanted.warmup, wanted.runs)
+    workload, values = matrix.id_parts(wanted.cell)
+    for name, value, least in (("--warmup", wanted.warmup, 0), ("--runs", wanted.runs, 1)):
+        if value < least:
+            raise AbprofError(f"{value} calls", where=name, advice=f"it is {least} or more")
     if wanted.peer and wanted.variant:
         raise AbprofError("a peer has no variants", where="--variant", advice="leave one of --peer, --variant out")
     peer = (wanted.peer,) if wanted.peer else ()
@@ -99,11 +100,11 @@ def _planned(label: str, wanted: Wanted, make: Callable[[], Plan]) -> Plan:
 
 def _cell(ready: Plan, wanted: Wanted) -> Cell:
     """The one that was asked for. Raises AbprofError."""
-    for failure in ready.survey.broken.values():
+    for failure in ready.broken.values():
         raise AbprofError(f"the workload is broken: {failure.reason}", where=wanted.cell)
-    found = next((cell for cell in ready.survey.cells if cell.id == wanted.cell), None)
+    found = next((cell for cell in ready.cells if cell.id == wanted.cell), None)
     if found is None:
-        like = ", ".join(cell.id for cell in ready.survey.cells[:3])
+        like = ", ".join(cell.id for cell in ready.cells[:3])
         raise AbprofError(f"no cell {wanted.cell}", advice=f"its id names every axis: {like}")
     if found.skip:
         raise AbprofError(f"unsupported: {found.skip}", where=wanted.cell)
@@ -116,7 +117,7 @@ def _arm(load: Workload, build: Build, wanted: Wanted) -> Arm:
         raise AbprofError(f"{build.kernel}: {build.failure.status}: {build.failure.reason}")
     if wanted.peer:
         return Arm(id=f"peer:{wanted.peer}", side="base", peer=wanted.peer)
-    variants = plan.variants_of(load, [build])
+    variants = matrix.variants_of(load, [build])
     if wanted.variant and wanted.variant not in variants:
         advice = f"it has {', '.join(variants)}" if variants else "it has none"
         raise AbprofError(f"{load.kernel} has no variant {wanted.variant!r}", where="--variant", advice=advice)

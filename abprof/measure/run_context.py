@@ -16,8 +16,6 @@ from abprof import sides as repo
 from abprof.builds import sandbox as contain
 from abprof.builds.worker_factory import interpreter
 from abprof.devices import Device
-from abprof.evidence.ncu import tool
-from abprof.measure.sequential import require
 from abprof.records import Package, Side, Waiver, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options
@@ -100,7 +98,6 @@ def look_around(config: Options, view: View, settled: Settled | None = None) -> 
     _known_sides(config, sides)
     if "ncu" in config.probe:
         contain.refuse_foreground(config.contain, "what --probe ncu looks at")
-        tool.find(os.environ)  # after ten minutes of measuring is too late to learn that it is not there
     found, left_out = _devices(config)
     device = found[0]
     if config.sustained and device.kind == "cpu":
@@ -113,6 +110,8 @@ def look_around(config: Options, view: View, settled: Settled | None = None) -> 
         what = "proton sees what runs on a GPU, and this run is of a CPU"
         raise AbprofError(what, where="--probe proton", advice="--probe torch or perf looks at CPUs")
     if config.protocol != "abprof":
+        from abprof.measure.sequential import require
+
         require(config.protocol, device.kind, f"--protocol {config.protocol}")
     runs_dir = Path(config.runs_dir).absolute() if config.runs_dir else Path(repository.path) / "runs"
     config = config.under(file)

@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from abprof.measure.epochs import Ground
-from abprof.measure.pool import Crew, posts
+from abprof.measure.plan import Plan
+from abprof.measure.pool import WorkerPool
 from abprof.measure.turns import TIMER
 from abprof.records import DO_BENCH_METRIC, LONGEST_CALL, SEED_METRIC, Arm, Block, Cell, Outcome, Turn
 from abprof.records import messages as wire
@@ -57,51 +57,51 @@ def require(name: str, kind: str, where: str) -> None:
         raise AbprofError(f"{name} does not time a {kind} device", where=where, advice=f"there it is abprof or {known}")
 
 
-def one_after_the_other(ground: Ground, name: str, epoch: int, before: Sequence[Block]) -> Iterator[Block]:
+def one_after_the_other(plan: Plan, name: str, epoch: int, before: Sequence[Block]) -> Iterator[Block]:
     """One block per cell, with a single round of one turn per side. Sides run one after the other, whole.
 
     A cell is read once in a run: those that have such a block `before` keep it.
     """
     protocol = PROTOCOLS[name]
-    todo = unread(ground, name, before)
+    todo = unread(plan, name, before)
     for kernel in dict.fromkeys(cell.kernel for cell in todo):
         cells = [cell for cell in todo if cell.kernel == kernel]
         found: dict[tuple[str, str], wire.Turned] = {}
-        for side in ground.checkouts:
-            stand = posts(ground.checkouts, ground.packages[kernel], ground.build, [side])
-            with Crew(ground.shop, stand, epoch) as crew:
+        for side in plan.checkouts:
+            stand = plan.specs(kernel, [side])
+            with WorkerPool(plan.shop, stand, epoch) as pool:
                 for cell in cells if stand else []:
-                    for arm in (a for a in ground.arms[cell.id] if a.side == side and not a.peer):
-                        turned = _turn(ground, crew, protocol, cell, arm)
+                    for arm in (a for a in plan.arms[cell.id] if a.side == side and not a.peer):
+                        turned = _turn(plan, pool, protocol, cell, arm)
                         if turned is not None:
                             found[cell.id, arm.id] = turned
         for cell in cells:
-            arms = tuple(arm.id for arm in ground.arms[cell.id] if (cell.id, arm.id) in found)
+            arms = tuple(arm.id for arm in plan.arms[cell.id] if (cell.id, arm.id) in found)
             if arms:
-                timer = protocol.timer or TIMER[ground.device.kind]
+                timer = protocol.timer or TIMER[plan.device.kind]
                 yield _block(protocol, timer, epoch, cell, arms, [found[cell.id, arm] for arm in arms])
 
 
-def unread(ground: Ground, name: str, before: Sequence[Block]) -> list[Cell]:
+def unread(plan: Plan, name: str, before: Sequence[Block]) -> list[Cell]:
     """The cells that have no such block `before`."""
     read = {block.cell for block in before if block.metric == PROTOCOLS[name].metric}
-    there = [cell for cell in ground.run.cells if cell.id in ground.arms and cell.id not in read]
+    there = [cell for cell in plan.run.cells if cell.id in plan.arms and cell.id not in read]
     return [cell for cell in there if cell.kernel and not cell.skip]
 
 
-def _turn(ground: Ground, crew: Crew, protocol: Sequential, cell: Cell, arm: Arm) -> wire.Turned | None:
+def _turn(plan: Plan, pool: WorkerPool, protocol: Sequential, cell: Cell, arm: Arm) -> wire.Turned | None:
     """The timed calls of one arm, or None: what fails here has failed in the run proper, and is typed there."""
-    timer = protocol.timer or TIMER[ground.device.kind]
+    timer = protocol.timer or TIMER[plan.device.kind]
     try:
-        worker = crew.worker(arm.side)
+        worker = pool.worker(arm.side)
         worker.call(
-            wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.options.seed),
-            ground.timeout,
+            wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=plan.run.options.seed),
+            plan.timeout,
         )
         if protocol.warm_up:
-            worker.call(wire.Turn(arm.id, protocol.warm_up, timer, cold=False), ground.timeout)
-        turned: wire.Turned = worker.call(wire.Turn(arm.id, protocol.calls, timer, cold=False), ground.timeout)
-        worker.call(wire.Close(), ground.timeout)
+            worker.call(wire.Turn(arm.id, protocol.warm_up, timer, cold=False), plan.timeout)
+        turned: wire.Turned = worker.call(wire.Turn(arm.id, protocol.calls, timer, cold=False), plan.timeout)
+        worker.call(wire.Close(), plan.timeout)
     except (WorkerDied, WorkerFault):
         return None
     return turned if 0 < turned.value <= LONGEST_CALL else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from abprof.measure import turns
-from abprof.measure.pool import Crew
+from abprof.measure.pool import WorkerPool
 from abprof.records import Block, Cell, Run, Toolchain
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerDied, WorkerFault
@@ -22,20 +22,19 @@ KEPT = "processes are kept from one measurement to the next, and torch's profile
 
 
 class Timers:
-    """What is chosen so far. `told`: cell -> timer, of the run's earlier blocks. `never`: why CUPTI reads no cell that is
-    not told."""
+    """Timers chosen so far. `chosen`: cell -> timer of the run's earlier blocks; `never`: why CUPTI reads no other cell."""
 
-    def __init__(self, told: Mapping[str, str] | None = None, never: str = "") -> None:
-        self._of = dict(told or {})
+    def __init__(self, chosen: Mapping[str, str] | None = None, never: str = "") -> None:
+        self._of = dict(chosen or {})
         self._why: dict[str, str] = {}
         self._never = never
         self._deaths = 0
 
     def choose(self, cell: Cell, call_ns: Sequence[float], ask: Callable[[], str], events: str) -> tuple[str, str]:
-        """The cell's timer, and why events read it though its calls are short; "" where there is no why.
+        """The cell's timer, and why events read it though its calls are short ("" for no reason).
 
-        At the first opening by its readings: `call_ns` of each arm that takes turns, peers' not. `ask` says why not all of
-        its workers can be read by CUPTI, or raises WorkerDied; `events` is what reads the cell then.
+        Decided at the first set-up by `call_ns` of each arm that takes turns, without peers. `ask()` returns why CUPTI cannot
+        read all workers, or raises WorkerDied; `events` is the timer in that case.
         """
         if cell.id not in self._of:
             short = turns.short(call_ns) > 0
@@ -45,7 +44,6 @@ class Timers:
         return self._of[cell.id], self._why.get(cell.id, "")
 
     def _answer(self, ask: Callable[[], str]) -> str:
-        """A worker that dies of it costs a start and the cell's rounds, one that hangs all of its time."""
         if self._deaths >= _DEATHS:
             return f"{_DEATHS} workers died of the question"
         try:
@@ -59,8 +57,8 @@ class Timers:
         return self._of.get(cell.id, "" if self._never else turns.CUPTI) == turns.CUPTI
 
 
-def told(blocks: Iterable[Block]) -> dict[str, str]:
-    """Cell -> what reads its turns, of blocks whose metric more than one timer may read."""
+def read_by(blocks: Iterable[Block]) -> dict[str, str]:
+    """Cell -> what read its turns, in blocks whose metric more than one timer may read."""
     return {block.cell: block.timer for block in blocks if block.judged and block.rounds and block.metric == "gpu_span"}
 
 
@@ -74,25 +72,24 @@ def lacking(chains: Mapping[str, Toolchain]) -> str:
 
 
 def never(run: Run, *, kept: bool) -> str:
-    """Why CUPTI can read nothing of this run that it did not read before; "" where only the workers know. `kept`: processes
-    outlive their epoch."""
+    """Why CUPTI can read no further cell of this run; "" if only the workers know. `kept`: processes outlive their epoch."""
     side = lacking(run.toolchains)
     return KEPT if kept else f"{PACKAGE} is not installed for {side}" if side else ""
 
 
-def unrecorded(crew: Crew, workers: Iterable[str], timeout: float) -> str:
-    """Why not all of these workers can be read by CUPTI, "" where they can. Starts none anew. Raises WorkerDied."""
+def unrecorded(pool: WorkerPool, workers: Iterable[str], timeout: float) -> str:
+    """Why CUPTI cannot read all of these workers; "" if it can. Restarts none. Raises WorkerDied."""
     for worker in dict.fromkeys(workers):
-        if crew.pid(worker) is None:
+        if pool.pid(worker) is None:
             return f"{worker} has no worker that could be asked"
         try:
-            said: wire.Recordable = crew.worker(worker).call(wire.Records(), timeout)
+            reply: wire.Recordable = pool.worker(worker).call(wire.Records(), timeout)
         except WorkerFault as fault:
             return f"{worker}: {fault.reason}"
         except WorkerDied as died:
             raise WorkerDied(f"{worker}: {died.reason}") from died
-        if said.why:
-            return f"{worker}: {said.why}"
+        if reply.why:
+            return f"{worker}: {reply.why}"
     return ""
 
 

@@ -1,1 +1,11 @@
-"""The run folder: its journal, run.json, and how an interrupted run is recovered."""
+"""The run folder: its journal, run.json, and what a killed run leaves.
+
+In: a run's head, and blocks as they are measured. Out: the same again, from disk. Nothing here judges or reports.
+"""
+
+from __future__ import annotations
+
+from abprof.store.record import Record
+from abprof.store.runfolder import LOGS, RUN, RunFolder, create, new_folder, read, sweep
+
+__all__ = ["LOGS", "RUN", "Record", "RunFolder", "create", "new_folder", "read", "sweep"]

@@ -1,55 +1,61 @@
-"""The doorway to a run folder: the only place that writes or reads run.json, rounds.jsonl and evidence.jsonl
-(docs/RUN_FOLDER.md).
+"""A run's folder: run.json, rounds.jsonl and evidence.jsonl (docs/RUN_FOLDER.md), and what killed runs leave.
 
 run.json is replaced whole, so that a reader or a crash at any moment sees one complete version. rounds.jsonl and
-evidence.jsonl only grow, in checksummed lines, so that a killed run keeps every block that had ended, and what was loaded.
+evidence.jsonl only grow, in checksummed lines, so that a killed run keeps every block that had ended.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from abprof.records import SCHEMA, UNREADABLE, Block, Run, Told
+from abprof.records import SCHEMA, UNREADABLE, Block, Kernel, Proof, Run, Told
 from abprof.records.errors import AbprofError
 from abprof.records.options import upgraded
 from abprof.records.visible import printable
-from abprof.store import streaming as page
-from abprof.store.recovery import completed
-from abprof.system import checksummed as sealed
+from abprof.system import checksummed, locks, paths
+from abprof.system.console import View
 from abprof.system.files import content, pour, reading, refusals, replace
 
 RUN = "run.json"
 ROUNDS = "rounds.jsonl"
 EVIDENCE = "evidence.jsonl"
 LOGS = "logs"
+_NOTES = "unfinished"  # in the state folder: a file for each living run
 _ELSEWHERE = "choose another place with --runs-dir"
+_COPY_AGAIN = "abprof writes it whole and checked: copy the folder again from where it was made"
 _Line = TypeVar("_Line", Block, Told)
-_RESULTS = ("header", "observations", "comparisons", "within", "controls", "warnings")  # what rounds.jsonl gives again
+_RESULTS = ("header", "observations", "comparisons", "within", "controls", "warnings")  # made again from rounds.jsonl
+_LISTS: dict[str, Any] = {  # field of a run that is a list -> type of its items
+    field.name: get_args(field.type)[0] for field in msgspec.structs.fields(Run) if get_args(field.type)[1:] == (...,)
+}
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run's folder. `id` is the folder's name, and what `Run.id` must be."""
+    """One run's folder; its name is the run's id."""
 
     path: Path
-    made_parent: bool = False  # the runs folder did not exist before
-    ignores: bool = False  # the .gitignore in the runs folder is of this run's making
+    made_parent: bool = False  # this run made the runs folder
+    ignores: bool = False  # this run made the .gitignore in the runs folder
 
     @property
     def id(self) -> str:
-        """The run's id: the folder's name."""
+        """The run's id."""
         return self.path.name
 
     @property
@@ -60,38 +66,77 @@ class RunFolder:
     def write_run(self, run: Run) -> None:
         """Replace run.json atomically; the bytes on disk are read back strictly before they become run.json.
 
-        Raises ValueError on NaN or infinity (JSON has neither), AbprofError when the disk refuses.
+        Raises ValueError on NaN or infinity (JSON has neither), AbprofError if the disk refuses.
         """
         written: list[tuple[str, int]] = []
-        replace(self.path / RUN, page.noted(run, written), lambda file: page.fits(file, written))
+        replace(self.path / RUN, _pieces(run, written), lambda file: _read_back(file, written))
 
     def write_text(self, name: str, text: str | Iterable[str]) -> Path:
-        """Replace a file that is made from the run (a table, a page) atomically, by the whole or by pieces that are made as
-        they are written. Raises AbprofError."""
+        """Replace a text file atomically, from one string or from pieces. Raises AbprofError."""
         pieces = [text] if isinstance(text, str) else text
         return replace(self.path / name, (piece.encode(errors="replace") for piece in pieces))
 
     def append_block(self, block: Block) -> None:
-        """Add one line to rounds.jsonl and force it to the disk. A line that does not fit is taken back whole.
+        """Add one line to rounds.jsonl and force it to the disk; a line that does not fit is removed again.
 
-        Raises ValueError on NaN or infinity, AbprofError when the disk refuses.
+        Raises ValueError on NaN or infinity, AbprofError if the disk refuses.
         """
-        _append(self.path / ROUNDS, sealed.line(block))
+        _append(self.path / ROUNDS, checksummed.line(block))
 
     def append_told(self, told: Told) -> None:
-        """The same in evidence.jsonl, of what run.json is to hold when it is written again."""
-        _append(self.path / EVIDENCE, sealed.line(told))
+        """Add one line to evidence.jsonl: what run.json will hold when it is written again."""
+        _append(self.path / EVIDENCE, checksummed.line(told))
 
     def sweep(self) -> None:
-        """Remove what a killed run left of files that it was replacing. Only while no other run is at work here."""
+        """Remove partial files of a killed run. Only while no other run uses the folder."""
         for path in self.path.glob(".*.partial"):
             path.unlink(missing_ok=True)
+
+
+def _pieces(run: Run, written: list[tuple[str, int]]) -> Iterator[bytes]:
+    """The run as JSON, piece by piece: with ten thousand rows only one at a time is in memory as text.
+
+    Each piece is noted in `written` as (list that it is an item of, or "", length). Raises ValueError on NaN or infinity.
+    """
+
+    def noted(of: str, piece: bytes) -> bytes:
+        written.append((of, len(piece)))
+        return piece
+
+    before = b"{"
+    for field in msgspec.structs.fields(Run):
+        value = getattr(run, field.name)
+        head = before + b"\n " + json.dumps(field.encode_name).encode() + b": "
+        if isinstance(value, tuple) and value:
+            yield noted("", head + b"[")
+            for at, item in enumerate(value):
+                text = checksummed.text(item, 1).replace(b"\n", b"\n  ")
+                yield noted(field.name, (b",\n  " if at else b"\n  ") + text)
+            before = b"\n ],"
+        else:
+            yield noted("", head + checksummed.text(value, 1).replace(b"\n", b"\n "))
+            before = b","
+    yield noted("", before.removesuffix(b",") + b"\n}")
+    yield b"\n"
+
+
+def _read_back(file: Path, written: Iterable[tuple[str, int]]) -> None:
+    """Raises MsgspecError unless the file reads as a run."""
+    around = bytearray()
+    with file.open("rb") as read:
+        for of, length in written:
+            piece = read.read(length)
+            if of:
+                msgspec.json.decode(piece.removeprefix(b","), type=_LISTS[of])
+            else:
+                around += piece
+        msgspec.json.decode(around + read.read(), type=Run)
 
 
 def _append(target: Path, line: bytes) -> None:
     with refusals(target), target.open("ab+", buffering=0) as file:
         end = _whole_length(file)
-        file.truncate(end)  # what a killed run left of its last line
+        file.truncate(end)  # a killed run may have left part of a line
         try:
             pour(file, line)
         except OSError:
@@ -99,13 +144,51 @@ def _append(target: Path, line: bytes) -> None:
             raise
 
 
-def create(runs_dir: Path, run_id: str, claim: Callable[[Path], object] = str) -> RunFolder:
-    """Make a folder that no other run has: `runs_dir/run_id`, or with `-2`, `-3`, ... when that is taken. `claim` is
-    told of each before it is tried.
+def _whole_length(file: FileIO) -> int:
+    """Bytes up to and with the last newline."""
+    size = file.seek(0, os.SEEK_END)
+    if not size:
+        return 0
+    file.seek(size - 1)
+    if file.read(1) == b"\n":
+        return size
+    file.seek(0)
+    return (file.read() or b"").rfind(b"\n") + 1
 
-    A runs folder made here gets a `.gitignore`, so that runs never show in `git status`; one that already holds
-    something of the user's is left as it is and the run folder gets the `.gitignore` instead.
-    Raises AbprofError when the folder cannot be made.
+
+# ---------------------------------------------------------------- making and removing
+
+
+@contextlib.contextmanager
+def new_folder(runs_dir: Path, id: str, view: View) -> Iterator[RunFolder]:
+    """A new run's folder with its log. Removed if the run ends before it has written run.json.
+
+    What `kill -9` leaves is found by a note: a locked file in abprof's state folder that names the run folder.
+    """
+    notes = paths.state_dir() / _NOTES
+    for line in sweep(notes.parent, runs_dir):
+        view.say(line)
+    note = notes / uuid.uuid4().hex
+    while not locks.hold(note):  # another sweep had it open at this moment
+        note = notes / uuid.uuid4().hex
+    try:
+        folder = create(runs_dir, id, lambda path: note.write_text(str(path), errors="surrogateescape"))
+        view.attach(folder.path / "output.txt")
+        try:
+            yield folder
+        finally:
+            view.detach()
+            if not (folder.path / RUN).exists():
+                discard(folder)
+    finally:
+        locks.drop(note)
+
+
+def create(runs_dir: Path, run_id: str, claim: Callable[[Path], object] = str) -> RunFolder:
+    """Make `runs_dir/run_id`, or with `-2`, `-3`, ... if it exists. `claim` is called with each path before it is made.
+
+    A runs folder made here gets a `.gitignore`, so that runs never show in `git status`; in one that holds other files
+    the run folder gets it. Raises AbprofError if the folder cannot be made.
     """
     if not run_id or run_id in (".", "..") or "/" in run_id or "\0" in run_id:
         raise ValueError(f"not a folder name: {run_id!r}")
@@ -114,16 +197,24 @@ def create(runs_dir: Path, run_id: str, claim: Callable[[Path], object] = str) -
         runs_dir.mkdir(parents=True, exist_ok=True)
         ignores = not any(runs_dir.iterdir())
         if ignores:
-            _ignore(runs_dir)
-        path = _make_unshared(runs_dir, run_id, claim)
+            (runs_dir / ".gitignore").write_text("*\n")
+        number, path = 1, runs_dir / run_id
+        while True:
+            claim(path)
+            try:
+                path.mkdir(parents=True)  # another run may just have removed the runs folder
+                break
+            except FileExistsError:
+                number += 1
+                path = runs_dir / f"{run_id}-{number}"
         (path / LOGS).mkdir()
         if not (runs_dir / ".gitignore").exists():
-            _ignore(path)
+            (path / ".gitignore").write_text("*\n")
     return RunFolder(path, made_parent, ignores)
 
 
 def makeable(runs_dir: Path) -> None:
-    """Raises AbprofError where no folder can be made in `runs_dir`, as far as can be told without making one."""
+    """Raises AbprofError if no folder can be made in `runs_dir`, as far as can be seen without making one."""
     with refusals(runs_dir, _ELSEWHERE):
         there = next(path for path in (runs_dir, *runs_dir.parents) if path.exists())
         if not there.is_dir():
@@ -136,21 +227,58 @@ def makeable(runs_dir: Path) -> None:
 
 
 def discard(folder: RunFolder) -> None:
-    """Remove a run folder in which no run.json ever stood, and what was made around it if nobody else uses that."""
+    """Remove a run folder without run.json, and what was made around it if it is empty."""
     shutil.rmtree(folder.path, ignore_errors=True)
     runs_dir = folder.path.parent
     with suppress(OSError):
         if folder.ignores and [path.name for path in runs_dir.iterdir()] == [".gitignore"]:
             (runs_dir / ".gitignore").unlink()
         if folder.made_parent:
-            runs_dir.rmdir()  # refused by the system when another run has just made its folder here
+            runs_dir.rmdir()  # fails if another run has just made its folder here
+
+
+def sweep(state: Path, runs_dir: Path | None = None) -> list[str]:
+    """Remove folders of killed runs that have no run.json (only in `runs_dir`, if given). Returns a line for each."""
+    lines = []
+    for note in sorted((state / _NOTES).glob("*")):
+        folder = _named(note)
+        if folder is None or (runs_dir is not None and folder.parent != runs_dir):
+            continue
+        with locks.abandoned(note) as dead:
+            ours = re.fullmatch(r"\d{8}T\d{6}Z-.+", folder.name) and folder.is_dir()
+            # A run killed before it made its folder may have named one that another run then made: that run's note lives.
+            if dead and ours and not (folder / RUN).exists() and not _claimed(folder, note):
+                shutil.rmtree(folder, ignore_errors=True)
+                lines.append(f"removed {folder}, which a killed run left without {RUN}")
+    return lines
+
+
+def _named(note: Path) -> Path | None:
+    """The folder that a note names; None if its run has just ended."""
+    try:
+        return Path(note.read_text(errors="surrogateescape") or "/")
+    except FileNotFoundError:
+        return None
+
+
+def _claimed(folder: Path, besides: Path) -> bool:
+    """Whether a living run's note names the folder."""
+    for note in besides.parent.glob("*"):
+        if note != besides and _named(note) == folder:
+            with locks.abandoned(note) as dead:
+                if not dead:
+                    return True
+    return False
+
+
+# ---------------------------------------------------------------- reading
 
 
 def read(path: Path) -> tuple[Run, list[Block], list[str]]:
-    """A run folder's head and results, its whole blocks in file order, and a note for each block that was dropped.
+    """Read a run: its head and results, its whole blocks in file order, and a note for each line that was dropped.
 
-    `path` is the folder, or its run.json. Raises AbprofError when there is no run, when it does not fit the schema,
-    or when a newer abprof wrote it.
+    `path` is the folder, or its run.json. Raises AbprofError if there is no run, if it does not fit the schema, or if a
+    newer abprof wrote it.
     """
     folder = path.parent if path.name == RUN else path
     file = folder / RUN
@@ -162,17 +290,21 @@ def read(path: Path) -> tuple[Run, list[Block], list[str]]:
         raise AbprofError(error.strerror or str(error), where=str(file)) from None
     run, notes = _read_run(data, file)
     del data
-    found, dropped = read_blocks(folder)
+    found = list(blocks(folder, notes))
     cells = {cell.id for cell in run.cells}
     known = [block for block in found if block.cell in cells]
     if len(known) < len(found):
-        dropped.append(f"{ROUNDS}: {len(found) - len(known)} blocks are of cells that {RUN} does not have, dropped")
+        notes.append(f"{ROUNDS}: {len(found) - len(known)} blocks are of cells that {RUN} does not have, dropped")
     known = list(standing(run, known))
     if run.observations and not known:
-        dropped.append(f"{ROUNDS}: no round can be read, so the results are those that {RUN} holds")
-    torn: list[str] = []
-    told = list(_read_lines(folder / EVIDENCE, Told, "evidence", torn))
-    return completed(run, told), known, notes + dropped + torn
+        notes.append(f"{ROUNDS}: no round can be read, so the results are those that {RUN} holds")
+    told = list(_read_lines(folder / EVIDENCE, Told, "evidence", notes))
+    return _completed(run, told), known, notes
+
+
+def blocks(folder: Path, notes: list[str]) -> Iterator[Block]:
+    """The whole blocks of rounds.jsonl; a note is added for each line that cannot be read."""
+    return _read_lines(folder / ROUNDS, Block, "a block", notes)
 
 
 def standing(run: Run, blocks: Iterable[Block]) -> Iterator[Block]:
@@ -181,21 +313,60 @@ def standing(run: Run, blocks: Iterable[Block]) -> Iterator[Block]:
     return (block for block in blocks if not block.shard or (block.shard, block.cell) not in lost)
 
 
+def _read_lines(file: Path, kind: type[_Line], what: str, notes: list[str]) -> Iterator[_Line]:
+    with refusals(file), suppress(FileNotFoundError), reading(file) as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                notes.append(f"{file.name} line {number}: torn (the run was killed while writing it), dropped")
+                return
+            try:
+                read: _Line = checksummed.unseal(line[:-1], kind, what)
+                if isinstance(read, Block):
+                    read.coherent()
+                yield read
+            except ValueError as error:
+                notes.append(f"{file.name} line {number}: {error}, dropped")
+
+
 def _read_run(data: bytes, file: Path) -> tuple[Run, list[str]]:
-    with suppress(*UNREADABLE):  # the usual one; what else may be is looked at more closely
-        run = _decode_run(data)
+    with suppress(*UNREADABLE):  # the usual case
+        run = _decode(data)
         if run.schema == SCHEMA:
             return run, []
     data, notes = _finite(data)
-    _refuse_newer(data, file)
     try:
-        return _decode_run(data), notes
+        loose: Any = msgspec.json.decode(data)
     except UNREADABLE as error:
-        raise AbprofError(f"not a run of this abprof: {error}", where=str(file), advice=_WHOLE) from None
+        raise AbprofError(f"not JSON: {error}", where=str(file), advice=_COPY_AGAIN) from None
+    schema = loose.get("schema") if isinstance(loose, dict) else None
+    if isinstance(schema, int) and schema > SCHEMA:
+        header = loose.get("header")
+        sentence = printable(str(header.get("sentence", "")), 200) if isinstance(header, dict) else ""
+        what = f"written by a newer abprof (schema {schema}, this one reads {SCHEMA})"
+        what += f"; it says: {sentence}" if sentence else ""
+        raise AbprofError(what, where=str(file), advice="update abprof to read this run")
+    try:
+        return _decode(data), notes
+    except UNREADABLE as error:
+        raise AbprofError(f"not a run of this abprof: {error}", where=str(file), advice=_COPY_AGAIN) from None
+
+
+def _decode(data: bytes) -> Run:
+    """Raises what UNREADABLE names. A run of schema 1 is read as if it were written now."""
+    if msgspec.json.decode(data, type=_Schema).schema != 1:
+        return msgspec.json.decode(data, type=Run)
+    try:
+        return msgspec.convert(upgraded(msgspec.json.decode(data)), Run)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise msgspec.ValidationError(f"lacks {error}") from error
+
+
+class _Schema(msgspec.Struct):
+    schema: int = SCHEMA
 
 
 def _finite(data: bytes) -> tuple[bytes, list[str]]:
-    """The bytes of run.json without its results if a number in it is none, for they are made again from the rounds."""
+    """run.json without its results if it has a NaN or an infinity: results are made again from the rounds."""
     with suppress(*UNREADABLE):
         msgspec.json.decode(data)
         return data, []
@@ -215,93 +386,42 @@ def _finite(data: bytes) -> tuple[bytes, list[str]]:
     if not strange or not isinstance(loose, dict):
         return data, []
     kept = {key: value for key, value in loose.items() if key not in _RESULTS}
-    said = f"{RUN}: a number in it is {strange[0]}, which JSON has not; its results are made again from {ROUNDS}"
-    return json.dumps(kept).encode(), [said]
+    note = f"{RUN}: a number in it is {strange[0]}, which JSON has not; its results are made again from {ROUNDS}"
+    return json.dumps(kept).encode(), [note]
 
 
-def read_blocks(folder: Path) -> tuple[list[Block], list[str]]:
-    """The blocks of rounds.jsonl that are whole and a note for each that is not. No file means no
-    block yet."""
-    notes: list[str] = []
-    return list(blocks(folder, notes)), notes
+def _completed(run: Run, told: Sequence[Told]) -> Run:
+    """The run with what evidence.jsonl has and run.json, of a killed run, has not."""
+    if not told:
+        return run
+    looked = {_proof_key(proof): proof for proof in merged((), (one.proof for one in told if one.proof is not None))}
+    proofs = tuple(looked.pop(_proof_key(proof), proof) for proof in run.proofs)  # evidence.jsonl has all looks
+    kernels = {kernel_key(one.kernel): one.kernel for one in told if one.kernel is not None}
+    kernels |= {kernel_key(kernel): kernel for kernel in run.kernels}  # run.json's may have been read already
+    return msgspec.structs.replace(
+        run,
+        proofs=(*proofs, *looked.values()),
+        kernels=tuple(kernels.values()),
+        touched=tuple(dict.fromkeys((*run.touched, *(one.touched for one in told if one.touched is not None)))),
+        machines=run.machines | {one.placed.device: one.placed.machine for one in told if one.placed is not None},
+        arms=tuple(dict.fromkeys((*run.arms, *(one.arm for one in told if one.arm is not None)))),
+    )
 
 
-def blocks(folder: Path, notes: list[str]) -> Iterator[Block]:
-    """The same one by one; what cannot be read is added to the notes."""
-    yield from _read_lines(folder / ROUNDS, Block, "a block", notes)
+def merged(proofs: Iterable[Proof], more: Iterable[Proof]) -> list[Proof]:
+    """Add proofs. A worker proves itself before and after timing: the same answer twice is one proof of two looks."""
+    known = {_proof_key(proof): proof for proof in proofs}
+    for proof in more:
+        key = _proof_key(proof)
+        looks = proof.looks + (known.pop(key).looks if key in known else 0)
+        known[key] = msgspec.structs.replace(proof, looks=looks)
+    return list(known.values())
 
 
-def _read_lines(file: Path, kind: type[_Line], what: str, notes: list[str]) -> Iterator[_Line]:
-    with refusals(file), suppress(FileNotFoundError), reading(file) as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.endswith(b"\n"):
-                notes.append(f"{file.name} line {number}: torn (the run was killed while writing it), dropped")
-                return
-            try:
-                read: _Line = sealed.unseal(line[:-1], kind, what)
-                if isinstance(read, Block):
-                    read.coherent()
-                yield read
-            except ValueError as error:
-                notes.append(f"{file.name} line {number}: {error}, dropped")
+def _proof_key(proof: Proof) -> tuple[Any, ...]:
+    return proof.epoch, proof.side, proof.kernel, proof.ok, proof.device, proof.shard
 
 
-def _decode_run(data: bytes) -> Run:
-    """Raises what UNREADABLE names. A run of schema 1 is read as if it were written now."""
-    if msgspec.json.decode(data, type=_Schema).schema != 1:
-        return msgspec.json.decode(data, type=Run)
-    try:
-        return msgspec.convert(upgraded(msgspec.json.decode(data)), Run)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise msgspec.ValidationError(f"lacks {error}") from error
-
-
-class _Schema(msgspec.Struct):
-    schema: int = SCHEMA
-
-
-_WHOLE = "abprof writes it whole and checked: copy the folder again from where it was made"
-
-
-def _refuse_newer(data: bytes, file: Path) -> None:
-    try:
-        loose: Any = msgspec.json.decode(data)
-    except UNREADABLE as error:
-        raise AbprofError(f"not JSON: {error}", where=str(file), advice=_WHOLE) from None
-    schema = loose.get("schema") if isinstance(loose, dict) else None
-    if isinstance(schema, int) and schema > SCHEMA:
-        what = f"written by a newer abprof (schema {schema}, this one reads {SCHEMA})"
-        header = loose.get("header")
-        said = str(header.get("sentence", "")) if isinstance(header, dict) else ""
-        said = printable(said, 200)
-        what += f"; it says: {said}" if said else ""
-        raise AbprofError(what, where=str(file), advice="update abprof to read this run")
-
-
-def _make_unshared(runs_dir: Path, run_id: str, claim: Callable[[Path], object]) -> Path:
-    number = 1
-    while True:
-        path = runs_dir / (run_id if number == 1 else f"{run_id}-{number}")
-        claim(path)
-        try:
-            path.mkdir(parents=True)  # a run that was refused may just have removed the runs folder
-        except FileExistsError:
-            number += 1
-            continue
-        return path
-
-
-def _ignore(folder: Path) -> None:
-    (folder / ".gitignore").write_text("*\n")
-
-
-def _whole_length(file: FileIO) -> int:
-    """Bytes up to and with the last newline."""
-    size = file.seek(0, os.SEEK_END)
-    if not size:
-        return 0
-    file.seek(size - 1)
-    if file.read(1) == b"\n":
-        return size
-    file.seek(0)
-    return (file.read() or b"").rfind(b"\n") + 1
+def kernel_key(kernel: Kernel) -> tuple[str, ...]:
+    """Equal for two records of the same kernel."""
+    return kernel.side, kernel.package, kernel.kind, kernel.key, kernel.sha256

@@ -97,3 +97,17 @@ def _alone_open(run: Run, data: CellData, arm: str) -> bool:
     if run.options.precision is None or own.low is None or own.high is None or len(medians) >= stats.LOOKS[-1]:
         return False
     return 50 * (own.high - own.low) / own.value > run.options.precision
+
+
+def epochs_counted(
+    run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), aggregate: Aggregate = aggregate
+) -> dict[str, int]:
+    """Cell -> epochs that its verdict can rest on: of its comparison with the fewest; quick epochs do not count."""
+    cells = aggregate(run, blocks, proofs)
+    return {cell: data.once("epochs", partial(_epochs_counted, run, data)) for cell, data in cells.items()}
+
+
+def _epochs_counted(run: Run, data: CellData) -> int:
+    counts = [len(data.epoch_values(pair.before, pair.after)) for pair in pairs(run, data) if pair.role == "target"]
+    counts = counts or [len(data.epoch_medians(arm)) for arm in data.states]
+    return 0 if data.quick else min(counts, default=0)

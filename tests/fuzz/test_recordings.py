@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from abprof.evidence.probes import perf, traces
-from abprof.measure.commands import readings
+from abprof.measure import readings
 from abprof.records.errors import AbprofError
 from tests.fuzz.asked import Asker, asker
 from tests.fuzz.mutations import DEEP, RAW, bytes_of, few, hunt, many, texts_of

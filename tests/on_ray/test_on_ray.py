@@ -69,7 +69,7 @@ class OnRay(Lab):
     def devices(self) -> list[str]:
         """Of the blocks in the run's folder."""
         folder = self.newest()
-        return [block.device for block in runfolder.read_blocks(folder)[0]] if folder else []
+        return [block.device for block in list(runfolder.blocks(folder, []))] if folder else []
 
 
 def whole(result: Result) -> dict[str, str]:

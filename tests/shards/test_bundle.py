@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof import session
 from abprof import sides as repo
 from abprof.fleet.bundle import Cargo, elsewhere, here, load, sweep, unload
 from abprof.fleet.messages import Shard
-from abprof.measure import resume as rerun
-from abprof.measure.prepare import Again, make_plan
+from abprof.measure import continued
+from abprof.measure.plan import Continued, make_plan
+from abprof.measure.resources import worktrees
 from abprof.measure.run_context import look_around
 from abprof.records import Checkout, Run, Side
 from abprof.records.errors import AbprofError
@@ -74,10 +74,10 @@ def sent(lab: Lab, *specs: str, **asked: object) -> Sent:
     place = look_around(config, VIEW)
     file = lab.folder / "bundle"
     (lab.folder / "logs").mkdir(exist_ok=True)
-    with session.worktrees(place, place.id, VIEW) as trees:
+    with worktrees(place, place.id, VIEW) as trees:
         plan = make_plan(place, trees, lab.folder / "logs", VIEW)
         cargo = load(place, trees, plan.shop.scratch.parent / "workloads", file)
-    return Sent(elsewhere(plan.head, cargo), place.file, cargo, file.read_bytes())
+    return Sent(elsewhere(plan.run, cargo), place.file, cargo, file.read_bytes())
 
 
 @contextmanager
@@ -85,11 +85,11 @@ def prepared(got: Sent, cache: Path) -> Iterator[dict[str, Path]]:
     """What a shard's program does first: the sides' files, by side."""
     home = unload(cache, got.cargo, lambda: got.bundle)
     run = here(got.run, got.cargo, home)
-    place = rerun.same_place(run, str(home), cache.parent / "runs", 60.0, VIEW)
+    place = continued.same_place(run, str(home), cache.parent / "runs", 60.0, VIEW)
     place = replace(place, file=got.file)  # abprof.toml travels in the shard
-    with session.worktrees(place, "there", VIEW) as trees:
-        plan = make_plan(place, trees, cache.parent, VIEW, Again(run, run.cells))
-        assert plan.survey.cells == got.run.cells
+    with worktrees(place, "there", VIEW) as trees:
+        plan = make_plan(place, trees, cache.parent, VIEW, Continued(run, run.cells))
+        assert plan.cells == got.run.cells
         yield {tree.side.id: Path(tree.path) for tree in trees} | {"": place.root}
 
 

@@ -13,8 +13,8 @@ import msgspec
 from abprof.evidence.ncu import metrics, recording, tool, traffic
 from abprof.evidence.probes.subject import Subject
 from abprof.measure import foreground
-from abprof.measure.epochs import Ground
-from abprof.measure.pool import Post, posts
+from abprof.measure.plan import Plan
+from abprof.measure.pool import WorkerSpec
 from abprof.records import Arm, Cell, KernelProfile, Profile
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
@@ -45,7 +45,7 @@ def memory(warmup: int, runs: int) -> Order:
 
 
 def captured(
-    ground: Ground,
+    plan: Plan,
     rows: Sequence[tuple[Cell, Sequence[Arm]]],
     order: Order,
     folder: Path,
@@ -53,12 +53,12 @@ def captured(
     say: Callable[[str], None],
 ) -> Iterator[Profile]:
     """The profile of each arm of these cells, with the reason of what failed. Raises Refused if no recording can succeed."""
-    sides = [side.id for side in ground.run.sides]
+    sides = [side.id for side in plan.run.sides]
     for cell, arms in rows:
-        stand = {post.id: post for post in posts(ground.checkouts, ground.packages[cell.kernel], ground.build, sides)}
+        specs = {spec.id: spec for spec in plan.specs(cell.kernel, sides)}
         for arm in arms:
             empty = Profile(cell=cell.id, arm=arm.id, purpose=order.purpose, warmup=order.warmup, runs=order.runs)
-            build = ground.build(arm.side, cell.kernel)
+            build = plan.build(arm.side, cell.kernel)
             if cell.skip:
                 made = msgspec.structs.replace(empty, status="unsupported", reason=cell.skip)
             elif build is None:
@@ -66,18 +66,18 @@ def captured(
             elif build.failure:
                 made = msgspec.structs.replace(empty, status=build.failure.status, reason=build.failure.reason)
             else:
-                made, ncu = _one(ground, stand[arm.side], cell, arm, order, folder, ncu)
+                made, ncu = _one(plan, specs[arm.side], cell, arm, order, folder, ncu)
             size = f"{len(made.kernels)} kernels" if len(made.kernels) != 1 else "1 kernel"
             say(f"  {cell.id}  {arm.id}: {size if made.status == 'ok' else f'{made.status}, {made.reason}'}")
             yield made
 
 
-def profiles(ground: Ground, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Profile]:
+def profiles(plan: Plan, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Profile]:
     """`--probe ncu`: the metrics of each arm; if no recording can succeed, one record with the reason."""
     del epoch  # each arm has a process of its own
     rows = [(subject.cell, subject.arms) for subject in subjects]
     try:
-        yield from captured(ground, rows, PROFILE, folder, tool.find(os.environ), lambda _: None)
+        yield from captured(plan, rows, PROFILE, folder, tool.find(os.environ), lambda _: None)
     except tool.Refused as refused:
         cell, arms = rows[0]
         yield Profile(cell=cell.id, arm=arms[0].id, purpose="profile", warmup=PROFILE.warmup, runs=PROFILE.runs,
@@ -85,7 +85,7 @@ def profiles(ground: Ground, subjects: Sequence[Subject], folder: Path, epoch: i
 
 
 def _one(
-    ground: Ground, post: Post, cell: Cell, arm: Arm, order: Order, folder: Path, ncu: tool.Ncu
+    plan: Plan, spec: WorkerSpec, cell: Cell, arm: Arm, order: Order, folder: Path, ncu: tool.Ncu
 ) -> tuple[Profile, tool.Ncu]:
     stem = f"{row_file(cell.id, f'peer {arm.peer}' if arm.peer else arm.variant)}.{arm.side}"
     report, page = folder / FOLDER / f"{stem}.ncu-rep", folder / FOLDER / f"{stem}.csv"
@@ -93,9 +93,9 @@ def _one(
     report.unlink(missing_ok=True)  # of an earlier recording
     empty = Profile(cell=cell.id, arm=arm.id, purpose=order.purpose, warmup=order.warmup, runs=order.runs,
                     ncu=ncu.version)  # fmt: skip
-    seed = ground.run.options.seed
-    job = foreground.job(ground.shop, post, cell, arm, warmup=order.warmup, runs=order.runs, seed=seed, facts=True)
-    log = ground.shop.logs / f"ncu-{stem}.log"
+    seed = plan.run.options.seed
+    job = foreground.job(plan.shop, spec, cell, arm, warmup=order.warmup, runs=order.runs, seed=seed, facts=True)
+    log = plan.shop.logs / f"ncu-{stem}.log"
     try:
         did = tool.record(ncu, job.argv, env=job.env, cwd=job.cwd, metrics=order.metrics, to=report, log=log,
                           nvtx=wire.CALL_RANGE)  # fmt: skip
@@ -109,7 +109,7 @@ def _one(
     kept = {"file": f"{FOLDER}/{report.name}", "bytes": report.stat().st_size} if report.exists() else {}
     try:
         if did.error:
-            on_cpu = "; this is a CPU, and ncu sees only a GPU's kernels" if ground.device.kind == "cpu" else ""
+            on_cpu = "; this is a CPU, and ncu sees only a GPU's kernels" if plan.device.kind == "cpu" else ""
             raise AbprofError(did.error + on_cpu)
         tool.raw_page(did.ncu, report, env=job.env, to=page)
         kernels, notes = read(page, order)

@@ -15,8 +15,8 @@ from abprof.records import Arm, Run
 from abprof.records import messages as wire
 
 if TYPE_CHECKING:
-    from abprof.measure.epochs import Ground
-    from abprof.measure.pool import Crew, Post
+    from abprof.measure.plan import Plan
+    from abprof.measure.pool import WorkerPool, WorkerSpec
     from abprof.system.processes import Worker
 
 KNOWN = ("torch", "proton", "ncu", "perf")
@@ -25,7 +25,7 @@ _CHANGED = ("slower", "faster", "slight")
 
 
 def probed(
-    ground: Ground,
+    plan: Plan,
     judged: Callable[[Literal["running"]], Run],
     names: Sequence[str],
     folder: Path,
@@ -45,7 +45,7 @@ def probed(
     elif len(worth) > MOST:
         say(f"{option}: {len(worth)} {'rows' if len(run.sides) == 1 else 'rows changed'}, {MOST} of them are probed")
     for name in names:
-        for found in _probe(name)(ground, worth[:MOST], folder, epoch):
+        for found in _probe(name)(plan, worth[:MOST], folder, epoch):
             if found.missing:
                 say(f"--probe {name}: {found.cell} {found.arm}: {found.missing}")
             yield found
@@ -83,27 +83,29 @@ def _probe(name: str) -> Probe:
     return probes[name]
 
 
-def each_arm(ground: Ground, subjects: Sequence[Subject], epoch: int) -> Iterator[tuple[Crew, Post, Subject, Arm]]:
+def each_arm(
+    plan: Plan, subjects: Sequence[Subject], epoch: int
+) -> Iterator[tuple[WorkerPool, WorkerSpec, Subject, Arm]]:
     """Each arm of the subjects whose side has the package, with the workers of that package."""
-    from abprof.measure.pool import Crew, posts
+    from abprof.measure.pool import WorkerPool
 
-    sides = [side.id for side in ground.run.sides]
+    sides = [side.id for side in plan.run.sides]
     for kernel in dict.fromkeys(subject.cell.kernel for subject in subjects):
-        stand = posts(ground.checkouts, ground.packages[kernel], ground.build, sides)
-        own = {post.id: post for post in stand}
-        with Crew(ground.shop, stand, epoch) as crew:
+        specs = plan.specs(kernel, sides)
+        own = {spec.id: spec for spec in specs}
+        with WorkerPool(plan.shop, specs, epoch) as pool:
             for subject in (subject for subject in subjects if subject.cell.kernel == kernel):
                 for arm in (arm for arm in subject.arms if arm.side in own):
-                    yield crew, own[arm.side], subject, arm
+                    yield pool, own[arm.side], subject, arm
 
 
-def opened(ground: Ground, crew: Crew, subject: Subject, arm: Arm) -> tuple[Worker, wire.Opened]:
+def opened(plan: Plan, pool: WorkerPool, subject: Subject, arm: Arm) -> tuple[Worker, wire.Opened]:
     """A worker that has set up this arm. Raises WorkerDied, WorkerFault."""
     from abprof.system.processes import WorkerFault
 
-    worker, cell = crew.worker(arm.side), subject.cell
-    request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=ground.run.options.seed)
-    reply: wire.Opened = worker.call(request, ground.timeout)
+    worker, cell = pool.worker(arm.side), subject.cell
+    request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=plan.run.options.seed)
+    reply: wire.Opened = worker.call(request, plan.timeout)
     if reply.status != "ok":
         raise WorkerFault(reply.status, reply.reason)
     return worker, reply

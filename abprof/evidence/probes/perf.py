@@ -14,8 +14,8 @@ import msgspec
 
 from abprof.evidence.probes import each_arm, opened
 from abprof.evidence.probes.subject import Subject
-from abprof.measure.epochs import Ground
-from abprof.measure.pool import Crew, Post
+from abprof.measure.plan import Plan
+from abprof.measure.pool import WorkerPool, WorkerSpec
 from abprof.records import Arm, Sampled, SampledFunction
 from abprof.records import messages as wire
 from abprof.system import processes as proc
@@ -31,13 +31,13 @@ _KERNEL = Path("/proc/sys/kernel")
 _SAMPLE = re.compile(r"\s*(?P<event>[\w/.=-]+:\w*):?\s+[0-9a-f]+ (?P<name>.*) \((?P<object>(?:/|\[|//).*)\)")
 
 
-def samples(ground: Ground, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Sampled]:  # noqa: ARG001 - no file is kept
+def samples(plan: Plan, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Sampled]:  # noqa: ARG001 - no file is kept
     """The functions of each arm, one arm in memory at a time."""
-    for crew, post, subject, arm in each_arm(ground, subjects, epoch):
-        yield _sampled(ground, crew, post, subject, arm)
+    for pool, spec, subject, arm in each_arm(plan, subjects, epoch):
+        yield _sampled(plan, pool, spec, subject, arm)
 
 
-def _sampled(ground: Ground, crew: Crew, post: Post, subject: Subject, arm: Arm) -> Sampled:
+def _sampled(plan: Plan, pool: WorkerPool, spec: WorkerSpec, subject: Subject, arm: Arm) -> Sampled:
     none = Sampled(cell=subject.cell.id, arm=arm.id)
     tool = shutil.which("perf")
     if tool is None:
@@ -45,20 +45,20 @@ def _sampled(ground: Ground, crew: Crew, post: Post, subject: Subject, arm: Arm)
     allowed = _number("perf_event_max_sample_rate")
     hz = _HZ if allowed is None else max(1, min(_HZ, allowed))
     try:
-        worker, reply = opened(ground, crew, subject, arm)
+        worker, reply = opened(plan, pool, subject, arm)
         calls = min(_MOST_CALLS, max(1, math.ceil(_SAMPLED_NS / max(reply.call_ns, 1.0))))
-        data = ground.shop.scratch / "perf.data"
+        data = plan.shop.scratch / "perf.data"
         with _recording(tool, hz, data, worker.pid):
-            worker.call(wire.Turn(arm.id, calls, "wall_clock", cold=False), ground.timeout)
+            worker.call(wire.Turn(arm.id, calls, "wall_clock", cold=False), plan.timeout)
         argv = [tool, "script", "-i", str(data), "-F", "event,ip,sym,dso"]
         text = proc.output(argv, timeout=120, env=_environment())
         if text is None:
             raise WorkerDied("perf could not read its own recording")
-        event, functions = count_samples(text, (post.build.path, post.checkout.path))
+        event, functions = count_samples(text, (spec.build.path, spec.checkout.path))
     except (WorkerDied, WorkerFault) as failed:
         return msgspec.structs.replace(none, missing=failed.reason)
     finally:
-        crew.close()
+        pool.close()
     whole = sum(one.samples for one in functions)
     if not whole:
         return msgspec.structs.replace(none, missing="perf took no sample of its calls")

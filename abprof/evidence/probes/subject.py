@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from abprof.records import Arm, Cell, Profile, Sampled, Trace
 
 if TYPE_CHECKING:
-    from abprof.measure.epochs import Ground
+    from abprof.measure.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -28,5 +28,5 @@ Evidence = Trace | Profile | Sampled
 class Probe(Protocol):
     """Looks at cells after all timing, in workers of its own. A failure is reported in what it yields, not raised."""
 
-    def __call__(self, ground: Ground, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Evidence]:
+    def __call__(self, plan: Plan, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Evidence]:
         """Evidence for each arm; its files go into the run's `folder`. `epoch` is a number that no other workers have."""

@@ -11,8 +11,8 @@ import msgspec
 
 from abprof.evidence.probes import each_arm, opened
 from abprof.evidence.probes.subject import Subject
-from abprof.measure.epochs import Ground
-from abprof.measure.pool import Crew
+from abprof.measure.plan import Plan
+from abprof.measure.pool import WorkerPool
 from abprof.records import UNREADABLE, Arm, Census, Trace
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
@@ -26,28 +26,28 @@ MOST_BYTES = 16_000_000  # per file: events beyond are left out and counted
 _CALLS, _DISCARDED = 5, 2
 
 
-def traces(ground: Ground, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Trace]:
+def traces(plan: Plan, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Trace]:
     """A trace for each arm, one arm in memory at a time."""
-    for crew, _, subject, arm in each_arm(ground, subjects, epoch):
-        yield _traced(ground, crew, subject, arm, folder, "torch")
+    for pool, _, subject, arm in each_arm(plan, subjects, epoch):
+        yield _traced(plan, pool, subject, arm, folder, "torch")
 
 
-def trees(ground: Ground, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Trace]:
+def trees(plan: Plan, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Trace]:
     """The same by proton."""
-    for crew, _, subject, arm in each_arm(ground, subjects, epoch):
-        yield _traced(ground, crew, subject, arm, folder, "proton")
+    for pool, _, subject, arm in each_arm(plan, subjects, epoch):
+        yield _traced(plan, pool, subject, arm, folder, "proton")
 
 
-def _traced(ground: Ground, crew: Crew, subject: Subject, arm: Arm, folder: Path, by: By) -> Trace:
+def _traced(plan: Plan, pool: WorkerPool, subject: Subject, arm: Arm, folder: Path, by: By) -> Trace:
     none = Trace(cell=subject.cell.id, arm=arm.id, by=by)
     suffix = "json" if by == "torch" else "hatchet"
     name = f"{row_file(subject.cell.id, subject.variant)}.{arm.side}.{suffix}"
-    made = ground.shop.scratch / arm.side / name
+    made = plan.shop.scratch / arm.side / name
     try:
-        worker, reply = opened(ground, crew, subject, arm)
+        worker, reply = opened(plan, pool, subject, arm)
         calls, discarded = (1, 1) if reply.call_ns >= wire.LONG_CALL else (_CALLS, _DISCARDED)
         request = wire.Trace(arm.id, f"{arm.side}/{name}", calls, discarded, MOST_BYTES, by)
-        traced: wire.Traced = worker.call(request, ground.timeout)
+        traced: wire.Traced = worker.call(request, plan.timeout)
         census = msgspec.convert(dataclasses.asdict(traced.census), Census)
         none = msgspec.structs.replace(none, calls=calls, census=census)
         if traced.missing:

@@ -17,14 +17,14 @@ from abprof.extras.bisect import rule, state, work
 from abprof.extras.bisect.lineage import History
 from abprof.extras.bisect.state import State
 from abprof.extras.bisect.telling import name, weaker
+from abprof.measure import continued
 from abprof.measure import resources as holding
-from abprof.measure import resume as rerun
-from abprof.measure.commands.bench import NAME as COMMAND
-from abprof.measure.commands.bench import ready
+from abprof.measure.commands import NAME as COMMAND
+from abprof.measure.commands import prepare
 from abprof.measure.discovery import copy_workloads
 from abprof.measure.estimate import epoch_seconds, span
-from abprof.measure.plan import id_parts
-from abprof.measure.prepare import make_plan
+from abprof.measure.matrix import id_parts
+from abprof.measure.plan import make_plan
 from abprof.measure.run_context import Place, look_around
 from abprof.records import Arm, Checkout, Run, Side, names
 from abprof.records.errors import AbprofError
@@ -50,7 +50,7 @@ def planned(config: Options, view: View) -> Iterator[tuple[State, Place, Path]]:
             if config.command:
                 head, epoch = _heard(place, trees, Path(logs), view)
             else:
-                head = make_plan(place, trees, Path(logs), view, dry=True).head
+                head = make_plan(place, trees, Path(logs), view, dry=True).run
                 epoch = epoch_seconds(head, peers=False)[1]
                 copy_workloads(Path(trees[0].path).parent / WORKLOADS, Path(logs) / WORKLOADS)
         yield _state(place, good, bad, head, epoch), place, Path(logs) / WORKLOADS
@@ -60,7 +60,7 @@ def _heard(place: Place, trees: Sequence[Checkout], logs: Path, view: View) -> t
     """What the command measures, by running it once at both ends, and how long an epoch of it takes."""
     with holding.alone(place, view, wait=not place.options.no_wait):
         began = time.monotonic()
-        head = ready(place, trees, logs, view).head
+        head = prepare(place, trees, logs, view).head
         return head, time.monotonic() - began
 
 
@@ -100,7 +100,7 @@ def of_run(path: Path, config: Options) -> Options:
     cells = dict.fromkeys(row.cell for row in slower)
     pythons = {"base": run.options.python.get("base"), "target": run.options.python.get(side)}
     return msgspec.structs.replace(
-        rerun.as_set_up(config, run),
+        continued.as_set_up(config, run),
         specs=(base.commit, target.commit),
         cell=tuple(cells),
         command=run.command.argv if run.command else (),

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from abprof.extras.bisect.questions import Answer, Finding, Question
-from abprof.measure.plan import id_parts
+from abprof.measure.matrix import id_parts
 from abprof.records import UNREADABLE, Record
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options

@@ -58,7 +58,7 @@ def measure(config: Options, questions: Questions, place: Path, view: View) -> t
     begun = [path.parent for path in sorted(place.glob(f"*/{runfolder.RUN}"))]
 
     def more(folder: Path) -> tuple[Run, Path]:
-        return session.again(folder, (), config.repo, config.budget, view, resume=True, until=questions.open)
+        return session.rerun(folder, (), config.repo, config.budget, view, resume=True, until=questions.open)
 
     run, folder = more(begun[-1]) if begun else session.run(config, view, until=questions.open)
     if not begun and run.status == "complete" and _unclear(run, folder, questions):

@@ -182,7 +182,7 @@ def _gone_on_with(place: Place, job: plan.Job, about: Night, view: View) -> tupl
         return None
     view.say(f"goes on with {folder}, which was begun and did not end")
     try:
-        return session.again(folder, (), str(place.root), place.options.budget, view, resume=True)
+        return session.rerun(folder, (), str(place.root), place.options.budget, view, resume=True)
     except AbprofError as error:  # the machine's software is another by now, or its file is spoilt
         view.say(f"that can't be gone on with: {error.line}")
         return None

@@ -11,24 +11,22 @@ from pathlib import Path
 
 import msgspec
 
+from abprof import session
 from abprof import sides as repo
 from abprof.builds.cleaning import BUILDS_IN_USE
 from abprof.builds.stage import build_kernels
 from abprof.extras.watch.saves import Saves
 from abprof.extras.watch.warm import Warm
-from abprof.measure.arms import lay_ground
-from abprof.measure.discovery import content
+from abprof.measure.discovery import content, workloads_folder
 from abprof.measure.epochs import epochs
-from abprof.measure.prefork import Relay
-from abprof.measure.prepare import Plan, make_plan
+from abprof.measure.plan import Plan, make_plan
+from abprof.measure.pool import Prefork
 from abprof.measure.resources import alone, signals, worktrees
 from abprof.measure.run_context import Place, look_around
-from abprof.measure.workload_source import workloads_folder
 from abprof.records import Checkout, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.store import runfolder
-from abprof.store.record import Record
 from abprof.system import locks as leases
 from abprof.system import processes as proc
 from abprof.system.console import View
@@ -92,7 +90,7 @@ def _answers(loop: _Loop, saves: Saves, began: float, answer: Callable[[Answer],
 class _Loop:
     """The working tree as it was last seen, and how it is measured."""
 
-    def __init__(self, place: Place, plan: Plan, warm: Relay, folder: Path, view: View) -> None:
+    def __init__(self, place: Place, plan: Plan, warm: Prefork, folder: Path, view: View) -> None:
         self._place, self._plan, self._warm, self._folder, self._view = place, plan, warm, folder, view
         self._number = 0
         self._first = True
@@ -111,8 +109,8 @@ class _Loop:
             return False
         sides = (self._place.sides[0], target)
         self._place = dataclasses.replace(self._place, sides=sides)
-        head = msgspec.structs.replace(self._plan.head, sides=sides)
-        self._plan = dataclasses.replace(self._plan, head=head)
+        head = msgspec.structs.replace(self._plan.run, sides=sides)
+        self._plan = dataclasses.replace(self._plan, run=head)
         self._first = False
         return True
 
@@ -141,11 +139,11 @@ class _Loop:
     def _run(self, plan: Plan) -> Run:
         quiet = View(quiet=True)
         folder = runfolder.create(self._folder / "runs", self._place.id)
-        record = Record(folder, msgspec.structs.replace(plan.head, id=folder.id), [], quiet)
+        record = session.new_record(folder, plan.run, [], quiet)
         builds = build_kernels(self._place, plan, self._view if self._view.verbose else quiet)
-        ground = lay_ground(self._place, plan, builds, record)
+        plan = session.start(self._place, plan, builds, record)
         budget = self._place.options.budget
-        rows = epochs(ground, record.wanted, first=self._number, done=0, budget=budget, relay=self._warm)
+        rows = epochs(plan, record.wanted, first=self._number, done=0, budget=budget, prefork=self._warm)
         for item in rows:
             record.add(item)
         return record.judged("complete")

@@ -1,4 +1,4 @@
-"""Crews whose base outlives them: its workers have imported, loaded and compiled all, and are asked again at every save."""
+"""Worker pools that keep base's workers: they have imported, loaded and compiled, and serve again at every save."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections.abc import Sequence
 
 from abprof.builds.worker_factory import Workshop
 from abprof.devices import Device
-from abprof.measure.pool import Crew, Post
-from abprof.measure.prefork import Relay
+from abprof.measure.pool import Prefork, WorkerPool, WorkerSpec
 from abprof.records import PEERS
 from abprof.system.processes import Worker
 
-_Key = tuple[str, str, str]  # post, package and build
+_Key = tuple[str, str, str]  # worker, package and build
 _KEPT = ("base", PEERS)  # whose code no save changes
 
 
-class Warm(Relay):
-    """Hands out crews of a fresh target; base and peers are kept while the block runs."""
+class Warm(Prefork):
+    """Hands out pools with a fresh target; base and peers are kept while the block runs."""
 
     def __init__(self, shop: Workshop, device: Device) -> None:
         super().__init__(shop, device)
@@ -27,17 +26,17 @@ class Warm(Relay):
         for worker in self._kept.values():
             worker.kill()
 
-    def crew(self, posts: Sequence[Post], epoch: int) -> Crew:
-        """The crew of these posts, not yet entered."""
-        return _Crew(self._shop, posts, epoch, self._kept)
+    def pool(self, specs: Sequence[WorkerSpec], epoch: int) -> WorkerPool:
+        """The pool of these workers, not yet entered."""
+        return _KeepingPool(self._factory, specs, epoch, self._kept)
 
-    def ahead(self, posts: Sequence[Post], epoch: int) -> None:
-        """Nobody knows when the next save is."""
+    def ahead(self, specs: Sequence[WorkerSpec], epoch: int) -> None:
+        """Start nothing: the time of the next save is unknown."""
 
 
-class _Crew(Crew):
-    def __init__(self, shop: Workshop, posts: Sequence[Post], epoch: int, kept: dict[_Key, Worker]) -> None:
-        super().__init__(shop, posts, epoch)
+class _KeepingPool(WorkerPool):
+    def __init__(self, shop: Workshop, specs: Sequence[WorkerSpec], epoch: int, kept: dict[_Key, Worker]) -> None:
+        super().__init__(shop, specs, epoch)
         self._kept = kept
         for id in _KEPT:
             worker = kept.pop(self._key(id), None)
@@ -53,5 +52,5 @@ class _Crew(Crew):
         super().dismiss()
 
     def _key(self, id: str) -> _Key:
-        post = self._posts.get(id)
-        return (id, post.package.name, post.build.key) if post is not None else (id, "", "")
+        spec = self._specs.get(id)
+        return (id, spec.package.name, spec.build.key) if spec is not None else (id, "", "")

@@ -34,7 +34,7 @@ class Readings:
 
 
 def read(text: str) -> Readings:
-    """The times that are printed in `text`. Raises ValueError, in one line, where there are none or they cannot be meant."""
+    """Parse what a command printed. Raises ValueError with a one-line message if it has no times or ambiguous ones."""
     if not text.strip():
         raise ValueError(f"it printed nothing; wanted are {_FORMS}")
     loose = _json(text)

@@ -1,29 +1,25 @@
-"""Going on with a run: the same place again, and which cells."""
+"""Continuing a run: the same options, sides, machine and builds, and which cells."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import get_args
 
 import msgspec
 
 from abprof.builds import keys
-from abprof.measure import plan
+from abprof.measure import matrix
 from abprof.measure.run_context import Place, look_around
-from abprof.records import Block, Build, Cell, Run, Verdict
+from abprof.records import Build, Cell, Run, Verdict
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.system.console import View
-from abprof.verdict import CellData, stats
-from abprof.verdict.cells import Aggregate, aggregate
-from abprof.verdict.comparison import pairs
 
 
 def as_set_up(config: Options, run: Run) -> Options:
-    """The same on the device of an earlier run, with its timer, its seed and its workers' set-up."""
+    """The options with the device, timer, seed and worker set-up of an earlier run."""
     setup = run.options
     return msgspec.structs.replace(
         config,
@@ -44,8 +40,8 @@ def as_set_up(config: Options, run: Run) -> Options:
 
 
 def as_asked(run: Run, repo: str, budget: float) -> Options:
-    """What a run was asked to do, of its code and on its device."""
-    asked = Options(
+    """The options of an earlier run, on its code and its device."""
+    options = Options(
         specs=tuple(side.anew for side in run.sides),
         repo=repo,
         command=run.command.argv if run.command else (),
@@ -56,16 +52,18 @@ def as_asked(run: Run, repo: str, budget: float) -> Options:
         all=True,  # cells that were identical and not measured have a block already
         no_peers=not any(arm.peer for arm in run.arms),
     )
-    return as_set_up(asked, run)
+    return as_set_up(options, run)
 
 
 def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View, *, all: bool = True) -> Place:
-    """The place of an earlier run; `all`: whether cells of identical code that have no block are measured like any other.
-    Raises AbprofError when the code or the machine is another now."""
-    asked = msgspec.structs.replace(as_asked(run, repo, budget), runs_dir=str(runs_dir), all=all)
+    """The context of an earlier run. Raises AbprofError if the code or the machine has changed.
+
+    `all`: cells of identical code without a block are measured like any other.
+    """
+    options = msgspec.structs.replace(as_asked(run, repo, budget), runs_dir=str(runs_dir), all=all)
     if run.machines and not run.options.executor:
-        asked = msgspec.structs.replace(asked, device=tuple(run.machines), devices=None)
-    place = look_around(asked, view)
+        options = msgspec.structs.replace(options, device=tuple(run.machines), devices=None)
+    place = look_around(options, view)
     for before, now in zip(run.sides, place.sides, strict=True):
         if before.tree != now.tree:
             raise AbprofError(
@@ -79,15 +77,17 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View, *
 
 
 def of_workloads(run: Run, where: str) -> None:
-    """Raise AbprofError for a run of a command: it has no workload that anything else could call."""
+    """Raises AbprofError for a run of a command: it has no workload to call."""
     if run.command:
         what = "this run is of a command, which has no operation to call"
         raise AbprofError(what, where=where, advice="run the command itself under the profiler")
 
 
 def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
-    """Cells by verdict (`slower`, `unclear`, ..., of one branch alone that between its variants), axis or pattern; all of
-    them without a filter. Raises AbprofError."""
+    """Cells by verdict (`slower`, `unclear`, ...; of one branch, between its variants), axis or pattern. Raises AbprofError.
+
+    Without a filter all cells.
+    """
     words = set(get_args(Verdict))
     verdicts = {word for text in only for word in text.split(",") if word in words}
     filters = [text for text in only if not set(text.split(",")) <= words]
@@ -98,14 +98,13 @@ def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
         cells = tuple(cell for cell in cells if cell.id in ids)
         if not cells:
             raise AbprofError(f"no cell is {' or '.join(sorted(verdicts))}", where="--only")
-    return plan.select(cells, filters)
+    return matrix.select(cells, filters)
 
 
 def same_builds(run: Run, builds: Sequence[Build], folder: Path) -> tuple[Build, ...]:
-    """The run's builds with those made now in their places; a part of the cells needs a part of the builds. `folder`
-    holds what each of them is made of.
+    """The run's builds, replaced by those made now. `folder` holds the inputs of each build by its key.
 
-    Raises AbprofError when one was built from other inputs or by another toolchain than the run's.
+    Raises AbprofError if one has other inputs or another toolchain than the run's.
     """
     before = {(build.side, build.kernel): build for build in run.builds}
     for build in builds:
@@ -117,21 +116,3 @@ def same_builds(run: Run, builds: Sequence[Build], folder: Path) -> tuple[Build,
             advice = "make it as it was, or start a new run" if differing else "start a new run"
             raise AbprofError(what, where=f"side {build.side}", advice=advice)
     return tuple((before | {(build.side, build.kernel): build for build in builds}).values())
-
-
-def epochs(run: Run, blocks: Sequence[Block], aggregate: Aggregate = aggregate) -> dict[str, int]:
-    """Cell -> epochs that its verdict can rest on: of its comparison with the fewest, quick ones not counted."""
-    evidence = aggregate(run, blocks, run.proofs)
-    return {cell: item.once("epochs", partial(_epochs, run, item)) for cell, item in evidence.items()}
-
-
-def _epochs(run: Run, item: CellData) -> int:
-    counts = [len(item.epoch_values(p.before, p.after)) for p in pairs(run, item) if p.role == "target"]
-    counts = counts or [len(item.epoch_medians(arm)) for arm in item.states]
-    return 0 if item.quick else min(counts, default=0)
-
-
-def between_looks(before: dict[str, int], after: dict[str, int]) -> int:
-    """How many cells got epochs that do not complete a further planned look."""
-    more = [cell for cell, count in after.items() if count > before[cell]]
-    return sum(stats.last_look(after[cell]) == stats.last_look(before[cell]) for cell in more)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from abprof.measure import plan
-from abprof.measure.plan import Axes
+from abprof.measure import matrix
+from abprof.measure.matrix import Axes
 from abprof.records import Band, Build, Cell, Side, Sweep, Workload
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
@@ -15,22 +15,23 @@ from abprof.records.errors import AbprofError
 AXES: Axes = [(["seqlen"], [[512], [1024]]), (["q", "k"], [[64, 64], [128, 128]]), (["causal"], [[False], [True]])]
 
 
-def cell(id: str, flops: float = 1.0, **params: plan.Value) -> Cell:
+def cell(id: str, flops: float = 1.0, **params: matrix.Value) -> Cell:
     return Cell(id=id, workload="w", kernel="k", suite="w", params=params, flops=flops)
 
 
 def cells() -> list[Cell]:
     return [
-        Cell(id=wire.cell_id("w", case), workload="w", kernel="k", suite="w", params=case) for case in plan.cases(AXES)
+        Cell(id=wire.cell_id("w", case), workload="w", kernel="k", suite="w", params=case)
+        for case in matrix.cases(AXES)
     ]
 
 
 def test_declarations_become_the_record_that_travels() -> None:
     told = wire.Described(1, "k", "s", "", "", {"default": []}, [], [], [], [])
-    plain = plan.workload("w", told, "", "cpu")
+    plain = matrix.workload("w", told, "", "cpu")
     assert (plain.scaled, plain.ladder, plain.sweep) == ("", (), None)
     sweep = wire.Sweep(["ratio"], "density", "base", [(0.0, 0.2, 2.0, 4.0)])
-    rich = plan.workload("w", replace(told, scaled="n", ladder=["a", "b"], sweep=sweep), "", "cpu")
+    rich = matrix.workload("w", replace(told, scaled="n", ladder=["a", "b"], sweep=sweep), "", "cpu")
     assert (rich.scaled, rich.ladder) == ("n", ("a", "b"))
     band = Band(density=(0.0, 0.2), speedup=(2.0, 4.0))
     assert rich.sweep == Sweep(axes=("ratio",), density="density", against="base", bands=(band,))
@@ -42,22 +43,22 @@ def test_declarations_become_the_record_that_travels() -> None:
 )
 def test_peers_are_those_asked_for_or_the_workloads_default(asked: tuple[str, ...], found: tuple[str, ...]) -> None:
     told = wire.Described(1, "k", "s", "", "", {"default": []}, [], ["a", "b", "c"], [], [], default_peers=["a"])
-    assert plan.workload("w", told, "", "cpu", asked).peers == found
-    assert plan.workload("w", replace(told, default_peers=None), "", "cpu").peers == ("a", "b", "c")
-    assert plan.workload("w", replace(told, default_peers=[]), "", "cpu").peers == ()
+    assert matrix.workload("w", told, "", "cpu", asked).peers == found
+    assert matrix.workload("w", replace(told, default_peers=None), "", "cpu").peers == ("a", "b", "c")
+    assert matrix.workload("w", replace(told, default_peers=[]), "", "cpu").peers == ()
 
 
 def test_a_peer_that_no_workload_has_is_refused() -> None:
     told = wire.Described(1, "k", "s", "", "", {"default": []}, [], ["sdpa", "flex"], [], [])
-    plan.known_peers([told], ("flex", "all"))
+    matrix.known_peers([told], ("flex", "all"))
     with pytest.raises(AbprofError, match=r"--peer: no workload has a peer 'flax' \(did you mean flex"):
-        plan.known_peers([told], ("flax",))
+        matrix.known_peers([told], ("flax",))
     with pytest.raises(AbprofError, match="none has any"):
-        plan.known_peers([replace(told, peers=[])], ("flex",))
+        matrix.known_peers([replace(told, peers=[])], ("flex",))
 
 
 def test_zipped_axes_go_in_step() -> None:
-    found = plan.cases(AXES)
+    found = matrix.cases(AXES)
     assert len(found) == 8
     assert {(c["q"], c["k"]) for c in found} == {(64, 64), (128, 128)}
 
@@ -67,24 +68,24 @@ def test_a_cell_id_names_every_axis_in_file_order() -> None:
 
 
 def test_set_replaces_values_and_keeps_types() -> None:
-    axes = plan.set_axes({"w": AXES}, ["seqlen=2048,4096", "causal=true"])["w"]
-    assert {(c["seqlen"], c["causal"]) for c in plan.cases(axes)} == {(2048, True), (4096, True)}
+    axes = matrix.set_axes({"w": AXES}, ["seqlen=2048,4096", "causal=true"])["w"]
+    assert {(c["seqlen"], c["causal"]) for c in matrix.cases(axes)} == {(2048, True), (4096, True)}
 
 
 def test_set_of_one_zipped_axis_keeps_the_step() -> None:
-    axes = plan.set_axes({"w": AXES}, ["q=64"])["w"]
-    assert {(c["q"], c["k"]) for c in plan.cases(axes)} == {(64, 64)}
+    axes = matrix.set_axes({"w": AXES}, ["q=64"])["w"]
+    assert {(c["q"], c["k"]) for c in matrix.cases(axes)} == {(64, 64)}
 
 
 def test_set_of_all_zipped_axes_replaces_them_together() -> None:
-    axes = plan.set_axes({"w": AXES}, ["q=32,256", "k=16,128"])["w"]
-    assert {(c["q"], c["k"]) for c in plan.cases(axes)} == {(32, 16), (256, 128)}
+    axes = matrix.set_axes({"w": AXES}, ["q=32,256", "k=16,128"])["w"]
+    assert {(c["q"], c["k"]) for c in matrix.cases(axes)} == {(32, 16), (256, 128)}
 
 
 def test_values_of_zipped_axes_may_come_again_but_not_a_whole_row() -> None:
-    assert len(plan.cases(plan.set_axes({"w": AXES}, ["q=64,64", "k=64,128"])["w"])) == 8
+    assert len(matrix.cases(matrix.set_axes({"w": AXES}, ["q=64,64", "k=64,128"])["w"])) == 8
     with pytest.raises(AbprofError, match=r"^--set: q,k has 64,128 twice$"):
-        plan.set_axes({"w": AXES}, ["q=64,64", "k=128,128"])
+        matrix.set_axes({"w": AXES}, ["q=64,64", "k=128,128"])
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_values_of_zipped_axes_may_come_again_but_not_a_whole_row() -> None:
 )
 def test_a_setting_that_cannot_be_is_one_clear_line(setting: str, says: str) -> None:
     with pytest.raises(AbprofError) as error:
-        plan.set_axes({"w": AXES}, [setting])
+        matrix.set_axes({"w": AXES}, [setting])
     assert error.value.line == f"--set: {says}"
 
 
@@ -114,21 +115,21 @@ def test_a_setting_that_cannot_be_is_one_clear_line(setting: str, says: str) -> 
 )
 def test_an_axis_that_is_set_more_than_once_is_refused(settings: list[str], write: str) -> None:
     with pytest.raises(AbprofError) as error:
-        plan.set_axes({"w": AXES}, settings)
+        matrix.set_axes({"w": AXES}, settings)
     assert error.value.line == f"--set: {write.partition('=')[0]} is given more than once (write {write})"
 
 
 def test_set_touches_only_workloads_that_have_the_axis() -> None:
-    found = plan.set_axes({"w": AXES, "v": [(["n"], [[1]])]}, ["n=7"])
+    found = matrix.set_axes({"w": AXES, "v": [(["n"], [[1]])]}, ["n=7"])
     assert found["w"] == AXES
     assert found["v"] == [(["n"], [[7]])]
 
 
 def test_only_narrows_down_by_axes_and_adds_up_patterns() -> None:
-    chosen = plan.select(cells(), ["seqlen=512", "causal=true"])
+    chosen = matrix.select(cells(), ["seqlen=512", "causal=true"])
     assert [c.params["q"] for c in chosen] == [64, 128]
-    assert len(plan.select(cells(), ["seqlen=512,1024"])) == 8
-    assert len(plan.select(cells(), ["w/seqlen=512*", "*q=128,k=128,causal=true"])) == 5
+    assert len(matrix.select(cells(), ["seqlen=512,1024"])) == 8
+    assert len(matrix.select(cells(), ["w/seqlen=512*", "*q=128,k=128,causal=true"])) == 5
 
 
 @pytest.mark.parametrize(
@@ -141,14 +142,14 @@ def test_only_narrows_down_by_axes_and_adds_up_patterns() -> None:
 )
 def test_an_empty_choice_is_one_clear_line(text: str, says: str) -> None:
     with pytest.raises(AbprofError) as error:
-        plan.select(cells(), [text])
+        matrix.select(cells(), [text])
     assert error.value.line == f"--only: {says}"
 
 
 def test_a_preset_that_is_not_there_names_those_that_are() -> None:
     described = wire.Described(1, "k", "s", "", "", {"smoke": [], "full": []}, [], [], [], [])
     with pytest.raises(AbprofError, match=r"^abprof.toml:3: .* no preset 'huge' \(it has smoke, full\)"):
-        plan.preset("w", described, "huge", "abprof.toml:3")
+        matrix.preset("w", described, "huge", "abprof.toml:3")
 
 
 SIDES = tuple(
@@ -163,13 +164,13 @@ def load(**more: object) -> Workload:
 
 def test_only_with_a_whole_id_is_that_cell_alone() -> None:
     cells = tuple(cell(f"w/n={n}", n=n) for n in (4, 40, 400))
-    assert [c.id for c in plan.select(cells, ["w/n=4"])] == ["w/n=4"]
-    assert [c.id for c in plan.select(cells, ["w/n=4", "400"])] == ["w/n=4", "w/n=400"]
-    assert len(plan.select(cells, ["w/n"])) == 3
+    assert [c.id for c in matrix.select(cells, ["w/n=4"])] == ["w/n=4"]
+    assert [c.id for c in matrix.select(cells, ["w/n=4", "400"])] == ["w/n=4", "w/n=400"]
+    assert len(matrix.select(cells, ["w/n"])) == 3
 
 
 def test_arms_are_the_sides_the_control_and_the_peers() -> None:
-    rows = plan.arms(load(peers=("sdpa",)), SIDES, (), control=True, peers=True)
+    rows = matrix.arms(load(peers=("sdpa",)), SIDES, (), control=True, peers=True)
     assert [(a.id, a.side) for a in rows] == [
         ("base", "base"), ("target", "target"), ("target2", "target2"), ("control", "control"), ("peer:sdpa", "base"),
     ]  # fmt: skip
@@ -181,27 +182,27 @@ def test_a_variant_that_one_side_has_is_an_arm_of_every_side() -> None:
         Build(side="target", kernel="k", key="", variants=("plain", "fused")),
         Build(side="target", kernel="other", key="", variants=("unrelated",)),
     )
-    rows = plan.arms(load(), SIDES[:2], builds, control=False, peers=False)
+    rows = matrix.arms(load(), SIDES[:2], builds, control=False, peers=False)
     assert [a.id for a in rows] == ["base:plain", "target:plain", "base:fused", "target:fused"]
 
 
 def test_controls_are_spread_over_the_range_of_work_identical_code_first() -> None:
     many = [cell(f"w/n={n}", flops=float(n)) for n in range(100)]
-    chosen = plan.controls(many, {"w/n=50", "w/n=60"})
+    chosen = matrix.controls(many, {"w/n=50", "w/n=60"})
     assert chosen == {"w/n=50", "w/n=60", "w/n=12", "w/n=36", "w/n=63", "w/n=87"}
     assert len(chosen) == 6
-    assert plan.controls(many[:4], set()) == {c.id for c in many[:4]}
+    assert matrix.controls(many[:4], set()) == {c.id for c in many[:4]}
 
 
 def test_a_control_is_named_by_its_variant() -> None:
-    rows = plan.arms(load(variants=("ws", "plain")), SIDES[:2], (), control=True, peers=False)
+    rows = matrix.arms(load(variants=("ws", "plain")), SIDES[:2], (), control=True, peers=False)
     assert rows[-1].id == "control:ws"
 
 
 def test_cells_by_id_are_exactly_those_also_where_axes_are_zipped_and_no_preset_has_them() -> None:
     matrices = {"w": [(["n"], [[4], [8]]), (["a", "b"], [[1, True], [2, False]])], "other": [(["n"], [[1]])]}
     ids = ["w/n=8,a=2,b=false", "w/n=5,a=7,b=true", "gone/n=1", "w/n=8,a=2,b=false"]
-    assert plan.exactly(matrices, ids) == {
+    assert matrix.exactly(matrices, ids) == {
         "w": [{"n": 8, "a": 2, "b": False}, {"n": 5, "a": 7, "b": True}],
         "other": [],
     }
@@ -209,7 +210,7 @@ def test_cells_by_id_are_exactly_those_also_where_axes_are_zipped_and_no_preset_
 
 def test_a_cells_value_may_hold_commas() -> None:
     matrices = {"w": [(["shape"], [["8,8"], ["8,16"]]), (["n"], [[4]])]}
-    assert plan.exactly(matrices, ["w/shape=8,16,n=4"]) == {"w": [{"shape": "8,16", "n": 4}]}
+    assert matrix.exactly(matrices, ["w/shape=8,16,n=4"]) == {"w": [{"shape": "8,16", "n": 4}]}
 
 
 @pytest.mark.parametrize(
@@ -227,6 +228,6 @@ def test_a_cells_value_may_hold_commas() -> None:
 def test_an_id_that_is_no_cell_is_refused_with_its_name(id: str, said: str) -> None:
     matrices = {"w": [(["n"], [[4], [8]]), (["a", "b"], [[1, True], [2, False]])]}
     with pytest.raises(AbprofError) as refused:
-        plan.exactly(matrices, [id])
+        matrix.exactly(matrices, [id])
     assert said in refused.value.line
     assert id in refused.value.line

@@ -1,0 +1,415 @@
+"""Commands that time themselves (`abprof run ... -- COMMAND`): one process a side and epoch, which prints `name,ms` lines.
+
+`prepare` builds the worktrees and runs the command once on every side; the names it prints are the cells. `epochs` measures.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from abprof import __version__
+from abprof.builds import environment
+from abprof.builds import sandbox as contain
+from abprof.devices import Device
+from abprof.measure import matrix, turns
+from abprof.measure.plan import Continued
+from abprof.measure.readings import Readings, read
+from abprof.measure.run_context import Place
+from abprof.records import (
+    LONGEST_CALL,
+    REPORTED,
+    SCHEMA,
+    Arm,
+    Block,
+    Cell,
+    Checkout,
+    Command,
+    MachineState,
+    Outcome,
+    Run,
+    Status,
+    Turn,
+    Workload,
+)
+from abprof.records.errors import AbprofError
+from abprof.system import config_unused as unused
+from abprof.system import processes as proc
+from abprof.system.console import View
+from abprof.system.processes import WorkerDied, WorkerHung
+from abprof.verdict.headline import many
+
+NAME = "command"  # the only workload, whose cells are the printed names
+AXIS = "name"
+CONTROL = "control"
+_RULE = "the command's own timing, a process of each side an epoch"
+_ORDERS = 64  # orders drawn at once: more than epochs, so that they do not depend on the number of epochs
+_FIRST = "at first, not counted"
+_NO_READINGS = Readings({})
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Everything that is settled before the first epoch."""
+
+    head: Run
+    sides: dict[str, _Side]  # side id -> how the command runs there
+    arms: dict[str, tuple[Arm, ...]]  # cell id -> who takes turns in it
+    names: frozenset[str]  # printed by the first run on any side
+    logs: Path
+    timeout: float
+
+
+@dataclass(frozen=True)
+class _Side:
+    """How the command runs on one side, with every placeholder filled in."""
+
+    id: str
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: Path  # the side's worktree
+    own: Path  # its caches and builds
+    log: Path
+    wall: contain.Wall | None = None
+    unbuilt: str = ""  # why its build failed
+
+    def started(self, argv: Sequence[str], *, network: bool) -> tuple[Sequence[str], Mapping[str, str]]:
+        """An argv and an environment; in the sandbox it writes to its worktree and its own folder alone."""
+        if self.wall is None:
+            return argv, self.env
+        return self.wall.around(argv, self.env, own=self.own, writable=[self.cwd], network=network)
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """How one process ended; times are time.monotonic_ns()."""
+
+    status: Status  # ok, crash, timeout, build_failed
+    reason: str
+    began: int
+    ended: int
+    readings: Readings = _NO_READINGS
+
+
+# ---------------------------------------------------------------- preparing
+
+
+def prepare(
+    place: Place, trees: Sequence[Checkout], logs: Path, view: View, continued: Continued | None = None
+) -> Bench:
+    """Build, run the command once on every side without counting it, and lay out the cells, or take a continued run's.
+
+    Raises AbprofError if it runs on no side, prints no times on any, or no cell is left.
+    """
+    entry, mode = place.file.command, environment.mode(place.options.env, os.environ)
+    command = continued.run.command if continued else None
+    command = command or Command(argv=place.options.command, build=entry.build, env=entry.env)
+    env, withheld = environment.clean(os.environ, mode, place.file.environment.allow)
+    env |= place.file.environment.set
+    wall, why = contain.chosen(place.options.contain, mode)
+    if wall is not None and place.device.kind == "cuda" and place.options.contain == "auto":
+        wall, why = None, "whether this GPU works in bubblewrap is not tried for a command; --contain always does"
+    notes = (*place.notes, *_differing_files(trees, command.argv), *((f"not contained: {why}",) if why else ()))
+    for line in notes:
+        view.say(line)
+    sides = {tree.side.id: _side(place, tree, command, env, wall, logs) for tree in trees}
+    sides = {id: _built(side, command, place.options.build_timeout, view) for id, side in sides.items()}
+    first = {id: _first(side, place.options.timeout, view) for id, side in sides.items()}
+    if all(ended.status != "ok" for ended in first.values()):
+        id, ended = next(iter(first.items()))
+        if ended.status == "build_failed":
+            raise AbprofError(ended.reason, where=f"the build of {id}", advice="abprof.toml [command] names it")
+        where = f"{Path(command.argv[0]).name} on {id}"
+        raise AbprofError(ended.reason, where=where, advice="docs/ADOPT.md says what a command prints")
+    names = dict.fromkeys(name for ended in first.values() for name in ended.readings.times)
+    if continued:
+        cells = continued.cells
+    elif place.options.cell:  # ids may name cells that no side printed this time
+        cells = tuple(_cell(id.removeprefix(_cell("").id)) for id in place.options.cell)
+    else:
+        cells = matrix.select(tuple(map(_cell, names)), place.options.only)
+    arms = _arms(place, cells)
+    known = continued.run.arms if continued else ()  # a quick run has no controls, its rerun may
+    every = tuple(dict.fromkeys((*known, *(arm for row in arms.values() for arm in row))))
+    if continued:
+        head = msgspec.structs.replace(continued.run, arms=every)
+    else:
+        idle = unused.thresholds(place.options, (cell.id for cell in cells))
+        for line in idle:
+            view.say(line)
+        head = _head(place, command, cells, every, (*notes, *idle), withheld, wall)
+    return Bench(head, sides, arms, frozenset(names), logs, place.options.timeout)
+
+
+def _side(
+    place: Place, tree: Checkout, command: Command, env: dict[str, str], wall: contain.Wall | None, logs: Path
+) -> _Side:
+    own = Path(tree.path).parent / NAME / tree.side.id  # its caches last as long as the run
+    places = {"worktree": tree.path, "build_dir": str(own / "out"), "side": tree.side.id}
+    (own / "out").mkdir(parents=True)
+    extra = environment.fill(command.env, "abprof.toml [command.env]", **places)
+    given = environment.worker(env, own / "caches", place.device.worker, extra)
+    if tree.side.kind == "dist":  # else the copy installed in the interpreter would be measured
+        given["PYTHONPATH"] = os.pathsep.join([tree.path, *filter(None, [given.get("PYTHONPATH")])])
+    log = logs / f"command-{tree.side.id}.log"
+    return _Side(tree.side.id, filled(command.argv, places), given, Path(tree.path), own, log, wall)
+
+
+def filled(argv: Sequence[str], places: Mapping[str, str]) -> tuple[str, ...]:
+    """The words with {worktree}, {build_dir} and {side} filled in; any other brace is the command's own."""
+    words = list(argv)
+    for name in ("worktree", "build_dir", "side"):
+        words = [word.replace(f"{{{name}}}", places[name]) for word in words]
+    return tuple(words)
+
+
+def _differing_files(trees: Sequence[Checkout], argv: Sequence[str]) -> list[str]:
+    """A line for each file named by the command that differs between sides: every side runs its own."""
+    lines = []
+    for word in argv:
+        if word.startswith("/") or "\0" in word or len(word) > 1000:
+            continue
+        files = [Path(tree.path) / word for tree in trees]
+        there = [file for file in files if file.is_file()]
+        if there and (len(there) < len(files) or len({file.read_bytes() for file in there}) > 1):
+            lines.append(f"{word} is not the same on all sides: each runs its own, so what it measures may differ too")
+    return lines
+
+
+def _built(side: _Side, command: Command, timeout: float, view: View) -> _Side:
+    """The side with the build of abprof.toml done in its worktree, or with the reason why it failed."""
+    if not command.build:
+        return side
+    places = {"worktree": str(side.cwd), "side": side.id, "build_dir": str(side.own / "out")}
+    view.say(f"{side.id}: building")
+    try:
+        argv, env = side.started(filled(command.build, places), network=True)  # it may download what it needs
+        code = proc.logged(argv, env=env, cwd=side.cwd, log=side.log, timeout=timeout)
+        why = f"exit code {code}" if code else ""
+    except WorkerDied as died:
+        why = died.reason
+    if not why:
+        return side
+    printed = side.log.read_text(errors="replace").strip().splitlines() if side.log.exists() else []
+    return replace(side, unbuilt=f"{why}{f': {printed[-1]}' if printed else ''}")
+
+
+def _first(side: _Side, timeout: float, view: View) -> _Ended:
+    """A run that is not counted: it fills the side's caches, and gives the names."""
+    ended = _run(side, _FIRST, timeout)
+    ok = ended.status == "ok"
+    result = many(len(ended.readings.times), "name") if ok else f"{ended.status}, {ended.reason}"
+    seconds = (ended.ended - ended.began) / 1e9
+    view.say(f"{side.id}: the command took {seconds:.1f} s: {result}", style="" if ok else "red")
+    over = ended.readings.passed_over
+    if over:
+        more = f" and {len(over) - 1} more" if len(over) > 1 else ""
+        view.say(f"{side.id}: passed over what is not `name,ms`: {over[0][:80]!r}{more}")
+    return ended
+
+
+def _cell(name: str) -> Cell:
+    return Cell(id=f"{NAME}/{AXIS}={name}", workload=NAME, kernel="", suite=NAME, params={AXIS: name})
+
+
+def _arms(place: Place, cells: Sequence[Cell]) -> dict[str, tuple[Arm, ...]]:
+    """Every side, and base once more as the control of cells spread over the run."""
+    sides = tuple(Arm(id=side.id, side=side.id) for side in place.sides)
+    alone = len(sides) == 1 or place.options.quick
+    controlled = set() if alone else matrix.controls(cells, set())
+    control = Arm(id=CONTROL, side=CONTROL)
+    return {cell.id: (*sides, control) if cell.id in controlled else sides for cell in cells}
+
+
+def _head(
+    place: Place,
+    command: Command,
+    cells: tuple[Cell, ...],
+    arms: tuple[Arm, ...],
+    notes: tuple[str, ...],
+    withheld: tuple[str, ...],
+    wall: contain.Wall | None,
+) -> Run:
+    config, text = place.options, shlex.join(command.argv)
+    return Run(
+        schema=SCHEMA,
+        id=place.id,
+        status="running",
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+        options=msgspec.structs.replace(
+            config.resolved(place.device.kind, "reported"),
+            env=environment.mode(config.env, os.environ),
+            wall=wall.version if wall else "",
+        ),
+        sides=place.sides,
+        waivers=place.waivers,
+        command=command,
+        workloads=(Workload(name=NAME, kernel="", suite=NAME, axes=(AXIS,), judge="reported", text=text),),
+        arms=arms,
+        cells=cells,
+        machine=place.device.machine(),
+        versions={"abprof": __version__},
+        withheld=withheld,
+        notes=notes,
+    )
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def epochs(
+    bench: Bench,
+    device: Device,
+    wanted: Callable[[], set[str]],
+    warn: Callable[[str], None],
+    *,
+    first: int,
+    budget: float,
+) -> Iterator[Block]:
+    """Yield blocks of all cells, epoch by epoch, until none is wanted or another epoch does not fit into `budget` seconds.
+
+    A process prints everything that it measures, so decided cells get its further times too.
+    """
+    number, cost, warned = first, 0.0, False
+    while todo := wanted() & bench.arms.keys():
+        if number > first and (bench.head.options.quick or cost > budget):
+            return
+        began, clock = time.time(), time.monotonic()
+        device.watch(frozenset)  # nobody knows which processes are the command's
+        ended = {arm.id: _run(_side_of(bench, arm), f"epoch {number}, {arm.id}", bench.timeout)
+                 for arm in _order(bench, todo, number)}  # fmt: skip
+        cost = time.monotonic() - clock
+        budget -= cost
+        new = [name for each in ended.values() for name in each.readings.times if name not in bench.names]
+        if new and not warned:
+            warned = True
+            warn(f"{len(set(new))} names are left out that the first run did not print (first: {new[0][:80]!r})")
+        start, end = min(each.began for each in ended.values()), max(each.ended for each in ended.values())
+        bad = dict.fromkeys(why for begin, stop, why in device.bad_times() if begin <= end and stop >= start)
+        state = device.state()
+        for cell in (cell for cell in bench.head.cells if cell.id in bench.arms):
+            yield _block(bench, cell, number, ended, (began, cost), "; ".join(bad), state)
+        number += 1
+
+
+def _side_of(bench: Bench, arm: Arm) -> _Side:
+    return bench.sides["base" if arm.side == CONTROL else arm.side]
+
+
+def _order(bench: Bench, todo: set[str], number: int) -> list[Arm]:
+    """Who runs in this epoch; the control only if an open cell has one. Every second order mirrors the one before."""
+    arms = list({arm.id: arm for cell in sorted(todo) for arm in bench.arms[cell]}.values())
+    arms.sort(key=lambda arm: (arm.side == CONTROL, arm.id))
+    orders = turns.orders(len(arms), max(_ORDERS, number), bench.head.options.seed)
+    return [arms[place] for place in orders[number - 1]]
+
+
+def _run(side: _Side, heading: str, timeout: float) -> _Ended:
+    """Run the command to its end. A failure is a status with a one-line reason; its output is appended to the log."""
+    began = time.monotonic_ns()
+    if side.unbuilt:
+        return _Ended("build_failed", side.unbuilt, began, began)
+    _append(side.log, f"== {heading}\n")
+    out = side.log.with_suffix(".out")
+    out.unlink(missing_ok=True)
+    began = time.monotonic_ns()
+    try:
+        argv, env = side.started(side.argv, network=False)
+        code, last = proc.printing(argv, env=env, cwd=side.cwd, out=out, log=side.log, timeout=timeout)
+        ended = time.monotonic_ns()
+    except WorkerDied as died:
+        status: Status = "timeout" if isinstance(died, WorkerHung) else "crash"
+        return _Ended(status, died.reason, began, time.monotonic_ns())
+    finally:
+        printed = out.read_bytes().decode(errors="replace") if out.exists() else ""
+        _append(side.log, printed)
+        out.unlink(missing_ok=True)
+    if side.wall is not None and code > 128:  # how bubblewrap reports a signal
+        code = 128 - code
+    if code:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        how = f"exit code {code}" if code > 0 else f"killed by {name}"
+        return _Ended("crash", f"{how}{f': {last}' if last else ''}", began, ended)
+    try:
+        if len(printed.encode()) >= proc.LOG_LIMIT:  # bytes, as the log that cut it counts
+            raise ValueError(f"it printed more than {proc.LOG_LIMIT >> 20} MiB")
+        return _Ended("ok", "", began, ended, read(printed))
+    except ValueError as error:
+        return _Ended("crash", str(error), began, ended)
+
+
+def _append(log: Path, text: str) -> None:
+    try:
+        with log.open("a", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+    except OSError:
+        return  # a full disk is reported where results are written
+
+
+def _block(
+    bench: Bench,
+    cell: Cell,
+    number: int,
+    ended: Mapping[str, _Ended],
+    span: tuple[float, float],
+    bad: str,
+    state: MachineState,
+) -> Block:
+    """`ended`: arm id -> its process, in the order of their starts. `bad`: what voids the epoch."""
+    name = str(cell.params[AXIS])
+    arms = [arm for arm in bench.arms[cell.id] if arm.id in ended]
+    outcomes = {arm.id: _outcome(bench, arm, ended[arm.id], name) for arm in arms}
+    ran = [(place, ended[arm.id]) for place, arm in enumerate(arms) if outcomes[arm.id].status == "ok"]
+    rounds = _rounds(ran, name, min(each.began for each in ended.values()))
+    return Block(
+        epoch=number,
+        cell=cell.id,
+        metric=REPORTED,
+        timer="the command",
+        calls=1,
+        rule=_RULE,
+        arms=tuple(arm.id for arm in arms),
+        began=span[0],
+        seconds=span[1],
+        rounds=rounds,
+        rejected=tuple(range(len(rounds))) if bad else (),
+        rejected_why=bad,
+        outcomes=outcomes,
+        state=state,
+        start_order=tuple(ended),
+        quick=bench.head.options.quick,
+    )
+
+
+def _outcome(bench: Bench, arm: Arm, ended: _Ended, name: str) -> Outcome:
+    log = _side_of(bench, arm).log.name
+    if ended.status != "ok":
+        return Outcome(status=ended.status, reason=ended.reason, log=log)
+    if name not in ended.readings.times:
+        return Outcome(status="missing", reason="the command printed no such name", log=log)
+    bad = next((ns for ns in ended.readings.times[name] if not 0 < ns <= LONGEST_CALL), None)
+    if bad is not None:
+        return Outcome(status="crash", reason=f"the command printed {bad / 1e6:g} ms, which is no time", log=log)
+    return Outcome(status="ok")
+
+
+def _rounds(ran: Sequence[tuple[int, _Ended]], name: str, origin: int) -> tuple[tuple[Turn, ...], ...]:
+    """The first times that the processes printed, then the second ones, and so on. A turn spans its whole process."""
+    times = {place: ended.readings.times[name] for place, ended in ran}
+    ordered = sorted(ran, key=lambda one: one[1].began)
+    return tuple(
+        tuple(
+            Turn(place, ended.began - origin, ended.ended - origin, times[place][number], 0.0)
+            for place, ended in ordered
+            if number < len(times[place])
+        )
+        for number in range(max(map(len, times.values()), default=0))
+    )

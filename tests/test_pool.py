@@ -1,0 +1,143 @@
+"""The next pool's processes, started while this one measures (Prefork)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from abprof.devices.simulated import SimulatedDevice
+
+from abprof.builds.worker_factory import Workshop
+from abprof.devices.cpu import CpuDevice
+from abprof.measure import pool as pools
+from abprof.measure.pool import Prefork, WorkerPool, WorkerSpec
+from abprof.records import Build, Checkout, Package, Side
+from tests.simulated.client import LOAD
+from tests.simulated.processes import alive
+from tests.simulated.scenario import Scenario
+from tests.simulated.workshop import workshop
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Workshop:
+    Scenario(workloads={"w": LOAD}).write(tmp_path / "scenario.json")
+    return workshop(tmp_path)
+
+
+@pytest.fixture
+def specs(tmp_path: Path) -> list[WorkerSpec]:
+    made = []
+    for id in ("base", "target"):
+        side = Side(id=id, spec=id, kind="commit", commit="0" * 40, tree="0" * 40, label=id)
+        build = Build(side=id, kernel="k", key="k", path=str(tmp_path / "build"))
+        made.append(WorkerSpec(id, Checkout(side=side, path=str(tmp_path)), Package(name="k"), build))
+    return made
+
+
+@pytest.fixture
+def hand(shop: Workshop) -> Iterator[Prefork]:
+    with Prefork(shop, SimulatedDevice()) as found:
+        yield found
+
+
+def pids(pool: WorkerPool) -> list[int]:
+    """Of its living workers."""
+    return [pid for id in ("base", "target") if (pid := pool.pid(id)) is not None]
+
+
+def waiting(hand: Prefork) -> list[int]:
+    return pids(hand._waiting) if hand._waiting is not None else []
+
+
+def test_the_crew_that_was_awaited_works_with_the_processes_that_waited(hand: Prefork, specs: list[WorkerSpec]) -> None:
+    hand.ahead(specs, 2)
+    early = waiting(hand)
+    assert len(early) == 2
+    with hand.pool(specs, 2) as pool:
+        assert sorted(pids(pool)) == sorted(early)
+        assert all(proved.ok for proved in pool.prove().values())
+        assert pool.start_order == ("target", "base")
+    assert not any(alive(pid, wait=60) for pid in early)
+
+
+@pytest.mark.parametrize(("epoch", "ahead"), [(3, slice(None)), (2, slice(1))])
+def test_one_that_was_not_is_ended(hand: Prefork, specs: list[WorkerSpec], epoch: int, ahead: slice) -> None:
+    hand.ahead(specs[ahead], 2)
+    early = waiting(hand)
+    with hand.pool(specs, epoch) as pool:
+        assert not set(pids(pool)) & set(early)
+        assert not any(alive(pid, wait=60) for pid in early)
+
+
+def test_one_of_another_build_is_ended(hand: Prefork, specs: list[WorkerSpec]) -> None:
+    hand.ahead(specs, 2)
+    early = waiting(hand)
+    build = msgspec.structs.replace(specs[1].build, key="another")
+    with hand.pool([specs[0], dataclasses.replace(specs[1], build=build)], 2) as pool:
+        assert not set(pids(pool)) & set(early)
+
+
+@pytest.mark.parametrize("of", [0, 1])
+def test_one_that_has_more_than_are_needed_works_without_the_others(
+    hand: Prefork, specs: list[WorkerSpec], of: int
+) -> None:
+    """The last cell that has a control was decided."""
+    hand.ahead(specs, 2)
+    early = waiting(hand)
+    with hand.pool([specs[of]], 2) as pool:
+        (pid,) = pids(pool)
+        assert (pid in early, pool.start_order) == (True, (specs[of].id,))
+        assert list(pool.prove()) == [specs[of].id]
+        (other,) = set(early) - {pid}
+        assert not alive(other, wait=60)
+
+
+@pytest.mark.parametrize("epoch", [2, 3])
+def test_who_starts_first_is_who_would_in_a_crew_of_those_alone(
+    shop: Workshop, specs: list[WorkerSpec], epoch: int
+) -> None:
+    third = dataclasses.replace(specs[0], id="control")
+    pool = WorkerPool(shop, [*specs, third], epoch)
+    assert pool.becomes(specs, epoch)
+    assert pool.start_order == WorkerPool(shop, specs, epoch).start_order
+    assert not pool.becomes([*specs, third], epoch)
+
+
+def test_a_process_that_died_waiting_is_started_again(hand: Prefork, specs: list[WorkerSpec]) -> None:
+    hand.ahead(specs, 2)
+    early = waiting(hand)
+    os.kill(early[0], 9)
+    assert not alive(early[0], wait=60)
+    with hand.pool(specs, 2) as pool:
+        assert len(pids(pool)) == 2
+        assert len(set(pids(pool)) & set(early)) == 1
+
+
+def test_nobody_waits_on_after_the_run(shop: Workshop, specs: list[WorkerSpec]) -> None:
+    with Prefork(shop, SimulatedDevice()) as hand:
+        hand.ahead(specs, 2)
+        early = waiting(hand)
+    assert early
+    assert not any(alive(pid, wait=60) for pid in early)
+
+
+def test_nobody_waits_where_they_would_take_what_is_measured(
+    shop: Workshop, specs: list[WorkerSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = Prefork(shop, CpuDevice())
+    cpu.ahead(specs, 2)
+    assert not waiting(cpu)
+    gpu = SimulatedDevice()
+    gpu.kind = "cuda"  # type: ignore[assignment]
+    monkeypatch.setattr(pools.os, "sched_getaffinity", lambda _: range(4))
+    few = Prefork(shop, gpu)
+    few.ahead(specs, 2)
+    assert not waiting(few)
+    monkeypatch.setattr(pools.os, "sched_getaffinity", lambda _: range(16))
+    with few:
+        few.ahead(specs, 2)
+        assert len(waiting(few)) == 2
