@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abprof.evidence.machine_code import kernels
-from abprof.evidence.machine_code.disassembly import Reading, sass, x86
+from abprof.evidence.machine_code.disassembly import Reading, sass
 from abprof.evidence.machine_code.reader import Content, Reader, Unread, differing, parse_elf
 from abprof.records import Artefact, Build, Proof
 from tests import blocks
@@ -52,17 +52,6 @@ def built(folder: Path, *flags: str, name: str = "k.so", source: str = SOURCE) -
     return out
 
 
-@on_x86
-def test_a_global_that_starts_as_another_number_is_other_code(tmp_path: Path) -> None:
-    source = 'int stride = 4;\nextern "C" int step() { return stride; }\n'
-    one = built(tmp_path, "-O2", name="one.so", source=source)
-    two = built(tmp_path, "-O2", name="two.so", source=source.replace("4", "1"))
-    alike = built(tmp_path, "-O2", name="three.so", source="\n\n" + source)
-    codes = [parse_elf(path.read_bytes()).code for path in (one, two, alike)]
-    assert codes[0] != codes[1]
-    assert codes[0] == codes[2]
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return built(tmp_path_factory.mktemp("elf"), "-O2").read_bytes()
@@ -95,64 +84,6 @@ def test_vector_width_of_real_code(tmp_path: Path) -> None:
 
 
 # As objdump prints it: loops aligned by nops of every kind, an endless jump, prefixes, and padding up to the next function.
-PADDED = """
-0000000000001100 <f>:
-    1100:\ttest   %rdx,%rdx
-    1103:\tjle    1130 <f+0x30>
-    1105:\tdata16 cs nopw 0x0(%rax,%rax,1)
-    1110:\tnopl   0x0(%rax,%rax,1)
-    1114:\txchg   %ax,%ax
-    1116:\tmovss  (%rdi,%rax,4),%xmm0
-    111b:\tmulss  %xmm1,%xmm0
-    111f:\tlock xadd %eax,(%rsi)
-    1123:\txchg   %ecx,(%rsi)
-    1125:\trep stos %al,%es:(%rdi)
-    1128:\tdata16 lea 0x2ee0(%rip),%rdi        # 3ff0 <x>
-    112a:\tjne    1116 <f+0x16>
-    112e:\tjmp    112e <f+0x2e>
-    1130:\tret
-    1131:\tcs nopw 0x0(%rax,%rax,1)
-    113b:\tint3
-    113c:\tnopl   0x0(%rax)
-"""
-
-
-def test_what_only_fills_a_processors_code_is_no_instruction_and_no_loop() -> None:
-    [(name, reading)] = x86(PADDED).items()
-    counted = {kind: count for kind, count in reading.classes.items() if count}
-    assert name == "f"
-    # test, jle, movss, lock xadd, xchg, rep stos, data16 lea, jne, jmp, ret; the second jump leads to itself
-    assert counted == {"scalar arithmetic": 1, "loads": 1, "stores": 3, "loops": 1, "other": 10}
-    shorter = PADDED[: PADDED.index("    1131:")]
-    assert x86(shorter)["f"] == reading, "what fills up to the next function is none of its own"
-    unaligned = "".join(line for line in shorter.splitlines(True) if "nop" not in line and "%ax,%ax" not in line)
-    assert x86(unaligned)["f"].classes == reading.classes
-    for change in (("lock xadd", "xadd"), ("rep stos", "stos"), ("mulss  %xmm1", "mulss  %xmm2")):
-        assert x86(shorter.replace(*change))["f"].code != reading.code
-
-
-@on_x86
-def test_static_functions_of_one_name_are_read_together(tmp_path: Path) -> None:
-    def both(first: str, second: str, name: str) -> Content:
-        objects = []
-        for place, body in (("a", first), ("b", second)):
-            caller = f'extern "C" void {place}(float *y, long n) {{ helper(y, n); }}'
-            text = f"static void helper(float *y, long n) {{ {body} }}\n{caller}\n"
-            (tmp_path / f"{place}.cpp").write_text(text)
-            objects.append(tmp_path / f"{name}-{place}.o")
-            argv = ["g++", "-O1", "-fno-inline", "-fPIC", "-c", "-o", objects[-1], tmp_path / f"{place}.cpp"]
-            subprocess.run(argv, check=True)
-        subprocess.run(["g++", "-shared", "-o", tmp_path / f"{name}.so", *objects], check=True)
-        return Reader(tmp_path / "cache").read(tmp_path / f"{name}.so")
-
-    one, two = "for (long i = 0; i < n; ++i) y[i] *= 3.0f;", "y[n] = 1.0f;"
-    base = both(one, two, "base")
-    helper = base.functions["helper(float*, long)"]
-    assert helper.classes["loops"] == 1, "of the first, though the second comes after it"
-    assert helper.classes["stores"] == 2
-    assert differing([base.functions, both(two, one, "swapped").functions]) & {"helper(float*, long)"} == set()
-    for name, first, second in (("first", one + one, two), ("second", one, two + two.replace("n", "2 * n"))):
-        assert "helper(float*, long)" in differing([base.functions, both(first, second, name).functions]), name
 
 
 @on_x86
@@ -205,25 +136,6 @@ def test_what_cannot_be_read_says_why(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "text.so").write_text("not one")
     with pytest.raises(Unread, match="not a 64-bit ELF file"):
         reader.read(tmp_path / "text.so")
-
-
-@on_x86
-def test_without_a_disassembler_the_code_still_has_its_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = built(tmp_path, "-O2")
-    monkeypatch.setattr(shutil, "which", lambda *args, **more: None)
-    found = Reader(tmp_path / "cache").read(path)
-    assert (found.functions, found.code) == ({}, parse_elf(path.read_bytes()).code)
-    assert found.missing == "no objdump here (binutils has it)"
-    assert not list((tmp_path / "cache").glob("*"))  # another day it may be there
-
-
-@given(st.binary(max_size=300), st.integers(0, 80))
-def test_any_bytes_are_an_elf_file_or_a_value_error(noise: bytes, at: int) -> None:
-    for data in (noise, b"\x7fELF\x02\x01" + noise, (b"\x7fELF\x02\x01" + bytes(58) + noise)[: 64 + at]):
-        try:
-            parse_elf(data)
-        except ValueError:
-            continue
 
 
 def test_a_gpus_instructions_are_put_into_classes() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 
@@ -10,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from abprof.records import Block, Outcome, Turn
+from abprof.records import Block, Turn
 from abprof.verdict import judge
 from abprof.verdict.rounds import Columns, at_one_clock
 from tests.blocks import block, head
@@ -54,22 +53,6 @@ def test_times_that_do_not_follow_the_clock_stay_as_they_were_read(rounds: int) 
     assert row.pct == pytest.approx(2.0, abs=0.05)
 
 
-def test_an_arm_that_some_epochs_lack_does_not_make_them_wander() -> None:
-    """A control twice as fast, which was lost in every second epoch."""
-    made = []
-    for epoch in range(1, 5):
-        whole = wandering(epoch, 1.0, rounds=1)
-        if epoch % 2:
-            base = whole.rounds[0][0]
-            control = Turn(2, 2, 3, base.value / 2, base.wall, 0.0, base.mhz)
-            row = (*whole.rounds[0], control)
-            outcomes = {**whole.outcomes, "control": Outcome(status="ok")}
-            whole = msgspec.structs.replace(whole, arms=(*whole.arms, "control"), rounds=(row,), outcomes=outcomes)
-        made.append(whole)
-    made.append(msgspec.structs.replace(wandering(5, 1.0, rounds=1), rejected=(0,)))
-    assert "one_clock" in only(judge(head(), made)).reasons
-
-
 def test_of_single_rounds_the_ratios_have_no_say_in_whether_the_clock_counts() -> None:
     """Their scatter from epoch to epoch is what the interval is made of: here it is ten times as much at one clock, while all
     arms together wander ten times less."""
@@ -85,53 +68,6 @@ def test_of_single_rounds_the_ratios_have_no_say_in_whether_the_clock_counts() -
     assert row.high_pct - row.low_pct > 0.6
     three = only(judge(head(), made[:3]))
     assert "one_clock" not in three.reasons, "of three nobody can tell"
-
-
-def test_the_clock_is_no_reason_to_call_the_same_what_is_slower_in_time() -> None:
-    """A target that computes the same cycles, but at a clock that is 4 % lower whenever it runs."""
-    chance = random.Random(1)
-
-    def slowed(base: Turn) -> Turn:
-        ns = base.value * 1.04 * chance.lognormvariate(0, 2e-4)
-        return Turn(1, base.start, base.end, ns, ns, 0.0, base.mhz / 1.04)
-
-    blocks = [
-        msgspec.structs.replace(whole, rounds=tuple((base, slowed(base)) for base, _ in whole.rounds))
-        for whole in (wandering(epoch, 1.0) for epoch in range(1, 5))
-    ]
-    row = only(judge(head(), blocks))
-    assert (row.verdict, row.reasons) == ("unclear", ("clock",))
-
-
-def test_one_unread_clock_costs_its_round_and_not_the_cell() -> None:
-    blocks = [wandering(epoch, 1.02) for epoch in range(1, 5)]
-    (base, target), *rest = blocks[0].rounds
-    blocks[0] = msgspec.structs.replace(blocks[0], rounds=((base, msgspec.structs.replace(target, mhz=0.0)), *rest))
-    assert only(judge(head(), blocks)).reasons == ("one_clock",)
-    unread = tuple(tuple(msgspec.structs.replace(turn, mhz=0.0) for turn in row) for row in blocks[1].rounds)
-    blocks[1] = msgspec.structs.replace(blocks[1], rounds=unread)
-    assert "one_clock" not in only(judge(head(), blocks)).reasons, "a quarter of them: not known"
-
-
-def test_peers_have_no_say_in_how_the_sides_are_judged() -> None:
-    """Three that wait for memory while the clock wanders widely, beside two sides that compute: at one clock theirs scatter."""
-    chance = random.Random(2)
-
-    def with_peers(whole: Block) -> Block:
-        rows = []
-        for row in whole.rounds:
-            peers = (chance.lognormvariate(0, 2e-4) * 1e6 for _ in range(3))
-            rows.append(
-                (*row, *(Turn(n, 0, 1, ns, ns, 0.0, chance.uniform(900, 2400)) for n, ns in enumerate(peers, 2)))
-            )
-        names = ("base", "target", "peer:a", "peer:b", "peer:c")
-        outcomes = {name: Outcome(status="ok") for name in names}
-        return msgspec.structs.replace(whole, arms=names, rounds=tuple(rows), outcomes=outcomes)
-
-    run = head(peers=("a", "b", "c"))
-    judged = judge(run, [with_peers(wandering(epoch, 1.0)) for epoch in range(1, 5)])
-    row = next(row for row in judged.comparisons if row.from_ == "base")
-    assert (row.verdict, row.reasons) == ("same", ("one_clock",))
 
 
 # ---------------------------------------------------------------- epochs of a single round
@@ -154,25 +90,6 @@ def test_peers_do_not_make_the_sides_wander() -> None:
     digests = [
         single(i, clock, **{"peer:sdpa": peer}) for i, (clock, peer) in enumerate(zip(CLOCKS, peers, strict=True))
     ]
-    assert at_one_clock(tuple(digests)) is not None
-
-
-def test_one_arm_alone_has_no_ratio_and_stays_as_it_was_read() -> None:
-    whole = [single(i, clock) for i, clock in enumerate(CLOCKS)]
-    alone = [dataclasses.replace(one, values={"base": one.values["base"]}) for one in whole]
-    assert at_one_clock(tuple(whole)) is not None
-    assert at_one_clock(tuple(alone)) is None
-
-
-def test_an_epoch_that_lost_a_side_does_not_turn_the_clock_off_for_the_others() -> None:
-    whole = [single(i, clock) for i, clock in enumerate(CLOCKS)]
-    lost = dataclasses.replace(whole[2], values={"base": whole[2].values["base"]})
-    assert at_one_clock((*whole[:2], lost, *whole[3:])) is not None
-    assert at_one_clock((*whole[:3], lost)) is None, "three are too few to tell"
-
-
-def test_a_turn_whose_clock_was_not_read_costs_its_epoch_and_not_the_cell() -> None:
-    digests = [single(i, clock, read=i < 5) for i, clock in enumerate(CLOCKS)]
     assert at_one_clock(tuple(digests)) is not None
 
 

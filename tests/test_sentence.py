@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import pytest
 
-from abprof.records import Block, MachineState, Touched
+from abprof.records import Block
 from abprof.verdict import Judgement, judge
-from abprof.verdict.headline import compared
-from tests.blocks import block, epochs, head, side
+from tests.blocks import block, epochs, head
 
 KINDS: dict[str, list[float]] = {
     "slower": [1.05] * 4,
@@ -99,14 +97,6 @@ def test_fail_on(only: list[str], kinds: list[str], code: int) -> None:
     assert made(*kinds, settings=fail_on(*only)).header.exit_code == code
 
 
-def test_untrusted_comes_before_any_verdict() -> None:
-    run = head(control=True)
-    blocks = [block(i, {"base": 1.0, "target": 1.05, "control": 1.02}) for i in range(4)]
-    assert judge(run, blocks).header.exit_code == 4
-    never = msgspec.structs.replace(run, options=msgspec.structs.replace(run.options, fail_on=("never",)))
-    assert (judge(never, blocks).header.exit_code, judge(never, blocks).header.trusted) == (0, False)
-
-
 # ---------------------------------------------------------------- counts
 
 
@@ -126,12 +116,6 @@ def test_geometric_mean_is_over_cells_ok_on_both_sides() -> None:
     assert made("slower", "broken", "base_crash", "unsupported").header.geomean_pct == pytest.approx(5.0)
     assert made("broken").header.geomean_pct is None
     assert made("1.2").header.geomean_pct is None  # quick: no number without an interval
-
-
-def test_geometric_mean_is_of_the_first_target() -> None:
-    run = head(sides=[side("base"), side("target"), side("target2")])
-    judged = judge(run, [block(i, {"base": 1.0, "target": 1.1, "target2": 3.0}) for i in range(4)])
-    assert judged.header.geomean_pct == pytest.approx(10.0)
 
 
 # ---------------------------------------------------------------- the sentence
@@ -161,61 +145,7 @@ def test_the_sentence_says_first_whether_to_act(kinds: list[str], sentence: str)
     assert made(*kinds).header.sentence == sentence
 
 
-def test_slower_cells_that_were_waived_are_not_denied() -> None:
-    counts = {"cells": 2, "comparisons": 2, "slower": 1, "waived": 1, "same": 1}
-    assert compared(counts, margin=0.5, same_code=False) == (
-        "Nothing to act on: nothing else certainly slower or faster in 2 cells; 1 slower and waived, 1 same."
-    )
-
-
-def test_changes_that_may_be_chance_are_said_apart() -> None:
-    """p about 0.01: enough for the row, too weak for one among thirty."""
-    run = head(30)
-    weak = [1.02, 1.021, 1.019, 1.02]
-    blocks = [b for cell in run.cells for b in epochs(weak if cell.id == "dense/n=0" else [1.0] * 4, cell=cell.id)]
-    judged = judge(run, blocks)
-    assert (judged.comparisons[0].verdict, judged.comparisons[0].discovery) == ("slower", False)
-    assert judged.header.sentence == (
-        "Confirm before acting: nothing certainly slower or faster in 30 cells; 1 slower that may be chance, 29 same."
-    )
-    assert judged.header.exit_code == 1  # the row stands on its own interval
-    assert [(w.kind, w.cells) for w in judged.warnings] == [("suspect", ("dense/n=0",))]
-    assert judge(head(), epochs(weak)).header.sentence == "Act: 1 slower of 1 cell."
-
-
-def test_untrusted_is_said_before_anything_else() -> None:
-    blocks = [block(i, {"base": 1.0, "target": 1.05, "control": 1.02}) for i in range(4)]
-    assert judge(head(control=True), blocks).header.sentence == (
-        "Do not act on this run, 1 of 1 control (the same code twice) came out beyond the margin of 0.5 %: "
-        "1 slower of 1 cell."
-    )
-
-
-def test_the_same_code_twice_says_so() -> None:
-    run = head(sides=[side("base"), side("target", tree="a" * 40)])
-    sentence = judge(run, epochs([1.0] * 4)).header.sentence
-    assert sentence.startswith("Nothing to act on (the same code on every side): ")
-
-
-def test_one_branch_alone_has_no_verdict() -> None:
-    run, blocks = head(sides=[side("base")]), [block(1, {"base": 1.0})]
-    judged = judge(run, blocks)
-    assert judged.header.sentence == "Profiled 1 cell of main; one branch alone has no verdict."
-    touched = (Touched(path="w/bench.py", how="changed", moment="after epoch 1"),)
-    assert touched[0].falsifies
-    tampered = judge(msgspec.structs.replace(run, touched=touched), blocks).header
-    assert tampered.sentence == (
-        "Do not act on this run, 1 file that it rests on changed while it ran: "
-        "profiled 1 cell of main; one branch alone has no verdict."
-    )
-
-
 # ---------------------------------------------------------------- warnings
-
-
-def test_a_clean_run_has_no_warnings() -> None:
-    assert made("same", "faster", "slight").warnings == ()
-    assert made("slower").warnings == ()  # the verdict is the message
 
 
 def test_one_warning_a_kind_with_all_its_cells() -> None:
@@ -227,24 +157,3 @@ def test_one_warning_a_kind_with_all_its_cells() -> None:
         ("undecided", ("dense/n=0", "dense/n=3")),
     ]
     assert all(w.text and w.advice for w in warnings)
-
-
-def test_quick_says_what_to_run_next() -> None:
-    assert [(w.kind, w.cells) for w in made("1.2", "1.0").warnings] == [("worth_confirming", ("dense/n=0",))]
-    assert made("1.0").warnings == ()
-
-
-def test_a_foreign_process_needs_a_person() -> None:
-    blocks = epochs([1.0] * 4)
-    seen = msgspec.structs.replace(blocks[1], state=MachineState(foreign=("4711 python train.py",)))
-    warnings = judge(head(), [blocks[0], seen, *blocks[2:]]).warnings
-    assert [w.kind for w in warnings] == ["foreign"]
-    assert "4711 python train.py" in warnings[0].text
-
-
-def test_epochs_lost_to_rejection_are_said() -> None:
-    blocks = epochs([1.0] * 5)
-    lost = msgspec.structs.replace(blocks[0], rejected=tuple(range(5)), rejected_why="the clock fell below 75 %")
-    warnings = judge(head(), [lost, *blocks[1:]]).warnings
-    assert [w.kind for w in warnings] == ["rejected"]
-    assert "the clock fell below 75 %" in warnings[0].text

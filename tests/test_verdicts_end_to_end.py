@@ -18,7 +18,6 @@ from tests.simulated.planted import (
     NewLab,
     load,
     new_lab,
-    planted,
     times,
 )
 from tests.simulated.scenario import Noise, Scenario, Time
@@ -75,64 +74,6 @@ def test_the_same_scenario_gives_the_same_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_outliers_do_not_move_a_verdict(new_lab: NewLab) -> None:
-    """Every twentieth turn takes three times as long: the median of the ratios of the rounds does not care."""
-    noise = Noise(turn=0.005, outliers=0.05, outlier_size=1.1)
-    result = new_lab(replace(SPEEDS, noise=[noise])).abprof()
-    assert result.table() == EXPECTED
-
-
-@pytest.mark.slow
-def test_nothing_changed_exits_0(new_lab: NewLab) -> None:
-    result = new_lab(Scenario(workloads={"w": load(["a", "b"])}, times=times())).abprof()
-    assert (result.code, result.table()) == (0, {"w/case=a": "same", "w/case=b": "same"})
-
-
-@pytest.mark.slow
-def test_faster_alone_exits_0(new_lab: NewLab) -> None:
-    result = new_lab(Scenario(workloads={"w": load(["a"])}, times=times(planted("a", FASTER)))).abprof()
-    assert (result.code, result.table()) == (0, {"w/case=a": "faster"})
-
-
-@pytest.mark.slow
-def test_fail_on(new_lab: NewLab) -> None:
-    lab = new_lab(Scenario(workloads={"w": load(["a"])}, times=times(planted("a", SLOWER))))
-    assert [lab.abprof("main", "fast", "--fail-on", word).code for word in ("slower", "broken", "never")] == [1, 0, 0]
-
-
-@pytest.mark.slow
-def test_thresholds(new_lab: NewLab) -> None:
-    """A change of 3 % is slower at 1.5 %, slight at 5 %; inside a margin of 4 % it is the same."""
-    lab = new_lab(Scenario(workloads={"w": load(["a"])}, times=times(planted("a", 1.03))))
-    assert lab.abprof().table() == {"w/case=a": "slower"}
-    assert lab.abprof("main", "fast", "--threshold", "5").table() == {"w/case=a": "slight"}
-    assert lab.abprof("main", "fast", "--threshold", "5", "--margin", "4").table() == {"w/case=a": "same"}
-
-
-@pytest.mark.parametrize("refs", [("main", "main"), pytest.param(("main", "twin"), marks=pytest.mark.slow)])
-def test_the_same_code_twice_has_no_verdict_of_change(tmp_path: Path, refs: tuple[str, str]) -> None:
-    """A/A: with noise no cell of 40 is slower or faster, whatever the seed; the same tree is measured all the same."""
-    values = [f"c{i}" for i in range(40)]
-    lab = Lab(tmp_path, Scenario(workloads={"w": load(values)}, times=times(), noise=[NOISE], seed=11))
-    lab.repo.git("branch", "twin", "main")
-    result = lab.abprof(*refs)
-    assert set(result.table().values()) <= {"same", "slight", "unclear"}
-    assert list(result.table().values()).count("same") >= 38
-    assert result.code == 0
-    assert all(row.epochs >= 4 and row.reasons[0] == "identical_code" for row in result.run.comparisons)
-
-
-@pytest.mark.slow
-def test_the_same_code_twice_that_differs_is_untrusted(new_lab: NewLab) -> None:
-    """Nobody's code is slower than itself: the second worker is favoured, so nothing here can be believed."""
-    lab = new_lab(Scenario(workloads={"w": load(["a", "b"])}, times=times(Time(factor=1.1, side="target"))))
-    result = lab.abprof("main", "main")
-    assert result.code == 4
-    assert result.run.header is not None
-    assert not result.run.header.trusted
-
-
-@pytest.mark.slow
 def test_identical_code_is_not_measured_again(new_lab: NewLab) -> None:
     """Package `twin` is the same on both branches: `same (identical code)`, but for a handful kept as controls."""
     values = [f"c{i}" for i in range(12)]
@@ -168,15 +109,6 @@ def test_an_identical_control_that_differs_makes_the_run_untrusted(new_lab: NewL
     assert not result.run.header.trusted
 
 
-def test_a_control_that_differs_makes_the_run_untrusted(new_lab: NewLab) -> None:
-    lab = new_lab(Scenario(workloads={"w": load(["a", "b"])}, times=times(Time(factor=1.05, side="control"))))
-    result = lab.abprof()
-    assert result.code == 4
-    assert result.run.header is not None
-    assert not result.run.header.trusted
-    assert {warning.kind for warning in result.run.warnings} >= {"untrusted"}
-
-
 @pytest.mark.slow
 def test_too_noisy_is_unclear_and_says_what_could_be_certified(new_lab: NewLab) -> None:
     """Processes scatter by 3 %: 32 epochs can't certify a margin of half a per cent, and nothing is called changed."""
@@ -188,15 +120,6 @@ def test_too_noisy_is_unclear_and_says_what_could_be_certified(new_lab: NewLab) 
         assert row.certifiable_pct is not None
         assert 0.5 < row.certifiable_pct < 10
     assert result.code == 4
-
-
-def test_quick_never_gives_a_final_verdict(new_lab: NewLab) -> None:
-    result = new_lab(replace(SPEEDS, noise=[NOISE])).abprof("main", "fast", "--quick")
-    assert set(result.table().values()) <= {"unclear"}
-    reasons = {row.cell: row.reasons for row in result.run.comparisons}
-    assert "quick_worth_confirming" in reasons["w/case=slower"]
-    assert "quick_worth_confirming" not in reasons["w/case=same"]
-    assert all(row.epochs == 1 for row in result.run.comparisons)
 
 
 @pytest.mark.slow

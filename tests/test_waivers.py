@@ -51,15 +51,6 @@ def test_another_cell_a_larger_change_and_a_day_too_late_are_not_covered(other):
     assert reasons(other) == [()]
 
 
-def test_the_last_day_counts_and_it_is_the_day_the_run_began():
-    assert reasons(waiver(expires="2026-11-20")) == [("waived",)]
-
-
-def test_only_slower_is_waived():
-    _, rows = judged(waiver("*", 999.0))
-    assert {row.verdict for row in rows if "waived" in row.reasons} == {"slower"}
-
-
 def test_a_waived_row_is_counted_said_and_nothing_to_act_on():
     run, _ = judged(waiver())
     made = notice(notices.counted(run, waived=1))
@@ -152,30 +143,6 @@ def test_waive_refuses_in_one_line_and_writes_nothing(tmp_path, capsys, args, sa
     assert says in err
     assert len(err.splitlines()) == 1
     assert not (tmp_path / waivers.FILE).exists()
-
-
-def test_the_same_waiver_again_is_refused_and_another_of_its_cells_is_not(tmp_path, capsys):
-    assert run_waive(tmp_path) == 0
-    before = (tmp_path / waivers.FILE).read_text()
-    assert run_waive(tmp_path) == 2
-    assert "this waiver is already there" in capsys.readouterr().err
-    assert (tmp_path / waivers.FILE).read_text() == before
-    assert run_waive(tmp_path, "--most", "6") == 0
-
-
-@pytest.mark.parametrize(
-    ("cells", "known"),
-    [("dense/*", True), ("d*", True), ("*=bwd", True), ("sparse/a=1", True), ("[d]*", True), ("dense/a=1", True),
-     ("nosuch/*", False), ("dense", False), ("densest/*", False), ("_own/*", False)],
-)  # fmt: skip
-def test_a_pattern_of_no_workload_that_can_be_seen_is_told(tmp_path, capsys, cells, known):
-    assert run_waive(tmp_path, cells=cells) == 0
-    assert "has such cells" not in capsys.readouterr().out  # there are no workloads here to be seen
-    (tmp_path / "workloads").mkdir()
-    for name in ("dense", "sparse", "_own"):
-        (tmp_path / "workloads" / f"{name}.py").touch()
-    assert run_waive(tmp_path, "--most", "6", cells=cells) == 0
-    assert ("has such cells: there are dense, sparse." in capsys.readouterr().out) == (not known)
 
 
 # ---------------------------------------------------------------- whole runs

@@ -43,4 +43,4 @@ def compiled(folder: Path) -> dict[str, dict[str, Any]]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        RECORDED.write_text(json.dumps(compiled(Path(place)), indent=1) + "\n")
+        RECORDED.write_text(json.dumps(compiled(Path(place)), separators=(",", ":")) + "\n")

@@ -12,14 +12,11 @@ import msgspec
 import pytest
 
 from abprof.evidence.causes import host
-from abprof.evidence.machine_code import kernels
-from abprof.evidence.machine_code.disassembly import X86_CLASSES, x86
-from abprof.evidence.machine_code.reader import Reader
-from abprof.records import Comparison, Function, Kernel, Outcome, Run, Sampled, SampledFunction
+from abprof.records import Comparison, Kernel, Outcome, Sampled, SampledFunction
 from tests import blocks
 from tests.planted import cpu
-from tests.why.cases import explain, kinds
-from tests.why.test_host import BASE, PASS, PLAIN, judged, loaded, read
+from tests.why.cases import explain
+from tests.why.test_host import BASE, PASS, PLAIN, judged, read
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64" or not shutil.which("objdump"), reason="reads x86-64 by objdump"
@@ -53,39 +50,12 @@ def test_a_function_that_nothing_calls_is_not_to_blame(tmp_path: Path) -> None:
     assert judged(tuple(reversed(found)), -40.0).causes == ()
 
 
-def test_one_that_only_an_initialiser_calls_is_not_to_blame(tmp_path: Path) -> None:
-    setup = "static float table[64];\nstruct Setup { Setup() { table[1] = 1; CALL } } setup;\nfloat told() { return table[1]; }\n"
-    used = setup.replace("CALL", "unused_debug(table, table + 32, 32);")
-    found = read(tmp_path, (BASE[0] + setup.replace("CALL", ""), "-O3"), (UNUSED[0] + used, "-O3"))
-    assert any("unused_debug" in one.calls for one in found[1].functions)
-    assert judged(found, 240.0).causes == ()
-
-
 def test_calls_through_further_functions_are_followed(tmp_path: Path) -> None:
     between = cpu.AGAIN + "__attribute__((noinline)) void between(float *z, long n) { rescale(z, n); rescale(z, n); }\n"
     source = between + cpu.SOURCE.replace("z[i] = a;\n  }\n", "z[i] = a;\n  }\n  between(z, n);\n")
     [cause] = judged(read(tmp_path, BASE, (source, "-O3")), 40.0).causes or ()
     assert (cause.kind, cause.kernels) == ("pass", (RESCALE,))
     assert cause.text.endswith(host.UNRECORDED)
-
-
-def test_a_loop_that_a_runtime_is_handed_counts_as_called() -> None:
-    """As OpenMP's: its address is taken, and no function of this object calls it. Any other address is not a call."""
-    lines = "1000:\tlea    0x10(%rip),%rdi        # 1020 <{}>\n  1007:\tcall   900 <GOMP_parallel@plt>\n"
-    for taken, told in (("f(float*) [clone ._omp_fn.0]", True), ("f._omp_fn.0", True), ("registered", False)):
-        [reading] = x86(f"0000000000001000 <f(float*)>:\n  {lines.format(taken)}").values()
-        assert (taken in reading.calls) == told
-        assert "GOMP_parallel" in reading.calls
-
-
-def test_a_run_of_before_calls_were_kept_names_no_function_of_one_side(tmp_path: Path) -> None:
-    found = read(tmp_path, BASE, PASS)
-    assert kinds(judged(found, 40.0)) == ["pass"]
-    told = msgspec.to_builtins(blocks.head(kernels=found))
-    for kernel in told["kernels"]:
-        for function in kernel["functions"]:
-            del function["calls"]
-    assert judged(msgspec.convert(told, Run).kernels, 40.0).causes == ()
 
 
 def test_what_perf_saw_is_said_and_needs_no_hedge(tmp_path: Path) -> None:
@@ -113,42 +83,6 @@ def test_what_perf_did_not_see_or_hardly_is_not_to_blame(tmp_path: Path, functio
     assert under_perf(found, 40.0, looked("base", {"blend": 900}), looked("target", functions)).causes == ()
 
 
-def test_without_samples_of_both_sides_or_names_the_code_alone_speaks(tmp_path: Path) -> None:
-    found, base = read(tmp_path, BASE, PASS), looked("base", {"blend": 900})
-    none = Sampled(cell=base.cell, arm="target", missing="perf is not installed")
-    few, nameless = looked("target", {"blend": 9}, samples=9), looked("target", {"[unknown]": 900})
-    for other in (none, few, nameless):
-        [cause] = under_perf(found, 40.0, base, other).causes or ()
-        assert cause.text.endswith(host.UNRECORDED)
-
-
-def test_a_changed_function_that_perf_did_not_see_has_lost_nothing(tmp_path: Path) -> None:
-    found = read(tmp_path, BASE, (cpu.SOURCE, "-O1"))
-    other = [looked(arm, {"another": 900}) for arm in ("base", "target")]
-    assert under_perf(found, 80.0, *other).causes == ()
-    seen = [looked("base", {"blend": 900}), looked("target", {"blend": 1700}, samples=1700)]
-    [cause] = under_perf(found, 80.0, *seen).causes or ()
-    assert cause.kind == "vectorisation"
-    assert "perf: 1700 of 1700 samples, 800 µs a call more" in cause.text
-
-
-def test_overloads_are_one_name_to_perf_and_are_not_told_apart() -> None:
-    counts = dict.fromkeys(X86_CLASSES, 0)
-    few, many = ({**counts, "loops": n, "loads": n, "stores": n} for n in (1, 2))
-    made = []
-    for side, classes in (("base", few), ("target", many)):
-        told = tuple(Function(name=name, code=f"{side}{name}", classes=kind)
-                     for name, kind in (("f(float*)", classes), ("f(double*)", few)))  # fmt: skip
-        made.append(
-            Kernel(
-                side=side, package="ffa", name="k.so", kind="object", key="k.so", code=side, functions=told, missing=""
-            )
-        )
-    [cause] = under_perf(tuple(made), 40.0, looked("base", {"f": 500}), looked("target", {"f": 900})).causes or ()
-    assert cause.kernels == ("f(float*)",)
-    assert cause.text.endswith(host.UNRECORDED)
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -161,11 +95,3 @@ def test_overloads_are_one_name_to_perf_and_are_not_told_apart() -> None:
 )
 def test_names_as_perf_says_them(name: str, said: str) -> None:
     assert host._bare(name) == said
-
-
-def test_the_loader_reads_what_the_test_compiled(tmp_path: Path) -> None:
-    """A call to another function of a shared object goes through its table of procedures."""
-    build, proof = loaded(tmp_path, "base", PASS)
-    [kernel] = kernels.read_all(blocks.head(builds=(build,), proofs=(proof,)), (), Reader(tmp_path / "read"))
-    content = Reader(tmp_path / "read").read(Path(kernel.path))
-    assert content.functions["blend"].calls == (RESCALE,)

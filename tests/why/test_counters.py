@@ -8,16 +8,13 @@ import pytest
 
 from abprof.evidence.ncu.metrics import (
     DRAM_BUSY,
-    DRAM_BYTES,
     L2_BYTES,
     L2_HITS,
     LOAD_EFFICIENCY,
     STORE_EFFICIENCY,
     TIME,
 )
-from abprof.evidence.ncu.recording import DRAM_PARTS
 from abprof.records import Comparison, KernelProfile, Profile
-from abprof.report.html import html
 from tests import blocks
 from tests.why import cases
 
@@ -61,18 +58,6 @@ def test_a_hit_rate_that_fell_is_told_with_it() -> None:
     assert (row.causes or ())[0].text.endswith("88 % busy, L2 hit rate 50 -> 41 % in copy_0")
 
 
-def test_fewer_bytes_make_it_faster() -> None:
-    row = judged(PLAIN | {TIME: 1.3e6, "dram__bytes.sum": 1.32e9}, PLAIN, -23.0)
-    assert (row.verdict, counted(row)) == ("faster", ["dram_traffic"])
-
-
-def test_a_device_that_counts_reads_and_writes_apart() -> None:
-    parts = {name: value for name, value in PLAIN.items() if name not in DRAM_BYTES[0]}
-    before = parts | dict.fromkeys(DRAM_PARTS, 5e8)
-    row = judged(before, before | {TIME: 1.3e6, DRAM_PARTS[0]: 8.2e8})
-    assert counted(row) == ["dram_traffic"]
-
-
 @pytest.mark.parametrize("name", [LOAD_EFFICIENCY, STORE_EFFICIENCY])
 def test_accesses_that_are_coalesced_no_more(name: str) -> None:
     row = judged(PLAIN, PLAIN | {TIME: 1.3e6, name: 50.0, L2_BYTES[0]: 1.9e9, "dram__bytes.sum": 1.32e9})
@@ -103,40 +88,3 @@ MORE = {"dram__bytes.sum": 1.32e9}
 )
 def test_counters_that_explain_nothing_are_no_cause(after: dict[str, float], why: str) -> None:
     assert cases.kinds(judged(PLAIN, PLAIN | after)) == ["same_code"], why
-
-
-@pytest.mark.parametrize("fields", [{"status": "error"}, {"purpose": "memory"}, {"cell": "other"}, {"arm": "base:v"}])
-def test_one_arm_without_counters_names_nothing(fields: dict[str, str]) -> None:
-    row = judged(PLAIN, PLAIN | {TIME: 1.3e6} | MORE, **fields)
-    assert cases.kinds(row) == ["same_code"]
-
-
-@pytest.mark.parametrize("gone", [TIME, DRAM_BUSY, "dram__bytes.sum"])
-def test_a_counter_that_one_side_lacks_names_nothing(gone: str) -> None:
-    after = PLAIN | {TIME: 1.3e6} | MORE
-    row = judged(PLAIN, {name: value for name, value in after.items() if name != gone})
-    assert cases.kinds(row) == ["same_code"]
-
-
-def test_the_kernel_that_changed_most_stands_first_and_one_of_two_like_names_is_not_guessed() -> None:
-    slow = PLAIN | {TIME: 1.5e6, "dram__bytes.sum": 1.52e9}
-    both = profile("base", PLAIN, PLAIN), profile("target", PLAIN | {TIME: 1.1e6, "dram__bytes.sum": 1.1e9}, slow)
-    row = cases.judged(BASE, BASE, 30.0, profiles=both)
-    assert [cause.kernels for cause in row.causes or () if "ncu" in cause.evidence] == [("copy_1",), ("copy_0",)]
-    twice = tuple(one for one in profile("target", slow).kernels for _ in range(2))
-    row = cases.judged(BASE, BASE, 30.0, profiles=(both[0], profile("target", kernels=twice)))
-    assert counted(row) == []
-
-
-def test_an_unchanged_row_has_no_cause_whatever_was_counted() -> None:
-    row = judged(PLAIN, PLAIN | {TIME: 1.3e6} | MORE, 0.0)
-    assert (row.verdict, row.causes) == ("same", None)
-
-
-def test_the_page_links_the_cause_to_its_counters() -> None:
-    slow = PLAIN | {TIME: 1.3e6} | MORE
-    page = html(cases.run(BASE, BASE, 30.0, profiles=(profile("base", PLAIN), profile("target", slow))), [])
-    assert "in copy_0; same machine code" in page
-    assert "different time (<a href=#counters>counters</a>)" in page
-    assert '<section id="counters">' in page
-    assert "#counters" not in html(cases.run(BASE, BASE, 30.0), [])

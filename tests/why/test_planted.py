@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import pytest
 
 from abprof.evidence.causes import device
 from abprof.evidence.causes.sides import Sides
-from abprof.records import Census, Comparison, Kernel
-from abprof.store import runfolder
+from abprof.records import Comparison
 from tests.planted import BRANCHES, COMPILED
 from tests.why import cases, record
-from tests.why.cases import Side, explain
+from tests.why.cases import Side
 
 SIDES = cases.recorded()
 # How the slower phase is recorded: (base, target), ns.
@@ -62,16 +60,6 @@ def test_the_way_back_is_named_too(branch: str) -> None:
     assert cases.kinds(row) == [BRANCHES[branch].kind]
 
 
-@pytest.mark.parametrize("branch", ["spill", "lost_overlap", "added_launch", "slower_phase", "extra_pass"])
-def test_a_cause_that_speaks_for_the_other_direction_is_not_named(branch: str) -> None:
-    """A row that got faster did not do so by spilling."""
-    phases = PHASED if branch == "slower_phase" else ({}, {})
-    row = cases.judged(SIDES[branch]["base"], SIDES[branch]["target"], -10.0, phases=phases)
-    wrong = {BRANCHES[branch].kind, "same_code"} - ({"same_code"} if branch == "slower_phase" else set())
-    assert row.verdict == "faster"
-    assert not wrong & set(cases.kinds(row))
-
-
 @pytest.mark.parametrize("number", range(20))
 def test_nothing_is_named_where_both_sides_are_the_same(number: int) -> None:
     """A/A: rows that do not move have no causes; one that a machine's mischief moves is told to have the same code."""
@@ -109,62 +97,6 @@ def test_the_clocks_share_is_said_where_it_is_one(pct: float, clock: float, said
     assert found.text == "same machine code and the same launches on both sides, different time" + said
 
 
-def test_on_a_gpu_objects_are_the_same_by_their_code_and_each_must_have_its_like() -> None:
-    side = SIDES["spill"]["base"]
-    row = cases.judged(side, side, 5.0)
-    census = cases.census(side, 1e6), cases.census(side, 1.05e6)
-
-    def said(*objects: tuple[Kernel, ...]) -> bool:
-        kernels = tuple((*cases.kernels(side, of), *own) for of, own in zip(("base", "target"), objects, strict=True))
-        return bool(device.same_code(Sides(row, True, 1e6, census, (kernels[0], kernels[1]), (None, None))))
-
-    base, target = (
-        Kernel(
-            side=of, package="ffa", name="a.so", kind="object", key="a.so", code="1", missing="stripped of its symbols"
-        )
-        for of in ("base", "target")
-    )
-    assert said((base,), (target,))
-    assert not said((base,), (msgspec.structs.replace(target, code="2"),))
-    assert not said((base,), (target, msgspec.structs.replace(target, name="b.so", key="b.so")))
-
-
-def test_without_a_census_nothing_of_the_launches_is_said() -> None:
-    sides = SIDES["spill"]
-    missing = Census(missing="the profiler saw no kernel")
-    known = cases.census(sides["target"], 1.3e6)
-    for censuses in ((None, known), (missing, known), (known, missing), (None, None)):
-        row = cases.judged(sides["base"], sides["target"], 30.0, censuses=censuses)
-        assert (row.verdict, row.causes) == ("slower", None)
-
-
-def test_code_that_was_not_read_is_not_guessed() -> None:
-    unread = {side: part | {"kernels": [one | {"classes": None, "registers": None, "missing": "no cuobjdump here"}
-                                        for one in part["kernels"]]} for side, part in SIDES["spill"].items()}  # fmt: skip
-    row = cases.judged(unread["base"], unread["target"], 30.0)
-    assert cases.kinds(row) == ["kernel"], "where, and not why"
-
-
-@pytest.mark.parametrize(("status", "said"), [("complete", ()), ("interrupted", None)])
-def test_where_nobody_looked_it_does_not_say_that_nothing_was_found(
-    status: Literal["complete", "interrupted"], said: tuple[()] | None
-) -> None:
-    """Machine code is read after all timing, which ^C does not reach."""
-    side = SIDES["spill"]["base"]
-    unread = side | {"kernels": [one | {"classes": None, "registers": None, "code": "", "missing": "not read"}
-                                 for one in side["kernels"]]}  # fmt: skip
-    assert cases.judged(unread, unread, 30.0, status=status).causes == said
-
-
-def test_an_added_launch_that_takes_no_time_is_not_the_cause() -> None:
-    base, target = SIDES["added_launch"]["base"], SIDES["added_launch"]["target"]
-    told = cases.census(target, 1e6)
-    tiny = tuple(launch if launch.name == "double" else type(launch)(name="clamp", count=1, ns=900.0)
-                 for launch in told.launches)  # fmt: skip
-    row = cases.judged(base, target, 30.0, censuses=(cases.census(base, 1e6), Census(launches=tiny, hidden_ns=0.0)))
-    assert "launches" not in cases.kinds(row)
-
-
 def test_a_kernel_with_another_name_is_no_added_launch() -> None:
     base = SIDES["spill"]["base"]
     renamed = base | {"kernels": [one | {"name": "horner", "key": "horner[1]"} for one in base["kernels"]]}
@@ -186,18 +118,3 @@ def test_what_is_recorded_is_what_compilers_of_now_make(tmp_path: Path) -> None:
     fresh = record.compiled(tmp_path)
     for branch, sides in fresh.items():
         assert cases.kinds(row_of(branch, sides)) == [BRANCHES[branch].kind], branch
-
-
-def test_a_run_of_an_older_abprof_has_no_causes_and_is_judged_as_before() -> None:
-    old = Path(__file__).parents[1] / "data" / "run_schema1"
-    run, made, _ = runfolder.read(old)
-    assert run.kernels == ()
-    assert {row.causes for row in explain(run, made).comparisons} == {None}
-
-
-def test_the_page_has_every_planted_cause_and_its_kind() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "CAUSES.md").read_text()
-    rows = {line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")}
-    assert set(BRANCHES) <= rows
-    kinds = {kind.strip("` ") for row in rows for kind in row.split(",") if "`" in row}
-    assert {planted.kind for planted in BRANCHES.values()} <= kinds
