@@ -63,7 +63,7 @@ def single_rounds(rng: np.random.Generator, target: float) -> tuple[Columns, ...
         clocks = np.exp(spread * rng.normal(0.0, 0.01, (2, 1)))
         times = np.exp(spread * rng.normal(0.0, 0.002, (2, 1))) / np.sqrt(clocks)
         values, mhz = (dict(zip(("base", "target"), of, strict=True)) for of in (times, 1500 * clocks))
-        made.append(Columns(epoch, "gpu_span", "", {}, values, values, mhz, {}))
+        made.append(Columns(epoch, "", {}, values, values, mhz, {}))
     return tuple(made)
 
 
