@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from abprof.records.errors import AbprofError, Exit
+from abprof.cli.comment import append
+from abprof.records.errors import Exit
 
 
 def register(app: typer.Typer) -> None:
@@ -19,23 +20,17 @@ def register(app: typer.Typer) -> None:
 
 def admit(
     event: Annotated[str, typer.Option(metavar="FILE", help="GitHub's event of the comment.")],
-    allow: Annotated[str, typer.Option(metavar="FILE", help="Who may ask.")] = ".github/abprof-bot.toml",
+    allow: Annotated[str, typer.Option(metavar="FILE", help="The list of users.")] = ".github/abprof-bot.toml",
     output: Annotated[str, typer.Option(metavar="FILE", help="Add name=value lines to it [$GITHUB_OUTPUT].")] = "",
 ) -> int:
-    """Read a comment `/abprof COMMIT key=value ...` strictly: may its author ask, and is COMMIT still the pull request's head?
+    """Check a comment `/abprof COMMIT key=value ...`: may its author run it, and is COMMIT still the pull request's head?
 
-    Prints name=value lines for the measuring job: base, target, pr and the options. Exit code 2 says why not.
+    Prints name=value lines for the measuring job: base, target, pr and the options. Exit code 2 and one line if not.
     """
-    from abprof.extras.bot.gate import admitted
+    from abprof.extras.bot import admit as checked
 
-    found = admitted(Path(event), Path(allow), lambda text: print(f"abprof: {text}", file=sys.stderr))
-    lines = "".join(f"{name}={value}\n" for name, value in found.items())
-    path = output or os.environ.get("GITHUB_OUTPUT", "")
-    if path:
-        try:
-            with Path(path).open("a", encoding="utf-8") as file:
-                file.write(lines)
-        except OSError as error:
-            raise AbprofError(error.strerror or str(error), where=f"--output {path}") from None
+    lines = "".join(f"{name}={value}\n" for name, value in checked(Path(event), Path(allow)).items())
+    if path := output or os.environ.get("GITHUB_OUTPUT", ""):
+        append(path, lines, "--output")
     sys.stdout.write(lines)
     return Exit.OK

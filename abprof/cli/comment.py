@@ -1,18 +1,15 @@
-"""`abprof comment`: what a run has to say, where it is reviewed."""
+"""`abprof comment`: post a run's answer where it is reviewed."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from abprof.records.errors import AbprofError, Exit
-
-if TYPE_CHECKING:
-    from abprof.extras.bot.notice import Notice
 
 _POLICIES = ("always", "on-change", "on-alert", "never")
 
@@ -25,7 +22,7 @@ def register(app: typer.Typer) -> None:
 def comment(
     run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run folder.")] = "",
     repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="The repository.")] = "",
-    pr: Annotated[int | None, typer.Option(metavar="N", min=1, help="The pull request.")] = None,
+    pr: Annotated[int, typer.Option(metavar="N", min=1, help="The pull request.", show_default=False)] = 0,
     artifact: Annotated[
         str, typer.Option(metavar="FILE", help="In place of RUN: a file of `report --format artifact`.")
     ] = "",
@@ -37,62 +34,48 @@ def comment(
     url: Annotated[str, typer.Option(metavar="URL", help="Where the full report is.")] = "",
     summary: Annotated[str, typer.Option(metavar="FILE", help="Add it to this file too [$GITHUB_STEP_SUMMARY].")] = "",
     check: Annotated[bool, typer.Option("--check", help="Make a check run too.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print it; ask and write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print it; contact no server.")] = False,
 ) -> int:
     """Post a run's answer on a pull request as one comment that is kept up to date, or print it (--dry-run).
 
     The token comes from GITHUB_TOKEN or GH_TOKEN, the server from GITHUB_API_URL. docs/BOT.md has the rules,
     and the two jobs of which only the second holds a token.
     """
-    from abprof.extras.bot.comment import Around
-    from abprof.extras.bot.comment import comment as rendered
-    from abprof.extras.bot.event import repository
+    from abprof.extras.bot import Context, render
 
     if policy not in _POLICIES:
         raise AbprofError(f"{policy!r} is not one of {', '.join(_POLICIES)}", where="--policy")
     if bool(run) == bool(artifact):
-        raise AbprofError("a run or an artifact: one of the two", where="abprof comment", advice="abprof comment RUN")
-    if repo:
-        repository(repo)
-    around = Around(link=url)
-    notice = _read(artifact) if artifact else _noticed(Path(run))
-    if dry_run:
-        sys.stdout.write(rendered(notice, around))
-        return Exit.OK
-    _summarise(summary or os.environ.get("GITHUB_STEP_SUMMARY", ""), rendered(notice, around))
-    from abprof.extras.bot import post
+        raise AbprofError("give either a run or an artifact", where="abprof comment", advice="abprof comment RUN")
+    if artifact:
+        from abprof.extras.bot import read_notice
 
-    for line in post.everywhere(
-        notice, post.Target(repo, pr or 0, event, bool(artifact)), policy, key, around, check=check, say=_note
-    ):
+        notice = read_notice(Path(artifact))
+    else:
+        from abprof import session
+        from abprof.extras.bot import make_notice
+
+        path = Path(run)
+        judged, _ = session.judged(path, lambda text: print(f"abprof: {text}", file=sys.stderr))
+        notice = make_notice(judged, path.parent if path.is_file() else path)
+    text = render(notice, Context(link=url))
+    if dry_run:
+        sys.stdout.write(text)
+        return Exit.OK
+    if path_of_summary := summary or os.environ.get("GITHUB_STEP_SUMMARY", ""):
+        append(path_of_summary, text + "\n", "--summary")  # first, so that a refused comment is not the only record
+    from abprof.extras.bot import Destination, post_notice
+
+    to = Destination(repo, pr, event, untrusted=bool(artifact))
+    for line in post_notice(notice, to, policy=policy, key=key, link=url, check=check):
         print(line)
     return Exit.OK
 
 
-def _read(path: str) -> Notice:
-    from abprof.extras.bot.notice import read
-
-    return read(Path(path))
-
-
-def _noticed(path: Path) -> Notice:
-    from abprof import session
-    from abprof.extras.bot.from_run import notice
-
-    judged, _ = session.judged(path, _note)
-    return notice(judged, path.parent if path.is_file() else path)
-
-
-def _summarise(path: str, text: str) -> None:
-    """Written before GitHub is asked: a comment that is refused is never the only record."""
-    if not path:
-        return
+def append(path: str, text: str, option: str) -> None:
+    """Add text to a file. Raises AbprofError naming the option."""
     try:
         with Path(path).open("a", encoding="utf-8") as file:
-            file.write(text + "\n")
+            file.write(text)
     except OSError as error:
-        raise AbprofError(error.strerror or str(error), where=f"--summary {path}") from None
-
-
-def _note(text: str) -> None:
-    print(f"abprof: {text}", file=sys.stderr)
+        raise AbprofError(error.strerror or str(error), where=f"{option} {path}") from None

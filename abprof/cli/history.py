@@ -1,28 +1,30 @@
-"""`abprof history`: what many nights say together."""
+"""`abprof history`: what many nights measured together."""
 
 from __future__ import annotations
 
+import csv
+import json as encoder
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from abprof.records.errors import AbprofError, Exit
+from abprof.records.visible import cell as csv_cell
 from abprof.records.visible import visible
 
 if TYPE_CHECKING:
-    from abprof.extras.history.changes import Change
-    from abprof.extras.history.fleet import Shift
-    from abprof.extras.history.index import Index, Question
+    from abprof.extras.nightly.index import Index
 
-Many = list[str]
 Repo = Annotated[str, typer.Option(help="The git repository.")]
 RunsDir = Annotated[str, typer.Option(metavar="PATH", help="The folder that holds the runs; runs/ of the repository.")]
-Cells = Annotated[Many, typer.Option("--cell", metavar="GLOB", help="Only these cells.")]
+Cells = Annotated[list[str], typer.Option("--cell", metavar="GLOB", help="Only these cells.")]
 Metric = Annotated[str, typer.Option(metavar="NAME", help="gpu_span, gpu_graph, gpu_kernels, wall or peak_mem_bytes.")]
 Series = Annotated[str, typer.Option(metavar="NAME", help="Only this branch's nights.")]
 Since = Annotated[str, typer.Option(metavar="DATE|30d", help="Only nights from then on (UTC).")]
@@ -30,52 +32,11 @@ Against = Annotated[bool, typer.Option("--against", help="Nights against the fix
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb with its verbs."""
+    """Add the verb with its subcommands."""
     verbs = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
-    verbs.command("query")(query)
-    verbs.command("changes")(changes)
-    verbs.command("page")(page)
-    verbs.command("rebuild")(rebuild)
+    for verb in (query, changes, page, rebuild):
+        verbs.command(verb.__name__)(verb)
     app.add_typer(verbs, name="history", short_help="Nights: query, changes, a page.")
-
-
-@contextmanager
-def _index(repo: str, runs_dir: str, *, anew: bool = False) -> Iterator[Index]:
-    """The index, up to date; what could not be read is said on standard error."""
-    from abprof.extras.history.index import opened
-    from abprof.extras.history.places import runs_of
-
-    with opened(runs_of(repo, runs_dir), anew=anew) as index:
-        for note in index.notes:
-            print(visible(f"abprof: {note}"), file=sys.stderr)
-        yield index
-
-
-def _named(index: Index, series: str, cells: Many) -> None:
-    """Raises AbprofError for a series or a cell that there is not: nothing found would look like nothing happened."""
-    names = index.series()
-    if series and series not in names:
-        advice = f"there are {', '.join(names)}"[:500] if names else "there is no night here yet"
-        raise AbprofError(f"no series {series!r}", where="--series", advice=advice)
-    there = index.cells()
-    if not there:
-        print("abprof: there is no night here yet", file=sys.stderr)
-        return
-    for cell in cells:
-        if cell not in there and not index.cells(cell):
-            few = ", ".join(there[:5]) + (f" and {len(there) - 5} more" if len(there) > 5 else "")
-            raise AbprofError(f"no cell is or fits {cell!r}", where="--cell", advice=f"there are {few}")
-
-
-def _question(cell: Many, metric: str, series: str, since: str, *, against: bool) -> Question:
-    from abprof.extras.history.index import Question
-    from abprof.extras.history.night import METRICS
-    from abprof.extras.history.places import since as from_when
-
-    if metric and metric not in METRICS:
-        raise AbprofError(f"no metric {metric!r}", where="--metric", advice=f"there are {', '.join(METRICS)}")
-    kinds = ("against",) if against else ("first", "step")
-    return Question(tuple(cell), metric, series, from_when(since), kinds)
 
 
 def query(
@@ -90,18 +51,20 @@ def query(
 ) -> int:
     """Print what the nights measured, a row per night and cell, as CSV."""
     from abprof.cli.guard import while_read
-    from abprof.extras.history import table
+    from abprof.extras.nightly import Query
 
-    asked = _question(cell, metric, series, since, against=against)
+    kinds = ("against",) if against else ("first", "step")
+    chosen = Query(tuple(cell), metric, series, _since(since), kinds)
     with _index(repo, runs_dir) as index, while_read():
-        _named(index, series, cell)
-        if json:
-            import msgspec
-
-            for row in table.rows(index.values(asked)):
-                print(msgspec.json.encode(dict(zip(table.COLUMNS, row, strict=True))).decode())
-        else:
-            table.write_csv(index.values(asked), sys.stdout)
+        _check_names(index, series, cell)
+        writer = None if json else csv.writer(sys.stdout, lineterminator="\n")
+        if writer:
+            writer.writerow(index.columns)
+        for row in index.table(chosen):
+            if writer:  # a text never ends its line, steers a terminal, or is a formula to a spreadsheet
+                writer.writerow([csv_cell(item) if isinstance(item, str) else item for item in row.values()])
+            else:
+                print(encoder.dumps(row))
     return Exit.OK
 
 
@@ -113,46 +76,29 @@ def changes(
     repo: Repo = ".",
     runs_dir: RunsDir = "",
 ) -> int:
-    """List where cells changed: suspected on the first night, confirmed on the third; and when the machine did."""
+    """List where cells changed, confirmed by three nights, and when the machine did."""
     from abprof.cli.guard import while_read
+    from abprof.extras.nightly import Query, history_changes
 
-    asked, silent = _question(cell, "", series, since, against=False), True
+    chosen, silent = Query(tuple(cell), since=_since(since)), True
     with _index(repo, runs_dir) as index, while_read():
-        _named(index, series, cell)
+        _check_names(index, series, cell)
         for name in [series] if series else index.series():
-            found, shifts = _found(index, replace(asked, series=name))
+            found, shifts = history_changes(index, replace(chosen, series=name))
             silent = silent and not found and not shifts
             if json:
-                import msgspec
-
-                print(msgspec.json.encode({"series": name, "changes": found, "shifts": shifts}).decode())
+                lists = {"changes": [asdict(it) for it in found], "shifts": [asdict(it) for it in shifts]}
+                print(encoder.dumps({"series": name, **lists}))
                 continue
             for shift in shifts:
-                print(
-                    visible(f"{name} night {shift.night}: the machine, {shift.pct:+.1f} % in all {shift.cells} cells")
-                )
+                moved = f"machine shift, {shift.pct:+.1f} % in all {shift.cells} cells"
+                print(visible(f"{name} night {shift.night}: {moved}"))
             for change in found:
-                said = f"{change.state} on night {change.found}, {change.pct:+.1f} % ({change.kind}, {change.because})"
-                print(visible(f"{name} night {change.night}: {said} {change.trend}"))
+                facts = f"{change.pct:+.1f} % ({change.kind}, {change.because}), confirmed on night {change.found}"
+                print(visible(f"{name} night {change.night}: {facts} {change.trend}"))
     if silent and not json:
-        print("no change" if not (cell or since) else "no change that was asked for", file=sys.stderr)
+        print("no change matches" if cell or since else "no change", file=sys.stderr)
     return Exit.OK
-
-
-def _found(index: Index, asked: Question) -> tuple[list[Change], list[Shift]]:
-    """What of a series is asked for. All of it is searched: a machine is told by all cells, a change by all nights."""
-    from abprof.extras.history.changes import find
-    from abprof.extras.history.series import trends
-
-    found, shifts = find(list(trends(index.values(replace(asked, cells=(), since="")))))
-    if asked.cells:
-        wanted = {trend.name for trend in trends(index.values(replace(asked, since="")))}
-        found = [change for change in found if change.trend in wanted]
-    if asked.since:
-        late = {night.number for night in index.nights(asked.series, asked.kinds) if night.began >= asked.since}
-        found = [change for change in found if change.found in late]
-        shifts = [shift for shift in shifts if shift.night in late]
-    return found, shifts
 
 
 def page(
@@ -161,25 +107,74 @@ def page(
     repo: Repo = ".",
     runs_dir: RunsDir = "",
 ) -> int:
-    """Write history.html: a trend for every cell, changes and machine changes marked, in one file that needs nothing else."""
-    from abprof.extras.history import page as history
-    from abprof.extras.history.places import runs_of
+    """Write history.html: a trend for every cell, with changes and machine shifts, in one self-contained file."""
+    from abprof.extras.nightly import history_page
     from abprof.system.files import put
 
-    path = Path(file) if file else runs_of(repo, runs_dir) / history.FILE
+    path = Path(file) if file else _runs_of(repo, runs_dir) / "history.html"
     with _index(repo, runs_dir) as index:
-        _named(index, series, [])
+        _check_names(index, series, [])
         names = [series] if series else index.series()
         if len(names) > 1:
-            advice = f"one of {', '.join(names)}"
-            raise AbprofError("there are several", where="--series", advice=advice)
-        put(path.absolute(), history.page(index, names[0] if names else "").encode())
+            raise AbprofError("there are several", where="--series", advice=f"one of {', '.join(names)}")
+        put(path.absolute(), history_page(index, names[0] if names else "").encode())
     print(path)
     return Exit.OK
 
 
 def rebuild(repo: Repo = ".", runs_dir: RunsDir = "") -> int:
-    """Make the index again from the run folders. It is brought up to date by itself; this is for when in doubt."""
+    """Rebuild the index from the run folders. Every command updates it; use this if it seems wrong."""
     with _index(repo, runs_dir, anew=True) as index:
         print(f"{len(index.nights())} nights, {len(index.cells())} cells")
     return Exit.OK
+
+
+@contextmanager
+def _index(repo: str, runs_dir: str, *, anew: bool = False) -> Iterator[Index]:
+    """The index, updated; what could not be read is printed on standard error."""
+    from abprof.extras.nightly import open_index
+
+    with open_index(_runs_of(repo, runs_dir), rebuild=anew) as index:
+        for note in index.notes:
+            print(visible(f"abprof: {note}"), file=sys.stderr)
+        yield index
+
+
+def _check_names(index: Index, series: str, cells: list[str]) -> None:
+    """Raises AbprofError for an unknown series or cell: an empty answer would look as if nothing happened."""
+    names = index.series()
+    if series and series not in names:
+        advice = f"there are {', '.join(names)}"[:500] if names else "there are no nights yet"
+        raise AbprofError(f"no series {series!r}", where="--series", advice=advice)
+    known = index.cells()
+    if not known:
+        print("abprof: no nights yet", file=sys.stderr)
+        return
+    for cell in cells:
+        if cell not in known and not index.cells(cell):
+            few = ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")
+            raise AbprofError(f"no cell matches {cell!r}", where="--cell", advice=f"there are {few}")
+
+
+def _runs_of(repo: str, runs_dir: str) -> Path:
+    """`--runs-dir`, or runs/ of the repository that `repo` lies in; the folder need not be a repository."""
+    if runs_dir:
+        return Path(runs_dir).absolute()
+    start = Path(repo).absolute()
+    if not start.is_dir():
+        raise AbprofError("no such folder", where=f"--repo {repo}")
+    root = next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), start)
+    return root / "runs"
+
+
+def _since(text: str) -> str:
+    """ "2026-11-20", "2026-11-20T02:00" (UTC) or "30d" as ISO 8601, or "". Raises AbprofError."""
+    if not text:
+        return ""
+    if days := re.fullmatch(r"(\d{1,5})\s*d", text.strip()):
+        return (datetime.now(UTC) - timedelta(days=int(days[1]))).isoformat(timespec="seconds")
+    try:
+        when = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise AbprofError(f"invalid date {text!r}", where="--since", advice="write 2026-11-20 or 30d") from None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC).isoformat(timespec="seconds")

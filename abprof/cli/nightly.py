@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +17,8 @@ from abprof.cli.variables import USAGE, FromEnvironment, as_given, usage
 from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
-    from abprof.extras.bot.github import Hub
-    from abprof.extras.nightly.night import Report
+    from abprof.extras.bot import NightIssue
+    from abprof.extras.nightly import NightReport
     from abprof.records.options import Options
 
 _NOT_AT_NIGHT = ("resume", "dry_run", "devices", "refs")
@@ -49,17 +50,17 @@ def nightly(
     exits as a run does: 0 nothing slower, 1 slower or broken, 2 could not run, 4 not to be trusted. What was judged before
     is not measured again.
     """
-    from abprof.extras.nightly.keep import Keep
-    from abprof.extras.nightly.night import Wish, night
+    from abprof.extras.bot import NightIssue
+    from abprof.extras.nightly import NightOptions, run_night
     from abprof.system.console import View
 
     with as_given(ctx), _refused_in_json():
-        hub = _hub(issue)
+        target = NightIssue(issue) if issue else None  # refuses a missing token before anything is measured
         _check_summary(summary)
         config, options = _config(ctx)
         view = View(quiet=options["quiet"], verbose=options["verbose"])
-        wish = Wish(branch, against, series, Keep(keep_days, keep_gib, keep_nights))
-        return night(config, wish, view, lambda report: _tell(report, summary, hub)).exit_code
+        chosen = NightOptions(branch, against, series, keep_days, keep_gib, keep_nights)
+        return run_night(config, chosen, view, lambda report: _publish(report, summary, target)).exit_code
 
 
 def _config(ctx: typer.Context) -> tuple[Options, dict[str, Any]]:
@@ -103,57 +104,31 @@ def _refused_in_json() -> Iterator[None]:
         raise
 
 
-def _hub(repository: str) -> Hub | None:
-    """Where issues are kept; without a token or the client it is refused before anything is measured."""
-    if not repository:
-        return None
-    from abprof.extras.bot import issue
-    from abprof.extras.bot.github import Api, Hub
-
-    return Hub(Api.from_environment(), issue.repository(repository))
-
-
 def _check_summary(summary: str) -> None:
-    """What can be seen before anything is measured. Raises AbprofError."""
+    """Raises AbprofError for a path that cannot be written, before anything is measured."""
     path = Path(summary).absolute()
     if summary and (path.is_dir() or not os.access(path.parent, os.W_OK)):
         raise AbprofError("no file can be written there", where=f"--summary {summary}", advice="name a file")
 
 
-def _tell(report: Report, summary: str, hub: Hub | None) -> None:
+def _publish(report: NightReport, path: str, issue: NightIssue | None) -> None:
     """Print the night, write its summary, and update its issue; a failure of one does not stop the others."""
-    _print(report.as_json())
-    if summary:
-        _write_summary(report, Path(summary))
-    if report.did != "nothing":
-        _keep_issue(hub, report)
-
-
-def _write_summary(report: Report, path: Path) -> None:
-    from abprof.extras.nightly.summary import markdown
+    from abprof.extras.nightly import summary
     from abprof.system.files import put
 
+    _print(asdict(report))
+    text = summary(report)
     try:
-        put(path, markdown(report).encode())
+        if path:
+            put(Path(path), text.encode())
     except (AbprofError, OSError) as error:
         print(f"abprof: the summary could not be written: {error}", file=sys.stderr)
-
-
-def _keep_issue(hub: Hub | None, report: Report) -> None:
-    """What GitHub refuses costs the issue, not the night."""
-    if hub is None:
-        return
-    from abprof.extras.bot import issue
-    from abprof.extras.nightly.summary import markdown
-
-    def say(line: str) -> None:
-        print(f"abprof: {line}", file=sys.stderr)
-
     try:
-        text, alert = markdown(report), report.exit_code != Exit.OK
-        say(f"issue: {issue.tell(hub, report.series, report.number, alert=alert, text=text, say=say)}")
+        if issue and report.did != "nothing":
+            done = issue.update(report.series, report.number, text, alert=report.exit_code != Exit.OK)
+            print(f"abprof: issue: {done}", file=sys.stderr)
     except AbprofError as error:
-        say(error.line)
+        print(f"abprof: {error.line}", file=sys.stderr)
 
 
 def _print(message: dict[str, Any]) -> None:

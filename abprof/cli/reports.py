@@ -77,11 +77,10 @@ def _in(format: str, path: Path) -> int:
             print(disk.put(folder / name, text.encode()))
         return Exit.OK
     if format == "artifact":
-        from abprof.extras.bot.from_run import notice
-        from abprof.extras.bot.notice import encoded
+        from abprof.extras.bot import encode, make_notice
 
         try:
-            content = encoded(notice(run, path.parent if path.is_file() else path))
+            content = encode(make_notice(run, path.parent if path.is_file() else path))
         except ValueError as error:  # a run that somebody else wrote
             raise AbprofError(str(error), where=str(path)) from None
         with while_read():

@@ -16,7 +16,6 @@ from abprof import devices
 from abprof.builds import sandbox as contain
 from abprof.builds.worker_factory import alone, command
 from abprof.evidence.ncu import tool as ncu_tool
-from abprof.extras.nightly import heartbeat
 from abprof.measure.run_context import nvcc
 from abprof.measure.timers import INSTALL
 from abprof.measure.turns import SHORT
@@ -24,7 +23,7 @@ from abprof.records import Record
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.messages import Ready, Recordable, Records, Start
 from abprof.records.options import File, Options
-from abprof.system import paths
+from abprof.system import heartbeat, paths
 from abprof.system import processes as proc
 from abprof.system.config_file import file_above
 from abprof.system.processes import Worker, WorkerDied, WorkerFault

@@ -1,27 +1,30 @@
-"""`/abprof COMMIT key=value ...`, written as a comment on a pull request: a strict reader, and who may ask how often. Pure.
+"""GitHub's events, and the command `/abprof COMMIT key=value ...` in a comment on a pull request: who may run what.
 
-The commit is required, so that what is measured is what whoever asks has seen; values are words that no shell and no
-option could take for anything else. Only a comment that was just made counts, never one that was edited.
+The commit is required, so that what is measured is what its author has read. Values are plain words that no shell and no
+option could misread. Only a new comment counts, never an edited one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
-from abprof.records import Record
+from abprof.records import UNREADABLE, Record
 from abprof.records.errors import AbprofError
-from abprof.system import config_errors as complaints
-from abprof.system import toml
+from abprof.records.quantities import seconds
+from abprof.system import config_errors, toml
 
 WORD = "/abprof"
 _HELP = f"{WORD} COMMIT [preset=... only=AXIS=VALUE kernels=... workloads=... budget=10m]"
 _LONGEST = 500
+_MOST_BYTES = 25 << 20  # GitHub cuts its events there
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}"
 _VALUES = {
     "preset": _NAME,
@@ -30,46 +33,47 @@ _VALUES = {
     "only": r"[A-Za-z0-9_*][A-Za-z0-9_.*/=,-]{0,120}",
     "budget": r"[1-9][0-9]{0,3}(s|m|h)?",
 }
+_Commit = Annotated[str, Meta(pattern="^[0-9a-f]{40}$")]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What was asked for: a commit, and values of `abprof run`'s options."""
+class Command:
+    """A commit to measure, and values of `abprof run`'s options."""
 
     commit: str
     options: dict[str, str] = field(default_factory=dict)
 
 
-def parse(text: str) -> Asked:
-    """The command of a comment that is one. Raises AbprofError for anything that is not exactly one."""
+def parse(text: str) -> Command:
+    """The command in a comment. Raises AbprofError for anything that is not exactly one command."""
 
     def wrong(what: str) -> AbprofError:
-        return AbprofError(what, where=WORD, advice=f"it is {_HELP}")
+        return AbprofError(what, where=WORD, advice=f"write {_HELP}")
 
     if len(text) > _LONGEST:
         raise wrong(f"longer than {_LONGEST} characters")
     words = text.strip(" \r\n").split(" ")
     if words[0] != WORD or any(not re.fullmatch(r"[!-~]+", word) for word in words):
-        raise wrong("not one line of plain words, one blank between two")
+        raise wrong("not one line of plain words with single blanks")
     if len(words) < 2 or not re.fullmatch("[0-9a-f]{40}", words[1]):
         raise wrong("the first word is not a whole commit of 40 hex digits")
     options: dict[str, str] = {}
     for word in words[2:]:
         name, equals, value = word.partition("=")
         if name not in _VALUES:
-            raise wrong(f"no key {name[:40]!r}")
+            raise wrong(f"unknown key {name[:40]!r}")
         if name in options:
             raise wrong(f"{name} twice")
         if not equals or not re.fullmatch(_VALUES[name], value):
-            raise wrong(f"{name}= does not take {value[:40]!r}")
+            raise wrong(f"invalid value {value[:40]!r} of {name}")
         options[name] = value
-    return Asked(words[1], options)
+    return Command(words[1], options)
 
 
 # ---------------------------------------------------------------- who may, and how often
 
 
-class Rights(Record, frozen=True):
+class BotConfig(Record, frozen=True):
     """.github/abprof-bot.toml of the default branch."""
 
     schema: int = 1
@@ -77,101 +81,108 @@ class Rights(Record, frozen=True):
     cooldown_minutes: int = 10
     longest_budget: str = "30m"
 
-
-def rights(text: str, where: str) -> Rights:
-    """The file's content. Raises AbprofError."""
-    loose = toml.loads(text, where)
-    try:
-        found = msgspec.convert(loose, Rights)
-    except msgspec.ValidationError as error:
-        known = Rights.__struct_fields__
-        raise complaints.refused(
-            error, loose, where, toml.lines(text), known, f"there are {', '.join(known)}"
-        ) from None
-    if found.schema != 1 or found.cooldown_minutes < 0:
-        raise AbprofError("schema is 1, cooldown_minutes is not negative", where=where)
-    return found
+    @classmethod
+    def read(cls, path: Path) -> BotConfig:
+        """The file's content. Raises AbprofError."""
+        where = str(path)
+        try:
+            text = toml.decoded(path.read_bytes(), where)
+        except OSError as error:
+            raise AbprofError(f"cannot be read: {error}", where=f"--allow {path}") from None
+        loose = toml.loads(text, where)
+        try:
+            found = msgspec.convert(loose, cls)
+        except msgspec.ValidationError as error:
+            names, lines = cls.__struct_fields__, toml.lines(text)
+            advice = f"there are {', '.join(names)}"
+            raise config_errors.refused(error, loose, where, lines, names, advice) from None
+        if found.schema != 1 or found.cooldown_minutes < 0:
+            raise AbprofError("schema is 1, cooldown_minutes is not negative", where=where)
+        return found
 
 
 @dataclass(frozen=True)
-class Written:
-    """A comment: by whom, when, and what."""
+class Comment:
+    """Who wrote a comment, when, and what."""
 
     author: str
     at: datetime
     text: str
-    pr: int = 0
 
 
-def allowed(
-    asked: Asked,
-    comment: Written,
-    may: Rights,
-    earlier: Sequence[Written],
-    head_of: Callable[[int], str] = lambda _: "",
-) -> None:
-    """Raises AbprofError where this person may not ask this, or asked a moment ago. `earlier`: the repository's comments
-    since the cooldown began, without this one. `head_of`: another pull request's head now, "" for what is none. Of earlier
-    commands count those that were not refused, as far as can be seen: only a head is measured, so who named another commit
-    was refused, or the answer is outdated by now."""
-    if comment.author.lower() not in {user.lower() for user in may.users}:
+def check_allowed(comment: Comment, config: BotConfig, earlier: Sequence[Comment] = ()) -> Command:
+    """The command of a comment. Raises AbprofError if its author may not run it, or has run another during the cooldown.
+    `earlier`: the repository's comments since the cooldown began, without this one."""
+    command = parse(comment.text)
+    if comment.author.lower() not in {user.lower() for user in config.users}:
         raise AbprofError("this user is not on the list", where=WORD, advice="users of .github/abprof-bot.toml")
-    if _too_long(asked, may):
-        raise AbprofError(f"a budget longer than {may.longest_budget}", where=WORD)
-    since = comment.at - timedelta(minutes=may.cooldown_minutes)
+    longest = seconds(config.longest_budget, "longest_budget")
+    if "budget" in command.options and seconds(command.options["budget"], "budget") > longest:
+        raise AbprofError(f"a budget longer than {config.longest_budget}", where=WORD)
+    since = comment.at - timedelta(minutes=config.cooldown_minutes)
     for one in earlier:
-        if one.author.lower() != comment.author.lower() or not since < one.at <= comment.at:
-            continue
-        before = _command(one.text)
-        if before is None or _too_long(before, may):
-            continue
-        if before.commit == (asked.commit if one.pr == comment.pr else head_of(one.pr)):
+        if one.author.lower() == comment.author.lower() and since < one.at <= comment.at and _is_command(one.text):
             wait = (one.at - since).total_seconds() / 60
-            raise AbprofError("asked a moment ago", where=WORD, advice=f"again in {wait:.0f} minutes")
+            raise AbprofError("too soon after the last command", where=WORD, advice=f"again in {wait:.0f} minutes")
+    return command
 
 
-def _too_long(asked: Asked, may: Rights) -> bool:
-    from abprof.records.quantities import seconds
-
-    longest = seconds(may.longest_budget, "longest_budget")
-    return "budget" in asked.options and seconds(asked.options["budget"], "budget") > longest
-
-
-def _command(text: str) -> Asked | None:
+def _is_command(text: str) -> bool:
     try:
-        return parse(text)
+        return bool(parse(text))
     except AbprofError:
-        return None
+        return False
 
 
-# ---------------------------------------------------------------- the event
+def admit(event: Path, allow: Path) -> dict[str, str]:
+    """What the measuring job may run, in plain characters: base and target as commits, the pull request, options.
+
+    Raises AbprofError if the comment is not a command, its author may not run it, or the pull request's head is no longer
+    the commit that it names.
+    """
+    found = read_event(event)
+    comment = found.command_comment(f"--event {event}")
+    config = BotConfig.read(allow)
+    check_allowed(comment, config)  # before GitHub is asked on a stranger's behalf
+    from abprof.extras.bot.github import connect, refusals
+
+    repo, where = connect(found.repository.full_name), f"pull request {found.number} of {found.repository.full_name}"
+    with refusals(where):
+        since = comment.at - timedelta(minutes=config.cooldown_minutes)
+        recent = list(repo.get_issues_comments(since=since)) if config.cooldown_minutes else []
+        others = [one for one in recent if found.comment and one.id != found.comment.id and one.user]
+        earlier = [Comment(one.user.login, one.created_at, one.body or "") for one in others]
+        pull = repo.get_pull(found.number)
+        base, head, state = str(pull.base.sha), str(pull.head.sha), pull.state
+    command = check_allowed(comment, config, earlier)
+    if state != "open":
+        raise AbprofError("it is closed", where=where)
+    if head != command.commit:
+        what = f"the head of pull request {found.number} is {head[:10]}, not {command.commit[:10]}"
+        raise AbprofError(what, where=WORD, advice="read it again, and name its commit")
+    return {"base": base, "target": command.commit, "pr": str(found.number), **command.options}
 
 
-@dataclass(frozen=True)
-class Asking:
-    """An `issue_comment` event."""
-
-    repo: str
-    pr: int
-    id: int
-    comment: Written
+# ---------------------------------------------------------------- GitHub's events
 
 
-def asking(event: Any, where: str) -> Asking:
-    """The comment that was just made on a pull request. Raises AbprofError for any other event."""
-    try:
-        found = msgspec.convert(event, _Event)
-        at = datetime.fromisoformat(found.comment.created_at)
-    except (msgspec.ValidationError, ValueError):
-        raise AbprofError("not an event of a comment", where=where) from None
-    if found.action != "created" or found.issue.pull_request is None:
-        raise AbprofError("only a comment that was just made on a pull request counts", where=where)
-    if found.comment.user.type != "User":
-        raise AbprofError("a bot does not ask", where=where)
-    written = Written(
-        found.comment.user.login, at if at.tzinfo else at.replace(tzinfo=UTC), found.comment.body, found.issue.number
-    )
-    return Asking(found.repository.full_name, found.issue.number, found.comment.id, written)
+class _Named(msgspec.Struct):
+    full_name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}$")]
+
+
+class _WorkflowRun(msgspec.Struct):
+    head_sha: _Commit
+    head_branch: str | None = None
+    head_repository: _Named | None = None
+
+
+class _Head(msgspec.Struct):
+    sha: _Commit
+
+
+class _Pull(msgspec.Struct):
+    number: int
+    head: _Head
 
 
 class _User(msgspec.Struct):
@@ -182,21 +193,65 @@ class _User(msgspec.Struct):
 class _Comment(msgspec.Struct):
     id: int
     body: str
-    created_at: str
+    created_at: datetime
     user: _User
 
 
 class _Issue(msgspec.Struct):
     number: int
-    pull_request: dict[str, Any] | None = None
+    pull_request: dict[str, object] | None = None
 
 
-class _Repository(msgspec.Struct):
-    full_name: str
+class Event(msgspec.Struct):
+    """An event file: of `workflow_run`, `pull_request` or `issue_comment`. GitHub writes it, not the run."""
+
+    repository: _Named
+    action: str = ""
+    workflow_run: _WorkflowRun | None = None
+    pull_request: _Pull | None = None
+    comment: _Comment | None = None
+    issue: _Issue | None = None
+
+    @property
+    def number(self) -> int:
+        """The pull request; 0 if the event names none."""
+        found = self.pull_request or self.issue
+        return found.number if found else 0
+
+    @property
+    def head(self) -> str:
+        """The commit that the event is about. Raises AbprofError for an event of another kind."""
+        if self.workflow_run:
+            return self.workflow_run.head_sha
+        if self.comment:
+            return parse(self.command_comment("--event").text).commit
+        if self.pull_request:
+            return self.pull_request.head.sha
+        advice = "docs/BOT.md has the jobs"
+        raise AbprofError("neither a workflow_run nor a pull_request event", where="--event", advice=advice)
+
+    def command_comment(self, where: str) -> Comment:
+        """The new comment on a pull request. Raises AbprofError for any other event, and for a comment by a bot."""
+        if self.comment is None or self.issue is None:
+            raise AbprofError("not an event of a comment", where=where)
+        if self.action != "created" or self.issue.pull_request is None:
+            raise AbprofError("only a new comment on a pull request counts", where=where)
+        if self.comment.user.type != "User":
+            raise AbprofError("a bot may not run commands", where=where)
+        at = self.comment.created_at
+        return Comment(self.comment.user.login, at if at.tzinfo else at.replace(tzinfo=UTC), self.comment.body)
 
 
-class _Event(msgspec.Struct):
-    action: str
-    comment: _Comment
-    issue: _Issue
-    repository: _Repository
+def read_event(path: Path) -> Event:
+    """The event in a file (`$GITHUB_EVENT_PATH`). Raises AbprofError."""
+    where = f"--event {path}"
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise AbprofError(f"larger than {_MOST_BYTES} bytes", where=where)
+        return msgspec.json.decode(data, type=Event)
+    except OSError as error:
+        raise AbprofError(error.strerror or str(error), where=where) from None
+    except UNREADABLE as error:
+        raise AbprofError(f"not an event of a pull request or comment: {error}"[:300], where=where) from None

@@ -34,37 +34,6 @@ MOST_ROWS, MOST_FAILURES, MOST_LINES, MOST_FACTS = 200, 20, 30, 60
 Facts = Annotated[tuple[tuple[Name, Text], ...], Meta(max_length=MOST_FACTS)]
 
 
-class Counts(Record, frozen=True, kw_only=True):
-    """How many rows came out how (abprof/verdict/headline.py)."""
-
-    cells: Count = 0
-    comparisons: Count = 0
-    slower: Count = 0
-    faster: Count = 0
-    slight: Count = 0
-    same: Count = 0
-    unclear: Count = 0
-    broken: Count = 0
-    unsupported: Count = 0
-    missing: Count = 0
-    undecided: Count = 0
-    worth_confirming: Count = 0
-    quick: Count = 0
-    waived: Count = 0
-    base_not_ok: Count = 0
-    identical: Count = 0
-    suspect_slower: Count = 0
-    suspect_faster: Count = 0
-    controls: Count = 0
-    controls_inside: Count = 0
-    controls_outside: Count = 0
-    tampered: Count = 0  # files that the run rests on and that changed while it ran
-
-    def named(self) -> dict[str, int]:
-        """Name -> count."""
-        return {name: getattr(self, name) for name in self.__struct_fields__}
-
-
 class Ref(Record, frozen=True, kw_only=True):
     """A side: what it is called and which commit it is."""
 
@@ -146,7 +115,7 @@ class Notice(Record, frozen=True, kw_only=True):
     targets: Annotated[tuple[Ref, ...], Meta(min_length=1, max_length=9)]
     measured: bool
     same_code: bool
-    counts: Counts
+    counts: Annotated[dict[Code, Count], Meta(max_length=40)]  # rows by outcome (abprof/verdict); absent: 0
     threshold: Percent
     margin: Percent
     fail_on: Annotated[tuple[Literal["slower", "broken", "unclear", "never"], ...], Meta(max_length=4)]
@@ -174,18 +143,18 @@ class Notice(Record, frozen=True, kw_only=True):
         """Must somebody act?"""
         if self.status == "running":
             return "running"
-        return answer(self.counts.named(), measured=self.measured)
+        return answer(self.counts, measured=self.measured)
 
     @property
     def unchanged(self) -> bool:
-        """Whether one line says it all: every row is the same, and nobody is warned of anything."""
-        named = self.counts.named()
-        moved = any(named[name] for name in ("slower", "faster", "slight", "unclear", "broken", "quick"))
+        """Whether every row is the same and there are no warnings, so that one line is enough."""
+        counts = self.counts
+        moved = any(counts.get(name) for name in ("slower", "faster", "slight", "unclear", "broken", "quick"))
         quiet = not (self.warnings or self.troubles or moved) and self.status == "complete"
-        return quiet and self.answer == "fine" and self.counts.same > 0
+        return quiet and self.answer == "fine" and counts.get("same", 0) > 0
 
 
-def encoded(notice: Notice) -> bytes:
+def encode(notice: Notice) -> bytes:
     """The notice as the bytes of its file, read back strictly. Raises ValueError for what its own reader would refuse."""
     data = msgspec.json.format(msgspec.json.encode(notice), indent=1) + b"\n"
     try:
@@ -197,7 +166,7 @@ def encoded(notice: Notice) -> bytes:
     return data
 
 
-def read(path: Path) -> Notice:
+def read_notice(path: Path) -> Notice:
     """The notice in a file that anybody may have written. Raises AbprofError in one clear line; never reads more than
     1 MiB of it, follows no link, and waits for no pipe."""
     where = str(path)

@@ -1,0 +1,191 @@
+"""Make a notice of a run: every text is cut and cleaned here, so that the stage that posts it need not trust it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from abprof import __version__
+from abprof.extras.bot import notice as limits
+from abprof.extras.bot.notice import Notice, Ref, Row, Tally, Trouble, Warned
+from abprof.records import Comparison, Run, Side
+from abprof.records.errors import AbprofError
+from abprof.report import facts, failures, numbers, places, view, words
+from abprof.store.runfolder import LOGS
+from abprof.verdict import waivers
+from abprof.verdict.guarantees import lacking
+from abprof.verdict.warnings import undescribed, workloads_own
+
+_NAME, _TEXT = 200, 600  # characters
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_BEFORE = 3  # lines of a log shown above its first error
+
+
+def make_notice(run: Run, folder: Path | None = None) -> Notice:
+    """The notice of a run. With the run's folder, failed builds bring the first lines of their logs.
+
+    Raises AbprofError for a run of one branch or without times: it has no verdict.
+    """
+    if not run.options.timed:
+        advice = "its report.md has the counters"
+        raise AbprofError("nothing was timed in this run, so it has no verdict to post", where=run.id, advice=advice)
+    if len(run.sides) < 2:
+        raise AbprofError("a run of one branch has no verdict to post", where=run.id, advice="compare two refs")
+    groups = view.groups(run)
+    between_sides = [one for one in run.comparisons if not one.with_peer]
+    rows = sorted(_rows(run, groups), key=lambda row: (view.ORDER.index(row.verdict), -abs(row.pct or 0.0)))
+    troubles = list(_troubles(run, groups, folder))
+    lack, names = lacking(run)
+    notes = (*run.notes, *(f"waiver: {waivers.said(one)}" for one in waivers.in_force(run)))
+    return Notice(
+        schema=1,
+        abprof=__version__,
+        run=_name(run.id),
+        status=run.status,
+        began=run.began,
+        base=_ref(run.sides[0]),
+        targets=tuple(map(_ref, run.sides[1:10])),
+        measured=bool(run.header) and any(c.pct is not None or c.verdict != "unclear" for c in between_sides),
+        same_code=len({side.tree for side in run.sides}) == 1,
+        counts={name: min(count, 10**6) for name, count in (run.header.counts if run.header else {}).items()},
+        threshold=run.options.threshold,
+        margin=run.options.margin,
+        fail_on=tuple(run.options.fail_on),  # type: ignore[arg-type] # checked by the reader
+        false_alarm_bound=run.header.false_alarm_bound if run.header else None,
+        device=_name(places.said(run)),
+        lacking=lack,
+        lacking_in=tuple(map(_name, names[: limits.MOST_ROWS])),
+        tallies=tuple(_tallies(between_sides)),
+        rows=tuple(rows[: limits.MOST_ROWS]),
+        rows_left_out=max(0, len(rows) - limits.MOST_ROWS),
+        troubles=tuple(troubles[: limits.MOST_FAILURES]),
+        troubles_left_out=max(0, len(troubles) - limits.MOST_FAILURES),
+        warnings=tuple(
+            Warned(kind=_name(one.kind), text=_text(failures.advice_text(run, one)), advice=_text(one.advice))
+            for one in run.warnings[:20]
+        ),
+        notes=tuple(map(_text, notes[:20])),
+        environment=tuple((_name(k), _text(v)) for k, v in facts.machine(run))[: limits.MOST_FACTS],
+        command=_command(run),
+    )
+
+
+def _name(text: str) -> str:
+    return words.clean(text, _NAME)
+
+
+def _text(text: str) -> str:
+    return words.clean(text, _TEXT)
+
+
+def _ref(side: Side) -> Ref:
+    return Ref(
+        id=_name(side.id),
+        label=_name(side.label),
+        commit=side.commit,
+        uncommitted=side.kind == "worktree",
+        subject=_name(side.subject),
+    )
+
+
+def _tallies(comparisons: list[Comparison]) -> Iterator[Tally]:
+    for verdict in words.VERDICTS:
+        found = [one for one in comparisons if one.verdict == verdict]
+        changes = [one.pct for one in found if one.pct is not None]
+        if found:
+            low, high = (min(changes), max(changes)) if changes else (None, None)
+            yield Tally(verdict=verdict, rows=len(found), lowest_pct=low, highest_pct=high)
+
+
+def _rows(run: Run, groups: tuple[view.Group, ...]) -> Iterator[Row]:
+    """The rows that are not the same, without those left out on both sides."""
+    for group in groups:
+        several = f" against {group.target.label}" if group.target and len(run.sides) > 2 else ""
+        for row in group.rows:
+            judged = row.comparison
+            if not judged or row.verdict == "same" or row.apart:
+                continue
+            failed = failures.failing(row)
+            causes = [cause.text for cause in judged.causes] if judged.causes is not None else None
+            if failed and not causes:
+                causes = [failed[-1].reason] if failed[-1].reason else []
+            yield Row(
+                case=_name(failures.case_name(group, row.cell, row.variant) + several),
+                to=_name(judged.to),
+                verdict=judged.verdict,
+                status=failed[-1].status if failed else "",
+                reasons=tuple(re.sub("[^a-z0-9_]", "", code)[:40] for code in judged.reasons[:10]),
+                pct=judged.pct,
+                low_pct=judged.low_pct,
+                high_pct=judged.high_pct,
+                certifiable_pct=judged.certifiable_pct,
+                epochs=judged.epochs,
+                discovery=judged.discovery,
+                base_ns=numbers.time_ns(row.base, row.metric),
+                target_ns=numbers.time_ns(row.target, row.metric),
+                causes=None if causes is None else tuple(map(_text, causes[:8])),
+            )
+
+
+def _troubles(run: Run, groups: tuple[view.Group, ...], folder: Path | None) -> Iterator[Trouble]:
+    """What failed; builds first, since they cost the most cells."""
+    for one in sorted(failures.all_failures(run, groups), key=lambda one: not one.package):
+        seen = next(o for o in run.observations if (o.cell, o.arm) == one.seen[0])
+        yield Trouble(
+            arm=_name(one.arm),
+            what=_name(one.what),
+            status=seen.status,
+            reason=_text(one.reason),
+            on_base=view.arm(run, one.seen[0][1]).side == "base" and not undescribed(seen.cell),
+            workload=workloads_own(seen.arm, {o.arm: o for o in run.observations if o.cell == seen.cell}),
+            log=_name(one.log),
+            lines=tuple(_log(folder, one.log, one.reason)) if folder and seen.status == "build_failed" else (),
+        )
+
+
+def _log(folder: Path, name: str, reason: str) -> list[str]:
+    """Lines of one of this run's logs, from just above its first error, without terminal escapes."""
+    path = folder / LOGS / Path(name).name
+    try:
+        if not name or path.is_symlink() or not path.is_file():
+            return []
+        with path.open("rb") as file:
+            text = file.read(1 << 20).decode(errors="replace")
+    except OSError:
+        return []
+    lines = list(filter(None, (_name(_ESCAPES.sub("", line)) for line in re.split(r"[\r\n]+", text))))
+    error = words.clean(reason, 60).removesuffix("…")
+    first = next((number for number, line in enumerate(lines) if error and error in line), 0)
+    start = max(0, first - _BEFORE)
+    return lines[start : start + limits.MOST_LINES]
+
+
+def _command(run: Run) -> tuple[str, ...]:
+    """The run's command line with commits in place of refs, and its seed; () if it is too long, or if the refs cannot be
+    told from values of options. Of a night the plain comparison of its commits."""
+    if run.arguments[:1] == ("demo",):  # its repository is made anew, and is the same every time
+        return ("abprof", *run.arguments)
+    given = list(run.arguments)
+    for word in ("abprof", "run"):
+        given = given[1:] if given[:1] == [word] else given
+    own = given.index("--") if "--" in given else len(given)
+    given, measured = given[:own], given[own:]  # a command behind `--` may have words and a --seed of its own
+    rest = [] if run.night else _without_refs(given, [side.spec for side in run.sides])
+    if rest is None:
+        return ()
+    seed = [] if "--seed" in rest else ["--seed", str(run.options.seed)]
+    command = ["abprof", *(side.anew for side in run.sides), *rest, *seed, *measured]
+    if len(command) > 100 or any(len(word) > _TEXT or _text(word) != word for word in command if word):
+        return ()
+    return tuple(command)
+
+
+def _without_refs(given: list[str], specs: list[str]) -> list[str] | None:
+    """The words that are not this run's refs; None if an option's value could be one of them."""
+    for refs in (specs, ["...".join(specs[:2]), *specs[2:]]):
+        if given[: len(refs)] == refs:
+            return given[len(refs) :]
+        if [word for word in given if word in refs] == refs:
+            return [word for word in given if word not in refs]
+    return None

@@ -1,0 +1,346 @@
+"""Change detection over many nights: a pure function from trends to confirmed changes and machine shifts.
+
+Two series of each cell are searched, both as logarithms, so that 0.05 is about 5 %. The *level* is the head's absolute time:
+its noise is independent from night to night, so it shows slow drift, but it moves with the machine. The *chain* is the
+product of the nights' base-to-head ratios: the machine cancels, but noise accumulates.
+
+A change is confirmed on the first night on which the last nights differ from an earlier stretch by FLOOR or more and by Z
+standard deviations or more, and each of the last CONFIRM nights shows it by itself. So one bad night is never a change.
+The search then restarts at the change. The answer for night n depends on nights up to n only. Comparing the end with
+earlier stretches at several distances is a moving-sum test (Bauer and Hackl, 1978; Eichinger and Kirch, 2018).
+tests/test_changes.py and docs/NIGHTLY.md have the measured error rates.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Literal
+
+import numpy as np
+
+from abprof.extras.nightly.index import Index, NightRow, Query, Value
+
+FLOOR = math.log(1.03)  # smaller changes are never confirmed
+CONFIRM = 3  # nights that must each show the change
+_EACH = 0.4  # share of the change that each of these nights must show
+_LAST = (3, 6)  # nights in the stretch at the end
+# Earlier stretch: its length, and the rank (in order of time) of the night that represents it against a fall; against a
+# rise the rank counts from the slowest. So half of a long stretch may be outliers.
+_BEFORE = {4: 0, 8: 3, 16: 7, 32: 15}
+_BETWEEN = (0, 4, 8, 16, 32)  # nights between both stretches: those in which a drift rose
+_SPANS = (3, 4, 6, 8, 12, 16, 24, 32)  # nights of the chain that a change may extend over
+_Z = 4.5
+_Z_DENIED = 3.5  # a ratio that denies a change by this many standard deviations blames the machine
+_NORMAL = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
+_MEDIAN = math.pi / 2  # variance of a median over that of a mean
+_PRIOR, _PRIOR_NIGHTS = 0.01, 4.0  # assumed standard deviation of a cell, and the weight of that assumption
+_LEAST_SIGMA = 5e-4
+_WINDOW = 64  # nights that a standard deviation is estimated from
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Trend:
+    """One cell (of one variant) over many nights; nights without a value are left out.
+
+    `base` and `head`: times in ns, nan where not measured. `ratio`: ln(head / base) as that night's run judged it, 0 for
+    identical code, nan where not judged. `machine`: what absolute times depend on beside the code, that is the machine and
+    the matrix with the contents of its workloads.
+    """
+
+    name: str
+    numbers: tuple[int, ...]
+    base: Floats
+    head: Floats
+    ratio: Floats
+    machine: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A confirmed change of one cell's time. `pct` is in per cent of time: negative is faster."""
+
+    trend: str
+    night: int  # the first at the new level; of a drift the first on which it rose
+    found: int  # the night that confirmed it
+    kind: Literal["step", "drift"]
+    pct: float
+    because: Literal["code", "machine", "open"]  # what moved; `open` where the chain's own noise hides it
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A machine shift: on this night most cells moved together, although the same commit was measured."""
+
+    night: int
+    pct: float
+    cells: int
+
+
+@dataclass(frozen=True)
+class _Series:
+    """Values in the order of their nights, and their standard deviation as it was known on each."""
+
+    places: list[int]  # index in the trend, of each value
+    values: Floats
+    sigma: Floats
+    chained: bool = False
+
+
+@dataclass(frozen=True)
+class _Hit:
+    """A confirmed change in a series: found at index `at`, in a search that began at index `first`."""
+
+    series: _Series
+    first: int
+    at: int
+
+    @property
+    def place(self) -> int:
+        return self.series.places[self.at]
+
+
+def trends(values: Iterable[tuple[NightRow, Value]]) -> Iterator[Trend]:
+    """Trends of one series' values, which come cell by cell and each cell's in the order of its nights."""
+    for (cell, variant, _), rows in groupby(values, key=lambda pair: (pair[1].cell, pair[1].variant, pair[1].metric)):
+        kept = [(night, value) for night, value in rows if value.head is not None or value.pct is not None]
+        if kept:
+            ratios = (None if v.pct is None else math.log1p(max(v.pct, -99.9) / 100) for _, v in kept)
+            yield Trend(
+                name=f"{cell} [{variant}]" if variant else cell,
+                numbers=tuple(night.number for night, _ in kept),
+                base=_array(value.base for _, value in kept),
+                head=_array(value.head for _, value in kept),
+                ratio=_array(ratios),
+                machine=tuple(f"{night.machine} {night.matrix}" for night, _ in kept),
+            )
+
+
+def _array(found: Iterable[float | None]) -> Floats:
+    return np.array([math.nan if value is None else value for value in found], dtype=np.float64)
+
+
+def find_changes(found: Sequence[Trend]) -> tuple[list[Change], list[Shift]]:
+    """All confirmed changes, in the order in which they were confirmed, and all machine shifts."""
+    drift, shifts = _machine(found)
+    changes = [change for trend in found for change in _changes_of(_without(trend, shifts), drift)]
+    return sorted(changes, key=lambda change: (change.found, change.trend)), shifts
+
+
+def history_changes(index: Index, query: Query) -> tuple[list[Change], list[Shift]]:
+    """The changes of the selected cells of one series, and the machine's shifts, since the given date. All cells and nights
+    are searched: shifts show in all cells together, and changes against earlier nights."""
+    changes, shifts = find_changes(list(trends(index.values(replace(query, cells=(), since="")))))
+    if query.cells:
+        names = {trend.name for trend in trends(index.values(replace(query, since="")))}
+        changes = [change for change in changes if change.trend in names]
+    if query.since:
+        late = {night.number for night in index.nights(query.series, query.kinds) if night.began >= query.since}
+        changes = [change for change in changes if change.found in late]
+        shifts = [shift for shift in shifts if shift.night in late]
+    return changes, shifts
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def _machine(found: Sequence[Trend]) -> tuple[dict[int, float], list[Shift]]:
+    """Median move of the same commits from one night to the next, by night, and the moves that are shifts: at least 1 %, in
+    three or more cells, of which three in four moved together."""
+    moves: dict[int, list[float]] = {}
+    for trend in found:
+        for i in range(1, len(trend.numbers)):
+            base, before = trend.base[i], trend.head[i - 1]
+            if trend.machine[i] == trend.machine[i - 1] and 0 < base < math.inf and 0 < before < math.inf:
+                moves.setdefault(trend.numbers[i], []).append(math.log(base / before))
+    drift, shifts = dict[int, float](), list[Shift]()
+    for night, of_cells in sorted(moves.items()):
+        every = np.array(of_cells)
+        middle = float(np.median(every))
+        error = 1.2533 * _NORMAL * float(np.median(np.abs(every - middle))) / math.sqrt(len(every))
+        together = float(np.mean(every * np.sign(middle) >= abs(middle) / 2))
+        if len(every) >= 3 and abs(middle) >= max(0.01, _Z * error) and together >= 0.75:
+            shifts.append(Shift(night, math.expm1(middle) * 100, len(every)))
+        else:
+            drift[night] = middle
+    return drift, shifts
+
+
+def _without(trend: Trend, shifts: Sequence[Shift]) -> Trend:
+    """The trend with the machine's shifts removed from its absolute times."""
+    factor = np.ones(len(trend.numbers))
+    for shift in shifts:
+        first = bisect_left(trend.numbers, shift.night)
+        for i in range(first, len(factor)):
+            if trend.machine[i] == trend.machine[first]:
+                factor[i] *= 1 + shift.pct / 100
+    return replace(trend, base=trend.base / factor, head=trend.head / factor) if shifts else trend
+
+
+# ---------------------------------------------------------------- one trend
+
+
+def _changes_of(trend: Trend, drift: Mapping[int, float]) -> Iterator[Change]:
+    levels, chain = _levels_of(trend), _chain_of(trend)
+    start = -1  # place of the present level's first night
+    while hits := [hit for hit in (*(_level_hit(it, start) for it in levels), _chain_hit(chain, start, trend)) if hit]:
+        hit = min(hits, key=lambda one: one.place)
+        values = hit.series.values[hit.first : hit.at + 1]
+        level = np.concatenate([[0.0], np.cumsum(values)]) if hit.series.chained else values
+        kind, index, size = _shape(level)
+        place = hit.series.places[min(hit.first + index - hit.series.chained, hit.at)]
+        because = _because(trend, chain, drift, (place, hit.place), size)
+        yield Change(trend.name, trend.numbers[place], trend.numbers[hit.place], kind, math.expm1(size) * 100, because)
+        restart = hit.place - CONFIRM + 1
+        start = max(start + 1, restart if kind == "drift" else max(place, restart))
+
+
+def _levels_of(trend: Trend) -> list[_Series]:
+    """The head's time, a series per machine. A machine's first value is the base of its first night."""
+    made: list[_Series] = []
+    first = 0
+    for i in range(1, len(trend.numbers) + 1):
+        if i < len(trend.numbers) and trend.machine[i] == trend.machine[first]:
+            continue
+        points = [(first - 1, trend.base[first])] if trend.base[first] > 0 and first else []
+        points += [(place, trend.head[place]) for place in range(first, i) if trend.head[place] > 0]
+        values = np.log(np.array([value for _, value in points], dtype=np.float64))
+        sigma = _sigma(np.diff(values) / math.sqrt(2), len(values))
+        made.append(_Series([place for place, _ in points], values, sigma))
+        first = i
+    return made
+
+
+def _chain_of(trend: Trend) -> _Series:
+    """The measured ratios, over all machines."""
+    places = [i for i in range(len(trend.numbers)) if not np.isnan(trend.head[i]) and math.isfinite(trend.ratio[i])]
+    values = trend.ratio[places] if places else np.empty(0)
+    return _Series(places, values, _sigma(values, len(values)), chained=True)
+
+
+def _sigma(scatter: Floats, length: int) -> Floats:
+    """Standard deviation on each night, estimated from the nights before and drawn towards the prior."""
+    sizes, late = np.abs(scatter), length - len(scatter)
+    ends = [*range(1, 9), *range(12, _WINDOW, 4), *range(_WINDOW, len(sizes) + 1, 32)]
+    ends = [end for end in ends if end <= len(sizes)]
+    spreads = [0.0, *(_spread(sizes[max(0, end - _WINDOW) : end]) for end in ends)]
+    known = np.maximum(np.arange(length) + 1 - late, 0)  # values available on each night
+    own = np.array(spreads)[np.searchsorted(ends, known, side="right")]
+    nights = np.minimum(known, _WINDOW)
+    drawn = np.sqrt((nights * own**2 + _PRIOR_NIGHTS * _PRIOR**2) / (nights + _PRIOR_NIGHTS))
+    return np.asarray(np.maximum(drawn * (1 + 0.5 / (nights + 1)), _LEAST_SIGMA))
+
+
+def _spread(sizes: Floats) -> float:
+    """Root mean square without values beyond five standard deviations, so that past steps do not widen it."""
+    inside = sizes[sizes <= 5 * _NORMAL * float(np.median(sizes))]
+    return math.sqrt(float(inside @ inside) / len(inside))
+
+
+def _level_hit(series: _Series, start: int) -> _Hit | None:
+    """The first night whose last nights stand apart from an earlier stretch."""
+    first = bisect_left(series.places, start)
+    x, sigma = series.values[first:], series.sigma[first:]
+    total = np.concatenate([[0.0], np.cumsum(x)])
+    hits = np.zeros(len(x), dtype=bool)
+    for before, rank in ((nights, rank) for nights, rank in _BEFORE.items() if nights + _LAST[0] <= len(x)):
+        ordered = np.sort(np.lib.stride_tricks.sliding_window_view(x, before), axis=1)
+        low, high = ordered[:, rank], ordered[:, before - 1 - rank]
+        for last in _LAST:
+            for between in _BETWEEN:
+                n = np.arange(last + between + before - 1, len(x))  # index of the last night
+                if not len(n):
+                    continue
+                begins = n - last - between - before + 1
+                late = (total[n + 1] - total[n + 1 - last]) / last
+                early = np.clip(late, low[begins], high[begins])
+                apart = late - early
+                clear = np.abs(apart) >= np.maximum(FLOOR, _Z * sigma[n] * math.sqrt(1 / last + _MEDIAN / before))
+                each = np.maximum(FLOOR / 2, _EACH * np.abs(apart))
+                for back in range(CONFIRM):
+                    clear &= (x[n - back] - early) * np.sign(apart) >= each
+                hits[n] |= clear
+    return _Hit(series, first, first + int(np.argmax(hits))) if hits.any() else None
+
+
+def _chain_hit(series: _Series, start: int, trend: Trend) -> _Hit | None:
+    """The first night on which the ratios of some nights up to it add up to a change that the last nights did not undo and
+    that absolute times do not deny: an outlier ratio stays in the chain for ever, but shows in no other night's time."""
+    first = bisect_left(series.places, start + 1)  # the ratio of the level's first night led to the level
+    r, sigma, places = series.values[first:], series.sigma[first:], np.array(series.places[first:], dtype=int)
+    total = np.concatenate([[0.0], np.cumsum(r)])
+    hits = np.zeros(len(r), dtype=bool)
+    middles = _medians_of_three(np.concatenate([[0.0, 0.0], total]))  # one bad night is no reference
+    for span in _SPANS:
+        n = np.arange(span - 1, len(r))
+        if not len(n):
+            continue
+        early = middles[n + 1 - span]
+        apart = total[n + 1] - early
+        moved = _moved(trend, places[n], places[n + 1 - span])
+        clear = ~(moved * np.sign(apart) < np.abs(apart) / 3)  # nan denies nothing
+        clear &= np.abs(apart) >= np.maximum(FLOOR, _Z * sigma[n] * math.sqrt(span + 1))
+        for back in range(1, CONFIRM):
+            clear &= (total[n + 1 - back] - early) * np.sign(apart) >= np.maximum(FLOOR / 2, _EACH * np.abs(apart))
+        hits[n] |= clear
+    return _Hit(series, first, first + int(np.argmax(hits))) if hits.any() else None
+
+
+def _moved(trend: Trend, late: Any, early: Any) -> Floats:
+    """How far the head's time moved from the three nights before `early` to the three up to `late`, by medians; nan where a
+    night is missing or the machine differs."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        three = _medians_of_three(np.concatenate([[np.nan] * 3, np.log(trend.head)]))  # of places p - 3 to p - 1, at p
+        same = np.array([trend.machine[i] == trend.machine[max(j - 3, 0)] for i, j in zip(late, early, strict=True)])
+        return np.where(same, three[late + 1] - three[early], np.nan)
+
+
+def _medians_of_three(values: Floats) -> Floats:
+    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(values, 3), axis=1))
+
+
+def _shape(level: Floats) -> tuple[Literal["step", "drift"], int, float]:
+    """The least-squares fit of a step or of a rise up to the end, over the last 64 nights: kind, index of the first night
+    of the change, and its size."""
+    skipped = max(0, len(level) - 64)
+    x = level[skipped:]
+    n = len(x)
+    step_error, k = min((_squares(x[:k]) + _squares(x[k:]), k) for k in range(1, n - CONFIRM + 2))
+    ramps = []
+    for knee in range(n - 4):
+        rise = np.maximum(0, np.arange(n) - knee).astype(np.float64)
+        centred = rise - rise.mean()
+        slope = float(centred @ (x - x.mean()) / (centred @ centred))
+        ramps.append((float(np.sum((x - x.mean() - slope * centred) ** 2)), knee, slope))
+    if ramps and min(ramps)[0] < step_error:
+        _, knee, slope = min(ramps)
+        return "drift", skipped + knee + 1, slope * (n - 1 - knee)
+    return "step", skipped + k, float(x[k:].mean() - x[:k][-32:].mean())
+
+
+def _squares(x: Floats) -> float:
+    return float(np.sum((x - x.mean()) ** 2)) if len(x) else 0.0
+
+
+def _because(
+    trend: Trend, chain: _Series, drift: Mapping[int, float], nights: tuple[int, int], size: float
+) -> Literal["code", "machine", "open"]:
+    """`code` if the ratios of these nights account for half of the change or more; `machine` if what all cells did together
+    accounts for it, or if the ratios clearly deny it."""
+    place, found = nights
+    inside = [i for i, at in enumerate(chain.places) if place <= at <= found]
+    ratios = float(chain.values[inside].sum()) if inside else 0.0
+    machine = sum(drift.get(trend.numbers[i], 0.0) for i in range(place, found + 1))
+    if abs(size - machine) < abs(size) / 2:
+        return "machine"
+    sign = math.copysign(1, size)
+    if inside and ratios * sign >= abs(size) / 2:
+        return "code"
+    noise = float(chain.sigma[inside[-1]]) * math.sqrt(len(inside)) if inside else math.inf
+    denied = (size - ratios) * sign >= _Z_DENIED * noise and ratios * sign <= 0
+    return "machine" if denied else "open"

@@ -1,0 +1,187 @@
+"""history.html: a trend for every cell over all nights, in one file without scripts or references."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+from markupsafe import Markup, escape
+
+from abprof.extras.nightly.changes import Change, Floats, Shift, Trend, find_changes, trends
+from abprof.extras.nightly.index import Index, NightRow, Query
+from abprof.records import UNREADABLE
+from abprof.records.visible import visible
+from abprof.report.html import _part
+from abprof.report.pages import environment
+
+FILE = "history.html"
+_WIDTH, _HEIGHT, _PAD = 720.0, 96.0, 8.0
+_LEAST = 3.0  # per cent up and down: a smaller axis would show noise alone
+_POINTS = 220  # of a line: what a screen can show
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """The x coordinate of each night, by its date, and where lines are cut."""
+
+    place: dict[int, float]  # night -> x
+    gaps: dict[int, float]  # night -> days since the one before, where nights are missing
+    machines: dict[int, str]  # night -> what differs from the machine of the night before
+
+    @classmethod
+    def of(cls, nights: Sequence[NightRow]) -> Calendar:
+        """A clock that went back, or a date that cannot be read, counts as the usual distance."""
+        steps = [_days(after.began) - _days(before.began) for before, after in pairwise(nights)]
+        usual = statistics.median([step for step in steps if step > 0] or [1.0])
+        gaps = {night.number: step for night, step in zip(nights[1:], steps, strict=True) if step > 1.6 * usual}
+        days = np.concatenate([[0.0], np.cumsum([step if step > 0 else usual for step in steps])])
+        x = _PAD + (_WIDTH - 2 * _PAD) * days / max(days[-1], 1e-9)
+        place = {night.number: float(at) for night, at in zip(nights, x, strict=False)}
+        machines = {
+            after.number: _difference(before.machine, after.machine)
+            for before, after in pairwise(nights)
+            if before.machine != after.machine
+        }
+        return cls(place, gaps, machines)
+
+    @property
+    def cuts(self) -> frozenset[int]:
+        """Nights before which a line is interrupted."""
+        return frozenset((*self.gaps, *self.machines))
+
+
+def _days(began: str) -> float:
+    try:
+        return datetime.fromisoformat(began).timestamp() / 86400
+    except ValueError:
+        return math.nan
+
+
+def _difference(before: str, after: str) -> str:
+    old, new = _facts(before), _facts(after)
+    names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    return "; ".join(f"{name} {old.get(name, 'none')} to {new.get(name, 'none')}" for name in names)
+
+
+def _facts(machine: str) -> dict[str, Any]:
+    try:
+        facts = msgspec.json.decode(machine)
+    except UNREADABLE:
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def history_page(index: Index, series: str) -> str:
+    """The page of one series as HTML."""
+    nights = [night for night in index.nights(series) if night.kind != "against"]
+    found = list(trends(index.values(Query(series=series))))
+    return render(series, nights, found, *find_changes(found))
+
+
+def render(
+    series: str, nights: Sequence[NightRow], found: Sequence[Trend], changes: Sequence[Change], shifts: Sequence[Shift]
+) -> str:
+    """The page of these nights. Cells that changed last come first."""
+    calendar = Calendar.of(nights)
+    by_trend: dict[str, list[Change]] = {}
+    for change in changes:
+        by_trend.setdefault(change.trend, []).append(change)
+    lines = [_line(trend, by_trend.get(trend.name, []), shifts, calendar) for trend in found]
+    last = {name: max(change.found for change in these) for name, these in by_trend.items()}
+    lines.sort(key=lambda line: (-last.get(line["name"], 0), line["name"]))
+    page = environment(escape).get_template("history.html")
+    return page.render(
+        series=series,
+        nights=nights,
+        lines=lines,
+        changes=sorted(changes, key=lambda change: (-change.found, change.trend)),
+        shifts=list(reversed(shifts)),
+        machines=list(reversed(calendar.machines.items())),
+        gaps=list(calendar.gaps.values()),
+        began={night.number: night.began[:10] for night in nights},
+        head={night.number: night.head[:10] for night in nights},
+        style=Markup(_part("report.css") + _part("history.css")),  # noqa: S704 - abprof's own
+    )
+
+
+def _line(trend: Trend, changes: Sequence[Change], shifts: Sequence[Shift], calendar: Calendar) -> dict[str, Any]:
+    """One cell's line of the page: its name, latest time, and trend as SVG in per cent of where it began."""
+    level, chain = _level(trend), np.expm1(np.cumsum(np.nan_to_num(trend.ratio))) * 100
+    both = np.concatenate([level, chain])
+    reach = max(_LEAST, float(np.nanmax(np.abs(both))) if np.isfinite(both).any() else 0.0) * 1.1
+    words = "; ".join(f"{change.pct:+.1f} % since night {change.night}" for change in changes) or "no change"
+    label = f"Trend of {trend.name} over {len(trend.numbers)} nights, {-reach:.0f} to {reach:.0f} % of time; {words}"
+    parts = [f'<path class="zero" d="M0 {_HEIGHT / 2:.0f}H{_WIDTH:.0f}"/>']
+    marks = [
+        ("machine", night, f"another machine from night {night}")
+        for night in sorted(calendar.machines.keys() & set(trend.numbers))
+    ]
+    marks += [("shift", it.night, f"machine shift: {it.pct:+.1f} % in all cells, night {it.night}") for it in shifts]
+    for kind, night, title in marks:
+        if night in calendar.place:
+            path = f"M{calendar.place[night]:.0f} 0V{_HEIGHT:.0f}"
+            parts.append(f'<path class="{kind}" d="{path}"><title>{title}</title></path>')
+    for name, values in (("chain", chain), ("level", level)):
+        parts.append(f'<path class="{name}" d="{_path(trend, values, reach, calendar)}"/>')
+    for change in changes:
+        way, shape = ("slower", "M-6 5H6L0 -6Z") if change.pct > 0 else ("faster", "M-6 -5H6L0 6Z")
+        title = f"{change.pct:+.1f} %, {change.kind}, since night {change.night}"
+        at = f"translate({calendar.place.get(change.night, _PAD):.0f} {_PAD:.0f})"
+        parts.append(f'<g class="confirmed {way}" transform="{at}"><title>{title}</title><path d="{shape}"/></g>')
+    size = Markup(f'viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" preserveAspectRatio="none"')  # noqa: S704 - numbers
+    picture = Markup('<svg class="trend" {} role="img" aria-label="{}">').format(size, visible(label))
+    times = [value for value in trend.head if value > 0]
+    return {
+        "name": trend.name,
+        "picture": picture + Markup("".join(parts) + "</svg>"),  # noqa: S704 - numbers and our own words
+        "nights": len(trend.numbers),
+        "latest": f"{times[-1] / 1e6:.4g} ms" if times else "not measured",
+        "reach": reach,
+    }
+
+
+def _level(trend: Trend) -> Floats:
+    """The head's time in per cent of the first. On another machine it continues where the old one ended, because the new
+    machine's first base is the old one's last head."""
+    log = np.full(len(trend.numbers), np.nan)
+    offset, before = None, math.nan
+    for i, head in enumerate(trend.head):
+        if not head > 0:
+            continue
+        if offset is None:
+            offset = math.log(head)
+        elif i and trend.machine[i] != trend.machine[i - 1] and trend.base[i] > 0 and math.isfinite(before):
+            offset = math.log(trend.base[i]) - before
+        log[i] = before = math.log(head) - offset
+    return np.asarray(np.expm1(log) * 100)
+
+
+def _path(trend: Trend, values: Floats, reach: float, calendar: Calendar) -> str:
+    text, pen, cuts = list[str](), False, calendar.cuts
+    shown = set(_thinned(values))
+    for i, number in enumerate(trend.numbers):
+        if number in cuts or not math.isfinite(values[i]):
+            pen = False
+        if i in shown and math.isfinite(values[i]) and number in calendar.place:
+            y = _HEIGHT / 2 - float(values[i]) / reach * (_HEIGHT / 2 - _PAD)
+            text.append(f"{'L' if pen else 'M'}{calendar.place[number]:.0f} {y:.0f}")
+            pen = True
+    return "".join(text)
+
+
+def _thinned(values: Floats) -> Iterator[int]:
+    """Indexes of at most _POINTS values: the lowest and the highest of each stretch, so that no spike is lost."""
+    if len(values) <= _POINTS:
+        yield from range(len(values))
+        return
+    for part in np.array_split(np.arange(len(values)), _POINTS // 2):
+        known = part[np.isfinite(values[part])]
+        if len(known):
+            yield from sorted({int(known[np.argmin(values[known])]), int(known[np.argmax(values[known])])})
