@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from abprof.extras.bot.comment import Around, comment
+from abprof.extras.bot import Context, render
 from abprof.records import Run
 from abprof.report import legacy
 from abprof.report.closing import with_closing
@@ -26,9 +26,9 @@ def rendered() -> dict[str, bytes]:
         made[f"{name}.txt"] = "".join(with_closing("", run)).encode()
     targets = runs.three_targets()
     made["targets.md"] = FORMATS["md"](*_blocks(targets))
-    made |= {f"comment/{kind}.md": comment(notices.made(kind)).encode() for kind in notices.KINDS}
-    moved_on = Around(head="5" * 40, link="https://ci.example/runs/7", replaces="6" * 40)
-    made["comment/outdated.md"] = comment(notices.made("unchanged"), moved_on).encode()
+    made |= {f"comment/{kind}.md": render(notices.made(kind)).encode() for kind in notices.KINDS}
+    moved_on = Context(head="5" * 40, link="https://ci.example/runs/7", replaces="6" * 40)
+    made["comment/outdated.md"] = render(notices.made("unchanged"), moved_on).encode()
     return made
 
 

@@ -11,7 +11,7 @@ from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Time, Workload
 
 from .github_server import REPO, GitHub
-from .test_comment import harmless
+from .test_bot_comment import harmless
 
 BRANCH = "a<img/src=x/onerror=alert(1)>/`@torvalds`/</details>/#1"
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from abprof.extras.bot.command import rights as read_rights
 from abprof.records import Package
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options, worker_argv
@@ -176,7 +175,6 @@ def test_a_file_that_begins_with_a_byte_order_mark_is_read(name: str, tmp_path: 
     assert file
     assert file.workloads == "perf"
     assert file.at("workloads") == f"{tmp_path / name}:2, workloads"
-    assert read_rights("\ufeffschema = 1\nusers = ['me']\n", "rights").users == ("me",)
     with pytest.raises(AbprofError, match=r"^abprof\.toml:1, paht: there is no key 'paht' \(did you mean path\?"):
         parse_file("\ufeffpaht = 'x'\n", "abprof.toml")
 

@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 def comment(
     run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run folder.")] = "",
     repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="The repository.")] = "",
-    pr: Annotated[int, typer.Option(metavar="N", min=1, help="The pull request.", show_default=False)] = 0,
+    pr: Annotated[int | None, typer.Option(metavar="N", min=1, help="The pull request.")] = None,
     artifact: Annotated[
         str, typer.Option(metavar="FILE", help="In place of RUN: a file of `report --format artifact`.")
     ] = "",
@@ -66,7 +66,7 @@ def comment(
         append(path_of_summary, text + "\n", "--summary")  # first, so that a refused comment is not the only record
     from abprof.extras.bot import Destination, post_notice
 
-    to = Destination(repo, pr, event, untrusted=bool(artifact))
+    to = Destination(repo, pr or 0, event, untrusted=bool(artifact))
     for line in post_notice(notice, to, policy=policy, key=key, link=url, check=check):
         print(line)
     return Exit.OK

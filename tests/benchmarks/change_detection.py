@@ -17,8 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from abprof.extras.history.changes import find
-from abprof.extras.history.trend import Trend
+from abprof.extras.nightly.changes import Trend, find_changes
 from tests.simulations.nights import Law, fleet
 
 Points = Callable[[Sequence[float]], Sequence[int]]  # a series -> indexes of the first night at each new level
@@ -46,7 +45,7 @@ def asv(values: Sequence[float]) -> list[int]:
 
 def ours(trend: Trend) -> list[tuple[int, int]]:
     """(first night, night it was told) of each confirmed change."""
-    return [(change.night, change.found) for change in find([trend])[0] if change.state == "confirmed"]
+    return [(change.night, change.found) for change in find_changes([trend])[0]]
 
 
 def nightly(points: Points) -> Callable[[Trend], list[tuple[int, int]]]:

@@ -1,4 +1,4 @@
-"""abprof.toml, pyproject.toml, waivers, the bot's rights: whatever stands there is read rightly, or refused in one line."""
+"""abprof.toml, pyproject.toml, waivers: whatever stands there is read rightly, or refused in one line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from abprof.extras.bot import command
 from abprof.records.errors import AbprofError
 from abprof.system import config_file as abprof_toml
 from abprof.system import waiver_file
@@ -54,7 +53,6 @@ reason = "known"
 owner = "me"
 expires = 2027-01-01
 """
-RIGHTS = 'schema = 1\nusers = ["me"]\ncooldown_minutes = 5\nlongest_budget = "30m"\n'
 Read = Callable[[str], Any]
 READERS: dict[str, tuple[str, Read]] = {
     "abprof.toml": (TOML, lambda text: abprof_toml.parse_file(text, "abprof.toml")),
@@ -63,7 +61,6 @@ READERS: dict[str, tuple[str, Read]] = {
         lambda text: abprof_toml.parse_file(text, "pyproject.toml", ("tool", "abprof")),
     ),
     "waivers": (WAIVERS, lambda text: waiver_file.parse(text, "waivers.toml")),
-    "rights": (RIGHTS, lambda text: command.rights(text, "abprof-bot.toml")),
 }
 
 

@@ -7,11 +7,9 @@ import io
 
 import pytest
 
-from abprof.extras.bot.check import named
-from abprof.extras.history.changes import Change
-from abprof.extras.history.fleet import Shift
-from abprof.extras.nightly.night import Done, Report
-from abprof.extras.nightly.summary import markdown
+from abprof.extras.nightly import NightReport, summary
+from abprof.extras.nightly.changes import Change, Shift
+from abprof.extras.nightly.job import NightRun
 from abprof.records.errors import AbprofError
 from tests import runs
 from tests.fuzz import rich
@@ -94,14 +92,12 @@ def test_keys_of_odd_values_in_tables_of_older_scripts(asker: Asker, examples: i
 
 
 @pytest.mark.parametrize("text", ODD, ids=lambda text: ascii(text)[:30])
-def test_a_nights_summary_and_a_checks_name(text: str) -> None:
+def test_a_nights_summary(text: str) -> None:
     def made(word: str) -> list[object]:
-        change = Change(word, 7, 9, "confirmed", "step", 5.25, "code")
-        run = Done("step", "a" * 40, "b" * 40, 1, word, {"slower": 1}, word)
-        return rendered(
-            markdown(Report("step", word, 9, "b" * 40, 1, (run,), (change,), (Shift(9, 4.0, 12),), (word,)))
-        )
+        change = Change(word, 7, 9, "step", 5.25, "code")
+        run = NightRun("step", "a" * 40, "b" * 40, 1, word, {"slower": 1}, word)
+        report = NightReport("step", word, 9, "b" * 40, 1, (run,), (change,), (Shift(9, 4.0, 12),), (word,))
+        return rendered(summary(report))
 
     same(made(text), made("a word"))
-    assert not steering(named(text))
     one_clear_line(AbprofError(f"x{text}", where=text, advice=text))

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from abprof.extras.bot.comment import MOST_BYTES, comment
-from abprof.extras.bot.from_run import notice
+from abprof.extras.bot import make_notice, render
+from abprof.extras.bot.comment import MOST_BYTES
 from abprof.records import Run
 from abprof.report import (
     beside,
@@ -205,7 +205,7 @@ def report(run: Run) -> list[object]:
 
 
 def posted(run: Run) -> list[object]:
-    text = comment(notice(run, None))
+    text = render(make_notice(run, None))
     assert len(text.encode()) <= MOST_BYTES
     return rendered(text)
 

@@ -11,10 +11,16 @@ from pathlib import Path
 
 import pytest
 
+<<<<<<< HEAD
 from abprof.devices import lease, sweep_leases
 from abprof.extras.history.index import FILE
 from abprof.extras.nightly import heartbeat
+=======
+from abprof.devices import lease
+from abprof.extras.nightly.index import FILE
+>>>>>>> 87a3e2b (The bot posts through PyGithub's own retries, history is part of nightly, and their tests drive the command line)
 from abprof.records.errors import AbprofError
+from abprof.system import heartbeat
 from tests import runs
 from tests.fuzz.asked import Asker, asker, one_clear_line
 from tests.fuzz.rich import plain
@@ -117,7 +123,7 @@ def test_a_lease(tmp_path: Path, end: str, kind: str) -> None:
 @each
 def test_a_heartbeat(tmp_path: Path, kind: str) -> None:
     put(beaten(tmp_path), kind)
-    heartbeat.last(tmp_path, str(tmp_path), "main")
+    heartbeat.read(tmp_path, str(tmp_path), "main")
     for _, said, advice in heartbeat.examine(tmp_path):
         one_clear_line(AbprofError(said, advice=advice))
 

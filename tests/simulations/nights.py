@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from abprof.extras.history.trend import Trend
+from abprof.extras.nightly.changes import Trend
 
 Law = Literal["gauss", "t3", "spikes"]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -42,7 +42,6 @@ def fleet(
         shared = shared + (dice.random((cells, nights)) < 0.05) * np.log(1.08)
     head = level + machine + shared + own_head
     base = np.concatenate([[np.nan], level[:-1]]) + machine + shared + own_base
-    measured = (False, *[True] * (nights - 1))
     same = ("machine",) * nights
     return [
         Trend(
@@ -51,7 +50,6 @@ def fleet(
             np.exp(base[i]) * 1e6,
             np.exp(head[i]) * 1e6,
             head[i] - base[i],
-            measured,
             same,
         )
         for i in range(cells)

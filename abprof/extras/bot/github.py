@@ -62,7 +62,11 @@ def connect(name: str, environ: Mapping[str, str] = os.environ) -> Repository:
     if not secure:
         raise AbprofError(f"{url[:200]!r} is not an https address", where="GITHUB_API_URL")
     retry = github.GithubRetry(
-        total=_RETRIES, backoff_factor=1, max_rate_limit_wait=_LONGEST_WAIT, secondary_rate_wait=_LONGEST_WAIT
+        total=_RETRIES,
+        backoff_factor=1,
+        allowed_methods=None,  # any: what is written twice is folded by the next look
+        max_rate_limit_wait=_LONGEST_WAIT,
+        secondary_rate_wait=_LONGEST_WAIT,
     )
     pause = 0.0 if parts.hostname in _LOCAL else 1.0  # between writes, as GitHub asks
     return github.Github(

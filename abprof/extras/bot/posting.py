@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -134,7 +135,8 @@ def _post_comment(repo: Repository, number: int, notice: Notice, policy: str, ke
         mine = _fields(notice, key, render(notice, replace(context, head=head), _MOST_BYTES))
         with refusals(where):
             for _, old in live[:-1]:
-                old.minimize("OUTDATED")
+                with suppress(github.UnknownObjectException):  # deleted meanwhile
+                    old.minimize("OUTDATED")
             if not live and not _wanted(policy, notice):
                 return "nothing: the policy wants no comment on this"
             there, best = live[-1] if live else (dict[str, str](), None)

@@ -1,0 +1,313 @@
+"""The notice and its comment: made of a run, read as a stranger's, rendered within its bytes and without markup."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from abprof.cli import run_command_line
+from abprof.extras.bot import Context, encode, make_notice, read_notice, render
+from abprof.extras.bot.comment import MOST_BYTES as LONGEST
+from abprof.extras.bot.comment import title
+from abprof.extras.bot.notice import DEEPEST, MOST_BYTES, Notice
+from abprof.records import Night
+from abprof.records.errors import AbprofError
+
+from . import notices, runs, schemas
+
+RENDERER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+OURS = {"<details>", "<summary>", "</summary>", "</details>", "<sub>", "</sub>"}
+
+
+def harmless(text: str) -> None:
+    """A Markdown renderer makes no element but ours of it, no link, no picture, no mention outside code."""
+    for token in RENDERER.parse(text):
+        if token.type == "html_block":
+            assert set(re.findall(r"<[^>]*>", token.content)) <= OURS, token.content
+            assert not re.search(r"[@#]\w", token.content), token.content
+        for part in token.children or ():
+            assert part.type not in ("link_open", "image"), part
+            if part.type == "html_inline":
+                assert part.content in OURS, part.content
+            if part.type == "text":
+                assert not re.search(r"[@#](?=\w)|://|www\.", part.content), part.content
+
+
+def test_the_check_of_harmlessness_can_fail():
+    for bad in ("hello @torvalds", "fixes #1", "<b>x</b>", "[a](b)", "https://x.example", "![a](b)", "<!-- x -->"):
+        with pytest.raises(AssertionError):
+            harmless(bad)
+
+
+# ---------------------------------------------------------------- what it says (tests/data/golden/comment has all of it)
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "says"),
+    [
+        ("act", "act", "Act: 7 broken, 1 slower"),
+        ("slower", "act", "Act: 1 slower"),
+        ("faster", "fine", "Nothing to act on: 1 faster"),
+        ("unchanged", "fine", "Nothing to act on"),
+        ("untrusted", "unjudged", "Do not act on this run"),
+        ("undecided", "unjudged", "No answer yet"),
+        ("nothing_measured", "unjudged", "Nothing was measured"),
+        ("running", "running", "Measuring, no answer yet"),
+    ],
+)
+def test_every_kind_of_run_has_its_answer(kind, answer, says):
+    made = notices.made(kind)
+    assert made.answer == answer
+    assert says in render(made).splitlines()[0]
+    assert (render(made).count("\n") == 1) == (kind == "unchanged"), "nothing changed is one line"
+
+
+def test_a_weaker_guarantee_is_never_folded_or_left_out():
+    text = render(notices.made("command"))
+    assert "** **Weaker guarantee:** the command timed itself." in text
+    assert title(notices.made("command")).endswith(" Weaker guarantee."), "the check run's title has it, too"
+    one = make_notice(notices.without_reference("dense"))
+    assert "**Weaker guarantee:** `dense` has no reference" in render(one, most=3_000).split("<details>")[0]
+    many = make_notice(notices.without_reference(*(f"w{n}" for n in range(30))))
+    assert "`w4` and 25 others has no reference" in render(many)
+
+
+def test_five_rows_stand_unfolded_each_with_its_cause():
+    text = render(notices.made("act"))
+    shown = text.split("<details>")[0].split("| why |")[1]
+    assert len(re.findall(r"^\| . \w+ \|", shown, re.M)) == 5
+    assert "| the output does not match the reference: `output 0: largest error 0.41, allowed 0.02` |" in shown
+    assert "<details><summary>7 more</summary>" in text
+    plain = notices.made("slower")
+    row = next(row for row in plain.rows if row.verdict == "slower")
+    for causes, cell in (
+        (("spills: 0 to 24 `local loads` | a bar", "x"), "| ``spills: 0 to 24 `local loads` \\| a bar``; `x` |"),
+        ((), "| no cause found |"),
+    ):
+        assert cell in render(runs.changed(plain, rows=(runs.changed(row, causes=causes),)))
+
+
+@pytest.mark.parametrize(
+    ("words", "rest"),
+    [
+        ("main fast --preset fast --set k=main", "--preset fast --set k=main --seed 0"),
+        ("run --quick main --no-peers fast", "--quick --no-peers --seed 0"),
+        ("main...fast --quick --seed 5", "--quick --seed 5"),
+        ("--preset fast main fast", None),  # which `fast` is the branch is unknown
+        ("rerun runs/x", None),
+        ("main fast --quick -- python b.py --seed 5 main", "--quick --seed 0 -- python b.py --seed 5 main"),
+    ],
+)
+def test_the_command_names_commits_and_the_seed_and_keeps_the_options(words, rest):
+    base, target = notices.act().sides[0], notices.act().sides[-1]
+    sides = (runs.changed(base, spec="main"), runs.changed(target, spec="fast"))
+    made = make_notice(runs.changed(notices.act(), arguments=tuple(words.split()), sides=sides)).command
+    assert made == (() if rest is None else ("abprof", base.commit, target.commit, *rest.split()))
+
+
+def test_the_command_of_a_night_and_of_the_demo():
+    night = Night(series="main", number=2, kind="step", asked="", machine={})
+    run = runs.changed(notices.act(), arguments=("nightly", "--keep-nights", "3"), night=night)
+    assert make_notice(run).command == ("abprof", run.sides[0].commit, run.sides[-1].commit, "--seed", "0")
+    demo = runs.changed(notices.act(), arguments=("demo", "there"))
+    assert make_notice(demo).command == ("abprof", "demo", "there")
+
+
+def test_a_run_without_a_verdict_has_nothing_to_post():
+    run = runs.run()
+    with pytest.raises(AbprofError, match="nothing was timed in this run"):
+        make_notice(msgspec.structs.replace(run, options=msgspec.structs.replace(run.options, timed=False)))
+    with pytest.raises(AbprofError, match="one branch has no verdict"):
+        make_notice(runs.single())
+
+
+def test_a_failed_builds_log_is_shown_from_its_first_error_and_cleaned(tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "target-ffa.log").write_text("\n".join(["noise"] * 20) + "\n" + notices.FAILED_LOG)
+    text = render(notices.made("act", tmp_path))
+    block = re.search(r"^(````+)\n(.*?)^\1$", text[text.index("What did not run") :], re.M | re.S)
+    assert block
+    assert block[1] == "````"  # longer than the log's own fence
+    lines = [" noise", " [1/2] c++ -c ffa.cpp", " note: fine so far", " error: no member named 'tile' in 'Params'"]
+    assert block[2].splitlines() == [*lines, " ```", " @torvalds"], "a blank first: no line is a command to another bot"
+
+
+def test_a_log_outside_the_run_is_never_read(tmp_path):
+    (tmp_path / "secret").write_text("hunter2\n")
+    (tmp_path / "run" / "logs").mkdir(parents=True)
+    (tmp_path / "run" / "logs" / "link.log").symlink_to(tmp_path / "secret")
+    for log in ("../../secret", str(tmp_path / "secret"), "link.log", "logs/../../secret"):
+        run = notices.act()
+        seen = tuple(runs.changed(o, log=log) if o.status == "build_failed" else o for o in run.observations)
+        made = make_notice(runs.changed(run, observations=seen, builds=()), tmp_path / "run")
+        assert "hunter2" not in encode(made).decode()
+
+
+def test_an_outdated_head_and_a_link():
+    made = notices.made("unchanged")
+    assert "Outdated" not in render(made, Context(head=made.head))
+    assert "> **Outdated:** the branch has moved on to `5555555555`" in render(made, Context(head="5" * 40))
+    assert "[full report](https://x.example/1)" in render(made, Context(link="https://x.example/1"))
+    for link in ("javascript:alert(1)", "https://a.b/c) [x](d", "https://a b", "ftp://x", "https://x/`"):
+        with pytest.raises(AbprofError, match="not a plain http address"):
+            Context(link=link)
+
+
+def test_it_shrinks_in_steps_and_says_what_it_left_out():
+    plain, wide = notices.made("slower"), "é🔥" * 100
+    row = runs.changed(plain.rows[0], case=wide, causes=(wide,) * 8)
+    sizes = set()
+    for count in (1, 60, 200):
+        text = render(runs.changed(plain, rows=(row,) * count, rows_left_out=7))
+        assert len(text.encode()) <= LONGEST
+        assert text.splitlines()[0] == render(plain).splitlines()[0]
+        found = re.search(r"Left out for length: (\d+) rows?", text)
+        assert found
+        sizes.add(int(found[1]))
+        assert len(re.findall(r"^\| ▲ slower \| `", text, re.M)) + int(found[1]) == count + 7
+    assert len(sizes) == 3
+    for most in (60_000, 20_000, 6_000, 3_000):
+        text = render(notices.made("hostile"), most=most)
+        assert len(text.encode()) <= most
+        assert ("Left out for length" in text) == (most < 9_000)
+
+
+# ---------------------------------------------------------------- the file between two jobs
+
+
+def plain(kind: str = "act") -> dict[str, Any]:
+    return json.loads(encode(notices.made(kind)))
+
+
+def put(folder: Path, content: Any) -> Path:
+    path = folder / "notice.json"
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(AbprofError) as found:
+        read_notice(path)
+    assert "\n" not in found.value.line
+    assert len(found.value.line) < 600
+    return found.value.line
+
+
+def test_the_artifact_of_a_run_fits_its_schema_and_its_reader(tmp_path, capfdbinary):
+    validator = jsonschema.Draft202012Validator(schemas.schemas()["notice.schema.json"])
+    for kind in notices.KINDS:
+        validator.validate(plain(kind))
+        assert read_notice(put(tmp_path, plain(kind))) == notices.made(kind)
+    assert not validator.is_valid({**plain(), "pr": 7})
+    folder = runs.write(tmp_path, notices.slower())
+    assert run_command_line(["report", str(folder), "--format", "artifact"]) == 0
+    assert read_notice(put(tmp_path, capfdbinary.readouterr().out)).head == notices.made("slower").head
+
+
+def test_a_gigabyte_is_not_read(tmp_path):
+    with (tmp_path / "notice.json").open("wb") as file:
+        file.truncate(1 << 30)
+    tracemalloc.start()
+    assert f"larger than {MOST_BYTES} bytes" in refused(tmp_path / "notice.json")
+    assert tracemalloc.get_traced_memory()[1] < 8 * MOST_BYTES
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("brackets", [("[", "]"), ('{"a":', "}")])
+def test_deep_nesting_is_refused_before_it_is_parsed(tmp_path, brackets):
+    for depth in (DEEPEST + 1, 100_000):
+        deep = brackets[0] * depth + "1" + brackets[1] * depth
+        assert "brackets within brackets" in refused(put(tmp_path, deep.encode()))
+    assert "brackets" in refused(put(tmp_path, b'{"schema":' + b"[" * 500_000))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("piece", [b'"', b'\\"', b"\\", b'"\\"', b'"\\', b'[\\"'])
+def test_a_megabyte_of_quotes_takes_no_quadratic_time(tmp_path, piece):
+    refused(put(tmp_path, b'"' + piece * (MOST_BYTES // len(piece) - 2)))
+
+
+WRONG = [
+    {"schema": 2}, {"schema": "1"}, {"rows": {}}, {"rows": [1]}, {"counts": {"slower": -1}},
+    {"counts": {"slower": 1.5}}, {"counts": {"slower": 10**9}}, {"counts": {"A b": 7}}, {"pr": 7},
+    {"counts": {f"a{n}": 1 for n in range(41)}},
+    {"repo": "a/b"}, {"run": None}, {"run": ["x"]}, {"run": "x" * 201}, {"targets": []}, {"status": "fine"},
+    {"measured": "yes"}, {"margin": None}, {"began": "now"}, {"began": "2026-11-20T02:17:00Z --> @x"},
+    {"fail_on": ["everything"]}, {"environment": [["a", "b", "c"]]}, {"environment": [["a", "b"]] * 61},
+    {"command": ["x" * 601]}, {"notes": ["x"] * 21},
+    *({"targets": [{"id": "t", "label": "t", "commit": commit}]}
+      for commit in ("9f2c", "../../etc", "9" * 41, "G" * 40, "-->" + "9" * 37)),
+]  # fmt: skip
+
+
+def test_wrong_types_sizes_and_unknown_keys_are_refused(tmp_path):
+    for wrong in WRONG:
+        assert "not a notice of this abprof" in refused(put(tmp_path, {**plain(), **wrong})), wrong
+    for number in (b"NaN", b"Infinity", b"-Infinity", b"1e999", b"1e300", b"-101"):
+        raw = json.dumps(plain("slower")).replace('"pct": 2.1', '"pct": @').encode()
+        assert "not a notice of this abprof" in refused(put(tmp_path, raw.replace(b"@", number, 1))), number
+    for raw in (b"", b"null", b"[]", b"{", b"\xff\xfe", b'{"schema": 1}', b"PK\x03\x04", b"\x80\x04K\x01."):
+        refused(put(tmp_path, raw))
+
+
+def test_a_path_that_is_not_a_file_is_refused_without_waiting(tmp_path):
+    (tmp_path / "secret").write_text("hunter2")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "secret")
+    for path in (tmp_path / "pipe", tmp_path / "link", tmp_path, tmp_path / "nothing", Path("/dev/zero")):
+        assert "not a regular file" in refused(path)
+
+
+# ---------------------------------------------------------------- any text, anywhere
+
+ATTACKS = (
+    "@torvalds", "#1", "https://evil.example", "www.evil.example", "<script>alert(1)</script>", "<!-- x -->", "-->",
+    "<!-- abprof:v1 -->", "</details>", "`", "``", "```", "````\n# big", "|", "\\|", "\\", "[a](b)", "![a](b)", "\n\n# h",
+    "a\r\nb", "\x1b[31m", "\u202e", "\u200b", "&lt;", "&#64;torvalds", "\x00", "🔥", "$x$", "~~~", "GH-1", "org/repo#1", "a@b.c",
+    "../../../etc/passwd", "$(id)", "${{ github.token }}", "é" * 200, "`" * 200,
+)  # fmt: skip
+TEXTS = st.lists(st.one_of(st.sampled_from(ATTACKS), st.text(max_size=20)), max_size=8).map("".join)
+KEPT = {"schema", "status", "lacking", "verdict", "commit", "began", "fail_on", "reasons", "counts"}
+
+
+def everywhere(value: Any, text: str) -> Any:
+    """The same with every free text replaced."""
+    if isinstance(value, dict):
+        return {name: one if name in KEPT else everywhere(one, text) for name, one in value.items()}
+    if isinstance(value, list):
+        return [everywhere(one, text) for one in value]
+    return text if isinstance(value, str) else value
+
+
+def shown(kind: str, text: str, head: str = "") -> str:
+    content = plain(kind) | {"lacking": "sides", "lacking_in": ["dense", "other"]}
+    made = msgspec.json.decode(msgspec.json.encode(everywhere(content, text[:200])), type=Notice)
+    return render(made, Context(head=head))
+
+
+@pytest.mark.parametrize("text", [*ATTACKS, " ".join(ATTACKS)[:200]])
+def test_any_text_in_every_place_becomes_data(text):
+    harmless(shown("act", text))
+
+
+@pytest.mark.parametrize("examples", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_any_notice_fits_and_holds_no_markup_and_no_mention(examples):
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(st.sampled_from(sorted(notices.KINDS)), TEXTS, st.sampled_from(["", "5" * 40]))
+    def holds(kind, text, head):
+        found = shown(kind, text.encode(errors="replace").decode(), head)
+        assert len(found.encode()) <= LONGEST
+        harmless(found)
+
+    holds()

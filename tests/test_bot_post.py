@@ -1,0 +1,476 @@
+"""Posting a notice file as the second job does: one comment and one check run, through everything GitHub does on bad days."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from abprof.cli import run_command_line
+from abprof.extras.bot import NightIssue, encode, render
+from abprof.extras.bot.posting import conclusion
+from abprof.records.errors import AbprofError
+
+from . import notices, runs
+from .github_server import OTHER, REPO, GitHub
+
+HEAD, PUSHED = runs.TARGET.commit, "5" * 40
+COMMENTS = r"/issues/7/comments"
+EARLY, LATE = "2026-11-20T02:17:00Z", "2026-11-20T03:00:00Z"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[GitHub]:
+    for name in [name for name in os.environ if name.startswith(("GITHUB_", "GH_"))]:
+        monkeypatch.delenv(name)
+    with GitHub() as made:
+        for name, value in {"NO_PROXY": "*", "GITHUB_API_URL": made.url, "GITHUB_TOKEN": "bot-token"}.items():
+            monkeypatch.setenv(name, value)
+        yield made
+
+
+def plain(kind: str = "slower", began: str = EARLY, head: str = HEAD) -> dict[str, Any]:
+    made = json.loads(encode(notices.made(kind)))
+    made["targets"][0]["commit"] = head
+    return {**made, "began": began, "run": f"run {began}"}
+
+
+class Post:
+    """`abprof comment --artifact` as the posting job starts it: its exit code, and what it prints."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.capsys = folder, capsys
+        self.out = self.err = ""
+
+    def __call__(self, content: Any, *words: str, event: Any = None) -> int:
+        artifact, file = self.folder / "notice.json", self.folder / "event.json"
+        artifact.write_bytes(
+            content if isinstance(content, bytes) else json.dumps(content, ensure_ascii=False).encode()
+        )
+        run = {"head_sha": content["targets"][0]["commit"], "head_branch": "feature"}
+        run["head_repository"] = {"full_name": "fork/kernels"}
+        file.write_text(json.dumps(event or {"workflow_run": run, "repository": {"full_name": REPO}}))
+        where = [] if "--pr" in words else ["--event", str(file)]
+        code = run_command_line(["comment", "--artifact", str(artifact), *where, *words])
+        self.out, self.err = self.capsys.readouterr()
+        return code
+
+
+@pytest.fixture
+def post(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Post:
+    return Post(tmp_path, capsys)
+
+
+# ---------------------------------------------------------------- one comment, kept up to date
+
+
+def test_posted_then_edited_then_posted_anew_when_the_answer_changes(hub, post):
+    assert post(plain("slower")) == 0
+    assert post.out.startswith("comment: posted https://github.example/team/kernels/pull/7#issuecomment-")
+    (made,) = hub.comments
+    assert made["body"].startswith("## abprof: Act: 1 slower")
+    assert made["body"].rstrip().splitlines()[-1].startswith("<!-- abprof:v1 key=")
+    assert post(plain("slower")) == 0
+    assert (post.out.split(" http")[0], made["edits"]) == ("comment: nothing: it is up to date", 0)
+    assert post(plain("act", LATE)) == 0
+    assert (post.out.split(" http")[0], made["edits"]) == ("comment: edited", 1)
+    assert "7 broken" in made["body"]
+    post(plain("faster", "2026-11-20T04:00:00Z"))
+    assert [c["minimised"] for c in hub.comments] == [True, False], "the old one is folded, people are notified"
+    assert hub.live()[0]["body"].startswith("## abprof: Nothing to act on")
+    for older in (plain("slower", LATE), plain("running", "2026-11-20T04:00:00Z"), plain("act", LATE)):
+        assert post(older) == 0
+        assert "a newer result is there" in post.out
+    assert len(hub.comments) == 2
+
+
+def test_a_running_comment_gives_way_to_its_result(hub, post):
+    post(plain("running"))
+    assert "Measuring" in hub.live()[0]["body"]
+    post(plain("faster"))
+    assert [c["body"].startswith("## abprof: Nothing to act on") for c in hub.live()] == [True]
+
+
+def test_a_push_makes_an_answer_outdated_and_the_head_wins(hub, post):
+    hub.heads[7] = PUSHED
+    hub.pulls[7] = {"commits": [HEAD], "ref": "feature", "home": "fork/kernels"}
+    post(plain("slower"))
+    assert "**Outdated:** the branch has moved on to `5555555555`" in hub.comments[0]["body"]
+    post(plain("act", LATE, PUSHED))
+    (made,) = hub.comments
+    assert "Outdated" not in made["body"]
+    assert f"replaces the result for `{HEAD[:10]}`" in made["body"]
+    post(plain("slower", "2026-11-20T09:00:00Z"))
+    assert "a newer result is there" in post.out
+
+
+def test_a_push_between_look_and_write(hub, post):
+    hub.moment("POST", COMMENTS, lambda: hub.heads.update({7: PUSHED}))
+    post(plain("slower"))
+    assert "**Outdated:**" in hub.live()[0]["body"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "posted"),
+    [
+        ("always", {"slower", "faster", "unchanged", "running"}),
+        ("on-change", {"slower", "faster"}),
+        ("on-alert", {"slower"}),
+        ("never", set()),
+    ],
+)
+def test_policies_decide_the_first_comment(hub, post, policy, posted):
+    for kind in ("slower", "faster", "unchanged", "running"):
+        hub.comments.clear()
+        assert post(plain(kind), "--policy", policy) == 0
+        assert bool(hub.comments) == (kind in posted), kind
+
+
+def test_a_comment_is_kept_up_to_date_whatever_the_policy_and_one_for_each_key(hub, post):
+    post(plain("slower"), "--policy", "on-alert")
+    post(plain("unchanged", LATE), "--policy", "on-alert")
+    (now,) = hub.live()
+    assert "Nothing to act on" in now["body"]
+    for key in ("h200", "b200", "h200"):
+        post(plain("slower"), "--key", key)
+    assert len(hub.live()) == 3
+
+
+def test_which_comment_is_ours(hub, post):
+    """Not one that somebody planted, not one with the line in its middle, not a minimised one; and ours on the last page."""
+    post(plain("slower"))
+    ours = hub.comments.pop()
+    line = ours["body"].rstrip().splitlines()[-1].replace("02:17", "23:00")
+    for number in range(250):
+        hub.comment(line if number % 2 else f"comment {number}", OTHER)
+    hub.comment(f"quoting {line}\nand more")
+    hub.comment(line, minimised=True)
+    hub.comments.append(ours)
+    before = [dict(c) for c in hub.comments[:-1]]
+    assert post(plain("slower", LATE)) == 0
+    assert ours["edits"] == 1
+    assert hub.comments[:-1] == before
+    assert hub.count("GET", "page=3")
+
+
+def test_two_posters_at_once_leave_one_comment_with_the_newer_result(hub, tmp_path, capsys):
+    both = threading.Barrier(2, timeout=60)
+    for _ in range(2):
+        hub.moment("POST", COMMENTS, both.wait)  # each has seen that there is no comment
+    folders = [tmp_path / began.replace(":", "") for began in (EARLY, LATE)]
+    for folder in folders:
+        folder.mkdir()
+    threads = [
+        threading.Thread(target=Post(folder, capsys), args=(plain("slower", began),))
+        for folder, began in zip(folders, (EARLY, LATE), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(150)
+    assert hub.count("POST", COMMENTS) == 2
+    (left,) = hub.live()
+    assert f"begun {LATE}" in left["body"]
+
+
+def test_a_newer_result_that_comes_between_look_and_edit_stays(hub, post):
+    post(plain("slower", LATE))
+    newer = hub.comments[0]["body"]
+    hub.comments[0]["body"] = newer.replace(LATE, EARLY)
+    hub.moment("GET", r"issues/comments/\d+", lambda: hub.comments[0].update(body=newer))
+    assert post(plain("act", "2026-11-20T02:30:00Z")) == 0
+    assert "a newer result is there" in post.out
+    assert hub.comments[0]["body"] == newer
+
+
+def test_comments_deleted_meanwhile_do_not_matter(hub, post):
+    post(plain("slower"))
+    hub.comment("x\n" + hub.comments[0]["body"].rstrip().splitlines()[-1], OTHER)
+    hub.moment("POST", "graphql", hub.comments.pop)
+    post(plain("act", LATE))
+    assert [c["edits"] for c in hub.comments] == [1]
+    hub.moment("PATCH", "issues/comments", hub.comments.clear)
+    post(plain("slower", "2026-11-20T04:00:00Z"))
+    assert len(hub.live()) == 1
+
+
+# ---------------------------------------------------------------- bad days
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"status": 502, "body": b"<html>"},
+        {"status": 429, "headers": {"Retry-After": "1"}, "body": {"message": "slow down"}},
+        {
+            "status": 403,
+            "headers": {"Retry-After": "1"},
+            "body": {"message": "You have exceeded a secondary rate limit"},
+        },
+    ],
+    ids=["outage", "limit", "secondary limit"],
+)
+@pytest.mark.parametrize(("method", "path"), [("GET", "pulls/7"), ("POST", "graphql"), ("PATCH", "issues/comments")])
+def test_limits_and_outages_are_tried_again(hub, post, fault, method, path):
+    post(plain("slower"))
+    hub.fault(method, path, **fault)
+    assert post(plain("act", LATE)) == 0
+    assert len(hub.live()) == 1
+    assert "7 broken" in hub.comments[0]["body"]
+
+
+def test_a_comment_whose_answer_was_lost_leaves_one(hub, post):
+    hub.fault("POST", COMMENTS, after=True, status=502, body=b"")
+    assert post(plain("slower")) == 0
+    assert len(hub.live()) == 1
+    hub.comments.clear()
+    hub.fault("POST", COMMENTS, after=True, cut=True)
+    assert post(plain("slower")) == 2
+    assert "GitHub cannot be reached: " in post.err
+    assert post(plain("slower")) == 0
+    assert len(hub.comments) == 1
+
+
+@pytest.mark.parametrize(
+    ("token", "fault", "says"),
+    [
+        ("wrong", {}, "the token is refused: Bad credentials"),
+        ("reader-token", {}, "the token may not do this: Resource not accessible by integration"),
+        ("", {}, "GITHUB_TOKEN: no token"),
+        ("bot-token\n", {}, "GITHUB_TOKEN: invalid characters"),
+        ("bot-token", {"status": 404}, "pull request 7 of team/kernels: not found, or the token may not see it"),
+        ("bot-token", {"status": 418}, "GitHub answers 418"),
+        ("bot-token", {"status": 502, "times": 99}, "GitHub cannot be reached: too many 502 error responses"),
+        ("bot-token", {"status": 200, "body": b"<html>not GitHub's</html>"}, "the answer is not GitHub's"),
+        (
+            "bot-token",
+            {"status": 403, "headers": {"x-ratelimit-reset": "99999999999"}, "body": "API rate limit exceeded"},
+            "the token may not do this",
+        ),
+    ],
+)
+def test_a_refusal_is_one_clear_line(hub, post, monkeypatch, token, fault, says):
+    monkeypatch.setenv("GITHUB_TOKEN", token)
+    monkeypatch.setattr("abprof.extras.bot.github._RETRIES", 1)
+    if fault:
+        body = fault.pop("body", "No\n\x1b[31m way @torvalds")
+        hub.fault("GET", "pulls/7", **fault, body=body if isinstance(body, bytes) else {"message": body})
+    assert post(plain("slower"), "--repo", REPO, "--pr", "7") == 2
+    assert says in post.err
+    assert len(post.err.splitlines()) == 1
+    assert "\x1b" not in post.err
+    assert hub.comments == []
+
+
+@pytest.mark.parametrize("url", ["http://github.example", "ftp://x", "https://[", "x", "https://a\u202eb"])
+def test_a_token_is_never_sent_in_the_clear(hub, post, monkeypatch, url):
+    monkeypatch.setenv("GITHUB_API_URL", url)
+    assert post(plain("slower")) == 2
+    assert "is not an https address" in post.err
+
+
+def test_the_longest_comment_is_one_that_github_takes(hub, post):
+    row = runs.changed(notices.made("slower").rows[0], case="🔥" * 200, causes=("é" * 600,) * 8)
+    for count in (24, 25, 60):
+        hub.comments.clear()
+        made = json.loads(encode(runs.changed(notices.made("slower"), rows=(row,) * count)))
+        assert post(made) == 0
+        assert len(hub.comments[0]["body"].encode()) < 60_000
+
+
+# ---------------------------------------------------------------- where it belongs
+
+
+def test_an_artifact_cannot_choose_its_commit_or_its_pull_request(hub, post):
+    event = {"workflow_run": {"head_sha": HEAD}, "repository": {"full_name": REPO}}
+    assert post(plain(head=hub.heads[8]), event=event) == 2
+    assert "the artifact is of commit 8888888888, the event of 9f2c4e7a9f" in post.err
+    assert (hub.comments, hub.requests) == ([], [])
+
+
+def test_without_an_event_an_artifact_must_be_of_the_head(hub, post):
+    hub.heads[7] = PUSHED
+    args = ["--repo", REPO, "--pr", "7", "--check"]
+    assert post(plain("faster"), *args) == 2
+    assert "the artifact is of commit 9f2c4e7a9f, the head of 7 is 5555555555" in post.err
+    assert (hub.comments, hub.checks) == ([], [])
+    hub.heads[7] = HEAD
+    assert post(plain("faster"), *args) == 0
+    assert hub.checks[0]["conclusion"] == "success"
+
+
+@pytest.mark.parametrize("began", ["9999-12-31T00:00:00Z", "9999-99-99T00:00:00Z"])
+def test_a_run_of_the_future_would_never_be_replaced_and_is_refused(hub, post, began):
+    assert post(plain(began=began), "--check") == 2
+    assert "began of the run: " in post.err
+    assert hub.requests == []
+
+
+def test_the_pull_request_is_the_one_with_the_events_head(hub, post):
+    hub.heads[9] = "7" * 40
+    hub.pulls[9] = {"commits": [HEAD]}  # it holds the commit too, below its head
+    assert post(plain()) == 0
+    assert [c["pr"] for c in hub.comments] == [7]
+    event = {"pull_request": {"number": 8, "head": {"sha": HEAD}}, "repository": {"full_name": REPO}}
+    assert post(plain(), event=event) == 0
+    assert hub.comments[-1]["pr"] == 8, "an event of a pull request names its own"
+
+
+@pytest.mark.parametrize(
+    ("heads", "pull", "says"),
+    [
+        ({}, {"state": "closed"}, "no open pull request has this head"),
+        ({}, {"base": "else/where"}, "no open pull request has this head"),
+        ({9: HEAD}, {}, "2 open pull requests have this head"),
+        ({7: PUSHED}, {"commits": [HEAD], "ref": "feature", "home": "mallory/kernels"}, "no open pull request has"),
+    ],
+)
+def test_no_pull_request_or_several(hub, post, heads, pull, says):
+    hub.heads |= heads
+    hub.pulls[7] = pull
+    assert post(plain()) == 2
+    assert says in post.err
+    assert hub.comments == []
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"workflow_run": {"head_sha": "main"}, "repository": {"full_name": REPO}},
+        {"workflow_run": {"head_sha": HEAD}, "repository": {"full_name": "../../etc"}},
+        {"workflow_run": [], "repository": {"full_name": REPO}},
+        {"issue": {"number": 7}, "repository": {"full_name": REPO}},
+        [1],
+    ],
+)
+def test_an_event_of_another_kind_is_refused(hub, post, event):
+    assert post(plain(), event=event) == 2
+    assert "event" in post.err
+    assert hub.requests == []
+
+
+def test_what_does_not_fit_together_is_refused(hub, post):
+    assert post(plain(), "--repo", "else/where") == 2
+    assert "but the event is of team/kernels" in post.err
+    for words, says in (
+        (["comment"], "give either a run or an artifact"),
+        (["comment", "x", "--policy", "no"], "'no'"),
+    ):
+        assert run_command_line(words) == 2
+        assert says in post.capsys.readouterr().err
+
+
+def test_a_run_is_posted_and_added_to_the_job_summary(hub, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    folder = runs.write(tmp_path, notices.slower())
+    assert run_command_line(["comment", str(folder), "--repo", REPO, "--pr", "7", "--url", "https://ci.example/7"]) == 0
+    assert "[full report](https://ci.example/7)" in hub.live()[0]["body"]
+    assert (tmp_path / "summary").read_text().startswith("## abprof: Act: ")
+    hub.requests.clear()
+    assert run_command_line(["comment", str(folder), "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("<sub>Run ")
+    assert hub.requests == []
+
+
+# ---------------------------------------------------------------- the check run
+
+
+def test_a_check_is_made_updated_and_never_replaced_by_an_older_one(hub, post):
+    others = [{"id": 1, "name": "abprof", "head_sha": HEAD, "external_id": None}]
+    hub.checks += [dict(one) for one in others]
+    for kind, began, status in (
+        ("running", EARLY, "in_progress"),
+        ("slower", EARLY, "completed"),
+        ("running", EARLY, "completed"),
+        ("slower", LATE, "completed"),
+        ("faster", EARLY, "completed"),
+    ):
+        assert post(plain(kind, began), "--check", "--policy", "never") == 0
+        assert [check["status"] for check in hub.checks[1:]] == [status]
+    assert hub.checks[:1] == others, "another app's check of our name is left alone"
+    assert hub.checks[1]["conclusion"] == "failure"
+    assert hub.checks[1]["output"]["summary"] == render(notices.changed_began("slower", LATE))
+    assert "check nothing: a newer result is there" in post.out
+    post(plain("faster"), "--check", "--key", "h200")
+    assert hub.checks[-1]["name"] == "abprof (h200)"
+
+
+def test_a_check_is_green_only_if_something_was_judged_and_nothing_speaks_against_it():
+    expected = {"faster": "success", "unchanged": "success", "slower": "failure", "act": "action_required"}
+    for kind, notice in ((kind, notices.made(kind)) for kind in notices.KINDS if kind not in ("hostile", "command")):
+        assert conclusion(notice) == expected.get(kind, "neutral"), kind
+    faster = notices.made("faster")
+    for counts in (
+        {"undecided": 1},  # of 6 rows: more than a tenth
+        {"controls_outside": 1},
+        {"quick": 6},
+        {"suspect_slower": 1, "slower": 1},
+        {"worth_confirming": 1},
+        {"unsupported": 6},
+        {"comparisons": 0},
+    ):
+        assert conclusion(runs.changed(faster, counts=faster.counts | counts)) == "neutral", counts
+    assert conclusion(runs.changed(faster, status="interrupted")) == "neutral"
+    assert conclusion(runs.changed(notices.made("slower"), fail_on=("broken",))) == "neutral"
+    assert conclusion(runs.changed(notices.made("act"), fail_on=("never",))) == "neutral"
+
+
+# ---------------------------------------------------------------- the issue of a nightly job
+
+
+def update(night: int, *, alert: bool, text: str = "text", series: str = "main") -> str:
+    return NightIssue(REPO).update(series, night, f"{text} {night}", alert=alert)
+
+
+def test_an_issue_is_opened_by_the_first_alert_and_kept_up_to_date(hub):
+    assert "no action is needed" in update(1, alert=False)
+    assert hub.issues == []
+    address = update(2, alert=True)
+    (issue,) = hub.issues
+    assert address.endswith(f"/issues/{issue['number']}")
+    assert issue["body"].startswith("text 2\n<!-- abprof-nightly:v1 key=")
+    assert update(3, alert=True) == update(4, alert=False) == address
+    assert issue["body"].startswith("text 4\n")
+    assert hub.comments == []  # those who watch know of the alert
+    update(5, alert=True)
+    assert [comment["body"] for comment in hub.comments] == ["text 5"]
+    assert "a newer night" in update(4, alert=True)
+    assert "it is up to date" in update(5, alert=True)
+    assert len(hub.issues) == 1
+    update(6, alert=True, text="é" * 70000)
+    assert len(issue["body"].encode()) < 60_000
+
+
+def test_which_issue_is_ours(hub):
+    update(1, alert=True)
+    for _ in range(250):
+        hub.issue("somebody's", OTHER)
+    update(2, alert=True)
+    assert len(hub.issues) == 251
+    hub.issues[0]["author"] = OTHER
+    update(3, alert=True)
+    assert hub.issues[0]["edits"] == 1
+    hub.issues[-1]["state"] = "closed"
+    update(4, alert=True)
+    update(4, alert=True, series="@torvalds<script>`#1")
+    assert len(hub.issues) == 254
+    assert hub.issues[-1]["title"] == "abprof nightly: _torvalds_script___1"
+
+
+def test_an_issue_on_bad_days(hub, monkeypatch):
+    hub.fault("GET", "/issues", status=502, times=2)
+    update(1, alert=True)
+    hub.fault("PATCH", "/issues", status=502, after=True, body=b"")
+    update(2, alert=True)
+    assert [issue["body"][:6] for issue in hub.issues] == ["text 2"]
+    monkeypatch.setenv("GITHUB_TOKEN", "reader-token")
+    with pytest.raises(AbprofError, match="may not do this"):
+        update(3, alert=True)
+    for name in ("team", "../x/y", "a/b/c", "a/b c"):
+        with pytest.raises(AbprofError, match="OWNER/NAME"):
+            NightIssue(name)

@@ -1,0 +1,165 @@
+"""What change detection finds, what it ignores, and how often it errs: on nights whose truth is known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from abprof.extras.nightly import Query, history_changes, open_index
+from abprof.extras.nightly.changes import Change, Trend, find_changes
+from tests.nights import Nights
+from tests.simulations.nights import fleet
+
+
+def changes(trends: list[Trend]) -> list[Change]:
+    return find_changes(trends)[0]
+
+
+def waits(trends: list[Trend], truth: int) -> np.ndarray:
+    """Nights from the first at the new level (which is night 1) to the first confirmation, cell by cell."""
+    first: dict[str, int] = {}
+    for change in changes(trends):
+        if change.found >= truth:
+            first.setdefault(change.trend, change.found - truth + 1)
+    return np.array([first.get(trend.name, 10**6) for trend in trends])
+
+
+def one(values: list[float], machine: list[str] | None = None, numbers: list[int] | None = None) -> Trend:
+    """A trend without noise beyond what is given: the base is what the head was the night before."""
+    head = np.array(values)
+    base = np.concatenate([[np.nan], head[:-1]])
+    with np.errstate(invalid="ignore"):
+        ratio = np.log(head / base)
+    places = tuple(numbers or range(1, len(values) + 1))
+    return Trend("cell", places, base, head, ratio, tuple(machine or ["m"] * len(values)))
+
+
+def wobble(count: int, seed: int = 0, size: float = 0.005) -> list[float]:
+    return [100 * math.exp(x) for x in np.random.default_rng(seed).normal(0, size, count)]
+
+
+# ---------------------------------------------------------------- error rates (docs/NIGHTLY.md has the table)
+
+
+def test_false_alarms_of_500_cells_at_one_per_cent_of_noise() -> None:
+    assert len(changes(fleet(500, 120, 0.01, seed=1))) / 120 <= 0.1
+
+
+def test_a_step_of_five_per_cent_is_confirmed_within_three_nights() -> None:
+    found = waits(fleet(200, 45, 0.01, seed=2, step=(41, 0.05)), 41)
+    assert np.mean(found <= 3) >= 0.98
+    assert (found <= 5).all()
+
+
+def test_a_drift_is_confirmed_before_it_sums_to_five_per_cent() -> None:
+    assert np.mean(waits(fleet(200, 62, 0.01, seed=3, drift=(41, 0.003)), 41) <= 16) >= 0.98
+
+
+def test_outliers_are_no_change() -> None:
+    late = [change for change in changes(fleet(60, 120, 0.005, seed=1, law="spikes")) if change.found > 40]
+    assert len(late) / 80 * 500 / 60 <= 0.7  # by medians it was 3.4
+
+
+@pytest.mark.slow
+def test_false_alarms_over_a_long_time_and_with_heavy_tails() -> None:
+    assert len(changes(fleet(500, 400, 0.01, seed=4))) / 400 <= 0.1
+    late = [change for change in changes(fleet(500, 200, 0.005, seed=5, law="t3")) if change.found > 60]
+    assert len(late) / 140 <= 0.3
+
+
+# ---------------------------------------------------------------- single trends
+
+
+def test_a_step_has_its_night_size_and_direction() -> None:
+    low, high = wobble(20), [1.08 * x for x in wobble(6, 1)]
+    (change,) = changes([one(low + high)])
+    assert (change.night, change.found, change.kind, change.because) == (21, 23, "step", "code")
+    assert change.pct == pytest.approx(8, abs=1)
+    (change,) = changes([one([1.08 * x for x in low] + wobble(6, 1))])
+    assert change.pct == pytest.approx(-7.4, abs=1)
+    values = low + [1.1 * x for x in wobble(20, 1)] + wobble(20, 2)
+    assert [(change.night, round(change.pct / 10)) for change in changes([one(values)])] == [(21, 1), (41, -1)]
+
+
+def test_fewer_than_three_nights_are_no_change() -> None:
+    bad = [1.15 * x for x in wobble(2, 1)]
+    for values in (bad[:1], bad, bad[:1] + wobble(5, 1)):
+        assert changes([one(wobble(20) + values)]) == []
+
+
+def test_a_drift_is_named_so_and_begins_where_it_began() -> None:
+    rise = [100 * math.exp(0.004 * i) * x / 100 for i, x in enumerate(wobble(12, 1, 0.002), 1)]
+    change = changes([one(wobble(30, size=0.002) + rise)])[0]
+    assert (change.kind, change.because) == ("drift", "code")
+    assert 29 <= change.night <= 33
+
+
+def test_what_is_true_of_a_night_needs_no_later_night() -> None:
+    trend = fleet(1, 60, 0.01, seed=6, step=(30, 0.06))[0]
+    whole = changes([trend])
+    for night in range(25, 60):
+        cut = replace(trend, **{it.name: getattr(trend, it.name)[:night] for it in fields(Trend) if it.name != "name"})
+        assert changes([cut]) == [change for change in whole if change.found <= night]
+
+
+@pytest.mark.parametrize("code", [1.0, 1.06])
+def test_a_new_machine_begins_a_new_stretch_and_a_ratio_is_seen_across(code: float) -> None:
+    values = wobble(20, size=0.002) + [1.3 * code * x for x in wobble(20, 1, 0.002)]
+    trend = one(values, ["old"] * 20 + ["new"] * 20)
+    trend.base[20] = trend.head[19] * 1.3  # the same commit, on the new machine
+    trend.ratio[20] = math.log(trend.head[20] / trend.base[20])
+    found, shifts = find_changes([trend])
+    assert [(change.night, change.because, round(change.pct)) for change in found] == [(21, "code", 6)] * (code > 1)
+    assert shifts == []
+
+
+def test_a_gap_is_no_night() -> None:
+    numbers = [*range(1, 11), *range(18, 34)]  # nights 11 to 17 were missed
+    (change,) = changes([one(wobble(20) + [1.08 * x for x in wobble(6, 1)], numbers=numbers)])
+    assert (change.night, change.found) == (28, 30)
+
+
+def test_all_cells_together_are_the_machine_unless_their_code_changed() -> None:
+    found, shifts = find_changes(fleet(30, 60, 0.01, seed=7, shift=(40, 0.08)))
+    assert [(shift.night, round(shift.pct)) for shift in shifts] == [(40, 8)]
+    assert [change for change in found if change.because != "machine" and change.night >= 38] == []
+    found, shifts = find_changes(fleet(30, 60, 0.01, seed=8, step=(40, 0.08)))
+    assert shifts == []
+    assert len({change.trend for change in found if change.because == "code"}) >= 28
+
+
+def test_a_machine_that_gets_slower_night_by_night_is_not_the_code() -> None:
+    rise = np.exp(np.maximum(0, np.arange(1, 81) - 40) * 0.003)
+    drifting = [
+        replace(trend, base=trend.base * rise, head=trend.head * rise) for trend in fleet(40, 80, 0.005, seed=9)
+    ]
+    found = [change.because for change in changes(drifting) if change.found > 45]
+    assert "code" not in found
+    assert found.count("machine") >= max(1, 0.8 * len(found))
+
+
+def test_identical_code_and_short_and_empty_trends_have_no_change() -> None:
+    trend, same = fleet(1, 60, 0.01, seed=10)[0], np.arange(60) % 2 == 1
+    gone = {name: np.where(same, np.nan, getattr(trend, name)) for name in ("base", "head")}
+    assert changes([replace(trend, ratio=np.where(same, 0.0, trend.ratio), **gone)]) == []
+    assert find_changes([]) == ([], [])
+    for count in range(1, 8):
+        assert changes([one(wobble(count))]) == []
+    nothing = one(wobble(3))
+    nothing.head[:] = nothing.base[:] = np.nan
+    assert find_changes([nothing]) == ([], [])
+
+
+def test_workloads_edited_under_the_same_ids_are_neither_the_machine_nor_a_change(tmp_path: Path) -> None:
+    """From night 21 on every cell does 20 % more work: its time begins anew, and is compared with nothing before."""
+    nights, cells = Nights(tmp_path / "runs"), [f"w/n={number}" for number in range(5)]
+    for night in range(1, 41):
+        time, asked = (1.2e6, "edited") if night >= 21 else (1e6, "matrix")
+        kind = "first" if night == 1 else "step"
+        nights.add(dict.fromkeys(cells, (None if night == 1 else time, time)), kind=kind, asked=asked)
+    with open_index(nights.runs_dir) as index:
+        assert history_changes(index, Query(series="main")) == ([], [])

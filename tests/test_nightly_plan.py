@@ -1,0 +1,183 @@
+"""The parts of a nightly job: what is planned, what is kept of old nights, when doctor reports a problem."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from abprof.extras.nightly import NightOptions, NightReport, open_index, summary
+from abprof.extras.nightly.changes import Change, Shift
+from abprof.extras.nightly.index import NightRow, unfinished
+from abprof.extras.nightly.job import NightRun, prune
+from abprof.extras.nightly.plan import Job, Tonight, after, given_up, jobs, last_judged
+from abprof.records import Night
+from abprof.system import heartbeat
+from tests.nights import BEGAN, Nights
+
+HEAD, LAST, RELEASE = "h" * 40, "l" * 40, "r" * 40
+TONIGHT, OTHER = Tonight(HEAD, "", "matrix", "m1"), Tonight("y", "", "matrix", "m1")
+RELEASED = Tonight(HEAD, RELEASE, "matrix", "m1")
+PLAIN = {"matrix": "matrix", "machine": "m1", "began": "2026-01-01", "subject": "", "exit_code": 0, "sentence": ""}
+
+
+def row(number: int, kind: str, base: str, head: str, **more: Any) -> NightRow:
+    fields = PLAIN | {"heads": 3} | more
+    return NightRow(folder=f"f{number}", series="main", number=number, kind=kind, base=base, head=head, **fields)
+
+
+def vain(number: int, kind: str = "first", base: str = "", **more: Any) -> NightRow:
+    """A night on which nothing could run."""
+    return row(number, kind, base, HEAD, heads=0, settled=0, **more)
+
+
+@pytest.mark.parametrize(
+    ("nights", "tonight", "todo"),
+    [
+        ([], TONIGHT, [Job("first", (HEAD,))]),
+        ([row(1, "first", "", HEAD)], TONIGHT, []),
+        ([row(1, "first", "", LAST)], TONIGHT, [Job("step", (LAST, HEAD))]),
+        ([row(1, "first", "", LAST), row(2, "step", LAST, HEAD)], TONIGHT, []),
+        # the head went back to an older commit: that is new, once
+        ([row(1, "first", "", HEAD), row(2, "step", HEAD, LAST)], TONIGHT, [Job("step", (LAST, HEAD))]),
+        # a head of which nothing ran is never a base, and is not tried every night
+        ([row(1, "first", "", LAST), row(2, "step", LAST, HEAD, heads=0)], TONIGHT, []),
+        ([row(1, "first", "", LAST), row(2, "step", LAST, "x", heads=0)], TONIGHT, [Job("step", (LAST, HEAD))]),
+        ([row(1, "first", "", HEAD, heads=0)], TONIGHT, []),
+        # a night on which nothing could run is repeated, three times in all
+        ([vain(1)], TONIGHT, [Job("first", (HEAD,))]),
+        ([row(1, "first", "", LAST), vain(2, "step", LAST)], TONIGHT, [Job("step", (LAST, HEAD))]),
+        ([vain(1), vain(2)], TONIGHT, [Job("first", (HEAD,))]),
+        ([vain(1), vain(2), vain(3)], TONIGHT, []),
+        ([vain(1), vain(2), vain(3)], OTHER, [Job("first", ("y",))]),
+        ([row(1, "first", "", LAST), *(vain(number, "step", LAST) for number in (2, 3, 4))], TONIGHT, []),
+        # another matrix, another machine
+        ([row(1, "first", "", HEAD, matrix="less")], TONIGHT, [Job("first", (HEAD,))]),
+        ([row(1, "first", "", HEAD, machine="m0")], TONIGHT, [Job("first", (HEAD,))]),
+        # a fixed release
+        ([row(1, "first", "", HEAD)], RELEASED, [Job("against", (RELEASE, HEAD))]),
+        ([row(1, "first", "", HEAD), row(1, "against", RELEASE, HEAD)], RELEASED, []),
+        ([row(1, "first", "", HEAD)], Tonight(HEAD, HEAD, "matrix", "m1"), []),
+    ],
+)  # fmt: skip
+def test_jobs(nights: list[NightRow], tonight: Tonight, todo: list[Job]) -> None:
+    assert jobs(nights, tonight) == todo
+
+
+def test_a_given_up_head_is_reported_until_there_is_something_new() -> None:
+    tried = [vain(number, sentence="all crashed") for number in (1, 2, 3)]
+    assert given_up(tried, TONIGHT) == "all crashed"
+    assert given_up(tried[:2], TONIGHT) == given_up(tried, OTHER) == ""
+    assert given_up([*tried, row(4, "first", "", HEAD)], TONIGHT) == "", "another commit came in between, and back"
+    assert given_up([*tried, row(4, "against", RELEASE, HEAD)], RELEASED) == "all crashed", (
+        "its own step was not judged"
+    )
+    lost = [row(1, "first", "", HEAD), *(vain(n, "against", RELEASE, sentence="no release") for n in (2, 3, 4))]
+    assert (given_up(lost, RELEASED), given_up(lost, TONIGHT)) == ("no release", "")
+
+
+def test_after_a_commit_that_is_gone_a_new_stretch_begins_once() -> None:
+    nights = [row(1, "first", "", "x"), row(2, "step", "x", LAST), row(3, "against", RELEASE, LAST)]
+    assert last_judged(nights) == LAST
+    assert [night.number for night in after(nights, LAST)] == [3]
+    assert jobs(after(nights, LAST), TONIGHT) == [Job("first", (HEAD,))]
+    nights.append(row(4, "first", "", HEAD, heads=0, exit_code=1))  # it does not build
+    assert last_judged(nights) == LAST
+    assert jobs(after(nights, LAST), TONIGHT) == []
+
+
+def test_an_unfinished_night_is_found(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    done, killed = nights.add({"w/n=1": (1.0, 1.0)}), nights.add({"w/n=1": (1.0, 1.0)})
+    run = json.loads((killed / "run.json").read_text())
+    (killed / "run.json").write_text(json.dumps({**run, "status": "running"}))
+    about, commits = msgspec.convert(run["night"], Night), [side["commit"] for side in run["sides"]]
+    (done / "run.json").write_text("{")
+    assert unfinished(tmp_path, about, commits) == killed
+    assert unfinished(tmp_path, msgspec.structs.replace(about, number=7), commits) is None
+    assert unfinished(tmp_path, about, ["0" * 40]) is None
+    (killed / "run.json").write_text(json.dumps(run))
+    assert unfinished(tmp_path, about, commits) is None
+
+
+@pytest.mark.parametrize(
+    ("keep", "days", "kept"),
+    [
+        ({"keep_days": 3, "keep_nights": 1}, 7, "...XXX"),
+        ({"keep_days": 0, "keep_gib": 0, "keep_nights": 2}, 400, "....XX"),
+        ({"keep_days": 10**4, "keep_gib": -6000, "keep_nights": 1}, 7, "..XXXX"),  # bytes less than there are
+        ({"keep_days": 3, "keep_nights": 0}, -1000, "XXXXXX"),  # the clock went back
+    ],
+)
+def test_old_nights_keep_what_the_history_needs(tmp_path: Path, keep: dict[str, float], days: int, kept: str) -> None:
+    nights, now = Nights(tmp_path / "runs"), BEGAN + timedelta(days=days)
+    for _ in range(6):
+        folder = nights.add({"w/n=1": (1.0, 1.0)})
+        (folder / "rounds.jsonl").write_bytes(b"x" * 1000)
+        (folder / "report.md").write_text("report")
+        (folder / "logs" / "base.log").write_text("log")
+    total = sum(path.stat().st_size for path in nights.runs_dir.glob("*/**/*"))
+    mine = nights.runs_dir / "20200101T000000Z-mine"
+    mine.mkdir()
+    (mine / "rounds.jsonl").write_text("mine")
+    if keep.get("keep_gib", 0) < 0:
+        keep = keep | {"keep_gib": (total + keep["keep_gib"]) / 2**30}
+    options = NightOptions(**keep)  # type: ignore[arg-type]
+    with open_index(nights.runs_dir) as index:
+        lines = prune(nights.runs_dir, index.nights("main"), options, now)
+        assert prune(nights.runs_dir, index.nights("main"), options, now) == []
+    folders = [folder for folder in sorted(nights.runs_dir.glob("*/")) if folder != mine]
+    assert "".join(".X"[(folder / "rounds.jsonl").exists()] for folder in folders) == kept
+    assert len(lines) == kept.count(".")
+    if "." in kept:
+        assert sorted(path.name for path in folders[0].iterdir()) == ["report.md", "run.json"]
+    assert (mine / "rounds.jsonl").exists(), "other runs are not touched"
+    with open_index(nights.runs_dir, rebuild=True) as index:
+        assert len(index.nights("main")) == 6
+
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("beat", "healthy", "says"),
+    [
+        ({"ended": -2 * HOUR, "exit_code": 1}, True, "last ended 2 h ago, exit code 1"),
+        ({"ended": -50 * HOUR, "exit_code": 0}, False, "last ended 50 h ago"),
+        ({"ended": -2 * HOUR, "exit_code": 2, "did": "failed: x\x1b"}, False, "exit code 2: failed: x "),
+        ({"ended": 9 * HOUR, "exit_code": 0}, False, "last ended 9 h from now"),
+        ({"began": -HOUR}, True, "never ended"),
+        ({"began": -50 * HOUR}, False, "never ended"),
+        ({"began": -HOUR, "last_end": -25 * HOUR}, True, "last ended 25 h ago"),
+    ],
+)
+def test_a_heartbeat_shows_a_job_that_stopped(tmp_path: Path, beat: dict[str, Any], healthy: bool, says: str) -> None:
+    now = time.time()
+    times = {name: now + at if isinstance(at, float) else at for name, at in ({"began": -HOUR} | beat).items()}
+    for repo in (tmp_path, tmp_path / "gone"):
+        heartbeat.write(tmp_path, heartbeat.Heartbeat(series="main", repo=str(repo), runs_dir="", **times))
+    ((fine, text, advice),) = heartbeat.examine(tmp_path, now)
+    assert (fine, bool(advice)) == (healthy, not healthy or "never" in says)
+    assert says in text
+    (tmp_path / heartbeat.FOLDER / "x.json").write_text("{")
+    assert [fine for fine, *_ in heartbeat.examine(tmp_path)].count(False) == 2 - healthy
+
+
+def test_the_summary_begins_with_the_answer_and_keeps_foreign_text_in_code() -> None:
+    evil = "w/`x`|@you\n# <script>"
+    changes = tuple(Change(f"{evil}{i}", 7, 9, "step", 5.25, "code") for i in range(30))
+    weaker = (f"Weaker guarantee: {evil} has no reference.",)
+    run = NightRun("step", LAST, HEAD, 1, "1 slower", {"slower": 1}, "/runs/x", weaker)
+    text = summary(NightReport("step", "main", 9, HEAD, 1, (run,), changes, (Shift(9, 4.0, 12),), ("`note`",)))
+    assert text.startswith("## abprof nightly, `main`: slower or broken, please read\n")
+    assert "all 12 cells moved together by +4.0 %" in text
+    assert "10 more are in history.html" in text
+    assert "\n# " not in text
+    assert all(line.count("`") % 2 == 0 for line in text.splitlines())
+    rows = [line for line in text.splitlines() if line.startswith("| `w/")]
+    assert [line.count("|") for line in rows] == [6] * 20
