@@ -13,8 +13,8 @@ import pytest
 
 <<<<<<< HEAD
 from abprof.devices import lease, sweep_leases
-from abprof.extras.history.index import FILE
-from abprof.extras.nightly import heartbeat
+from abprof.extras.nightly.index import FILE
+from abprof.system import heartbeat
 =======
 from abprof.devices import lease
 from abprof.extras.nightly.index import FILE
