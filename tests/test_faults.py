@@ -6,11 +6,6 @@ from pathlib import Path
 
 import pytest
 
-<<<<<<< HEAD
-=======
-from abprof.extras.bot import make_notice
-from abprof.extras.bot.comment import next_step
->>>>>>> 87a3e2b (The bot posts through PyGithub's own retries, history is part of nightly, and their tests drive the command line)
 from abprof.records import Block
 from abprof.store import runfolder
 from tests.simulated.lab import Lab, Result
@@ -210,34 +205,6 @@ def test_workloads_that_cannot_say_what_they_are_are_broken_and_the_others_go_on
     assert result.code == 1
 
 
-<<<<<<< HEAD
-=======
-@pytest.mark.parametrize(
-    ("do", "text", "advice", "own"),
-    [
-        ("crash_status", "ValueError: as planted", "fix w.py in the workload; ", True),
-        ("crash_status", "ImportError: cannot import name 'x'", "fix w.py in the workload; ", True),
-        ("crash_status", "ImportError: No module named flash_attn_3", "install the module that w.py needs", False),
-        ("crash_status", "ModuleNotFoundError: No module named 'fla'", "install the module that w.py needs", False),
-        ("oom", "MemoryError", "w.py could not be loaded: ", False),
-        ("kill", "", "w.py could not be loaded: ", False),
-    ],
-)  # fmt: skip
-def test_what_a_workload_could_not_do_without_is_not_told_as_its_own_fault(
-    tmp_path: Path, do: str, text: str, advice: str, own: bool
-) -> None:
-    result = run(tmp_path, scenario(Fault(do, "describe", cell="w", text=text)), *LIMIT)
-    told = result.run
-    assert {seen.at for seen in told.observations} == {"w.py" if own else ""}
-    (warning,) = [each for each in told.warnings if each.kind in ("broken", "base_not_ok")]
-    assert warning.advice.startswith(advice)
-    assert "logs/survey.log" in warning.advice
-    posted = make_notice(told)
-    assert {(each.workload, each.on_base) for each in posted.troubles} == {(own, False)}
-    assert next_step(posted).startswith("mend the workload" if own else "mend what did not run")
-
-
->>>>>>> 87a3e2b (The bot posts through PyGithub's own retries, history is part of nightly, and their tests drive the command line)
 def test_code_from_elsewhere_is_broken_and_never_a_number(tmp_path: Path) -> None:
     result = run(tmp_path, scenario(Fault("foreign_path", "prove", side="target", epoch=1)))
     assert set(result.table().values()) == {"broken"}

@@ -11,14 +11,8 @@ from pathlib import Path
 
 import pytest
 
-<<<<<<< HEAD
 from abprof.devices import lease, sweep_leases
 from abprof.extras.nightly.index import FILE
-from abprof.system import heartbeat
-=======
-from abprof.devices import lease
-from abprof.extras.nightly.index import FILE
->>>>>>> 87a3e2b (The bot posts through PyGithub's own retries, history is part of nightly, and their tests drive the command line)
 from abprof.records.errors import AbprofError
 from abprof.system import heartbeat
 from tests import runs
