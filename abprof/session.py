@@ -15,8 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof.builds.cleaning import BUILDS_IN_USE
-from abprof.builds.stage import build_kernels, would_be_on_some_side
+from abprof.builds import in_use
 from abprof.evidence.causes import explained
 from abprof.evidence.machine_code import kernels
 from abprof.evidence.machine_code.reader import Reader
@@ -28,7 +27,16 @@ from abprof.fleet.executors import asked, cluster_of, pool_of
 from abprof.measure import commands, continued, timers
 from abprof.measure.epochs import Item, epochs
 from abprof.measure.followup import follow_up
-from abprof.measure.plan import Continued, Plan, assign_arms, broken_workloads, make_plan, watched
+from abprof.measure.plan import (
+    Continued,
+    Plan,
+    assign_arms,
+    broken_workloads,
+    build_kernels,
+    check_packages,
+    make_plan,
+    watched,
+)
 from abprof.measure.resources import alone, signals, worktrees
 from abprof.measure.run_context import Place, look_around
 from abprof.records import Block, Build, Checkout, Run, names
@@ -36,7 +44,6 @@ from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.store import Record, RunFolder, new_folder, read, runfolder
 from abprof.store.record import Wanted
-from abprof.system import locks
 from abprof.system import processes as proc
 from abprof.system.console import View
 from abprof.verdict import CellCache, judge, provisional, stats, undecided
@@ -133,7 +140,7 @@ def dry_run(config: Options, view: View) -> Run:
         worktrees(place, place.id, view) as trees,
     ):
         plan = make_plan(place, trees, Path(logs), view, dry=True)
-        would_be_on_some_side(place, plan)
+        check_packages(place, plan)
         asked(place)
         several = place.devices if len(place.devices) > 1 and len(plan.cells) > 1 else ()
         machines = {device.lease: device.machine() for device in several}
@@ -211,7 +218,7 @@ def measure(place: Place, plan: Plan, record: Record, also: Study | None = None)
     with (
         proc.no_orphans(),
         interruptible(record),
-        locks.shared(place.cache / BUILDS_IN_USE),
+        in_use(place.cache),
         cluster_of(place, plan, record) as cluster,
     ):
         watch, show = watched(place, plan), Progress(record)

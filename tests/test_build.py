@@ -6,23 +6,18 @@ import dataclasses
 import os
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
-from filelock import FileLock
 
-from abprof.builds import build, environment, keys
-from abprof.builds.build import Job
-from abprof.builds.builder import Builder, Published, Site
-from abprof.builds.worker_bundle import install
-from abprof.builds.worker_factory import Workshop, alone, surroundings
-from abprof.measure.discovery import who_is
+from abprof.builds import Job, build_packages, environment, identical, keys
+from abprof.builds.worker_factory import WorkerFactory, install_bundle
 from abprof.measure.run_context import toolchain
 from abprof.records import Build, Cell, Checkout, Package, Side
 from abprof.records.errors import AbprofError
-from abprof.records.options import Options
+from abprof.system.console import View
 from tests.tinyrepo import PACKAGE, WORKLOAD, source
 
 MOVE = '(out / "partial.so").replace(out / "tiny.so")'
@@ -58,6 +53,17 @@ def light(folder: Path) -> Path:
     return folder / "light.py"
 
 
+class Lines(View):
+    """Collects what builders print."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__(quiet=True)
+        self._lines = lines
+
+    def build_line(self, job: str, line: str) -> None:
+        self._lines.append(f"[{job}] {line}")
+
+
 class Shop:
     """A workshop, and trees that are not git's. Its builders import torch, or else something as light as LIGHT."""
 
@@ -68,11 +74,11 @@ class Shop:
         for name in ("cache", "logs", "scratch"):
             (folder / name).mkdir()
         (folder / "tiny.py").write_text(WORKLOAD)
-        worker = (sys.executable, "-P", str(install(folder / "cache")))
+        worker = (sys.executable, "-P", str(install_bundle(folder / "cache")))
         if not torch:
             worker = (*worker[:2], str(light(folder / "light")), worker[2])
         env, _ = environment.clean(os.environ, "user")
-        self.shop = Workshop(
+        self.shop = WorkerFactory(
             cache=folder / "cache",
             logs=folder / "logs",
             scratch=folder / "scratch",
@@ -106,12 +112,11 @@ class Shop:
     ) -> Build:
         """What came of it. The cell is tried too, where there is torch to make its inputs."""
         job = Job(tree, Package(name=package), self.cells if cells is None else cells)
-        return build.build(
-            self.shop, job, rebuild=rebuild, say=lambda name, line: self.lines.append(f"[{name}] {line}")
-        )
+        (made,) = build_packages(self.shop, [job], Lines(self.lines), gpu=False, rebuild=rebuild)
+        return made
 
     def identical(self, builds: list[Build], package: Package) -> bool:
-        return build.identical(builds, {b.side: package for b in builds}, self.shop.toolchain)
+        return identical(builds, {b.side: package for b in builds}, self.shop.toolchain)
 
 
 @pytest.fixture
@@ -133,17 +138,11 @@ def test_a_build_is_made_once_for_the_same_content_wherever_it_lies(torch_shop: 
     assert (again.key, again.path) == (first.key, first.path)
     assert sum("$ cc" in line for line in torch_shop.lines) == 1
     assert {a.kind for a in first.artefacts} == {"module", "object"}
-    assert torch_shop.identical([first, dataclasses_replace(again, side="target")], Package(name="tiny"))
+    assert torch_shop.identical([first, msgspec.structs.replace(again, side="target")], Package(name="tiny"))
     rebuilt = torch_shop.build(torch_shop.tree("base", TINY), rebuild=True)
     assert not rebuilt.cached
     assert rebuilt.path != first.path  # whoever still uses the first keeps it
     assert Path(first.path).exists()
-
-
-def dataclasses_replace(made: Build, **changes: object) -> Build:
-    import msgspec
-
-    return msgspec.structs.replace(made, **changes)
 
 
 def test_content_decides_and_prose_does_not_make_code_differ(shop: Shop) -> None:
@@ -154,12 +153,6 @@ def test_content_decides_and_prose_does_not_make_code_differ(shop: Shop) -> None
     package = Package(name="tiny")
     assert not shop.identical([base, slower], package)
     assert shop.identical([base, prose], package)
-
-
-def test_output_is_streamed_with_its_name_and_kept_whole(shop: Shop) -> None:
-    made = shop.build(shop.tree("base", TINY))
-    assert any(line.startswith("[base tiny] $ cc -O2") for line in shop.lines)
-    assert "$ cc -O2" in (shop.folder / "logs" / made.log).read_text()
 
 
 def test_a_failed_build_names_its_first_error_line(shop: Shop) -> None:
@@ -219,23 +212,6 @@ def test_two_at_once_build_once(shop: Shop) -> None:
     assert sum("$ cc" in line for line in shop.lines) == 1
 
 
-def test_whoever_waits_for_a_build_is_told_for_whom(shop: Shop) -> None:
-    home = Path(shop.build(shop.tree("base", TINY)).path).parent
-    (home / "owner").write_text("[base tiny] of process 77")
-    lock = FileLock(home / "lock", thread_local=False)
-    lock.acquire()
-    waiting = threading.Thread(target=shop.build, args=(shop.tree("target", TINY),))
-    waiting.start()
-    said = "[target tiny] waiting for [base tiny] of process 77, which makes the same build"
-    while said not in shop.lines and waiting.is_alive():
-        time.sleep(0.01)
-    lock.release()
-    waiting.join()
-    assert said in shop.lines
-    assert shop.lines[-1].startswith("[target tiny] cached")
-    assert not (home / "owner").exists()
-
-
 def test_a_build_that_was_killed_is_made_again_at_the_same_place(shop: Shop) -> None:
     made = shop.build(shop.tree("base", TINY))
     home = Path(made.path).parent
@@ -243,21 +219,6 @@ def test_a_build_that_was_killed_is_made_again_at_the_same_place(shop: Shop) -> 
     again = shop.build(shop.tree("base", TINY))
     assert not again.cached
     assert again.path == made.path
-
-
-def test_a_published_build_whose_files_are_gone_is_made_again(shop: Shop) -> None:
-    made = shop.build(shop.tree("base", TINY))
-    next(Path(a.path) for a in made.artefacts if a.kind == "object").unlink()
-    assert not shop.build(shop.tree("base", TINY)).cached
-
-
-def test_content_toolchain_and_variables_are_part_of_the_key() -> None:
-    def key(content: str, torch: str, flags: str) -> str:
-        return keys.build_key(keys.made_of(Package(name="tiny"), content, {"torch": torch}, {"CFLAGS": flags}))
-
-    assert key("abc", "2.11", "-O2") == key("abc", "2.11", "-O2")
-    assert len({key("abc", "2.11", "-O2"), key("abc", "2.13", "-O2"), key("abc", "2.11", "-O3")}) == 3
-    assert key("abd", "2.11", "-O2") != key("abc", "2.11", "-O2")
 
 
 UNROLLED = LOADED.replace('print("$"', 'print("unrolled", os.environ.get("RMS_UNROLL")); print("$"')
@@ -291,45 +252,6 @@ def test_a_variable_that_build_reads_makes_another_build(shop: Shop) -> None:
     assert made(RMS_UNROLL="4", TERM="vt100").key != made(RMS_UNROLL="4", TERM="xterm").key
 
 
-def test_what_differs_between_terminals_and_nothing_else_is_noise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noise = {
-        "STARSHIP_SESSION_KEY",
-        "KRB5CCNAME",
-        "CONDA_SHLVL",
-        "CONDA_PREFIX_1",
-        "WT_SESSION",
-        "XDG_RUNTIME_DIR",
-        "SLURM_JOB_ID",
-    }
-    counts = {
-        "HOME",
-        "CC",
-        "LD_LIBRARY_PATH",
-        "CONDA_BUILD_SYSROOT",
-        "CONDA_PREFIX",
-        "XDG_CONFIG_HOME",
-        "TRITON_DEBUG",
-        "X",
-    }
-    assert set(keys.counted(dict.fromkeys(noise | counts, "1"), (), "")) == counts
-    (tmp_path / "link").symlink_to("/usr/bin")
-    monkeypatch.chdir(tmp_path)
-    path = f"/usr/bin:.::{tmp_path / 'link'}"
-    assert keys.counted({"PATH": path}, (), "")["PATH"] == f"{os.path.realpath('/usr/bin')}:.:"
-
-
-def test_abprofs_own_folders_are_no_part_of_the_key(tmp_path: Path) -> None:
-    built = []
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        shop = Shop(tmp_path / name)
-        built.append(shop.build(shop.tree("base", TINY)))
-    assert built[0].path != built[1].path
-    assert built[0].key == built[1].key
-
-
 @pytest.mark.parametrize(("variable", "tool"), [("CC", "cc"), ("CXX", "c++")])
 def test_another_compiler_is_another_toolchain(tmp_path: Path, variable: str, tool: str) -> None:
     """The one that the builder finds: on its path, or named by its variable."""
@@ -345,29 +267,6 @@ def test_another_compiler_is_another_toolchain(tmp_path: Path, variable: str, to
     assert chain() == f"{tool} 1.0 --version"
     assert chain(PATH=f"{tmp_path / 'new'}:/usr/bin:/bin") == f"{tool} 2.0 --version"
     assert chain(**{variable: f"{tmp_path / 'new' / tool} -m64"}) == f"{tool} 2.0 -m64"
-
-
-@pytest.mark.slow
-def test_an_interpreter_by_another_name_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`.venv/bin/python`, the same through a link to the folder, and `python3` with the venv activated."""
-    prefix, name = Path(sys.prefix), Path(sys.executable).name
-    (tmp_path / "link").symlink_to(prefix)
-    own = Path(sys.executable).parent.relative_to(prefix)
-
-    def key(python: str) -> str:
-        config = Options(specs=("main",), python={"": python})
-        (folder := tmp_path / str(len(list(tmp_path.iterdir())))).mkdir()
-        env, _ = surroundings(config, tmp_path / "cache")
-        ready, _ = who_is(alone(config, tmp_path / "cache", "cpu", folder), "cpu", 120)
-        chain = toolchain(ready.versions, ready.facts, "cpu", env)
-        return keys.build_key(keys.made_of(Package(name="k"), "", chain, keys.counted(env, (), chain["prefix"])))
-
-    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
-    first = key(sys.executable)
-    assert key(str(tmp_path / "link" / own / name)) == first
-    monkeypatch.setenv("PATH", f"{prefix / own}:{os.environ['PATH']}")
-    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "link"))
-    assert key(name) == first
 
 
 BY_SIDE = {
@@ -386,7 +285,7 @@ def test_what_a_setting_is_on_each_side_is_part_of_the_key(shop: Shop) -> None:
 
     def made(package: Package) -> list[Build]:
         jobs = [Job(tree, package, (CELL,)) for tree in trees]
-        return [build.build(shop.shop, job, rebuild=False, say=lambda name, line: None) for job in jobs]
+        return list(build_packages(shop.shop, jobs, Lines([]), gpu=False))
 
     for package in BY_SIDE.values():
         base, target = made(package)
@@ -410,7 +309,7 @@ def test_a_setting_with_an_unknown_name_in_braces_is_one_clear_line(shop: Shop) 
         (Package(name="tiny", build=("make", "X={y}")), r"\[kernels.tiny\]: build\[1\] = 'X={y}': only {worktree}"),
     ):
         with pytest.raises(AbprofError, match=says):
-            build.build(shop.shop, Job(tree, package, ()), rebuild=False, say=lambda name, line: None)
+            build_packages(shop.shop, [Job(tree, package, ())], Lines([]), gpu=False)
 
 
 EXTENSION = """
@@ -444,15 +343,8 @@ def test_torchs_extension_builder_builds_once_per_content_though_the_path_change
     log = (torch_shop.folder / "logs" / first.log).read_text()
     assert "-std=c++" in log, "the compiler's command is in the log"
     assert log.count("ext.o.d") == 1
-    target = torch_shop.tree("elsewhere/target", files)
-    again = torch_shop.build(target)
+    again = torch_shop.build(torch_shop.tree("elsewhere/target", files))
     assert again.cached
-    # A new process that asks torch for the extension at the published place, as a worker does: nothing is compiled.
-    job, second = Job(target, Package(name="tiny"), (CELL,)), torch_shop.folder / "second.log"
-    made = Builder(torch_shop.shop, job, lambda *_: None, Site()).run(Path(again.path), second)
-    assert isinstance(made, Published), made
-    assert "ninja: no work to do" in second.read_text()
-    assert "ext.o.d" not in second.read_text()
 
 
 SIBLING = {
@@ -492,7 +384,7 @@ def test_the_same_sources_by_another_toolchain_are_not_identical_code(shop: Shop
     assert base.failure is None
     assert {(a.name, a.sha256) for a in base.artefacts} == {(a.name, a.sha256) for a in target.artefacts}
     assert not shop.identical([base, target], Package(name="tiny"))
-    assert build.identical(
+    assert identical(
         [base, target], dict.fromkeys(("base", "target"), Package(name="tiny")), {"base": {}, "target": {}}
     ), "in all else they agree"
 

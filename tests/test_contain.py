@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 
 from abprof.builds import sandbox as contain
-from abprof.extras import doctor
 from abprof.records import messages as wire
-from abprof.records.errors import AbprofError
 from abprof.system import processes as proc
 from tests.simulated.client import CASE, WORKER, faulty
 from tests.simulated.lab import Lab
@@ -110,21 +108,6 @@ def test_hostile_code_reaches_its_own_folder_alone(
     assert (others / "kernel.so").read_text() == "base's"
 
 
-@needs_wall
-@pytest.mark.parametrize("needed", [(), ("/tmp/",), ("/tmp/", "/var/tmp/")])
-def test_temporary_files_are_private(tmp_path: Path, needed: tuple[str, ...]) -> None:
-    """In the usual place where nothing that is given lies there, else in the next, else in its own folder."""
-    say = [sys.executable, "-c", "import tempfile; print(tempfile.NamedTemporaryFile(delete=False).name)"]
-    own = tmp_path / "own"
-    env = {"PATH": os.environ["PATH"], "TMPDIR": "/elsewhere", **{f"A{i}": f"{p}x" for i, p in enumerate(needed)}}
-    given = (*say, *env.values(), str(own))
-    free = [place for place in ("/tmp/", "/var/tmp/") if not any(place in text for text in given)]
-    argv, behind = wall().around(say, env, own=own, network=False)
-    name = subprocess.run(argv, env=behind, capture_output=True, text=True, check=True).stdout.strip()
-    assert name.startswith(free[0] if free else f"{own}/caches/tmp/")
-    assert (own / "caches" / "tmp" / Path(name).name).exists()
-
-
 def test_a_folder_that_is_needed_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interpreter may lie in ~/.config, and a cache anywhere."""
     (tmp_path / ".config" / "venv").mkdir(parents=True)
@@ -135,32 +118,6 @@ def test_a_folder_that_is_needed_is_not_hidden(tmp_path: Path, monkeypatch: pyte
     argv, _ = made.around([python, "x.py"], {}, own=tmp_path / "own", network=False)
     assert str(tmp_path / ".ssh") in argv
     assert str(tmp_path / ".config") not in argv
-
-
-def test_no_variable_says_what_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session's are full of such places, and a side may bring its own."""
-    runner, work = tmp_path / "actions-runner", tmp_path / "actions-runner" / "_work"
-    own = work / "repo" / "own"
-    hidden = [tmp_path / name for name in (".kube", ".ngc", "run")] + [runner / ".credentials_rsaparams"]
-    for folder in (*hidden[:-1], own):
-        folder.mkdir(parents=True)
-    for file in (hidden[-1], tmp_path / ".vault-token", tmp_path / "agent"):
-        file.write_text("a key")
-    session = {
-        "XDG_RUNTIME_DIR": f"{tmp_path}/run",
-        "SSH_AUTH_SOCK": f"{tmp_path}/agent",
-        "TMUX": "/run/user/0/tmux,1,0",
-        "KUBECONFIG": f"{tmp_path}/.kube/config",
-        "DBUS_SESSION_BUS_ADDRESS": f"unix:path={tmp_path}/run/bus",
-    }
-    for name, value in {**session, "HOME": str(tmp_path), "RUNNER_TEMP": str(work / "_temp")}.items():
-        monkeypatch.setenv(name, value)
-    made = contain.Wall("bwrap", "bubblewrap 1")
-    theirs = {"MINE": f"{tmp_path}/.ngc/x", "PATH": "/bin"}
-    argv, env = made.around(["/bin/python", "x.py"], {**session, **theirs}, own=own, network=False)
-    assert {str(place) for place in (*hidden, tmp_path / ".vault-token", tmp_path / "agent")} <= set(argv)
-    assert env.keys() - {"TMPDIR"} == theirs.keys()
-    assert str(runner) not in argv, "the repository lies below"
 
 
 # ---------------------------------------------------------------- life and death behind it
@@ -195,28 +152,6 @@ def living(scenario: Path) -> list[int]:
         except OSError:
             pass
     return found
-
-
-@needs_wall
-@pytest.mark.parametrize(
-    ("do", "reason"),
-    [("exit:3", "ended with exit code 3"), ("crash", "killed by SIGSEGV"), ("kill", "killed by SIGKILL")],
-)
-def test_deaths_are_told_alike(begin: Callable[..., proc.Worker], tmp_path: Path, do: str, reason: str) -> None:
-    worker = begin(Fault(do, "turn"))
-    with pytest.raises(proc.WorkerDied, match=reason):
-        worker.call(wire.Turn("a", 1, "cpu_clock"), 20)
-    assert not alive(worker.pid)
-    assert not living(tmp_path / "scenario.json")
-
-
-@needs_wall
-@pytest.mark.parametrize("do", ["stubborn", "sigstop"])
-def test_what_hangs_is_killed(begin: Callable[..., proc.Worker], tmp_path: Path, do: str) -> None:
-    worker = begin(Fault(do, "turn"))
-    with pytest.raises(proc.WorkerHung, match="no answer for 1 s"):
-        worker.call(wire.Turn("a", 1, "cpu_clock"), 1)
-    assert not living(tmp_path / "scenario.json")
 
 
 @needs_wall
@@ -272,18 +207,6 @@ def fake(folder: Path, text: str) -> str:
 REFUSES = "echo 'bwrap: No permissions to create new namespace' >&2; exit 1"
 # Starts what it is asked to try, and no worker: as where a driver does not work in a namespace.
 NO_WORKERS = 'case "$*" in *simulated*|*run_worker*) echo "no device in here"; exit 9;; esac'
-
-
-def test_auto_goes_with_the_clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", fake(tmp_path / "bin", REFUSES), prepend=os.pathsep)
-    assert contain.chosen("auto", "user") == contain.chosen("never", "clean") == (None, "")
-    why = "bwrap does not start: bwrap: No permissions to create new namespace"
-    assert contain.chosen("auto", "clean") == (None, why)
-    with pytest.raises(AbprofError) as refused:
-        contain.chosen("always", "user")
-    assert refused.value.line.startswith(f"--contain always: {why}")
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert contain.chosen("auto", "clean") == (None, "bwrap is not there")
 
 
 SPEEDS = Scenario(workloads={"w": load(["a"])}, times=[Time(ns=1e6)])
@@ -347,14 +270,6 @@ def test_a_run_that_is_gone_on_with_without_a_wall_did_not_stand_behind_one(
     assert again.run.status == "complete", again.err
     assert again.run.options.wall == ""
     assert any(line.startswith("not contained: ") for line in again.run.notes)
-
-
-@needs_wall
-def test_doctor_tells_whether_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [(row.state, row.text) for row in doctor.containment()] == [("ok", wall().version)]
-    monkeypatch.setenv("PATH", fake(tmp_path / "bin", REFUSES), prepend=os.pathsep)
-    (row,) = doctor.containment()
-    assert (row.state, "No permissions" in row.text) == ("missing", True)
 
 
 # ---------------------------------------------------------------- a whole run

@@ -8,6 +8,7 @@ import pytest
 
 from abprof.builds import environment
 from abprof.records.errors import AbprofError
+from abprof.system.config_file import fill
 from tests.simulated.lab import Lab
 from tests.simulated.planted import SPEEDS
 
@@ -45,12 +46,6 @@ def test_a_worker_without_the_users_home_has_one_of_its_own(tmp_path: Path) -> N
     assert environment.worker(allowed, tmp_path, "cpu", {})["HOME"] == MINE["HOME"]
 
 
-def test_ci_means_clean_unless_asked() -> None:
-    assert environment.mode("", {"CI": "true"}) == "clean"
-    assert environment.mode("user", {"CI": "true"}) == "user"
-    assert environment.mode("", {}) == "user"
-
-
 def test_private_caches_and_one_device(tmp_path: Path) -> None:
     env = environment.worker({"PATH": "/bin"}, tmp_path, "cuda:GPU-1", {"EXTRA": "1"})
     for name in (
@@ -64,15 +59,6 @@ def test_private_caches_and_one_device(tmp_path: Path) -> None:
     assert (env["CUDA_VISIBLE_DEVICES"], env["EXTRA"]) == ("GPU-1", "1")
 
 
-def test_what_is_shared_names_no_builds_cache(tmp_path: Path) -> None:
-    mine = {"PATH": "/bin", "TRITON_CACHE_DIR": "/my/triton", "XDG_CACHE_HOME": "/my/cache"}
-    shared = environment.shared(mine, "cpu")
-    assert not {name for name in shared if "CACHE" in name}
-    worker = environment.worker(mine, tmp_path, "cpu", {})
-    assert {**worker, **shared} == worker
-    assert "/my/" not in " ".join(worker.values())
-
-
 def test_a_run_records_what_its_workers_shared_and_no_folder_that_is_gone(tmp_path: Path) -> None:
     lab = Lab(tmp_path, SPEEDS)
     recorded = lab.abprof("main", "fast", "--quick").run.environment
@@ -81,17 +67,17 @@ def test_a_run_records_what_its_workers_shared_and_no_folder_that_is_gone(tmp_pa
 
 
 def test_places_are_filled_in_and_others_refused() -> None:
-    assert environment.fill({"A": "{build_dir}/x"}, "abprof.toml", build_dir="/b") == {"A": "/b/x"}
+    assert fill({"A": "{build_dir}/x"}, "abprof.toml", build_dir="/b") == {"A": "/b/x"}
     with pytest.raises(AbprofError) as error:
-        environment.fill({"A": "{home}"}, "abprof.toml", build_dir="/b")
+        fill({"A": "{home}"}, "abprof.toml", build_dir="/b")
     assert error.value.line == (
-        "abprof.toml: A = '{home}': only {build_dir} are filled in ({{ and }} stand for braces of its own)"
+        "abprof.toml: A = '{home}': only {build_dir} are filled in (write {{ and }} for braces)"
     )
-    assert environment.fill({"A": "${{HOME}}"}, "abprof.toml", build_dir="/b") == {"A": "${HOME}"}
+    assert fill({"A": "${{HOME}}"}, "abprof.toml", build_dir="/b") == {"A": "${HOME}"}
 
 
 @pytest.mark.parametrize("value", ["{side:9999999999}", "{side!r}", "{side.x}", "{side[0]}", "{}", "{", "}"])
 def test_a_place_is_its_name_and_nothing_more(value: str) -> None:
     """A width of gigabytes, an attribute or an item of a text that nobody meant."""
     with pytest.raises(AbprofError, match=r"only \{side\} are filled in"):
-        environment.fill({"A": value}, "abprof.toml", side="base")
+        fill({"A": value}, "abprof.toml", side="base")

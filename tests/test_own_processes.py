@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from abprof.builds import WorkerFactory
 from abprof.builds import sandbox as contain
-from abprof.builds.worker_factory import Workshop
 from abprof.devices import cuda
 from abprof.devices.cuda import CudaDevice
 from abprof.measure.epochs import epochs
@@ -69,7 +69,7 @@ class ByHand(CudaDevice):
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Workshop:
+def shop(tmp_path: Path) -> WorkerFactory:
     return workshop(tmp_path)
 
 
@@ -92,7 +92,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pl
     return nvml, gpu
 
 
-def plan(folder: Path, shop: Workshop, device: CudaDevice, *faults: Fault, check: str = "inside") -> Plan:
+def plan(folder: Path, shop: WorkerFactory, device: CudaDevice, *faults: Fault, check: str = "inside") -> Plan:
     """Three short cells of one workload, whose base has a peer."""
     planned = load(CASES, judge="gpu", peers=["lib"])
     Scenario(workloads={"w": planned}, times=[Time(ns=1e4)], faults=list(faults)).write(folder / "scenario.json")
@@ -144,7 +144,7 @@ FAULTS = {
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("what", FAULTS)
 def test_a_worker_that_is_started_anew_is_no_stranger(
-    tmp_path: Path, shop: Workshop, played: tuple[Played, ByHand], what: str, late: bool
+    tmp_path: Path, shop: WorkerFactory, played: tuple[Played, ByHand], what: str, late: bool
 ) -> None:
     nvml, gpu = played
     nvml.late = late
@@ -155,7 +155,7 @@ def test_a_worker_that_is_started_anew_is_no_stranger(
     assert {(block.rejected, block.rejected_why) for block in blocks} == {((), "")}
 
 
-def test_nor_is_the_judge(tmp_path: Path, shop: Workshop, played: tuple[Played, ByHand]) -> None:
+def test_nor_is_the_judge(tmp_path: Path, shop: WorkerFactory, played: tuple[Played, ByHand]) -> None:
     _, gpu = played
     blocks = measured(plan(tmp_path, shop, gpu, check="outside"), 1)
     assert " worker judge " in (tmp_path / "scenario.json.pids").read_text()
@@ -163,7 +163,7 @@ def test_nor_is_the_judge(tmp_path: Path, shop: Workshop, played: tuple[Played, 
     assert {block.rejected for block in blocks} == {()}
 
 
-def test_a_stranger_is_seen_all_the_same(tmp_path: Path, shop: Workshop, played: tuple[Played, ByHand]) -> None:
+def test_a_stranger_is_seen_all_the_same(tmp_path: Path, shop: WorkerFactory, played: tuple[Played, ByHand]) -> None:
     """A process of this test's, which no workshop started."""
     nvml, gpu = played
     nvml.others = [os.getpid()]
@@ -180,7 +180,7 @@ def test_a_stranger_is_seen_all_the_same(tmp_path: Path, shop: Workshop, played:
 # ---------------------------------------------------------------- who is told of
 
 
-def test_all_that_a_workshop_started_is_told(tmp_path: Path, shop: Workshop) -> None:
+def test_all_that_a_workshop_started_is_told(tmp_path: Path, shop: WorkerFactory) -> None:
     Scenario(workloads={"w": load(CASES)}).write(tmp_path / "scenario.json")
     assert shop.own == set()
     build = Build(side="base", kernel="k", key="k", path=str(tmp_path / "build"))

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from abprof.devices.simulated import SimulatedDevice
 
-from abprof.builds.worker_factory import Workshop
+from abprof.builds.worker_factory import WorkerFactory
 from abprof.devices.cpu import CpuDevice
 from abprof.measure import pool as pools
 from abprof.measure.pool import Prefork, WorkerPool, WorkerSpec
@@ -23,7 +23,7 @@ from tests.simulated.workshop import workshop
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Workshop:
+def shop(tmp_path: Path) -> WorkerFactory:
     Scenario(workloads={"w": LOAD}).write(tmp_path / "scenario.json")
     return workshop(tmp_path)
 
@@ -39,7 +39,7 @@ def specs(tmp_path: Path) -> list[WorkerSpec]:
 
 
 @pytest.fixture
-def hand(shop: Workshop) -> Iterator[Prefork]:
+def hand(shop: WorkerFactory) -> Iterator[Prefork]:
     with Prefork(shop, SimulatedDevice()) as found:
         yield found
 
@@ -98,7 +98,7 @@ def test_one_that_has_more_than_are_needed_works_without_the_others(
 
 @pytest.mark.parametrize("epoch", [2, 3])
 def test_who_starts_first_is_who_would_in_a_crew_of_those_alone(
-    shop: Workshop, specs: list[WorkerSpec], epoch: int
+    shop: WorkerFactory, specs: list[WorkerSpec], epoch: int
 ) -> None:
     third = dataclasses.replace(specs[0], id="control")
     pool = WorkerPool(shop, [*specs, third], epoch)
@@ -117,7 +117,7 @@ def test_a_process_that_died_waiting_is_started_again(hand: Prefork, specs: list
         assert len(set(pids(pool)) & set(early)) == 1
 
 
-def test_nobody_waits_on_after_the_run(shop: Workshop, specs: list[WorkerSpec]) -> None:
+def test_nobody_waits_on_after_the_run(shop: WorkerFactory, specs: list[WorkerSpec]) -> None:
     with Prefork(shop, SimulatedDevice()) as hand:
         hand.ahead(specs, 2)
         early = waiting(hand)
@@ -126,7 +126,7 @@ def test_nobody_waits_on_after_the_run(shop: Workshop, specs: list[WorkerSpec]) 
 
 
 def test_nobody_waits_where_they_would_take_what_is_measured(
-    shop: Workshop, specs: list[WorkerSpec], monkeypatch: pytest.MonkeyPatch
+    shop: WorkerFactory, specs: list[WorkerSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpu = Prefork(shop, CpuDevice())
     cpu.ahead(specs, 2)

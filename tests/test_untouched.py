@@ -102,28 +102,6 @@ def test_compiled_python_that_somebody_puts_beside_a_source_is_seen(tmp_path: Pa
     assert told(list(found), tmp_path) == sorted((str(path.relative_to(tmp_path)), "added", True) for path in compiled)
 
 
-def test_what_a_package_keeps_for_itself_is_told_and_falsifies_nothing(tmp_path: Path) -> None:
-    """It runs in its own copy: its log, what it tuned. What it was built from, and what can be loaded, is another matter."""
-    for name in ("src/k/run.log", "src/tune.json", "src/k/table.json", "src/k/made.cubin"):
-        (tmp_path / "base" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "base" / name).write_text("x")
-    build = built(tmp_path / "base")
-    inputs = inputs_of(tmp_path / "base" / "src", Package(name="k", inputs=("k/table.json", "k/__init__.py")))
-    watch = Watch([], [], inputs={("base", "k"): inputs})
-    assert not list(watch.built([build], "now"))
-    for file in (tmp_path / "base" / "src").rglob("*.*"):
-        with file.open("a") as more:
-            more.write("again")
-    (tmp_path / "base" / "src" / "new.log").write_text("")
-    assert told(list(watch.look("now")), tmp_path) == [
-        ("base/src/k/__init__.py", "changed", True),
-        ("base/src/k/made.cubin", "changed", True),
-        ("base/src/k/run.log", "changed", False),
-        ("base/src/k/table.json", "changed", True),
-        ("base/src/tune.json", "changed", False),
-    ]
-
-
 @pytest.mark.parametrize("strangers", [False, True])
 def test_copies_of_inputs_are_compared_with_what_they_were_copied_from(tmp_path: Path, strangers: bool) -> None:
     """Base's are there while target is built; a package that rewrites its own, by hand, is told of it and no more."""
@@ -137,16 +115,6 @@ def test_copies_of_inputs_are_compared_with_what_they_were_copied_from(tmp_path:
         ("base/src/k/__init__.py", "removed", strangers),
         ("base/src/k/k.cu", "changed", strangers),
     ]
-
-
-@pytest.mark.parametrize("alone", [False, True])
-def test_the_same_bytes_again_are_only_told_where_code_may_be_a_strangers(tmp_path: Path, alone: bool) -> None:
-    """A package that compiles in each process writes its library again; who hides a change puts the old one back."""
-    build = built(tmp_path / "base")
-    watch = Watch([], [], [tmp_path / "nowhere"] if alone else [])
-    assert not list(watch.built([build], "now"))
-    put_back(tmp_path / "base" / "out" / "k.so")
-    assert told(list(watch.look("now")), tmp_path) == ([("base/out/k.so", "changed", True)] if alone else [])
 
 
 def test_builders_may_not_touch_each_others_trees_and_results(tmp_path: Path) -> None:
@@ -166,21 +134,6 @@ def test_builders_may_not_touch_each_others_trees_and_results(tmp_path: Path) ->
     ]
     (tree / "kernel.c").write_text("of no consequence any more")
     assert not list(watch.look("now"))
-
-
-def test_expected_values_are_made_while_it_is_measured_and_stay(tmp_path: Path) -> None:
-    """What a builder plants there, every side's outputs would be compared with."""
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    watch = Watch([], [], (), scratch)
-    (scratch / "a.expected").write_text("planted")
-    assert told(list(watch.built([], "now")), tmp_path) == [("scratch/a.expected", "added", True)]
-    (scratch / "b.expected").write_text("the base's worker made it")
-    (scratch / "b.sample").write_text("and this")
-    assert not list(watch.look("now"))
-    (scratch / "b.expected").write_text("another")
-    (scratch / "b.sample").write_text("of the next epoch")
-    assert told(list(watch.look("now")), tmp_path) == [("scratch/b.expected", "changed", True)]
 
 
 # ---------------------------------------------------------------- whole runs

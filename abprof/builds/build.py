@@ -1,8 +1,8 @@
-"""JIT builds: every package of every side in a process of its own, its compiler's output on show, cached by content.
+"""Builds of kernel packages: each package of each side in a process of its own, cached by content.
 
-CACHE/builds/KEY/GENERATION/ holds src/ (a copy of the package's inputs), out/ ($ABPROF_BUILD_DIR), caches/ (Triton's,
-torch's, ...) and build.log. The folder's path is part of what is built (ninja, rpath), so a build is made in place and
-published by atomically replacing KEY/published.json, under a lock, after a second look whether someone else has.
+CACHE/builds/KEY/GENERATION/ holds src/ (a copy of the package's inputs), out/ ($ABPROF_BUILD_DIR), caches/ (Triton's, torch's, ...)
+and build.log. The folder's path is part of what is built (ninja, rpath), so a build is made in place and published by replacing
+KEY/published.json atomically, under a lock, after a second look whether another process has published it.
 """
 
 from __future__ import annotations
@@ -12,74 +12,170 @@ import hashlib
 import os
 import re
 import shutil
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 from filelock import FileLock, Timeout
 
-from abprof.builds import environment, keys
-from abprof.builds.builder import Builder, Job, Published, Say, Site
-from abprof.builds.worker_factory import Workshop
-from abprof.records import UNREADABLE, Build, Failure, Package
+from abprof.builds import keys
+from abprof.builds.worker_factory import WorkerFactory
+from abprof.records import UNREADABLE, Artefact, Build, Cell, Checkout, Failure, Package, Record
+from abprof.records import messages as wire
+from abprof.records.errors import AbprofError
+from abprof.system import locks
+from abprof.system.config_file import fill
+from abprof.system.console import View
+from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, to_start
 from abprof.system.trees import tree_hash
 
-_LOOK = 0.5  # seconds: a signal that another thread takes is handled when this one next looks
+_LOOK = 0.5  # seconds: Python handles a signal only when the main thread wakes up
+_MOST_DEATHS = 3  # processes that may die of a case; then no further case is called at build time
+_ERROR = re.compile(
+    r"(^|[\s:])(fatal error|error|Error|undefined reference|nvcc fatal|ptxas fatal|FAILED)\b.*"
+    r"|^[\w.]+(Error|Exception): .*",  # of a recipe in Python, which is a process of its own
+    re.ASCII,
+)
+_QUOTED = re.compile(r'\s*File ".*", line \d+')
+
+Say = Callable[[str, str], None]  # (job's name, line)
 
 
-def build_all(shop: Workshop, jobs: Sequence[Job], *, slots: int, rebuild: bool, say: Say) -> tuple[Build, ...]:
-    """Build everything that is not in the cache. A failure is a record, and the others go on."""
-    site = Site()
-    pool = ThreadPoolExecutor(max_workers=max(1, slots))
-    try:
-        made = [pool.submit(build, shop, job, rebuild=rebuild, say=say, site=site) for job in jobs]
-        while wait(made, _LOOK).not_done:
-            pass
-        return tuple(future.result() for future in made)
-    finally:  # after ^C a compiler is not waited for
-        site.close()
-        pool.shutdown(cancel_futures=True)
+@dataclass(frozen=True)
+class Job:
+    """One package of one side."""
+
+    checkout: Checkout
+    package: Package
+    cells: tuple[Cell, ...]  # called at build time: one of each workload, or every distinct case
+
+    @property
+    def name(self) -> str:
+        return f"{self.checkout.side.id} {self.package.name}"
+
+    @property
+    def exists(self) -> bool:
+        """Whether the side has this package."""
+        return exists(Path(self.checkout.path), self.package)
 
 
-def build(shop: Workshop, job: Job, *, rebuild: bool, say: Say, site: Site | None = None) -> Build:
-    """One package of one side, from the cache or made now."""
-    side = job.checkout.side.id
-    tree = Path(job.checkout.path)
-    if not exists(tree, job.package):
-        missing = Failure(status="missing", reason=absent(job.package))
-        return Build(side=side, kernel=job.package.name, key="", failure=missing)
+class _Published(Record, frozen=True):
+    """published.json: which generation of this key is whole, and what it is."""
+
+    generation: str
+    seconds: float
+    variants: tuple[str, ...]
+    artefacts: tuple[Artefact, ...]
+    facts: dict[str, str]
+    unproved: str  # why a file that the builder loaded is not allowed; "" if all are
+    compile_seconds: dict[str, float] = {}  # Triton kernel's key -> seconds
+    importable: tuple[str, ...] = ()  # files of src/ that an import could find
+
+
+@dataclass
+class _Running:
+    """Build processes at work. Once closed, from another thread, they end and no further one starts."""
+
+    closed: bool = False
+    workers: set[Worker] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextlib.contextmanager
+    def entered(self, worker: Worker) -> Iterator[None]:
+        with self.lock:
+            self.workers.add(worker)
+            if self.closed:
+                worker.end()
+        try:
+            yield
+        finally:
+            worker.stop(timeout=5)
+            with self.lock:
+                self.workers.discard(worker)
+
+    def close(self) -> None:
+        with self.lock:
+            self.closed = True
+            for worker in self.workers:
+                worker.end()
+
+
+def build_packages(
+    factory: WorkerFactory, jobs: Sequence[Job], view: View, *, gpu: bool, rebuild: bool = False
+) -> tuple[Build, ...]:
+    """Build what the cache lacks, several jobs at a time, and print the outcome of each. A failure is a record, not an error."""
+    cpus = len(os.sched_getaffinity(0))
+    running, pool = _Running(), ThreadPoolExecutor(max_workers=max(1, cpus // 2 if gpu else cpus))
+    with view.building():
+        try:
+            futures = [pool.submit(_build, factory, job, view.build_line, running, rebuild=rebuild) for job in jobs]
+            while wait(futures, _LOOK).not_done:
+                pass
+            builds = tuple(future.result() for future in futures)
+        finally:  # after ^C compilers are not waited for
+            running.close()
+            pool.shutdown(cancel_futures=True)
+    for made in builds:
+        state = made.failure.reason if made.failure else ("cached" if made.cached else f"built in {made.seconds:.1f} s")
+        view.say(f"{made.side} {made.kernel}: {state}", style="red" if made.failure else "")
+    return builds
+
+
+def exists(tree: Path, package: Package) -> bool:
+    """Whether the files of a side, or a working tree, have this package: configured, a folder of kernels/ or a file there."""
+    if package.path:
+        return (tree / package.path).exists() or bool(package.build)  # a recipe may make it
+    if package.module:
+        return True
+    folder = tree / "kernels" / package.name
+    return folder.is_dir() or folder.with_suffix(".py").is_file()
+
+
+def missing(package: Package) -> str:
+    """Reason shown when a package is missing on a side."""
+    return f"{package.path or 'kernels/' + package.name} does not exist on this side"
+
+
+def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, rebuild: bool) -> Build:
+    """Return one package of one side, from the cache or built now."""
+    side, tree = job.checkout.side.id, Path(job.checkout.path)
+    if not job.exists:
+        failure = Failure(status="missing", reason=missing(job.package))
+        return Build(side=side, kernel=job.package.name, key="", failure=failure)
     names = keys.inputs(tree, job.package)
     content = tree_hash(tree, names)
-    settings, chain = keys.of_side(job.package, side), shop.toolchain[side]
+    chain = factory.toolchain[side]
     # The folders that are the builder's own follow from the key.
-    received = shop.worker_env(job.checkout, job.package, Path("{build}"))
-    env = keys.counted(received, shop.named, chain.get("prefix", ""))
-    parts = keys.made_of(settings, content, chain, env)
+    received = factory.worker_env(job.checkout, job.package, Path("{build}"))
+    env = keys.counted(received, factory.named, chain.get("prefix", ""))
+    parts = keys.made_of(keys.of_side(job.package, side), content, chain, env)
     key = keys.build_key(parts)
-    home = shop.cache / "builds" / key
+    home = factory.cache / "builds" / key
     home.mkdir(parents=True, exist_ok=True)
-    log = shop.logs / f"build-{side}-{job.package.name}.log"
-    with _alone(home, job, say):
+    log = factory.logs / f"build-{side}-{job.package.name}.log"
+    with _locked(home, job, say):
         keys.remember(home, parts)
-        known = published(home)
-        if known and not rebuild and _untouched(shop.cache, home / known.generation, known, names, content):
+        known = _published(home)
+        if known and not rebuild and _unchanged(factory.cache, home / known.generation, known, names, content):
             _keep_log(home / known.generation / "build.log", log, cached=True)
             say(job.name, f"cached, {known.seconds:.1f} s when it was built")
             return _record(job, key, home / known.generation, known, log, cached=True)
-        return _make(Builder(shop, job, say, site or Site()), key, home, names, log)
+        return _make(_Builder(factory, job, say, running), key, home, names, log)
 
 
 @contextlib.contextmanager
-def _alone(home: Path, job: Job, say: Say) -> Iterator[None]:
-    """The folder of this key for this build alone; who has it in hand is said before it is waited for."""
+def _locked(home: Path, job: Job, say: Say) -> Iterator[None]:
+    """Hold this key's folder alone; say who holds it before waiting."""
     lock, owner = FileLock(home / "lock"), home / "owner"
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        whom = owner.read_text(errors="replace") if owner.exists() else "another abprof"
-        say(job.name, f"waiting for {whom}, which makes the same build")
+        holder = owner.read_text(errors="replace") if owner.exists() else "another abprof"
+        say(job.name, f"waiting for {holder}, which makes the same build")
         lock.acquire()
     try:
         owner.write_text(f"[{job.name}] of process {os.getpid()}")
@@ -89,34 +185,18 @@ def _alone(home: Path, job: Job, say: Say) -> Iterator[None]:
         lock.release()
 
 
-def exists(tree: Path, package: Package) -> bool:
-    """Whether a side, or a working tree, has this package: configured, a folder of kernels/ or a file there."""
-    if package.path:
-        return (tree / package.path).exists() or bool(package.build)  # a recipe may make it
-    if package.module:
-        return True
-    folder = tree / "kernels" / package.name
-    return folder.is_dir() or folder.with_suffix(".py").is_file()
-
-
-def absent(package: Package) -> str:
-    """Why a side that has no such package has none."""
-    return f"{package.path or 'kernels/' + package.name} does not exist on this side"
-
-
-def published(home: Path) -> Published | None:
-    """What is whole under this key, or None; a record that cannot be read counts as not there."""
+def _published(home: Path) -> _Published | None:
+    """The whole build of this key, or None; an unreadable record counts as none."""
     try:
-        known = msgspec.json.decode((home / "published.json").read_bytes(), type=Published)
+        known = msgspec.json.decode((home / "published.json").read_bytes(), type=_Published)
     except (OSError, *UNREADABLE):
         return None
     return known if (home / known.generation).is_dir() else None
 
 
-def _untouched(cache: Path, place: Path, known: Published, names: Sequence[str], content: str) -> bool:
-    """Whether a cached build still is what was published: its copy of the inputs with nothing put beside them that could be
-    imported, and every file it loads, also those of its environment (PYTHONPATH); but not those of a run's worktrees, which
-    are gone by now."""
+def _unchanged(cache: Path, place: Path, known: _Published, names: Sequence[str], content: str) -> bool:
+    """Whether a cached build is what was published: its copy of the inputs without further importable files, and every file it
+    loads, those of its environment (PYTHONPATH) included. Files of a run's worktrees are gone by now and not compared."""
     try:
         if keys.importable(place / "src") != known.importable or _compiled(place / "out"):
             return False
@@ -129,7 +209,7 @@ def _untouched(cache: Path, place: Path, known: Published, names: Sequence[str],
         return False
 
 
-def _make(builder: Builder, key: str, home: Path, names: Sequence[str], log: Path) -> Build:
+def _make(builder: _Builder, key: str, home: Path, names: Sequence[str], log: Path) -> Build:
     job = builder.job
     place = home / _next_generation(home)
     shutil.rmtree(place, ignore_errors=True)  # left by a build that was killed
@@ -163,8 +243,7 @@ def _compiled(folder: Path) -> list[str]:
 
 
 def _next_generation(home: Path) -> str:
-    """A number that no generation in use has. What a killed build left behind, before anything was published under
-    this key, is wiped and made again at the same path."""
+    """A number that no generation in use has. A killed build that was never published is made again at the same path."""
     newest = max((int(p.name) for p in home.iterdir() if p.name.isdigit()), default=-1)
     return str(max(newest, 0) if not (home / "published.json").exists() else newest + 1)
 
@@ -181,7 +260,7 @@ def _keep_log(source: Path, log: Path, *, cached: bool) -> None:
     log.write_bytes((b"[abprof: from the cache; the log of the build that was published]\n" if cached else b"") + text)
 
 
-def _record(job: Job, key: str, place: Path, known: Published, log: Path, *, cached: bool) -> Build:
+def _record(job: Job, key: str, place: Path, known: _Published, log: Path, *, cached: bool) -> Build:
     package, where = job.package, f"abprof.toml [kernels.{job.package.name}]"
     named = {"worktree": "{worktree}", "build_dir": "{build_dir}", "side": job.checkout.side.id}
     return Build(
@@ -195,11 +274,137 @@ def _record(job: Job, key: str, place: Path, known: Published, log: Path, *, cac
         variants=known.variants,
         artefacts=known.artefacts,
         facts=known.facts,
-        variables=environment.fill(package.env, where, **named),
+        variables=fill(package.env, where, **named),
         recipe=tuple(part.format(**named) for part in package.build),
         unproved=known.unproved,
         compile_seconds=known.compile_seconds,
     )
+
+
+# ---------------------------------------------------------------- the process
+
+_Call = tuple[Cell, str]  # a case, and the variant it is called with
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """One job's process: imports the package, builds it, and calls cases so that what compiles lazily compiles now."""
+
+    factory: WorkerFactory
+    job: Job
+    say: Say
+    running: _Running
+
+    def run(self, place: Path, log: Path) -> _Published | Failure:
+        """Build in `place`.
+
+        A case that fails here fails again when it is measured, and gets its status there. After one that kills the process the
+        others are called in a new one.
+        """
+        calls: list[_Call] | None = None
+        for _ in range(_MOST_DEATHS):
+            outcome, calls = self._process(place, log, calls)
+            if outcome is not None:
+                return outcome
+        outcome, _ = self._process(place, log, [])
+        return outcome or Failure(status="build_failed", reason="not built")
+
+    def _process(
+        self, place: Path, log: Path, calls: list[_Call] | None
+    ) -> tuple[_Published | Failure | None, list[_Call]]:
+        """Run one process. Returns (outcome, []), or (None, the calls left) if a case killed it. `calls`: None for those that
+        the package's build() leaves over."""
+        factory, side, package, name = self.factory, self.job.checkout, self.job.package, self.job.name
+        try:
+            worker = factory.worker(
+                side.side.id,
+                side,
+                package,
+                place,
+                log=log,
+                name=name,
+                on_line=lambda line: self.say(name, line),
+                network=True,  # recipes fetch what they build with
+            )
+        except WorkerDied as died:
+            return Failure(status="build_failed", reason=died.reason), []
+        with self.running.entered(worker):
+            try:
+                built = self._build(worker, place)
+                todo = self._calls(built) if calls is None else calls
+                while todo:
+                    if not self._call(worker, *todo.pop(0)):
+                        return None, todo
+                return self._outcome(worker, built), []
+            except WorkerFault as fault:
+                if fault.status == "missing":
+                    return Failure(status="missing", reason=fault.reason), []
+                return Failure(status="build_failed", reason=_first_error(log) or fault.reason), []
+            except WorkerHung as hung:
+                return Failure(status="build_failed", reason=hung.reason), []
+            except WorkerDied as died:
+                return Failure(status="build_failed", reason=_first_error(log) or died.reason), []
+
+    def _build(self, worker: Worker, place: Path) -> wire.Built:
+        """The recipe and the package's own build()."""
+        factory, package, id = self.factory, self.job.package, self.job.checkout.side.id
+        mount = factory.mount(self.job.checkout, package, place)
+        start = wire.Start(factory.device, id, mount, dict(factory.workloads), str(factory.scratch))
+        worker.call(start, to_start(factory.timeout))
+        recipe = [part.format(worktree=place / "src", build_dir=place / "out", side=id) for part in package.build]
+        try:
+            built: wire.Built = worker.call(wire.Build(True, recipe, str(place / "src")), factory.build_timeout)
+        except WorkerHung as hung:
+            raise WorkerHung(f"still building after {factory.build_timeout:.0f} s") from hung
+        return built
+
+    def _calls(self, built: wire.Built) -> list[_Call]:
+        """One case of each workload; every case if there is no build()."""
+        cells = self.job.cells
+        if built.has_build:
+            cells = tuple({cell.workload: cell for cell in reversed(cells)}.values())
+        return [(cell, variant) for cell in cells for variant in built.variants or [""]]
+
+    def _call(self, worker: Worker, cell: Cell, variant: str) -> bool:
+        """Call a case; whether the process survived."""
+        try:
+            worker.call(wire.Open(cell.workload, dict(cell.params), "build", variant), self.factory.timeout)
+            worker.call(wire.Close(), self.factory.timeout)
+        except WorkerFault:
+            return True
+        except WorkerDied as died:
+            self.say(self.job.name, f"{cell.id}: {died.reason}")
+            return False
+        return True
+
+    def _outcome(self, worker: Worker, built: wire.Built) -> _Published:
+        proved: wire.Proved = worker.call(wire.Prove(), self.factory.timeout)
+        compiled: dict[str, float] = {}
+        with contextlib.suppress(WorkerFault):  # a worker that cannot list its kernels has built all the same
+            loaded: wire.Loaded = worker.call(wire.Load(), self.factory.timeout)
+            compiled = {kernel.key: kernel.seconds for kernel in loaded.kernels if kernel.seconds is not None}
+        return _Published(
+            generation="",
+            seconds=0.0,
+            variants=tuple(built.variants),
+            artefacts=tuple(msgspec.convert(a, Artefact) for a in proved.artefacts),
+            facts=proved.facts,
+            compile_seconds=compiled,
+            unproved=proved.reason,
+        )
+
+
+def _first_error(log: Path) -> str:
+    """The first line of a build log that reads like an error."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    for before, line in zip(["", *lines], lines, strict=False):
+        quoted = _QUOTED.match(before)  # a source line in a traceback may contain the word
+        if _ERROR.search(line) and not quoted and not line.startswith(("Traceback", "ninja:", "$ ")):
+            return line.strip()[:300]
+    return ""
 
 
 # ---------------------------------------------------------------- identical code
@@ -208,9 +413,11 @@ def _record(job: Job, key: str, place: Path, known: Published, log: Path, *, cac
 def identical(
     builds: Sequence[Build], packages: Mapping[str, Package], toolchain: Mapping[str, Mapping[str, str]]
 ) -> bool:
-    """Whether all sides load the same bytes for a package (`packages`: where each side has it, by its id), under the
-    same settings and by the same `toolchain` (of each side), and nothing that they may not. What a case imports or
-    reads lazily may not have been loaded by the builder, so the sources that the package can reach must agree too."""
+    """Whether all sides load the same bytes for a package, under the same settings and toolchain, and nothing that they may not.
+
+    `packages`: side id -> the package there; `toolchain`: side id -> what decides a build. A case may import or read lazily what
+    the builder has not loaded, so the sources that the package can reach must agree too.
+    """
     mine = [b for b in builds if b.side in packages and b.kernel == packages[b.side].name]
     if len(mine) < 2 or any(b.failure or b.unproved for b in mine):
         return False
@@ -218,14 +425,14 @@ def identical(
         return False
     if any(toolchain[b.side] != toolchain[mine[0].side] for b in mine):  # another torch runs the same sources
         return False
-    return len({_loaded(b) for b in mine}) == 1 and len({package_content(b, packages[b.side]) for b in mine}) == 1
+    return len({_loaded(b) for b in mine}) == 1 and len({_package_content(b, packages[b.side]) for b in mine}) == 1
 
 
 def _loaded(build: Build) -> frozenset[tuple[str, str, str]]:
     return frozenset((a.kind, a.name, a.sha256) for a in build.artefacts)
 
 
-def package_content(build: Build, package: Package) -> str:
+def _package_content(build: Build, package: Package) -> str:
     """SHA-256 of the files in this build's copy that the package can reach, prose left out.
 
     Of the conventional layout's kernels/ these are all but the folders of other packages that no file of this one
@@ -255,3 +462,37 @@ def _unreached(src: Path, package: str, names: Sequence[str]) -> tuple[str, ...]
         reached |= found
         todo += found
     return tuple(f"kernels/{folder}/" for folder in folders - reached)
+
+
+# ---------------------------------------------------------------- leftovers
+
+
+@contextlib.contextmanager
+def in_use(cache: Path) -> Iterator[None]:
+    """Keep every build in place while the block runs: workers load files of their build as they go."""
+    with locks.shared(cache / "builds" / ".in-use"):
+        yield
+
+
+def sweep(cache: Path, *, everything: bool) -> list[str]:
+    """Remove unfinished builds, superseded ones if no run uses any, and with `everything` all builds; a line for each.
+
+    Raises AbprofError if `everything` is to go while a run uses builds.
+    """
+    homes = sorted(path for path in (cache / "builds").glob("*") if path.is_dir())
+    lines = []
+    with locks.abandoned(cache / "builds" / ".in-use") as free:
+        if everything and not free:
+            raise AbprofError("a run is using the builds", where="abprof clean", advice="wait for its end")
+        for home in homes:
+            with contextlib.suppress(Timeout, OSError), FileLock(home / "lock", timeout=0):
+                known = _published(home)
+                if everything or not (home / "published.json").exists():
+                    shutil.rmtree(home, ignore_errors=True)
+                    lines.append(f"removed the {'' if everything else 'unfinished '}build {home.name}")
+                elif known and free:
+                    for old in sorted(path for path in home.iterdir() if path.name.isdigit()):
+                        if old.name != known.generation:
+                            shutil.rmtree(old, ignore_errors=True)
+                            lines.append(f"removed the superseded build {home.name}/{old.name}")
+    return lines

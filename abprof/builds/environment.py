@@ -1,14 +1,19 @@
-"""The environment of builders and workers: the user's without secrets, or an allow-list, with private caches."""
+"""The environment of builders and workers: the user's without secrets, or an allow-list, with private caches.
+
+A worker can also read what it was not given in its parent: /proc/PID/environ shows the memory in which a process received its
+variables, and /proc/PID/mem all of it. So `scrub_secrets` wipes those values in this process, and tells the kernel that only root
+may look into it (no core dumps and no debugger either, then). A shell or a timer that started this process keeps its own copy.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
 import re
-import string
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
-
-from abprof.records.errors import AbprofError
 
 _SECRET = re.compile(
     r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE|AUTH|COOKIE|SIGNATURE|DSN$|^AWS_|^AZURE_|^GH_|^GITHUB_|^GITLAB_"
@@ -16,8 +21,8 @@ _SECRET = re.compile(
 _SECRET_VALUE = re.compile(
     r"^(gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|eyJ[A-Za-z0-9_-]{10})|://[^/\s:]+:[^@\s]+@"
 )
-# What a compiler, CUDA, torch and Triton need to work at all. Not the user's HOME: code that is not trusted finds keys and
-# tokens there, and a build that reads it is nobody else's build.
+# What a compiler, CUDA, torch and Triton need. Not the user's HOME: untrusted code finds keys and tokens there, and a build that
+# reads it cannot be reproduced elsewhere.
 _ALLOWED = re.compile(
     r"^(PATH|LANG|LANGUAGE|LC_.*|TERM|TZ|TMPDIR|USER|LOGNAME|SHELL|LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|C_INCLUDE_PATH|"
     r"CPLUS_INCLUDE_PATH|CC|CXX|CFLAGS|CXXFLAGS|CPPFLAGS|LDFLAGS|CUDA_.*|CUDNN_.*|NVIDIA_.*|NVCC_.*|TORCH_.*|PYTORCH_.*|"
@@ -25,13 +30,12 @@ _ALLOWED = re.compile(
 )
 # Python's own hooks into what is imported: they would let another tree in.
 _DROPPED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT", "PYTHONSAFEPATH")
-_GIT = re.compile(r"^GIT_")
-# What Nsight Compute and Nsight Systems tell the processes that they look into (seen of version 2025.3).
+# Variables that Nsight Compute and Nsight Systems set for the processes they profile (version 2025.3).
 _PROFILER = re.compile(
     r"^(NV_NSIGHT|NV_COMPUTE_PROFILER|NV_TPS|NV_CUDA_START_SUSPENDED|NVIDIA_PROCESS_INJECTION|NVIDIA-PROCESS-TRACKING|"
     r"NSYS|QUADD|CUDA_INJECTION|NVTX_INJECTION)"
 )
-# Lists to which they add parts of their own.
+# Lists to which they add entries.
 _ADDED = {
     "LD_PRELOAD": re.compile(r"TreeLauncher|[Ii]njection|ToolsInjection"),
     "LD_LIBRARY_PATH": re.compile(r"nsight[-_ ]?(compute|systems)", re.IGNORECASE),
@@ -47,13 +51,16 @@ _CACHES = {
 
 
 def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
-    """(environment, names withheld). `mode` is "user" (all but what looks like a secret) or "clean" (an allow-list)."""
+    """Return the environment without secrets, and the names withheld.
+
+    `mode` is "user" (all but what looks like a secret) or "clean" (an allow-list); `allow` names variables to let through.
+    """
     let_through = set(allow)
     kept, withheld = {}, []
     for name, value in environ.items():
         secret = bool(_SECRET.search(name.upper()) or _SECRET_VALUE.search(value))
         wanted = name in let_through or (not secret and (mode == "user" or bool(_ALLOWED.match(name))))
-        if name in _DROPPED or _GIT.match(name):
+        if name in _DROPPED or name.startswith("GIT_"):
             continue
         if wanted:
             kept[name] = value
@@ -67,8 +74,7 @@ def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> t
 
 
 def parted(name: str, value: str) -> tuple[str, str]:
-    """The value's part by which a profiler follows the processes that its program starts (they need it, and no build
-    reads it), and the user's own."""
+    """Split a variable into a profiler's part, which its child processes need and no build reads, and the user's own."""
     if name not in _ADDED:
         return (value, "") if _PROFILER.match(name) else ("", value)
     parts = [part for part in re.split(r"[\s:]+" if name == "LD_PRELOAD" else ":", value) if part]
@@ -82,8 +88,7 @@ def mode(asked: Literal["", "user", "clean"], environ: Mapping[str, str]) -> Lit
 
 
 def worker(base: Mapping[str, str], caches: Path, device: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """What all workers have in common, private caches under `caches`, a HOME there where `base` has none, and what the
-    configuration adds."""
+    """Return a worker's environment: `shared`, private caches under `caches`, a HOME there if `base` has none, and `extra`."""
     private = {name: str(caches / folder) for name, folder in _CACHES.items()}
     if "HOME" not in base:
         private["HOME"] = str(caches / "home")
@@ -91,7 +96,7 @@ def worker(base: Mapping[str, str], caches: Path, device: str, extra: Mapping[st
 
 
 def shared(base: Mapping[str, str], device: str) -> dict[str, str]:
-    """`base` with the leased device alone visible: what the workers of every build have in common."""
+    """Return what all workers have in common: `base` with only the leased device visible."""
     env = {
         **{name: value for name, value in base.items() if name not in _CACHES},
         "PYTHONNOUSERSITE": "1",
@@ -111,23 +116,24 @@ def shared(base: Mapping[str, str], device: str) -> dict[str, str]:
     return env
 
 
-def _filled(value: str, places: Mapping[str, str]) -> Iterator[str]:
-    """Its parts. Raises KeyError and ValueError for anything in braces that is no place's name: no width, attribute or item."""
-    for text, place, width, conversion in string.Formatter().parse(value):
-        yield text
-        if width or conversion:
-            raise ValueError(value)
-        if place is not None:
-            yield places[place]
+_PR_SET_DUMPABLE = 4
+_ENV_START = 49  # place of env_start in /proc/PID/stat, from 0; env_end follows (proc_pid_stat(5))
 
 
-def fill(extra: Mapping[str, str], where: str, **places: str) -> dict[str, str]:
-    """Configured values with {worktree}, {build_dir} and {side} filled in. Raises AbprofError for another name."""
-    filled = {}
-    for name, value in extra.items():
-        try:
-            filled[name] = "".join(_filled(value, places))
-        except (KeyError, ValueError) as error:
-            what = f"{name} = {value!r}: only {', '.join(f'{{{place}}}' for place in places)} are filled in"
-            raise AbprofError(what, where=where, advice="{{ and }} stand for braces of its own") from error
-    return filled
+def scrub_secrets(allow: Iterable[str] = ()) -> None:
+    """Wipe what looks like a secret from /proc/PID/environ. This process, and git, still have it. Does nothing without /proc."""
+    names = clean(os.environ, "user", allow)[1]
+    with contextlib.suppress(OSError, AttributeError, ValueError, IndexError):
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+        stat = Path("/proc/self/stat").read_text()
+        fields = ["", "", *stat.rpartition(")")[2].split()]
+        start, end = int(fields[_ENV_START]), int(fields[_ENV_START + 1])
+        if not 0 < start < end:
+            return
+        known = {os.fsencode(name) for name in names}
+        place = start
+        for entry in ctypes.string_at(start, end - start).split(b"\0"):
+            name, _, value = entry.partition(b"=")
+            if value and name in known:
+                ctypes.memset(place + len(name) + 1, 0, len(value))
+            place += len(entry) + 1

@@ -14,6 +14,7 @@ import msgspec
 
 from abprof.builds import environment
 from abprof.records import UNREADABLE, Package
+from abprof.system.config_file import fill
 from abprof.system.trees import files_of
 
 # What a shell, terminal, desktop, batch system or service manager says of itself, abprof's own options, and which of
@@ -68,8 +69,8 @@ def of_side(package: Package, side: str) -> Package:
     follow from the key, left as they are. Raises AbprofError for another name."""
     places = {"worktree": "{worktree}", "build_dir": "{build_dir}", "side": side}
     where = f"abprof.toml [kernels.{package.name}]"
-    recipe = environment.fill({f"build[{i}]": part for i, part in enumerate(package.build)}, where, **places)
-    env = environment.fill(package.env, f"{where[:-1]}.env]", **places)
+    recipe = fill({f"build[{i}]": part for i, part in enumerate(package.build)}, where, **places)
+    env = fill(package.env, f"{where[:-1]}.env]", **places)
     return msgspec.structs.replace(package, build=tuple(recipe.values()), env=env)
 
 

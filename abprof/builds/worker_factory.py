@@ -1,29 +1,44 @@
-"""Where and how the workers and builders of a run are started."""
+"""Starts the workers and builders of a run: interpreter, environment, sandbox, log, and the worker bundle.
+
+The worker bundle is the worker's code, copied by content to a folder of its own, so that nothing else of abprof's installation (or
+of a branch that has an abprof/ folder too) can be imported beside the kernels under test.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from abprof.builds import environment
 from abprof.builds import sandbox as contain
 from abprof.builds.sandbox import Wall
-from abprof.builds.worker_bundle import install
 from abprof.records import STANDING_IN, Checkout, Package
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options, worker_argv
+from abprof.system.config_file import fill
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, to_start
+
+_SOURCE = Path(__file__).parent.parent
+_FILES = ("__init__.py", "kit.py")
+_ROOMS = ("records/messages", "worker")
+_RUN = """import gc, os, sys
+gc.disable()
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from abprof.worker.main import main
+sys.exit(main())
+"""
 
 
 @dataclass(frozen=True)
-class Workshop:
-    """Settled once per run; every worker gets its interpreter, environment, mount and log from here."""
+class WorkerFactory:
+    """Settings of a run's workers."""
 
     cache: Path
     logs: Path
@@ -111,7 +126,7 @@ class Workshop:
     def worker_env(self, checkout: Checkout, package: Package, place: Path) -> dict[str, str]:
         """The environment of a builder or worker of the build at `place`."""
         places = {"worktree": str(place / "src"), "build_dir": str(place / "out"), "side": checkout.side.id}
-        extra = environment.fill(package.env, f"abprof.toml [kernels.{package.name}.env]", **places)
+        extra = fill(package.env, f"abprof.toml [kernels.{package.name}.env]", **places)
         extra["ABPROF_BUILD_DIR"] = places["build_dir"]
         return environment.worker(self.env, place / "caches", self.device, extra)
 
@@ -128,7 +143,7 @@ def command(config: Options, side: str, cache: Path) -> tuple[str, ...]:
     if simulated:
         return simulated
     # A worker starts in a folder of its own. No link is followed: that of a venv is what makes it one.
-    return (interpreter(config, side), "-P", str(install(cache)))
+    return (interpreter(config, side), "-P", str(install_bundle(cache)))
 
 
 def interpreter(config: Options, side: str) -> str:
@@ -196,3 +211,66 @@ def _try_device(config: Options, cache: Path, device: str, folder: Path, wall: W
         worker.call(wire.Start(device, "base"), to_start(config.timeout))
     finally:
         worker.stop()
+
+
+# ---------------------------------------------------------------- worker bundle
+
+
+def install_bundle(cache: Path) -> Path:
+    """The script that starts a worker: CACHE/harness/HASH/run_worker.py. Made once per content, by rename.
+
+    A copy that holds anything else than the source (code under test may have written to it) is put away and made anew.
+    """
+    # records/ itself needs msgspec: the worker gets its messages alone.
+    files = {"run_worker.py": _RUN.encode(), "abprof/records/__init__.py": b""}
+    for file in [_SOURCE / name for name in _FILES] + [f for room in _ROOMS for f in (_SOURCE / room).rglob("*.py")]:
+        files[f"abprof/{file.relative_to(_SOURCE)}"] = file.read_bytes()
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\0".encode() + files[name])
+    home = cache / "harness" / digest.hexdigest()[:16]
+    if not _holds(home, files):
+        _publish(home, files)
+    return home / "run_worker.py"
+
+
+def _holds(home: Path, files: Mapping[str, bytes]) -> bool:
+    """Whether these files are there, with these bytes, and nothing beside them: no link and no compiled Python either."""
+    folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
+    try:
+        for path in [home, *home.rglob("*")]:
+            name = str(path.relative_to(home))
+            if path.is_symlink() or name not in (folders if path.is_dir() else files):
+                return False
+        return all((home / name).read_bytes() == text for name, text in files.items())
+    except OSError:
+        return False
+
+
+def _publish(home: Path, files: Mapping[str, bytes]) -> None:
+    fresh = home.with_name(f"{home.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    for name, text in files.items():
+        place = fresh / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(text)
+    if _moved(fresh, home):
+        return
+    # Another process published the same content first, or what lies there is not the source's.
+    aside = fresh.with_name(f"{fresh.name}.old")
+    if not _holds(home, files) and _moved(home, aside):
+        _moved(fresh, home)
+    for left in (aside, fresh):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        else:
+            left.unlink(missing_ok=True)
+    if not _holds(home, files):
+        raise AbprofError("the worker's code is not what was put there", where=str(home), advice="remove it by hand")
+
+
+def _moved(place: Path, to: Path) -> bool:
+    try:
+        place.rename(to)
+    except OSError:
+        return False
+    return True

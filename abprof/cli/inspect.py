@@ -109,8 +109,15 @@ def clean(
 ) -> int:
     """Remove what killed runs left behind (worktrees, half-made clones and builds, run folders in which no run.json
     stands) and builds that were superseded by --rebuild. A run folder with a run.json is never touched."""
-    from abprof.builds.cleaning import clean as remove
+    from abprof import builds as built
+    from abprof import fleet, sides, store
+    from abprof.devices import sweep_leases
+    from abprof.system import paths
 
-    for line in remove(builds=builds or everything, everything=everything) or ["nothing to clean"]:
+    cache, state = paths.cache_dir(), paths.state_dir()
+    lines = built.sweep(cache, everything=builds or everything)
+    lines += [*store.sweep(state), *sweep_leases(state), *sides.sweep(cache, everything=everything)]
+    lines += fleet.sweep(cache, everything=everything)
+    for line in lines or ["nothing to clean"]:
         print(line)
     return Exit.OK

@@ -9,7 +9,7 @@ import msgspec
 
 from abprof import devices
 from abprof import sides as repo
-from abprof.builds.build import exists
+from abprof.builds import exists
 from abprof.builds.worker_factory import alone
 from abprof.measure.discovery import Survey, find_workloads, survey
 from abprof.records import Workload

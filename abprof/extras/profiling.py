@@ -11,14 +11,12 @@ from pathlib import Path
 import msgspec
 
 from abprof import report
-from abprof.builds import sandbox
-from abprof.builds.cleaning import BUILDS_IN_USE
-from abprof.builds.stage import build_kernels
+from abprof.builds import in_use, sandbox
 from abprof.evidence.ncu import tool
 from abprof.evidence.ncu.capture import Order, captured
 from abprof.evidence.probes import subjects
 from abprof.measure import continued
-from abprof.measure.plan import Continued, Plan, make_plan
+from abprof.measure.plan import Continued, Plan, build_kernels, make_plan
 from abprof.measure.resources import alone, signals, worktrees
 from abprof.measure.run_context import Place
 from abprof.records import Arm, Cell, Profile, Run
@@ -28,7 +26,6 @@ from abprof.session import begin, finish, interruptible, new_record, start
 from abprof.store import runfolder
 from abprof.store.record import Record
 from abprof.store.runfolder import RunFolder
-from abprof.system import locks
 from abprof.system import processes as proc
 from abprof.system.console import View
 
@@ -137,7 +134,7 @@ def _profile(
     rows: Rows = ()
     for line in sandbox.foreground_notes(plan.shop.wall, "what ncu looks at"):
         view.say(line)
-    with interruptible(record), locks.shared(place.cache / BUILDS_IN_USE):
+    with interruptible(record), in_use(place.cache):
         plan = start(place, plan, build_kernels(place, plan, view), record)
         rows = _rows(plan, wanted)
         for found in itertools.chain(_broken(plan, order), captured(plan, rows, order, folder, ncu, view.say)):

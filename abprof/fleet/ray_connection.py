@@ -21,7 +21,7 @@ _TOKEN = secrets.token_hex(32)  # of clusters that this process starts
 
 def ray_itself() -> Any:
     """Ray. Raises AbprofError where it is not installed."""
-    # It reads a cluster's token, when it is imported, from where a run's secrets were wiped (abprof/builds/secrets.py): put it back.
+    # It reads a cluster's token, when it is imported, from where a run's secrets were wiped (abprof/builds/environment.py): put it back.
     os.environ |= {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
     try:
         import ray

@@ -11,20 +11,17 @@ from pathlib import Path
 
 import msgspec
 
-from abprof.builds.cleaning import BUILDS_IN_USE
-from abprof.builds.stage import build_kernels
-from abprof.builds.tampering import Watch
+from abprof.builds import Watch, in_use
 from abprof.fleet.messages import Began, Ended, Loaded, Measured, News, Noticed, Proved, Said, Shard
 from abprof.measure import continued
 from abprof.measure.epochs import Item, epochs
 from abprof.measure.followup import follow_up
-from abprof.measure.plan import Continued, Plan, make_plan, other_cells, watched
+from abprof.measure.plan import Continued, Plan, build_kernels, make_plan, other_cells, watched
 from abprof.measure.resources import alone, not_busy, worktrees
 from abprof.measure.run_context import Place, Settled, look_around
 from abprof.records import Block, Build, Checkout, Kernel, Proof, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import File
-from abprof.system import locks as leases
 from abprof.system import processes as proc
 from abprof.system.console import View
 from abprof.verdict import undecided
@@ -103,7 +100,7 @@ class Post(contextlib.ExitStack):
             place = self._stand(shard, view)
             with _device(place, shard, view):
                 plan = self._planned(place, shard, view)
-                with leases.shared(place.cache / BUILDS_IN_USE):
+                with in_use(place.cache):
                     watch = watched(place, plan)
                     builds = self._builds(place, plan, shard, view)
                     return _measured(place, plan, watch, builds, shard, tell)

@@ -43,6 +43,7 @@ from abprof.records import (
 from abprof.records.errors import AbprofError
 from abprof.system import config_unused as unused
 from abprof.system import processes as proc
+from abprof.system.config_file import fill
 from abprof.system.console import View
 from abprof.system.processes import WorkerDied, WorkerHung
 from abprof.verdict.headline import many
@@ -155,7 +156,7 @@ def _side(
     own = Path(tree.path).parent / NAME / tree.side.id  # its caches last as long as the run
     places = {"worktree": tree.path, "build_dir": str(own / "out"), "side": tree.side.id}
     (own / "out").mkdir(parents=True)
-    extra = environment.fill(command.env, "abprof.toml [command.env]", **places)
+    extra = fill(command.env, "abprof.toml [command.env]", **places)
     given = environment.worker(env, own / "caches", place.device.worker, extra)
     if tree.side.kind == "dist":  # else the copy installed in the interpreter would be measured
         given["PYTHONPATH"] = os.pathsep.join([tree.path, *filter(None, [given.get("PYTHONPATH")])])

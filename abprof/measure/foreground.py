@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from abprof.builds.worker_factory import Workshop
+from abprof.builds import WorkerFactory
 from abprof.measure.pool import WorkerSpec
 from abprof.records import Arm, Cell
 from abprof.records import messages as wire
@@ -32,7 +32,15 @@ class Job:
 
 
 def job(
-    shop: Workshop, spec: WorkerSpec, cell: Cell, arm: Arm, *, warmup: int, runs: int, seed: int, facts: bool = False
+    shop: WorkerFactory,
+    spec: WorkerSpec,
+    cell: Cell,
+    arm: Arm,
+    *,
+    warmup: int,
+    runs: int,
+    seed: int,
+    facts: bool = False,
 ) -> Job:
     """The process for one arm of a cell, with the build of this spec. `facts`: it is to tell the cell's, too."""
     place, name = Path(spec.build.path), f"cell-{uuid.uuid4().hex}"

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from abprof.builds import build, environment
+from abprof.builds import Job, Watch, WorkerFactory, build_packages, environment, identical
 from abprof.builds import sandbox as contain
-from abprof.builds.tampering import Watch, elsewhere, inputs_of
-from abprof.builds.worker_factory import Workshop, alone, command, surroundings, wall_for
+from abprof.builds.build import missing
+from abprof.builds.tampering import elsewhere, inputs_of
+from abprof.builds.worker_factory import alone, command, surroundings, wall_for
 from abprof.devices import Device
 from abprof.measure import continued as earlier
 from abprof.measure import discovery, matrix, timers
@@ -55,7 +56,7 @@ _SHOWN = ("CUDA", "TORCH", "TRITON", "OMP", "GOMP", "KMP", "FFA", "CXX")  # pref
 class Plan:
     """Everything that is settled before the first turn."""
 
-    shop: Workshop
+    shop: WorkerFactory
     device: Device
     run: Run  # the head: settings, sides, all cells, workloads, builds
     cells: tuple[Cell, ...]  # those of this invocation: a rerun measures some of the run's
@@ -133,7 +134,7 @@ def make_plan(
         _require_cupti(config.asked_by("--timer"), workers, chains)
     for cell in (c for c in continued.cells if continued.timers.get(c.id) == CUPTI) if continued else ():
         _require_cupti(f"{cell.id}, which CUPTI's records read so far", workers, chains)
-    shop = Workshop(
+    shop = WorkerFactory(
         cache=place.cache,
         logs=logs,
         scratch=folder / "scratch",
@@ -285,7 +286,7 @@ def _identical_cells(plan: Plan, builds: Sequence[Build]) -> set[str]:
         name: {id: package.of(checkout.side) for id, checkout in plan.checkouts.items()}
         for name, package in plan.packages.items()
     }
-    same = {name for name, packages in folders.items() if build.identical(builds, packages, plan.shop.toolchain)}
+    same = {name for name, packages in folders.items() if identical(builds, packages, plan.shop.toolchain)}
     return {cell.id for cell in plan.cells if cell.kernel in same}
 
 
@@ -389,3 +390,41 @@ def _stored(place: Place, workers: Mapping[str, Sequence[str]], wall: contain.Wa
         workloads_from=folder if folder in {"", *workers} else str(Path(folder).absolute()),
         executor_options=config.executor_options if config.executor else {},
     )
+
+
+# ---------------------------------------------------------------- builds
+
+
+def build_kernels(place: Place, plan: Plan, view: View) -> tuple[Build, ...]:
+    """Build every package that a cell is measured with, on every side. Raises AbprofError if no side has any."""
+    gpu, rebuild = place.device.kind == "cuda", place.options.rebuild
+    builds = build_packages(plan.shop, _jobs(plan), view, gpu=gpu, rebuild=rebuild)
+    if builds and all(made.failure is not None and made.failure.status == "missing" for made in builds):
+        raise _on_no_side(place, [made.kernel for made in builds])
+    return builds
+
+
+def check_packages(place: Place, plan: Plan) -> None:
+    """Raise AbprofError if no side has any of the packages, as far as files tell."""
+    jobs = _jobs(plan)
+    if jobs and not any(job.exists for job in jobs):
+        raise _on_no_side(place, [job.package.name for job in jobs])
+
+
+def _jobs(plan: Plan) -> list[Job]:
+    """A package's sides follow each other."""
+    cells = {name: tuple(c for c in plan.cells if c.kernel == name and not c.skip) for name in plan.packages}
+    return [
+        Job(checkout, plan.packages[name].of(checkout.side), mine)
+        for name, mine in cells.items()
+        if mine
+        for checkout in plan.checkouts.values()
+    ]
+
+
+def _on_no_side(place: Place, kernels: Sequence[str]) -> AbprofError:
+    package = place.file.package(kernels[0])
+    names = ", ".join(dict.fromkeys(kernels))
+    where = place.file.at(f"kernels.{package.name}.path") if package.path else ""
+    advice = "name its folder in abprof.toml (docs/CONFIG.md)"
+    return AbprofError(f"no side has a kernel package {names}: {missing(package)}", where=where, advice=advice)

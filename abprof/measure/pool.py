@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from abprof.builds.worker_factory import Workshop
+from abprof.builds import WorkerFactory
 from abprof.devices import Device
 from abprof.measure import turns
 from abprof.records import PEERS, STANDING_IN, Artefact, Build, Checkout, Kernel, Package, Proof
@@ -52,7 +52,7 @@ def worker_specs(
 class WorkerPool:
     """Starts the workers together, restarts one that died, and ends them all. A context manager."""
 
-    def __init__(self, factory: Workshop, specs: Sequence[WorkerSpec], epoch: int) -> None:
+    def __init__(self, factory: WorkerFactory, specs: Sequence[WorkerSpec], epoch: int) -> None:
         self._factory = factory
         self._specs = {spec.id: spec for spec in specs}
         self._epoch = epoch
@@ -278,7 +278,7 @@ class Prefork:
     On a CPU they would take the cores that are measured; on a GPU they touch no device before their pool is entered.
     """
 
-    def __init__(self, factory: Workshop, device: Device) -> None:
+    def __init__(self, factory: WorkerFactory, device: Device) -> None:
         self._factory = factory
         self._kind = device.kind
         self._waiting: WorkerPool | None = None

@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterator
 
 from abprof import sides as repo
-from abprof.builds import secrets as conceal
+from abprof.builds import environment
 from abprof.devices import Device, lease
 from abprof.measure.run_context import Place
 from abprof.records import Checkout
@@ -34,7 +34,7 @@ def alone(place: Place, view: View, *, wait: bool) -> Iterator[Place]:
     """The devices for this run alone while the block runs: other abprofs are waited for, anybody else is refused. Of GPUs that
     nobody named those that somebody uses are left out, while there are others: the place that is left. From here on code
     under test may run, so this process's secrets are out of its reach."""
-    conceal.withheld(place.file.environment.allow)
+    environment.scrub_secrets(place.file.environment.allow)
     if place.options.executor:  # each shard has the lease of its own device, which may be this one
         yield place
         return

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import msgspec
 
+from abprof.builds import environment, in_use
 from abprof.builds import sandbox as contain
-from abprof.builds import secrets as conceal
-from abprof.builds.cleaning import BUILDS_IN_USE
-from abprof.builds.stage import build_kernels
 from abprof.devices.lease import lease
 from abprof.measure import foreground, matrix
-from abprof.measure.plan import Plan, make_plan
+from abprof.measure.plan import Plan, build_kernels, make_plan
 from abprof.measure.pool import WorkerSpec
 from abprof.measure.resources import signals, worktrees
 from abprof.measure.run_context import look_around
@@ -23,7 +21,6 @@ from abprof.records import Arm, Build, Cell, Workload
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.system import locks as leases
 from abprof.system import processes as proc
 from abprof.system.console import View
 
@@ -53,12 +50,12 @@ def run(config: Options, wanted: Wanted, view: View) -> str:
         worktrees(place, place.id, view) as trees,
         lease(place.state, place.device.lease, wait=not config.no_wait, label=place.label, say=view.say),
     ):
-        conceal.withheld(place.file.environment.allow)
+        environment.scrub_secrets(place.file.environment.allow)
         ready = _planned(place.sides[0].label, wanted, lambda: make_plan(place, trees, Path(logs), view, dry=True))
         for line in contain.foreground_notes(ready.shop.wall, "the cell of run-cell"):
             view.say(line)
         cell = _cell(ready, wanted)
-        with leases.shared(place.cache / BUILDS_IN_USE):
+        with in_use(place.cache):
             (build,) = build_kernels(place, ready, view)
             arm = _arm(ready.run.workloads[0], build, wanted)
             checkout = ready.checkouts["base"]

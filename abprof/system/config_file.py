@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import string
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 
-from abprof.builds import environment
 from abprof.records import Timer
 from abprof.records.errors import AbprofError
 from abprof.records.options import CommandEntry, Defaults, Environment, File, PackageEntry, Tables, Threshold
@@ -143,9 +144,9 @@ def _fillable(file: File) -> None:
     places = dict.fromkeys(("worktree", "build_dir", "side"), "")
     for name, entry in file.kernels.items():
         recipe = {f"part {number}": part for number, part in enumerate(entry.build, 1)}
-        environment.fill(recipe, file.at(f"kernels.{name}.build"), **places)
-        environment.fill(entry.env, file.at(f"kernels.{name}.env"), **places)
-    environment.fill(file.command.env, file.at("command.env"), **places)
+        fill(recipe, file.at(f"kernels.{name}.build"), **places)
+        fill(entry.env, file.at(f"kernels.{name}.env"), **places)
+    fill(file.command.env, file.at("command.env"), **places)
 
 
 def _nameable(file: File) -> None:
@@ -155,3 +156,20 @@ def _nameable(file: File) -> None:
         for name in env:
             if not name or "=" in name:
                 raise AbprofError(f"no variable can be called {name!r}", where=file.at(key))
+
+
+def fill(extra: Mapping[str, str], where: str, **places: str) -> dict[str, str]:
+    """Fill {worktree}, {build_dir} and {side} into configured values. Raises AbprofError for any other name in braces."""
+    filled = {}
+    for name, value in extra.items():
+        parts = []
+        try:
+            for text, place, width, conversion in string.Formatter().parse(value):
+                if width or conversion:
+                    raise ValueError(value)
+                parts += [text, "" if place is None else places[place]]
+        except (KeyError, ValueError) as error:
+            what = f"{name} = {value!r}: only {', '.join(f'{{{place}}}' for place in places)} are filled in"
+            raise AbprofError(what, where=where, advice="write {{ and }} for braces") from error
+        filled[name] = "".join(parts)
+    return filled

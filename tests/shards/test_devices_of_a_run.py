@@ -11,7 +11,6 @@ import pytest
 
 from abprof import devices
 from abprof.builds import environment
-from abprof.builds import secrets as conceal
 from abprof.devices import lease
 from abprof.devices.device import SimulatedDevice
 from abprof.measure import resources as holding
@@ -66,7 +65,7 @@ def test_one_that_cannot_be_measured_on_is_left_out_unless_it_is_named(nvml: Nvm
 def test_a_gpu_that_somebody_uses_is_left_out_unless_it_is_named(
     nvml: Nvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conceal, "withheld", list)  # this process is pytest's
+    monkeypatch.setattr(environment, "scrub_secrets", list)  # this process is pytest's
     busy = type("Busy", (Nvml,), {
         "nvmlDeviceGetComputeRunningProcesses": lambda _self, handle: [SimpleNamespace(pid=1)] * (handle == 1),
         "nvmlDeviceGetUtilizationRates": lambda _self, _handle: SimpleNamespace(gpu=80),

@@ -6,15 +6,15 @@ import os
 import sys
 from pathlib import Path
 
-from abprof.builds.worker_factory import Workshop
+from abprof.builds import WorkerFactory
 from tests.simulated.client import WORKER
 
 
-def workshop(folder: Path) -> Workshop:
+def workshop(folder: Path) -> WorkerFactory:
     """Its workers play `folder`/scenario.json, whatever stands there when they start, and load builds at `folder`/build."""
     (folder / "build" / "src").mkdir(parents=True)
     argv = [sys.executable, "-P", str(WORKER)]
-    return Workshop(
+    return WorkerFactory(
         cache=folder,
         logs=folder,
         scratch=folder,

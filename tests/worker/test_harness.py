@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from abprof.builds import worker_bundle as harness
+from abprof.builds import worker_factory as harness
 
 ROOT = Path(harness.__file__).parents[1]
 
 
 def test_only_the_workers_part_is_copied(tmp_path: Path) -> None:
-    script = harness.install(tmp_path)
+    script = harness.install_bundle(tmp_path)
     copied = {str(path.relative_to(script.parent)) for path in script.parent.rglob("*") if path.is_file()}
     rooms = {
         f"abprof/{path.relative_to(ROOT)}"
@@ -26,12 +26,12 @@ def test_only_the_workers_part_is_copied(tmp_path: Path) -> None:
 
 
 def test_it_is_made_once_and_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = harness.install(tmp_path)
+    script = harness.install_bundle(tmp_path)
     before = script.stat().st_ino
-    assert harness.install(tmp_path) == script
+    assert harness.install_bundle(tmp_path) == script
     assert script.stat().st_ino == before
     monkeypatch.setattr(harness, "_RUN", harness._RUN + "# changed\n")
-    other = harness.install(tmp_path)
+    other = harness.install_bundle(tmp_path)
     assert other.parent != script.parent
     assert script.exists(), "a run that uses the older one keeps it"
 
@@ -39,7 +39,7 @@ def test_it_is_made_once_and_by_content(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("spoilt", ["changed", "removed", "added", "compiled", "linked", "all a link"])
 def test_what_was_written_to_since_is_put_away(tmp_path: Path, spoilt: str) -> None:
     """Code under test runs as the user whose cache it is: of one run it could change the judge of the next."""
-    script = harness.install(tmp_path)
+    script = harness.install_bundle(tmp_path)
     outputs, bench = (script.parent / "abprof" / "worker" / name for name in ("checks.py", "bench.py"))
     if spoilt == "changed":
         outputs.write_text(outputs.read_text().replace("max", "min"))
@@ -55,7 +55,7 @@ def test_what_was_written_to_since_is_put_away(tmp_path: Path, spoilt: str) -> N
     else:
         script.parent.rename(tmp_path / "mine")
         script.parent.symlink_to(tmp_path / "mine")
-    assert harness.install(tmp_path) == script
+    assert harness.install_bundle(tmp_path) == script
     test_only_the_workers_part_is_copied(tmp_path)
     for path in (outputs, bench):
         assert path.read_bytes() == (ROOT / "worker" / path.name).read_bytes()
@@ -66,7 +66,7 @@ def test_what_was_written_to_since_is_put_away(tmp_path: Path, spoilt: str) -> N
 
 def test_its_messages_need_the_standard_library_alone(tmp_path: Path) -> None:
     """-S and -I leave out whatever is installed."""
-    place = harness.install(tmp_path).parent
+    place = harness.install_bundle(tmp_path).parent
     code = f"import sys; sys.path.insert(0, {str(place)!r}); import abprof.records.messages; print(abprof.records.messages.__file__)"
     done = subprocess.run([sys.executable, "-S", "-I", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(place / "abprof" / "records" / "messages" / "__init__.py")

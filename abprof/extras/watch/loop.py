@@ -13,13 +13,12 @@ import msgspec
 
 from abprof import session
 from abprof import sides as repo
-from abprof.builds.cleaning import BUILDS_IN_USE
-from abprof.builds.stage import build_kernels
+from abprof.builds import in_use
 from abprof.extras.watch.saves import Saves
 from abprof.extras.watch.warm import Warm
 from abprof.measure.discovery import content, workloads_folder
 from abprof.measure.epochs import epochs
-from abprof.measure.plan import Plan, make_plan
+from abprof.measure.plan import Plan, build_kernels, make_plan
 from abprof.measure.pool import Prefork
 from abprof.measure.resources import alone, signals, worktrees
 from abprof.measure.run_context import Place, look_around
@@ -27,7 +26,6 @@ from abprof.records import Checkout, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.store import runfolder
-from abprof.system import locks as leases
 from abprof.system import processes as proc
 from abprof.system.console import View
 
@@ -57,7 +55,7 @@ def watch(config: Options, view: View, answer: Callable[[Answer], None]) -> None
         tempfile.TemporaryDirectory() as folder,
         worktrees(place, f"{place.id}-watch", view) as trees,
         alone(place, view, wait=not config.no_wait),
-        leases.shared(place.cache / BUILDS_IN_USE),
+        in_use(place.cache),
         Saves(place.root, (git, place.runs_dir)) as saves,
     ):
         logs = Path(folder) / "logs"

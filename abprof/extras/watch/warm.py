@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from abprof.builds.worker_factory import Workshop
+from abprof.builds import WorkerFactory
 from abprof.devices import Device
 from abprof.measure.pool import Prefork, WorkerPool, WorkerSpec
 from abprof.records import PEERS
@@ -17,7 +17,7 @@ _KEPT = ("base", PEERS)  # whose code no save changes
 class Warm(Prefork):
     """Hands out pools with a fresh target; base and peers are kept while the block runs."""
 
-    def __init__(self, shop: Workshop, device: Device) -> None:
+    def __init__(self, shop: WorkerFactory, device: Device) -> None:
         super().__init__(shop, device)
         self._kept: dict[_Key, Worker] = {}
 
@@ -35,7 +35,7 @@ class Warm(Prefork):
 
 
 class _KeepingPool(WorkerPool):
-    def __init__(self, shop: Workshop, specs: Sequence[WorkerSpec], epoch: int, kept: dict[_Key, Worker]) -> None:
+    def __init__(self, shop: WorkerFactory, specs: Sequence[WorkerSpec], epoch: int, kept: dict[_Key, Worker]) -> None:
         super().__init__(shop, specs, epoch)
         self._kept = kept
         for id in _KEPT:
