@@ -1,8 +1,8 @@
-"""Numbers behind the verdicts: plain functions of epoch values, without a clock, a file or a record.
+"""The numbers behind the verdicts: pure functions of epoch values.
 
-The statistical unit is the epoch (fresh worker processes). Its value D is the median over rounds of the pair's log
-ratio log(to/from); the effect is theta, the mean of D over epochs. Everything here is in log ratios unless a name says
-`percent`: an equal step up and down cancels, and a ratio's interval is the exponential of its log's.
+The statistical unit is the epoch (fresh worker processes). Its value D is the median over rounds of the pair's log ratio
+log(to/from); the effect is theta, the mean of D over epochs. Everything is in log ratios unless a name says `percent`: an
+equal step up and down cancels, and a ratio's interval is the exponential of its log's.
 """
 
 from __future__ import annotations
@@ -24,31 +24,18 @@ LOOKS = (4, 6, 8, 12, 16, 24, 32)  # epochs at which a verdict may be given
 # statistics are pivotal, so a' is the alpha quantile of the smallest two-sided p over the looks. Row: (alpha, a').
 # Monte Carlo of 10,000,000 paths, rounded down (wider intervals); tests/simulations/test_looks.py recomputes the table.
 JOINT = (
-    (0.0001, 1.40e-5),
-    (0.0002, 2.95e-5),
-    (0.0005, 7.75e-5),
-    (0.001, 1.60e-4),
-    (0.002, 3.28e-4),
-    (0.005, 8.73e-4),
-    (0.01, 1.83e-3),
-    (0.02, 3.88e-3),
-    (0.05, 0.0107),
-    (0.10, 0.0235),
-    (0.20, 0.0533),
-    (0.30, 0.0879),
-    (0.50, 0.1719),
-    (0.70, 0.2819),
-    (0.90, 0.4540),
-    (1.0, 1.0),
-)
+    (0.0001, 1.40e-5), (0.0002, 2.95e-5), (0.0005, 7.75e-5), (0.001, 1.60e-4), (0.002, 3.28e-4), (0.005, 8.73e-4),
+    (0.01, 1.83e-3), (0.02, 3.88e-3), (0.05, 0.0107), (0.10, 0.0235), (0.20, 0.0533), (0.30, 0.0879), (0.50, 0.1719),
+    (0.70, 0.2819), (0.90, 0.4540), (1.0, 1.0),
+)  # fmt: skip
 _LEVEL = dict(JOINT)
+_LARGEST = 700.0  # exp() of more overflows
 Times = Sequence[float] | NDArray[np.float64]
-_LARGEST = 700.0  # exp() of more overflows a float; a time that changed by e**700 is not measured
 
 
 @dataclass(frozen=True)
 class Interval:
-    """theta with its interval, in log ratios; `epochs` are those it rests on."""
+    """theta with its interval, in log ratios, and the number of epochs it rests on."""
 
     theta: float
     low: float
@@ -59,16 +46,13 @@ class Interval:
         return low < self.low and self.high < high
 
     def beyond(self, low: float, high: float) -> bool:
-        """The whole interval lies outside [low, high]."""
+        """Whether the whole interval lies outside [low, high]."""
         return self.low > high or self.high < low
 
 
 def round_median(before: Times, after: Times) -> float:
-    """Epoch value D: median over rounds of log(after/before), one pair a round (times in the same unit).
-
-    Raises ValueError on no rounds, unequal lengths, and on a time that is not positive and finite: the measuring stage
-    drops such rounds by its own rule, none may reach the arithmetic.
-    """
+    """Epoch value D: median over rounds of log(after/before). Raises ValueError on no rounds, unequal lengths, and times that
+    are not positive and finite."""
     first, second = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
     if first.shape != second.shape or first.size == 0:
         raise ValueError(f"an epoch value needs pairs, got {first.size} and {second.size} times")
@@ -90,18 +74,17 @@ def last_look(epochs: int) -> int:
 
 
 def repeated_interval(values: Sequence[float], alpha: float = 0.05) -> Interval | None:
-    """Repeated confidence interval at level 1 - alpha (0.05 or 0.10), jointly over all LOOKS.
+    """Repeated confidence interval at level 1 - alpha (a row of JOINT), jointly over all LOOKS; None before the first.
 
-    Between looks (an interrupted run) it rests on the epochs of the last completed look, in the order they were
-    measured, and on no other: the joint level is a statement about the planned looks only. None before the first.
-    Equal values (s = 0: a deterministic simulation) give an interval of zero width. Raises ValueError on NaN.
+    Between looks it rests on the epochs of the last completed look, in the order of measuring: the joint level is a
+    statement about the planned looks only. Equal values give zero width. Raises ValueError on NaN.
     """
     look = last_look(len(values))
     return student_interval(values[:look], _LEVEL[alpha]) if look else None
 
 
 def tabled(alpha: float) -> float:
-    """The largest level of JOINT that is no more than `alpha`, for `repeated_interval`; its smallest where none is."""
+    """The largest level of JOINT that is not above `alpha`, else its smallest."""
     return max((row for row, _ in JOINT if row <= alpha), default=JOINT[0][0])
 
 
@@ -118,7 +101,7 @@ def p_beyond(values: Sequence[float], low: float, high: float) -> float | None:
     """P against "theta lies in [low, high]", corrected for all LOOKS; None before the first look.
 
     Twice the one-sided Student p towards the nearer bound, mapped through the distribution of the smallest p over the
-    looks (JOINT). So p <= 0.05 exactly when the repeated 95 % interval lies beyond the bounds.
+    looks: p <= 0.05 exactly when the repeated 95 % interval lies beyond the bounds.
     """
     from scipy.special import stdtr
 
@@ -133,11 +116,8 @@ def p_beyond(values: Sequence[float], low: float, high: float) -> float | None:
 
 
 def joint_p(smallest: float) -> float:
-    """P(smallest two-sided p over LOOKS <= `smallest`) under the null: JOINT, interpolated in log-log between its rows.
-
-    Never more than Bonferroni's bound. Below the first row that bound, or the row where it is less: the distribution is
-    increasing, so both are bounds.
-    """
+    """P(smallest two-sided p over LOOKS <= `smallest`) under the null: JOINT, interpolated in log-log, and at most
+    Bonferroni's bound. Below the first row that bound, or the row if it is less."""
     if smallest <= 0:
         return 0.0
     bound = min(1.0, len(LOOKS) * smallest)
@@ -151,17 +131,14 @@ def joint_p(smallest: float) -> float:
 
 
 def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard error of the mean. Values equal to rounding have none."""
+    """Mean and standard error; 0 for values equal up to rounding."""
     data = np.asarray(values, dtype=float)
     if data.size < 2:
         raise ValueError(f"an interval needs two epochs, got {data.size}")
     if not bool(np.isfinite(data).all()):
         raise ValueError("an epoch value must be finite")
-    mean = float(data.mean())
-    spread = float(data.std(ddof=1))
-    if spread <= 1e-14 * max(1.0, abs(mean)):
-        return mean, 0.0
-    return mean, spread / math.sqrt(data.size)
+    mean, spread = float(data.mean()), float(data.std(ddof=1))
+    return mean, 0.0 if spread <= 1e-14 * max(1.0, abs(mean)) else spread / math.sqrt(data.size)
 
 
 # ---------------------------------------------------------------- per cent
@@ -173,11 +150,7 @@ def percent(theta: float) -> float:
 
 
 def band(pct: float) -> tuple[float, float]:
-    """Log ratios of -pct and +pct per cent of time: the ratio lies in [1 - pct/100, 1 + pct/100].
-
-    The band is symmetric in per cent, as people read it, so slightly wider below zero in log ratios.
-    From 100 % down nothing can be faster than the band.
-    """
+    """Log ratios of -pct and +pct per cent of time, symmetric in per cent. From 100 % nothing is faster than the band."""
     return (math.log1p(-pct / 100) if pct < 100 else -math.inf, math.log1p(pct / 100))
 
 
@@ -187,7 +160,7 @@ def half_width_pct(interval: Interval) -> float:
 
 
 def certifiable_pct(interval: Interval) -> float:
-    """The smallest margin (per cent) inside which this interval lies: what equivalence could have been certified."""
+    """The smallest margin (per cent) that contains this interval: the equivalence that could have been certified."""
     return max(abs(percent(interval.low)), abs(percent(interval.high)))
 
 
@@ -204,26 +177,23 @@ class OwnTime:
 
 
 def own_time(epoch_medians: Sequence[float]) -> OwnTime:
-    """Geometric mean over epochs of an arm's epoch medians, with its 95 % Student interval (in logs).
-
-    A description of this run, not a test: it takes no account of looks, and no verdict rests on it.
-    Raises ValueError on no epochs and on a time that is not positive and finite.
-    """
+    """Geometric mean of an arm's epoch medians with its 95 % Student interval (in logs), as a description: no verdict uses
+    it. Raises ValueError on no epochs and on impossible times."""
     if not epoch_medians:
         raise ValueError("an arm's time needs an epoch")
     require_times(epoch_medians)
+    first = float(epoch_medians[0])
     if len(epoch_medians) == 1:
-        return OwnTime(float(epoch_medians[0]), None, None)
+        return OwnTime(first, None, None)
     if min(epoch_medians) == max(epoch_medians):
-        return OwnTime(float(epoch_medians[0]), float(epoch_medians[0]), float(epoch_medians[0]))
+        return OwnTime(first, first, first)
     interval = student_interval([math.log(value) for value in epoch_medians], 0.05)
     return OwnTime(math.exp(interval.theta), math.exp(interval.low), math.exp(min(interval.high, _LARGEST)))
 
 
 @functools.cache
 def variance_by_chance(count: int) -> float:
-    """What the sample variance of so many normal values exceeds in one draw of ten, as a multiple of the true one (chi-square
-    with count - 1 degrees of freedom); needs two values."""
+    """The 90th percentile of the sample variance of `count` normal values, as a multiple of the true one (chi-square)."""
     from scipy.special import chdtri
 
     return float(chdtri(count - 1, 0.1)) / (count - 1)
@@ -235,22 +205,18 @@ def false_alarm_bound(alarms: int, controls: int) -> float | None:
 
     if not controls:
         return None
-    if alarms >= controls:
-        return 1.0
-    return float(betaincinv(alarms + 1, controls - alarms, 0.95))
+    return 1.0 if alarms >= controls else float(betaincinv(alarms + 1, controls - alarms, 0.95))
 
 
 def discoveries(p_values: Sequence[float], q: float = 0.05) -> list[bool]:
     """Which hypotheses Benjamini and Hochberg's procedure (1995) rejects at false-discovery rate q."""
-    if not p_values:
-        return []
     from scipy.stats import false_discovery_control
 
-    return [bool(p <= q) for p in false_discovery_control(list(p_values), method="bh")]
+    return [bool(p <= q) for p in false_discovery_control(list(p_values), method="bh")] if p_values else []
 
 
 def mann_whitney_p(before: Times, after: Times) -> float:
-    """Two-sided p of Mann and Whitney's U test: what benchstat and asv ask of pooled samples. No verdict rests on it."""
+    """Two-sided p of Mann and Whitney's U test, as benchstat and asv use on pooled samples. No verdict uses it."""
     from scipy.stats import mannwhitneyu
 
     return float(mannwhitneyu(before, after).pvalue)

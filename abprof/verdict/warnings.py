@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
 
-from abprof.records import Advice, Arm, Block, CheckResult, Comparison, Run, Status, Touched
+from abprof.records import Advice, Block, Comparison, Run, Touched
 from abprof.records import messages as wire
 from abprof.verdict import stats, waivers
-from abprof.verdict.cells import RUNS, ArmState, CellData
+from abprof.verdict.cells import ArmState, CellData
 from abprof.verdict.comparison import WITHHELD
 from abprof.verdict.headline import base_not_ok, many, outside_margin, trust_panel, undecided_row
 
@@ -131,7 +130,7 @@ def _failed(cells: Cells, kind: str, rows: Rows, what: str) -> Iterator[Advice]:
         found = tuple(dict.fromkeys(each.cell for each in rows))
         why = f"{arm} {state.status}" + (f": {state.reason}" if state.reason else "")
         text = f"{many(len(found), 'cell')} {what} (first: {row.cell}, {why})"
-        hint = _hint(cells[row.cell], arm, state, on_base=kind == "base_not_ok")
+        hint = _hint(cells[row.cell], state, on_base=kind == "base_not_ok")
         yield Advice(kind=kind, text=text, advice=hint, cells=found)
 
 
@@ -216,35 +215,18 @@ def _how_to_decide(run: Run, out: Rows) -> str:
 
 def _sufficient_budget(run: Run, cells: Cells) -> int:
     """Seconds to reach the first look at the pace of this run's epochs: a tenth more, rounded up."""
-    spans: dict[tuple[str, int, int], tuple[float, float]] = {}
+    spans: dict[
+        tuple[str, int], float
+    ] = {}  # (device, epoch) -> seconds: a device measures its cells one after the other
     for block in (block for data in cells.values() for block in data.blocks):
-        key = block.device, block.shard, block.epoch
-        begin, end = spans.get(key, (block.began, 0.0))
-        spans[key] = (min(begin, block.began), max(end, block.began + block.seconds))
-    longest: dict[str, dict[int, float]] = {}  # a device measures its shards one after the other
-    for (device, shard, _), (begin, end) in spans.items():
-        of = longest.setdefault(device, {})
-        of[shard] = max(of.get(shard, 0.0), end - begin)
-    each = max((sum(of.values()) for of in longest.values()), default=0.0)
-    if len(longest) < 2:
-        each = max(each, run.options.budget / max(1, len(spans)))
-    return 10 * math.ceil(0.11 * stats.LOOKS[0] * each)
+        spans[block.device, block.epoch] = spans.get((block.device, block.epoch), 0.0) + block.seconds
+    longest = max(spans.values(), default=0.0)
+    if len({device for device, _ in spans}) < 2:
+        longest = max(longest, run.options.budget / max(1, len(spans)))
+    return 10 * math.ceil(0.11 * stats.LOOKS[0] * longest)
 
 
-# ---------------------------------------------------------------- hints: who can fix an arm that did not run
-
-_WORKLOAD_CALLS = ("inputs", "reference", "check")  # the workload's functions in the order they are called for an arm
-
-
-class ArmResult(Protocol):
-    """An ArmState while a run is judged, an Observation afterwards."""
-
-    @property
-    def status(self) -> Status: ...
-    @property
-    def at(self) -> str: ...
-    @property
-    def check(self) -> CheckResult | None: ...
+# ---------------------------------------------------------------- hints
 
 
 def undescribed(cell: str) -> bool:
@@ -252,52 +234,16 @@ def undescribed(cell: str) -> bool:
     return cell.endswith("/")
 
 
-def workloads_own(arm: str, results: Mapping[str, ArmResult]) -> bool:
-    """Whether this arm's crash in a function of the workload is the workload's fault. `results`: all arms of the cell.
-
-    It is if another side crashed at the same place. Otherwise check() may depend on what this side returned, and any
-    function on the side, if another arm got past it.
-    """
-    at = results[arm].at
-    function, of, _ = at.partition("() of ")
-    if not of:  # the workload as a whole, before any side
-        return bool(at)
-    others = [each for id, each in results.items() if _side_of(id) != _side_of(arm)]
-    if function == "check" and any(each.check is not None for each in results.values()):
-        return False
-    if any(each.at == at for each in others):
-        return True
-    return not others if function == "check" else not any(_got_past(function, each) for each in results.values())
-
-
-def _side_of(arm: str) -> str:
-    named = Arm.of(arm)
-    return arm if named.peer else "base" if named.control else named.side
-
-
-def _got_past(function: str, result: ArmResult) -> bool:
-    reached = result.at.partition("()")[0]
-    if reached in _WORKLOAD_CALLS:
-        return function in _WORKLOAD_CALLS[: _WORKLOAD_CALLS.index(reached)]
-    return result.check is not None or result.status in RUNS or result.status in ("wrong", "crash")
-
-
-def _hint(data: CellData, arm: str, state: ArmState, *, on_base: bool) -> str:
+def _hint(data: CellData, state: ArmState, *, on_base: bool) -> str:
     """What to do about an arm that did not run."""
     log = f"logs/{state.log.removeprefix('logs/')} in the run folder"
-    if not state.at and undescribed(data.cell.id):
+    if state.at:
+        return f"fix {state.at}, or what this arm returns to it; the traceback is in {log}"
+    if undescribed(data.cell.id):
         file = f"{data.cell.workload}.py"
         if wire.no_module(state.reason):
             return f"install the module that {file} needs for the workers, or fix {file}; see {log}"
         return f"{file} could not be loaded: see {log}"
-    if state.at:
-        if workloads_own(arm, data.states):
-            return f"fix {state.at} in the workload; the traceback is in {log}"
-        checked = any(each.check is not None for each in data.states.values())
-        what = "accepts the output of another arm" if checked else "may not expect what this arm returned"
-        if not state.at.startswith("check()"):
-            what = "did not fail for another arm"
-        return f"{state.at} {what}: fix {arm}, or that function; the traceback is in {log}"
     if on_base:
         return "fix the base, or compare with another ref"
     if state.log:

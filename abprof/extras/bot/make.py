@@ -15,7 +15,7 @@ from abprof.report import facts, failures, numbers, places, view, words
 from abprof.store.runfolder import LOGS
 from abprof.verdict import waivers
 from abprof.verdict.guarantees import lacking
-from abprof.verdict.warnings import undescribed, workloads_own
+from abprof.verdict.warnings import undescribed
 
 _NAME, _TEXT = 200, 600  # characters
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -138,7 +138,7 @@ def _troubles(run: Run, groups: tuple[view.Group, ...], folder: Path | None) -> 
             status=seen.status,
             reason=_text(one.reason),
             on_base=view.arm(run, one.seen[0][1]).side == "base" and not undescribed(seen.cell),
-            workload=workloads_own(seen.arm, {o.arm: o for o in run.observations if o.cell == seen.cell}),
+            workload=bool(seen.at),
             log=_name(one.log),
             lines=tuple(_log(folder, one.log, one.reason)) if folder and seen.status == "build_failed" else (),
         )
