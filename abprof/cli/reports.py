@@ -79,10 +79,7 @@ def _in(format: str, path: Path) -> int:
     if format == "artifact":
         from abprof.extras.bot import encode, make_notice
 
-        try:
-            content = encode(make_notice(run, path.parent if path.is_file() else path))
-        except ValueError as error:  # a run that somebody else wrote
-            raise AbprofError(str(error), where=str(path)) from None
+        content = encode(make_notice(run, path.parent if path.is_file() else path))
         with while_read():
             sys.stdout.buffer.write(content)
         return Exit.OK

@@ -80,13 +80,9 @@ def _text(text: str) -> str:
 
 
 def _ref(side: Side) -> Ref:
-    return Ref(
-        id=_name(side.id),
-        label=_name(side.label),
-        commit=side.commit,
-        uncommitted=side.kind == "worktree",
-        subject=_name(side.subject),
-    )
+    own = side.kind == "worktree"
+    label, subject = _name(side.label), _name(side.subject)
+    return Ref(id=_name(side.id), label=label, commit=side.commit, uncommitted=own, subject=subject)
 
 
 def _tallies(comparisons: list[Comparison]) -> Iterator[Tally]:
@@ -94,7 +90,7 @@ def _tallies(comparisons: list[Comparison]) -> Iterator[Tally]:
         found = [one for one in comparisons if one.verdict == verdict]
         changes = [one.pct for one in found if one.pct is not None]
         if found:
-            low, high = (min(changes), max(changes)) if changes else (None, None)
+            low, high = min(changes, default=None), max(changes, default=None)
             yield Tally(verdict=verdict, rows=len(found), lowest_pct=low, highest_pct=high)
 
 
@@ -162,30 +158,21 @@ def _log(folder: Path, name: str, reason: str) -> list[str]:
 
 
 def _command(run: Run) -> tuple[str, ...]:
-    """The run's command line with commits in place of refs, and its seed; () if it is too long, or if the refs cannot be
-    told from values of options. Of a night the plain comparison of its commits."""
+    """The run's command line with commits in place of refs, and its seed; () if it is too long, or if an option's value
+    could be one of the refs. Of a night the plain comparison of its commits."""
     if run.arguments[:1] == ("demo",):  # its repository is made anew, and is the same every time
         return ("abprof", *run.arguments)
-    given = list(run.arguments)
-    for word in ("abprof", "run"):
-        given = given[1:] if given[:1] == [word] else given
-    own = given.index("--") if "--" in given else len(given)
-    given, measured = given[:own], given[own:]  # a command behind `--` may have words and a --seed of its own
-    rest = [] if run.night else _without_refs(given, [side.spec for side in run.sides])
-    if rest is None:
+    given = list(run.arguments[1:] if run.arguments[:1] == ("run",) else run.arguments)
+    end = given.index("--") if "--" in given else len(given)  # a command behind `--` has words of its own
+    given, measured = [] if run.night else given[:end], given[end:]
+    specs = [side.spec for side in run.sides]
+    spellings = ([],) if run.night else (specs, ["...".join(specs[:2]), *specs[2:]])
+    refs = next((refs for refs in spellings if [word for word in given if word in refs] == refs), None)
+    if refs is None:
         return ()
+    rest = [word for word in given if word not in refs]
     seed = [] if "--seed" in rest else ["--seed", str(run.options.seed)]
     command = ["abprof", *(side.anew for side in run.sides), *rest, *seed, *measured]
     if len(command) > 100 or any(len(word) > _TEXT or _text(word) != word for word in command if word):
         return ()
     return tuple(command)
-
-
-def _without_refs(given: list[str], specs: list[str]) -> list[str] | None:
-    """The words that are not this run's refs; None if an option's value could be one of them."""
-    for refs in (specs, ["...".join(specs[:2]), *specs[2:]]):
-        if given[: len(refs)] == refs:
-            return given[len(refs) :]
-        if [word for word in given if word in refs] == refs:
-            return [word for word in given if word not in refs]
-    return None

@@ -1,8 +1,8 @@
-"""The notice: what a run has to say to a pull request, as one small typed record, and its strict reader.
+"""The notice: what is posted of a run, as one small typed record with a strict reader.
 
-The stage that runs a branch's code writes it, the stage that holds a token reads it and believes nothing in it but that it
-is data: every text is short, every number finite, every list bounded, an unknown key is an error. No path, address, pull
-request or markup in it is ever used as one. docs/schemas/notice.schema.json is made from this file.
+The stage that runs a branch's code writes it; the stage that holds a token reads it as untrusted data: every text is short,
+every number finite, every list bounded, and an unknown key is an error. No path, address, pull request or markup in it is
+ever used as one. docs/schemas/notice.schema.json is generated from this file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from abprof.verdict.headline import Answer, answer
 
 SCHEMA = 1
 MOST_BYTES = 1 << 20
-DEEPEST = 8  # brackets within brackets: the record needs five
 Name = Annotated[str, Meta(max_length=200)]
 Text = Annotated[str, Meta(max_length=600)]
 Code = Annotated[str, Meta(max_length=40, pattern="^[a-z0-9_]*$")]
@@ -45,7 +44,7 @@ class Ref(Record, frozen=True, kw_only=True):
 
 
 class Tally(Record, frozen=True, kw_only=True):
-    """All rows of one verdict, and between which changes of time they lie; None where none has a number."""
+    """How many rows have a verdict, and the range of their changes of time; None if none has a number."""
 
     verdict: Verdict
     rows: Count
@@ -54,7 +53,7 @@ class Tally(Record, frozen=True, kw_only=True):
 
 
 class Row(Record, frozen=True, kw_only=True):
-    """One row that is not the same: the fields of a comparison that its words need, both times, and its causes."""
+    """One row that is not the same: the fields of a comparison that are shown, both times, and its causes."""
 
     case: Name
     to: Name
@@ -72,25 +71,20 @@ class Row(Record, frozen=True, kw_only=True):
     causes: Annotated[tuple[Text, ...], Meta(max_length=8)] | None = None  # None: not looked for
 
     def judged(self) -> Comparison:
-        """The same as a comparison, for the functions that word one."""
-        fields = {name: getattr(self, name) for name in _OF_A_COMPARISON}
-        return Comparison(cell=self.case, from_="base", metric="", **fields)
-
-
-_OF_A_COMPARISON = (
-    "to", "verdict", "reasons", "pct", "low_pct", "high_pct", "certifiable_pct", "epochs", "discovery",
-)  # fmt: skip
+        """The row as a comparison, for the functions of report/ that describe one."""
+        shared = set(self.__struct_fields__) & set(Comparison.__struct_fields__) - {"causes"}
+        return Comparison(cell=self.case, from_="base", metric="", **{name: getattr(self, name) for name in shared})
 
 
 class Trouble(Record, frozen=True, kw_only=True):
-    """A reason why arms have no speed, told once for all of them, with lines of its log."""
+    """A reason why arms have no speed, with lines of its log."""
 
     arm: Name
     what: Name
     status: Code
     reason: Text
     on_base: bool
-    workload: bool = False  # its own code failed, and not what is measured
+    workload: bool = False  # the workload's own code failed
     log: Name = ""
     lines: Annotated[tuple[Name, ...], Meta(max_length=MOST_LINES)] = ()
 
@@ -104,7 +98,7 @@ class Warned(Record, frozen=True, kw_only=True):
 
 
 class Notice(Record, frozen=True, kw_only=True):
-    """What is posted of a run. Everything in it may have been written by somebody who means harm."""
+    """What is posted of a run. All of it may be forged."""
 
     schema: Literal[1]
     abprof: Name  # version
@@ -121,7 +115,7 @@ class Notice(Record, frozen=True, kw_only=True):
     fail_on: Annotated[tuple[Literal["slower", "broken", "unclear", "never"], ...], Meta(max_length=4)]
     false_alarm_bound: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
     device: Name
-    lacking: Lacking = ""  # the weaker guarantee, which is said unfolded, and whose it is
+    lacking: Lacking = ""  # the weaker guarantee, and the workloads that have it
     lacking_in: Annotated[tuple[Name, ...], Meta(max_length=MOST_ROWS)] = ()
     tallies: Annotated[tuple[Tally, ...], Meta(max_length=8)] = ()
     rows: Annotated[tuple[Row, ...], Meta(max_length=MOST_ROWS)] = ()
@@ -135,12 +129,12 @@ class Notice(Record, frozen=True, kw_only=True):
 
     @property
     def head(self) -> str:
-        """The commit that the answer is about: the first target's."""
+        """The commit that the answer is about: the first target."""
         return self.targets[0].commit
 
     @property
     def answer(self) -> Answer | Literal["running"]:
-        """Must somebody act?"""
+        """Whether somebody must act."""
         if self.status == "running":
             return "running"
         return answer(self.counts, measured=self.measured)
@@ -155,60 +149,30 @@ class Notice(Record, frozen=True, kw_only=True):
 
 
 def encode(notice: Notice) -> bytes:
-    """The notice as the bytes of its file, read back strictly. Raises ValueError for what its own reader would refuse."""
+    """The notice as the bytes of its file. Raises AbprofError for one that its own reader would refuse."""
     data = msgspec.json.format(msgspec.json.encode(notice), indent=1) + b"\n"
-    try:
-        parsed = _parsed(data)
-    except (msgspec.MsgspecError, AbprofError) as error:
-        raise ValueError(f"a notice that its reader refuses: {error}") from None
-    if parsed != notice:
-        raise ValueError("a notice that reads as another")
+    _decoded(data, notice.run)
     return data
 
 
 def read_notice(path: Path) -> Notice:
-    """The notice in a file that anybody may have written. Raises AbprofError in one clear line; never reads more than
-    1 MiB of it, follows no link, and waits for no pipe."""
+    """The notice in a file that anybody may have written. Reads at most 1 MiB, follows no link and waits for no pipe.
+    Raises AbprofError."""
     where = str(path)
     try:
         if path.is_symlink() or not path.is_file():
             raise AbprofError("not a regular file", where=where, advice="abprof report RUN --format artifact makes one")
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            return _decoded(file.read(MOST_BYTES + 1), where)
     except OSError as error:
         raise AbprofError(error.strerror or str(error), where=where) from None
-    try:
-        return _parsed(data)
-    except AbprofError as error:
-        raise AbprofError(error.what, where=where) from None
-    except UNREADABLE as error:
-        raise AbprofError(f"not a notice of this abprof: {_plain(error)}", where=where) from None
 
 
-def _parsed(data: bytes) -> Notice:
+def _decoded(data: bytes, where: str) -> Notice:
     if len(data) > MOST_BYTES:
-        raise AbprofError(f"larger than {MOST_BYTES} bytes")
-    if _depth(data) > DEEPEST:
-        raise AbprofError(f"more than {DEEPEST} brackets within brackets")
-    return msgspec.json.decode(data, type=Notice)
-
-
-# One pass: it matches at every quote, up to the end where no quote closes it. A pattern that could fail there would be
-# tried again from each of a million quotes.
-_STRING = re.compile(rb'"(?:[^"\\]|\\.?)*+"?', re.DOTALL)
-
-
-def _depth(data: bytes) -> int:
-    depth = deepest = 0
-    for bracket in re.findall(rb"[\[\]{}]", _STRING.sub(b"", data)):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
-
-
-def _plain(error: Exception) -> str:
-    """What msgspec says, without the foreign key that it may quote."""
-    said = re.sub(
-        r"`[^`]*`", lambda found: found[0] if found[0].isascii() and found[0].isprintable() else "`?`", str(error)
-    )
-    return said[:300]
+        raise AbprofError(f"larger than {MOST_BYTES} bytes", where=where)
+    try:
+        return msgspec.json.decode(data, type=Notice)
+    except UNREADABLE as error:
+        quoted = re.sub(r"`[^`]*[^`!-~][^`]*`", "`?`", str(error))  # it may quote a foreign key
+        raise AbprofError(f"not a notice of this abprof: {quoted[:300]}", where=where) from None
