@@ -95,9 +95,9 @@ def test_what_a_night_refuses(lab: Lab, tmp_path: Path) -> None:
         (["main", "fast"], "--branch names the branch"),
         (["--nonsense"], "nonsense"),
         (["--issue", "team/kernels"], "no token"),
-        (["--branch", "nowhere"], "--branch: unknown ref 'nowhere'"),
+        (["--branch", "nowhere"], "unknown ref 'nowhere'"),
         (["--summary", str(tmp_path)], "no file can be written there"),
-        (["--against", "v9"], "--against: unknown ref 'v9'"),
+        (["--against", "v9"], "unknown ref 'v9'"),
     ):
         code, line, done = night(lab, *words)
         assert (code, line["did"]) == (2, "refused"), words
@@ -191,7 +191,7 @@ def _finished(lab: Lab) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [_started, _planned, _measures, _finished])
-def test_killed_at_each_stage_the_next_night_continues(lab: Lab, stage: Any) -> None:
+def test_killed_at_each_stage_the_next_night_makes_up_for_it(lab: Lab, stage: Any) -> None:
     first = lab.repo.git("rev-parse", "HEAD")
     lab.set(replace(QUICK, faults=[Fault("slow:0.005", "turn")]))
     process = lab.start("nightly")
@@ -199,14 +199,10 @@ def test_killed_at_each_stage_the_next_night_continues(lab: Lab, stage: Any) -> 
     if process.returncode is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    rounds = {file.parent: file.read_bytes() for file in lab.runs.glob("*/rounds.jsonl")}
     # It may have gone further between the look and the kill: what is expected is read from what it left.
     expected = "nothing" if beat_of(lab)["ended"] else "reported" if _finished(lab) else "first"
     code, line, done = night(lab)
     assert (code, line["did"]) == (0, expected), done.err
-    for folder, before in rounds.items():
-        whole = before[: before.rfind(b"\n") + 1]
-        assert (folder / "rounds.jsonl").read_bytes().startswith(whole), "what was measured is not measured again"
     assert nights(lab) == [(1, "first", "", first)]
     assert night(lab)[1]["did"] == "nothing"
 

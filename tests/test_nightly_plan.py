@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from abprof.extras.nightly import NightOptions, NightReport, open_index, summary
 from abprof.extras.nightly.changes import Change, Shift
-from abprof.extras.nightly.index import NightRow, unfinished
+from abprof.extras.nightly.index import NightRow
 from abprof.extras.nightly.job import NightRun, prune
-from abprof.extras.nightly.plan import Job, Tonight, after, given_up, jobs, last_judged
-from abprof.records import Night
+from abprof.extras.nightly.plan import Job, Tonight, jobs
 from abprof.system import heartbeat
 from tests.nights import BEGAN, Nights
 
@@ -34,6 +31,10 @@ def row(number: int, kind: str, base: str, head: str, **more: Any) -> NightRow:
 def vain(number: int, kind: str = "first", base: str = "", **more: Any) -> NightRow:
     """A night on which nothing could run."""
     return row(number, kind, base, HEAD, heads=0, settled=0, **more)
+
+
+def planned(nights: list[NightRow], tonight: Tonight, *there: str) -> list[Job]:
+    return jobs(nights, tonight, lambda commit: not there or commit in there)[0]
 
 
 @pytest.mark.parametrize(
@@ -66,10 +67,13 @@ def vain(number: int, kind: str = "first", base: str = "", **more: Any) -> Night
     ],
 )  # fmt: skip
 def test_jobs(nights: list[NightRow], tonight: Tonight, todo: list[Job]) -> None:
-    assert jobs(nights, tonight) == todo
+    assert planned(nights, tonight) == todo
 
 
 def test_a_given_up_head_is_reported_until_there_is_something_new() -> None:
+    def given_up(nights: list[NightRow], tonight: Tonight) -> str:
+        return jobs(nights, tonight, lambda _: True)[1]
+
     tried = [vain(number, sentence="all crashed") for number in (1, 2, 3)]
     assert given_up(tried, TONIGHT) == "all crashed"
     assert given_up(tried[:2], TONIGHT) == given_up(tried, OTHER) == ""
@@ -81,37 +85,20 @@ def test_a_given_up_head_is_reported_until_there_is_something_new() -> None:
     assert (given_up(lost, RELEASED), given_up(lost, TONIGHT)) == ("no release", "")
 
 
-def test_after_a_commit_that_is_gone_a_new_stretch_begins_once() -> None:
+def test_a_judged_commit_that_is_gone_is_never_a_base() -> None:
     nights = [row(1, "first", "", "x"), row(2, "step", "x", LAST), row(3, "against", RELEASE, LAST)]
-    assert last_judged(nights) == LAST
-    assert [night.number for night in after(nights, LAST)] == [3]
-    assert jobs(after(nights, LAST), TONIGHT) == [Job("first", (HEAD,))]
+    assert planned(nights, TONIGHT, "x") == [Job("step", ("x", HEAD))]
+    assert planned(nights, TONIGHT, "") == [Job("first", (HEAD,))]
     nights.append(row(4, "first", "", HEAD, heads=0, exit_code=1))  # it does not build
-    assert last_judged(nights) == LAST
-    assert jobs(after(nights, LAST), TONIGHT) == []
-
-
-def test_an_unfinished_night_is_found(tmp_path: Path) -> None:
-    nights = Nights(tmp_path)
-    done, killed = nights.add({"w/n=1": (1.0, 1.0)}), nights.add({"w/n=1": (1.0, 1.0)})
-    run = json.loads((killed / "run.json").read_text())
-    (killed / "run.json").write_text(json.dumps({**run, "status": "running"}))
-    about, commits = msgspec.convert(run["night"], Night), [side["commit"] for side in run["sides"]]
-    (done / "run.json").write_text("{")
-    assert unfinished(tmp_path, about, commits) == killed
-    assert unfinished(tmp_path, msgspec.structs.replace(about, number=7), commits) is None
-    assert unfinished(tmp_path, about, ["0" * 40]) is None
-    (killed / "run.json").write_text(json.dumps(run))
-    assert unfinished(tmp_path, about, commits) is None
+    assert planned(nights, TONIGHT, "") == []
 
 
 @pytest.mark.parametrize(
     ("keep", "days", "kept"),
     [
         ({"keep_days": 3, "keep_nights": 1}, 7, "...XXX"),
-        ({"keep_days": 0, "keep_gib": 0, "keep_nights": 2}, 400, "....XX"),
-        ({"keep_days": 10**4, "keep_gib": -6000, "keep_nights": 1}, 7, "..XXXX"),  # bytes less than there are
-        ({"keep_days": 3, "keep_nights": 0}, -1000, "XXXXXX"),  # the clock went back
+        ({"keep_days": 0, "keep_nights": 2}, 400, "....XX"),
+        ({"keep_days": 3, "keep_nights": 1}, -1000, "XXXXXX"),  # the clock went back
     ],
 )
 def test_old_nights_keep_what_the_history_needs(tmp_path: Path, keep: dict[str, float], days: int, kept: str) -> None:
@@ -121,12 +108,9 @@ def test_old_nights_keep_what_the_history_needs(tmp_path: Path, keep: dict[str, 
         (folder / "rounds.jsonl").write_bytes(b"x" * 1000)
         (folder / "report.md").write_text("report")
         (folder / "logs" / "base.log").write_text("log")
-    total = sum(path.stat().st_size for path in nights.runs_dir.glob("*/**/*"))
     mine = nights.runs_dir / "20200101T000000Z-mine"
     mine.mkdir()
     (mine / "rounds.jsonl").write_text("mine")
-    if keep.get("keep_gib", 0) < 0:
-        keep = keep | {"keep_gib": (total + keep["keep_gib"]) / 2**30}
     options = NightOptions(**keep)  # type: ignore[arg-type]
     with open_index(nights.runs_dir) as index:
         lines = prune(nights.runs_dir, index.nights("main"), options, now)

@@ -41,7 +41,6 @@ def nightly(
         str, typer.Option(metavar="OWNER/NAME", help="Keep an issue on GitHub up to date; the token is $GITHUB_TOKEN.")
     ] = "",
     keep_days: Annotated[float, typer.Option(min=0, help="How long rounds, logs and pages are kept.")] = 30.0,
-    keep_gib: Annotated[float, typer.Option(min=0, help="How much all nights may take.")] = 20.0,
     keep_nights: Annotated[int, typer.Option(min=1, help="The newest so many are never touched.")] = 10,
 ) -> int:
     """Compare the last judged commit of a branch with its head; on the first night profile the head alone.
@@ -59,7 +58,7 @@ def nightly(
         _check_summary(summary)
         config, options = _config(ctx)
         view = View(quiet=options["quiet"], verbose=options["verbose"])
-        chosen = NightOptions(branch, against, series, keep_days, keep_gib, keep_nights)
+        chosen = NightOptions(branch, against, series, keep_days, keep_nights)
         return run_night(config, chosen, view, lambda report: _publish(report, summary, target)).exit_code
 
 

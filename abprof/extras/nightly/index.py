@@ -34,7 +34,6 @@ _ANSWERS = (
     "missing",
 )  # statuses that measuring again repeats
 _LOCK_WAIT = 60.0  # seconds
-_LATEST = 20  # run folders that are searched for an unfinished night
 _TABLES = """
 CREATE TABLE folder (name TEXT PRIMARY KEY, stamp TEXT NOT NULL, problem TEXT NOT NULL);
 CREATE TABLE night (folder TEXT NOT NULL, series TEXT NOT NULL, number INTEGER NOT NULL, kind TEXT NOT NULL,
@@ -67,6 +66,11 @@ class NightRow:
     sentence: str
     heads: int  # cells and variants whose head ran, or whose code was the base's
     settled: int = 1  # 0: nothing could run, not because of the head, or files changed meanwhile: to be tried again
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        """What was asked: a night with an equal key is not measured again."""
+        return self.kind, self.base, self.head, self.matrix, self.machine
 
 
 class Value(NamedTuple):
@@ -387,22 +391,6 @@ def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
         settled=int(ran and not tampered),
     )
     return night, values
-
-
-def unfinished(runs_dir: Path, night: Night, commits: Sequence[str]) -> Path | None:
-    """The newest run folder in which this night began and did not end."""
-
-    def changed(file: Path) -> float:
-        with suppress(OSError):
-            return file.stat().st_mtime
-        return 0.0
-
-    for file in sorted(runs_dir.glob(f"*/{RUN}"), key=changed, reverse=True)[:_LATEST]:
-        with suppress(OSError, *UNREADABLE):
-            run = _DECODER.decode(content(file))
-            if run.night == night and [side.commit for side in run.sides] == list(commits) and run.status != "complete":
-                return file.parent
-    return None
 
 
 def _values(run: _Run) -> Iterator[Value]:

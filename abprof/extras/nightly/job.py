@@ -8,9 +8,10 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,7 +20,7 @@ from abprof import sides as repo
 from abprof.devices import lease
 from abprof.extras.nightly import page, plan
 from abprof.extras.nightly.changes import Change, Shift, find_changes, trends
-from abprof.extras.nightly.index import NightRow, Query, open_index, unfinished
+from abprof.extras.nightly.index import NightRow, Query, open_index
 from abprof.measure.run_context import Place, look_around
 from abprof.records import Night
 from abprof.records.errors import AbprofError, Exit
@@ -45,7 +46,6 @@ class NightOptions:
     against: str = ""  # a fixed release to compare with, too
     series: str = ""  # "": the branch's name
     keep_days: float = 30.0  # age after which rounds, logs, traces, tables and pages are removed
-    keep_gib: float = 20.0  # size of all nights of the series
     keep_nights: int = 10  # the newest nights, which are never touched
 
 
@@ -73,8 +73,8 @@ class NightReport:
     head: str
     exit_code: int
     runs: tuple[NightRun, ...] = ()
-    changes: tuple[Change, ...] = ()  # confirmed tonight
-    shifts: tuple[Shift, ...] = ()  # of the machine, tonight
+    changes: tuple[Change, ...] = ()  # confirmed since the last report
+    shifts: tuple[Shift, ...] = ()  # of the machine, since the last report
     notes: tuple[str, ...] = ()
 
 
@@ -83,24 +83,9 @@ def run_night(
 ) -> NightReport:
     """Measure what is new, and pass the result to `report`. Raises AbprofError for what the user can fix, and while another
     nightly job runs on the same device and repository."""
-    with _errors_name("--branch", nightly.branch):
-        place = look_around(msgspec.structs.replace(options, specs=(nightly.branch,)), view)
+    place = look_around(msgspec.structs.replace(options, specs=(nightly.branch,)), view)
     if place.sides[0].kind == "dist":
         raise AbprofError("a nightly job needs a branch: a release never moves", where=nightly.branch)
-    series = nightly.series or place.sides[0].label
-    with _one_job(place), _beating(place, series) as beat:
-        made = _Night(place, nightly, series, beat, view).work()
-        report(made)  # before the heartbeat records it: a job killed in between reports twice rather than never
-        beat.end(made.did, made.exit_code, made.number)
-        return made
-
-
-# ---------------------------------------------------------------- one job at a time, with a heartbeat
-
-
-@contextlib.contextmanager
-def _one_job(place: Place) -> Iterator[None]:
-    """Hold the lock of this device and repository. It ends with the process."""
     where = hashlib.sha256(os.fsencode(place.commits.common_dir)).hexdigest()[:12]
     name, label = f"nightly-{place.device.lease}-{where}", f"nightly {place.label}"
     with contextlib.ExitStack() as held:
@@ -110,7 +95,13 @@ def _one_job(place: Place) -> Iterator[None]:
             advice = "nothing is lost: the next one continues from the same commit"
             what = f"another nightly job is at work: {busy.what}"
             raise AbprofError(what, where=str(place.root), advice=advice) from None
-        yield
+        place.runs_dir.mkdir(parents=True, exist_ok=True)
+        work = _Night(place, nightly, view)
+        beat = held.enter_context(_beating(place, work.series))
+        made = work.report(beat)
+        report(made)  # before the heartbeat records it: a job killed in between reports twice rather than never
+        beat.end(made.did, made.exit_code, made.number)
+        return made
 
 
 class _Beat:
@@ -119,28 +110,26 @@ class _Beat:
     def __init__(self, place: Place, series: str) -> None:
         root, runs_dir = str(place.root), str(place.runs_dir)
         before = heartbeat.read(place.state, root, series)
-        self.place = place
-        self.record = heartbeat.Heartbeat(
-            series=series,
-            repo=root,
-            runs_dir=runs_dir,
-            began=time.time(),
-            last_end=(before.ended or before.last_end) if before else None,
-            reported=before.reported if before and before.runs_dir == runs_dir else None,
-        )
-        heartbeat.write(place.state, self.record)
+        last_end = (before.ended or before.last_end) if before else None
+        reported = before.reported if before and before.runs_dir == runs_dir else None
+        self._state = place.state
+        self._record = heartbeat.Heartbeat(series=series, repo=root, runs_dir=runs_dir, began=time.time())
+        self._write(last_end=last_end, reported=reported)
+
+    def _write(self, **changes: Any) -> None:
+        self._record = msgspec.structs.replace(self._record, **changes)
+        heartbeat.write(self._state, self._record)
 
     def reported(self, newest: int) -> int:
-        """The newest night that was reported; if that is unknown, all nights so far count as reported."""
-        if self.record.reported is None:
-            self.record = msgspec.structs.replace(self.record, reported=newest)
-            heartbeat.write(self.place.state, self.record)
-        return self.record.reported or 0
+        """The newest night that was reported. If that is unknown, all nights so far count as reported."""
+        if self._record.reported is None:
+            self._write(reported=newest)
+        return self._record.reported or 0
 
     def end(self, did: str, code: int, number: int = 0) -> None:
-        reported = None if self.record.reported is None else max(self.record.reported, number)
-        over = {"ended": time.time(), "did": did, "exit_code": int(code), "reported": reported}
-        heartbeat.write(self.place.state, msgspec.structs.replace(self.record, **over))
+        reported = self._record.reported
+        latest = None if reported is None else max(reported, number)
+        self._write(ended=time.time(), did=did, exit_code=int(code), reported=latest)
 
 
 @contextlib.contextmanager
@@ -157,44 +146,38 @@ def _beating(place: Place, series: str) -> Iterator[_Beat]:
         raise
 
 
-# ---------------------------------------------------------------- the work of a night
-
-
 class _Night:
     """One night of a series."""
 
-    def __init__(self, place: Place, options: NightOptions, series: str, beat: _Beat, view: View) -> None:
-        self.place, self.options, self.series, self.beat, self.view = place, options, series, beat, view
-        self.head = place.sides[0].commit
-        place.runs_dir.mkdir(parents=True, exist_ok=True)
+    def __init__(self, place: Place, options: NightOptions, view: View) -> None:
+        self.place, self.options, self.view = place, options, view
+        self.series, self.head = options.series or place.sides[0].label, place.sides[0].commit
 
-    def work(self) -> NightReport:
-        with _errors_name("--against", self.options.against):
-            release = self._commit(self.options.against) if self.options.against else ""
+    def report(self, beat: _Beat) -> NightReport:
+        """Measure what is new, and report it with nights that were measured and not reported."""
+        release = self._commit(self.options.against) if self.options.against else ""
         fingerprint = plan.machine(self.place)
         machine = msgspec.json.encode(fingerprint, order="sorted").decode()
         tonight = plan.Tonight(self.head, release, plan.matrix_hash(self.place), machine)
         with open_index(self.place.runs_dir) as index:
-            every = index.nights(self.series)
-            notes = list(index.notes)
-        number = 1 + max((night.number for night in every), default=0)
-        reported = self.beat.reported(number - 1)
-        nights, last = every, plan.last_judged(every)
-        if last and last != self.head and not self._exists(last):
-            notes.append(f"{last[:10]}, the last judged commit, is no longer in the repository: a new stretch begins")
-            nights = plan.after(every, last)
-        todo = plan.jobs(nights, tonight)
-        unreported = [night for night in every if night.number > reported]
-        if not todo and not unreported:
-            return self._nothing(plan.given_up(nights, tonight), notes)
-        if unreported:
-            self.view.say(f"night {unreported[-1].number} was measured, but its job ended before it reported")
-        done = [self._earlier(night) for night in unreported]
+            nights, notes = index.nights(self.series), list(index.notes)
+        newest = max((night.number for night in nights), default=0)
+        todo, given_up = plan.jobs(nights, tonight, self._exists)
+        reported = beat.reported(newest)
+        missed = [night for night in nights if night.number > reported]
+        if not todo and not missed:
+            return self._nothing(given_up, notes)
+        if missed:
+            self.view.say(f"night {newest} was measured, but its job ended before it reported")
+        done = [self._earlier(night) for night in missed]
+        number = newest + bool(todo)
         for job in todo:
             about = Night(series=self.series, number=number, kind=job.kind, asked=tonight.matrix, machine=fingerprint)
             done.append(self._run(job, about))
-        did = "+".join([*(["reported"] if unreported else []), *(job.kind for job in todo)])
-        return self._report(number if todo else unreported[-1].number, reported, did, done, notes)
+        did = "+".join([*(["reported"] if missed else []), *(job.kind for job in todo)])
+        return self._finish(
+            NightReport(did, self.series, number, self.head, 0, tuple(done), notes=tuple(notes)), missed
+        )
 
     def _nothing(self, given_up: str, notes: list[str]) -> NightReport:
         code = Exit.OK
@@ -218,17 +201,9 @@ class _Night:
         return NightRun(night.kind, night.base, night.head, code, night.sentence, {}, str(folder), weaker)
 
     def _run(self, job: plan.Job, about: Night) -> NightRun:
-        """One comparison, or the head alone. Continues a run of this night that was killed. ^C ends the whole night."""
+        """One comparison, or the head alone. ^C ends the whole night."""
         options = msgspec.structs.replace(self.place.options, specs=job.commits, night=about, file=None)
-        resumed = None
-        if folder := unfinished(self.place.runs_dir, about, job.commits):
-            self.view.say(f"continuing {folder}, which did not finish")
-            budget = self.place.options.budget
-            try:
-                resumed = session.rerun(folder, (), str(self.place.root), budget, self.view, resume=True)
-            except AbprofError as error:  # the machine's software changed, or the folder is damaged
-                self.view.say(f"it cannot be continued: {error.line}")
-        run, path = resumed or session.run(options, self.view)
+        run, path = session.run(options, self.view)
         if run.status == "interrupted":
             raise KeyboardInterrupt
         code, sentence, counts = Exit.CANNOT_RUN, "", dict[str, int]()
@@ -237,32 +212,30 @@ class _Night:
         measured = any(seen.status == "ok" for seen in run.observations) and not counts.get("tampered")
         if job.kind == "first" and measured and code == Exit.UNTRUSTED:
             code = Exit.OK  # there is nothing to compare with yet
-        base = job.commits[0] if len(job.commits) > 1 else ""
-        weaker = guarantees.weaker(run, _MOST_NAMED)
+        weaker, base = guarantees.weaker(run, _MOST_NAMED), "".join(job.commits[:-1])
         return NightRun(job.kind, base, job.commits[-1], code, sentence, counts, str(path), weaker)
 
-    def _report(
-        self, number: int, reported: int, did: str, done: Sequence[NightRun], notes: Sequence[str]
-    ) -> NightReport:
-        codes = [run.exit_code for run in done]
-        changes, shifts, more = list[Change](), list[Shift](), list[str]()
+    def _finish(self, report: NightReport, missed: Sequence[NightRow]) -> NightReport:
+        """Add the changes and shifts since the last reported night, write the page, and remove what is old."""
+        first = min((night.number for night in missed), default=report.number)
+        codes, notes = [run.exit_code for run in report.runs], list[str]()
+        changes, shifts = list[Change](), list[Shift]()
         try:
             with open_index(self.place.runs_dir) as index:
-                nights = index.nights(self.series)
-                values = index.values(Query(series=self.series))
-                changes, shifts = find_changes(list(trends(it for it in values if it[0].number > number - _LOOK_BACK)))
+                recent = (it for it in index.values(Query(series=self.series)) if it[0].number > first - _LOOK_BACK)
+                changes, shifts = find_changes(list(trends(recent)))
                 put(self.place.runs_dir / page.FILE, page.history_page(index, self.series).encode())
-            more = prune(self.place.runs_dir, nights, self.options)
+                notes = prune(self.place.runs_dir, index.nights(self.series), self.options)
         except (AbprofError, OSError) as error:  # the night was measured, and must be reported
-            more = [f"the history could not be updated: {error}"]
+            notes.append(f"the history could not be updated: {error}")
             codes.append(Exit.UNTRUSTED)
-        news = tuple(change for change in changes if change.found > reported)
+        news = tuple(change for change in changes if change.found >= first)
         if any(change.pct > 0 and change.because != "machine" for change in news):
             codes.append(Exit.SLOWER)
         worst = (Exit.CANNOT_RUN, Exit.SLOWER, Exit.UNTRUSTED, Exit.OK)
         code = next((int(code) for code in worst if code in codes), max(codes, default=0))
-        shifted = tuple(shift for shift in shifts if shift.night > reported)
-        return NightReport(did, self.series, number, self.head, code, tuple(done), news, shifted, (*notes, *more))
+        moved = tuple(shift for shift in shifts if shift.night >= first)
+        return replace(report, exit_code=code, changes=news, shifts=moved, notes=(*report.notes, *notes))
 
     def _commit(self, spec: str) -> str:
         return repo.resolve(self.place.repository, (spec,))[0][0].commit
@@ -274,59 +247,37 @@ class _Night:
             return False
 
 
-@contextlib.contextmanager
-def _errors_name(option: str, ref: str) -> Iterator[None]:
-    """Make an error about this ref name the option that it came from."""
-    try:
-        yield
-    except AbprofError as error:
-        if error.where or repr(ref) not in error.what:
-            raise
-        raise AbprofError(error.what, where=option, advice=error.advice) from error
-
-
 # ---------------------------------------------------------------- retention
 
 
 def prune(runs_dir: Path, nights: Sequence[NightRow], keep: NightOptions, now: datetime | None = None) -> list[str]:
-    """Remove rounds, logs and pages of nights that are too old, and of the oldest ones beyond the size limit. `nights` of
-    one series, in their order. Returns a line per night. A night without a readable date counts as new."""
+    """Remove rounds, logs and pages of nights older than `keep_days`, but of the newest `keep_nights`. Returns a line for
+    each. `nights`: of one series, in their order."""
     limit = (now or datetime.now(UTC)) - timedelta(days=keep.keep_days)
-    newest = sorted({night.number for night in nights})[-keep.keep_nights :] if keep.keep_nights else []
-    total, lines = sum(_size(runs_dir / night.folder) for night in nights), []
-    old = [night for night in nights if night.number not in newest]
-    for night in sorted(old, key=lambda night: _began(night) >= limit):  # by age first
-        why = "its age" if _began(night) < limit else "the size of all nights"
-        if why != "its age" and total <= keep.keep_gib * 2**30:
-            break
+    newest = sorted({night.number for night in nights})[-keep.keep_nights :]
+    lines = []
+    for night in nights:
         folder = runs_dir / night.folder
-        before = _size(folder)
-        extra = [path for path in folder.iterdir() if path.name not in _KEPT] if folder.is_dir() else []
-        for path in extra:
+        if night.number in newest or _began(night) >= limit or not folder.is_dir():
+            continue
+        old = [path for path in folder.iterdir() if path.name not in _KEPT]
+        for path in old:
             with contextlib.suppress(OSError):
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
                 else:
                     path.unlink()
-        total -= before - _size(folder)
-        if extra:
-            lines.append(f"{folder.name}: rounds, logs and pages removed because of {why}")
+        if old:
+            lines.append(f"{folder.name}: rounds, logs and pages removed because of its age")
     return lines
 
 
 def _began(night: NightRow) -> datetime:
+    """When the night began; one without a readable date counts as new."""
     with contextlib.suppress(ValueError):
         when = datetime.fromisoformat(night.began)
         return when if when.tzinfo else when.replace(tzinfo=UTC)
     return datetime.max.replace(tzinfo=UTC)
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.lstat().st_size
-    return total
 
 
 # ---------------------------------------------------------------- the summary
