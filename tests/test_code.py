@@ -99,17 +99,6 @@ def test_an_object_without_symbols_says_so_and_keeps_its_hash(tmp_path: Path) ->
 
 
 @on_x86
-def test_a_function_that_only_moved_is_the_same(tmp_path: Path) -> None:
-    more = SOURCE.replace(
-        "extern", 'extern "C" void first(float *y) { for (int i = 0; i < 9; ++i) y[i] /= 3; }\nextern', 1
-    )
-    reader = Reader(tmp_path / "cache")
-    before = reader.read(built(tmp_path, "-O2", name="before.so"))
-    after = reader.read(built(tmp_path, "-O2", name="after.so", source=more))
-    assert differing([before.functions, after.functions]) == {"first"}
-
-
-@on_x86
 def test_the_same_code_with_other_names_and_lines_is_the_same(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

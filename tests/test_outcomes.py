@@ -103,15 +103,6 @@ def test_an_arm_whose_check_was_lost_is_not_vouched_for_by_running_on() -> None:
     assert (judged.observations[1].status, [w.kind for w in judged.warnings]) == ("ok", ["undecided", "flaky"])
 
 
-@pytest.mark.parametrize("status", ["crash", "timeout", "oom"])
-def test_twice_is_not_ok_however_often_it_worked(status: Status) -> None:
-    blocks = [*epochs([1.0] * 6), *(block(i, {"base": 1.0}, status={"target": status}) for i in (7, 8))]
-    judged = judge(head(), blocks)
-    assert (judged.comparisons[0].verdict, judged.comparisons[0].reasons) == ("broken", (status,))
-    assert judged.observations[1].metrics == {}  # no speed of an arm that fails
-    assert undecided(head(), blocks) == set()
-
-
 def test_the_worst_status_wins_whatever_the_order() -> None:
     order: list[Status] = ["wrong", "crash", "oom", "timeout", "build_failed", "missing", "unsupported"]
     for worse, better in itertools.combinations(order, 2):
@@ -121,27 +112,7 @@ def test_the_worst_status_wins_whatever_the_order() -> None:
             assert statuses(judge(head(), blocks))["target"] == worse
 
 
-def test_an_epoch_in_which_an_arm_failed_gives_no_pair() -> None:
-    """The worker died half way: the rounds it did finish are not an epoch."""
-    blocks = [*epochs([1.0] * 4), block(5, {"base": 1.0, "target": 9.0}, status={"target": "crash"})]
-    blocks += [block(i, RATIOS) for i in (6, 7)]
-    row = judge(head(), blocks).comparisons[0]
-    assert (row.verdict, row.epochs, row.pct) == ("same", 6, pytest.approx(0.0))
-
-
 # ---------------------------------------------------------------- wrong answers
-
-
-def test_allow_wrong_shows_the_number_and_stays_broken() -> None:
-    blocks = [block(i, {"base": 1.0, "target": 0.5}, status={"target": "wrong"}) for i in range(4)]
-    judged = judge(head(settings={"allow_wrong": True}), blocks)
-    row = judged.comparisons[0]
-    assert (row.verdict, row.reasons, row.p) == ("broken", ("wrong",), None)
-    assert (row.pct, row.low_pct) == (pytest.approx(-50.0), pytest.approx(-50.0))
-    assert judged.observations[1].metrics["wall"].value == pytest.approx(500_000.0)
-    assert judged.header.exit_code == 1
-    assert judged.header.geomean_pct is None
-    assert [w.kind for w in judged.warnings] == ["broken", "wrong_shown"]
 
 
 # ---------------------------------------------------------------- proofs, builds, skipped cells
@@ -172,17 +143,6 @@ def test_wrong_code_is_broken_and_never_a_number() -> None:
 def failed_build(side: str) -> Build:
     failure = Failure(status="build_failed", reason="error: no member named 'tile'", log="logs/build.log")
     return Build(side=side, kernel="ffa", key="k" * 8, failure=failure)
-
-
-def test_a_failed_build_is_its_arms_outcome_without_any_block() -> None:
-    run = head(control=True, builds=(failed_build("target"),))
-    assert undecided(run, []) == {"dense/n=0"}  # the base can run, and its time is wanted
-    judged = judge(run, [block(1, {"base": 1.0})])
-    assert statuses(judged) == {"base": "ok", "target": "build_failed"}
-    target = judged.observations[1]
-    assert (target.reason, target.log) == ("error: no member named 'tile'", "logs/build.log")
-    assert (judged.comparisons[0].verdict, judged.comparisons[0].reasons) == ("broken", ("build_failed",))
-    assert undecided(run, [block(1, {"base": 1.0})]) == set()
 
 
 def test_a_skipped_cell_is_unsupported_on_every_arm() -> None:

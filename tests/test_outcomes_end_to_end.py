@@ -77,18 +77,6 @@ def test_variants(new_lab: NewLab) -> None:
     assert result.code == 1
 
 
-@pytest.mark.slow
-def test_peers(new_lab: NewLab) -> None:
-    """A peer twice as slow as both sides; it never decides the exit code."""
-    scenario = Scenario(workloads={"w": load(["a"], peers=["lib"])}, times=times(Time(factor=2.0, arm="peer:lib")))
-    result = new_lab(scenario).abprof()
-    rows = {(row.from_, row.to): row for row in result.run.comparisons}
-    for side in ("base", "target"):
-        assert rows["peer:lib", side].pct == pytest.approx(-50)
-    assert rows["base", "target"].verdict == "same"
-    assert result.code == 0
-
-
 def test_one_branch_alone(new_lab: NewLab) -> None:
     result = new_lab(SPEEDS).abprof("run", "main")
     assert result.code == 0

@@ -7,12 +7,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from abprof.evidence import probes
 from abprof.records import Run
-from tests import runs
 from tests.gitrepo import GitRepo
 from tests.simulated.planted import SLOWER, SPEEDS, NewLab, broken, load, new_lab, planted, times
 from tests.simulated.scenario import Scenario
@@ -109,25 +106,6 @@ def test_real_workers_on_a_cpu(tmp_path: Path) -> None:
         assert str(tmp_path) not in text
     lines = list(csv.DictReader((Path(done.run["run_dir"]) / "traces.csv").open()))
     assert {line["name"]: line["presence"] for line in lines}["aten::zeros_like"] == "only to"
-
-
-def test_of_several_targets_those_are_looked_at_that_changed_in_the_cell() -> None:
-    """A pass over a side that is as base was costs as long as any, and shows nothing."""
-    plain = runs.two_targets()
-    changed = [row for row in plain.comparisons if row.verdict in {"slower", "faster"} and row.to == "target"]
-    first, *others = changed
-    as_base = [msgspec.structs.replace(row, to="target2", verdict="same", pct=0.0) for row in others]
-    both = msgspec.structs.replace(first, to="target2")
-    seen = [msgspec.structs.replace(o, arm="target2") for o in plain.observations if o.arm == "target"]
-    run = runs.changed(
-        plain,
-        comparisons=(*plain.comparisons, both, *as_base),
-        observations=(*plain.observations, *seen),
-    )
-    looked = {(one.cell.id, one.variant): [arm.id for arm in one.arms] for one in probes.subjects(run)}
-    assert looked.pop((first.cell, "")) == ["base", "target", "target2"]
-    assert looked, "others changed on one target alone"
-    assert all("target2" not in arms and len(arms) == 2 for arms in looked.values())
 
 
 # ---------------------------------------------------------------- proton

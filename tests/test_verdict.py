@@ -68,13 +68,6 @@ def test_a_change_of_cycles_stands_though_the_clock_moved() -> None:
     assert row.cycles_pct == pytest.approx(2.9, abs=0.1)
 
 
-def test_a_clock_that_only_some_epochs_know_confirms_nothing_and_denies_nothing() -> None:
-    known = epochs(times(1.02)[:2], mhz={"base": 1800.0, "target": 1764.0})
-    unknown = [msgspec.structs.replace(block, epoch=block.epoch + 2) for block in epochs(times(1.02)[2:])]
-    assert only(judge(head(), [*known, *unknown])).verdict == "slower"
-    assert only(judge(head(), epochs(times(1.02)))).clock_pct is None
-
-
 def test_unclear_after_the_epochs_that_were_asked_for_is_not_the_budgets_doing() -> None:
     asked = head(settings={"epochs": 4})
     judged = judge(asked, epochs([1.0, 1.05, 0.95, 1.0]))
@@ -128,12 +121,6 @@ def test_an_impossible_time_in_a_kept_round_is_refused(bad: float) -> None:
     with pytest.raises(ValueError, match=r"dense/n=0, epoch 1: a kept round has an impossible time"):
         judge(head(), [broken])
     judge(head(), [msgspec.structs.replace(broken, rejected=(0,))])
-
-
-def test_blocks_of_one_epoch_are_one_epoch() -> None:
-    twice = [b for ratio in times(1.03)[:2] for b in [block(1, {"base": 1.0, "target": ratio})]]
-    row = only(judge(head(), [*twice, *epochs([1.0])]))
-    assert row.epochs == 1
 
 
 # ---------------------------------------------------------------- thresholds, precision
@@ -232,24 +219,6 @@ def test_a_change_that_may_be_chance_among_many_cells_goes_on() -> None:
     assert judge(run, blocks + more).comparisons[0].discovery
 
 
-def test_a_cell_that_loses_every_round_is_given_up_in_the_end() -> None:
-    lost = [msgspec.structs.replace(b, rejected=tuple(range(5)), rejected_why="clock fell") for b in epochs([1.0] * 64)]
-    assert undecided(head(), lost[:20]) == {"dense/n=0"}
-    assert undecided(head(), lost) == set()
-    judged = judge(head(), lost)
-    assert only(judged).reasons == ("not_measured",)
-    assert [w.kind for w in judged.warnings] == ["undecided", "rejected"]
-
-
-def test_one_branch_alone_goes_to_the_first_look() -> None:
-    alone = head(sides=[side("base")])
-    blocks = [block(i, {"base": 1.0 + 0.01 * i}) for i in range(1, 5)]
-    assert undecided(alone, blocks[:3]) == {"dense/n=0"}
-    assert undecided(alone, blocks) == set()
-    assert judge(alone, blocks).comparisons == ()
-    assert undecided(head(sides=[side("base")], settings={"precision": 0.5}), blocks) == {"dense/n=0"}
-
-
 # ---------------------------------------------------------------- arms
 
 
@@ -281,18 +250,6 @@ def test_peers_inform_and_have_no_say() -> None:
     judged = judge(run, failed)
     assert judged.comparisons[1].reasons == ("peer_crash",)
     assert (judged.header.exit_code, judged.warnings) == (0, ())
-
-
-def test_identical_code_measured_keeps_its_interval_and_stops_at_the_first_look() -> None:
-    same = {"base": "identical", "target": "identical"}
-    blocks = [block(i, {"base": 1.0, "target": r}, status=same) for i, r in enumerate([1.0, 1.02, 0.98, 1.01])]
-    assert undecided(head(), blocks[:3]) == {"dense/n=0"}
-    assert undecided(head(), blocks) == set()
-    judged = judge(head(), blocks)
-    row = only(judged)
-    assert (row.verdict, row.reasons, row.p) == ("same", ("identical_code",), None)
-    assert row.low_pct is not None
-    assert judged.header.counts["controls"] == 1
 
 
 def test_an_a_a_run_is_judged_by_its_intervals() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.extras.bot import make_notice, render
 from abprof.records import Waiver
 from abprof.records.errors import AbprofError
 from abprof.system import waiver_file
@@ -48,16 +47,6 @@ def test_a_slower_row_within_its_waiver_is_still_slower_and_waived():
 )
 def test_another_cell_a_larger_change_and_a_day_too_late_are_not_covered(other):
     assert reasons(other) == [()]
-
-
-def test_a_waived_row_is_counted_said_and_nothing_to_act_on():
-    run, _ = judged(waiver())
-    made = make_notice(notices.counted(run, waived=1))
-    assert made.answer == "fine"
-    text = render(made)
-    assert text.startswith("## abprof: Nothing to act on: 1 faster of 6 comparisons; 1 slower and waived, 4 same")
-    assert "| waived |" in text
-    assert "`waiver: dense/*: up to 5 % slower until 2026-12-31 (ada: the new layout)`" in text
 
 
 def test_expired_and_exceeded_waivers_warn():

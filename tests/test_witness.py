@@ -66,13 +66,6 @@ def test_what_did_not_is_no_verdict(claimed: float, true: float) -> None:
     assert said.cells == (only(found).cell,)
 
 
-def test_on_a_gpu_the_hosts_time_is_another_question() -> None:
-    """A call that became slower on the host alone is the same on the device; one that is faster there must be seen."""
-    assert only(judged(1.0, 1.2, metric="gpu_span")).verdict == "same"
-    assert only(judged(0.8, 0.85, metric="gpu_span")).verdict == "faster"
-    assert only(judged(0.8, 0.95, metric="gpu_span")).reasons == ("timer",)
-
-
 @pytest.mark.parametrize(
     ("best", "factor", "said"), [(10.0, 0.1, True), (10.0, 0.5, False), (100.0, 0.1, False), (1.0, 0.1, False)]
 )

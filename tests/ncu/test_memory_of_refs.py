@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.evidence.ncu import tool
 from abprof.records import Run
 from abprof.records.errors import Exit
 from abprof.store import runfolder
@@ -113,20 +112,6 @@ def test_an_arm_that_does_not_add_up_is_an_error_row_and_the_others_stand(tmp_pa
 
 
 @pytest.mark.slow
-def test_metrics_that_this_ncu_lacks_are_left_out_and_said(tmp_path: Path) -> None:
-    """A device that has read and write apart: the sum of both stands for it."""
-    repo = launching_repo(tmp_path / "repo")
-    done = with_ncu(
-        "memory", "main", *CALLS, *CPU, "--json", repo=repo, home=tmp_path, FAKE_NCU_LACKS="dram__bytes.sum"
-    )
-    assert done.code == Exit.OK, done.err
-    told = json.loads(done.out)
-    assert "this ncu has no dram__bytes.sum here" in " ".join(told["notes"])
-    assert "DRAM is dram__bytes_read.sum + dram__bytes_write.sum" in " ".join(told["notes"])
-    assert told["rows"][0]["dram_bytes_a_call"] == 8 * 4096
-
-
-@pytest.mark.slow
 def test_without_permission_nothing_goes_on(tmp_path: Path) -> None:
     repo = launching_repo(tmp_path / "repo")
     done = with_ncu("memory", "main", *CALLS, *CPU, repo=repo, home=tmp_path, FAKE_NCU="denied")
@@ -171,56 +156,6 @@ def test_any_program(program: Sequence[str], tmp_path: Path, capsys: pytest.Capt
     assert (
         run_command_line(["memory", "--from", str(report.with_suffix(".csv")), "--warmup", "10", "--runs", "50"]) == 0
     )
-
-
-@pytest.mark.parametrize(
-    ("calls", "env", "said"),
-    [
-        ("61", "", "launches are no multiple of 60 (10 warm-up + 50 runs): fwd"),
-        (
-            "x",
-            "",
-            "ncu made no report: The application returned an error code (1). (its last line: ValueError: invalid literal",
-        ),
-        ("0", "", "ncu saw no kernel in the calls"),
-        (
-            "60",
-            "broken",
-            "An error was reported by the counter measurement library: Failed to initialize the profiler: LibraryNotLoaded",
-        ),
-        ("60", "torn", 'ncu failed midway: Failed to profile "fwd" in process 649'),
-        (
-            "60",
-            "kills",
-            "ncu made no report: Profiling failed because a driver resource was unavailable. Failed to profile",
-        ),
-        ("60", "denied", "(ERR_NVGPUCTRPERM)"),
-    ],
-)
-def test_a_program_that_cannot_be_counted(
-    program: Sequence[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    calls: str,
-    env: str,
-    said: str,
-) -> None:
-    monkeypatch.setenv("FAKE_NCU", env)
-    words = ["memory", "--warmup", "10", "--runs", "50", "--", *program, calls]
-    assert run_command_line(words) == Exit.CANNOT_RUN
-    err = capsys.readouterr().err
-    assert said in err
-    assert err.count("abprof: ") == 1
-
-
-def test_ncu_is_found_under_cuda_home_and_by_its_installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = path_with_ncu(tmp_path / "cuda" / "bin")
-    found = tool.find({"PATH": "/nowhere", "CUDA_HOME": str(tmp_path / "cuda")})
-    assert (found.path, found.version) == (f"{home}/ncu", "2025.1.1.0")
-    for version in ("2024.3", "2025.1"):
-        path_with_ncu(tmp_path / "nsight" / version)
-    monkeypatch.setattr(tool, "_PLACES", (str(tmp_path / "nsight" / "*" / "ncu"),))
-    assert tool.find({"PATH": "/nowhere"}).path == f"{tmp_path}/nsight/2025.1/ncu", "the newest"
 
 
 TRITON = """

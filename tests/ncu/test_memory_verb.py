@@ -16,7 +16,7 @@ import pytest
 from abprof.cli import run_command_line
 from abprof.records.errors import Exit
 
-from .recorded import DATA, RAW, moves, put, raw
+from .recorded import DATA, RAW
 
 ROOT = Path(__file__).parents[2]
 TWO = ["memory", "--from", str(DATA / "a.csv"), "--from", str(DATA / "b.csv"), "--warmup", "10", "--runs", "50"]
@@ -35,20 +35,6 @@ def rows(text: str) -> list[dict[str, str]]:
 
 def said(text: str) -> str:
     return re.sub(r"[ ─]+", " ", text)
-
-
-@pytest.mark.parametrize("name", ["a.csv", "./a.csv", "link.csv"])
-def test_a_table_does_not_take_the_place_of_its_recording(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    content = (DATA / "a.csv").read_bytes()
-    (tmp_path / "a.csv").write_bytes(content)
-    (tmp_path / "link.csv").symlink_to("a.csv")
-    monkeypatch.chdir(tmp_path)
-    asked = ["memory", "--from", "a.csv", "--warmup", "10", "--runs", "50", "--out", name]
-    assert run_command_line(asked) == Exit.CANNOT_RUN
-    assert f"--out {name}: this is what --from reads" in capsys.readouterr().err
-    assert (tmp_path / "a.csv").read_bytes() == content
 
 
 def test_the_pages_example_is_what_is_printed() -> None:
@@ -118,11 +104,3 @@ def test_what_cannot_be_is_one_line_and_exit_code_2(
     assert told.out == ""
     assert line in told.err
     assert told.err.count("\n") == 1
-
-
-def test_a_spreadsheet_takes_no_kernels_name_for_a_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = put(tmp_path / "k.csv", raw([moves("=cmd|'x'!A1", 1e6)] * 2))
-    assert (
-        run_command_line(["memory", "--from", str(path), "--warmup", "1", "--runs", "1", "--format", "csv"]) == Exit.OK
-    )
-    assert rows(capsys.readouterr().out)[0]["kernel"].startswith("'=")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import functools
 import io
 import shutil
 from contextlib import redirect_stdout
@@ -22,7 +20,7 @@ from abprof.store import runfolder
 from tests.blocks import head
 
 from . import fake_ncu
-from .fake import ONCE, launching_repo, with_ncu
+from .fake import launching_repo, with_ncu
 
 OLD = Path(__file__).parents[1] / "data" / "run_schema1"
 CPU = ("--device", "cpu")
@@ -70,26 +68,6 @@ def test_differences_are_per_cent_of_sums_points_of_shares_and_waits_as_they_are
     assert waits == ["waits: long scoreboard", "waits: membar", "waits: wait", "waits: barrier"], "three of either side"
     assert rows["waits: long scoreboard"] == ("4.00", "6.50", "+2.50")
     assert "L1 hit rate" not in rows, "not recorded on either side"
-
-
-def test_a_kernel_that_one_side_has_is_not_launched_on_the_other_and_a_changed_grid_is_the_same_kernel() -> None:
-    base = (measured("attn"), measured("cast", kind="other"))
-    run = under_ncu(base, (measured("attn", grid="(264, 1, 1)"), measured("scale")))
-    (part,) = counters.parts(run)
-    assert [title for title, _ in part.tables] == [
-        "attn (264, 1, 1) x (384, 1, 1)",
-        "cast (132, 1, 1) x (384, 1, 1)",
-        "scale (132, 1, 1) x (384, 1, 1)",
-    ]
-    assert table(run, 1)["DRAM bytes"] == ("2.0 KiB", "not launched", "")
-    assert table(run, 2)["DRAM bytes"] == ("not launched", "2.0 KiB", "")
-    lines = list(csv.DictReader(io.StringIO(counters.files(run)["profiles.csv"])))
-    assert {line["kernel"]: line["presence"] for line in lines} == {
-        "attn": "both",
-        "cast": "only from",
-        "scale": "only to",
-    }
-    assert next(line for line in lines if line["metric"] == metrics.TIME)["change_pct"] == "0.0000"
 
 
 def page(folder: Path, launches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -171,44 +149,6 @@ def test_refs_then_a_run_then_the_main_job(tmp_path: Path) -> None:
     denied = with_ncu("run", "main", "--quick", "--probe", "ncu", *CPU, repo=repo, home=tmp_path, FAKE_NCU="denied")
     assert denied.code == probed.code
     assert "NVreg_RestrictProfilingToAdminUsers=0" in denied.err
-
-
-@pytest.mark.slow
-def test_what_ends_early_keeps_what_was_read_and_changes_nothing_else(tmp_path: Path) -> None:
-    """^C in the middle, and an ncu that takes the worker with it; of a run that was measured."""
-    repo = launching_repo(tmp_path / "repo", more=ONCE + '\nlaunch("copy_kernel", 4)')
-    mode = tmp_path / "mode"
-    mode.write_text("")
-    run = functools.partial(with_ncu, repo=repo, home=tmp_path, FAKE_NCU=str(mode))
-    timed = run("run", "main", "more", "--quick", *CPU)
-    (folder,) = (repo.path / "runs").glob("2*")
-    before, _, _ = runfolder.read(folder)
-    assert before.observations, timed.err
-    logs = {path.name: path.read_bytes() for path in (folder / "logs").glob("build-*")}
-    words = ("profile", str(folder), "--only", "n=4096")
-    mode.write_text("late")
-    cut = run(*words)
-    assert cut.code == Exit.INTERRUPTED, cut.err
-    assert "not looked at: tiny/n=4096 target" in cut.err
-    after, _, _ = runfolder.read(folder)
-    assert [(one.arm, one.status) for one in after.profiles] == [("base", "ok")]
-    assert msgspec.structs.replace(after, profiles=()) == before
-    assert {path.name: path.read_bytes() for path in (folder / "logs").glob("build-*")} == logs
-    assert after.profiles[0].file.endswith(".base.ncu-rep")
-
-    mode.write_text("kills")
-    killed = run(*words)
-    assert killed.code == Exit.CANNOT_RUN, killed.err
-    after, _, _ = runfolder.read(folder)
-    assert [one.status for one in after.profiles] == ["error", "error"], "no crash of the branch"
-    assert after.profiles[1].reason.startswith("ncu: Profiling failed because a driver resource was unavailable.")
-
-    mode.write_text("")
-    whole = run(*words)
-    assert whole.code == Exit.OK, whole.err
-    after, _, _ = runfolder.read(folder)
-    assert len({one.file for one in after.profiles}) == len({one.csv for one in after.profiles}) == 2, "a file each"
-    assert [len(one.kernels) for one in after.profiles] == [1, 2]
 
 
 @pytest.mark.gpu

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from abprof.evidence.ncu import recording
 from abprof.evidence.ncu.traffic import measured
 from abprof.records.errors import AbprofError
-from abprof.report.memory import FORMATS
 
 from .recorded import DETAILS, METRIC, NAMES, RAW, L, details, moves, put, raw
 
@@ -120,31 +119,8 @@ def test_no_file_and_a_folder(tmp_path: Path) -> None:
             recording.read(path)
 
 
-def attempt(path: Path, text: str | bytes) -> None:
-    """Read it, count it, print it: a result, or one line."""
-    path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
-    said = None
-    try:
-        table = measured(path, warmup=1, runs=1)
-        assert all(made([table, table]) for made in FORMATS.values())
-    except AbprofError as refused:
-        said = refused
-    assert said is None or (said.where and "\n" not in said.line)
-
-
 WORDS = st.sampled_from([*METRIC, *NAMES.values(), "ID", "Kernel Name", "Process ID", "byte", "Kbyte", "n/a", "1,024", "0", "1",
                          "", '"', ",", "\n", "==PROF== x", "\x00", "9" * 400, "1e99", "-", "é"])  # fmt: skip
-
-
-@SAME
-@given(st.data())
-def test_any_damage_to_a_real_file(tmp_path: Path, data: st.DataObject) -> None:
-    text = data.draw(st.sampled_from([details(LAUNCHES, rules=True), raw(LAUNCHES), details(LAUNCHES, old=True)]))
-    for _ in range(data.draw(st.integers(1, 4))):
-        start = data.draw(st.integers(0, len(text)))
-        end = data.draw(st.integers(start, min(len(text), start + 60)))
-        text = text[:start] + data.draw(st.text(max_size=6) | WORDS) + text[end:]
-    attempt(tmp_path / "a.csv", text)
 
 
 @SAME

@@ -7,15 +7,12 @@ short ones of 1 % and more. Bounds are the design's error rates plus three stand
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from abprof.records import Block
 from abprof.verdict import Judgement, judge, stats, undecided
-from abprof.verdict.rounds import Columns, at_one_clock
 from tests.blocks import block, head
 from tests.simulations.protocol import MOST, Values, normal, verdicts
 
@@ -54,45 +51,6 @@ def test_intervals_cover_jointly_over_all_looks(alpha: float) -> None:
     assert found >= 2 * runs * alpha - upper(alpha, runs)  # and are not wider than they need to be
 
 
-def single_rounds(rng: np.random.Generator, target: float) -> tuple[Columns, ...]:
-    """Four epochs of one round of the same code; what the target scatters by is so many times what base does. Times follow the
-    clock half, so that they scatter as far at one clock as they were read: which way is taken is chance."""
-    made = []
-    for epoch in range(1, 5):
-        spread = np.array([[1.0], [target]])
-        clocks = np.exp(spread * rng.normal(0.0, 0.01, (2, 1)))
-        times = np.exp(spread * rng.normal(0.0, 0.002, (2, 1))) / np.sqrt(clocks)
-        values, mhz = (dict(zip(("base", "target"), of, strict=True)) for of in (times, 1500 * clocks))
-        made.append(Columns(epoch, "", {}, values, values, mhz, {}))
-    return tuple(made)
-
-
-def ratios(digests: Sequence[Columns]) -> list[float]:
-    return [math.log(digest.values["target"][0] / digest.values["base"][0]) for digest in digests]
-
-
-@pytest.mark.parametrize(("target", "rate"), [(1.0, 0.05), (3.0, 0.075)])
-def test_whether_the_clock_counts_is_no_choice_of_the_narrower_interval(target: float, rate: float) -> None:
-    """Of epochs with a single round: to take the way in which the ratios themselves scatter less misses in one run of ten."""
-
-    def misses(values: Sequence[float]) -> bool:
-        interval = stats.student_interval(values, 0.05)
-        return not interval.low <= 0 <= interval.high
-
-    rng, runs, missed, levelled, narrower = np.random.default_rng(8), 4_000, 0, 0, 0
-    for _ in range(runs):
-        read = single_rounds(rng, target)
-        level = at_one_clock(read)
-        levelled += level is not None
-        missed += misses(ratios(level or read))
-        cycles = [replace(d, values={arm: times * d.clocks[arm] for arm, times in d.values.items()}) for d in read]
-        narrower += misses(min(ratios(read), ratios(cycles), key=np.std))
-    assert 0.2 * runs < levelled < 0.6 * runs
-    assert missed <= upper(rate, runs)
-    assert missed < narrower
-    assert narrower > upper(0.05, runs)
-
-
 # ---------------------------------------------------------------- false alarms
 
 
@@ -119,15 +77,6 @@ def test_false_same_at_the_margin_keeps_its_bound() -> None:
 
 
 # ---------------------------------------------------------------- power
-
-
-@pytest.mark.parametrize(
-    ("pct", "threshold", "sd", "least"),
-    [(2.0, 1.5, 0.2, 0.99), (1.0, 0.5, 0.2, 0.99), (0.5, 0.25, 0.1, 0.95), (-2.0, 1.5, 0.2, 0.99)],
-)
-def test_injected_changes_are_found(pct: float, threshold: float, sd: float, least: float) -> None:
-    found = verdicts(normal(pct, sd), RUNS, seed=9, threshold=threshold, margin=min(0.5, threshold))
-    assert found["slower" if pct > 0 else "faster"] >= least * RUNS, found
 
 
 # ---------------------------------------------------------------- bad days

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from abprof.evidence.ncu.metrics import L1_BYTES, L2_BYTES, TIME
-from abprof.records import Census, KernelProfile, Profile
+from abprof.records import KernelProfile, Profile
 from tests import blocks
 from tests.planted import BRANCHES, COMPILED
 from tests.why import cases
@@ -50,12 +50,6 @@ def test_a_constant_beside_the_cause_does_not_take_its_place(branch: str, name: 
     assert told(60.0, base, target) == [BRANCHES[branch].kind]
 
 
-@pytest.mark.parametrize("fields", [{"constants": {"DEBUG": 1}}, {"constants": {"BLOCK": 1}}, {"stages": 1}])
-def test_where_the_machine_code_is_the_same_no_setting_is_a_cause(fields: dict[str, Any]) -> None:
-    base = changed(SPILL, constants={"DEBUG": 0})
-    assert told(8.0, base, changed(base, **fields)) == ["same_code"]
-
-
 def test_the_same_code_over_another_grid_is_said() -> None:
     row = cases.judged(SPILL, {**SPILL, "grid": [8192, 1, 1]}, 100.0)
     [cause] = row.causes or ()
@@ -63,19 +57,6 @@ def test_the_same_code_over_another_grid_is_said() -> None:
         "grid",
         f"the same code is launched with another grid ({SPILL['grid'][0]} -> 8192) in polynomial",
     )
-
-
-def test_a_constant_is_named_where_the_profiled_call_shows_its_kernel_and_nowhere_else() -> None:
-    """One call scatters by half a per cent; rows that small say nothing of a constant."""
-    base, target = changed(SPILL, constants={"VERSION": 1}), changed(SPILL, constants={"VERSION": 2}, code="another")
-    assert told(10.0, base, target) == ["constants"]
-    for pct in (0.7, 1.0, 2.0, 4.0):
-        named = 0
-        for number in range(100):
-            chance = random.Random(number)
-            seen = [cases.census(side, 1e6 * chance.lognormvariate(0, 0.005)) for side in (base, target)]
-            named += "constants" in told(pct, base, target, censuses=(seen[0], seen[1]))
-        assert named <= 1, pct
 
 
 # ---------------------------------------------------------------- clocks
@@ -121,32 +102,6 @@ NEAR: list[tuple[str, dict[str, int], dict[str, int]]] = [
     ("tensor cores gained", {"tensor": 0}, {"tensor": 8}),
     ("asynchronous copies gained", {"asynchronous copies": 0}, {"asynchronous copies": 8, "global loads": 0}),
 ]
-
-
-def test_the_kernel_that_a_change_is_in_is_said_where_the_profiled_call_shows_it() -> None:
-    """A grid of a quarter of the programs, as when a long context is split into fewer parts, and other code with it."""
-    fewer = {**changed(SPILL, code="another"), "grid": [4096, 1, 1]}
-    row = cases.judged(SPILL, fewer, 35.0)
-    [cause] = row.causes or ()
-    assert cause.kind == "kernel"
-    assert cause.text == (
-        "the change is in polynomial: 1 ms -> 1.35 ms in the profiled call (other machine code, grid "
-        f"{SPILL['grid'][0]} -> 4096); what of it costs the time is not known"
-    )
-    for ns in (1.0e6, 1.02e6, 0.9e6, 1.9e6):  # no more, within what one call scatters by, less, far more than the row
-        seen = cases.census(SPILL, 1e6), cases.census(fewer, ns)
-        assert told(35.0, SPILL, fewer, censuses=seen) == [], ns
-
-
-@pytest.mark.parametrize(
-    ("hidden", "said"),
-    [((4e5, 1e5), ["overlap"]), ((4e5, 2.1e5), []), ((4e4, 0.0), [])],
-    ids=["lost", "half", "little"],
-)
-def test_overlap_that_is_lost_was_there(hidden: tuple[float, float], said: list[str]) -> None:
-    one, two = (Census(launches=cases.census(SPILL, 1e6).launches, hidden_ns=ns) for ns in hidden)
-    pct = (hidden[0] - hidden[1]) / 1e4
-    assert [kind for kind in told(pct, SPILL, SPILL, censuses=(one, two)) if kind == "overlap"] == said
 
 
 @pytest.mark.parametrize(

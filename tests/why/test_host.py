@@ -147,18 +147,3 @@ def sides_of(*objects: tuple[dict[str, dict[str, int]], dict[str, dict[str, int]
             made.append(Kernel(side=side, package="ffa", name=f"{place}.so", kind="object", key=f"{place}.so",
                                code=f"{side}{place}", functions=told, missing=""))  # fmt: skip
     return tuple(made)
-
-
-def test_in_a_function_of_several_widths_the_widest_counts() -> None:
-    mixed = {"256-bit arithmetic": 4, "128-bit arithmetic": 2, "scalar arithmetic": 1}
-    narrow = {"256-bit arithmetic": 0, "128-bit arithmetic": 9, "scalar arithmetic": 1}
-    [cause] = judged(sides_of(({"f": mixed}, {"f": narrow})), 80.0).causes or ()
-    assert cause.kind == "vectorisation"
-    assert cause.text.startswith("vectorisation lost in f (256-bit arithmetic 4 -> 0, 128-bit arithmetic 2 -> 9)")
-    less = mixed | {"256-bit arithmetic": 1, "128-bit arithmetic": 8}
-    assert kinds(judged(sides_of(({"f": mixed}, {"f": less})), 80.0)) == [], "both have 256 bits"
-    wider = {"512-bit arithmetic": 4, "128-bit arithmetic": 2}
-    assert kinds(judged(sides_of(({"f": mixed}, {"f": wider})), -30.0)) == ["vectorisation"]
-    assert kinds(judged(sides_of(({"f": mixed}, {"f": wider})), 30.0)) == []
-    both = ({"f": mixed, "g": narrow}, {"f": narrow, "g": mixed})
-    assert kinds(judged(sides_of(both), 80.0)) == [], "one lost what the other gained"
