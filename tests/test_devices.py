@@ -31,8 +31,8 @@ def stranger() -> Iterator[int]:
     child.wait()
 
 
-def chosen(*asked: str) -> str:
-    return devices.choose(asked).lease
+def chosen(*requested: str) -> str:
+    return devices.choose(requested).lease
 
 
 # ---------------------------------------------------------------- which device
@@ -50,7 +50,7 @@ def test_a_gpu_where_there_is_one_and_the_cpu_else(nvml: Nvml, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("asked", "lease"),
+    ("requested", "lease"),
     [
         ("cuda", "GPU-aaaa"),
         ("cuda:0", "GPU-aaaa"),
@@ -59,16 +59,16 @@ def test_a_gpu_where_there_is_one_and_the_cpu_else(nvml: Nvml, monkeypatch: pyte
         ("GPU-ab", "GPU-abbb"),
     ],
 )
-def test_a_gpu_by_index_or_uuid(nvml: Nvml, asked: str, lease: str) -> None:
-    device = devices.choose((asked,))
+def test_a_gpu_by_index_or_uuid(nvml: Nvml, requested: str, lease: str) -> None:
+    device = devices.choose((requested,))
     assert (device.lease, device.worker) == (lease, f"cuda:{lease}")
     assert device.machine().uuid == lease
 
 
-@pytest.mark.parametrize("asked", ["cuda:3", "GPU-dddd"])
-def test_a_gpu_that_is_not_there_names_those_that_are(nvml: Nvml, asked: str) -> None:
+@pytest.mark.parametrize("requested", ["cuda:3", "GPU-dddd"])
+def test_a_gpu_that_is_not_there_names_those_that_are(nvml: Nvml, requested: str) -> None:
     with pytest.raises(AbprofError, match=r"no GPU .* GPU-aaaa, GPU-abbb, GPU-cccc"):
-        chosen(asked)
+        chosen(requested)
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,13 @@ def test_cuda_visible_devices_is_respected(
         chosen(hidden)
 
 
-@pytest.mark.parametrize("asked", [(), ("cuda",)])
+@pytest.mark.parametrize("requested", [(), ("cuda",)])
 def test_a_mig_slice_is_refused_and_not_taken_for_no_gpu(
-    nvml: Nvml, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...]
+    nvml: Nvml, monkeypatch: pytest.MonkeyPatch, requested: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1234")
     with pytest.raises(AbprofError, match="names a MIG slice, which shares clocks and memory"):
-        devices.choose(asked)
+        devices.choose(requested)
 
 
 # ---------------------------------------------------------------- what is refused
@@ -124,8 +124,8 @@ def device() -> CudaDevice:
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ({"mode": 1}, "exclusive-process compute mode"),
-        ({"mode": 3}, "exclusive-process compute mode"),
+        ({"mode": 1}, "compute mode is exclusive-process"),
+        ({"mode": 3}, "compute mode is exclusive-process"),
         ({"mode": 2}, "prohibits computing"),
         ({"mig": (1, 1)}, "split into MIG slices"),
         ({"mps": [4321]}, "an MPS server is running"),
@@ -151,7 +151,7 @@ def test_a_gpu_that_somebody_is_using(nvml: Nvml, stranger: int) -> None:
     nvml.pids, nvml.use = [stranger], 97
     busy = device().busy()
     assert busy is not None
-    assert busy[0] == f"somebody else is using the GPU (sleep {stranger}; 97 % busy)"
+    assert busy[0] == f"another process is using the GPU (sleep {stranger}; 97 % busy)"
     nvml.use = 3
     assert device().busy() is None, "a process that only holds memory does not disturb"
     nvml.pids, nvml.use = [], 97
@@ -166,9 +166,9 @@ def test_a_gpu_that_disappears_is_known(nvml: Nvml, failure: int | None, says: s
     """3: not supported, which says nothing."""
     gpu = device()
     nvml.failure = failure
-    said = gpu.gone()
-    assert (said is None) == (says is None)
-    assert says is None or (said and says in said)
+    message = gpu.gone()
+    assert (message is None) == (says is None)
+    assert says is None or (message and says in message)
 
 
 def test_state_is_the_mean_since_the_last_reading(nvml: Nvml) -> None:
@@ -207,7 +207,7 @@ def test_hardware_slowdowns_void_rounds_and_the_power_cap_does_not(nvml: Nvml, r
     assert [why for *_, why in bad] == ([void] if void else [])
     for start, end, _ in bad:
         assert start < before < end
-    assert gpu.bad_times() == [], "told once"
+    assert gpu.bad_times() == [], "each only once"
 
 
 def test_a_foreign_process_voids_rounds_and_is_named(nvml: Nvml, stranger: int) -> None:

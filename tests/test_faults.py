@@ -249,18 +249,18 @@ def test_forked_children_are_ended(tmp_path: Path, do: str) -> None:
 
 
 def test_what_hung_in_two_epochs_is_not_asked_a_third_time(tmp_path: Path) -> None:
-    """In epochs 3 and 4, which the base and its control need, the target would crash: nobody asks it."""
+    """In epochs 3 and 4, which the base and its control need, the target would crash if it were called."""
     faults = [fault("hang", "open", epoch=epoch) for epoch in (1, 2)]
     faults += [fault("crash", "open", epoch=epoch) for epoch in (3, 4)]
     result = run(tmp_path, scenario(*faults, cases=["bad", "c"]))
-    told = {
+    reported = {
         block.epoch: block.outcomes["target"]
         for block in blocks(result)
         if block.cell == BAD and "target" in block.outcomes
     }
-    assert {outcome.status for outcome in told.values()} == {"timeout"}
-    assert told[2].reason == "no answer for 3 s"
-    assert told[4].reason == "no answer for 3 s, in two epochs, and not asked again"
+    assert {outcome.status for outcome in reported.values()} == {"timeout"}
+    assert reported[2].reason == "no answer for 3 s"
+    assert reported[4].reason == "no answer for 3 s, in two epochs, and not requested again"
     assert result.table() == {BAD: "broken", "w/case=c": "same"}
 
 

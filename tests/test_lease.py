@@ -43,12 +43,12 @@ def hold(state: Path, device: str = "cpu", label: str = "abprof main fast in /re
 def take(
     state: Path, device: str = "cpu", *, wait: bool = False, say: Callable[[str], None] | None = None
 ) -> list[str]:
-    """What is said (to nobody else, without `say`) while the device is taken and given back."""
-    said: list[str] = []
-    with lease(state, device, wait=wait, label="mine", say=say or said.append):
+    """The lines printed while the device is leased and released."""
+    message: list[str] = []
+    with lease(state, device, wait=wait, label="mine", say=say or message.append):
         owner = json.loads((state / "locks" / f"{device}.owner").read_text())
         assert owner == {"pid": os.getpid(), "what": "mine"}
-    return said
+    return message
 
 
 def test_a_free_device_is_taken_without_a_word_and_given_back(tmp_path: Path) -> None:
@@ -72,15 +72,15 @@ def test_a_busy_device_is_refused_saying_who_has_it(tmp_path: Path) -> None:
 
 def test_a_busy_device_is_waited_for_saying_for_whom(tmp_path: Path) -> None:
     child = hold(tmp_path)
-    said: queue.SimpleQueue[str] = queue.SimpleQueue()
-    waiting = threading.Thread(target=take, args=(tmp_path,), kwargs={"wait": True, "say": said.put})
+    message: queue.SimpleQueue[str] = queue.SimpleQueue()
+    waiting = threading.Thread(target=take, args=(tmp_path,), kwargs={"wait": True, "say": message.put})
     waiting.start()
-    assert said.get(timeout=120) == f"waiting for cpu, in use by abprof main fast in /repo (process {child.pid})"
+    assert message.get(timeout=120) == f"waiting for cpu, in use by abprof main fast in /repo (process {child.pid})"
     assert waiting.is_alive()
     child.communicate("\n", timeout=120)
-    assert said.get(timeout=120).startswith("cpu is free after ")
+    assert message.get(timeout=120).startswith("cpu is free after ")
     waiting.join(120)
-    assert said.empty()
+    assert message.empty()
 
 
 def test_the_lease_ends_with_its_holder_also_by_kill_9(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def test_each_misdeed_is_its_own_cells_outcome_and_the_run_goes_on(tmp_path: Pat
         | {f"workloads/{name}.py": text for name, (text, _) in BAD_WORKLOADS.items()},
     )
     repo.branch("fast")
-    long = str(86400 + os.getpid())  # a child like that is nobody else's
+    long = str(86400 + os.getpid())  # no other process sleeps as long
     act = FAST_ACT.replace("LONG", long)
     repo.commit("misdeeds", {"kernels/tiny/__init__.py": PACKAGE + act, "kernels/tiny/tiny.c": source(101)})
     repo.checkout("main")

@@ -102,9 +102,9 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> GitRepo:
     return made
 
 
-def told(repo: GitRepo, *more: str) -> Told:
-    asked = ("main", "slower", "--device", "cuda", "--devices", "1", "--json", *more)
-    done = abprof(*asked, cwd=repo.path, home=repo.path.parent)
+def reported(repo: GitRepo, *more: str) -> Told:
+    requested = ("main", "slower", "--device", "cuda", "--devices", "1", "--json", *more)
+    done = abprof(*requested, cwd=repo.path, home=repo.path.parent)
     assert done.out, done.err
     run = done.run
     return Told(run, runfolder.read(Path(run["run_dir"]))[1])
@@ -112,12 +112,12 @@ def told(repo: GitRepo, *more: str) -> Told:
 
 @pytest.fixture(scope="module")
 def auto(repo: GitRepo) -> Told:
-    return told(repo, "--epochs", "4", "--budget", "5m")
+    return reported(repo, "--epochs", "4", "--budget", "5m")
 
 
 @pytest.fixture(scope="module")
 def durations(repo: GitRepo) -> Told:
-    return told(repo, "--epochs", "4", "--budget", "5m", "--timer", "cupti")
+    return reported(repo, "--epochs", "4", "--budget", "5m", "--timer", "cupti")
 
 
 def test_short_calls_are_read_by_cupti_and_long_ones_by_events(auto: Told) -> None:

@@ -85,8 +85,8 @@ def operation(
     configuration: Callable[[], Any] | None = None,
     name: str = "autotuned",
 ) -> Op:
-    """The timed call. NotImplementedError becomes kit.Unsupported. What `configuration()` gives, a dataclass, is told as
-    the fact `name`; a package without one tells nothing."""
+    """The timed call. NotImplementedError becomes kit.Unsupported. What `configuration()` returns, a dataclass, becomes
+    the fact `name`; a package without one has no such fact."""
 
     def call() -> torch.Tensor:
         try:
@@ -109,7 +109,7 @@ def peer(name: str, of: Callable[[Any], Shape], case: Any, inputs: Tensors) -> O
 
 
 def reference(shape: Shape, inputs: Tensors, mask: _reference.Mask | None = None) -> dict[str, Tensors]:
-    """`out` at sampled rows of every head, under the shape's mask if None; one that is given is asked with b * H + h."""
+    """`out` at sampled rows of every head, under the shape's mask if None; one that is given is called with b * H + h."""
     rows = torch.arange(shape.length, device=inputs["q"].device)
     hi = rows + 1 if shape.causal else torch.full_like(rows, shape.length)
     mask = mask or _reference.RowIntervals(torch.zeros_like(rows), hi, shape.length)

@@ -116,9 +116,9 @@ def flex(mask: Any, device: torch.device, *, tma: bool, scale: float | None = No
         options |= {"fwd_BLOCK_M": min(mask.BLOCK_SIZE[0], 128), "fwd_BLOCK_N": min(mask.BLOCK_SIZE[1], 64)}
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        asked = {"scale": scale, "enable_gqa": q.shape[1] != k.shape[1], "kernel_options": options or None}
+        arguments = {"scale": scale, "enable_gqa": q.shape[1] != k.shape[1], "kernel_options": options or None}
         try:
-            out: torch.Tensor = compiled(q, k, v, block_mask=mask, **asked)
+            out: torch.Tensor = compiled(q, k, v, block_mask=mask, **arguments)
         except Exception as error:
             if type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
                 line = str(error).strip().split("\n")[0]

@@ -70,10 +70,10 @@ def least(variant: str, problem: Problem) -> dict[str, Traffic]:
     once = problem.tensor
     if problem.entries is None:
         programs = -(-problem.tokens // FLASH2_ROWS)
-        asked = 2 * once + programs * 2 * once
-        return {"memtraffic_flash2": Traffic(4 * once, asked, asked)}
-    asked = 2 * once + 2 * problem.listed
-    return {"memtraffic_blocks": Traffic(4 * once, asked, asked)}
+        loaded = 2 * once + programs * 2 * once
+        return {"memtraffic_flash2": Traffic(4 * once, loaded, loaded)}
+    loaded = 2 * once + 2 * problem.listed
+    return {"memtraffic_blocks": Traffic(4 * once, loaded, loaded)}
 
 
 def _unfused(problem: Problem) -> dict[str, Traffic]:

@@ -149,7 +149,7 @@ def check(case: Mapping[str, Any], outputs: Any, expected: dict[str, dict[str, t
 
 
 def work(case: Mapping[str, Any]) -> Work:
-    """Nominal FLOPs, as the original counts them: fwd 4 nhq seqlen^2 hd ratio with the ratio asked for; bwd 2.5 times.
+    """Nominal FLOPs, as the original counts them: fwd 4 nhq seqlen^2 hd ratio with the nominal ratio; bwd 2.5 times.
 
     They overstate the real work by up to 1.04 %; `real_density` is what is attended.
     """

@@ -169,7 +169,7 @@ def check(case: Mapping[str, Any], outputs: Any, expected: dict[str, dict[str, t
 
 
 class Planes:
-    """mask bool [batch or 1, heads or 1, S, S], asked with a key head of the folded tensors."""
+    """mask bool [batch or 1, heads or 1, S, S], called with a key head of the folded tensors."""
 
     def __init__(self, mask: torch.Tensor, heads: int) -> None:
         self.mask, self.heads = mask, heads

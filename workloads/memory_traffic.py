@@ -174,9 +174,9 @@ def check(case: Mapping[str, Any], outputs: Any, expected: dict[str, dict[str, t
 def work(case: Mapping[str, Any]) -> Work:
     """4 B H D flops for each attended pair: N^2, or 64^2 for each entry of BigBird's lists. Bytes: q, k, v read and out
     written once, the least that any variant moves to and from memory."""
-    told = problem(case)
-    flops = 4.0 * told.heads * told.visited * BLOCK**2 * told.dim
-    return Work(flops, 4 * told.tensor, {"flash2": "fwd-dense", "bigbird": "fwd-block-exact"}[case["subject"]])
+    traffic = problem(case)
+    flops = 4.0 * traffic.heads * traffic.visited * BLOCK**2 * traffic.dim
+    return Work(flops, 4 * traffic.tensor, {"flash2": "fwd-dense", "bigbird": "fwd-block-exact"}[case["subject"]])
 
 
 def sdpa_flash(case: Mapping[str, Any], inputs: dict[str, torch.Tensor]) -> Op:

@@ -8,7 +8,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,29 +31,19 @@ _GONE: dict[int | None, str] = {
     15: "NVML reports that the GPU is lost",
     16: "NVML reports that the GPU must be reset",
 }
-
-
 Processes = frozenset[tuple[int, str]]  # the processes on the GPU at one moment: id, name
 
 
 @dataclass
-class Samples:
-    """What was sampled since the last reading."""
+class Sample:
+    """What NVML reports at one moment, or the same from `begin` to `end`. Times are time.monotonic_ns()."""
 
-    clocks: list[float] = field(default_factory=list)
-    power: list[float] = field(default_factory=list)
-    temperature: list[float] = field(default_factory=list)
-    reasons: int = 0
-    processes: set[Processes] = field(default_factory=set)
-
-
-@dataclass
-class Stretch:
-    """A time in which all samples were equal."""
-
-    begin: int  # time.monotonic_ns()
+    begin: int
     end: int
-    reasons: int  # that void a round
+    clock: float | None
+    power: float | None
+    temperature: float | None
+    reasons: int
     processes: Processes
 
 
@@ -129,8 +119,8 @@ class CudaDevice(Device):
         self.worker = f"cuda:{uuid}"
         self._own_now: Callable[[], Iterable[int]] = frozenset
         self._own: set[int] = set()
-        self._samples = Samples()
-        self._stretches: list[Stretch] = []  # since they were last read
+        self._samples: list[Sample] = []  # since `state`
+        self._bad: list[Sample] = []  # since `bad_times`
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -163,27 +153,19 @@ class CudaDevice(Device):
 
     def refusal(self) -> tuple[str, str] | None:
         """Compute mode, MIG, MPS."""
-        mode = self._ask("nvmlDeviceGetComputeMode")
-        if mode in {1, 3}:
-            return (
-                "the GPU is in exclusive-process compute mode, so two sides cannot live on it at once",
-                "nvidia-smi -c DEFAULT, by its administrator",
-            )
-        if mode == 2:
-            return "the GPU's compute mode prohibits computing", "nvidia-smi -c DEFAULT, by its administrator"
-        mig = self._ask("nvmlDeviceGetMigMode")
+        mode, mig = self._ask("nvmlDeviceGetComputeMode"), self._ask("nvmlDeviceGetMigMode")
+        if mode in {1, 2, 3}:
+            exclusive = "is exclusive-process, so two sides cannot live on it at once"
+            what = f"the GPU's compute mode {'prohibits computing' if mode == 2 else exclusive}"
+            return what, "nvidia-smi -c DEFAULT, by its administrator"
         if mig and mig[0] == 1:
-            return (
-                "the GPU is split into MIG slices, which share clocks and memory with other tenants",
-                "use a whole GPU",
-            )
+            what = "the GPU is split into MIG slices, which share clocks and memory with other tenants"
+            return what, "use a whole GPU"
         if self._ask("nvmlDeviceGetMPSComputeRunningProcesses_v3") or any(
             _process_name(p.pid) == "nvidia-cuda-mps" for p in self._processes()
         ):
-            return (
-                "an MPS server is running, under which kernels of two sides overlap",
-                "stop it: echo quit | nvidia-cuda-mps-control",
-            )
+            what = "an MPS server is running, under which kernels of two sides overlap"
+            return what, "stop it: echo quit | nvidia-cuda-mps-control"
         return None
 
     def busy(self) -> tuple[str, str] | None:
@@ -194,7 +176,7 @@ class CudaDevice(Device):
         if others and use is not None and use.gpu >= 10:
             who = ", ".join(f"{_process_name(p.pid) or 'process'} {p.pid}" for p in others[:3])
             return (
-                f"somebody else is using the GPU ({who}; {use.gpu} % busy)",
+                f"another process is using the GPU ({who}; {use.gpu} % busy)",
                 "wait for it, or choose another GPU with --device",
             )
         return None
@@ -225,29 +207,24 @@ class CudaDevice(Device):
             time.sleep(_PERIOD)
 
     def _sample(self) -> None:
-        clock = self._ask("nvmlDeviceGetClockInfo", 1)
-        power = self._ask("nvmlDeviceGetPowerUsage")
+        clock, power = self._ask("nvmlDeviceGetClockInfo", 1), self._ask("nvmlDeviceGetPowerUsage")
         temperature = self._ask("nvmlDeviceGetTemperature", 0)
         reasons = int(self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0)
         processes = frozenset((p.pid, _process_name(p.pid)) for p in self._processes())  # names while they live
-        now = time.monotonic_ns()
+        now, half = time.monotonic_ns(), int(_PERIOD * 1e9)
+        watts = power / 1000 if power else None
+        sample = Sample(now - half, now + half, clock or None, watts, temperature or None, reasons, processes)
         with self._lock:
-            seen = self._samples
-            seen.clocks += [clock] if clock else []
-            seen.power += [power / 1000] if power else []
-            seen.temperature += [temperature] if temperature else []
-            seen.reasons |= reasons
-            seen.processes.add(processes)
-            # Which of them are foreign is decided when it is read: whose a new process is cannot be known here.
-            void, begin, end = reasons & _VOID, now - int(_PERIOD * 1e9), now + int(_PERIOD * 1e9)
-            last = self._stretches[-1] if self._stretches else None
-            if last and last.end >= begin and (last.reasons, last.processes) == (void, processes):
-                last.end = end
+            self._samples.append(sample)
+            # Which processes are foreign is decided when it is read: whose a new one is cannot be known here.
+            void, last = reasons & _VOID, self._bad[-1] if self._bad else None
+            if last and last.end >= sample.begin and (last.reasons & _VOID, last.processes) == (void, processes):
+                last.end = sample.end
             elif void or processes:
-                self._stretches.append(Stretch(begin, end, void, processes))
+                self._bad.append(replace(sample))
 
     def _known(self) -> set[int]:
-        """Abprof's own processes, also those that ended."""
+        """The process ids of this abprof, also of processes that ended."""
         self._own |= set(self._own_now())
         return self._own
 
@@ -260,27 +237,30 @@ class CudaDevice(Device):
     def state(self) -> MachineState:
         """Means since the last reading; None for what NVML does not report."""
         with self._lock:
-            seen, self._samples = self._samples, Samples()
+            seen, self._samples = self._samples, []
+
+        def mean(readings: Iterable[float | None]) -> float | None:
+            known = [one for one in readings if one is not None]
+            return sum(known) / len(known) if known else None
+
         return MachineState(
-            sm_clock_mhz=_mean(seen.clocks),
-            power_w=_mean(seen.power),
-            temperature_c=_mean(seen.temperature),
-            throttle=tuple(name for bit, name in _REASONS.items() if seen.reasons & bit),
-            foreign=tuple(sorted(set[str]().union(*map(self._foreign, seen.processes)))),
+            sm_clock_mhz=mean(one.clock for one in seen),
+            power_w=mean(one.power for one in seen),
+            temperature_c=mean(one.temperature for one in seen),
+            throttle=tuple(name for bit, name in _REASONS.items() if any(one.reasons & bit for one in seen)),
+            foreign=tuple(sorted(set[str]().union(*map(self._foreign, {one.processes for one in seen})))),
         )
 
     def bad_times(self) -> list[tuple[int, int, str]]:
         """Hardware slowdowns and foreign processes."""
         with self._lock:
-            seen, self._stretches = self._stretches, []
-        why = [
-            [_REASONS[bit] for bit in _REASONS if s.reasons & bit] + sorted(self._foreign(s.processes)) for s in seen
-        ]
-        return [(s.begin, s.end, ", ".join(reasons)) for s, reasons in zip(seen, why, strict=True) if reasons]
-
-
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+            seen, self._bad = self._bad, []
+        found = []
+        for one in seen:
+            slowdowns = [name for bit, name in _REASONS.items() if one.reasons & _VOID & bit]
+            if why := [*slowdowns, *sorted(self._foreign(one.processes))]:
+                found.append((one.begin, one.end, ", ".join(why)))
+        return found
 
 
 def _process_name(pid: int) -> str:

@@ -24,7 +24,7 @@ from abprof.worker.api import Work
 from abprof.worker.arms import Arm, Arms
 from abprof.worker.clocks import clock
 from abprof.worker.compiles import Watch, chosen
-from abprof.worker.proof import Given, prove
+from abprof.worker.proof import Given, Prover
 
 
 class Bench:
@@ -44,6 +44,7 @@ class Bench:
             functools.partial(answer, *shared) for answer in (checks.check, checks.hand, checks.examine)
         )
         self._versions = versions()
+        self._prover: Prover | None = None
         self._given = Given.take()  # torch, Triton and the driver are loaded, and no code of a side or a workload
 
     def ready(self) -> wire.Ready:
@@ -115,7 +116,7 @@ class Bench:
     def _kernel(self) -> types.ModuleType:
         if self._imported is None:
             assert self.start.mount is not None, "this worker has no kernel package"
-            # Known by name before the import, so that a fault inside it is told from the workload's own.
+            # Known by name before the import, so that a fault inside it is not taken for the workload's.
             self.mounted = types.ModuleType(self.start.mount.module)
             self._compiles.install()
             self._imported = self.mounted = mount.kernel_package(self.start.mount)
@@ -139,9 +140,11 @@ class Bench:
 
     def prove(self, _request: wire.Prove) -> wire.Proved:
         """What is loaded now, and whether it may be."""
-        assert self.start.mount is not None
-        judges = tuple({str(Path(file).parent / wire.WRAPPED) for file in self.start.workloads.values()})
-        reason, artefacts = prove(self.start.mount, self._given, self._compiles.hashes(), judges)
+        if self._prover is None:
+            assert self.start.mount is not None
+            judges = tuple({str(Path(file).parent / wire.WRAPPED) for file in self.start.workloads.values()})
+            self._prover = Prover(self.start.mount, self._given, judges)
+        reason, artefacts = self._prover.prove(self._compiles.hashes())
         return wire.Proved(not reason, reason, artefacts, self._compiles.count, self._compiles.facts())
 
     # ------------------------------------------------------------ profiled passes, and the end of a cell

@@ -62,10 +62,10 @@ def reach(clock: Clock, seconds: float) -> wire.Reached:
     rate, *copied_by = next((found for found in copies if found[0]), (0.0, "", 0))
     clock.reset_peak()
 
-    def said(by: list[Any]) -> str:
+    def text(by: list[Any]) -> str:
         return f"{by[0]}{threads}, the best of {by[1]} readings" if by[0] else ""
 
-    return wire.Reached(flops / 1e3 or None, rate or None, said(products), said(copied_by))
+    return wire.Reached(flops / 1e3 or None, rate or None, text(products), text(copied_by))
 
 
 def best(clock: Clock, tries: Iterable[Try], seconds: float) -> Best:

@@ -91,7 +91,7 @@ def serve(requests: BinaryIO, replies: Any) -> int:
                 reply = getattr(bench, verb)(request)
             answer["reply"] = wire.pack(reply)
             payload = wire.dump(answer)
-        except BaseException as error:  # noqa: BLE001 - whatever a workload raises is an outcome, exit() included
+        except BaseException as error:  # noqa: BLE001 - any exception of a workload is an outcome, exit() included
             fault = classify(error, bench.mounted if bench else None)
             if fault.status == "unsupported":  # raised on purpose: a traceback would not help
                 print(f"unsupported: {fault.reason}", flush=True)
@@ -119,7 +119,7 @@ def foreground(file: Path) -> int:
         outcome = _calls(bench, job)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever a workload raises is an outcome, exit() included
+    except BaseException as error:  # noqa: BLE001 - any exception of a workload is an outcome, exit() included
         fault = classify(error, bench.mounted)
         if fault.status != "unsupported":
             traceback.print_exception(error)

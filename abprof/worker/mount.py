@@ -1,4 +1,4 @@
-"""Import one side's kernel package, whatever else is installed or lies on the path."""
+"""Import one side's kernel package, independent of what else is installed or lies on the path."""
 
 from __future__ import annotations
 

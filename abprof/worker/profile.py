@@ -26,7 +26,6 @@ DISCARDED = 2  # the first calls include the profiler's own start: milliseconds 
 _CALL = wire.CALL_RANGE
 _SHOWN = "abprof_shown"  # a range with a kernel of abprof's own: if the profiler misses it, it records nothing
 Pass = tuple[Any, Sequence[tuple[str, str]]]  # torch's profiler, and what Triton launched: (name, key)
-Phases = tuple[dict[str, float | None], float]  # median ns per call of each range, and of the whole call
 
 
 def phases(
@@ -40,19 +39,15 @@ def phases(
 ) -> wire.Phased:
     """Median ns per call of each range (None if it never ran), of the whole call in this same pass, and what it launched.
 
-    `discarded` calls come before the `calls` that are read; a range's time in a call is the sum of its events in it. On
-    a CPU that is the host time spent in the range. On a GPU it is the time of the kernels launched from it, and the
-    total that of all kernels launched in the call. Raises what the operation raises; `census.missing` has the reason if
-    the pass cannot be read.
+    `ranges`: phase -> name of its `record_function` range. `discarded` calls come before the `calls` that are read. Raises
+    what the operation raises; `census.missing` has the reason if the pass cannot be read.
     """
     made = profiled(op, calls, clock, discarded, watch)
     try:
         if clock.kind != "cuda":
-            host = list(made[0].function_events)
-            return wire.Phased(*read_host(host, ranges, discarded), host_census(host, ranges, discarded))
+            return read(*_host_events(made[0].function_events, ranges), ranges, discarded)
         with exported(made[0]) as trace:
-            counted = counted_calls(made, ranges, clock, discarded, trace)
-        return wire.Phased(*read_device(made[0].kineto_results.events(), ranges, discarded), counted)
+            return read(*_device_events(made, ranges, census.geometry(trace)), ranges, discarded, on_device=True)
     except Exception as error:  # noqa: BLE001 - evidence, which must not cost the cell its time
         traceback.print_exc()
         why = f"the profiled pass could not be read: {type(error).__name__}: {error}"
@@ -94,139 +89,43 @@ def exported(profiler: Any) -> Iterator[Path]:
 
 def counted_calls(made: Pass, ranges: dict[str, str], clock: Clock, discarded: int, trace: Path) -> wire.Census:
     """What each call of a profiled pass launched; `trace` is its file."""
-    profiler, launched = made
     if clock.kind != "cuda":
-        return host_census(list(profiler.function_events), ranges, discarded)
-    return device_census(profiler.kineto_results.events(), ranges, launched, census.geometry(trace), discarded)
+        return read(*_host_events(made[0].function_events, ranges), ranges, discarded).census
+    return read(*_device_events(made, ranges, census.geometry(trace)), ranges, discarded, on_device=True).census
 
 
-# ---------------------------------------------------------------- a GPU: Kineto's raw events, in ns
+# ---------------------------------------------------------------- reading a pass
 
 
-def device_census(
-    events: Sequence[Any],
-    ranges: dict[str, str],
-    launched: Sequence[tuple[str, str]],
-    geometry: Mapping[int, Any],
-    discarded: int = DISCARDED,
-) -> wire.Census:
-    """What each call launched on the device, from Kineto's raw events (ns), Triton's launches and the trace's details.
+def read(
+    marked: Sequence[Marked], ran: Sequence[Ran], ranges: dict[str, str], discarded: int, *, on_device: bool = False
+) -> wire.Phased:
+    """Phases and census of a pass, from the host's ranges (abprof's own too) and what ran; times in ns.
 
-    Copies and fills are counted too: they are work. A kernel belongs to the call in which it was launched.
+    On a CPU a range's time is the host time spent in it. On a GPU it is that of the kernels launched from it, and the
+    whole call's that of all kernels launched in the call: torch's own sums leave out what torch did not launch itself,
+    as Triton's and CUDA C++'s.
     """
-    spans = _spans(events, _CALL)
-    ran = [
-        Ran.detailed(e.name(), at, e.start_ns(), e.duration_ns(), geometry.get(e.correlation_id(), {}))
-        for e, at in _kernels(events, ranges)
-    ]
-    if not any(begin <= one.at <= end for one in ran for begin, end in _spans(events, _SHOWN)):
-        return wire.Census(missing=census.UNSEEN)
-    counted = census.census(census.identified(ran, launched), spans[discarded:])
-    kernels = [(one.at, float(one.ns)) for one in ran]
-    marked = [
-        Marked(e.name(), e.start_ns(), e.start_ns() + e.duration_ns())
-        for e in events
-        if _is_host(e) and _is_range(e, e.name(), ranges)
-    ]
-    own = census.ranges(marked, spans[discarded:], kernels)
-    return dataclasses.replace(counted, on_device=True, ranges=own)
+
+    def timed(label: str) -> list[tuple[int, int]]:
+        spans = [(one.start, one.end) for one in marked if one.name == label]
+        if not on_device:
+            return [(start, end - start) for start, end in spans]
+        return [(one.at, one.ns) for one in ran if any(start <= one.at <= end for start, end in spans)]
+
+    spans = sorted((one.start, one.end) for one in marked if one.name == _CALL)[discarded:]
+    known = {one.name for one in marked}
+    found = {name: _median_call(timed(label), spans) if label in known else None for name, label in ranges.items()}
+    total = _median_call([(one.at, one.ns) for one in ran] if on_device else timed(_CALL), spans)
+    if on_device and not timed(_SHOWN):
+        return wire.Phased(found, total, wire.Census(missing=census.UNSEEN))
+    kernels = [(one.at, float(one.ns)) for one in ran] if on_device else None
+    own = census.ranges([one for one in marked if one.name not in (_CALL, _SHOWN)], spans, kernels)
+    return wire.Phased(found, total, dataclasses.replace(census.census(ran, spans), on_device=on_device, ranges=own))
 
 
-def read_device(events: Sequence[Any], ranges: dict[str, str], discarded: int = DISCARDED) -> Phases:
-    """Phases on a GPU, from Kineto's raw events (ns).
-
-    A kernel belongs to the range in which it was launched. The launch is the driver's or the runtime's call of the same
-    correlation id: torch's own sums over ranges leave out what it did not launch itself, as Triton's and CUDA C++'s.
-    """
-    kernels = [(at, float(e.duration_ns())) for e, at in _kernels(events, ranges)]
-    spans = _spans(events, _CALL)[discarded:]
-    found: dict[str, float | None] = {}
-    for name, label in ranges.items():
-        mine = _spans(events, label)
-        inside = [(at, time) for at, time in kernels if any(begin <= at <= end for begin, end in mine)]
-        found[name] = _median_call(inside, spans) if mine else None
-    return found, _median_call(kernels, spans)
-
-
-def _spans(events: Sequence[Any], name: str) -> list[tuple[int, int]]:
-    """(start, end) of the host's ranges of this name."""
-    return sorted((e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if _is_host(e) and e.name() == name)
-
-
-def _kernels(events: Sequence[Any], ranges: dict[str, str]) -> list[tuple[Any, int]]:
-    """Everything that ran on the device, and when it was launched (ns)."""
-    launches = {e.correlation_id(): e.start_ns() for e in events if _is_host(e) and e.name().startswith("cu")}
-    annotations = {_CALL, _SHOWN, *ranges.values()}  # the device's timeline has copies of host ranges
-    return [
-        (e, launches.get(e.correlation_id(), e.start_ns()))
-        for e in events
-        if not _is_host(e) and e.name() not in annotations and not _is_annotation(e)
-    ]
-
-
-def _is_host(event: Any) -> bool:
-    return bool(event.device_type() == torch.autograd.DeviceType.CPU)
-
-
-def _is_annotation(event: Any) -> bool:
-    flag = getattr(event, "is_user_annotation", False)  # Kineto's events have a method, torch's an attribute
-    return bool(flag() if callable(flag) else flag)
-
-
-def _is_range(event: Any, name: str, ranges: dict[str, str]) -> bool:
-    return name not in (_CALL, _SHOWN) and (name in ranges.values() or _is_annotation(event))
-
-
-# ---------------------------------------------------------------- a CPU: the profiler's events, in us
-
-
-def host_census(events: Sequence[Any], ranges: dict[str, str], discarded: int = DISCARDED) -> wire.Census:
-    """Which torch operations each call made directly, not those that operations made, from the profiler's events (us)."""
-    known = {_CALL, *ranges.values()}
-    spans = sorted((_start_ns(e), _end_ns(e)) for e in events if e.name == _CALL)[discarded:]
-    ran = [
-        Ran(e.name, _start_ns(e), _start_ns(e), round(1e3 * e.time_range.elapsed_us()))
-        for e in events
-        if e.name not in known and not _is_annotation(e) and _outermost(e, known)
-    ]
-    marked = [Marked(e.name, _start_ns(e), _end_ns(e)) for e in events if _is_range(e, e.name, ranges)]
-    return dataclasses.replace(census.census(ran, spans), ranges=census.ranges(marked, spans))
-
-
-def read_host(events: Sequence[Any], ranges: dict[str, str], discarded: int = DISCARDED) -> Phases:
-    """Phases on a CPU, from the profiler's events (us)."""
-
-    def timed(label: str) -> list[tuple[float, float]]:
-        return [(float(e.time_range.start), float(e.time_range.elapsed_us())) for e in events if e.name == label]
-
-    spans = sorted((e.time_range.start, e.time_range.end) for e in events if e.name == _CALL)[discarded:]
-    found: dict[str, float | None] = {}
-    for name, label in ranges.items():
-        mine = timed(label)
-        found[name] = 1e3 * _median_call(mine, spans) if mine else None
-    return found, 1e3 * _median_call(timed(_CALL), spans)
-
-
-def _start_ns(event: Any) -> int:
-    return round(1e3 * event.time_range.start)
-
-
-def _end_ns(event: Any) -> int:
-    return round(1e3 * event.time_range.end)
-
-
-def _outermost(event: Any, known: set[str]) -> bool:
-    """Whether only ranges lie around this operation."""
-    parent = event.cpu_parent
-    while parent is not None:
-        if parent.name not in known and not _is_annotation(parent):
-            return False
-        parent = parent.cpu_parent
-    return True
-
-
-def _median_call(timed: Iterable[tuple[float, float]], spans: Sequence[tuple[float, float]]) -> float:
-    """Median over calls of what began in each, from (start, duration) and the calls' (start, end), in one unit."""
+def _median_call(timed: Iterable[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> float:
+    """Median over calls of what began in each, from (start, duration) and the calls' (start, end)."""
     sums = [0.0] * len(spans)
     starts = [start for start, _ in spans]
     for start, duration in timed:
@@ -234,6 +133,63 @@ def _median_call(timed: Iterable[tuple[float, float]], spans: Sequence[tuple[flo
         if call >= 0 and start <= spans[call][1]:
             sums[call] += duration
     return statistics.median(sums)
+
+
+def _device_events(made: Pass, ranges: dict[str, str], geometry: Mapping[int, Any]) -> tuple[list[Marked], list[Ran]]:
+    """The host's ranges and everything that ran on the device (copies and fills are work, too), from Kineto's raw events.
+
+    A thing is launched at the driver's or the runtime's call of the same correlation id.
+    """
+    profiler, launched = made
+    events = profiler.kineto_results.events()
+    known = {_CALL, _SHOWN, *ranges.values()}  # the device's timeline has copies of host ranges
+    host = [e for e in events if e.device_type() == torch.autograd.DeviceType.CPU]
+    launches = {e.correlation_id(): e.start_ns() for e in host if e.name().startswith("cu")}
+    marked = [
+        Marked(e.name(), e.start_ns(), e.start_ns() + e.duration_ns())
+        for e in host
+        if e.name() in known or _is_annotation(e)
+    ]
+    ran = [
+        Ran.detailed(
+            e.name(),
+            launches.get(e.correlation_id(), e.start_ns()),
+            e.start_ns(),
+            e.duration_ns(),
+            geometry.get(e.correlation_id(), {}),
+        )
+        for e in events
+        if e.device_type() != torch.autograd.DeviceType.CPU and e.name() not in known and not _is_annotation(e)
+    ]
+    return marked, census.identified(ran, launched)
+
+
+def _host_events(events: Iterable[Any], ranges: dict[str, str]) -> tuple[list[Marked], list[Ran]]:
+    """The ranges, and torch's operations that lie in ranges alone and not in other operations (events in us)."""
+    known = {_CALL, *ranges.values()}
+
+    def is_range(event: Any) -> bool:
+        return event.name in known or _is_annotation(event)
+
+    def outermost(event: Any) -> bool:
+        parent = event.cpu_parent
+        while parent is not None and is_range(parent):
+            parent = parent.cpu_parent
+        return parent is None
+
+    marked, ran = list[Marked](), list[Ran]()
+    for event in events:
+        start, end = (round(1e3 * us) for us in (event.time_range.start, event.time_range.end))
+        if is_range(event):
+            marked.append(Marked(event.name, start, end))
+        elif outermost(event):
+            ran.append(Ran(event.name, start, start, end - start))
+    return marked, ran
+
+
+def _is_annotation(event: Any) -> bool:
+    flag = getattr(event, "is_user_annotation", False)  # Kineto's events have a method, torch's an attribute
+    return bool(flag() if callable(flag) else flag)
 
 
 # ---------------------------------------------------------------- NVTX ranges, for Nsight Systems and Nsight Compute

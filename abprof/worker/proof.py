@@ -1,6 +1,6 @@
 """Tamper detection: which files are loaded, by content, and whether each of them may be.
 
-`Given.take()` records what this process has before any code of a side or a workload ran; `prove()` judges what it has now.
+`Given.take()` records what this process has before any code of a side or a workload ran; `Prover` judges what it has now.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import json
 import os
 import re
 import sys
-from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from typing import Self
 from urllib.parse import urlsplit
@@ -103,32 +103,69 @@ def mapped_objects() -> list[str]:
     return sorted(paths)
 
 
-@dataclass(frozen=True, eq=False)
-class _Places:
-    """Where files may come from. A module's standing is cached: a worker proves itself around every cell, and torch
-    alone has two thousand modules. Folders end with a slash."""
+class Prover:
+    """Judges what is loaded, for one mount. `judges` are folders of benchmarks that workloads wrap, which may be loaded
+    unless they have the package's name.
 
-    own: tuple[str, ...]
-    forbidden: tuple[str, ...]
-    given: Given
-    _known: dict[str, tuple[str, str]] = field(default_factory=dict)
+    Results about a file are cached: a worker proves itself around every cell, and torch alone has two thousand modules.
+    """
 
-    def of_module(self, file: str) -> tuple[str, str]:
-        """(real path of a module's file, its standing)."""
-        if file not in self._known:
-            path = os.path.realpath(file)
-            self._known[file] = path, self.standing(file, path)
-        return self._known[file]
+    def __init__(self, mount: wire.Mount, given: Given, judges: tuple[str, ...] = ()) -> None:
+        self._mount, self._given = mount, given
+        self._own, self._forbidden, self._sources, self._judges = (
+            tuple(map(_folder, folders)) for folders in (mount.allowed, mount.forbidden, mount.sources, judges)
+        )
+        self._known: dict[str, tuple[str, str]] = {}  # a module's file -> its real path and standing
+        self._siblings: dict[str, bool] = {}
+        self._top = self._prefix = self._beside = ""
+        self._installed: tuple[tuple[str, ...], dict[str, str]] = ((), {})
+        self._hashes: dict[tuple[str, int, int], str] = {}
+
+    def prove(self, kernels: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
+        """(why a loaded file may not be there, or ""; every loaded file that is not the environment's, with its SHA-256).
+
+        A side's own files are from `mount.allowed`. Its environment is the interpreter, the system's shared libraries and
+        what was given, unless it lies in `mount.forbidden` (the user's checkout, other sides' trees and builds, shared
+        caches), has the name of one of the side's modules, or is of a distribution that was installed from one of
+        `mount.sources` or is a copy of the package. `kernels`: compiled kernel -> SHA-256.
+        """
+        namespace, name = owned(self._mount)  # known once the package was imported
+        self._top, self._prefix = f"{namespace}.{name}" if namespace else name, f"{namespace}." if namespace else ""
+        # Of the side's other modules: in a namespace shared with other distributions, or beside an installed release.
+        shared = namespace or self._mount.whole
+        self._beside = os.path.join(self._mount.root, *namespace.split(".")) if shared else ""  # noqa: PTH118
+        copy = "" if self._mount.module.startswith(PRIVATE) else self._top.replace(".", "/")
+        installed = self._installed_from(tuple(sys.path), copy)
+        found: list[dict[str, str]] = []
+        reasons: list[str] = []
+        for module, path, standing in self._modules(installed):
+            if path.startswith(self._judges) and not self._is_sides(module):
+                continue
+            found.append(self._artefact("module", module, path))
+            if path in installed:
+                reasons.append(f"module {module} is of {installed[path]}, outside this side's tree")
+            elif standing != "own" and (standing == "outside" or self._is_sides(module)):
+                reasons.append(f"module {module} was loaded from {path}, outside this side's tree")
+        for path in mapped_objects():
+            standing = self.standing(path, path, library=True)
+            if path in installed:
+                reasons.append(f"shared object {path} is of {installed[path]}, outside this side's tree")
+            elif standing == "outside":
+                reasons.append(f"shared object {path} was loaded from outside this side's tree")
+            if standing != "environment" or path in installed:
+                found.append(self._artefact("object", os.path.basename(path), path))  # noqa: PTH119
+        found += [{"kind": "kernel", "name": n, "path": "", "sha256": h} for n, h in sorted(kernels.items())]
+        return next(iter(reasons), ""), found
 
     def standing(self, file: str, path: str, *, library: bool = False) -> str:
         """own: the side's. environment: the interpreter's, the system's, or loaded from the start. given: from a folder
         of `Given`. outside: anything else. `file` is the name it was loaded by, `path` its real path."""
-        given = self.given
-        if path.startswith(self.own):
+        given = self._given
+        if path.startswith(self._own):
             return "own"
         if path.startswith((*INTERPRETER, HARNESS)):  # also where these lie below a forbidden folder
             return "environment"
-        if path.startswith(self.forbidden):
+        if path.startswith(self._forbidden):
             return "outside"
         if file in given.loaded or path.startswith(given.installed):
             return "environment"
@@ -139,104 +176,69 @@ class _Places:
             return "environment"
         return "given" if library and path.startswith(given.linkable) else "outside"
 
+    def _modules(self, installed: dict[str, str]) -> list[tuple[str, str, str]]:
+        """(name, real path, standing) of every imported module, except the environment's and the workloads."""
+        rows = []
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if not file or not file.startswith("/"):  # a relative one is made up: torch.ops has "_ops.py"
+                continue
+            # The script that started the worker (multiprocessing knows it by a second name), and the workloads.
+            if name in {"__main__", "__mp_main__"} or name.startswith("abprof_workloads."):
+                continue
+            if file not in self._known:
+                path = os.path.realpath(file)
+                self._known[file] = path, self.standing(file, path)
+            path, standing = self._known[file]
+            if standing != "environment" or path in installed or self._is_sides(name):
+                rows.append((name, path, standing))
+        return sorted(rows)
 
-@dataclass(frozen=True)
-class _Names:
-    """The names of a side's own modules: the package's, and of those beside it (in a namespace that it shares with other
-    distributions, or at the root of an installed release) what the side has."""
-
-    top: str
-    beside: str  # folder of what lies beside it; "" if that is not the side's
-    prefix: str  # "NAMESPACE." or ""
-
-    def __contains__(self, name: str) -> bool:
-        if name == self.top or name.startswith(self.top + "."):
+    def _is_sides(self, module: str) -> bool:
+        """Whether this is the name of one of the side's own modules."""
+        if module == self._top or module.startswith(self._top + "."):
             return True
-        if not self.beside or not name.startswith(self.prefix):
+        if not self._beside or not module.startswith(self._prefix):
             return False
-        return _exists(self.beside, name.removeprefix(self.prefix).partition(".")[0])
+        place = os.path.join(self._beside, module.removeprefix(self._prefix).partition(".")[0])  # noqa: PTH118
+        if place not in self._siblings:
+            self._siblings[place] = os.path.exists(place) or os.path.exists(f"{place}.py")  # noqa: PTH110
+        return self._siblings[place]
 
+    def _installed_from(self, path: tuple[str, ...], copy: str) -> dict[str, str]:
+        """Real path of a file -> why its distribution is not environment: it was installed (also editable) from a folder
+        or archive below `mount.sources` and not below the side's own folders (PEP 610), or holds a copy of the package, whose
+        path below site-packages is `copy`.
 
-def prove(
-    mount: wire.Mount, given: Given, kernels: dict[str, str], judges: tuple[str, ...] = ()
-) -> tuple[str, list[dict[str, str]]]:
-    """(why a loaded file may not be there, or ""; every loaded file that is not the environment's, with its SHA-256).
+        What was imported when the worker started is left out.
+        """
+        if self._installed[0] == (*path, copy):
+            return self._installed[1]
+        found: dict[str, str] = {}
+        for distribution in metadata.distributions(path=list(path)) if self._sources or copy else ():
+            origin = _origin(distribution) if self._sources else ""
+            from_sources = bool(origin) and origin.startswith(self._sources) and not origin.startswith(self._own)
+            # torch's RECORD has fifteen thousand lines: it is searched as text.
+            record = "\n" + (distribution.read_text("RECORD") or "") if copy and not from_sources else ""
+            if from_sources or any(f"\n{copy}{end}" in record for end in ("/", ".py,", ".so,", ".cpython-", ".abi3.")):
+                why = f"was installed from {origin[:-1]}" if from_sources else "is an installed copy of the package"
+                what = f"{distribution.metadata['Name']}, which {why}"
+                files = (os.path.realpath(str(distribution.locate_file(file))) for file in distribution.files or ())
+                found |= {file: what for file in files if file not in _at_start()}
+        self._installed = (*path, copy), found
+        return found
 
-    A side's own files are from `mount.allowed`. Its environment is the interpreter, the system's shared libraries and
-    what is in `given`, unless it lies in `mount.forbidden` (the user's checkout, other sides' trees and builds, shared
-    caches), has the name of one of the side's modules, or is of a distribution that was installed from one of
-    `mount.sources` or is a copy of the package. `kernels`: compiled kernel -> SHA-256. `judges`: folders of benchmarks
-    that workloads wrap, which may be loaded unless they have the package's name.
-    """
-    own = _folders(tuple(mount.allowed))
-    places = _places(own, _folders(tuple(mount.forbidden)), given)
-    namespace, name = owned(mount)
-    prefix = f"{namespace}." if namespace else ""
-    beside = os.path.join(mount.root, *namespace.split(".")) if namespace or mount.whole else ""  # noqa: PTH118
-    names = _Names(prefix + name, beside, prefix)
-    copy = "" if mount.module.startswith(PRIVATE) else names.top.replace(".", "/")
-    installed = _installed_from(_folders(tuple(mount.sources)), own, tuple(sys.path), copy)
-    found: list[dict[str, str]] = []
-    reasons: list[str] = []
-    wrapped = _folders(judges)
-    for module, path, standing in _modules(places, names, installed):
-        if path.startswith(wrapped) and module not in names:
-            continue
-        found.append(_artefact("module", module, path))
-        if path in installed:
-            reasons.append(f"module {module} is of {installed[path]}, outside this side's tree")
-        elif standing != "own" and (standing == "outside" or module in names):
-            reasons.append(f"module {module} was loaded from {path}, outside this side's tree")
-    for path in mapped_objects():
-        standing = places.standing(path, path, library=True)
-        if path in installed:
-            reasons.append(f"shared object {path} is of {installed[path]}, outside this side's tree")
-        elif standing == "outside":
-            reasons.append(f"shared object {path} was loaded from outside this side's tree")
-        if standing != "environment" or path in installed:
-            found.append(_artefact("object", os.path.basename(path), path))  # noqa: PTH119
-    found += [{"kind": "kernel", "name": n, "path": "", "sha256": h} for n, h in sorted(kernels.items())]
-    return next(iter(reasons), ""), found
-
-
-def _modules(places: _Places, names: _Names, installed: dict[str, str]) -> list[tuple[str, str, str]]:
-    """(name, real path, standing) of every imported module, except the environment's and the workloads."""
-    rows = []
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not file or not file.startswith("/"):  # a relative one is made up: torch.ops has "_ops.py"
-            continue
-        # The script that started the worker (multiprocessing knows it by a second name), and the workloads.
-        if name in {"__main__", "__mp_main__"} or name.startswith("abprof_workloads."):
-            continue
-        path, standing = places.of_module(file)
-        if standing != "environment" or path in installed or name in names:
-            rows.append((name, path, standing))
-    return sorted(rows)
-
-
-@lru_cache(maxsize=8)
-def _installed_from(
-    sources: tuple[str, ...], own: tuple[str, ...], path: tuple[str, ...], package: str
-) -> dict[str, str]:
-    """Real path of a file -> why its distribution is not environment: it was installed (also editable) from a folder or
-    archive below `sources` and not below `own` (PEP 610), or holds a copy of `package` (its path below site-packages).
-
-    What was imported when the worker started is left out.
-    """
-    found: dict[str, str] = {}
-    for distribution in metadata.distributions(path=list(path)) if sources or package else ():
-        origin = _origin(distribution) if sources else ""
-        from_sources = origin.startswith(sources) and not origin.startswith(own) if origin else False
-        # torch's RECORD has fifteen thousand lines: it is searched as text.
-        record = "\n" + (distribution.read_text("RECORD") or "") if package and not from_sources else ""
-        copied = any(f"\n{package}{end}" in record for end in ("/", ".py,", ".so,", ".cpython-", ".abi3."))
-        if from_sources or copied:
-            why = f"was installed from {origin[:-1]}" if from_sources else "is an installed copy of the package"
-            what = f"{distribution.metadata['Name']}, which {why}"
-            files = distribution.files or ()
-            found |= dict.fromkeys((os.path.realpath(str(distribution.locate_file(file))) for file in files), what)
-    return {file: what for file, what in found.items() if file not in _at_start()} if found else {}
+    def _artefact(self, kind: str, name: str, path: str) -> dict[str, str]:
+        try:
+            stat = os.stat(path)  # noqa: PTH116
+            key = path, stat.st_mtime_ns, stat.st_size
+            if key not in self._hashes:
+                with open(path, "rb") as file:
+                    self._hashes[key] = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = self._hashes[key]
+        except OSError:
+            digest = ""  # gone since it was loaded: an empty hash equals no other side's
+        return {"kind": kind, "name": name, "path": path, "sha256": digest}
 
 
 def _origin(distribution: metadata.Distribution) -> str:
@@ -252,33 +254,3 @@ def _origin(distribution: metadata.Distribution) -> str:
 def _at_start() -> frozenset[str]:
     files = (getattr(sys.modules.get(name), "__file__", None) for name in _AT_START)
     return frozenset(os.path.realpath(file) for file in files if file)
-
-
-@lru_cache(maxsize=4096)
-def _exists(folder: str, name: str) -> bool:
-    return any(os.path.exists(os.path.join(folder, name + end)) for end in ("", ".py"))  # noqa: PTH110, PTH118
-
-
-@lru_cache(maxsize=64)
-def _folders(places: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(_folder(place) for place in places)
-
-
-@lru_cache(maxsize=8)
-def _places(own: tuple[str, ...], forbidden: tuple[str, ...], given: Given) -> _Places:
-    return _Places(own, forbidden, given)
-
-
-def _artefact(kind: str, name: str, path: str) -> dict[str, str]:
-    try:
-        stat = os.stat(path)  # noqa: PTH116
-        digest = _sha256(path, stat.st_mtime_ns, stat.st_size)
-    except OSError:
-        digest = ""  # gone since it was loaded: an empty hash equals no other side's
-    return {"kind": kind, "name": name, "path": path, "sha256": digest}
-
-
-@lru_cache(maxsize=4096)
-def _sha256(path: str, _mtime_ns: int, _size: int) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

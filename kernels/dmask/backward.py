@@ -165,10 +165,10 @@ def dkdv_launch(
     scale: float,
 ) -> Launch:
     """Writes dk and dv. tensors: q, k, v, dout, lse, delta; all contiguous."""
-    told = sizes(tensors[0], tensors[1], mask)
-    args = (*tensors, dk, dv, mask.view(torch.uint8), classes.counts, columns.num, columns.index, scale, *told)
+    extents = sizes(tensors[0], tensors[1], mask)
+    args = (*tensors, dk, dv, mask.view(torch.uint8), classes.counts, columns.num, columns.index, scale, *extents)
     return Launch(
-        dmask_dkdv, told[3] * dk.shape[0] * dk.shape[2], args, options(dk.shape[3], 8 if dk.shape[3] == 128 else 4)
+        dmask_dkdv, extents[3] * dk.shape[0] * dk.shape[2], args, options(dk.shape[3], 8 if dk.shape[3] == 128 else 4)
     )
 
 
@@ -181,6 +181,6 @@ def dq_launch(
     scale: float,
 ) -> Launch:
     """Writes dq; as dkdv_launch."""
-    told = sizes(tensors[0], tensors[1], mask)
-    args = (*tensors, dq, mask.view(torch.uint8), classes.counts, rows.num, rows.index, scale, *told)
-    return Launch(dmask_dq, told[2] * dq.shape[0] * dq.shape[2], args, options(dq.shape[3]))
+    extents = sizes(tensors[0], tensors[1], mask)
+    args = (*tensors, dq, mask.view(torch.uint8), classes.counts, rows.num, rows.index, scale, *extents)
+    return Launch(dmask_dq, extents[2] * dq.shape[0] * dq.shape[2], args, options(dq.shape[3]))

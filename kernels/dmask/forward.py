@@ -95,7 +95,7 @@ def statistics(q: torch.Tensor) -> torch.Tensor:
 
 
 def sizes(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> tuple[int, ...]:
-    """What every kernel of the package is told of its tensors: Sq, Sk, nq, nk, H, group, plane_b, plane_h."""
+    """The extents that every kernel of the package takes: Sq, Sk, nq, nk, H, group, plane_b, plane_h."""
     sq, heads, sk = q.shape[1], q.shape[2], k.shape[1]
     per_head = int(mask.shape[1] > 1)
     per_batch = mask.shape[1] * int(mask.shape[0] > 1)
@@ -115,9 +115,9 @@ def forward_launch(
     scale: float,
 ) -> Launch:
     """Writes out and lse; all tensors contiguous, lists by row."""
-    told = sizes(q, k, mask)
-    args = (q, k, v, out, lse, mask.view(torch.uint8), classes.counts, lists.num, lists.index, scale, *told)
-    return Launch(dmask_forward, told[2] * q.shape[0] * q.shape[2], args, options(q.shape[3]))
+    extents = sizes(q, k, mask)
+    args = (q, k, v, out, lse, mask.view(torch.uint8), classes.counts, lists.num, lists.index, scale, *extents)
+    return Launch(dmask_forward, extents[2] * q.shape[0] * q.shape[2], args, options(q.shape[3]))
 
 
 def options(dim: int, warps: int = 4) -> dict[str, object]:

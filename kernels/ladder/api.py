@@ -115,17 +115,17 @@ def _forward(
         out = torch.empty_like(q)
         if not q.numel():
             return out
-        asked: dict[str, Any] = {"scale": scale, "causal": causal, "rung": rung, "config": config}
-        made = None if rung in CUTILE_RUNGS else launch.prepare(q, k, v, out, **asked)
+        options: dict[str, Any] = {"scale": scale, "causal": causal, "rung": rung, "config": config}
+        made = None if rung in CUTILE_RUNGS else launch.prepare(q, k, v, out, **options)
     with record_function("fmha_run"):
         if made is None:
-            _run_cutile(q, k, v, out, **asked)
+            _run_cutile(q, k, v, out, **options)
         else:
             launch.run(made, q.device)
     return out
 
 
-def _run_cutile(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, **asked: Any) -> None:
+def _run_cutile(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, **options: Any) -> None:
     if not q.is_cuda:
         raise UnsupportedOption("cuTile has no interpreter")
     try:
@@ -133,7 +133,7 @@ def _run_cutile(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Te
     except ImportError as error:
         raise UnsupportedOption(f"cuTile (package cuda-tile) is not installed: {error}") from error
     try:
-        cutile.run(q, k, v, out, **asked)
+        cutile.run(q, k, v, out, **options)
     except cutile.Unable as error:
         line = str(error).strip().split("\n")[0]
         raise UnsupportedOption(f"cuTile cannot compile for this GPU: {line}") from error

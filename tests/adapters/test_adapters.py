@@ -96,22 +96,22 @@ def test_equal_seeds_make_equal_inputs(side: Side) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "status", "said"),
+    ("case", "status", "message"),
     [
         ("test_speed.py::test_skipped", "unsupported", "needs a GPU"),
         ("test_speed.py::test_broken", "crash", "RuntimeError: no such thing"),
         ("test_speed.py::test_no_benchmark", "crash", "passed nothing to its benchmark"),
     ],
 )
-def test_a_test_without_an_operation_is_typed(side: Side, case: str, status: str, said: str) -> None:
+def test_a_test_without_an_operation_is_typed(side: Side, case: str, status: str, message: str) -> None:
     with pytest.raises(WorkerFault) as fault:
         side.open("suite", {"test": case})
     assert fault.value.status == status
-    assert said in fault.value.reason
+    assert message in fault.value.reason
 
 
 @pytest.mark.parametrize(
-    ("workload", "said"),
+    ("workload", "message"),
     [
         ('perf_report("nowhere/b.py:f", kernel="mylib")', 'benchmarks = ["nowhere"]'),
         ('perf_report("benchmarks/shapes.py:f", kernel="mylib")', "no f under triton.testing.perf_report"),
@@ -121,14 +121,14 @@ def test_a_test_without_an_operation_is_typed(side: Side, case: str, status: str
         ('tritonbench("benchmarks/shapes.py:Op", kernel="mylib", mode="up")', "'up' is not a valid Mode"),
     ],
 )
-def test_what_cannot_be_wrapped_says_so(root: Path, survey: Side, workload: str, said: str) -> None:
+def test_what_cannot_be_wrapped_says_so(root: Path, survey: Side, workload: str, message: str) -> None:
     name = f"bad{abs(hash(workload))}"
     file = root / "workloads" / f"{name}.py"
     file.write_text(f"from abprof.adapters import *\nWORKLOAD = {workload}\n")
     survey.ask(wire.Start("cpu", "base", None, {name: str(file)}))
     with pytest.raises(WorkerFault) as fault:
         survey.ask(wire.Describe(name))
-    assert said in fault.value.reason
+    assert message in fault.value.reason
 
 
 @pytest.mark.parametrize("mode", ["bwd", "fwd_bwd", "fwd_no_grad"])

@@ -27,7 +27,7 @@ def test_the_sides_outputs_are_compared_with_each_other(tmp_path: Path) -> None:
     fine = rows["report/N=64,provider=torch", "target"]
     assert (fine["status"], fine["check"]["ok"]) == ("ok", True)
     assert done.run["workloads"][0]["checked"] == "sides"
-    assert all(proof["ok"] for proof in done.run["proofs"]), "the benchmark judges, and is nobody's code"
+    assert all(proof["ok"] for proof in done.run["proofs"]), "the benchmark judges, and is no_one's code"
     (folder,) = (repo.path / "runs").glob("2*")
     for page in ("report.html", "report.md", "output.txt"):
         assert GUARANTEE in (folder / page).read_text().replace("&#39;", "'")
@@ -41,8 +41,10 @@ def test_a_slower_package_is_slower_in_every_benchmark(tmp_path: Path) -> None:
     # The benchmarks are the working tree's, for both sides: a commit of before has the whole suite.
     repo.git("checkout", "--quiet", "main~1", "--", "benchmarks/test_speed.py")
     cells = ("report/N=128,provider=mylib", "suite/test=test_speed.py::test_pedantic")
-    asked = [word for cell in cells for word in ("--cell", cell)]
-    done = abprof("main~1", "main", "--device", "cpu", "--epochs", "4", "--json", *asked, cwd=repo.path, home=tmp_path)
+    requested = [word for cell in cells for word in ("--cell", cell)]
+    done = abprof(
+        "main~1", "main", "--device", "cpu", "--epochs", "4", "--json", *requested, cwd=repo.path, home=tmp_path
+    )
     assert done.verdicts() == dict.fromkeys(cells, "slower"), done.err
     assert done.code == 1
 

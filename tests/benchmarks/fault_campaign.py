@@ -42,8 +42,8 @@ def one(number: int, *, real: bool) -> tuple[int, str, list[str]]:
     except CannotPlay as why:
         return number, NOT_PLAYED, [f"{name} {NOT_PLAYED}: {why}"]
     end = BROKE if broken else KEPT
-    told = (real_faults if real else campaign).drawn(number).told
-    return number, end, [f"{name} {end}, {time.monotonic() - began:.0f} s: {told}", *broken]
+    reported = (real_faults if real else campaign).drawn(number).told
+    return number, end, [f"{name} {end}, {time.monotonic() - began:.0f} s: {reported}", *broken]
 
 
 def main(numbers: range, processes: int, *, real: bool) -> int:
@@ -108,8 +108,8 @@ def _asked() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    asked = _asked()
-    if asked.table:
-        table(asked.table, real=asked.real)
+    requested = _asked()
+    if requested.table:
+        table(requested.table, real=requested.real)
     else:
-        sys.exit(main(range(asked.first, asked.last), asked.processes, real=asked.real))
+        sys.exit(main(range(requested.first, requested.last), requested.processes, real=requested.real))

@@ -49,12 +49,12 @@ def main() -> int:
     parser.add_argument("--kind", default="cuda", help="cuda, or simulated")
     parser.add_argument("--keep", type=Path, help="where the run folders stay")
     cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    asked, theirs = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]
+    requested, theirs = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]
     with tempfile.TemporaryDirectory() as folder:
-        runs = asked.keep or Path(folder)
+        runs = requested.keep or Path(folder)
         if not (runs / "first").exists():
-            measured(theirs, asked.kind, max(asked.counts), runs / "first")
-        return shown([measured(theirs, asked.kind, n, runs / str(n)) for n in asked.counts])
+            measured(theirs, requested.kind, max(requested.counts), runs / "first")
+        return shown([measured(theirs, requested.kind, n, runs / str(n)) for n in requested.counts])
 
 
 def measured(words: list[str], kind: str, devices: int, runs: Path) -> Measured:

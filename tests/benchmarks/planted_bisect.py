@@ -41,16 +41,16 @@ def main() -> int:
     if not done.stdout:
         print(f"no answer after {seconds:.0f} s, exit code {done.returncode}")
         return 1
-    told = json.loads(done.stdout)
-    for number, step in enumerate(told["steps"], 1):
+    reported = json.loads(done.stdout)
+    for number, step in enumerate(reported["steps"], 1):
         at = made.commits.index(step["commit"]), made.commits.index(step["base"])
-        said = ", ".join(f"{row['answer']['said']} {_change(row['answer'])}" for row in step["rows"])
-        print(f"step {number}: {step['question']}, commit {at[0]} against {at[1]}: {said}; {step['seconds']:.1f} s")
-    right = told["culprits"] == [made.commits[given.slip]]
-    named = ", ".join(f"commit {made.commits.index(culprit)}" for culprit in told["culprits"]) or "no commit"
+        message = ", ".join(f"{row['answer']['message']} {_change(row['answer'])}" for row in step["rows"])
+        print(f"step {number}: {step['question']}, commit {at[0]} against {at[1]}: {message}; {step['seconds']:.1f} s")
+    right = reported["culprits"] == [made.commits[given.slip]]
+    named = ", ".join(f"commit {made.commits.index(culprit)}" for culprit in reported["culprits"]) or "no commit"
     planted = f"commit {given.slip} of {COMMITS}"
     print(
-        f"{'right' if right else 'WRONG'}: {named} named, {planted} planted; {len(told['steps'])} steps, {seconds:.0f} s"
+        f"{'right' if right else 'WRONG'}: {named} named, {planted} planted; {len(reported['steps'])} steps, {seconds:.0f} s"
     )
     return 0 if right else 1
 

@@ -28,12 +28,12 @@ def main() -> int:
     parser.add_argument("branches", nargs="*", default=list(planted.BRANCHES), metavar="branch")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--keep", type=Path, help="leave the repository and its run here")
-    asked = parser.parse_args()
-    if asked.keep:
-        asked.keep.mkdir(parents=True, exist_ok=True)
-        return compare(asked.keep, asked.branches, asked.epochs)
+    requested = parser.parse_args()
+    if requested.keep:
+        requested.keep.mkdir(parents=True, exist_ok=True)
+        return compare(requested.keep, requested.branches, requested.epochs)
     with tempfile.TemporaryDirectory() as folder:
-        return compare(Path(folder), asked.branches, asked.epochs)
+        return compare(Path(folder), requested.branches, requested.epochs)
 
 
 def compare(home: Path, branches: list[str], epochs: int) -> int:
@@ -50,13 +50,13 @@ def compare(home: Path, branches: list[str], epochs: int) -> int:
     print(done.err[-3000:] if done.code not in (0, 1, 4) else "", end="")
     if not done.out:
         return 2
-    told = done.run
-    right, wrong = show(told)
-    read = sum(not kernel["missing"] for kernel in told["kernels"])
-    rows = sum(row["from"] == "base" for row in told["comparisons"])
+    reported = done.run
+    right, wrong = show(reported)
+    read = sum(not kernel["missing"] for kernel in reported["kernels"])
+    rows = sum(row["from"] == "base" for row in reported["comparisons"])
     print(f"\n{right} of {len(branches)} planted causes named, {wrong} of {rows} rows name a wrong one, "
           f"{rows - len(branches)} of them of unchanged code")  # fmt: skip
-    print(f"{read} of {len(told['kernels'])} kernels read; {took:.0f} s; {told['run_dir']}")
+    print(f"{read} of {len(reported['kernels'])} kernels read; {took:.0f} s; {reported['run_dir']}")
     return 0 if right == len(branches) and not wrong else 1
 
 
@@ -81,7 +81,7 @@ def show(run: dict[str, Any]) -> tuple[int, int]:
         census = seen.get("census")
         if census is None or census["missing"]:
             print(
-                f"no census: {seen['arm']} {seen['cell']}: {census['missing'] if census else 'not asked'} {seen['reason']}"
+                f"no census: {seen['arm']} {seen['cell']}: {census['missing'] if census else 'not requested'} {seen['reason']}"
             )
     return right, wrong
 

@@ -64,7 +64,7 @@ def tiles(visited: int, seed: int = 2) -> Callable[[torch.Tensor], torch.Tensor]
 
 
 def strips(m: torch.Tensor) -> torch.Tensor:
-    """Every other strip of 48 rows sees nothing at all, every other strip of 80 keys is seen by nobody."""
+    """Every other strip of 48 rows sees nothing at all, no row sees every other strip of 80 keys."""
     rows, keys = torch.arange(m.shape[2]) // 48 % 2, torch.arange(m.shape[3]) // 80 % 2
     return m | (rows[:, None] * keys[None, :] == 1)
 
@@ -153,5 +153,5 @@ def wrong(got: Tensors, data: Tensors, scale: float | None) -> str:
     group = data["q"].shape[2] // data["k"].shape[2]
     unseen = ~planes.any(-2).unflatten(1, (-1, group)).any(2).transpose(1, 2)
     if bool(got["dk"][unseen].any()) or bool(got["dv"][unseen].any()):
-        found.append("a key that nobody sees has a gradient")
+        found.append("a key that no_one sees has a gradient")
     return "; ".join(filter(None, found))

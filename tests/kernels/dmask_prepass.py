@@ -62,7 +62,7 @@ def choice(device: str) -> str:
 
 
 def _with_lies(name: str, device: str) -> list[bool]:
-    """Which outputs are wrong when every list is said to be empty."""
+    """Which outputs are wrong if every list claims to be empty."""
     case = next(cases.named(f"tiles_{name}_0.85"))
     data = cases.draw(case, torch.float16, device, seed=4)
     make = prepass._lists
@@ -83,7 +83,7 @@ def unvisited(device: str) -> str:
     data = cases.draw(case, torch.float16, device, seed=5)
     mask = torch.zeros_like(data["mask"])
     mask[..., :64, :128] = True
-    mask[..., 128:, 128:192] = True  # rows 64 to 128 see nothing, keys from 192 on are seen by nobody
+    mask[..., 128:, 128:192] = True  # rows 64 to 128 see nothing, no row sees keys from 192 on
     clean = cases.attend(data | {"mask": mask}, None)
     data["q"][:, 64:128], data["dout"][:, 64:128] = torch.nan, torch.nan
     data["k"][:, 192:], data["v"][:, 192:] = torch.nan, torch.nan

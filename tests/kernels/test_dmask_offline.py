@@ -50,7 +50,7 @@ def tensors(**changes: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"q": torch.zeros(10, 4, 64, dtype=torch.bfloat16)}, r"q must be \[batch, tokens, heads, head dim\]"),
         ({"k": torch.zeros(2, 12, 2, 64)}, "share dtype and device: k is float32 on cpu, q bfloat16"),
@@ -62,10 +62,10 @@ def tensors(**changes: Any) -> dict[str, torch.Tensor]:
         ({"mask": torch.ones(10, 12, dtype=torch.bool)}, r"not \[10, 12\]"),
     ],
 )
-def test_bad_arguments_are_told_in_one_line(changes: dict[str, torch.Tensor], said: str) -> None:
-    with pytest.raises(ValueError, match=said) as told:
+def test_bad_arguments_are_told_in_one_line(changes: dict[str, torch.Tensor], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as reported:
         masked_attention(**tensors(**changes))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)
 
 
 def test_the_packages_import_without_abprof_and_triton() -> None:

@@ -71,13 +71,13 @@ def test_on_a_cpu_it_says_what_it_needs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "said"),
+    ("changes", "error", "message"),
     [
         ({"rung": "top"}, ValueError, "basic, exp2, memory, full, cutile_basic, .*, not 'top'"),
         ({"scale": 0.0}, ValueError, "positive"),
         ({"scale": float("nan")}, ValueError, "finite"),
     ],
 )
-def test_bad_options(changes: dict[str, Any], error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_bad_options(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         ladder.fmha(*tensors(), **changes)

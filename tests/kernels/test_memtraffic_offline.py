@@ -1,4 +1,4 @@
-"""kernels/memtraffic without a GPU: Triton's interpreter against float64, bytes asked for, machine code, arguments."""
+"""kernels/memtraffic without a GPU: Triton's interpreter against float64, arguments."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ONE = torch.zeros(1, 2, 100, 64)
 
 @pytest.mark.parametrize("variant", memtraffic.VARIANTS)
 @pytest.mark.parametrize(
-    ("arguments", "error", "said"),
+    ("arguments", "error", "message"),
     [
         ((ONE[0], ONE[0], ONE[0]), ValueError, r"\[batch, heads, tokens, head dim\], not \[2, 100, 64\]"),
         ((ONE, ONE[:, :1], ONE), ValueError, "of one shape"),
@@ -66,9 +66,9 @@ ONE = torch.zeros(1, 2, 100, 64)
     ],
 )
 def test_bad_arguments_are_told_in_one_line(
-    variant: str, arguments: tuple[Any, ...], error: type[Exception], said: str
+    variant: str, arguments: tuple[Any, ...], error: type[Exception], message: str
 ) -> None:
     functions = getattr(memtraffic, variant)
-    with pytest.raises(error, match=said) as told:
+    with pytest.raises(error, match=message) as reported:
         (functions.block_attention if len(arguments) > 3 else functions.full_attention)(*arguments)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)

@@ -82,7 +82,7 @@ def test_on_a_cpu_it_says_what_it_needs() -> None:
 
 def test_bad_arguments() -> None:
     q, k, v = draw(64, 64)
-    for args, options, error, said in [
+    for args, options, error, message in [
         ((q, k, v), {"variant": "fast"}, ValueError, "ws, ws_pipelined, not 'fast'"),
         ((q, k, v, 0.0), {}, ValueError, "positive"),
         ((q[0], k, v), {}, ValueError, r"q must be \[B, H, N, D\]"),
@@ -93,5 +93,5 @@ def test_bad_arguments() -> None:
         ([x.float() for x in (q, k, v)], {}, wsattn.UnsupportedOption, "dtype float32"),
         ([x[..., :64] for x in (q, k, v)], {}, wsattn.UnsupportedOption, "head dimension 64"),
     ]:
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=message):
             wsattn.ws_attention(*args, **options)

@@ -93,7 +93,7 @@ def test_a_gpu_that_somebody_uses_is_left_out_unless_it_is_named(
     finally:
         child.communicate("\n")
     assert "GPU-aaaa is left out: GPU-aaaa is in use by abprof main fast in /repo (process" in "\n".join(said.lines)
-    assert [line for line in said.lines if line.startswith("GPU-abbb is left out: somebody else is using the GPU")]
+    assert [line for line in said.lines if line.startswith("GPU-abbb is left out: another process is using the GPU")]
 
 
 class Says(View):

@@ -62,7 +62,7 @@ KERNEL = "tiny"
 JUDGE = "wall"
 PRESETS = {
     "default": {"n": [4, 8], ("a", "b"): [(1, True), (2, False)]},
-    "asked": lambda kind: {"n": [1 if kind == "cpu" else 2]},
+    "requested": lambda kind: {"n": [1 if kind == "cpu" else 2]},
 }
 PHASES = {"run": ("tiny.run", "the kernel")}
 PEERS = {"torch": lambda case, x: Op(lambda: x + x)}
@@ -105,8 +105,8 @@ def prepare(kernel, variant, case, x):
         return lambda: kernel.double(x)
     if case.get("how") == "write":
         case["n"] = 3
-    told = {"autotuned": f"of {variant}", "sum": case.get("sum", 0)}
-    return Op(lambda: kernel.double(x) if variant != "other" else x + x + 1, facts=lambda: told)
+    result = {"autotuned": f"of {variant}", "sum": case.get("sum", 0)}
+    return Op(lambda: kernel.double(x) if variant != "other" else x + x + 1, facts=lambda: result)
 
 def facts(case, x):
     return {"density": [0.5] if case.get("how") == "list" else 0.5, "sum": 1}
@@ -169,18 +169,18 @@ def opened(worker: Side, arm: str = "base", **more: Any) -> wire.Opened:
 
 
 def test_a_workload_describes_itself(worker: Side) -> None:
-    told = worker.ask(wire.Describe("good"))
-    assert (told.kernel, told.suite, told.text, told.judge) == ("tiny", "good", "Doubling.", "wall")
-    assert told.presets == {
+    result = worker.ask(wire.Describe("good"))
+    assert (result.kernel, result.suite, result.text, result.judge) == ("tiny", "good", "Doubling.", "wall")
+    assert result.presets == {
         "default": [[["n"], [[4], [8]]], [["a", "b"], [[1, True], [2, False]]]],
-        "asked": [[["n"], [[1]]]],
+        "requested": [[["n"], [[1]]]],
     }
-    assert (told.phases, told.peers, told.seed_columns) == ([["run", "tiny.run", "the kernel"]], ["torch"], ["n"])
-    assert (told.scaled, told.ladder) == ("n", ["plain", "other"])
-    assert told.sweep == wire.Sweep(["a", "b"], "density", "plain", [[0.0, 0.5, 1.5, 2.0]])
+    assert (result.phases, result.peers, result.seed_columns) == ([["run", "tiny.run", "the kernel"]], ["torch"], ["n"])
+    assert (result.scaled, result.ladder) == ("n", ["plain", "other"])
+    assert result.sweep == wire.Sweep(["a", "b"], "density", "plain", [[0.0, 0.5, 1.5, 2.0]])
     bare = worker.ask(wire.Describe("bare"))
     assert (bare.scaled, bare.ladder, bare.sweep) == ("", [], None)
-    assert (told.default_peers, bare.default_peers) == ([], None)
+    assert (result.default_peers, bare.default_peers) == ([], None)
     assert (bare.suite, bare.text, bare.judge, bare.phases, bare.peers) == ("bare", "", "", [], [])
 
 
@@ -221,17 +221,17 @@ def test_facts_of_the_case_and_of_the_arm_are_told_with_the_check(worker: Side) 
     assert checked.facts == {"density": 0.5, "sum": 2, "autotuned": "of other"}
     worker.ask(wire.Close())
     opened(worker, case={"how": "list"})
-    asked = wire.Check("base", "listed.expected", "listed.sample")
-    said = "ValueError: facts: density is [0.5], and must be a str, an int, a finite float or a bool"
-    assert refused(worker, asked) == ("crash", said)
+    requested = wire.Check("base", "listed.expected", "listed.sample")
+    message = "ValueError: facts: density is [0.5], and must be a str, an int, a finite float or a bool"
+    assert refused(worker, requested) == ("crash", message)
     worker.ask(wire.Close())
 
 
 def test_an_arm_is_opened_checked_timed_and_closed(worker: Side) -> None:
-    told = opened(worker)
-    assert told.status == "ok"
-    assert told.call_ns > 0
-    assert told.open_ns > 0
+    result = opened(worker)
+    assert result.status == "ok"
+    assert result.call_ns > 0
+    assert result.open_ns > 0
     assert worker.check("base", "plain").ok
     turned = worker.ask(wire.Turn("base", 5, "cpu_clock"))
     assert 0 < turned.value == turned.wall
@@ -241,7 +241,7 @@ def test_an_arm_is_opened_checked_timed_and_closed(worker: Side) -> None:
 
 
 def test_sides_variants_and_peers_share_inputs(worker: Side) -> None:
-    """Same seed, same bytes on every arm: one reference for all, and one that is wrong is told by how much."""
+    """Same seed, same bytes on every arm: one reference for all, and a wrong output has its error."""
     for arm, more in {"base": {"variant": "plain"}, "peer:torch": {"peer": "torch"}}.items():
         assert opened(worker, arm, **more).status == "ok"
         assert worker.check(arm, "shared").ok
@@ -283,7 +283,7 @@ def checked(worker: Side, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "line", "said"),
+    ("how", "line", "message"),
     [
         ("inputs", "1 / 0", "inputs() of good.py, line {}"),
         ("reference", 'raise KeyError("no such case")', "reference() of good.py, line {}"),
@@ -294,9 +294,11 @@ def checked(worker: Side, how: str) -> None:
         ("unsupported", "", ""),
     ],
 )
-def test_what_the_workloads_own_functions_raise_is_told_as_theirs(worker: Side, how: str, line: str, said: str) -> None:
+def test_what_the_workloads_own_functions_raise_is_told_as_theirs(
+    worker: Side, how: str, line: str, message: str
+) -> None:
     lines = GOOD.splitlines()
-    place = said.format(next((number for number, text in enumerate(lines, 1) if line and text.strip() == line), 0))
+    place = message.format(next((number for number, text in enumerate(lines, 1) if line and text.strip() == line), 0))
     with pytest.raises(WorkerFault) as fault:
         checked(worker, how)
     assert fault.value.at == place
@@ -309,7 +311,7 @@ def test_what_the_workloads_own_functions_raise_is_told_as_theirs(worker: Side, 
     ("how", "line"), [("answers", "Answers: of the kernel"), ("forged", "ValueError: of the kernel")]
 )
 def test_a_kernels_exception_cannot_be_said_to_be_the_workloads(worker: Side, how: str, line: str) -> None:
-    """Whatever attributes it has, and has an answer for: its reason is told, and the worker lives on."""
+    """Whatever attributes it has, and has an answer for: its reason is reported, and the worker lives on."""
     with pytest.raises(WorkerFault) as fault:
         opened(worker, case={"how": how})
     assert (fault.value.status, fault.value.reason, fault.value.at) == ("crash", line, "")
@@ -335,10 +337,10 @@ def test_a_new_placement_re_makes_the_inputs_with_the_same_values(worker: Side) 
 def test_a_long_call_is_made_no_oftener_than_it_must(
     worker: Side, seconds: float, usual_ns: float, opening: int, checked: int
 ) -> None:
-    """Once to compile and once to be timed, which an earlier epoch may have told; short ones a few times more, and once
+    """Once to compile and once to be timed, which an earlier epoch may have done; short ones a few times more, and once
     more after the check."""
-    told = opened(worker, case={"how": "sleep", "seconds": seconds}, usual_ns=usual_ns)
-    assert told.call_ns >= seconds * 1e9
+    result = opened(worker, case={"how": "sleep", "seconds": seconds}, usual_ns=usual_ns)
+    assert result.call_ns >= seconds * 1e9
     assert times(worker, f"called-{seconds}") == opening
     assert worker.check("base", "slept").ok
     assert times(worker, f"called-{seconds}") == checked

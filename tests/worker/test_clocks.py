@@ -95,8 +95,8 @@ def test_what_cannot_be_captured_says_why_and_whether_the_process_is_spoiled(mad
     device.fault = NotCaptured("host_sync", "it waits")
     assert arms.capture(wire.Capture("base")) == wire.Captured("host_sync", "it waits")
     device.fault = NotCaptured("error", "it fails (ValueError: x)", spoiled=True)
-    told = arms.capture(wire.Capture("base"))
-    assert (told.why, told.spoiled, "ValueError: x" in told.reason) == ("error", True, True)
+    reported = arms.capture(wire.Capture("base"))
+    assert (reported.why, reported.spoiled, "ValueError: x" in reported.reason) == ("error", True, True)
     with pytest.raises(Unsupported, match="ValueError"):
         arms.turn(wire.Turn("base", 1, "cuda_graph"))
 
@@ -113,7 +113,7 @@ def test_a_cpu_has_neither() -> None:
 
 
 class Cupti(ModuleType):
-    """CUPTI as far as Records goes: what ran is told at a flush, to whom registered last."""
+    """CUPTI as far as Records goes: records come at a flush, to the last who registered."""
 
     class ActivityKind:
         MEMCPY, MEMSET, CONCURRENT_KERNEL, MARKER = 1, 2, 10, 8
@@ -142,8 +142,8 @@ class Cupti(ModuleType):
 
     def activity_flush_all(self, flag: int) -> None:
         assert flag == 1
-        told, self.pending = self.pending, []
-        self.completed(told)
+        reported, self.pending = self.pending, []
+        self.completed(reported)
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ class OnNoDevice(CudaClock):
 
 
 def two_kernels(cupti: Cupti) -> Op:
-    """Of 3 and 5 us, 1 us apart, and the first is told last."""
+    """Of 3 and 5 us, 1 us apart, and the first is recorded last."""
 
     def call() -> None:
         cupti.ran(10, 5_000, start=NOW + 11_000)
@@ -234,14 +234,14 @@ def test_neither_reset_nor_flush_nor_spin_is_part_of_a_call(cupti: Cupti) -> Non
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("reported", "why"),
     [(101_000, ""), (212_000, "CUPTI records 212.0 us for a kernel that spans 100.0 us"), (0, "CUPTI records 0.0 us")],
 )
 def test_cupti_is_tried_on_a_kernel_that_events_time_too(
-    cupti: Cupti, monkeypatch: pytest.MonkeyPatch, told: int, why: str
+    cupti: Cupti, monkeypatch: pytest.MonkeyPatch, reported: int, why: str
 ) -> None:
     """Ticks of the processor's counter, or records that do not come."""
-    monkeypatch.setattr(cuda, "_KNOWN", Op(lambda: cupti.ran(10, told, start=NOW + 6_000)))
+    monkeypatch.setattr(cuda, "_KNOWN", Op(lambda: cupti.ran(10, reported, start=NOW + 6_000)))
     clock = OnNoDevice(cupti)
     assert clock.unrecorded().startswith(why)
     assert bool(clock.unrecorded()) == bool(why)

@@ -107,21 +107,25 @@ def device_pass(*, shown: bool = True, kernels: int = 1) -> list[Raw]:
     return events
 
 
+def read(events: list[Raw], launched: Any = (), geometry: Any = None) -> wire.Phased:
+    made: Any = SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: events)), launched
+    labels = {"run": "run", "store": "store"}
+    return profile.read(*profile._device_events(made, labels, geometry or {}), labels, 1, on_device=True)
+
+
 def test_a_kernel_belongs_to_the_call_and_range_that_launched_it() -> None:
     geometry = {n: {"grid": [4, 1, 1], "block": [128, 1, 1], "registers per thread": 40} for n in range(900)}
-    phases = {"run": "run", "store": "store"}
-    found = profile.device_census(device_pass(kernels=2), phases, [("k", "k[0]")] * 6, geometry, 1)
-    [launch] = found.launches
+    found = read(device_pass(kernels=2), [("k", "k[0]")] * 6, geometry)
+    [launch] = found.census.launches
     assert (launch.name, launch.count, launch.compiled, launch.grid) == ("k", 2, "k[0]", [4, 1, 1])
-    assert (launch.registers, found.ranges) == (40, [wire.Range("run", 1, 100.0)])
-    assert profile.read_device(device_pass(kernels=2), phases, 1) == ({"run": 100.0, "store": None}, 100.0)
+    assert (launch.registers, found.census.ranges) == (40, [wire.Range("run", 1, 100.0)])
+    assert (found.phases, found.total) == ({"run": 100.0, "store": None}, 100.0)
 
 
 def test_a_call_without_launches_is_told_from_a_profiler_that_sees_nothing() -> None:
-    nothing = profile.device_census(device_pass(kernels=0), {"run": "run"}, [], {}, 1)
+    nothing = read(device_pass(kernels=0)).census
     assert (nothing.launches, nothing.missing) == ([], "")
-    blind = profile.device_census(device_pass(shown=False, kernels=0), {"run": "run"}, [], {}, 1)
-    assert blind.missing == census.UNSEEN
+    assert read(device_pass(shown=False, kernels=0)).census.missing == census.UNSEEN
 
 
 # ---------------------------------------------------------------- real passes on a CPU
@@ -172,7 +176,7 @@ def test_an_unreadable_pass_costs_the_cell_nothing_and_no_hook_is_left(monkeypat
 
     with pytest.raises(ZeroDivisionError):
         profile.phases(Op(lambda: 1 / 0), {}, 1, clock("cpu"), discarded=0, watch=Watch())
-    monkeypatch.setattr(profile, "read_host", torn)  # as another version of torch may
+    monkeypatch.setattr(profile, "_host_events", torn)  # as another version of torch may
     phased = profile.phases(Op(call), {"load": "load"}, 1, clock("cpu"), discarded=0, watch=Watch())
     assert phased.census.missing == "the profiled pass could not be read: AttributeError: no attribute time_range"
     assert (during, list(knobs.runtime.launch_enter_hook.calls)) == ([len(before) + 1], before)
@@ -346,11 +350,11 @@ def test_a_peer_is_named_and_a_workload_without_names_costs_the_pass_nothing(ben
 def test_a_foreground_run_reports_in_a_file_and_is_not_marked_on_a_cpu(recorder: Recorder, tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(WORKLOAD)
     start = wire.Start("cpu", "base", None, {"good": str(tmp_path / "good.py")}, str(tmp_path))
-    told = tmp_path / "told.json"
-    job = wire.Foreground(start, wire.Open("good", {"n": 4}, "base", peer="torch", seed=1), 1, 2, str(told))
+    reported = tmp_path / "told.json"
+    job = wire.Foreground(start, wire.Open("good", {"n": 4}, "base", peer="torch", seed=1), 1, 2, str(reported))
     (tmp_path / "job.json").write_bytes(wire.dump(wire.pack(job)))
     assert main.foreground(tmp_path / "job.json") == 0
-    assert wire.load(told.read_bytes())["status"] == "ok"
+    assert wire.load(reported.read_bytes())["status"] == "ok"
     assert recorder.seen == []
     for name in [name for name in sys.modules if name.startswith("abprof_")]:
         del sys.modules[name]

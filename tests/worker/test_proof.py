@@ -19,7 +19,8 @@ from types import ModuleType
 import pytest
 
 from abprof.records import messages as wire
-from abprof.worker.proof import Given, _Places, prove
+from abprof.worker.proof import Given
+from abprof.worker.proof import Prover as Judge
 
 
 class Prover:
@@ -31,7 +32,7 @@ class Prover:
 
     def __call__(self, mount: wire.Mount, kernels: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
         """The reason, and the artefacts that the test brought in."""
-        reason, found = prove(mount, self.given, kernels)
+        reason, found = Judge(mount, self.given).prove(kernels)
         return reason, [item for item in found if item["path"] not in self._before]
 
     def begin(self) -> None:
@@ -41,7 +42,7 @@ class Prover:
 
 @pytest.fixture
 def proved() -> Prover:
-    """To be asked for first: it begins here."""
+    """Request it first: it begins here."""
     return Prover()
 
 
@@ -241,7 +242,9 @@ def test_libraries_may_come_from_where_the_environment_says_at_the_start(
     ],
 )
 def test_the_systems_folders_are_for_libraries_alone(path: str, library: str, module: str) -> None:
-    places = _Places(("/usr/src/checkout/builds/a/",), ("/usr/src/checkout/",), Given((), (), (), frozenset()))
+    checkout = "/usr/src/checkout"
+    side = wire.Mount("tiny", "", "tiny", "", [f"{checkout}/builds/a"], [checkout])
+    places = Judge(side, Given((), (), (), frozenset()))
     assert places.standing(path, path, library=True) == library
     assert places.standing(path, path) == module
 

@@ -102,7 +102,7 @@ def test_what_cupti_tells_after_torchs_profiler_is_not_taken_for_nanoseconds(who
     assert lines[0].startswith("torch's profiler ran in this process")
     if who == "by abprof":
         assert lines[1:] == ["refused"]
-    else:  # nobody told the clock: it finds out on a kernel that events time too
+    else:  # the clock finds out by itself on a kernel that events time too
         assert (lines[1] == "") == (lines[2] == "nanoseconds"), lines
 
 
@@ -166,10 +166,10 @@ import os; os._exit(0)  # an orderly end of a spoiled process may abort
 
 
 @pytest.mark.parametrize(
-    ("call", "said"), [("waits", "host_sync"), ("elsewhere", "empty False"), ("raises", "error True")]
+    ("call", "message"), [("waits", "host_sync"), ("elsewhere", "empty False"), ("raises", "error True")]
 )
-def test_what_only_a_capture_shows_is_typed(call: str, said: str) -> None:
+def test_what_only_a_capture_shows_is_typed(call: str, message: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SPOILING, call], capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.stdout.startswith(said), (done.stdout, done.stderr)
+    assert done.stdout.startswith(message), (done.stdout, done.stderr)

@@ -30,7 +30,7 @@ def cases(module: ModuleType, preset: str, device: str = "cpu") -> list[dict[str
 
 
 def case(module: ModuleType, preset: str = "smoke", **changes: Any) -> dict[str, Any]:
-    """The preset's first case with some axes changed; a smoke case has 256 tokens unless told."""
+    """The preset's first case with some axes changed; a smoke case has 256 tokens by default."""
     shorter = {"seqlen": 256} if preset == "smoke" else {}
     return {**cases(module, preset)[0], **shorter, **changes}
 

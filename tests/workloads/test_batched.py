@@ -108,11 +108,11 @@ SLIPS: list[tuple[str, Callable[..., Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("spoil", "said"), [pytest.param(s, r, id=name) for name, s, r in SLIPS])
-def test_slips_are_found(module: ModuleType, known: Known, spoil: Callable[..., Any], said: str) -> None:
+@pytest.mark.parametrize(("spoil", "message"), [pytest.param(s, r, id=name) for name, s, r in SLIPS])
+def test_slips_are_found(module: ModuleType, known: Known, spoil: Callable[..., Any], message: str) -> None:
     found = judged(module, known, small(module, known), spoil)
     assert not found.ok
-    assert said in found.reason
+    assert message in found.reason
 
 
 def test_same_seed_same_bytes(module: ModuleType, known: Known) -> None:
@@ -154,16 +154,16 @@ class Chosen:
 
 
 def test_the_configuration_is_told_as_a_fact(module: ModuleType, known: Known) -> None:
-    """With what was asked of the package, and not at all where the package has no such function."""
+    """With the options of the call, and not at all where the package has no such function."""
     one = small(module, known)
     inputs, kernel = module.inputs(one, "cpu", 1), package(module, known, one)
     assert module.prepare(kernel, module.VARIANTS[0], one, inputs).facts() == {}
-    asked: list[Any] = []
-    kernel.configuration = lambda *args, **options: (asked.extend([*args, *options.values()]), Chosen())[1]  # type: ignore[attr-defined]
-    told = module.prepare(kernel, module.VARIANTS[0], one, inputs).facts()
-    assert list(told.values()) == ["BLOCK_M=128 num_warps=4"]
-    assert list(told) == [{"hopper_ws": "autotuned", "fmha_scaling": "configuration"}[known.name]]
-    assert any(value is module.VARIANTS[0] for value in asked)
+    requested: list[Any] = []
+    kernel.configuration = lambda *args, **options: (requested.extend([*args, *options.values()]), Chosen())[1]  # type: ignore[attr-defined]
+    reported = module.prepare(kernel, module.VARIANTS[0], one, inputs).facts()
+    assert list(reported.values()) == ["BLOCK_M=128 num_warps=4"]
+    assert list(reported) == [{"hopper_ws": "autotuned", "fmha_scaling": "configuration"}[known.name]]
+    assert any(value is module.VARIANTS[0] for value in requested)
 
 
 # ---------------------------------------------------------------- the originals' matrices and formulas

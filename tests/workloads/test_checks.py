@@ -101,16 +101,16 @@ SPOILS: list[tuple[str, Callable[[torch.Tensor], torch.Tensor], str]] = [
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])
-@pytest.mark.parametrize(("spoil", "said"), [pytest.param(s, r, id=name) for name, s, r in SPOILS])
+@pytest.mark.parametrize(("spoil", "message"), [pytest.param(s, r, id=name) for name, s, r in SPOILS])
 def test_spoilt_outputs_are_found(
-    either: ModuleType, index: int, spoil: Callable[[torch.Tensor], torch.Tensor], said: str
+    either: ModuleType, index: int, spoil: Callable[[torch.Tensor], torch.Tensor], message: str
 ) -> None:
     def one_of(outputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
         return [spoil(out) if i == index else out for i, out in enumerate(outputs)]
 
     found = judged(either, case(either, direction="bwd"), one_of)
     assert not found.ok
-    assert said in found.reason
+    assert message in found.reason
     assert found.reason.startswith(("dq", "dk", "dv")[index])
 
 

@@ -114,7 +114,7 @@ def test_a_cpu_is_unsupported_with_the_reason(masks: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"pattern": "banded"}, "banded"),
         ({"sparsity": 1.0}, "sparsity=1.0"),
@@ -124,8 +124,8 @@ def test_a_cpu_is_unsupported_with_the_reason(masks: ModuleType) -> None:
         ({"nhq": 3, "mask_heads": 1}, "no multiple"),
     ],
 )
-def test_impossible_cases_have_a_reason(masks: ModuleType, changes: dict[str, Any], said: str) -> None:
-    assert said in masks.skip(small(masks, **changes), "cuda")
+def test_impossible_cases_have_a_reason(masks: ModuleType, changes: dict[str, Any], message: str) -> None:
+    assert message in masks.skip(small(masks, **changes), "cuda")
 
 
 # ---------------------------------------------------------------- inputs and facts
@@ -145,16 +145,16 @@ def test_same_seed_same_bytes(masks: ModuleType, pattern: str) -> None:
 
 def test_facts_are_measured(masks: ModuleType) -> None:
     one = small(masks, pattern="tiles", sparsity=0.9, seqlen=512)
-    told = masks.facts(one, masks.inputs(one, "cpu", 1))
-    assert told == {
+    reported = masks.facts(one, masks.inputs(one, "cpu", 1))
+    assert reported == {
         "density": 0.125,
         "tiles": 256,
         "masked_tiles": 224,
         "full_tiles": 32,
-        "masked_rows": told["masked_rows"],
+        "masked_rows": reported["masked_rows"],
         "tier": "High",
     }
-    assert told["masked_rows"] >= 4 * 256, "two squares reach half of the rows at most"
+    assert reported["masked_rows"] >= 4 * 256, "two squares reach half of the rows at most"
 
 
 # ---------------------------------------------------------------- the check

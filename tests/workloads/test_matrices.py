@@ -92,12 +92,14 @@ def test_seed_columns_are_the_originals(dense: ModuleType, block_sparse: ModuleT
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"nhq": 6, "nhk": 4}, "no multiple"),
         ({"direction": "sideways"}, "sideways"),
         ({"dtype": "fp4"}, "fp4"),
     ],
 )
-def test_impossible_cases_are_skipped_with_a_reason(either: ModuleType, changes: dict[str, object], said: str) -> None:
-    assert said in either.skip(case(either, **changes), "cpu")
+def test_impossible_cases_are_skipped_with_a_reason(
+    either: ModuleType, changes: dict[str, object], message: str
+) -> None:
+    assert message in either.skip(case(either, **changes), "cpu")

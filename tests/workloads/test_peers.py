@@ -1,4 +1,4 @@
-"""The peers without a GPU: masks and layouts through uncompiled or stand-in libraries, and what is said where one is absent."""
+"""The peers without a GPU: masks and layouts through uncompiled or stand-in libraries, and the reasons where one is absent."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def test_flex_has_the_same_mask(
     """Uncompiled flex_attention, which goes by the mask function and has no backward here."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    asked: list[tuple[Any, ...]] = []
+    requested: list[tuple[Any, ...]] = []
 
     def eager(*args: Any, kernel_options: Any, **rest: Any) -> torch.Tensor:
-        asked.append((kernel_options, rest["enable_gqa"]))
+        requested.append((kernel_options, rest["enable_gqa"]))
         return flex_attention(*args, **rest)
 
     monkeypatch.setattr(peers, "compiled_flex", lambda device, autotune: eager)
     found = judged(dense, name, case(dense, mask_type=mask_type, nhk=2))
     assert found.ok, found.reason
-    assert asked[0] == ({"USE_TMA": True} if name == "flex_tma" else None, True)
+    assert requested[0] == ({"USE_TMA": True} if name == "flex_tma" else None, True)
 
 
 @pytest.mark.parametrize("blocks", [(64, 64), (128, 64), (128, 128)])
@@ -67,7 +67,7 @@ def test_on_a_cpu_every_peer_but_sdpa_says_why_not(name: str) -> None:
 
 
 def test_every_run_measures_at_most_the_quick_peer() -> None:
-    """The rest compile for many seconds, or are asked for by --peer."""
+    """The rest compile for many seconds, or need --peer."""
     for name in ("dense", "hopper_ws", "fmha_scaling"):
         assert load(name).DEFAULT_PEERS == ("sdpa",)
         assert {"sdpa", "sdpa_flash", "flex", "flex_tma", "fa4"} <= set(load(name).PEERS)

@@ -46,12 +46,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
 
 
 def test_example_describes_itself(built: Side) -> None:
-    said: wire.Described = built.ask(wire.Describe("rmsnorm"))
-    assert said.text == "Root-mean-square normalisation of rows."
-    assert [names for names, _ in said.presets["smoke"]] == [["rows", "width"], ["dtype"]]
-    assert said.presets["default"][0][1] == [[1024, 1024]], "the function was asked for a CPU's matrix"
-    assert [name for name, _, _ in said.phases] == ["prepare", "run"]
-    assert said.peers == ["torch"]
+    message: wire.Described = built.ask(wire.Describe("rmsnorm"))
+    assert message.text == "Root-mean-square normalisation of rows."
+    assert [names for names, _ in message.presets["smoke"]] == [["rows", "width"], ["dtype"]]
+    assert message.presets["default"][0][1] == [[1024, 1024]], "the function was requested for a CPU's matrix"
+    assert [name for name, _, _ in message.phases] == ["prepare", "run"]
+    assert message.peers == ["torch"]
 
 
 def test_example_screens_its_cases(built: Side) -> None:
@@ -89,7 +89,7 @@ def test_the_shortest_one_is_short_and_judges(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "before", "after", "status", "said"),
+    ("file", "before", "after", "status", "message"),
     [
         ("kernels/rmsnorm/rmsnorm.c", "sum / width + eps", "sum / width * 1.001f", "wrong", "largest error"),
         ("kernels/rmsnorm/__init__.py", "def rms_norm(", "def rmsnorm(", "missing", "rms_norm"),
@@ -97,7 +97,7 @@ def test_the_shortest_one_is_short_and_judges(tmp_path: Path) -> None:
     ],
 )
 def test_slips_in_the_example_get_the_outcome_the_page_says(
-    tmp_path: Path, file: str, before: str, after: str, status: str, said: str
+    tmp_path: Path, file: str, before: str, after: str, status: str, message: str
 ) -> None:
     root = example(tmp_path / "repository")
     text = (root / file).read_text()
@@ -107,7 +107,7 @@ def test_slips_in_the_example_get_the_outcome_the_page_says(
     with start(root, tmp_path / "place") as worker:
         found = _outcome(worker)
     assert found[0] == status
-    assert re.search(said, found[1])
+    assert re.search(message, found[1])
 
 
 def _outcome(worker: Side) -> tuple[str, str]:

@@ -24,7 +24,7 @@ class CpuClock(Clock):
         _limit_memory()
 
     def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:  # noqa: ARG002
-        """Mean over calls; caches stay warm whatever `cold` says (docs/MEASUREMENT.md)."""
+        """Mean over calls; caches stay warm, also if `cold` (docs/MEASUREMENT.md)."""
         readings = []
         for _ in range(calls):
             if op.reset:

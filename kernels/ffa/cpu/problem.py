@@ -108,7 +108,7 @@ def _add_blocks(problem: Problem, blocks: Blocks, transposed: bool) -> None:
 
 
 def _block_tile(blocks: Blocks) -> tuple[int, int]:
-    """ref_block if one is asked for; otherwise the blocks themselves where they fit, or an even part of them."""
+    """ref_block if given; otherwise the blocks themselves where they fit, or an even part of them."""
     options = blocks.options
     for name in ("pack_gqa", "swap_ab", "sparse_load"):
         if getattr(options, name):

@@ -70,7 +70,7 @@ DQ = Tile(128, 64, 8, 3)
 
 
 def block_tiles(schedule: Blocks) -> tuple[Tile, Tile, Tile]:
-    """Tiles for the forward, dK/dV and dQ: the compute tile asked for, or what fits the block up to 128 x 64 (64 x 64
+    """Tiles for the forward, dK/dV and dQ: the requested compute tile, or what fits the block up to 128 x 64 (64 x 64
     for dK/dV, which would spill).
     """
     rows, keys = (min(max(triton.next_power_of_2(n), 16), 128) for n in (schedule.q_block, schedule.k_block))
