@@ -7,8 +7,9 @@ import random
 import sys
 from pathlib import Path
 
-from abprof.records import Block, Cell, Comparison, Observation, Run, Verdict
 from abprof.report.html import html
+
+from abprof.records import Block, Cell, Comparison, Observation, Run, Verdict
 from abprof.verdict import headline as sentence
 
 from . import runs

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 import pytest
+from abprof.report.html import html
+from abprof.report.markdown import markdown
 from rich.console import Console
 
 from abprof.measure.continued import choose
 from abprof.records import Block, Run, Sweep
 from abprof.report import beside, sections, terminal, view
-from abprof.report.html import html
-from abprof.report.markdown import markdown
 from abprof.store import runfolder
 from abprof.verdict import Judgement, judge, provisional, undecided
 from tests.blocks import block, cells, epochs, head, side

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from abprof.report.closing import closing, with_closing
 
 from abprof import report
 from abprof.records.errors import AbprofError
-from abprof.report.closing import closing, with_closing
 from abprof.verdict.headline import undecided_row
 
 from . import runs

@@ -10,10 +10,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from abprof.report.formats import FORMATS
 
 from abprof.cli import run_command_line
 from abprof.report import legacy
-from abprof.report.formats import FORMATS
 from abprof.report.two_runs import compare
 from abprof.system import checksummed as sealed
 

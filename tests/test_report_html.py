@@ -8,9 +8,9 @@ from hashlib import sha256
 from html.parser import HTMLParser
 
 import pytest
+from abprof.report.html import html, log_link
 
 from abprof.report import facts
-from abprof.report.html import html, log_link
 
 from . import runs
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+from abprof.report.pictures import Axis, Track, reach, strip, turns
+from abprof.report.view import groups
 
 from abprof.records import Options
 from abprof.report import pictures
-from abprof.report.pictures import Axis, Track, reach, strip, turns
-from abprof.report.view import groups
 
 from . import runs
 

@@ -20,7 +20,7 @@ from abprof.cli.program import program as behind
 from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
-    from abprof.report.memory import Group
+    from abprof.report.probes import MemoryGroup
 
 _FORMATS = ("md", "csv", "json")
 _ALWAYS = {"warmup", "runs", "out", "format", "json"}
@@ -125,9 +125,9 @@ def _nothing_overwritten(files: Sequence[str], out: Sequence[str]) -> None:
             raise AbprofError("this is what --from reads", where=f"--out {name}", advice="write it to another file")
 
 
-def _of_files(options: Mapping[str, Any]) -> list[Group]:
+def _of_files(options: Mapping[str, Any]) -> list[MemoryGroup]:
     from abprof.evidence.ncu.traffic import measured
-    from abprof.report.memory import Group
+    from abprof.report.probes import MemoryGroup
 
     files = options["from_"]
     warmups = _per_file(options["warmup"], len(files), "--warmup")
@@ -136,12 +136,12 @@ def _of_files(options: Mapping[str, Any]) -> list[Group]:
         measured(Path(name), warmup=before, runs=after, kernels=options["kernel"])
         for name, before, after in zip(files, warmups, counts, strict=True)
     ]
-    return [Group(tuple(made))]
+    return [MemoryGroup(tuple(made))]
 
 
-def _of_program(options: Mapping[str, Any], program: Sequence[str]) -> list[Group]:
+def _of_program(options: Mapping[str, Any], program: Sequence[str]) -> list[MemoryGroup]:
     from abprof.evidence.ncu.tool import record_program
-    from abprof.report.memory import Group
+    from abprof.report.probes import MemoryGroup
 
     (warmup,), (runs,) = (_per_file(options[name], 1, f"--{name}") for name in ("warmup", "runs"))
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -152,7 +152,9 @@ def _of_program(options: Mapping[str, Any], program: Sequence[str]) -> list[Grou
             print(line, file=sys.stderr)
 
     kernels, nvtx = options["kernel"], options["nvtx"]
-    return [Group((record_program(program, report, warmup=warmup, runs=runs, kernels=kernels, nvtx=nvtx, say=say),))]
+    return [
+        MemoryGroup((record_program(program, report, warmup=warmup, runs=runs, kernels=kernels, nvtx=nvtx, say=say),))
+    ]
 
 
 def _of_refs(options: Mapping[str, Any], printing: str, targets: Sequence[tuple[Path, str]]) -> int:
@@ -160,7 +162,7 @@ def _of_refs(options: Mapping[str, Any], printing: str, targets: Sequence[tuple[
     from abprof.cli.run import defaults
     from abprof.evidence.ncu.capture import memory as order
     from abprof.extras import profiling
-    from abprof.report.profiled import groups
+    from abprof.report.probes import memory_groups
     from abprof.system.console import View
 
     (warmup,) = _per_file(options["warmup"] or [10], 1, "--warmup")
@@ -168,23 +170,24 @@ def _of_refs(options: Mapping[str, Any], printing: str, targets: Sequence[tuple[
     config = config_from({**defaults(), **options}, sys.argv[1:])
     view = View(quiet=options["quiet"], verbose=options["verbose"])
     looked = profiling.refs(config, order(warmup, runs), view)
-    _show(groups(looked.run), printing, targets)
+    _show(memory_groups(looked.run), printing, targets)
     view.say(f"kept in {os.path.relpath(looked.folder)}: memory.csv, memory.md, report.html, ncu/*.ncu-rep")
     header = looked.run.header
     return Exit.INTERRUPTED if looked.interrupted else header.exit_code if header else Exit.CANNOT_RUN
 
 
-def _show(groups: Sequence[Group], printing: str, targets: Sequence[tuple[Path, str]]) -> int:
-    from abprof.report import memory as tables
+def _show(groups: Sequence[MemoryGroup], printing: str, targets: Sequence[tuple[Path, str]]) -> int:
+    from abprof.report import probes, terminal
     from abprof.system import files as disk
 
     for path, suffix in targets:
-        disk.put(path, tables.FORMATS[suffix](groups).encode())
+        disk.put(path, probes.FORMATS[suffix](groups).encode())
     with while_read():
         if printing:
-            sys.stdout.write(tables.FORMATS[printing](groups))
+            sys.stdout.write(probes.FORMATS[printing](groups))
         else:
-            tables.show(groups)
+            tables = [table for group in groups for table in probes.traffic_tables(group.tables)]
+            terminal.print_tables(tables, probes.memory_notes(groups), probes.memory_sentence(groups))
     return Exit.OK
 
 

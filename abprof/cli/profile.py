@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -113,14 +114,14 @@ def _show(looked: Profiled, *, json: bool) -> None:
     import msgspec
 
     from abprof.cli.run import run_as_json
-    from abprof.report import counters, terminal
+    from abprof.report import probes, terminal
 
     with while_read():
         if json:
             print(run_as_json(looked.run, looked.folder))
             return
-        parts = counters.parts(msgspec.structs.replace(looked.run, profiles=looked.made))
-        made = [(f"{part.title}: {title}", table) for part in parts for title, table in part.tables]
-        notes = [f"{part.title}: {line}" for part in parts for line in part.said]
+        parts = probes.counters(msgspec.structs.replace(looked.run, profiles=looked.made))
+        made = [replace(t, caption=f"{part.title}: {t.caption}") for part in parts for t in part.tables]
+        notes = [f"{part.title}: {line}" for part in parts for line in part.notes]
         cells = len({one.cell for one in looked.made if one.status == "ok"})
         terminal.print_tables(made, notes, f"{cells} cell{'s' * (cells != 1)} under Nsight Compute")

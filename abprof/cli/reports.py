@@ -83,9 +83,9 @@ def _in(format: str, path: Path) -> int:
         with while_read():
             sys.stdout.buffer.write(content)
         return Exit.OK
-    from abprof.report.formats import FORMATS
+    from abprof.report import rendered
 
-    content = FORMATS[format](run, blocks)
+    content = rendered(run, blocks, format)
     with while_read():
         sys.stdout.buffer.write(content)
     return Exit.OK
@@ -95,11 +95,14 @@ def _two(runs: list[str], format: str) -> int:
     """Print how the second run's verdicts differ from the first's."""
     from abprof import session
     from abprof.cli.guard import while_read
-    from abprof.report import two_runs
+    from abprof.report import terminal, two_runs
 
-    first, second = (session.judged(Path(run), _note)[0] for run in runs)
+    found = two_runs.compare(*(session.judged(Path(run), _note)[0] for run in runs))
     with while_read():
-        two_runs.show(two_runs.compare(first, second), format)
+        if format:
+            sys.stdout.write(two_runs.rendered(found, format))
+        else:
+            terminal.print_tables([found.table] if found.table.rows else [], found.notes, found.sentence)
     return Exit.OK
 
 

@@ -234,13 +234,13 @@ def _refuse_beside_resume(ctx: typer.Context) -> None:
 
 def show(finished: Run, folder: Path, *, json: bool, everything: bool) -> int:
     """Print the result; the exit code is the run's."""
-    from abprof.report import terminal
+    from abprof.report import print_run
 
     with while_read():
         if json:
             print(run_as_json(finished, folder))
         else:
-            terminal.print_run(finished, folder, everything=everything)
+            print_run(finished, folder, everything=everything)
     if finished.status == "interrupted":
         return Exit.INTERRUPTED
     return finished.header.exit_code if finished.header else Exit.CANNOT_RUN

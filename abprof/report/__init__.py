@@ -1,84 +1,92 @@
-"""Everything that is made from a run: tables, pages, the end of the log. Heavy imports wait until it is made."""
+"""Everything that is made from a judged run: a run and its blocks in; tables, pages, the end of the log and of the terminal out.
+
+`write_all` writes every file of a run folder anew; `rendered` is one format as bytes; `print_run` prints the run on standard
+output. All three print one model (page.py), whose wording comes from sentences.py. Heavy imports wait until they are used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from abprof.records import Block, Run
 from abprof.records.errors import AbprofError
-from abprof.store.runfolder import RunFolder
-from abprof.system.files import content, refusals
+from abprof.system import files as disk
 
 LOG = "output.txt"
-File = tuple[str, str | Iterator[str]]  # its name, and what is in it
+FORMATS = ("html", "md", "csv", "json", "png", "junit")
+
+
+def rendered(run: Run, blocks: Sequence[Block], format: str) -> bytes:
+    """The run in one of FORMATS; nothing is written."""
+    from abprof.report import render
+    from abprof.report.page import page
+
+    made = render.FORMATS[format](page(run, blocks))
+    return made.encode(errors="replace") if isinstance(made, str) else made
+
+
+def print_run(run: Run, folder: Path, *, everything: bool = False) -> None:
+    """The run on standard output: the rows that need a person, headline, trust, the report's path. `everything`: all rows."""
+    from abprof.report import terminal
+
+    terminal.print_run(run, folder, everything=everything)
 
 
 def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
-    """Write (again) cells.csv, comparisons.csv, the suites' CSVs, report.html, report.md and the end of output.txt.
+    """Write (again) cells.csv, comparisons.csv, the suites' CSVs, those of probes, report.html, report.md and the end of
+    output.txt, of a run in any state. All are tried; then the first error is raised with the names of the files that failed.
 
-    Works on any run: finished, interrupted, or of one branch. One that cannot be made or written costs no other: all are tried,
-    and then the first error is raised, with the names of what failed. Raises AbprofError when the disk refuses.
+    Raises AbprofError when the disk refuses.
     """
     written: list[Path] = []
     failed: list[tuple[str, Exception]] = []
     for name, make in _makers(folder, run, blocks):
         try:
             for file, text in make():
-                written.append(RunFolder(folder).write_text(file, text))
-                del text  # of ten thousand cells tens of megabytes: before the next is made
-        except Exception as error:  # noqa: BLE001 - told below, when the others are there
+                pieces = [text] if isinstance(text, str) else text
+                written.append(disk.replace(folder / file, (piece.encode(errors="replace") for piece in pieces)))
+                del text, pieces  # of ten thousand cells tens of megabytes: before the next is made
+        except Exception as error:  # noqa: BLE001 - raised below, when the others are there
             failed.append((name, error))
     if failed:
-        raise _told(failed)
+        raise _failure(failed)
     return written
 
 
-def _makers(folder: Path, run: Run, blocks: Sequence[Block]) -> Iterator[tuple[str, Callable[[], Iterator[File]]]]:
-    from abprof.report import (
-        beside,
-        cell_table,
-        closing,
-        counters,
-        html,
-        markdown,
-        profiled,
-        sampled,
-        seed_tables,
-        traces,
-    )
+def _makers(
+    folder: Path, run: Run, blocks: Sequence[Block]
+) -> Iterator[tuple[str, Callable[[], Iterable[tuple[str, str | Iterable[str]]]]]]:
+    from abprof.report import csv_files, log_footer, page, probes, render, rows, suite_csv
 
-    def one(name: str, make: Callable[[], str | Iterator[str]]) -> tuple[str, Callable[[], Iterator[File]]]:
-        return name, lambda: iter([(name, make())])
+    groups = rows.groups(run)
+    made: list[page.Page] = []  # one page for both formats, made by the first
+
+    def model() -> page.Page:
+        if not made:
+            made.append(page.page(run, blocks, groups))
+        return made[0]
 
     def log() -> Iterator[str]:
-        there = folder / LOG
-        with refusals(there):
-            before = content(there).decode(errors="replace") if there.exists() else ""
-        return closing.with_closing(before, run)
+        with disk.refusals(folder / LOG):
+            before = disk.content(folder / LOG).decode(errors="replace") if (folder / LOG).exists() else ""
+        return log_footer.with_footer(before, run, groups)
 
-    yield one("cells.csv", lambda: cell_table.cells_csv(run))
-    yield one("comparisons.csv", lambda: beside.comparisons_csv(run))
-    for title, files in (
-        ("the suites' tables", seed_tables.files),
-        ("traces.csv", traces.files),
-        ("memory.csv", profiled.files),
-        ("samples.csv", sampled.files),
-        ("profiles.csv", counters.files),
-    ):
-        yield title, lambda files=files: iter(files(run).items())  # type: ignore[misc]
-    yield one("report.html", lambda: html.html(run, blocks))
-    yield one("report.md", lambda: markdown.markdown(run, blocks))
-    yield one(LOG, log)
+    yield "cells.csv", lambda: [("cells.csv", csv_files.cells_csv(run))]
+    yield "comparisons.csv", lambda: [("comparisons.csv", csv_files.comparisons_csv(run))]
+    yield "the suites' tables", lambda: suite_csv.files(run).items()
+    yield "the probes' tables", lambda: probes.files(run).items()
+    yield "report.html", lambda: [("report.html", render.html(model()))]
+    yield "report.md", lambda: [("report.md", render.markdown(model()))]
+    yield LOG, lambda: [(LOG, log())]
 
 
-def _told(failed: Sequence[tuple[str, Exception]]) -> Exception:
+def _failure(failed: Sequence[tuple[str, Exception]]) -> Exception:
     """The first of these errors, with the names of all that could not be made."""
     error, names = failed[0][1], ", ".join(name for name, _ in failed)
     if isinstance(error, AbprofError):
-        return AbprofError(
-            error.what, where=error.where, advice="; ".join(filter(None, (error.advice, f"not written: {names}")))
-        )
+        advice = "; ".join(filter(None, (error.advice, f"not written: {names}")))
+        return AbprofError(error.what, where=error.where, advice=advice)
     for name, other in failed:
         error.add_note(f"not written: {name} ({type(other).__name__}: {other})")
     return error

@@ -1,4 +1,4 @@
-"""One cell in detail: both sides' turns over time, their distribution, and every number side by side."""
+"""One cell in detail: both sides' turns over time, every number side by side, and what each side launched and compiled."""
 
 from __future__ import annotations
 
@@ -9,16 +9,28 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from abprof.records import SUSTAINED, Block, Observation, Run
-from abprof.report import ceilings, kernels, numbers, pictures, timing, words
-from abprof.report.failures import LONGEST, log_path
-from abprof.report.lines import Line, own_interval, time_text
-from abprof.report.view import Group, Row
+from abprof.evidence.causes.wording import dims, ns
+from abprof.evidence.causes.sides import Pair, Part, Sides
+from abprof.records import HOST, SUSTAINED, Block, Census, Comparison, Kernel, Launch, Observation, Run
+from abprof.report import charts, facts, sentences
+from abprof.report.rows import (
+    Group,
+    Line,
+    Row,
+    breakdown,
+    gbps,
+    log_path,
+    metric,
+    own_interval,
+    tflops,
+    time_text,
+    value,
+)
+from abprof.report.text import LONGEST, NOT_RECORDED, clean, duration, interval, plural, rate, signed, size
 
 POINTS = 60  # turns drawn a cell, all arms together
-QUANTILES = (5, 25, 50, 75, 95)
-ALL_UP_TO = 300  # rows in a run: above it only rows that need a person have a detail,
-FLAGGED_UP_TO = 300  # and of those the first so many
+UP_TO = 300  # rows of a run that have a detail; a larger run has those of rows that need a person
+Texts = tuple[str, ...]  # a label, then one text for all sides or one per side
 
 
 @dataclass(frozen=True)
@@ -28,62 +40,60 @@ class Detail:
     id: str
     line: Line
     picture: Markup
-    rows: tuple[tuple[str, ...], ...]  # label, then a text per arm
+    rows: tuple[Texts, ...]
     logs: tuple[str, ...]
     epochs: int
     command: str
+    counted: bool  # whether a cause rests on Nsight Compute's counters
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Which rows have a detail, by (workload, target, model, index in the group), and what is said of the others."""
-
-    ids: Mapping[tuple[str, str, str, int], str]
-    left_out: str
-
-    def of(self, group: Group, index: int) -> str | None:
-        """The detail's id on the page; None for a row without one."""
-        return self.ids.get((*key(group), index))
-
-
-def choose(groups: Sequence[Group], every: Mapping[tuple[str, str, str], Sequence[Line]]) -> Choice:
-    """All rows of a small run; of a large one those that need a person, the groups' first ones first."""
-    found = [(*key(group), i, line) for group in groups for i, line in enumerate(every[key(group)])]
-    kept = found if len(found) <= ALL_UP_TO else [one for one in found if not one[4].folded][:FLAGGED_UP_TO]
-    said = ""
+def choose(groups: Sequence[tuple[Group, Sequence[Line]]]) -> tuple[dict[tuple[object, ...], str], str]:
+    """(group's key and index -> the detail's id, what is left out): all rows of a small run, else those that need a person."""
+    found = [((*group.key, i), line) for group, lines in groups for i, line in enumerate(lines)]
+    kept = found if len(found) <= UP_TO else [one for one in found if not one[1].folded][:UP_TO]
+    left_out = ""
     if len(kept) < len(found):
-        said = (
-            f"Of {len(found)} rows {len(kept)} have a detail: those that changed, broke or are not decided"
-            f"{f', the first {FLAGGED_UP_TO} of them' if len(kept) == FLAGGED_UP_TO else ''}. "
-            "cells.csv and rounds.jsonl hold the numbers of all."
+        first = f", the first {UP_TO} of them" if len(kept) == UP_TO else ""
+        left_out = (
+            f"Of {len(found)} rows {len(kept)} have a detail: those that changed, broke or are not decided{first}. "
         )
-    return Choice({one[:4]: f"c{number}" for number, one in enumerate(kept, 1)}, said)
-
-
-def key(group: Group) -> tuple[str, str, str]:
-    """What tells a group from the others of its run."""
-    return group.workload.name, group.target.id if group.target else "", group.machine
+        left_out += "cells.csv and rounds.jsonl hold the numbers of all."
+    return {key: f"c{number}" for number, (key, _) in enumerate(kept, 1)}, left_out
 
 
 def details(
-    run: Run, group: Group, every: Sequence[Line], chosen: Choice, blocks: Mapping[str, Sequence[Block]]
+    run: Run,
+    group: Group,
+    lines: Sequence[Line],
+    ids: Mapping[tuple[object, ...], str],
+    blocks: Mapping[str, list[Block]],
 ) -> Iterator[Detail]:
-    """Of each chosen row of the group. `blocks`: those of a cell, in the order they were measured."""
-    for i, line in enumerate(every):
-        id = chosen.of(group, i)
+    """Of each chosen row of the group. `blocks`: those of a cell that verdicts rest on, in the order they were measured."""
+    for i, line in enumerate(lines):
+        id = ids.get((*group.key, i))
         if id is None:
             continue
         row = line.row
-        arms = _arms(group, row)
-        tracks = _tracks(blocks.get(row.cell.id, ()), arms)
+        tail = f":{row.variant}" if row.variant else ""
+        arms = {"base": f"base{tail}"} | ({"target": f"{group.target.id}{tail}"} if group.target else {})
         sides = [row.base, row.target] if group.target else [row.base]
-        logs = dict.fromkeys(log_path(seen.log) for seen in sides if seen and seen.log)
-        asked = shlex.join(("abprof", "rerun", f"runs/{run.id}", "--only", row.cell.id))
-        epochs = max((seen.epochs for seen in sides if seen), default=0)
-        picture = pictures.turns(tracks)
-        clocks = _clocks(blocks.get(row.cell.id, ()), arms)
-        rows = (*_rows(run, row, sides, clocks), *kernels.rows(run, row))
-        yield Detail(id, line, picture, rows, tuple(logs), epochs, words.clean(asked, LONGEST))
+        turns = [
+            {block.arms[turn.arm]: turn for turn in played}
+            for block in blocks.get(row.cell.id, ())
+            for number, played in enumerate(block.rounds)
+            if number not in block.rejected
+        ]
+        clocks = [[r[arm].mhz for r in turns if arm in r and r[arm].mhz > 0] for arm in arms.values()]
+        yield Detail(
+            id=id,
+            line=line,
+            picture=charts.turns(_tracks(turns, arms)),
+            rows=(*_rows(run, row, sides, clocks), *_code(run, row)),
+            logs=tuple(dict.fromkeys(log_path(seen.log) for seen in sides if seen and seen.log)),
+            epochs=max((seen.epochs for seen in sides if seen), default=0),
+            command=clean(shlex.join(("abprof", "rerun", f"runs/{run.id}", "--only", row.cell.id)), LONGEST),
+            counted=any("ncu" in cause.evidence for cause in (row.comparison and row.comparison.causes) or ()),
+        )
 
 
 def by_cell(blocks: Sequence[Block]) -> dict[str, list[Block]]:
@@ -95,101 +105,71 @@ def by_cell(blocks: Sequence[Block]) -> dict[str, list[Block]]:
     return found
 
 
-def _arms(group: Group, row: Row) -> dict[str, str]:
-    """How an arm is drawn -> its id in the blocks."""
-    tail = f":{row.variant}" if row.variant else ""
-    return {"base": f"base{tail}"} | ({"target": f"{group.target.id}{tail}"} if group.target else {})
-
-
-def _tracks(blocks: Sequence[Block], arms: Mapping[str, str]) -> list[pictures.Track]:
-    """Rounds that count, in order, as many of them as POINTS allows; the same ones of both arms."""
-    rows = [
-        {block.arms[turn.arm]: turn.value for turn in row}
-        for block in blocks
-        for number, row in enumerate(block.rounds)
-        if number not in block.rejected
-    ]
+def _tracks(turns: Sequence[Mapping[str, object]], arms: Mapping[str, str]) -> list[charts.Track]:
+    """As many turns as POINTS allows, the same rounds of both arms, with the quantiles of all."""
     tracks = []
     for kind, arm in arms.items():
-        values = [row[arm] for row in rows if arm in row]
+        values = [row[arm].value for row in turns if arm in row]  # type: ignore[attr-defined]
         if values:
             places = np.linspace(0, len(values) - 1, min(len(values), POINTS // len(arms))).round().astype(int)
-            drawn = tuple(values[place] for place in places)
-            tracks.append(pictures.Track(kind, drawn, tuple(map(float, np.percentile(values, QUANTILES)))))
+            quantiles = tuple(map(float, np.percentile(values, (5, 25, 50, 75, 95))))
+            tracks.append(charts.Track(kind, tuple(values[place] for place in places), quantiles))
     return tracks
 
 
-def _clocks(blocks: Sequence[Block], arms: Mapping[str, str]) -> list[float]:
-    """MHz, the device's mean clock over each arm's turns that count; 0 where they did not read it."""
-    read: dict[str, list[float]] = {arm: [] for arm in arms.values()}
-    for block in blocks:
-        for number, row in enumerate(block.rounds):
-            for turn in row if number not in block.rejected else ():
-                if block.arms[turn.arm] in read and turn.mhz > 0:
-                    read[block.arms[turn.arm]].append(turn.mhz)
-    return [sum(mhz) / len(mhz) if mhz else 0.0 for mhz in read.values()]
-
-
-def _rows(
-    run: Run, row: Row, sides: Sequence[Observation | None], clocks: Sequence[float]
-) -> Iterator[tuple[str, ...]]:
+def _rows(run: Run, row: Row, sides: Sequence[Observation | None], clocks: Sequence[list[float]]) -> Iterator[Texts]:
     """Label and a text per side; nothing of what no side has."""
-    cell = row.cell
-    times = [numbers.time_ns(seen, row.metric) for seen in sides]
-    yield from _shown("time", [_timed(seen, row.metric) for seen in sides])
-    reasons = [words.clean(seen.reason) if seen else "" for seen in sides]
+    cell, judged = row.cell, row.comparison
+    times = [row.ns(seen) for seen in sides]
+    said = [time_text(seen, row.metric) for seen in sides]
+    around = [own_interval(seen, row.metric) for seen in sides]
+    yield from _shown("time", [s if t is None else f"{s} ({a})" for s, t, a in zip(said, times, around, strict=True)])
+    reasons = [clean(seen.reason) if seen else "" for seen in sides]
     yield from _shown("why", [reason or "–" for reason in reasons] if any(reasons) else [])
-    yield from _shown("clock", [mhz and f"{mhz:.0f} MHz" for mhz in clocks])
-    for label, texts in timing.rows(row, sides):
-        yield from _shown(label, texts)
-    yield from _cycles(row)
-    yield from _at_one_clock(row)
-    yield from _without_a_pause(row, sides)
-    if row.metric != "wall":
-        walls = [numbers.time_ns(seen, "wall") for seen in sides]
-        yield from _shown("wall clock", [_ns(ns) for ns in walls])
-    for unit, rate in ceilings.RATES:
-        yield from _shown(ceilings.label(run, unit), [ceilings.beside(run, unit, rate(cell, ns)) for ns in times])
-    peaks = [numbers.time_ns(seen, "peak_mem_bytes") for seen in sides]
-    yield from _shown("memory", [peak and words.size(peak) for peak in peaks])
-    parts = [numbers.breakdown(cell, seen) for seen in sides]
-    for name in dict.fromkeys(name for part in parts for name in part.all):
-        yield from _shown(f"– {words.clean(name, 40)}", [_ns(part.all.get(name)) for part in parts])
-    yield from _shown("– residual", [_ns(part.residual) for part in parts])
-    yield from _shown("profiled", [_ns(part.total) for part in parts])
-    yield from _shown("error", [_error(seen, equal=_bit_equal(sides)) for seen in sides])
-    told = [seen.facts if seen else {} for seen in sides]
-    for name in dict.fromkeys(name for facts in told for name in facts):
-        yield from _shown(words.clean(name, 40), [words.fact(facts[name]) if name in facts else None for facts in told])
-
-
-def _cycles(row: Row) -> Iterator[tuple[str, ...]]:
-    """What remains of the change when the device's clock is taken out of it."""
-    judged = row.comparison
+    yield from _shown("clock", [mhz and f"{sum(mhz) / len(mhz):.0f} MHz" for mhz in clocks])
+    timers = [metric(seen, row.metric) for seen in sides]
+    yield from _shown("timer", [clean(one.protocol, 100) if one else "" for one in timers])
+    yield from _shown("host, to enqueue", _times(sides, HOST))
     if judged is not None and judged.cycles_pct is not None and judged.clock_pct is not None:
-        more = "more" if judged.cycles_pct >= 0 else "fewer"
-        faster = "faster" if judged.clock_pct >= 0 else "slower"
+        more, faster = ("more", "fewer")[judged.cycles_pct < 0], ("faster", "slower")[judged.clock_pct < 0]
         clock = f"the clock was {abs(judged.clock_pct):.2f} % {faster}"
         yield "in cycles", f"{abs(judged.cycles_pct):.2f} % {more} (time x clock); {clock} in the target’s turns"
-
-
-def _at_one_clock(row: Row) -> Iterator[tuple[str, ...]]:
-    """What the turns read, where the times shown are those at one clock of the device for all sides."""
-    judged = row.comparison
     if judged is not None and judged.read_pct is not None and judged.clock_pct is not None:
-        yield "at one clock", f"all times here; {words.signed(judged.read_pct, 2)} as read"
-
-
-def _without_a_pause(row: Row, sides: Sequence[Observation | None]) -> Iterator[tuple[str, ...]]:
-    """The change and the times at the power limit, where they were measured (abprof/measure/sustained.py)."""
-    judged = row.comparison
+        yield "at one clock", f"all times here; {signed(judged.read_pct, 2)} as read"
     if judged is not None and judged.sustained_low_pct is not None and judged.sustained_high_pct is not None:
-        yield "without a pause", words.interval(judged.sustained_low_pct, judged.sustained_high_pct)
-        yield from _shown("– time", [_ns(numbers.time_ns(seen, SUSTAINED)) for seen in sides])
+        yield "without a pause", interval(judged.sustained_low_pct, judged.sustained_high_pct)
+        yield from _shown("– time", _times(sides, SUSTAINED))
+    if row.metric != "wall":
+        yield from _shown("wall clock", _times(sides, "wall"))
+    for unit, of in (("TFLOP/s", tflops), ("GB/s", gbps)):
+        best = facts.peak(run, unit)
+        label = f"{unit} of {rate(best)}" if best else unit
+        yield from _shown(label, [facts.share_of_peak(run, unit, of(cell, time)) for time in times])
+    peaks = [value(seen, "peak_mem_bytes") for seen in sides]
+    yield from _shown("memory", [peak and size(peak) for peak in peaks])
+    parts = [breakdown(cell, seen) for seen in sides]
+    for name in dict.fromkeys(name for part in parts for name in part.all):
+        yield from _shown(f"– {clean(name, 40)}", [_ns(part.all.get(name)) for part in parts])
+    yield from _shown("– residual", [_ns(part.residual) for part in parts])
+    yield from _shown("profiled", [_ns(part.total) for part in parts])
+    digests = {seen.check.digest if seen and seen.check else "" for seen in sides}
+    equal = len(sides) > 1 and len(digests) == 1 and "" not in digests
+    yield from _shown("error", [_error(seen, equal=equal) for seen in sides])
+    told = [seen.facts if seen else {} for seen in sides]
+    for name in dict.fromkeys(name for known in told for name in known):
+        yield from _shown(clean(name, 40), [sentences.fact(known[name]) if name in known else None for known in told])
+
+
+def _times(sides: Sequence[Observation | None], name: str) -> list[str | None]:
+    return [_ns(value(seen, name)) for seen in sides]
+
+
+def _ns(time: float | None) -> str | None:
+    return None if time is None else duration(time)
 
 
 def _error(seen: Observation | None, *, equal: bool) -> str:
-    """The largest error against the reference, and the largest difference from base's output, if they are not `equal`."""
+    """The largest error against the reference, and from base's output unless the outputs are `equal`."""
     check = seen.check if seen else None
     if check is not None and not check.compared:
         return "not known: nothing was compared"
@@ -201,24 +181,145 @@ def _error(seen: Observation | None, *, equal: bool) -> str:
     return said + ("" if check.base_max_abs is None else f"; {check.base_max_abs:.2g} from base’s output")
 
 
-def _bit_equal(sides: Sequence[Observation | None]) -> bool:
-    """Whether the sides' outputs are the same bytes."""
-    digests = {seen.check.digest if seen and seen.check else "" for seen in sides}
-    return len(sides) > 1 and len(digests) == 1 and "" not in digests
+def _shown(label: str, texts: Sequence[object], mark: str = "") -> Iterator[Texts]:
+    """A row, unless no side has anything; once where all sides say the same, else with the mark."""
+    known = ["" if text is None else str(text) for text in texts]
+    if any(known):
+        said = [text or NOT_RECORDED for text in known]
+        yield (label, said[0]) if len(set(said)) == 1 else (f"{mark}{label}", *said)
 
 
-def _shown(label: str, texts: Sequence[object]) -> Iterator[tuple[str, ...]]:
-    """A row, unless no side has anything; where all sides say the same it is said once."""
-    if any(texts):
-        told = [str(text) if text else words.NOT_RECORDED for text in texts]
-        yield (label, told[0]) if len(set(told)) == 1 else (label, *told)
+# ---------------------------------------------------------------- kernels of both sides
+
+_MOST = 4  # kernels of a row that the page shows, those that differ first
+_DIFFERENT = "≠ "
 
 
-def _timed(seen: Observation | None, metric: str) -> str:
-    """The time with its interval, or what became of the arm."""
-    said = time_text(seen, metric)
-    return said if numbers.time_ns(seen, metric) is None else f"{said} ({own_interval(seen, metric)})"
+def _code(run: Run, row: Row) -> Iterator[Texts]:
+    """What a row launches and what it is made of. Rows that did not change have one line, one branch its launches."""
+    judged = row.comparison
+    if judged is None:
+        yield from _launches(row.base.census if row.base else None)
+        return
+    sides = _sides(run, row, judged)
+    if judged.causes is None:
+        own = [pair.same_code for pair in sides.pairs if pair.before.kernel or pair.after.kernel]
+        if sides.on_gpu and sides.same_launches and own and all(own):
+            said = f"{plural(len(sides.pairs), 'kernel')}, the same code and launches on both sides"
+            yield "kernels", "; ".join([said, *_heaviest(sides.census[0])])
+        return
+    missing = [clean(census.missing if census else "not recorded", 120) for census in sides.census]
+    if any(missing):
+        yield "launches", *(f"{NOT_RECORDED}: {why}" if why else "recorded" for why in missing)
+    ordered = sorted(sides.pairs, key=lambda p: (bool(p.same_code) and p.before.shape == p.after.shape, -p.after.ns))
+    for pair in ordered[:_MOST]:
+        yield from _pair(pair, "kernel" if sides.on_gpu else "operation")
+    for label, parts in (("only base launches", sides.gone), ("only target launches", sides.new)):
+        if parts:
+            said = ", ".join(f"{clean(part.name, 60)} ({part.count}×, {ns(part.ns)})" for part in parts[:_MOST])
+            yield f"{_DIFFERENT}{label}", said
+    if len(ordered) > _MOST:
+        yield "further kernels", f"{len(ordered) - _MOST}, in run.json"
+    for one, two in sides.objects:
+        yield from _object(one, two)
 
 
-def _ns(ns: float | None) -> str | None:
-    return None if ns is None else words.duration(ns)
+def _launches(census: Census | None) -> Iterator[Texts]:
+    """What one branch's call launches on the device, the longest first."""
+    launches = sorted(census.launches, key=lambda launch: -launch.ns) if census and census.on_device else []
+    for launch in launches[:_MOST]:
+        parts = (_launched(Part(launch.name, (launch,), None)), ns(launch.ns), *_resources(launch))
+        yield "kernel", ", ".join((clean(launch.name, 60), *parts))
+    if len(launches) > _MOST:
+        yield "further kernels", f"{len(launches) - _MOST}, in run.json"
+
+
+def _heaviest(census: Census | None) -> Iterator[str]:
+    """The resources of the kernel that takes the most time."""
+    if census and census.on_device and census.launches:
+        launch = max(census.launches, key=lambda launch: launch.ns)
+        if any(_resources(launch)):
+            yield ", ".join((clean(launch.name, 40), *_resources(launch)))
+
+
+def _resources(launch: Launch) -> Iterator[str]:
+    if launch.registers is not None:
+        yield f"{launch.registers} registers"
+    if launch.shared_bytes:
+        yield f"{size(launch.shared_bytes)} shared"
+
+
+def _sides(run: Run, row: Row, judged: Comparison) -> Sides:
+    ids = {arm.id: arm.side for arm in run.arms}
+    names = [ids.get(arm, arm.partition(":")[0]) for arm in (judged.from_, judged.to)]
+    before, after = (tuple(k for k in run.kernels if (k.side, k.package) == (name, row.cell.kernel)) for name in names)
+    first, second = (one.census if one else None for one in (row.base, row.target))
+    on_gpu = run.machine.kind == "cuda"
+    return Sides(row=judged, on_gpu=on_gpu, base_ns=0.0, census=(first, second), kernels=(before, after),
+                 phases=(None, None))  # fmt: skip
+
+
+def _pair(pair: Pair, noun: str) -> Iterator[Texts]:
+    """A kernel's launches, registers, memory, constants and instructions on both sides."""
+    parts = pair.before, pair.after
+    one, two = compiled = [part.kernel for part in parts]
+    yield from _shown(noun, [f"{clean(part.name, 60)}, {_launched(part)}" for part in parts], _DIFFERENT)
+    rows: list[tuple[str, list[object]]] = [
+        ("registers", [part.registers for part in parts]),
+        ("autotuned", [clean(part.choice[0], 120) for part in parts]),
+        ("stack", [None if k is None or k.stack_bytes is None else f"{k.stack_bytes} B" for k in compiled]),
+        ("shared memory", [None if k is None or k.shared_bytes is None else f"{k.shared_bytes} B" for k in compiled]),
+        ("warps, stages", [_pipeline(k) for k in compiled]),
+        ("constants", [_constants(k) for k in compiled]),
+        ("instructions", [_classes(k) for k in compiled]),
+        ("machine code", [k.code[:8] if k else None for k in compiled]),
+    ]
+    for label, texts in rows:
+        yield from _shown(f"– {label}", texts, _DIFFERENT)
+    if (one and one.seconds is not None) or (two and two.seconds is not None):
+        yield (
+            "– compiled in",
+            *(f"{k.seconds:.2f} s" if k and k.seconds is not None else NOT_RECORDED for k in compiled),
+        )
+
+
+def _launched(part: Part) -> str:
+    grids = dict.fromkeys(dims(launch.grid) for launch in part.launches if launch.grid)
+    blocks = dict.fromkeys(dims(launch.block) for launch in part.launches if launch.block)
+    said = [f"{part.count}×", *([f"grid {', '.join(grids)}"] if grids else [])]
+    return " ".join([*said, *([f"block {', '.join(blocks)}"] if blocks else [])])
+
+
+def _pipeline(kernel: Kernel | None) -> str | None:
+    if kernel is None or (kernel.warps is None and kernel.stages is None):
+        return None
+    return ", ".join(NOT_RECORDED if n is None else str(n) for n in (kernel.warps, kernel.stages))
+
+
+def _constants(kernel: Kernel | None) -> str | None:
+    known = kernel.constants if kernel else {}
+    return clean(" ".join(f"{name}={of}" for name, of in sorted(known.items())), 200) if known else None
+
+
+def _classes(kernel: Kernel | None) -> str | None:
+    if kernel is None:
+        return None
+    if kernel.classes is None:
+        return f"{NOT_RECORDED}: {clean(kernel.missing, 80)}" if kernel.missing else None
+    return ", ".join(f"{name} {count}" for name, count in kernel.classes.items() if count)
+
+
+def _object(one: Kernel, two: Kernel) -> Iterator[Texts]:
+    """A shared object of the sides' own: what made it, and the functions that differ."""
+    both = (one, two)
+    yield from _shown("object", [f"{clean(one.key, 60)}, code {k.code[:8] or NOT_RECORDED}" for k in both], _DIFFERENT)
+    yield from _shown("– compiler", [clean(k.compiler, 80) for k in both], _DIFFERENT)
+    yield from _shown("– flags", [clean(k.flags, 200) for k in both], _DIFFERENT)
+    if one.missing or two.missing:
+        texts = [f"{NOT_RECORDED}: {clean(k.missing, 80)}" if k.missing else "read" for k in both]
+        yield from _shown("– functions", texts, _DIFFERENT)
+    known = [{f.name: f.classes for f in kernel.functions} for kernel in both]
+    for name in list(dict.fromkeys(name for side in known for name in side))[:6]:
+        texts = [", ".join(f"{n} {c}" for n, c in side[name].items() if c) if name in side else "not there"
+                 for side in known]  # fmt: skip
+        yield f"{_DIFFERENT}{clean(name, 60)}", *texts

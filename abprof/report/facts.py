@@ -1,307 +1,350 @@
-"""What stands behind a verdict, as labelled lines: controls, epochs, machine state, proofs, how it was measured.
-
-Each function returns (label, text) pairs that every page shows in its own way.
-"""
+"""Labelled lines about a run: why it may be trusted, how it was measured, on what machine, and with which builds."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from abprof.records import JUDGED_METRIC, REPORTED, Block, Command, Comparison, Machine, Run
-from abprof.report import ceilings, places, timing, words
-from abprof.report.failures import LONGEST, log_path
+import numpy as np
+
+from abprof.records import JUDGED_METRIC, REPORTED, Block, Ceilings, Machine, Run
+from abprof.report import rows, sentences
+from abprof.report.rows import Group, Table
+from abprof.report.text import LONGEST, NOT_RECORDED, clean, interval, plural, rate, size
 from abprof.verdict import waivers
 from abprof.verdict.guarantees import weaker
 from abprof.verdict.headline import inside_margin, outside_margin
 from abprof.verdict.observations import busy_share, check_share
+from abprof.verdict.rounds import ARM, MHZ, table
 
 Facts = list[tuple[str, str]]
 
-GLOSSARY: Facts = [
-    ("base, target", "the two sides: a ref resolved once to a commit, or the working tree as it was"),
-    ("cell", "one point of a workload's matrix, measured on every arm"),
-    ("arm", "what takes a turn: a side, a variant of its kernel, a library implementation (peer), or a control"),
-    ("round", "one turn of every arm of a cell, in random order"),
-    ("epoch", "fresh worker processes: the statistical unit. Rounds of one epoch are not independent evidence"),
-    ("change of time", "from turns that were neighbours, so it need not be the ratio of the two times beside it"),
-    ("interval", "a repeated 95 % confidence interval over epochs, valid at every planned look together"),
-    ("threshold", "how large a change must certainly be to be called slower or faster"),
-    ("margin", "how small a change must certainly be to be called the same"),
-    ("control", "the base measured against itself in a worker of its own: what is seen when nothing differs"),
-    ("residual", "the profiled pass's total time minus its recorded phases"),
-]  # fmt: skip
+
+# ---------------------------------------------------------------- trust
 
 
-_CLOCKS = {**timing.CLOCKS, REPORTED: "what the command says of itself"}
+def counts(run: Run) -> list[tuple[str, int]]:
+    """The verdicts and how many rows have each, with unsupported and missing apart."""
+    found = run.header.counts if run.header else {}
+    return [(name, found[name]) for name in (*sentences.VERDICTS, "unsupported", "missing") if found.get(name)]
+
+
+def _controls(run: Run) -> tuple[int, int, int]:
+    """How many controls have an interval, how many lie inside the margin, and how many beyond it."""
+    counted = run.header.counts if run.header else {}
+    known = sum(one.low_pct is not None and one.high_pct is not None for one in run.controls)
+    inside = counted.get("controls_inside", sum(inside_margin(run, one) for one in run.controls))
+    outside = counted.get("controls_outside", sum(outside_margin(run, one) for one in run.controls))
+    return counted.get("controls", known), inside, outside
+
+
+def controls(run: Run) -> str:
+    """What the base against itself showed: `6 of 6 controls within 0.5 %`; "" without controls."""
+    tested, inside, outside = _controls(run)
+    if not tested:
+        return ""
+    text = f"{inside} of {plural(tested, 'control')} within {run.options.margin:g} %"
+    text += f", {outside} beyond it" if outside else ""
+    undecided = tested - inside - outside
+    return text + (f", {undecided} undecided" if undecided else "")
+
+
+def trusted(run: Run) -> str:
+    """In one line whether the run may be trusted, and why: the end of a run on a terminal."""
+    if any(one.falsifies for one in run.touched):
+        return "not trusted: files that the run rests on changed while it ran (see the warnings)"
+    said = controls(run)
+    if run.header and not run.header.trusted:
+        return f"not trusted: {said or 'a control failed'}; any cell may be off by as much"
+    if len(run.sides) < 2:
+        return ""
+    bad = [proof for proof in run.proofs if not proof.ok]
+    proofs = "; each worker loaded its own side's files" if run.proofs and not bad else ""
+    if not said:
+        return f"no control was measured{proofs}"
+    return f"{'trusted' if _controls(run)[1] else 'not contradicted'}: {said}{proofs}"
 
 
 def trust(run: Run, blocks: Sequence[Block]) -> Facts:
     """Why this run may be believed, or may not."""
-    header = run.header
     found: Facts = [("guarantee", text) for text in weaker(run)]
-    if header and len(run.sides) > 1:
-        found.append(("trusted", _trusted(run)))
-    found += controls(run) or [("controls", _no_controls(run))]
-    found += [("proofs", _proofs(run)), *_epochs(blocks), *_state(blocks)]
-    return found
-
-
-def controls(run: Run) -> Facts:
-    """What the same code against itself showed, and what that says of false alarms; nothing without controls."""
-    known, tested = _known(run), _tested(run)
-    if not tested:
-        return []
-    inside, out = _decided(run)
-    undecided = tested - inside - out
-    text = f"{inside} of {tested} inside the margin of {run.options.margin:g} %, {out} beyond it"
-    text += f", {undecided} undecided (the interval reaches across it)" if undecided else ""
+    if said := trusted(run):
+        found.append(("trust", said))
+    known = [(c.low_pct, c.high_pct) for c in run.controls if c.low_pct is not None and c.high_pct is not None]
     if known:
-        low, high = min(c.low_pct or 0.0 for c in known), max(c.high_pct or 0.0 for c in known)
-        text += f"; their intervals lie within {words.interval(low, high, 2)}"
-    less = len(run.controls) - len(known)
-    found = [("controls", text + (f"; {less} more without an interval" if less else ""))]
-    found += [("controls by device", by_device)] if (by_device := _by_device(run)) else []
-    if run.header and run.header.false_alarm_bound is not None:
-        decided = words.plural(inside + out, "control")
-        bound = f"at most {100 * run.header.false_alarm_bound:.0f} % of cells (95 % upper bound, from {decided} that decided)"
-        found.append(("false alarms", bound))
-    return found
+        span = interval(min(low for low, _ in known), max(high for _, high in known), 2)
+        found.append(("controls", f"{controls(run)}; their intervals lie within {span}"))
+    else:
+        found.append(("controls", "none in this run" if len(run.sides) > 1 else "none: the run has one side"))
+    if run.machines and run.controls:
+        found.append(("controls by device", "; ".join(_controls_by_device(run))))
+    return [*found, ("proofs", _proofs(run)), *_epochs(blocks), *_state(blocks)]
 
 
-def _by_device(run: Run) -> str:
-    """What every device's own controls say, in a run on several: one that is bad is not hidden by the others."""
-    homes = {observation.cell: observation.device for observation in run.observations}
-    said = []
+def _controls_by_device(run: Run) -> Iterator[str]:
+    homes = {seen.cell: seen.device for seen in run.observations}
     for lease in run.machines:
         mine = [one for one in run.controls if homes.get(one.cell) == lease]
-        inside = sum(inside_margin(run, one) for one in mine)
-        beyond = sum(outside_margin(run, one) for one in mine)
-        told = f"{inside} of {len(mine)} inside, {beyond} beyond" if mine else "none"
-        said.append(f"{words.clean(lease)}: {told}")
-    return "; ".join(said)
+        inside, beyond = (sum(test(run, one) for one in mine) for test in (inside_margin, outside_margin))
+        yield f"{clean(lease)}: " + (f"{inside} of {len(mine)} inside, {beyond} beyond" if mine else "none")
+
+
+def _proofs(run: Run) -> str:
+    if run.command:
+        return "none: abprof does not see what a command's processes load"
+    if not run.proofs:
+        return NOT_RECORDED
+    bad = [proof for proof in run.proofs if not proof.ok]
+    if bad:
+        first = f"{bad[0].side} {clean(bad[0].kernel)}: {clean(bad[0].reason)}"
+        return f"{len(bad)} of {len(run.proofs)} failed; first: {first}"
+    looks = f"{plural(sum(proof.looks for proof in run.proofs), 'look')} at {plural(len(run.proofs), 'worker')}"
+    return f"each worker loaded its own side's files and its environment's only, before and after timing ({looks})"
+
+
+def _epochs(every: Sequence[Block]) -> Facts:
+    blocks = [block for block in every if block.rounds and block.judged]
+    if not blocks:
+        return [("epochs", NOT_RECORDED)]
+    per_cell = Counter(block.cell for block in blocks)
+    low, high = min(per_cell.values()), max(per_cell.values())
+    rounds, rejected = sum(len(b.rounds) for b in blocks), sum(len(b.rejected) for b in blocks)
+    why = "; ".join(dict.fromkeys(clean(b.rejected_why) for b in blocks if b.rejected_why))
+    dropped = f"{rejected} dropped by a rule fixed beforehand ({why})" if rejected else "none dropped"
+    busy, checking = busy_share(blocks), check_share(blocks)
+    found = [("epochs", f"{low if low == high else f'{low} to {high}'} per cell"),
+             ("rounds", f"{rounds} in all, {dropped}")]  # fmt: skip
+    found += [("busy", f"{100 * busy:.0f} % of the measuring time was spent inside turns")] if busy else []
+    return found + ([("checks", f"{100 * checking:.2g} % of it on checking outputs")] if busy and checking else [])
+
+
+def _state(blocks: Sequence[Block]) -> Facts:
+    """Ranges of clocks, power, temperature and load while the cells were measured."""
+    states = [block.state for block in blocks]
+    found: Facts = []
+    for label, unit, name in (
+        ("SM clock", "MHz", "sm_clock_mhz"),
+        ("processor clock", "MHz", "cpu_mhz"),
+        ("power", "W", "power_w"),
+        ("temperature", "°C", "temperature_c"),
+        ("load (1 min)", "", "load1"),
+    ):
+        known = [value for state in states if (value := getattr(state, name)) is not None]
+        if known:
+            low, high = (f"{value:.{0 if unit else 2}f}" for value in (min(known), max(known)))
+            found.append((label, f"{low if low == high else f'{low} to {high}'} {unit}".strip()))
+    throttle = sorted({clean(reason) for state in states for reason in state.throttle})
+    foreign = sorted({clean(name) for state in states for name in state.foreign})
+    watched = any(state.sm_clock_mhz is not None for state in states)  # then the other two are read as well
+    found += [("throttled by", ", ".join(throttle) or "nothing")] if throttle or watched else []
+    return found + ([("other processes", ", ".join(foreign) or "none seen")] if foreign or watched else [])
+
+
+# ---------------------------------------------------------------- method
 
 
 def method(run: Run, blocks: Sequence[Block]) -> Facts:
     """How the numbers were made, and the rules that judged them."""
     settings = run.options
-    measured = _judged(blocks)
-    ways = Counter((block.metric, block.timer, block.calls, block.rule) for block in _first_blocks(measured))
-    rules = [
-        ("rules", f"slower and faster beyond {settings.threshold:g} %, same within {settings.margin:g} %"),
-        *(("own threshold", f"{words.clean(cells)}: {limit:g} %") for cells, limit in settings.thresholds or ()),
-    ]
-    rules += [("waiver", words.clean(waivers.said(one))) for one in waivers.in_force(run)]
-    found: Facts = [
-        *(rules if len(run.sides) > 1 or run.comparisons or run.within else []),
-        *_families(run),
-        ("protocol", _protocol(run)),
-        ("judged by", _judged_by(measured) or _CLOCKS[JUDGED_METRIC[settings.judge]]),
-        *timing.facts(run, blocks),
-        *(("allowed", "wrong outputs are timed too (--allow-wrong)") for _ in range(settings.allow_wrong)),
-    ]
+    measured = [block for block in blocks if block.rounds and block.judged]
+    judged = [name for metric, name in sentences.JUDGED_BY.items() if metric in {block.metric for block in measured}]
+    found: Facts = []
+    if len(run.sides) > 1 or run.comparisons or run.within:
+        found.append(("rules", f"slower and faster beyond {settings.threshold:g} %, same within {settings.margin:g} %"))
+        found += [("own threshold", f"{clean(cells)}: {limit:g} %") for cells, limit in settings.thresholds or ()]
+    found += [("waiver", clean(waivers.said(one))) for one in waivers.in_force(run)]
+    peers = [one for one in run.comparisons if one.from_.startswith("peer:")]
+    for family, of in (("with peers", peers), ("between variants", run.within)):
+        changed = [one for one in of if one.verdict in ("faster", "slower")]
+        if of:
+            text = f"{plural(len(of), 'comparison')} by the same rules, {len(changed)} faster or slower, of which "
+            chance = sum(map(sentences.may_be_chance, changed))
+            found.append((family, f"{text}{chance} may be chance (control at 5 % over these alone)"))
+    found += [("epochs", "one (--quick)")] if settings.quick else []
+    by = " or ".join(judged) + (", by workload" if len(judged) > 1 else "")
+    found.append(("judged by", by or sentences.JUDGED_BY[JUDGED_METRIC[settings.judge]]))
+    if not run.command:
+        found.append(("timer", f"{settings.timer}: {sentences.TIMERS[settings.timer]}"))
+    found += [("allowed", "wrong outputs are timed too (--allow-wrong)")] if settings.allow_wrong else []
+    first = {block.cell: block for block in reversed(measured)}.values()
+    ways = Counter((block.metric, block.timer, block.calls, block.rule) for block in first)
     for (metric, timer, calls, rule), cells in ways.items():
-        by = f"{metric} by {timer}" + ("" if metric == REPORTED else f", {words.plural(calls, 'call')} a turn")
-        text = f"{by}: {words.clean(rule)}"
-        found.append((words.plural(cells, "cell"), text))
-    if run.command:
-        return [*found, *_command(run.command)]
-    found.append(
-        ("conventions", ", ".join(sorted({words.clean(c.convention) for c in run.cells if c.convention})) or "-")
-    )
-    found.append(("workloads from", words.clean(run.workloads_from) or words.NOT_RECORDED))
-    return found
+        turn = "" if metric == REPORTED else f", {plural(calls, 'call')} a turn"
+        found.append((plural(cells, "cell"), f"{metric} by {timer}{turn}: {clean(rule)}"))
+    if command := run.command:
+        found.append(("command", clean(shlex.join(command.argv), LONGEST)))
+        found += [("built by", clean(shlex.join(command.build), LONGEST))] if command.build else []
+        return [*found, *((f"with {clean(name, 80)}", clean(value)) for name, value in command.env.items())]
+    conventions = ", ".join(sorted({clean(c.convention) for c in run.cells if c.convention})) or "-"
+    return [*found, ("conventions", conventions), ("workloads from", clean(run.workloads_from) or NOT_RECORDED)]
+
+
+# ---------------------------------------------------------------- machine, builds
+
+
+def where(run: Run) -> str:
+    """`NVIDIA H200`, `4 x NVIDIA H200`, `NVIDIA A100, 2 x NVIDIA H200`."""
+    counted = Counter(machine.device for machine in run.machines.values()) or Counter([run.machine.device])
+    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counted.items())
 
 
 def machine(run: Run) -> Facts:
     """The machine and device, and the versions of what ran on it."""
     of: Machine = run.machine
     if run.machines:
-        shown = [("devices", words.clean(places.said(run))), ("host", words.clean(of.host)), *places.facts(run)]
-        return [*shown, *_foreign(of.facts), *_foreign(run.versions), *ceilings.facts(run)]
-    found: Facts = [("device", words.clean(of.device)), ("kind", of.kind), ("host", words.clean(of.host))]
-    found += [("uuid", words.clean(of.uuid))] if of.uuid else []
-    found += [("processors", str(of.cpus))] if of.cpus else []
-    found += [("memory", words.size(of.memory_bytes))] if of.memory_bytes else []
-    return [*found, *_foreign(of.facts), *_foreign(run.versions), *ceilings.facts(run)]
+        found = [("devices", clean(where(run))), ("host", clean(of.host)), *_devices(run)]
+    else:
+        found = [("device", clean(of.device)), ("kind", of.kind), ("host", clean(of.host))]
+        found += [("uuid", clean(of.uuid))] if of.uuid else []
+        found += [("processors", str(of.cpus))] if of.cpus else []
+        found += [("memory", size(of.memory_bytes))] if of.memory_bytes else []
+    found += [(clean(name, 80), clean(value)) for name, value in (*of.facts.items(), *run.versions.items())]
+    if len({machine.device for machine in run.machines.values()}) < 2:
+        known = run.ceilings or Ceilings()
+        why = clean(known.why_not) or "not measured in this run"
+        for unit, best, how in (("TFLOP/s", known.tflops, known.tflops_by), ("GB/s", known.gbps, known.gbps_by)):
+            found.append((f"peak {unit}", f"{rate(best)}: {clean(how)}" if best else why))
+    return found
+
+
+def _devices(run: Run) -> Iterator[tuple[str, str]]:
+    """A line for each of several devices: what it is, where, its peak rates, and what was measured there."""
+    homes = {seen.cell: seen.device for seen in run.observations if seen.device}
+    cells, found = Counter(homes.values()), list(run.machines.items())
+    controls = Counter(homes.get(control.cell, "") for control in run.controls)
+    for lease, one in found[:16]:
+        best = one.ceilings or Ceilings()
+        peaks = [f"{rate(value)} {unit}" for value, unit in ((best.tflops, "TFLOP/s"), (best.gbps, "GB/s")) if value]
+        peak = f", at its peak {' and '.join(peaks)}" if peaks else ""
+        measured = f"{plural(cells[lease], 'cell')}, {plural(controls[lease], 'control')}"
+        yield clean(lease), f"{clean(one.device)} on {clean(one.host)}{peak}: {measured}"
+    if len(found) > 16:
+        yield "more", plural(len(found) - 16, "device")
+
+
+def peak(run: Run, unit: str) -> float | None:
+    """The device's best rate in this unit; None where it was not measured or devices of several models have several."""
+    if len({machine.device for machine in run.machines.values()}) > 1 or not run.ceilings:
+        return None
+    return {"TFLOP/s": run.ceilings.tflops, "GB/s": run.ceilings.gbps}[unit]
+
+
+def share_of_peak(run: Run, unit: str, value: float | None) -> str:
+    """`616.0, 82 %`; the rate alone without a known peak, "" without a rate."""
+    best = peak(run, unit)
+    if value is None:
+        return ""
+    part = value / best if best else 0.0
+    share = f", {100 * part:.0f} %" if part >= 0.01 else f", {100 * part:.1g} %"
+    return rate(value) + (share if best else "")
+
+
+def peak_sentence(run: Run, group: Group) -> str:
+    """What the percentages behind rates are shares of; "" where no cell has rates."""
+    if len({machine.device for machine in run.machines.values()}) > 1:
+        return "Rates have no percentage: each device's peak rates stand under Machine."
+    if not any(row.cell.flops or row.cell.bytes for row in group.rows):
+        return ""
+    known = [(peak(run, "TFLOP/s"), "TFLOP/s by matrix products"), (peak(run, "GB/s"), "GB/s by copies")]
+    parts = [f"{rate(best)} {unit}" for best, unit in known if best]
+    if not parts:
+        return sentences.NO_CEILING
+    return f"Percentages of rates are of the most that plain torch reached on this device: {' and '.join(parts)}."
 
 
 def environment(run: Run) -> Facts:
-    """Environment variables the workers had, and the names of those kept from them."""
-    withheld = ", ".join(words.clean(name) for name in run.withheld)
-    return [*_foreign(run.environment), *([("withheld", withheld)] if withheld else [])]
-
-
-def _protocol(run: Run) -> str:
-    own = "the command's own" if run.command else run.options.protocol
-    return own + (", one epoch (--quick)" if run.options.quick else "")
-
-
-def _command(command: Command) -> Facts:
-    """What was run on each side, as it was typed or configured."""
-    found = [("command", words.clean(shlex.join(command.argv), LONGEST))]
-    found += [("built by", words.clean(shlex.join(command.build), LONGEST))] if command.build else []
-    return [*found, *((f"with {words.clean(name, 80)}", words.clean(value)) for name, value in command.env.items())]
-
-
-_FEW = 4  # compiled kernels of a build that are named in its line
+    """Environment variables of the workers, and the names of those kept from them."""
+    found = [(clean(name, 80), clean(value)) for name, value in run.environment.items()]
+    return [*found, *([("withheld", ", ".join(map(clean, run.withheld)))] if run.withheld else [])]
 
 
 def builds(run: Run) -> Facts:
     """One line per kernel package and side."""
     found: Facts = []
     apart = [(build, f" on {machine.device}") for machine in run.machines.values() for build in machine.builds]
-    for build, where in [*((build, "") for build in run.builds), *apart]:
+    for build, place in [*((build, "") for build in run.builds), *apart]:
         if build.failure:
-            text = f"failed: {words.clean(build.failure.reason, LONGEST)}"
+            said = f"failed: {clean(build.failure.reason, LONGEST)}"
         else:
-            text = ("from the cache" if build.cached else f"built in {build.seconds:.1f} s") + f", key {build.key}"
-        facts = ", ".join(f"{words.clean(k)} {words.clean(v, 120)}" for k, v in build.facts.items())
-        if len(build.facts) > _FEW:
+            said = ("from the cache" if build.cached else f"built in {build.seconds:.1f} s") + f", key {build.key}"
+        facts = ", ".join(f"{clean(name)} {clean(value, 120)}" for name, value in build.facts.items())
+        if len(build.facts) > 4:
             facts = f"{len(build.facts)} kernels compiled, each in run.json and the log"
-        log = f"; log {words.clean(log_path(build.log))}" if build.log else ""
+        log = f"; log {clean(rows.log_path(build.log))}" if build.log else ""
         found.append(
-            (
-                f"{build.side} {words.clean(build.kernel)}{words.clean(where)}",
-                text + (f"; {facts}" if facts else "") + log,
-            )
+            (f"{build.side} {clean(build.kernel)}{clean(place)}", said + (f"; {facts}" if facts else "") + log)
         )
     return found
 
 
-def artefacts(run: Run) -> list[tuple[str, str, str, str]]:
-    """(side and package, name, path, SHA-256) of everything loaded, each once."""
+def artefacts(run: Run) -> Table:
+    """Everything that workers loaded, each once."""
     listed = {
-        (f"{proof.side} {words.clean(proof.kernel)}", words.clean(a.name), words.clean(a.path), a.sha256): None
+        (f"{proof.side} {clean(proof.kernel)}", clean(a.name), clean(a.path), a.sha256): None
         for proof in run.proofs
         for a in proof.artefacts
     }
-    return list(listed)
+    header = ("side, package", "name", "path", "SHA-256")
+    return Table(header, tuple(listed), 4, "What the workers loaded, recorded before and after timing")
 
 
-def counts(run: Run) -> list[tuple[str, int]]:
-    """The verdicts and how many rows have each, with unsupported and missing apart."""
-    if run.header is None:
-        return []
-    return [(name, run.header.counts[name]) for name in (*words.VERDICTS, "unsupported", "missing")
-            if run.header.counts.get(name)]  # fmt: skip
+# ---------------------------------------------------------------- the sides' environments
+
+CLOCKS_AGREE = 0.1  # per cent: a smaller difference of the sides' mean clocks is none
+BySide = Mapping[str, str]  # side id -> text
 
 
-def _trusted(run: Run) -> str:
-    if any(one.falsifies for one in run.touched):
-        return "no: files that it rests on changed while it ran (see the warnings)"
-    if run.header and not run.header.trusted:
-        return "no: a control moved beyond the margin, so may any cell"
-    if not _tested(run):
-        return "nothing speaks against it, but no control was measured that could"
-    return "yes" if any(_decided(run)) else "nothing speaks against it, but no control decided"
+def differences(run: Run, blocks: Sequence[Block]) -> tuple[str, Table]:
+    """What was compared, in a sentence, and a row for each thing that is not the same on all sides."""
+    sides = [side.id for side in run.sides]
+    found = [(what, kind, *(clean(texts.get(side, "-")) for side in sides)) for kind, what, texts in _differing(run)]
+    clocks = _mean_clocks(run, blocks)
+    apart = 100 * (max(clocks.values()) / min(clocks.values()) - 1) if clocks else 0.0
+    if apart >= CLOCKS_AGREE:
+        found.append(("mean clock of its turns", "device", *(f"{clocks[side]:.0f} MHz" for side in sides)))
+    header = ("what", "kind", *sides)
+    made = Table(header, tuple(found), len(header), "What differs between the sides")
+    if not run.toolchains:
+        return "What each side was built and run with is not recorded in this run.", made
+    packages = plural(max(len(one.packages) for one in run.toolchains.values()), "installed package")
+    said = f"{'All else is the same' if found else 'Nothing differs'} between the sides: interpreter, {packages}, "
+    said += "compilers, variables, build commands, on one device in turns."
+    if clocks and apart < CLOCKS_AGREE:
+        said += f" The mean clocks of the sides' turns agree within {apart:.2f} %."
+    return f"{said} Flags that a package's own build() passes stand in the build's log.", made
 
 
-def _known(run: Run) -> list[Comparison]:
-    return [c for c in run.controls if c.low_pct is not None and c.high_pct is not None]
+def _differing(run: Run) -> Iterator[tuple[str, str, BySide]]:
+    """(kind, what, side -> text) of all that is recorded by side and differs."""
+    yield from _unlike("toolchain", {side: chain.versions for side, chain in run.toolchains.items()})
+    yield from _unlike("package", {side: chain.packages for side, chain in run.toolchains.items()})
+    if len(set(run.options.python.values())) > 1:
+        yield "toolchain", "python's file", run.options.python
+    for kernel in dict.fromkeys(build.kernel for build in run.builds):
+        made = [build for build in run.builds if build.kernel == kernel and not build.failure]
+        yield from _unlike(f"variable of {clean(kernel)}", {build.side: build.variables for build in made})
+        yield from _unlike("build command", {build.side: {kernel: " ".join(build.recipe)} for build in made})
 
 
-def _tested(run: Run) -> int:
-    """How many controls have an interval."""
-    counted = run.header.counts if run.header else {}
-    return counted.get("controls", len(_known(run)))
+def _unlike(kind: str, sides: Mapping[str, BySide]) -> Iterator[tuple[str, str, BySide]]:
+    for name in dict.fromkeys(name for of in sides.values() for name in of):
+        texts = {side: of[name] for side, of in sides.items() if name in of}
+        if len(texts) < len(sides) or len(set(texts.values())) > 1:
+            yield kind, clean(name), texts
 
 
-def _decided(run: Run) -> tuple[int, int]:
-    """How many controls lie inside the margin, and how many beyond it; the others straddle it."""
-    counted = run.header.counts if run.header else {}
-    inside = counted.get("controls_inside", sum(inside_margin(run, control) for control in run.controls))
-    return inside, counted.get("controls_outside", sum(outside_margin(run, control) for control in run.controls))
-
-
-def _no_controls(run: Run) -> str:
-    return "none in this run" if len(run.sides) > 1 else "none: one branch alone has no other side"
-
-
-def _families(run: Run) -> Facts:
-    """What is judged beside base against target, and how many of its changes are left when chance is controlled."""
-    peers = [one for one in run.comparisons if one.with_peer]
-    found: Facts = []
-    for family, rows in (("with peers", peers), ("between variants", run.within)):
-        changed = [one for one in rows if one.verdict in ("faster", "slower")]
-        doubtful = sum(map(words.chance, changed))
-        if rows:
-            text = f"{words.plural(len(rows), 'comparison')} by the same rules, {len(changed)} faster or slower"
-            found.append((family, f"{text}, of which {doubtful} may be chance (control at 5 % over these alone)"))
-    return found
-
-
-def _proofs(run: Run) -> str:
-    if run.command:
-        return "none can be given: what a command's processes load is not seen"
-    if not run.proofs:
-        return words.NOT_RECORDED
-    bad = [proof for proof in run.proofs if not proof.ok]
-    if not bad:
-        looks = words.plural(sum(proof.looks for proof in run.proofs), "look")
-        workers = words.plural(len(run.proofs), "worker")
-        return (
-            "every worker had loaded its own side's files and its environment's, and no others, before and after timing "
-            f"({looks} at {workers}, epoch by epoch)"
-        )
-    first = f"{bad[0].side} {words.clean(bad[0].kernel)}: {words.clean(bad[0].reason)}"
-    return f"{len(bad)} of {len(run.proofs)} failed; first: {first}"
-
-
-def _epochs(every: Sequence[Block]) -> Facts:
-    blocks = _judged(every)
-    if not blocks:
-        return [("epochs", words.NOT_RECORDED)]
-    per_cell = Counter(block.cell for block in blocks)
-    low, high = min(per_cell.values()), max(per_cell.values())
-    rounds, rejected = sum(len(b.rounds) for b in blocks), sum(len(b.rejected) for b in blocks)
-    why = "; ".join(dict.fromkeys(words.clean(b.rejected_why) for b in blocks if b.rejected_why))
-    dropped = f"{rejected} dropped by a rule fixed beforehand ({why})" if rejected else "none dropped"
-    span = f"{low}" if low == high else f"{low} to {high}"
-    busy, checking = busy_share(blocks), check_share(blocks)
-    found = [("epochs", f"{span} per cell"), ("rounds", f"{rounds} in all, {dropped}")]
-    found += [("busy", f"{100 * busy:.0f} % of the measuring was spent inside turns")] if busy else []
-    return found + ([("checks", f"{100 * checking:.2g} % of it on checking outputs")] if busy and checking else [])
-
-
-def _state(blocks: Sequence[Block]) -> Facts:
-    """Ranges of what the machine did while the clock ran."""
-    states = [block.state for block in blocks]
-    found: Facts = []
-    for label, unit, values in (
-        ("SM clock", "MHz", [s.sm_clock_mhz for s in states]),
-        ("processor clock", "MHz", [s.cpu_mhz for s in states]),
-        ("power", "W", [s.power_w for s in states]),
-        ("temperature", "°C", [s.temperature_c for s in states]),
-        ("load (1 min)", "", [s.load1 for s in states]),
-    ):
-        known = [value for value in values if value is not None]
-        if known:
-            low, high = (f"{value:.{0 if unit else 2}f}" for value in (min(known), max(known)))
-            found.append((label, f"{low if low == high else f'{low} to {high}'} {unit}".strip()))
-    throttle = sorted({words.clean(reason) for state in states for reason in state.throttle})
-    foreign = sorted({words.clean(name) for state in states for name in state.foreign})
-    watched = any(state.sm_clock_mhz is not None for state in states)  # then the device tells the other two as well
-    found += [("throttled by", ", ".join(throttle) or "nothing")] if throttle or watched else []
-    return found + ([("other processes", ", ".join(foreign) or "none seen")] if foreign or watched else [])
-
-
-def _judged(blocks: Iterable[Block]) -> list[Block]:
-    """Blocks that verdicts rest on. An arm that could not run leaves one without rounds, and others' ways of timing
-    are shown, never judged."""
-    return [block for block in blocks if block.rounds and block.judged]
-
-
-def _judged_by(measured: Iterable[Block]) -> str:
-    metrics = {block.metric for block in measured}
-    names = [name for metric, name in _CLOCKS.items() if metric in metrics]
-    return " or ".join(names) + (", by workload" if len(names) > 1 else "")
-
-
-def _first_blocks(blocks: Iterable[Block]) -> Iterable[Block]:
-    return {block.cell: block for block in reversed(list(blocks))}.values()
-
-
-def _foreign(pairs: dict[str, str]) -> Facts:
-    return [(words.clean(name, 80), words.clean(value)) for name, value in pairs.items()]
+def _mean_clocks(run: Run, blocks: Sequence[Block]) -> dict[str, float]:
+    """Side -> the device's mean clock over its judged turns, MHz; {} unless turns read it on every side."""
+    arms = {arm.id: arm.side for arm in run.arms if not arm.peer}
+    read: dict[str, list[float]] = {side.id: [0.0, 0] for side in run.sides}  # sum, count
+    for block in blocks:
+        if block.judged and block.rounds:
+            turns, rounds = table(block.rounds)
+            counted = ~np.isin(rounds, block.rejected) & (turns[:, MHZ] > 0)
+            for number, arm in enumerate(block.arms):
+                if kept := read.get(arms.get(arm, "")):
+                    mhz = turns[counted & (turns[:, ARM] == number), MHZ]
+                    kept[0] += float(mhz.sum())
+                    kept[1] += len(mhz)
+    return {side: total / n for side, (total, n) in read.items()} if all(n for _, n in read.values()) else {}

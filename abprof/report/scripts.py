@@ -20,7 +20,7 @@ from abprof.records import Arm, Cell, Run
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.names import row_file
-from abprof.report.view import workload_of
+from abprof.report.rows import workload_of
 from abprof.system.bundled import bundled
 
 NAMES = ("nvtx_analysis.sh", "ncu_analysis.sh", "compare_analysis.sh")

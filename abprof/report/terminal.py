@@ -1,4 +1,4 @@
-"""The table people came for, on a terminal: broken, undecided and changed rows; the rest is one line (`--all`)."""
+"""A run on a terminal: the rows that need a person, then the headline, why it may be trusted, and where the report is."""
 
 from __future__ import annotations
 
@@ -14,35 +14,26 @@ from rich.table import Table
 from rich.text import Text
 
 from abprof.records import Run
-from abprof.report import beside, closing, facts, failures, kernels, lines, overview, sections, view, words
-from abprof.verdict.guarantees import weaker
+from abprof.report import page as pages
+from abprof.report import rows, sentences
+from abprof.report.page import Block, Page, Workload, folded_title
+from abprof.report.text import clean
 
-NARROW = 120  # columns; below that, what can be read elsewhere goes
-PIPED = 200
+NARROW = 120  # columns; below that, axes share one column and times go
 _STYLES = {"broken": "bold red", "slower": "bold dark_orange", "faster": "bold dodger_blue1", "unclear": "magenta",
            "not judged": "magenta", "slight": "cyan"}  # fmt: skip
 
 
 def print_run(run: Run, folder: Path, *, everything: bool = False) -> None:
     """Print the run on standard output."""
-    show(run, _console(), folder, everything=everything)
+    show(pages.page(run, ()), _console(), folder, everything=everything)
 
 
-def print_two(sentence: str, notes: Sequence[str], table: lines.TextTable) -> None:
-    """Print how two runs differ on standard output."""
+def print_tables(tables: Sequence[rows.Table], notes: Sequence[str], sentence: str) -> None:
+    """Print tables with their captions on standard output, then notes and the conclusion."""
     console = _console()
-    if table.rows:
-        _fitting(table, console)
-    for note in notes:
-        _say(console, note, "yellow")
-    _say(console, sentence, "bold")
-
-
-def print_tables(tables: Sequence[tuple[str, lines.TextTable]], notes: Sequence[str], sentence: str) -> None:
-    """Print titled tables on standard output, then notes and what it comes to."""
-    console = _console()
-    for title, table in tables:
-        _say(console, title, "bold")
+    for table in tables:
+        _say(console, table.caption, "bold")
         _fitting(table, console)
     for note in notes:
         _say(console, note, "yellow")
@@ -54,71 +45,60 @@ def _console() -> Console:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a mark shows "?" instead
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=PIPED if piped else None, highlight=False)
+    return Console(width=200 if piped else None, highlight=False)
 
 
-def show(run: Run, console: Console, folder: Path, *, everything: bool = False) -> None:
-    """A table per workload, the failures' first lines, the warnings, where the report is, and last the sentence.
-
-    Colours are the console's business: rich leaves them out where NO_COLOR is set or the output is no terminal.
-    """
-    groups = view.groups(run)
-    for part in overview.parts(groups, folded=everything):
-        _say(console, f"{overview.TITLE}: {part.title}", "bold")
-        if part.table.rows:
-            _fitting(part.table, console)
-        _say(console, part.left_out, "dim")
-    for group in groups:
-        _group(run, group, console, everything)
-    for one in failures.all_failures(run, groups):
-        _say(console, one.line(), "red")
-    for advice in run.warnings:
-        text = f"warning: {failures.advice_text(run, advice)}"
-        _say(console, f"{text} ({words.clean(advice.advice, 1000)})" if advice.advice else text, "yellow")
-    for line in closing.fluctuations(run):
-        console.print(Text(line), soft_wrap=True)
-    console.print()
-    for line in weaker(run):
+def show(page: Page, console: Console, folder: Path, *, everything: bool = False) -> None:
+    """Failures and warnings, a table per workload, and the last lines: headline, trust, the report's path."""
+    for failed in page.failed:
+        _say(console, failed.line(), "red")
+    for text, advice, _ in page.warnings:
+        _say(console, f"warning: {sentences.warning(text, advice)}", "yellow")
+    for line in page.weaker:
         _say(console, line, "yellow")
-    for label, text in facts.controls(run):
-        _say(console, f"{label}: {text}", "dim")
-    if run.status != "complete":
-        _say(console, f"This run is {run.status}: what is missing was not measured.", "bold")
+    groups = [workload.group for workload in page.workloads]
+    for title, table, left_out in rows.overview_tables(groups, unchanged=everything):
+        _say(console, f"All targets: {title}", "bold")
+        if table.rows:
+            _fitting(table, console)
+        _say(console, left_out, "dim")
+    for workload in page.workloads:
+        _workload(workload, console, everything)
+    _say(console, sentences.unfinished(page.run), "bold")
+    _say(console, page.headline, "bold")
+    _say(console, page.trusted[:1].upper() + page.trusted[1:], "")
     _say(console, f"Report: {folder / 'report.html'}", "")
-    _say(console, words.clean(run.header.sentence, 1000) if run.header else "Nothing was judged.", "bold")
 
 
-def _group(run: Run, group: view.Group, console: Console, everything: bool) -> None:
-    every = lines.lines(group)
-    shown = [line for line in every if everything or group.target is None or not line.folded]
-    title = words.clean(group.workload.name)
-    if group.target and len(run.sides) > 2:
-        title += f" against {words.clean(group.target.label, 60)}"
-    if group.machine:
-        title += f" on {words.clean(group.machine, 60)}"
-    constants = " ".join(f"{words.clean(axis)}={words.clean(value)}" for axis, value in group.constants.items())
-    console.print(Text(title, style="bold"), Text(constants, style="dim"))
-    if group.target is None:
-        _alone(group, console)
-    elif shown:
-        console.print(_table(group, shown, console.width < NARROW))
-        for case, said in kernels.reasons(group):
+def _workload(workload: Workload, console: Console, everything: bool) -> None:
+    group = workload.group
+    constants = " ".join(f"{clean(axis)}={clean(value)}" for axis, value in group.constants.items())
+    console.print(Text(workload.title, style="bold"), Text(constants, style="dim"))
+    shown = workload.lines if everything else workload.brief
+    if group.target and shown:
+        console.print(_verdicts(group, shown, console.width < NARROW))
+        for case, said in workload.causes:
             _say(console, f"why {case}: {said}", "")
-    others = lines.sequential_table(run, group)
-    if group.target is None or everything:
-        _beside(run, group, console)
-    if others.rows:
-        _say(console, f"{lines.OTHERS_WAY} ({lines.sequential_rules(run)})", "dim")
-        _fitting(others, console)
-    _say(console, _hidden(every, shown), "dim")
+    for block in workload.blocks:
+        if block.brief or everything:
+            _block(block, console)
+    hidden = [line for line in workload.lines if line.folded and not everything and group.target]
+    _say(console, f"{folded_title(hidden)} hidden (--all)" if hidden else "", "dim")
 
 
-def _table(group: view.Group, shown: list[lines.Line], narrow: bool) -> Table:
+def _block(block: Block, console: Console) -> None:
+    text = " ".join(block.text)
+    _say(console, f"{block.title}: {text}" if block.title and text else block.title or text, "dim")
+    for table in block.tables:
+        _say(console, table.caption, "dim")
+        _fitting(table, console)
+
+
+def _verdicts(group: rows.Group, shown: Sequence[rows.Line], narrow: bool) -> Table:
     """A wide terminal has a column per axis and the times; a narrow one has the case in one column and no times."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    axes = lines.axis_names(group)
     table.add_column("verdict", no_wrap=True)
-    for axis in filter(None, [" ".join(axes)] if narrow else axes):
+    for axis in filter(None, [" ".join(group.columns)] if narrow else group.columns):
         table.add_column(Text(axis))
     table.add_column("change of time")
     table.add_column("95 % interval")
@@ -135,35 +115,12 @@ def _table(group: view.Group, shown: list[lines.Line], narrow: bool) -> Table:
     return table
 
 
-def _alone(group: view.Group, console: Console) -> None:
-    """One branch: times with their intervals and rates, then where a call's time goes."""
-    _fitting(lines.alone_table(group), console)
-    phases, peers = lines.phase_table(group), lines.peer_table(group)
-    if phases.rows:
-        never = f"; never recorded: {', '.join(words.clean(name) for name in phases.never)}" if phases.never else ""
-        _say(console, f"Phases in ms a call, from a profiled pass of their own{never}", "dim")
-        _fitting(phases, console)
-    for part in sections.of(group):
-        _say(console, f"{part.title}: {part.text}", "dim")
-        _fitting(part.table, console)
-    if peers.rows:
-        _say(console, "Libraries measured beside it", "dim")
-        _fitting(peers, console)
-
-
-def _beside(run: Run, group: view.Group, console: Console) -> None:
-    found = beside.table(run, group)
-    if found.rows:
-        _say(console, f"With peers, and between variants. {beside.text(group)}", "dim")
-        _fitting(found, console)
-
-
-def _fitting(of: lines.TextTable, console: Console) -> None:
+def _fitting(of: rows.Table, console: Console) -> None:
     """A table, or where it is too wide its rows one by one: a figure is never cut."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(of.header):
         figure = place >= of.left and name != "95 % interval"
-        table.add_column(Text(words.clean(name)), justify="right" if figure else "left")
+        table.add_column(Text(clean(name)), justify="right" if figure else "left")
     for row in of.rows:
         table.add_row(*map(Text, row))
     if Console(width=10_000).measure(table).maximum <= console.width:
@@ -171,14 +128,7 @@ def _fitting(of: lines.TextTable, console: Console) -> None:
         return
     for row in of.rows:
         figures = (f"{name} {text}" for name, text in zip(of.header[of.left :], row[of.left :], strict=True))
-        console.print(Text(f"  {' '.join(row[: of.left])}: {'; '.join(map(words.clean, figures))}"))
-
-
-def _hidden(every: list[lines.Line], shown: list[lines.Line]) -> str:
-    """`31 same, 2 unsupported hidden (--all)`."""
-    missing = [line.verdict for line in every if line not in shown]
-    counted = [f"{missing.count(verdict)} {verdict}" for verdict in dict.fromkeys(missing)]
-    return f"{', '.join(counted)} hidden (--all)" if counted else ""
+        console.print(Text(f"  {' '.join(row[: of.left])}: {'; '.join(map(clean, figures))}"))
 
 
 def _say(console: Console, text: str, style: str) -> None:

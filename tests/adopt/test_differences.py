@@ -9,8 +9,8 @@ import venv
 from pathlib import Path
 
 import pytest
-
 from abprof.report.formats import FORMATS
+
 from abprof.worker.api import accepts
 from tests.adopt.test_page import PAGE
 from tests.gitrepo import GitRepo, make_repo

@@ -13,10 +13,9 @@ from abprof.extras.bisect import telling
 from abprof.extras.bisect.questions import Answer
 from abprof.extras.bisect.state import Given, Row, State, Step
 from abprof.records.visible import visible
-from abprof.report.html import _part
-from abprof.report.pages import environment
-from abprof.report.plain_markdown import code
-from abprof.report.plain_markdown import escape as escape_markdown
+from abprof.report.render import asset, environment
+from abprof.report.text import code
+from abprof.report.text import markdown as escape_markdown
 from abprof.system import files as disk
 from abprof.verdict import stats
 
@@ -177,7 +176,7 @@ def write(folder: Path, of: State) -> None:
             asked=telling.asked,
             words=telling.in_words,
             code=code,
-            style=Markup(_part("report.css") + _part("bisect.css")),  # noqa: S704 - abprof's own
+            style=Markup(asset("report.css") + asset("bisect.css")),  # noqa: S704 - abprof's own
         )
         disk.replace(folder / name, page.encode(errors="replace"))
 

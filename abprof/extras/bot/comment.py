@@ -16,11 +16,12 @@ from markupsafe import Markup
 
 from abprof.extras.bot.notice import Notice, Row, Tally
 from abprof.records.errors import AbprofError
-from abprof.report import kernels, words
-from abprof.report.lines import change_text
-from abprof.report.lines import note as qualified
-from abprof.report.pages import environment
-from abprof.report.plain_markdown import code, escape
+from abprof.report import sentences
+from abprof.report.render import environment
+from abprof.report.sentences import change_text
+from abprof.report.sentences import note as qualified
+from abprof.report.text import clean, code, duration, interval, plural, signed
+from abprof.report.text import markdown as escape
 from abprof.verdict.guarantees import said
 from abprof.verdict.headline import certain, compared, nothing_measured
 
@@ -93,7 +94,7 @@ def _weaker(notice: Notice, limit: int) -> Markup:
         return Markup("")
     names = Markup(", ").join(_span(name, limit) for name in notice.lacking_in[:_NAMED])
     if (more := len(notice.lacking_in) - _NAMED) > 0:
-        names += Markup(f" and {words.plural(more, 'other')}")  # noqa: S704 - a number
+        names += Markup(f" and {plural(more, 'other')}")  # noqa: S704 - a number
     return Markup("**Weaker guarantee:** ") + Markup(said(notice.lacking, names))  # noqa: S704 - ours around code spans
 
 
@@ -141,8 +142,6 @@ def _controls(notice: Notice) -> str:
         return "No controls (the same code twice) were measured with an interval."
     text = f"Controls (the same code twice): {inside} of {total} inside the margin of {notice.margin:g} %, "
     text += f"{outside} beyond it, {max(0, total - inside - outside)} undecided"
-    if notice.false_alarm_bound is not None:
-        text += f"; false alarms in at most {100 * notice.false_alarm_bound:.0f} % of cells (95 % upper bound)"
     return text + "."
 
 
@@ -151,17 +150,17 @@ def _between(tally: Tally) -> str:
     if tally.lowest_pct is None or tally.highest_pct is None:
         return ""
     if tally.rows == 1 or tally.lowest_pct == tally.highest_pct:
-        return words.signed(tally.lowest_pct)
-    return words.interval(tally.lowest_pct, tally.highest_pct)
+        return signed(tally.lowest_pct)
+    return interval(tally.lowest_pct, tally.highest_pct)
 
 
 def _because(row: Row, limit: int) -> Markup:
     """The causes of a row."""
     found = Markup("; ").join(code(cause, limit) for cause in row.causes or ())
     if row.status:
-        status = Markup(escape(words.STATUSES.get(row.status, "did not run")))  # type: ignore[call-overload] # noqa: S704
+        status = Markup(escape(sentences.STATUSES.get(row.status, "did not run")))  # type: ignore[call-overload] # noqa: S704
         return Markup(": ").join(filter(None, (status, found)))
-    none = Markup("") if row.causes is None or row.causes else escape(kernels.NO_CAUSE)
+    none = Markup("") if row.causes is None or row.causes else escape(sentences.NO_CAUSE)
     return Markup("; ").join(filter(None, (found or none, escape(qualified(row.judged())))))
 
 
@@ -173,7 +172,7 @@ def _span(text: str, limit: int = 120) -> Markup:
 def _fenced(texts: Sequence[str]) -> Markup:
     """Lines as a fenced block, the fence longer than any run of backticks in them. A blank stands before each line: other
     bots take `/close` at the start of a line for a command."""
-    lines = [" " + words.clean(text, 2000) for text in texts]
+    lines = [" " + clean(text, 2000) for text in texts]
     longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return Markup("\n".join([fence, *lines, fence]))  # noqa: S704 - only the fence ends the block
@@ -189,7 +188,7 @@ def _left_out(notice: Notice, room: _Room) -> list[str]:
         "warning": max(0, len(notice.warnings) - room.others),
     }
     texts = [
-        ("lines of " if noun == "log" else "") + words.plural(count, noun) for noun, count in counts.items() if count
+        ("lines of " if noun == "log" else "") + plural(count, noun) for noun, count in counts.items() if count
     ]
     return texts if room.facts else [*texts, "the environment and the command"]
 
@@ -216,7 +215,8 @@ def _rendered(notice: Notice, context: Context, room: _Room) -> str:
         because=_because,
         change_text=change_text,
         command=shlex.join(notice.command),
-        words=words,
+        sentences=sentences,
+        duration=duration,
     )
 
 

@@ -11,7 +11,9 @@ from abprof.extras.bot import notice as limits
 from abprof.extras.bot.notice import Notice, Ref, Row, Tally, Trouble, Warned
 from abprof.records import Comparison, Run, Side
 from abprof.records.errors import AbprofError
-from abprof.report import facts, failures, numbers, places, view, words
+from abprof.report import facts, sentences
+from abprof.report import rows as tables
+from abprof.report.text import clean
 from abprof.store.runfolder import LOGS
 from abprof.verdict import waivers
 from abprof.verdict.guarantees import lacking
@@ -32,9 +34,9 @@ def make_notice(run: Run, folder: Path | None = None) -> Notice:
         raise AbprofError("nothing was timed in this run, so it has no verdict to post", where=run.id, advice=advice)
     if len(run.sides) < 2:
         raise AbprofError("a run of one branch has no verdict to post", where=run.id, advice="compare two refs")
-    groups = view.groups(run)
+    groups = tables.groups(run)
     between_sides = [one for one in run.comparisons if not one.with_peer]
-    rows = sorted(_rows(run, groups), key=lambda row: (view.ORDER.index(row.verdict), -abs(row.pct or 0.0)))
+    rows = sorted(_rows(run, groups), key=lambda row: (tables.ORDER.index(row.verdict), -abs(row.pct or 0.0)))
     troubles = list(_troubles(run, groups, folder))
     lack, names = lacking(run)
     notes = (*run.notes, *(f"waiver: {waivers.said(one)}" for one in waivers.in_force(run)))
@@ -53,7 +55,7 @@ def make_notice(run: Run, folder: Path | None = None) -> Notice:
         margin=run.options.margin,
         fail_on=tuple(run.options.fail_on),  # type: ignore[arg-type] # checked by the reader
         false_alarm_bound=run.header.false_alarm_bound if run.header else None,
-        device=_name(places.said(run)),
+        device=_name(facts.where(run)),
         lacking=lack,
         lacking_in=tuple(map(_name, names[: limits.MOST_ROWS])),
         tallies=tuple(_tallies(between_sides)),
@@ -62,8 +64,8 @@ def make_notice(run: Run, folder: Path | None = None) -> Notice:
         troubles=tuple(troubles[: limits.MOST_FAILURES]),
         troubles_left_out=max(0, len(troubles) - limits.MOST_FAILURES),
         warnings=tuple(
-            Warned(kind=_name(one.kind), text=_text(failures.advice_text(run, one)), advice=_text(one.advice))
-            for one in run.warnings[:20]
+            Warned(kind=_name(one.kind), text=_text(text), advice=_text(advice))
+            for one, (text, advice, _) in zip(run.warnings[:20], tables.warnings(run, groups), strict=False)
         ),
         notes=tuple(map(_text, notes[:20])),
         environment=tuple((_name(k), _text(v)) for k, v in facts.machine(run))[: limits.MOST_FACTS],
@@ -72,11 +74,11 @@ def make_notice(run: Run, folder: Path | None = None) -> Notice:
 
 
 def _name(text: str) -> str:
-    return words.clean(text, _NAME)
+    return clean(text, _NAME)
 
 
 def _text(text: str) -> str:
-    return words.clean(text, _TEXT)
+    return clean(text, _TEXT)
 
 
 def _ref(side: Side) -> Ref:
@@ -86,7 +88,7 @@ def _ref(side: Side) -> Ref:
 
 
 def _tallies(comparisons: list[Comparison]) -> Iterator[Tally]:
-    for verdict in words.VERDICTS:
+    for verdict in sentences.VERDICTS:
         found = [one for one in comparisons if one.verdict == verdict]
         changes = [one.pct for one in found if one.pct is not None]
         if found:
@@ -94,7 +96,7 @@ def _tallies(comparisons: list[Comparison]) -> Iterator[Tally]:
             yield Tally(verdict=verdict, rows=len(found), lowest_pct=low, highest_pct=high)
 
 
-def _rows(run: Run, groups: tuple[view.Group, ...]) -> Iterator[Row]:
+def _rows(run: Run, groups: tuple[tables.Group, ...]) -> Iterator[Row]:
     """The rows that are not the same, without those left out on both sides."""
     for group in groups:
         several = f" against {group.target.label}" if group.target and len(run.sides) > 2 else ""
@@ -102,12 +104,12 @@ def _rows(run: Run, groups: tuple[view.Group, ...]) -> Iterator[Row]:
             judged = row.comparison
             if not judged or row.verdict == "same" or row.apart:
                 continue
-            failed = failures.failing(row)
+            failed = tables.failing(row)
             causes = [cause.text for cause in judged.causes] if judged.causes is not None else None
             if failed and not causes:
                 causes = [failed[-1].reason] if failed[-1].reason else []
             yield Row(
-                case=_name(failures.case_name(group, row.cell, row.variant) + several),
+                case=_name(group.full_name(row.cell, row.variant) + several),
                 to=_name(judged.to),
                 verdict=judged.verdict,
                 status=failed[-1].status if failed else "",
@@ -118,22 +120,22 @@ def _rows(run: Run, groups: tuple[view.Group, ...]) -> Iterator[Row]:
                 certifiable_pct=judged.certifiable_pct,
                 epochs=judged.epochs,
                 discovery=judged.discovery,
-                base_ns=numbers.time_ns(row.base, row.metric),
-                target_ns=numbers.time_ns(row.target, row.metric),
+                base_ns=row.ns(row.base),
+                target_ns=row.ns(row.target),
                 causes=None if causes is None else tuple(map(_text, causes[:8])),
             )
 
 
-def _troubles(run: Run, groups: tuple[view.Group, ...], folder: Path | None) -> Iterator[Trouble]:
+def _troubles(run: Run, groups: tuple[tables.Group, ...], folder: Path | None) -> Iterator[Trouble]:
     """What failed; builds first, since they cost the most cells."""
-    for one in sorted(failures.all_failures(run, groups), key=lambda one: not one.package):
+    for one in sorted(tables.all_failures(run, groups), key=lambda one: not one.package):
         seen = next(o for o in run.observations if (o.cell, o.arm) == one.seen[0])
         yield Trouble(
             arm=_name(one.arm),
             what=_name(one.what),
             status=seen.status,
             reason=_text(one.reason),
-            on_base=view.arm(run, one.seen[0][1]).side == "base" and not undescribed(seen.cell),
+            on_base=tables.arm(run, one.seen[0][1]).side == "base" and not undescribed(seen.cell),
             workload=bool(seen.at),
             log=_name(one.log),
             lines=tuple(_log(folder, one.log, one.reason)) if folder and seen.status == "build_failed" else (),
@@ -151,7 +153,7 @@ def _log(folder: Path, name: str, reason: str) -> list[str]:
     except OSError:
         return []
     lines = list(filter(None, (_name(_ESCAPES.sub("", line)) for line in re.split(r"[\r\n]+", text))))
-    error = words.clean(reason, 60).removesuffix("…")
+    error = clean(reason, 60).removesuffix("…")
     first = next((number for number, line in enumerate(lines) if error and error in line), 0)
     start = max(0, first - _BEFORE)
     return lines[start : start + limits.MOST_LINES]

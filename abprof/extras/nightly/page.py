@@ -18,8 +18,7 @@ from abprof.extras.nightly.changes import Change, Floats, Shift, Trend, find_cha
 from abprof.extras.nightly.index import Index, NightRow, Query
 from abprof.records import UNREADABLE
 from abprof.records.visible import visible
-from abprof.report.html import _part
-from abprof.report.pages import environment
+from abprof.report.render import asset, environment
 
 FILE = "history.html"
 _WIDTH, _HEIGHT, _PAD = 720.0, 96.0, 8.0
@@ -107,7 +106,7 @@ def render(
         gaps=list(calendar.gaps.values()),
         began={night.number: night.began[:10] for night in nights},
         head={night.number: night.head[:10] for night in nights},
-        style=Markup(_part("report.css") + _part("history.css")),  # noqa: S704 - abprof's own
+        style=Markup(asset("report.css") + asset("history.css")),  # noqa: S704 - abprof's own
     )
 
 

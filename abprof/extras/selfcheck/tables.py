@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from abprof.extras.selfcheck.result import Detection, Selfcheck
-from abprof.report import pages, words
-from abprof.report.plain_markdown import code, escape
+from abprof.report.render import environment
+from abprof.report.text import code, duration
+from abprof.report.text import markdown as escape
 from abprof.verdict import stats
 
 
@@ -15,7 +16,7 @@ def markdown(found: Selfcheck, folder: Path) -> str:
     """The page, by templates/selfcheck.md."""
     columns = list(dict.fromkeys((row.protocol, row.threshold) for row in found.detection))
     return (
-        pages.environment(escape)
+        environment(escape)
         .get_template("selfcheck.md")
         .render(
             found=found,
@@ -24,7 +25,7 @@ def markdown(found: Selfcheck, folder: Path) -> str:
             heads=[f"{protocol} {threshold:g} %" if threshold else protocol for protocol, threshold in columns],
             detected=list(_detected(found.detection, columns)),
             thresholds=sorted({row.threshold for row in found.alarms if row.protocol == "abprof"}, reverse=True),
-            duration=words.duration,
+            duration=duration,
             rate=rate,
             bound=stats.false_alarm_bound,
         )

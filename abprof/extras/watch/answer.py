@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abprof.records import Comparison, Run, names
-from abprof.report import words
+from abprof.report import sentences
+from abprof.report.text import clean, signed
 
 
 def lines(run: Run, before: Run | None, seconds: float) -> list[str]:
@@ -11,7 +12,7 @@ def lines(run: Run, before: Run | None, seconds: float) -> list[str]:
     labels, was = names.short_labels(run.cells), _rows(before)
     found = []
     for key, row in _rows(run).items():
-        said = f"{words.clean(labels[row.cell])}{f' {row.to}' if ':' in row.to else ''}: {_said(run, row)}"
+        said = f"{clean(labels[row.cell])}{f' {row.to}' if ':' in row.to else ''}: {_said(run, row)}"
         found.append(f"{said} (before: {_said(before, was[key])})" if before and key in was else said)
     return [
         *(found or ["nothing was measured"]),
@@ -27,7 +28,7 @@ def _rows(run: Run | None) -> dict[tuple[str, str], Comparison]:
 def _said(run: Run, row: Comparison) -> str:
     """`3.2 % slower, one epoch: worth confirming`; what failed with its first line."""
     if row.pct is not None:
-        return f"{words.signed(row.pct)}, {words.reasons(row)}"
+        return f"{signed(row.pct)}, {sentences.reasons(row)}"
     seen = next((one for one in run.observations if (one.cell, one.arm) == (row.cell, row.to) and one.reason), None)
-    why = f": {words.clean(seen.reason)}" if seen and row.verdict == "broken" else ""
-    return f"{row.verdict}, {words.reasons(row)}{why}"
+    why = f": {clean(seen.reason)}" if seen and row.verdict == "broken" else ""
+    return f"{row.verdict}, {sentences.reasons(row)}{why}"

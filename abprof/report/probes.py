@@ -1,0 +1,620 @@
+"""What was looked at beside the timing, as tables and CSV: torch's profiler, proton, perf, Nsight Compute, memory traffic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from abprof.evidence.causes.wording import ns
+from abprof.evidence.ncu import metrics, recording
+from abprof.evidence.ncu.metrics import Shown
+from abprof.evidence.ncu.recording import LEVELS
+from abprof.evidence.ncu.traffic import Pair, Row, beside, summed, sums_beside
+from abprof.evidence.ncu.traffic import Table as Traffic
+from abprof.records import KernelProfile, Profile, Run, Sampled, Trace
+from abprof.report.csv_files import Line, csv_text, plain
+from abprof.report.rows import Table, arm
+from abprof.report.text import NOT_RECORDED, clean, markdown, plural, size
+
+ABSENT = "not launched"
+_Seen = TypeVar("_Seen", Trace, Sampled)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One row of the run: notes, files (label, path from the run folder, remark), and titled tables."""
+
+    title: str
+    notes: tuple[str, ...]
+    files: tuple[tuple[str, str, str], ...]
+    tables: tuple[Table, ...]
+
+
+def files(run: Run) -> dict[str, str]:
+    """traces.csv, samples.csv, profiles.csv, memory.csv and memory.md: those that the run has something for."""
+    made: dict[str, str] = {}
+    if run.traces:
+        made["traces.csv"] = csv_text(_TRACES, _trace_lines(run))
+    if run.sampled:
+        made["samples.csv"] = csv_text(_SAMPLES, _sample_lines(run))
+    if run.profiles:
+        made["profiles.csv"] = csv_text(_PROFILES, _profile_lines(run))
+        made |= {f"memory.{kind}": FORMATS[kind](memory_groups(run)) for kind in ("csv", "md")}
+    return made
+
+
+def pairs(run: Run, of: Sequence[_Seen]) -> Iterator[tuple[_Seen, _Seen | None]]:
+    """What base shows with that of each other side in the same cell and variant; alone where there is one side."""
+    made = {}
+    for one in of:
+        where = arm(run, one.arm)
+        made[getattr(one, "by", ""), one.cell, where.variant, where.side] = one
+    others = [side.id for side in run.sides if side.id != "base"]
+    for (by, cell, variant, side), one in made.items():
+        if side == "base":
+            found = [made[key] for other in others if (key := (by, cell, variant, other)) in made]
+            yield from ((one, other) for other in (found if others else [None]))
+
+
+def _sides(run: Run, before: _Seen, after: _Seen | None) -> tuple[list[tuple[str, _Seen]], str]:
+    """(side, evidence) of both, and the part's title."""
+    both = [(arm(run, one.arm).side, one) for one in (before, after) if one]
+    title = clean(f"{before.cell} {arm(run, before.arm).variant}".strip())
+    return both, title + (f", {' and '.join(side for side, _ in both)}" if after else "")
+
+
+def _signed_ns(difference: float) -> str:
+    return f"{'+' if difference > 0 else '-' if difference < 0 else ''}{ns(abs(difference))}"
+
+
+# ---------------------------------------------------------------- torch's profiler, proton
+
+_TRACES = ("cell", "variant", "kind", "name", "from", "to", "from_count", "to_count", "from_ns", "to_ns",
+           "difference_ns", "presence", "profiler")  # fmt: skip
+Counted = tuple[str, tuple[int, float] | None, tuple[int, float] | None]  # name, (times, ns) in a call of each side
+
+
+def traces_title(run: Run) -> str:
+    kinds = {one.by for one in run.traces}
+    if len(kinds) > 1:
+        return "Under torch's profiler and Triton's proton"
+    return "Under Triton's proton" if kinds == {"proton"} else "Under torch's profiler"
+
+
+def traces_text(run: Run) -> str:
+    text = "A few calls after all timing, with the profiler's own cost in them: they show where the time goes, not how much."
+    cpu = " On a CPU these are torch's operations: what a kernel does without torch has no row."
+    return text + (cpu if run.machine.kind == "cpu" else "")
+
+
+def traces(run: Run) -> Iterator[Part]:
+    """A part for each traced row and target."""
+    for before, after in pairs(run, run.traces):
+        both, title = _sides(run, before, after)
+        sides = [side for side, _ in both]
+        notes = []
+        for side, one in both:
+            kind = "trace" if one.by == "torch" else "tree"
+            notes += [f"{side} has no {kind}: {clean(one.missing)}"] if one.missing else []
+            missing = one.census.missing if one.census else ""
+            notes += [f"{side}'s launches are not known: {clean(missing)}"] if missing else []
+        opened = "for Perfetto (ui.perfetto.dev)" if before.by == "torch" else "for proton-viewer"
+        listed = [(f"{side}, {opened}", one.file, f"the first part: {plural(one.left_out, 'event')} had no room"
+                   if one.left_out else "") for side, one in both if one.file]  # fmt: skip
+        found = _launched(before, after)
+        header = [_kind(both), *(f"{side}, times" for side in sides), *(f"{side}, time" for side in sides)]
+        header += ["difference", ""] if after else []
+        rows = []
+        for name, *told in found[:30]:
+            kept = told if after else told[:1]
+            texts = [clean(name, 120), *(str(t[0]) if t else "0" for t in kept), *(ns(t[1]) if t else "" for t in kept)]
+            texts += [_signed_ns(_more(*told)), _presence(told[0], told[1], *sides)] if after else []
+            rows.append(tuple(texts))
+        more = f", {len(found) - 30} more in traces.csv" if len(found) > 30 else ""
+        caption = f"In one call; the largest difference first{more}"
+        tables = (Table(tuple(header), tuple(rows), 1, caption),) if rows else ()
+        by = ", by proton" if before.by == "proton" else ""
+        yield Part(title + by, tuple(notes), tuple(listed), tables)
+
+
+def _launched(before: Trace, after: Trace | None) -> list[Counted]:
+    """What a call launched, by name, the largest difference first; nothing where one side's launches are not known."""
+    if any(one and not (one.census and not one.census.missing) for one in (before, after)):
+        return []
+    sides: list[dict[str, tuple[int, float]]] = []
+    for one in (before, after):
+        found: dict[str, tuple[int, float]] = {}
+        for launch in one.census.launches if one and one.census else ():
+            count, time = found.get(launch.name, (0, 0.0))
+            found[launch.name] = count + launch.count, time + launch.ns
+        sides.append(found)
+    one_, two = sides
+    made = [(name, one_.get(name), two.get(name)) for name in dict.fromkeys((*one_, *two))]
+    return sorted(made, key=lambda m: -abs(_more(m[1], m[2])) if after else -(m[1] or (0, 0.0))[1])
+
+
+def _more(before: tuple[int, float] | None, after: tuple[int, float] | None) -> float:
+    return (after[1] if after else 0.0) - (before[1] if before else 0.0)
+
+
+def _presence(before: object, after: object, first: str, second: str) -> str:
+    return f"only {first}" if after is None else f"only {second}" if before is None else ""
+
+
+def _kind(both: Sequence[tuple[str, Trace]]) -> str:
+    return "kernel" if any(one.census and one.census.on_device for _, one in both) else "operation"
+
+
+def _trace_lines(run: Run) -> Iterator[Line]:
+    for before, after in pairs(run, run.traces):
+        first, second = arm(run, before.arm), arm(run, after.arm) if after else None
+        for name, one, two in _launched(before, after):
+            line = {"cell": before.cell, "variant": first.variant, "kind": _kind([("", before)]), "name": name}
+            line |= {"from": first.side, "to": second.side if second else "", "profiler": before.by}
+            for label, told in (("from", one), ("to", two)):
+                line |= {f"{label}_count": str(told[0]), f"{label}_ns": str(told[1])} if told else {}
+            if second:
+                line["difference_ns"] = str(_more(one, two))
+                line["presence"] = _presence(one, two, "from", "to") or "both"
+            yield {column: plain(text) for column, text in line.items()}
+
+
+# ---------------------------------------------------------------- perf
+
+SAMPLES_TEXT = (
+    "Calls after all timing, sampled by perf: where their time goes in all threads together, not how much it is. "
+    "A difference of few samples is chance: n samples vary by the square root of n."
+)
+_SAMPLES = ("cell", "variant", "function", "object", "own", "from", "to", "from_samples", "to_samples", "from_ns", "to_ns",
+            "difference_ns")  # fmt: skip
+Function = tuple[str, str, bool]  # name, object, of the side's own build
+
+
+def samples(run: Run) -> Iterator[Part]:
+    """A part for each sampled row and target."""
+    for before, after in pairs(run, run.sampled):
+        both, title = _sides(run, before, after)
+        notes = []
+        for side, one in both:
+            taken = f"{plural(one.samples, 'sample')} of {clean(one.event)} in {plural(one.calls, 'call')}, {one.hz} a second"
+            missing = f"{side} was not sampled: {clean(one.missing)}"
+            notes.append(missing if one.missing else f"{side}: {taken}")
+        found = _functions(before, after)
+        rows = []
+        for (name, file, own), counts, times in found[:20]:
+            kept = 2 if after else 1
+            texts = [clean(name, 120), clean(file, 60) + (" (own)" if own else ""), *map(str, counts[:kept])]
+            texts += [*map(ns, times[:kept]), *([_signed_ns(times[1] - times[0])] if after else [])]
+            rows.append(tuple(texts))
+        header = ["function", "in", *(f"{side}, samples" for side, _ in both), *(f"{side}, a call" for side, _ in both)]
+        header += ["difference"] if after else []
+        more = f", {len(found) - 20} more in samples.csv" if len(found) > 20 else ""
+        caption = f"The largest difference first{more}"
+        yield Part(title, tuple(notes), (), (Table(tuple(header), tuple(rows), 2, caption),) if rows else ())
+
+
+def _functions(before: Sampled, after: Sampled | None) -> list[tuple[Function, tuple[int, int], tuple[float, float]]]:
+    """Every sampled function: samples, and processor time in a call (ns), of both sides; the largest difference first."""
+    if any(one.missing for one in (before, after) if one):
+        return []
+    sides = [{(f.name, f.object, f.own): f.samples for f in one.functions} if one else {} for one in (before, after)]
+    each = [1e9 / one.hz / one.calls if one and one.hz and one.calls else 0.0 for one in (before, after)]
+    made = []
+    for key in dict.fromkeys((*sides[0], *sides[1])):
+        counts = sides[0].get(key, 0), sides[1].get(key, 0)
+        made.append((key, counts, (counts[0] * each[0], counts[1] * each[1])))
+    return sorted(made, key=lambda m: -abs(m[2][1] - m[2][0]) if after else -m[2][0])
+
+
+def _sample_lines(run: Run) -> Iterator[Line]:
+    for before, after in pairs(run, run.sampled):
+        first, second = arm(run, before.arm), arm(run, after.arm) if after else None
+        for (name, file, own), counts, times in _functions(before, after):
+            line = {"cell": before.cell, "variant": first.variant, "function": name, "object": file}
+            line |= {"own": str(own).lower(), "from": first.side, "to": second.side if second else ""}
+            line |= {"from_samples": str(counts[0]), "from_ns": str(times[0])}
+            if second:
+                line |= {"to_samples": str(counts[1]), "to_ns": str(times[1])}
+                line["difference_ns"] = str(times[1] - times[0])
+            yield {column: plain(text) for column, text in line.items()}
+
+
+# ---------------------------------------------------------------- Nsight Compute
+
+COUNTERS_TEXT = (
+    "Counters of single launches after all timing, with caches emptied before each and clocks left as they are: they show what "
+    "a kernel does, not how fast it is. Sums are of a call; rates, shares and waits are means over its launches."
+)
+_PROFILES = ("cell", "variant", "kernel", "grid", "block", "launches_a_call", "metric", "from", "to", "from_value", "to_value",
+             "change_pct", "presence", "status", "reason")  # fmt: skip
+Both = tuple[KernelProfile | None, KernelProfile | None]
+
+
+def counters(run: Run) -> list[Part]:
+    """A part for each row under Nsight Compute: traffic alone where only bytes were recorded, else every metric."""
+    made = []
+    for row in _profiled(run):
+        if all(one.purpose == "memory" for one in row):
+            tables = [table for group in _of_row(run, row) for table in traffic_tables(group.tables)]
+        else:
+            compared = _compared(run, row)
+            tables = [t for one, two in compared for t in _kernel_tables(one, two, named=len(compared) > 1)]
+        notes = [clean(f"{one.arm}: {one.status}: {one.reason}", 400) for one in row if one.status != "ok"]
+        notes += [clean(f"{one.arm}: {note}", 400) for one in row for note in one.notes]
+        listed = tuple((f"{one.arm}, for ncu-ui", one.file, "") for one in row if one.file)
+        title = clean(f"{row[0].cell} {', '.join(one.arm for one in row)}")
+        made.append(Part(title, tuple(notes), listed, tuple(tables)))
+    return made
+
+
+def _profiled(run: Run) -> Iterator[list[Profile]]:
+    """What stands beside each other: of a cell the sides of each variant, base first, then each peer."""
+    order = {side.id: place for place, side in enumerate(run.sides)}
+    cells = {cell.id: place for place, cell in enumerate(run.cells)}
+    found: dict[tuple[str, str, str], list[Profile]] = {}
+    for one in run.profiles:
+        where = arm(run, one.arm)
+        found.setdefault((one.cell, where.variant, where.peer), []).append(one)
+    for key in sorted(found, key=lambda key: (cells.get(key[0], len(cells)), bool(key[2]))):
+        yield sorted(found[key], key=lambda one: order.get(arm(run, one.arm).side, len(order)))
+
+
+def _together(run: Run, row: Sequence[Profile]) -> list[tuple[Profile, ...]]:
+    """The arms that ran: together with base, each alone without it."""
+    ok = tuple(one for one in row if one.status == "ok")
+    return [ok] if ok and arm(run, ok[0].arm).side == "base" else [(one,) for one in ok]
+
+
+def _compared(run: Run, row: Sequence[Profile]) -> list[tuple[Profile, Profile | None]]:
+    found: list[tuple[Profile, Profile | None]] = []
+    for first, *others in _together(run, row):
+        found += [(first, other) for other in others] or [(first, None)]
+    return found
+
+
+def _kernels(before: Profile, after: Profile | None) -> list[Both]:
+    """Kernels by name, grid and block, then by name alone, as the traffic's table pairs them."""
+    if after is None:
+        return [(kernel, None) for kernel in before.kernels]
+    one, two = traffic(before), traffic(after)
+    of = {id(row): kernel for made, told in ((one, before), (two, after))
+          for row, kernel in zip(made.rows, told.kernels, strict=True)}  # fmt: skip
+    return [(of.get(id(pair.base)), of.get(id(pair.target))) for pair in beside(one, two)]
+
+
+def _kernel_tables(before: Profile, after: Profile | None, *, named: bool) -> Iterator[Table]:
+    """A table for each kernel of a call; `named`: its title says whose."""
+    arms = (before.arm, after.arm) if after else (before.arm,)
+    for both in _kernels(before, after):
+        either = both[1] or both[0]
+        assert either is not None
+        whose = f", {' and '.join(arms)}" if named else ""
+        title = clean(f"{either.name} {either.grid} x {either.block}{whose}", 200)
+        rows = [("launches a call", *(str(k.launches_a_call) if k else "0" for k in both[: len(arms)]), "")]
+        labels = set()
+        for shown in (*metrics.TABLE, *_waits(both)):
+            values = [_value(shown, kernel) for kernel in both]
+            if shown.label not in labels and any(value is not None for value in values):
+                labels.add(shown.label)
+                texts = [ABSENT if k is None else _text(v, shown.unit) for v, k in zip(values, both, strict=True)]
+                rows.append((shown.label, *texts[: len(arms)], _difference(shown, *values)))
+        width = 2 + (after is not None) * 2
+        header = ("metric", *arms, "difference")[:width]
+        yield Table(header, tuple(row[:width] for row in rows), 1, title)
+
+
+def _waits(both: Both) -> list[Shown]:
+    """The three things that warps of either side wait for most."""
+    found: dict[str, float] = {}
+    for kernel in both:
+        known = {r: kernel.metrics.get(metrics.stall(r), 0.0) for r in metrics.STALLS} if kernel else {}
+        for reason in sorted(known, key=lambda reason: -known[reason])[:3]:
+            found[reason] = max(found.get(reason, 0.0), known[reason])
+    reasons = sorted((reason for reason in found if found[reason] > 0), key=lambda reason: -found[reason])
+    return [Shown(f"waits: {reason.replace('_', ' ')}", (metrics.stall(reason),), "", "lower") for reason in reasons]
+
+
+def _value(shown: Shown, kernel: KernelProfile | None) -> float | None:
+    if kernel is None or any(name not in kernel.metrics for name in shown.names):
+        return None
+    return sum(kernel.metrics[name] for name in shown.names) * (kernel.launches_a_call if shown.per_call else 1)
+
+
+def _text(value: float | None, unit: str) -> str:
+    if value is None:
+        return NOT_RECORDED
+    if unit in ("ns", "bytes"):
+        return ns(value) if unit == "ns" else size(value)
+    known = {"bytes/s": f"{value / 1e9:.1f} GB/s", "%": f"{value:.1f} %", "count": f"{value:,.0f}"}
+    return known.get(unit, f"{value:.2f}")
+
+
+def _difference(shown: Shown, before: float | None, after: float | None) -> str:
+    """Shares in points, waits as they are, all else in per cent."""
+    if before is None or after is None:
+        return ""
+    if shown.unit == "%":
+        return f"{after - before:+.1f} points"
+    if not shown.unit:
+        return f"{after - before:+.2f}"
+    return f"{100 * (after / before - 1):+.1f} %" if before else ("" if not after else "from none")
+
+
+def _profile_lines(run: Run) -> Iterator[Line]:
+    """Every metric of a launch, by ncu's name in base units, and a line for each arm that has none."""
+    for row in _profiled(run):
+        for before, after in _compared(run, row):
+            for both in _kernels(before, after):
+                either = both[1] or both[0]
+                assert either is not None
+                line = {"cell": before.cell, "variant": arm(run, before.arm).variant, "kernel": either.name}
+                line |= {
+                    "grid": either.grid,
+                    "block": either.block,
+                    "from": before.arm,
+                    "to": after.arm if after else "",
+                }
+                line |= {"status": "ok", "launches_a_call": str(either.launches_a_call)}
+                presence = "both" if all(both) else "only from" if both[0] else "only to"
+                line["presence"] = presence if after else ""
+                one, two = (kernel.metrics if kernel else {} for kernel in both)
+                for name in dict.fromkeys((*one, *two)):
+                    values = {"metric": name, "from_value": _plain(one.get(name)), "to_value": _plain(two.get(name))}
+                    if one.get(name) and name in two:
+                        values["change_pct"] = f"{100 * (two[name] / one[name] - 1):.4f}"
+                    yield {column: plain(text) for column, text in (line | values).items()}
+        for failed in row:
+            if failed.status != "ok":
+                line = {"cell": failed.cell, "variant": arm(run, failed.arm).variant, "from": failed.arm}
+                line |= {"status": failed.status, "reason": failed.reason}
+                yield {column: plain(text) for column, text in line.items()}
+
+
+def _plain(value: float | None) -> str:
+    return "" if value is None else repr(value) if value != int(value) else str(int(value))
+
+
+# ---------------------------------------------------------------- memory traffic (`abprof memory`)
+
+_MINIMUM = "predicted minimum"
+_MEMORY = (
+    "file", "shape", "kernel", "grid", "block", "kind", "launches", "launches_a_call", "warmup", "runs",
+    *(f"{level}_bytes_a_launch" for level in LEVELS), *(f"{level}_bytes_a_call" for level in LEVELS),
+    *(f"{level}_change_pct" for level in LEVELS), "in_files", "cell", "arm",
+    *(f"{level}_minimum_bytes" for level in LEVELS), "reason",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MemoryGroup:
+    """Tables that stand beside each other, base first, and the arms without one: (cell, arm, reason)."""
+
+    tables: tuple[Traffic, ...]
+    failed: tuple[tuple[str, str, str], ...] = ()
+
+
+def memory_groups(run: Run) -> list[MemoryGroup]:
+    """The sides of each row of the run beside each other, and each peer alone."""
+    return [made for row in _profiled(run) for made in _of_row(run, row)]
+
+
+def _of_row(run: Run, row: Sequence[Profile]) -> Iterator[MemoryGroup]:
+    failed = tuple((one.cell, one.arm, f"{one.status}: {one.reason}") for one in row if one.status != "ok")
+    for ok in _together(run, row) or [()]:
+        yield MemoryGroup(tuple(map(traffic, ok)), failed)
+        failed = ()
+
+
+def traffic(profile: Profile) -> Traffic:
+    """The traffic of an arm that ran."""
+    sources: dict[str, dict[str, None]] = {}
+    rows = []
+    for kernel in profile.kernels:
+        launch: dict[str, float | None] = dict.fromkeys(LEVELS)
+        for level, name, number in recording.moved(kernel.metrics):
+            launch[level] = number
+            sources.setdefault(level, {})[name] = None
+        times = kernel.launches_a_call
+        call = {level: None if number is None else number * times for level, number in launch.items()}
+        rows.append(Row(1, kernel.name, kernel.grid, kernel.block, kernel.kind, kernel.launches, times, launch, call))
+    return Traffic(
+        path=Path(profile.csv),
+        page="raw",
+        sources={level: " or ".join(names) for level, names in sources.items()},
+        warmup=profile.warmup,
+        runs=profile.runs,
+        rows=tuple(rows),
+        sums=tuple(summed(1, rows)),
+        outside={},
+        notes=profile.notes,
+        cell=profile.cell,
+        arm=profile.arm,
+        minimum=profile.minimum,
+    )
+
+
+def traffic_tables(tables: Sequence[Traffic]) -> Iterator[Table]:
+    """The tables that stand beside each other, each with its title."""
+    if len(tables) == 1:
+        for shape in range(1, tables[0].shapes + 1):
+            of = f", shape {shape} of {tables[0].shapes}" if tables[0].shapes > 1 else ""
+            calls = f"{plural(tables[0].runs, 'call')} after {tables[0].warmup} warm-ups"
+            yield _one_file(tables[0], shape, clean(f"{tables[0].label}{of}: {calls}"))
+    for target in tables[1:]:
+        base, shapes = tables[0], max(tables[0].shapes, target.shapes)
+        for shape in range(1, shapes + 1):
+            of = f", shape {shape}" if shapes > 1 else ""
+            title = clean(f"{base.label} (base) and {target.label}{of}: bytes a call")
+            yield _two_files(base, target, shape, title)
+
+
+def _named(row: Row) -> str:
+    return clean(row.kernel, 60) or f"all {row.kind} kernels".replace("all all", "all")
+
+
+def _one_file(table: Traffic, shape: int, title: str) -> Table:
+    """A file's kernels; where one is launched several times a call also what a launch moves."""
+    rows, sums = ([row for row in of if row.shape == shape] for of in (table.rows, table.sums))
+    several = any(row.a_call > 1 for row in rows)
+    header = ["kernel", "grid", "block", "kind", "launches a call", *(f"{name} a call" for name in LEVELS.values())]
+    header += [f"{name} a launch" for name in LEVELS.values()] if several else []
+    lines = []
+    for row in [*rows, *(sums if len(sums) > 2 else sums[-1:])]:  # of one kind, its sum is that of all
+        line = [_named(row), row.grid, row.block, row.kind if row.kernel else "", str(row.a_call)]
+        line += [size(row.per_call[level]) for level in LEVELS]
+        line += [size(row.per_launch[level]) if row.kernel else "" for level in LEVELS] if several else []
+        lines.append(tuple(map(clean, line)))
+    if table.minimum:
+        least = (size(table.minimum[level]) if level in table.minimum else "" for level in LEVELS)
+        lines.append((_MINIMUM, "", "", "", "", *least, *([""] * len(LEVELS) if several else [])))
+    return Table(tuple(header), tuple(lines), 4, title)
+
+
+def _two_files(base: Traffic, target: Traffic, shape: int, title: str) -> Table:
+    """Two files: a line for each kernel and level."""
+    found, sums = ([p for p in of(base, target) if p.either.shape == shape] for of in (beside, sums_beside))
+    lines: list[tuple[str, ...]] = []
+    for pair in [*found, *(sums if len(sums) > 2 else [pair for pair in sums if pair.either.kind == "all"])]:
+        row = pair.either
+        calls = " → ".join(dict.fromkeys(str(one.a_call) if one else "0" for one in (pair.base, pair.target)))
+        for level, label in LEVELS.items():
+            sizes = (size(one.per_call[level]) if one else ABSENT for one in (pair.base, pair.target))
+            lines.append((_named(row), row.kind if row.kernel else "", label, calls, *sizes, _change(pair, level)))
+    for level, label in LEVELS.items():
+        least = [size(one.minimum[level]) if level in one.minimum else "" for one in (base, target)]
+        lines += [(_MINIMUM, "", label, "", *least, "")] if any(least) else []
+    header = ("kernel", "kind", "level", "launches a call", "base", "target", "change")
+    return Table(header, tuple(lines), 3, title)
+
+
+def _change(pair: Pair, level: str) -> str:
+    pct = pair.pct(level)
+    return "" if pct is None else f"{pct:+.1f} %"
+
+
+def memory_notes(groups: Sequence[MemoryGroup]) -> list[str]:
+    """Who failed, how launches were counted, what lies outside the calls, what is not comparable."""
+    found = [f"{cell} {name}: {reason}" for group in groups for cell, name, reason in group.failed]
+    for tables in (group.tables for group in groups):
+        for table in tables:
+            notes = list(table.notes)
+            missing = ", ".join(name for level, name in LEVELS.items() if level not in table.sources)
+            notes += [f"{missing}: {NOT_RECORDED}"] if missing else []
+            notes += [f"DRAM is {table.sources['dram']}"] if "+" in table.sources.get("dram", "") else []
+            if outside := [f"{clean(name[0], 60)}: {count}" for name, count in table.outside.items()]:
+                more = f" and {len(outside) - 6} more" if len(outside) > 6 else ""
+                notes.append(f"launches that belong to no call: {'; '.join(outside[:6])}{more}")
+            found += [f"{table.label}: {note}" for note in notes]
+        for other in tables[1:]:
+            if other.shapes != tables[0].shapes:
+                found.append(f"{other.label} has {other.shapes} shapes, {tables[0].label} {tables[0].shapes}")
+            for level, label in LEVELS.items():
+                one, two = tables[0].sources.get(level), other.sources.get(level)
+                if one and two and one != two:
+                    found.append(f"{label}: {one} in {tables[0].label}, {two} in {other.label}")
+    return [clean(note, 400) for note in found]
+
+
+def memory_sentence(groups: Sequence[MemoryGroup]) -> str:
+    """Of one file a call's bytes, of several how they differ."""
+    said = []
+    for tables in (group.tables for group in groups if group.tables):
+        parts = []
+        if len(tables) == 1:
+            for row in (row for row in tables[0].sums if row.kind == "all"):
+                sizes = ", ".join(f"{label} {size(row.per_call[level])}" for level, label in LEVELS.items())
+                parts.append(f"A call{f', shape {row.shape}' if tables[0].shapes > 1 else ''} moves {sizes}")
+            said.append(("" if len(groups) == 1 else f"{tables[0].label}: ") + "; ".join(parts))
+        for target in tables[1:]:
+            for pair in (pair for pair in sums_beside(tables[0], target) if pair.either.kind == "all"):
+                changes = [f"{label} {change}" for level, label in LEVELS.items() if (change := _change(pair, level))]
+                differs = (
+                    f"a call moves {', '.join(changes)} against base" if changes else "no level that both recorded"
+                )
+                differs = differs if pair.base and pair.target else f"only in {'target' if pair.target else 'base'}"
+                parts.append(f"{target.label}{f', shape {pair.either.shape}' if target.shapes > 1 else ''}: {differs}")
+        said += ["; ".join(parts)] if len(tables) > 1 else []
+    said = [text for text in said if text]
+    more = [f"and {len(said) - 8} more"] if len(said) > 8 else []
+    return clean("; ".join([*said[:8], *more]) or "nothing was recorded", 1000)
+
+
+def memory_csv(groups: Sequence[MemoryGroup]) -> str:
+    """A line for each kernel of each file and shape, for the sums (`kernel` is empty), for launches outside the calls, and for
+    each arm without a table (kind `error`)."""
+    return csv_text(_MEMORY, _memory_lines(groups))
+
+
+def _memory_lines(groups: Sequence[MemoryGroup]) -> Iterator[Line]:
+    for group in groups:
+        for place, table in enumerate(group.tables):
+            base, found = group.tables[0], [Pair(None, row) for row in (*table.rows, *table.sums)]
+            for pair in [*beside(base, table), *sums_beside(base, table)] if place else found:
+                yield _memory_line(table, pair, compared=place > 0)
+            for launched, count in table.outside.items():
+                kernel, grid, block = map(plain, launched)
+                yield {"file": plain(str(table.path)), "kernel": kernel, "grid": grid, "block": block,
+                       "kind": "outside", "launches": str(count)}  # fmt: skip
+        for cell, name, reason in group.failed:
+            yield {"cell": plain(cell), "arm": plain(name), "kind": "error", "reason": plain(reason)}
+
+
+def _memory_line(table: Traffic, pair: Pair, *, compared: bool) -> Line:
+    """A row of this file; a kernel that only base has is named, with 0 launches."""
+    row, here = pair.either, pair.target is not None
+    line = {
+        "file": str(table.path),
+        "shape": str(row.shape),
+        "kernel": row.kernel,
+        "grid": row.grid,
+        "block": row.block,
+    }
+    line |= {"cell": table.cell, "arm": table.arm}
+    line = {name: plain(text) for name, text in line.items()}
+    both = "both" if pair.base and pair.target else "target only" if pair.target else "base only"
+    line |= {"kind": row.kind, "launches": str(row.launches if here else 0), "in_files": both if compared else ""}
+    line |= {"launches_a_call": str(row.a_call if here else 0), "warmup": str(table.warmup), "runs": str(table.runs)}
+    figures = {f"{level}_change_pct": (pair.pct(level), 4) for level in LEVELS}
+    for level in LEVELS if here else ():
+        figures[f"{level}_bytes_a_launch"] = row.per_launch[level], 1
+        figures[f"{level}_bytes_a_call"] = row.per_call[level], 1
+        if row.kind == "all":
+            figures[f"{level}_minimum_bytes"] = table.minimum.get(level), 1
+    return line | {name: "" if value is None else f"{value:.{places}f}" for name, (value, places) in figures.items()}
+
+
+def memory_markdown(groups: Sequence[MemoryGroup]) -> str:
+    """The sentence, the tables, the notes."""
+    parts = [str(markdown(memory_sentence(groups))), ""]
+    for table in (made for group in groups for made in traffic_tables(group.tables)):
+        ruler = ["---"] * table.left + ["---:"] * (len(table.header) - table.left)
+        parts += [f"**{markdown(table.caption)}**", ""]
+        parts += [f"| {' | '.join(row)} |" for row in (tuple(map(markdown, table.header)), ruler)]
+        parts += [*(f"| {' | '.join(map(markdown, row))} |" for row in table.rows), ""]
+    parts += [f"- {markdown(note)}" for note in memory_notes(groups)]
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def memory_json(groups: Sequence[MemoryGroup]) -> str:
+    """The CSV's lines as objects, with notes and sentence; numbers are numbers, and what is not recorded is null."""
+
+    def value(name: str, text: str) -> str | int | float | None:
+        if name in ("shape", "launches", "launches_a_call", "warmup", "runs"):
+            return int(text) if text else None
+        if "bytes" in name or name.endswith("_pct"):
+            return float(text) if text else None
+        return text
+
+    rows = [{name: value(name, line.get(name, "")) for name in _MEMORY} for line in _memory_lines(groups)]
+    content = {"sentence": memory_sentence(groups), "notes": memory_notes(groups), "rows": rows}
+    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+
+
+FORMATS: Mapping[str, Callable[[Sequence[MemoryGroup]], str]] = {
+    "csv": memory_csv,
+    "md": memory_markdown,
+    "json": memory_json,
+}

@@ -1,0 +1,114 @@
+"""The page in each format: HTML and Markdown by templates/report.html and report.md, CSV, JSON, PNG, JUnit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Any
+from xml.etree import ElementTree
+
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from abprof.report import page as pages
+from abprof.report import sentences, text
+from abprof.report.csv_files import cells_csv
+from abprof.report.page import Page, Workload
+from abprof.report.rows import Row
+from abprof.system.bundled import bundled
+
+
+def environment(escaped: Callable[[str], Markup]) -> Environment:
+    """Jinja over templates/, where every printed string goes through `escaped` and a typo is an error."""
+
+    def safe(value: Any) -> Any:
+        if isinstance(value, Markup) or value is None:
+            return value
+        said = str(value)
+        shown = escaped(text.clean(said, text.LONGEST))
+        before, after = said.startswith(" "), said.endswith(" ")  # joins in the templates keep their blanks
+        return Markup(" ") * before + shown + Markup(" ") * after
+
+    made = Environment(
+        loader=FileSystemLoader(bundled("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=safe,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters |= {"plural": text.plural, "code": text.code, "log": text.log_link, "folded_title": pages.folded_title}
+    return made
+
+
+def asset(name: str) -> str:
+    """A style sheet or script of templates/ without its indentation, which is a tenth of it."""
+    content = (bundled("templates") / name).read_text(encoding="utf-8")
+    return re.sub(r"^[ \t]+", "", content, flags=re.MULTILINE)
+
+
+def html(page: Page) -> str:
+    """One HTML document whose only script is its own, and without references to anything outside."""
+    script = asset("report.js")
+    return environment(escape).get_template("report.html").render(
+        page=page,
+        run=page.run,
+        script=Markup(script),  # noqa: S704 - abprof's own
+        script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        style=Markup(asset("report.css")),  # noqa: S704
+        large=bool(page.left_out),
+    )  # fmt: skip
+
+
+def markdown(page: Page) -> str:
+    """The report as GitHub-flavoured Markdown."""
+    return environment(text.markdown).get_template("report.md").render(page=page, run=page.run)
+
+
+def _json(page: Page) -> str:
+    return json.dumps(msgspec.to_builtins(page.run), allow_nan=False, ensure_ascii=False, indent=1) + "\n"
+
+
+def _png(page: Page) -> bytes:
+    counted = ", ".join(f"{count} {name}" for name, count in page.counts)
+    return page.strip.png(text.clean(page.headline, 200), f"{counted}   {text.clean(page.where, 60)}")
+
+
+def _junit(page: Page) -> bytes:
+    """A test suite per workload and target, a test per row: `broken` is an error, `slower` a failure, `unclear` skipped."""
+    root = ElementTree.Element("testsuites", name=text.clean(page.headline))
+    for workload in page.workloads:
+        target = workload.group.target
+        name = text.clean(workload.group.workload.name) + (f" against {text.clean(target.label, 60)}" if target else "")
+        suite = ElementTree.SubElement(root, "testsuite", name=name, tests=str(len(workload.lines)))
+        for line in workload.lines:
+            _test(suite, workload, line.row, line.case)
+        for count, tag in (("errors", "error"), ("failures", "failure"), ("skipped", "skipped")):
+            suite.set(count, str(len(suite.findall(f"testcase/{tag}"))))
+    ElementTree.indent(root)
+    made: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return made + b"\n"
+
+
+def _test(suite: ElementTree.Element, workload: Workload, row: Row, name: str) -> None:
+    ns, judged = row.ns(row.target if workload.group.target else row.base), row.comparison
+    of = f"abprof.{text.clean(workload.group.workload.name)}"
+    case = ElementTree.SubElement(suite, "testcase", classname=of, name=name)
+    if ns is not None:
+        case.set("time", f"{ns / 1e9:.9f}")
+    kind = {"broken": "error", "slower": "failure", "unclear": "skipped"}.get(row.verdict or "")
+    if judged and (row.apart or "waived" in judged.reasons):
+        kind = "skipped"
+    if kind and judged:
+        moved = "" if judged.pct is None else f"; time {sentences.change(judged)}"
+        ElementTree.SubElement(case, kind, message=text.clean(sentences.verdict(judged) + moved, 1000))
+
+
+FORMATS: dict[str, Callable[[Page], str | bytes]] = {
+    "html": html, "md": markdown, "csv": lambda page: cells_csv(page.run), "json": _json, "png": _png, "junit": _junit,
+}  # fmt: skip

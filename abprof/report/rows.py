@@ -1,0 +1,601 @@
+"""A run as the rows that a person reads: which cells, in which order, with which two arms beside each other.
+
+Every format walks these rows, so that terminal, log, Markdown, HTML and CSV cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from abprof.records import (
+    GPU_GRAPH,
+    GPU_KERNELS,
+    JUDGED_METRIC,
+    Arm,
+    Cell,
+    Comparison,
+    Metric,
+    Observation,
+    Run,
+    Side,
+    Verdict,
+    Workload,
+)
+from abprof.report import sentences, text
+
+ORDER: tuple[Verdict | None, ...] = ("broken", "slower", "unclear", "faster", "slight", None, "same")
+ArmOf = Callable[["Row"], Observation | None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell (and variant): the base arm, one target's arm, and the verdict between them."""
+
+    cell: Cell
+    variant: str
+    metric: str  # the judged metric
+    base: Observation | None
+    target: Observation | None  # None in a run of one branch
+    comparison: Comparison | None  # None: not judged, in a run of one branch or one that ended before
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.comparison.verdict if self.comparison else None
+
+    @property
+    def apart(self) -> str:
+        """`unsupported` or `missing` when both arms are; "" otherwise. Such rows are counted apart, never as undecided."""
+        if self.comparison is None or self.comparison.verdict != "unclear":
+            return ""
+        return next((code for code in self.comparison.reasons[:1] if code in ("unsupported", "missing")), "")
+
+    @property
+    def folded(self) -> bool:
+        """Whether the row needs no action: the same, or supported on neither side."""
+        return self.verdict == "same" or bool(self.apart)
+
+    @property
+    def label(self) -> str:
+        """The verdict, `unsupported` or `missing`, `not judged`; "" in a run of one branch."""
+        return self.apart or self.verdict or ""
+
+    def ns(self, seen: Observation | None) -> float | None:
+        """This row's judged time of an arm, in ns a call."""
+        return value(seen, self.metric)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of one workload against one target, those that need a person first."""
+
+    workload: Workload
+    target: Side | None
+    axes: tuple[str, ...]  # axes that differ between these cells
+    constants: dict[str, str]  # the other axes: their one value, or the name of the axis they always equal
+    rows: tuple[Row, ...]
+    peers: tuple[tuple[Cell, Arm, Observation], ...]  # library implementations measured in the same rounds
+    others: tuple[Comparison, ...]  # of other pairs of arms: peers with a side, variants of a side with each other
+    machine: str = ""  # the device's model, where the run has several
+
+    @cached_property
+    def variants(self) -> bool:
+        """Whether rows are told apart by a variant too."""
+        return any(row.variant for row in self.rows)
+
+    @cached_property
+    def pairs(self) -> dict[tuple[str, str, str], Comparison]:
+        """`others` by cell, from and to."""
+        return {(one.cell, one.from_, one.to): one for one in self.others}
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells a group from the others of its run."""
+        return self.workload.name, self.target.id if self.target else "", self.machine
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Headings of the axes that tell its rows apart; none where there is one cell."""
+        return (*map(text.clean, self.axes), *(["variant"] if self.variants else []))
+
+    @property
+    def sides(self) -> list[tuple[str, ArmOf]]:
+        """`base`, and the target if there is one, each with the function that takes its arm from a row."""
+        found: list[tuple[str, ArmOf]] = [("base", lambda row: row.base)]
+        return [*found, (self.target.id, lambda row: row.target)] if self.target else found
+
+    def name(self, row: Row) -> str:
+        """The cell by the axes that tell it apart: `mask_type=full direction=fwd`, with the variant."""
+        return label(row.cell, self.axes, row.variant)
+
+    def full_name(self, cell: Cell, variant: str = "") -> str:
+        """The cell as the whole run names it: the workload, then the axes."""
+        axes = (f"{axis}={cell.params[axis]}" for axis in self.axes if axis in cell.params)
+        return text.clean(" ".join(filter(None, (self.workload.name, *axes, variant))))
+
+    def title(self, run: Run) -> str:
+        """The workload, with the target where there are several and the device's model where they differ."""
+        found = text.clean(self.workload.name)
+        if self.target and len(run.sides) > 2:
+            found += f" against {text.clean(self.target.label, 60)}"
+        return found + (f" on {text.clean(self.machine, 60)}" if self.machine else "")
+
+
+def groups(run: Run, *, together: bool = False) -> tuple[Group, ...]:
+    """One group per workload that has cells, per target, and per device model where there are several (not with `together`).
+    A run of one branch has groups without a target."""
+    targets: list[Side | None] = [side for side in run.sides if side.id != "base"]
+    models = tuple(dict.fromkeys(machine.device for machine in run.machines.values()))
+    split = len(models) > 1 and not together
+    on = {s.cell: run.machines[s.device].device for s in run.observations if s.device in run.machines} if split else {}
+    return tuple(
+        _group(run, workload, target, cells, model)
+        for target in targets or [None]
+        for workload in run.workloads
+        for model in ((*models, "") if split else ("",))
+        if (cells := [c for c in run.cells if c.workload == workload.name and (not split or on.get(c.id, "") == model)])
+    )
+
+
+def _group(run: Run, workload: Workload, target: Side | None, cells: list[Cell], machine: str) -> Group:
+    axes, constants = _axes(workload, cells)
+    seen = {(o.cell, o.arm): o for o in run.observations}
+    judged = {(c.cell, c.from_, c.to): c for c in run.comparisons}
+    variants = _variants(run, workload, cells)
+    rows, used = [], set()
+    for cell in cells:
+        for variant in variants[cell.id]:
+            tail = f":{variant}" if variant else ""
+            key = (cell.id, f"base{tail}", f"{target.id if target else ''}{tail}")
+            used.add(key)
+            base, comparison = seen.get(key[:2]), judged.get(key)
+            metric = comparison.metric if comparison else judged_metric(run, workload, base)
+            rows.append(Row(cell, variant, metric, base, seen.get((cell.id, key[2])) if target else None, comparison))
+    rows.sort(key=lambda row: len(ORDER) if row.apart else ORDER.index(row.verdict))
+    names = {cell.id: cell for cell in cells}
+    peers = [(names[o.cell], arm(run, o.arm), o) for o in run.observations if o.cell in names and o.arm[:5] == "peer:"]
+    sides = {target.id, "base"} if target else {"base"}
+    others = [c for k, c in judged.items() if k not in used] + list(run.within)
+    others = [c for c in others if c.cell in names and arm(run, c.to).side in sides]
+    return Group(workload, target, axes, constants, tuple(rows), tuple(peers), tuple(others), machine)
+
+
+def _variants(run: Run, workload: Workload, cells: list[Cell]) -> dict[str, list[str]]:
+    """Cell -> variants that either side ran or should have run; [""] when the package has none."""
+    sides = {side.id for side in run.sides}
+    arms = {one: arm(run, one) for one in {o.arm for o in run.observations}}
+    ran: dict[str, list[Arm]] = {cell.id: [] for cell in cells}
+    for seen in run.observations:
+        if seen.cell in ran and arms[seen.arm].side in sides:  # a control stands in no row
+            ran[seen.cell].append(arms[seen.arm])
+    found = {}
+    for cell, these in ran.items():
+        names = list(dict.fromkeys([*workload.variants, *(one.variant for one in these if one.variant)]))
+        found[cell] = names if names and not any(one.id in sides for one in these) else ["", *names]
+    return found
+
+
+def _axes(workload: Workload, cells: list[Cell]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The axes that tell cells apart, and the others: one value, or always the value of another axis (zipped axes)."""
+    names = dict.fromkeys([*workload.axes, *(axis for cell in cells for axis in cell.params)])
+    varying: dict[tuple[str, ...], str] = {}
+    constants: dict[str, str] = {}
+    for axis in names:
+        column = tuple(str(cell.params.get(axis, "")) for cell in cells)
+        if len(set(column)) == 1:
+            constants[axis] = column[0]
+        elif column in varying:
+            constants[axis] = varying[column]
+        else:
+            varying[column] = axis
+    return tuple(varying.values()), constants
+
+
+def label(cell: Cell, axes: Iterable[str], variant: str = "") -> str:
+    """A cell by these axes; its whole id when there are none."""
+    parts = [f"{axis}={cell.params[axis]}" for axis in axes if axis in cell.params]
+    return text.clean(" ".join([*parts, *([variant] if variant else [])]) or cell.id)
+
+
+def workload_of(run: Run, cell: Cell) -> Workload:
+    """The cell's workload; a bare one where run.json does not list it."""
+    bare = Workload(name=cell.workload, kernel=cell.kernel, suite="", axes=(), judge=run.options.judge)
+    return next((load for load in run.workloads if load.name == cell.workload), bare)
+
+
+def judged_metric(run: Run, workload: Workload, seen: Observation | None = None) -> str:
+    """The metric that verdicts rest on; the wall clock where GPU time is wanted and the run was judged by another."""
+    name = JUDGED_METRIC["wall" if workload.judge == "gpu" and run.options.judge != "gpu" else workload.judge]
+    if seen and seen.metrics and name not in seen.metrics:
+        others = ("gpu_span", GPU_GRAPH, GPU_KERNELS, "gpu_busy", "wall")
+        return next((other for other in others if other in seen.metrics), name)
+    return name
+
+
+def arm(run: Run, id: str) -> Arm:
+    """The arm with this id; one that the run does not list is read from the id."""
+    return next((known for known in run.arms if known.id == id), None) or Arm.of(id)
+
+
+def arm_name(run: Run, id: str) -> str:
+    """An arm as a person names it: the branch (with the side's id where two have one label) and variant; a peer's name."""
+    one = arm(run, id)
+    if one.peer:
+        return f"peer {text.clean(one.peer)}"
+    side = next((side for side in run.sides if side.id == one.side), None)
+    name = text.clean(side.label if side else one.side, 60)
+    if side and sum(other.label == side.label for other in run.sides) > 1:
+        name += f" ({side.id})"
+    return name + (f" {text.clean(one.variant)}" if one.variant else "")
+
+
+# ---------------------------------------------------------------- numbers of an arm
+
+
+def metric(seen: Observation | None, name: str) -> Metric | None:
+    return seen.metrics.get(name) if seen else None
+
+
+def value(seen: Observation | None, name: str) -> float | None:
+    """A metric's value: a time in ns a call, memory in bytes."""
+    found = metric(seen, name)
+    return found.value if found else None
+
+
+def tflops(cell: Cell, ns: float | None) -> float | None:
+    """TFLOP/s by the workload's own FLOP convention."""
+    return cell.flops / ns / 1e3 if cell.flops and ns else None
+
+
+def gbps(cell: Cell, ns: float | None) -> float | None:
+    """GB/s by the workload's own count of ideal bytes."""
+    return cell.bytes / ns if cell.bytes and ns else None
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """An arm's phases in ns a call, from a profiled pass; None: the range never ran, or there was no pass."""
+
+    phases: dict[str, float | None]  # of the cell's own direction
+    total: float | None
+    residual: float | None
+    others: dict[str, float]  # of the other direction, by full name: a backward call may compute the output again
+
+    @property
+    def all(self) -> dict[str, float | None]:
+        """Every phase, the cell's own first."""
+        return {**self.phases, **self.others}
+
+
+def breakdown(cell: Cell, seen: Observation | None) -> Breakdown:
+    """The phases of this cell's direction, named without it (`fwd_run` of a forward cell is `run`)."""
+    recorded = dict(seen.phases) if seen and seen.phases else {}
+    total, residual = recorded.pop("total", None), recorded.pop("residual", None)
+    here = str(cell.params.get("direction", ""))
+    away = {"fwd": "bwd_", "bwd": "fwd_"}.get(here, "\0")
+    mine = {name.removeprefix(f"{here}_"): ns for name, ns in recorded.items() if not name.startswith(away)}
+    others = {name: ns for name, ns in recorded.items() if name.startswith(away) and ns is not None}
+    return Breakdown(mine, total, residual, others)
+
+
+# ---------------------------------------------------------------- rows and arms as text
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts. The first `left` columns name the row, the others are figures."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: int = 1
+    caption: str = ""
+
+    def first(self, most: int) -> Table:
+        return Table(self.header, self.rows[:most], self.left, self.caption)
+
+
+@dataclass(frozen=True)
+class Line:
+    """The texts of one row. In a run of one branch `after` and `change` are empty."""
+
+    row: Row
+    verdict: str
+    mark: str
+    case: str
+    values: tuple[str, ...]  # of Group.columns
+    before: str
+    after: str
+    change: str  # "2.1 % slower", or why there is no number
+    interval: str  # of the change; of the time itself in a run of one branch
+    rate: str
+    note: str  # what qualifies the verdict
+    why: str  # the causes of a change
+
+    @property
+    def folded(self) -> bool:
+        return self.row.folded
+
+
+def lines(group: Group) -> list[Line]:
+    """The group's rows as texts, in the group's order."""
+    return [_line(group, row) for row in group.rows]
+
+
+def _line(group: Group, row: Row) -> Line:
+    judged = row.comparison
+    values = tuple(text.clean(row.cell.params.get(axis, "-")) for axis in group.axes)
+    rates = [text.rate(tflops(row.cell, row.ns(seen))) for seen in (row.base, row.target)]
+    return Line(
+        row=row,
+        verdict=row.label or ("not judged" if group.target else ""),
+        mark="" if row.apart or not row.verdict else sentences.MARKS[row.verdict],
+        case=group.name(row),
+        values=(*values, text.clean(row.variant)) if group.variants else values,
+        before=time_text(row.base, row.metric),
+        after=time_text(row.target, row.metric) if group.target else "",
+        change=sentences.change_text(judged) if judged else "",
+        interval=sentences.bounds(judged) if judged else own_interval(row.base, row.metric),
+        rate=_arrow(rates, group.target.id) if group.target else rates[0],
+        note=sentences.note(judged),
+        why=sentences.because(judged),
+    )
+
+
+def _arrow(texts: list[str], target: str) -> str:
+    """`613.2 → 653.7`; once where both are the same or one side has none."""
+    before, after = texts
+    if before == after:
+        return before
+    if text.NOT_RECORDED in texts:
+        return f"{before} (base only)" if after == text.NOT_RECORDED else f"{after} ({target} only)"
+    return f"{before} → {after}"
+
+
+def time_text(seen: Observation | None, name: str) -> str:
+    """The time by this metric, or what became of the arm; a time of a wrong output says so."""
+    if seen is None:
+        return "not measured"
+    ns = value(seen, name)
+    if ns is None:
+        return {"ok": text.NOT_RECORDED, "identical": "identical code"}.get(seen.status, sentences.status(seen.status))
+    return f"{text.duration(ns)}{', wrong output' if seen.status == 'wrong' else ''}"
+
+
+def own_interval(seen: Observation | None, name: str) -> str:
+    """The interval of an arm's own time; why there is no time."""
+    timed = metric(seen, name)
+    if timed is None:  # a failed build has its own line below the tables
+        return text.clean(seen.reason, 80) if seen and seen.status != "build_failed" else ""
+    if timed.low is None or timed.high is None:
+        return sentences.NO_INTERVAL
+    return text.span(timed.low, timed.high)
+
+
+# ---------------------------------------------------------------- a group's tables
+
+
+def alone_table(group: Group) -> Table:
+    """One branch's times with their intervals, the rate its workload can give, and peak memory."""
+    units = (("TFLOP/s", tflops), ("GB/s", gbps))
+    unit, rate = next((u for u in units if any(u[1](r.cell, r.ns(r.base)) for r in group.rows)), ("", gbps))
+    rows = [
+        (*line.values, line.before, line.interval, *([text.rate(rate(row.cell, row.ns(row.base)))] if unit else []),
+         text.size(value(row.base, "peak_mem_bytes")))
+        for line in lines(group) for row in (line.row,)
+    ]  # fmt: skip
+    header = (*group.columns, "time", "95 % interval", *([unit] if unit else []), "peak memory")
+    return Table(header, tuple(rows), len(group.columns), "Time of a call with its 95 % interval over epochs")
+
+
+def phase_table(group: Group) -> Table:
+    """Phases in ms a call, residual and total last, a row per case and side; phases that no row has are in the caption."""
+    seen = [
+        ((line.case, side) if group.target else line.values, breakdown(line.row.cell, observed))
+        for line in lines(group)
+        for side, of in group.sides
+        if (observed := of(line.row)) and observed.phases
+    ]
+    names = dict.fromkeys(name for _, parts in seen for name in parts.all)
+    kept = [name for name in names if any(parts.all.get(name) is not None for _, parts in seen)]
+    never = ", ".join(text.clean(name) for name in names if name not in kept)
+    rows = [
+        (*which, *(_ms(ns) for ns in (*(parts.all.get(name) for name in kept), parts.residual, parts.total)))
+        for which, parts in seen
+    ]
+    first = ("case", "side") if group.target else group.columns
+    caption = "Phases in ms a call, from a profiled pass; residual is that pass's total minus its phases"
+    caption += f". Not recorded in any case: {never}" if never else ""
+    return Table((*first, *map(text.clean, kept), "residual", "total"), tuple(rows), len(first), caption)
+
+
+def _ms(ns: float | None) -> str:
+    return text.NOT_RECORDED if ns is None else f"{ns / 1e6:.4f}"
+
+
+def peer_table(group: Group) -> Table:
+    """Each library implementation, with its time's interval."""
+    found = []
+    for cell, peer, seen in group.peers:
+        if seen.status != "build_failed":  # that is the base's package, and says nothing of the library
+            name = next((row.metric for row in group.rows if row.cell.id == cell.id), "wall")
+            rate = text.rate(tflops(cell, value(seen, name)))
+            case = label(cell, group.axes)
+            found.append((case, text.clean(peer.peer), time_text(seen, name), own_interval(seen, name), rate))
+    header = ("case", "peer", "time", "95 % interval", "TFLOP/s")
+    return Table(header, tuple(found), 2, "Library implementations, measured in the same rounds")
+
+
+PAIRS_UP_TO = 300  # rows of secondary comparisons on a page and a terminal; comparisons.csv has all
+
+
+def pair_table(run: Run, group: Group) -> Table:
+    """Comparisons other than base with target: peers with a side, variants of a side with each other."""
+    cells = {cell.id: cell for cell in run.cells}
+    failed = ("both", "unsupported", "missing")  # the arm's own row says so
+    shown = [one for one in group.others if not any(code.endswith(failed) for code in one.reasons)]
+    rows = [
+        (f"{sentences.MARKS[one.verdict]} {one.verdict}", label(cells[one.cell], group.axes), arm_name(run, one.from_),
+         arm_name(run, one.to), sentences.change_text(one), sentences.bounds(one), sentences.note(one))
+        for one in shown[:PAIRS_UP_TO]
+    ]  # fmt: skip
+    more = f". The first {len(rows)} of {len(shown)} rows; comparisons.csv has all" if len(shown) > len(rows) else ""
+    header = ("verdict", "case", "first", "second", "change of time", "95 % interval", "note")
+    return Table(header, tuple(rows), 4, sentences.SECONDARY + more)
+
+
+OVERVIEW_UP_TO = 300
+
+
+def overview_tables(found: Iterable[Group], *, unchanged: bool = True) -> Iterator[tuple[str, Table, str]]:
+    """(title, table, what is left out) for each workload with several targets: a row a cell, a column a target.
+    Without `unchanged`, rows that are the same against every target are left out."""
+    merged: dict[tuple[str, str], list[Group]] = {}
+    for group in found:
+        if group.target is not None:
+            merged.setdefault((group.workload.name, group.machine), []).append(group)
+    for (name, machine), several in merged.items():
+        if len(several) > 1:
+            title = text.clean(name) + (f" on {text.clean(machine, 60)}" if machine else "")
+            yield title, *_overview(several, unchanged)
+
+
+def _overview(several: list[Group], unchanged: bool) -> tuple[Table, str]:
+    of = [{(line.row.cell.id, line.row.variant): line for line in lines(group)} for group in several]
+    pressing = [[key for key, line in known.items() if not line.folded] for known in of]
+    every = []
+    for key in dict.fromkeys(key for keys in (*pressing, *of) for key in keys):
+        these = [known.get(key) for known in of]
+        first = next(line for line in these if line)
+        texts = (*(first.values or (first.case,)), first.before, *map(_against, these))
+        if unchanged or any(line and not line.folded for line in these):
+            every.append(texts)
+    total = len(dict.fromkeys(key for known in of for key in known))
+    targets = [group.target for group in several if group.target]
+    labels = [text.clean(side.label, 40) for side in targets]
+    names = [n if labels.count(n) == 1 else f"{n} ({s.id})" for s, n in zip(targets, labels, strict=True)]
+    axes = several[0].columns or ("case",)
+    table = Table(
+        (*axes, "base", *names), tuple(every), len(axes), "Base's time, then each target's verdict and change"
+    )
+    hidden = total - len(every[:OVERVIEW_UP_TO])
+    return table.first(OVERVIEW_UP_TO), f"{text.plural(hidden, 'row')} not shown" if hidden else ""
+
+
+def _against(line: Line | None) -> str:
+    """`▲ 12.3 % slower (11.9 to 12.7 % slower)`; a verdict that its change does not name stands before it."""
+    if line is None:
+        return text.NOT_RECORDED
+    named = line.change.endswith(f" {line.verdict}")
+    said = line.change if named else ": ".join(filter(None, (line.verdict, line.change)))
+    judged = line.row.comparison
+    interval = f" ({line.interval})" if judged and judged.pct is not None else ""
+    return f"{line.mark} {said}{interval}".strip()
+
+
+# ---------------------------------------------------------------- arms that have no speed
+
+
+@dataclass(frozen=True)
+class Failed:
+    """One reason, and the cells whose arm it cost: a failed build costs all cells of its package, a crash often several."""
+
+    arm: str  # as a person names it
+    package: str  # the kernel package, when the package failed; "" otherwise
+    status: str
+    reason: str
+    log: str  # path inside the run folder
+    cases: tuple[str, ...]
+    seen: tuple[tuple[str, str], ...]  # (cell, arm) of each observation
+
+    @property
+    def several(self) -> bool:
+        return len(self.cases) > 1
+
+    @property
+    def what(self) -> str:
+        """`package ffa (16 cells)`, `8 cells (first: dense mask_type=full)`, or the one cell."""
+        cells = text.plural(len(self.cases), "cell")
+        if self.package:
+            return f"package {self.package} ({cells if self.several else self.cases[0]})"
+        return f"{cells} (first: {self.cases[0]})" if self.several else self.cases[0]
+
+    def line(self, limit: int = 160) -> str:
+        """`main, package ffa (16 cells): build failed: error: ... [logs/build-base-ffa.log]`."""
+        log = f" [{text.clean(self.log)}]" if self.log else ""
+        return f"{self.arm}, {self.what}: {self.status}: {text.clean(self.reason, limit)}{log}"
+
+
+def failing(row: Row) -> list[Observation]:
+    """The arms of a row that should have run and did not, or were wrong; unsupported ones where the other side ran."""
+    fine = ("ok", "identical") if row.comparison and not row.apart else ("ok", "identical", "unsupported")
+    return [seen for seen in (row.base, row.target) if seen and not row.apart and seen.status not in fine]
+
+
+def failures(run: Run, rows: Iterable[tuple[Group, Row]]) -> list[Failed]:
+    """Every reason among these rows once, in the rows' order."""
+    return _merged(run, [(s, group.full_name(row.cell, row.variant)) for group, row in rows for s in failing(row)])
+
+
+def all_failures(run: Run, every: Iterable[Group]) -> list[Failed]:
+    """Every reason of the run once: of all rows, then of the peers. Rows that neither side supports count only where the run
+    has nothing else."""
+    every = list(every)
+    nothing = all(row.apart for group in every for row in group.rows)
+    found = [(seen, group.full_name(row.cell, row.variant)) for group in every for row in group.rows
+             for seen in ((row.base, row.target) if nothing else failing(row)) if seen]  # fmt: skip
+    fine = ("ok", "identical", "unsupported", "missing")
+    found += [(s, group.full_name(cell)) for group in every for cell, _, s in group.peers if s.status not in fine]
+    return _merged(run, found)
+
+
+def _merged(run: Run, found: Iterable[tuple[Observation, str]]) -> list[Failed]:
+    kernels = {cell.id: cell.kernel for cell in run.cells}
+    builds = {(build.side, build.kernel): build for build in run.builds}
+    merged: dict[tuple[str, ...], list[tuple[Observation, str]]] = {}
+    for seen, case in found:
+        side, kernel = arm(run, seen.arm).side, kernels[seen.cell]
+        build = builds.get((side, kernel))
+        package = seen.status == "build_failed" or (build and build.failure and build.failure.status == seen.status)
+        key = ["package", side, kernel] if package else ["arm", seen.arm, seen.status, seen.reason]
+        merged.setdefault(tuple(key), []).append((seen, case))
+    made = []
+    for (kind, whose, *rest), pairs in merged.items():
+        first, package = pairs[0][0], rest[0] if kind == "package" else ""
+        built = builds.get((whose, package))
+        source = built.failure if package and built and built.failure else first
+        made.append(
+            Failed(
+                arm=arm_name(run, whose),
+                package=text.clean(package),
+                status=sentences.status(first.status),
+                reason=text.clean(source.reason, text.LONGEST) or sentences.STATUSES[first.status],
+                log=log_path(source.log or (built.log if built else "")),
+                cases=tuple(dict.fromkeys(case for _, case in pairs)),
+                seen=tuple(dict.fromkeys((seen.cell, seen.arm) for seen, _ in pairs)),
+            )
+        )
+    return made
+
+
+def log_path(name: str) -> str:
+    """Where a log lies inside the run folder: records may name it by the file alone."""
+    return f"logs/{name}" if name and "/" not in name else name
+
+
+def warnings(run: Run, found: Iterable[Group]) -> list[tuple[str, str, tuple[str, ...]]]:
+    """(text, advice, cells) of each warning: its cells named as the tables name them, reasons that stand elsewhere cut."""
+    if not run.warnings:
+        return []
+    names = {row.cell.id: group.full_name(row.cell) for group in found for row in group.rows}
+    long = [(seen.cell, seen.reason) for seen in run.observations if len(seen.reason) > 80]
+    made = []
+    for advice in run.warnings:
+        said = advice.text
+        for cell, reason in long:
+            if cell in advice.cells:
+                said = said.replace(reason, text.clean(reason, 80))
+        for cell in sorted(set(advice.cells) & names.keys(), key=len, reverse=True):
+            said = said.replace(cell, names[cell])
+        made.append((text.clean(said, 1000), text.clean(advice.advice, 1000), advice.cells))
+    return made

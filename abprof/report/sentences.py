@@ -1,0 +1,199 @@
+"""What a report says in words: verdicts, reasons, causes, trust, how a run was measured. One wording for every format.
+
+A percentage is a change of time, has a word ("2.1 % slower"), and stands beside its interval or the reason why there is none.
+The run's headline and its warnings are made when it is judged (abprof/verdict/).
+"""
+
+from __future__ import annotations
+
+from abprof.records import GPU_GRAPH, REPORTED, Comparison, Run, Status, Value, Verdict
+from abprof.report.text import NOT_RECORDED, clean, interval, plural, signed
+
+NO_INTERVAL = "no interval"
+NO_CAUSE = "no cause found"
+
+VERDICTS: dict[Verdict, str] = {
+    "broken": "an arm failed, or its output is wrong: there is no speed to report",
+    "slower": "the whole interval lies beyond the threshold, on the slow side",
+    "unclear": "the interval is too wide for any other verdict, or an arm is missing",
+    "faster": "the whole interval lies beyond the threshold, on the fast side",
+    "slight": "the sign is certain, the size is inside the threshold",
+    "same": "the whole interval lies inside the margin: shown to be equal, not merely not shown to differ",
+}
+MARKS: dict[Verdict, str] = {
+    "broken": "✖", "slower": "▲", "unclear": "?", "faster": "▼", "slight": "△", "same": "=",
+}  # fmt: skip
+STATUSES: dict[Status, str] = {
+    "ok": "ran and passed its check",
+    "wrong": "the output does not match the reference",
+    "unsupported": "the kernel does not support this case on this device",
+    "missing": "this side has no such function, variant or package",
+    "build_failed": "the kernel package did not build",
+    "oom": "out of memory",
+    "timeout": "no answer within the time limit",
+    "crash": "an exception, or the worker died",
+    "identical": "every loaded file is byte for byte the same on both sides: not measured again",
+}
+_REASONS = {
+    "identical_code": "identical code",
+    "waived": "waived",
+    "both": "failed on both sides",
+    "one_clock": "at one clock",
+    "clock": "the device clock differed between the sides; at one clock the result is another",
+    "power": "the power-limited mode disagrees on the sign",
+    "timer": "the clock outside the process contradicts the timer inside",
+    "budget": "the time budget ended first",
+    "not_pursued": "measured only while other cells needed epochs",
+    "epochs": "still open after the last planned epoch",
+    "interrupted": "interrupted",
+    "not_measured": "not measured",
+    "precision": "decided, but wider than --precision",
+    "quick_nothing_large": "one epoch: nothing large seen",
+    "quick_worth_confirming": "one epoch: worth confirming",
+    "chance": "may be chance among this many rows",
+    "proof": "it loaded files of another side",
+    "unsupported on both": "not supported on either side",
+    "missing on both": "missing on both sides",
+}
+GLOSSARY = [
+    ("base, target", "the two sides: a ref resolved once to a commit, or the working tree as it was"),
+    ("cell", "one point of a workload's matrix, measured on every arm"),
+    ("arm", "what takes a turn: a side, a variant of its kernel, a library implementation (peer), or a control"),
+    ("round", "one turn of every arm of a cell, in random order"),
+    ("epoch", "fresh worker processes: the statistical unit. Rounds of one epoch are not independent evidence"),
+    ("change of time", "computed from neighbouring turns, so it need not be the ratio of the two times beside it"),
+    ("interval", "a repeated 95 % confidence interval over epochs, valid at every planned look together"),
+    ("threshold", "how large a change must certainly be to be called slower or faster"),
+    ("margin", "how small a change must certainly be to be called the same"),
+    ("control", "the base measured against itself in a worker of its own: what the method shows when nothing differs"),
+    ("residual", "the profiled pass's total time minus its recorded phases"),
+]  # fmt: skip
+JUDGED_BY = {
+    "gpu_span": "GPU time",
+    GPU_GRAPH: "GPU time in CUDA graphs (no launches in between, warm caches)",
+    "gpu_kernels": "kernel durations by CUPTI",
+    "wall": "wall clock",
+    REPORTED: "the time that the command reports",
+}
+TIMERS = {
+    "auto": "CUDA events on a GPU; CUPTI records for calls under 20 us where available; the wall clock on a CPU or where a "
+    "workload asks for it",
+    "events": "CUDA events for every cell",
+    "graph": "replays of CUDA graphs for every cell: no launches in between, warm caches",
+    "cupti": "CUPTI activity records for every cell: the sum of the durations of a call's kernels, copies and fills",
+    "cpu": "the host's clock for every cell",
+}
+SECONDARY = "The second against the first, judged by the same rules as the sides"
+NO_CEILING = "The device's peak rates were not measured: rates have no percentage."
+
+
+def reason(code: str) -> str:
+    """A reason code in plain words; a bare status is the target's. Unknown codes are shown as they are."""
+    if code in _REASONS:
+        return _REASONS[code]
+    arm, _, what = code.partition("_")
+    if arm in ("base", "target", "peer", "side", "control", "first", "second") and what:
+        return f"{arm}: {_REASONS['proof'] if what == 'proof' else status(what)}"
+    return status(clean(code))
+
+
+def reasons(row: Comparison) -> str:
+    """The comparison's reasons, joined, each once."""
+    codes = [f"{c} on both" if row.verdict == "unclear" and c in ("unsupported", "missing") else c for c in row.reasons]
+    return "; ".join(dict.fromkeys(map(reason, codes)))
+
+
+def status(name: str) -> str:
+    """A status as words in a sentence: `build_failed` is "build failed"."""
+    return {"oom": "out of memory", "wrong": "wrong output"}.get(name, name.replace("_", " "))
+
+
+def places(row: Comparison) -> int:
+    """Decimals worth showing: two when the interval is narrower than half a per cent."""
+    return 2 if row.low_pct is not None and row.high_pct is not None and row.high_pct - row.low_pct < 0.5 else 1
+
+
+def bounds(row: Comparison) -> str:
+    """The interval in words, or why there is none."""
+    if row.low_pct is not None and row.high_pct is not None:
+        return interval(row.low_pct, row.high_pct, places(row))
+    return "" if row.pct is None else f"{NO_INTERVAL} from {plural(row.epochs, 'epoch')}"
+
+
+def change_text(row: Comparison) -> str:
+    """`2.1 % slower`, to stand beside its interval; `~` where there is no certain difference; without a number, why."""
+    if row.pct is None:
+        return reasons(row) or NOT_RECORDED
+    around_zero = row.low_pct is not None and row.high_pct is not None and row.low_pct <= 0 <= row.high_pct
+    return "~" if row.verdict == "same" or around_zero else signed(row.pct, places(row))
+
+
+def change(row: Comparison) -> str:
+    """`2.1 % slower (95 % interval: 1.9 to 2.4 % slower)`, or why there is no number."""
+    if row.pct is None:
+        return reasons(row) or NOT_RECORDED
+    known = row.low_pct is not None and row.high_pct is not None
+    return f"{signed(row.pct, places(row))} ({'95 % interval: ' if known else ''}{bounds(row)})"
+
+
+def may_be_chance(row: Comparison) -> bool:
+    """Whether the row changed, but false-discovery control over the run's rows leaves it out."""
+    return row.verdict in ("slower", "faster") and not row.discovery
+
+
+def qualifier(row: Comparison) -> str:
+    """What qualifies the verdict: reasons, chance, and the smallest margin that could have been certified."""
+    parts = [reasons(row), reason("chance") if may_be_chance(row) else ""]
+    if row.certifiable_pct is not None:
+        parts.append(f"a margin of {row.certifiable_pct:.1f} % could have been certified")
+    return "; ".join(filter(None, parts))
+
+
+def note(row: Comparison | None) -> str:
+    """The qualifier, where the change's column does not already say it."""
+    said = qualifier(row) if row else ""
+    return "" if row is None or said == change_text(row) else said
+
+
+def verdict(row: Comparison) -> str:
+    """The verdict with what qualifies it: `same (identical code)`, `unclear (the time budget ended first)`."""
+    why = qualifier(row)
+    return f"{row.verdict} ({why})" if why else row.verdict
+
+
+def because(row: Comparison | None) -> str:
+    """The causes of a row that changed; "" where nothing changed, or nothing was recorded to look at."""
+    if row is None or row.causes is None:
+        return ""
+    return "; ".join(clean(cause.text) for cause in row.causes) or NO_CAUSE
+
+
+def cause_sentence(row: Comparison | None) -> str:
+    """The causes with the change of time that they explain: `...; time +6.1 % [5.9, 6.3]`."""
+    said = because(row)
+    if not said or row is None or row.pct is None:
+        return said
+    known = row.low_pct is not None and row.high_pct is not None
+    return f"{said}; time {row.pct:+.1f} %" + (f" [{row.low_pct:.1f}, {row.high_pct:.1f}]" if known else "")
+
+
+def fact(value: Value) -> str:
+    """A workload's fact: a number with four significant digits, a text as it is."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else clean(value)
+
+
+def headline(run: Run) -> str:
+    """The run's one sentence."""
+    return clean(run.header.sentence, 1000) if run.header else "Nothing was judged"
+
+
+def unfinished(run: Run) -> str:
+    """What a reader must know of a run that is not complete; "" for one that is."""
+    return "" if run.status == "complete" else f"This run is {run.status}: what is missing was not measured."
+
+
+def warning(text: str, advice: str) -> str:
+    """A warning and what to do, on one line."""
+    return f"{text} ({clean(advice, 1000)})" if advice else text

@@ -1,0 +1,311 @@
+"""profile_SUITE_BRANCH.csv and compare_BASE_TARGET_SUITE.csv, in the branch-profile scripts' columns, decimals and texts.
+
+The formats come from MagiAttention's exps/attn/profile_ffa; our columns are added after theirs and never between. A row per
+configuration and direction (and variant). `-1.0000` stands for "not recorded" in the scripts' columns alone, and nothing is
+computed from it; our columns say what happened. Suites whose cases have no direction have the scripts' latency and rate only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import chain, takewhile
+from math import isfinite
+
+from abprof.records import Observation, Run, Side, Workload
+from abprof.records.names import safe_labels
+from abprof.report import workload_tables as gains
+from abprof.report.csv_files import Line, csv_text, plain
+from abprof.report.rows import Group, Row, breakdown, gbps, groups, metric, tflops, value
+
+# ---------------------------------------------------------------- the scripts' format
+
+FORWARD = ("range_merge", "sparse_load_preprocess", "prepare", "run", "fill", "cast")
+BACKWARD = ("range_merge", "prepare", "preprocess", "run", "cast")
+PHASES = tuple([f"fwd_{name}_ms" for name in FORWARD] + [f"bwd_{name}_ms" for name in BACKWARD])
+LATER = ("fwd_postprocess_ms", "bwd_postprocess_ms")  # recorded by the scripts' kernels, never collected there
+VALUES = ("latency_ms", "tflops_per_sec", *PHASES)
+DENSE_KEYS = ("mask_type", "direction", "seqlen")
+RULE = "=" * 60
+
+
+def decimal(number: float | None) -> str:
+    """Four decimals, or the scripts' sign for "not recorded"."""
+    return "-1.0000" if number is None else f"{number:.4f}"
+
+
+def number(text: str) -> float | None:
+    """A cell of these files as a number; None when it is empty or stands for "not recorded"."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return None if found == -1.0 or not isfinite(found) else found
+
+
+def improvement(baseline: float | None, target: float | None) -> float | None:
+    """The scripts' per cent, (target - baseline) / (baseline + 1e-9) * 100: of a time, a slower target is positive."""
+    if baseline is None or target is None:
+        return None
+    return (target - baseline) / (baseline + 1e-9) * 100
+
+
+def compare_keys(columns: Sequence[str]) -> tuple[str, ...]:
+    """Key columns of a compare file, in the scripts' order: these axes, `direction` last, the dense ones as there."""
+    if set(columns) == set(DENSE_KEYS):
+        return DENSE_KEYS
+    last = ("direction",) if "direction" in columns else ()
+    return (*(name for name in columns if name not in last), *last)
+
+
+def compared_columns(keys: Sequence[str]) -> tuple[str, ...]:
+    """What a compare file compares: all values, but for dense runs not the latency."""
+    return VALUES[1:] if set(keys) == set(DENSE_KEYS) else VALUES
+
+
+def compared(base: Line, target: Line, columns: Iterable[str]) -> Line:
+    """For each column the two sides' cells as they are and the scripts' per cent, empty where a side has no number."""
+    line: Line = {}
+    for column in columns:
+        left, right = base.get(column, ""), target.get(column, "")
+        change = improvement(number(left), number(right))
+        line |= {f"{column}_baseline": left, f"{column}_target": right}
+        line[f"{column}_improvement(%)"] = "" if change is None else f"{change:.4f}"
+    return line
+
+
+def alert(case: Mapping[str, object], baseline: float, target: float, column: str = "tflops_per_sec") -> list[str]:
+    """The scripts' lines about one case."""
+    return [
+        f"  - Case: {dict(case)}",
+        f"    {column} Baseline: {baseline:.4f}",
+        f"    {column} Target: {target:.4f}",
+        f"    Fluctuation: {improvement(baseline, target):+.2f}%",
+    ]
+
+
+def limit(thresholds: Iterable[float]) -> str:
+    """`1.5%`, or `1% to 5% (each case has its own)` where thresholds differ."""
+    known = sorted(set(thresholds))
+    return f"{known[0]:g}%" if len(known) == 1 else f"{known[0]:g}% to {known[-1]:g}% (each case has its own)"
+
+
+def warning_block(alerts: Iterable[Sequence[str]], thresholds: Iterable[float]) -> list[str]:
+    """The scripts' closing lines: the cases over their threshold, or that there are none."""
+    found, most = [line for lines in alerts for line in lines], limit(thresholds)
+    if not found:
+        return ["", f"✅ TFLOPs performance fluctuation is within {most} for all test cases."]
+    over = f"⚠️  Detected TFLOPs performance fluctuation over {most} in the following cases:"
+    return ["", RULE, over, RULE, *found, RULE]
+
+
+# ---------------------------------------------------------------- a run's files
+
+_OURS = ("variant", "latency_low_ms", "latency_high_ms", "status", "verdict", "reason", "metric", "epochs", "gb_per_s",
+         "peak_mem_bytes", "phase_total_ms", "residual_ms", "flops", "flop_convention")  # fmt: skip
+_BOTH = ("status", "reason", "latency_ms", "latency_low_ms", "latency_high_ms", "commit", "build_key", "proof",
+         "artefacts_sha256")  # fmt: skip
+_IDENTITY = ("branch", "commit", "tree", "build_key", "proof", "artefacts_sha256", "cell")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Workloads that write into one file: the same suite name and the same columns."""
+
+    name: str
+    columns: tuple[str, ...]  # the axes' columns, `direction` last if it is one
+    workloads: tuple[str, ...]
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The scripts' columns after the axes, without those that came later."""
+        return VALUES if "direction" in self.columns else VALUES[:2]
+
+    @property
+    def later(self) -> tuple[str, ...]:
+        return LATER if "direction" in self.columns else ()
+
+
+def files(run: Run) -> dict[str, str]:
+    """File name -> text: the profile of each side and the comparison of each target, for each suite with columns."""
+    labels = safe_labels((side.label, side.commit) for side in run.sides)
+    sides = {side.id: label for side, label in zip(run.sides, labels, strict=True)}
+    made = {}
+    for suite in _suites(run):
+        profiles = {side.id: Profile(run, suite, side) for side in run.sides}
+        for side in run.sides:
+            header = _profile_header(suite, profiles[side.id])
+            made[f"profile_{suite.name}_{sides[side.id]}.csv"] = csv_text(header, profiles[side.id])
+        for side in run.sides[1:]:
+            lines = _compare_lines(run, suite, side, profiles)
+            first = next(lines)
+            name = f"compare_{sides['base']}_{sides[side.id]}_{suite.name}.csv"
+            made[name] = csv_text(list(first), chain([first], lines))
+    return made
+
+
+def _suites(run: Run) -> list[Suite]:
+    """The suites of workloads with seed columns and cells, under names that are safe and distinct in file names."""
+    merged: dict[tuple[str, tuple[str, ...]], list[Workload]] = {}
+    for load in run.workloads:
+        if load.seed_columns and any(cell.workload == load.name for cell in run.cells):
+            last = ("direction",) if "direction" in load.seed_columns else ()
+            columns = (*(name for name in load.seed_columns if name not in last), *last)
+            merged.setdefault((load.suite, columns), []).append(load)
+    labels = safe_labels((name, loads[0].sha256) for (name, _), loads in merged.items())
+    return [
+        Suite(label, columns, tuple(load.name for load in loads))
+        for label, ((_, columns), loads) in zip(labels, merged.items(), strict=True)
+    ]
+
+
+def _profile_header(suite: Suite, lines: Iterable[Line]) -> list[str]:
+    """The scripts' columns, the two that came later, phases of other names, then everything else the lines have."""
+    seeds = [*suite.columns, *suite.values, *suite.later]
+    phases, every = set[str](), dict[str, None]()
+    for line in lines:
+        phases.update(takewhile(lambda name: name != _OURS[0], line))
+        every |= dict.fromkeys(line)
+    return list(dict.fromkeys([*seeds, *sorted(phases - set(seeds)), *every]))
+
+
+class Profile:
+    """One side's lines, in the order of the run's cells, made anew at each iteration: ten thousand take tens of megabytes."""
+
+    def __init__(self, run: Run, suite: Suite, side: Side) -> None:
+        self._run, self._suite, self._side = run, suite, side
+        found = _groups(run, suite, None if side.id == "base" else side)
+        order = {cell.id: place for place, cell in enumerate(run.cells)}
+        rows = {(row.cell.id, row.variant): row for group in found for row in group.rows}
+        self._rows = {key: rows[key] for key in sorted(rows, key=lambda key: order[key[0]])}
+        self._more = {key: line for group in found for key, line in _gain_lines(group, side).items()}
+        self._names = dict.fromkeys(name for line in self._more.values() for name in line)
+
+    def __iter__(self) -> Iterator[Line]:
+        return map(self.line, self._rows)
+
+    def line(self, key: tuple[str, str]) -> Line:
+        """Of this cell and variant; {} where the side has none."""
+        if key not in self._rows:
+            return {}
+        made = _profile_line(self._run, self._suite, self._side, self._rows[key])
+        return made | {name: self._more[key].get(name, "") for name in self._names}
+
+
+def _arm(side: Side, row: Row) -> Observation | None:
+    return row.base if side.id == "base" else row.target
+
+
+def _profile_line(run: Run, suite: Suite, side: Side, row: Row) -> Line:
+    seen, cell = _arm(side, row), row.cell
+    timed, parts, memory = metric(seen, row.metric), breakdown(cell, seen), value(seen, "peak_mem_bytes")
+    ns = timed.value if timed else None
+    line = {name: plain(str(cell.params.get(name, ""))) for name in suite.columns}
+    line |= {"latency_ms": decimal(_ms(ns)), "tflops_per_sec": decimal(tflops(cell, ns))}
+    here = str(cell.params.get("direction", ""))
+    for column in (*suite.values[2:], *suite.later):  # the other direction's columns stay empty
+        line[column] = decimal(_ms(parts.phases.get(column[4:-3]))) if column.startswith(f"{here}_") else ""
+    for name, phase in parts.phases.items():
+        line.setdefault(f"{here}_{name}_ms" if here else f"{name}_ms", decimal(_ms(phase)))
+    ours = (
+        row.variant,
+        _plain(_ms(timed.low if timed else None)),
+        _plain(_ms(timed.high if timed else None)),
+        seen.status if seen else "",
+        (row.verdict or "") if side.id != "base" else "",
+        plain(seen.reason) if seen else "not measured",
+        row.metric,
+        str(seen.epochs) if seen else "0",
+        _plain(gbps(cell, ns)),
+        "" if memory is None else f"{memory:.0f}",
+        _plain(_ms(parts.total)),
+        _plain(_ms(parts.residual)),
+        "" if cell.flops is None else f"{cell.flops:.0f}",
+        plain(cell.convention),
+    )
+    line |= zip(_OURS, ours, strict=True)
+    rest = (name for name in cell.params if name not in suite.columns)
+    line |= {name if name not in line else f"axis_{name}": plain(str(cell.params[name])) for name in rest}
+    build = next((b for b in run.builds if (b.side, b.kernel) == (side.id, cell.kernel)), None)
+    proofs = [proof for proof in run.proofs if (proof.side, proof.kernel) == (side.id, cell.kernel)]
+    bad = next((proof for proof in proofs if not proof.ok), None)
+    proof = plain(f"failed: {bad.reason}") if bad else "ok"
+    if not proofs:
+        proof = "not recorded" if build is None or build.failure is None else "not built"
+    loaded = "\n".join(sorted({f"{a.kind} {a.name} {a.sha256}" for one in proofs for a in one.artefacts}))
+    digest = sha256(loaded.encode(errors="surrogatepass")).hexdigest() if proofs else ""
+    identity = (plain(side.label), side.commit, side.tree, build.key if build else "", proof, digest, cell.id)
+    return line | dict(zip(_IDENTITY, identity, strict=True))
+
+
+def _compare_lines(run: Run, suite: Suite, target: Side, profiles: dict[str, Profile]) -> Iterator[Line]:
+    """The scripts' comparison computed from the profiles' own digits, then our verdict, our columns of both sides beside each
+    other, and once, at the end, what both share."""
+    rows = {(row.cell.id, row.variant): row for group in _groups(run, suite, target) for row in group.rows}
+    keys = compare_keys(suite.columns)
+    columns = (*(compared_columns(keys) if "direction" in suite.columns else suite.values), *suite.later)
+    for base in profiles["base"]:
+        key = (base["cell"], base["variant"])
+        other, judged = profiles[target.id].line(key), rows[key].comparison
+        line = {name: base[name] for name in keys} | compared(base, other, columns)
+        changes = (judged.pct, judged.low_pct, judged.high_pct) if judged else (None, None, None)
+        line["verdict"] = judged.verdict if judged else ""
+        line |= zip(("time_change_pct", "time_low_pct", "time_high_pct"), map(_plain, changes), strict=True)
+        line["reasons"] = plain(" ".join(judged.reasons)) if judged else ""
+        more = (name for name in base if name.startswith(("speedup_over_", "scaling_", "best_step")))
+        for name in (*_BOTH, *more):
+            line |= {f"{name}_baseline": base.get(name, ""), f"{name}_target": other.get(name, "")}
+        yield line | {name: base[name] for name in ("metric", "variant", "flop_convention", "cell")}
+
+
+def _groups(run: Run, suite: Suite, target: Side | None) -> list[Group]:
+    """The suite's groups against this target; all of them for the base."""
+    found = [group for group in groups(run) if group.workload.name in suite.workloads]
+    return [group for group in found if target is None or (group.target and group.target.id == target.id)]
+
+
+def _gain_lines(group: Group, side: Side) -> dict[tuple[str, str], Line]:
+    """(cell, variant) -> more columns of one side: megabytes, speed-ups with interval and verdict, the cell's best step,
+    scaling efficiency, and the arm's facts. Which there are follows from what the workload declares, not from what came out."""
+    arms = {(row.cell.id, row.variant): _arm(side, row) for row in group.rows}
+    scaled, peers = gains.efficiency(group, lambda row: _arm(side, row)), gains.peers(group)
+    ladder, made = group.workload.ladder, {}
+    for row in group.rows:
+        seen, line = _arm(side, row), {"memory_mb": _plain(row.cell.bytes and row.cell.bytes / 1e6)}
+        if ladder:
+            steps = {step: arms.get((row.cell.id, step)) for step in ladder}
+            place = ladder.index(row.variant) if row.variant in ladder else 0
+            line["baseline"], line["step_before"] = plain(ladder[0]), plain(ladder[place - 1]) if place else ""
+            line |= _gain("baseline", gains.gain(group, steps[ladder[0]], seen, row.metric))
+            before = gains.gain(group, steps[ladder[place - 1]], seen, row.metric) if place else gains.Gain()
+            line |= _gain("step_before", before)
+            right = {step: one for step, one in steps.items() if one and one.status != "wrong"}
+            timed = {step: ns for step, one in right.items() if (ns := row.ns(one))}
+            line["best_step"] = plain(min(timed, key=timed.__getitem__)) if timed else ""
+        for name, by_cell in peers.items():
+            line |= _gain(f"peer_{name}", gains.gain(group, by_cell.get(row.cell.id), seen, row.metric))
+        if group.workload.scaled:
+            line["scaling_efficiency"] = _plain(scaled.get((row.cell.id, row.variant)))
+        for name, known in (seen.facts if seen else {}).items():
+            if name in ("autotuned", "configuration") and "=" in str(known):  # `BLOCK_M=128 num_warps=8`
+                parts = (part.partition("=") for part in str(known).split())
+                line |= {plain(f"{name}_{key}"): plain(text) for key, _, text in parts}
+            else:
+                line[plain(f"fact_{name}")] = plain(str(known))
+        made[row.cell.id, row.variant] = line
+    return made
+
+
+def _gain(over: str, of: gains.Gain) -> Line:
+    values = {"": of.ratio, "_low": of.low, "_high": of.high}
+    line = {f"speedup_over_{over}{end}": _plain(ratio) for end, ratio in values.items()}
+    return line | {f"speedup_over_{over}_verdict": of.verdict}
+
+
+def _ms(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e6
+
+
+def _plain(known: float | None) -> str:
+    return "" if known is None else f"{known:.4f}"

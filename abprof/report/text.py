@@ -1,0 +1,108 @@
+"""Numbers and foreign text on one line, and the escapes that Markdown and HTML need. Knows no records."""
+
+from __future__ import annotations
+
+import re
+
+from markupsafe import Markup, escape
+
+from abprof.records.visible import visible
+
+NOT_RECORDED = "not recorded"
+LONGEST = 4000  # characters of a failure's reason that a page shows; tables and terminals cut it shorter
+
+
+def clean(text: object, limit: int = 300) -> str:
+    """Foreign text on one line: invisible and control characters become U+FFFD; longer than `limit` is cut with `…`."""
+    line = " ".join(visible(str(text)).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def signed(pct: float, places: int = 1) -> str:
+    """A change of time in per cent: `2.1 % slower`, `6.2 % faster`, `~` where nothing is left after rounding."""
+    text = f"{abs(pct):.{places}f}"
+    return f"{text} % {'slower' if pct > 0 else 'faster'}" if float(text) else "~"
+
+
+def interval(low: float, high: float, places: int = 1) -> str:
+    """`1.9 to 2.4 % slower`, or `0.2 % faster to 0.4 % slower` when zero is inside."""
+    if low >= 0:
+        return f"{low:.{places}f} to {high:.{places}f} % slower"
+    if high <= 0:
+        return f"{-high:.{places}f} to {-low:.{places}f} % faster"
+    return f"{-low:.{places}f} % faster to {high:.{places}f} % slower"
+
+
+def duration(ns: float | None) -> str:
+    """A time with four significant digits: `3.586 ms`, `41.20 µs`."""
+    if ns is None:
+        return NOT_RECORDED
+    ns = float(f"{ns:.4g}")  # before the unit is chosen: 1.000 ms, not 1000 µs
+    for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if abs(ns) >= size:
+            return f"{rate(ns / size)} {unit}"
+    return f"{rate(ns)} ns"
+
+
+def span(low: float, high: float) -> str:
+    """`3.583 to 3.590 ms`, the unit once when it is the same."""
+    first, last = duration(low), duration(high)
+    same = first.split()[-1] == last.split()[-1]
+    return f"{first.split()[0] if same else first} to {last}"
+
+
+def rate(value: float | None) -> str:
+    """Four significant digits, without an exponent for large numbers: 613.2, 3.586, 41.20, 12345."""
+    if value is None:
+        return NOT_RECORDED
+    text = f"{value:#.4g}"
+    return f"{value:.0f}" if "e+" in text else text.rstrip(".")
+
+
+def size(count: float | None) -> str:
+    """Bytes in binary units."""
+    if count is None:
+        return NOT_RECORDED
+    for width, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if abs(count) >= width:
+            return f"{count / width:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+# ---------------------------------------------------------------- Markdown and HTML
+
+_SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
+_MENTION = re.compile(r"([@#]|:(?=//)|www(?=\.))")
+_OPENS = re.compile(r"^(?:\d{1,9}(?=[.)](?:\s|$))|(?=[-+]\s|-(?: *-){2,} *$))")  # a list or a rule at a line's start
+_JOINER = "\u2060"  # invisible: it keeps "@name", "#1" and "https://" from becoming mentions and links
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+
+
+def markdown(text: str) -> Markup:
+    """Text that Markdown shows letter for letter: no markup, no HTML, no mention, no link."""
+    plain = _OPENS.sub(r"\g<0>\\", _SPECIAL.sub(r"\\\1", text))
+    plain = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return Markup(_MENTION.sub(rf"\1{_JOINER}", plain))  # noqa: S704
+
+
+def code(text: object, limit: int = 120) -> Markup:
+    """A Markdown code span, fenced longer than any run of backticks in it; fit for a table's cell."""
+    line = clean(text, limit).replace("|", "\\|")
+    if not line:
+        return Markup("")
+    fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
+    pad = " " if line[0] == "`" or line[-1] == "`" else ""
+    return Markup(f"{fence}{pad}{line}{pad}{fence}")  # noqa: S704
+
+
+def log_link(path: str) -> Markup:
+    """A file of the run folder as an HTML link; a name that is not a plain relative path stays text."""
+    shown = escape(clean(path))
+    if str(shown) == path and _PLAIN_PATH.fullmatch(path):
+        return Markup(f'<a href="{shown}">{shown}</a>')  # noqa: S704
+    return shown

@@ -1,0 +1,348 @@
+"""What a workload declares, as tables with a chart: ladder, scaling, density sweep, configurations, least memory traffic.
+
+A speed-up of two arms that were compared has an interval and a verdict; others are the ratio of the arms' own times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from markupsafe import Markup
+
+from abprof.records import Observation, Sweep, Value
+from abprof.report import charts, sentences
+from abprof.report.charts import Series
+from abprof.report.rows import ArmOf, Group, Row, Table, gbps, label, tflops, time_text, value
+from abprof.report.text import NOT_RECORDED, clean, plural, rate, size
+
+ROWS_UP_TO = 300  # of a section's table; cells.csv has all
+LINES_UP_TO = 8  # of a chart
+Steps = Mapping[str, Observation | None]  # one side's arms of one cell, by variant
+
+
+@dataclass(frozen=True)
+class Section:
+    """One view of a workload's rows; `chart` is empty where there is nothing to draw."""
+
+    title: str
+    text: str
+    table: Table
+    chart: Markup = Markup("")  # noqa: RUF009 - a constant
+
+
+def sections(group: Group) -> list[Section]:
+    """The sections that this workload declares and that its rows have numbers for."""
+    found = []
+    for made in (*_ladder(group), *_scaling(group), *_sweep(group), *_configurations(group), *_least_traffic(group)):
+        count = len(made.table.rows)
+        more = f"{made.text} The first {ROWS_UP_TO} of {count} rows." if count > ROWS_UP_TO else made.text
+        found += [replace(made, table=made.table.first(ROWS_UP_TO), text=more)] if count else []
+    return found
+
+
+def number(given: Value | None) -> float | None:
+    """A value that is a number, None for any other."""
+    return None if given is None or isinstance(given, bool | str) else float(given)
+
+
+def _order(given: Value) -> tuple[int, float, str]:
+    """Numbers by size, then texts."""
+    known = number(given)
+    return (1, 0.0, str(given)) if known is None else (0, known, "")
+
+
+def _by_cell(group: Group) -> Iterator[tuple[Row, str, Steps]]:
+    """One of the cell's rows, the side, and that side's arms by variant; cells in the order of the matrix."""
+    cells: dict[str, list[Row]] = {}
+    for row in sorted(group.rows, key=lambda row: tuple(map(_order, row.cell.params.values()))):
+        cells.setdefault(row.cell.id, []).append(row)
+    for rows in cells.values():
+        for side, arm in group.sides:
+            yield rows[0], side, {row.variant: arm(row) for row in rows}
+
+
+def _steps(group: Group) -> tuple[str, ...]:
+    """The ladder's steps, then the other variants with a time; all variants where there is no ladder."""
+    known = dict.fromkeys(row.variant for row in group.rows if row.variant)
+    ladder = group.workload.ladder
+    timed = {row.variant for row in group.rows for _, arm in group.sides if row.ns(arm(row))}
+    return (*ladder, *(n for n in known if n in timed and n not in ladder)) if ladder else tuple(known)
+
+
+def _case(group: Group, row: Row, without: str = "") -> str:
+    """The row's cell by the axes that tell cells apart, but for one; the workload's name when none is left."""
+    axes = [axis for axis in group.axes if axis != without]
+    return label(row.cell, axes) if axes else clean(group.workload.name)
+
+
+# ---------------------------------------------------------------- speed-ups
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Speed-up of one arm over another of the same cell; 2 is half the time. No verdict: the two were not compared."""
+
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: str = ""
+
+    def __str__(self) -> str:
+        if self.ratio is None:
+            return "-"
+        if not self.verdict:
+            return f"{self.ratio:.2f} ×"
+        around = f"{self.low:.3f} to {self.high:.3f}" if self.low and self.high else sentences.NO_INTERVAL
+        return f"{self.ratio:.3f} × ({around}), {self.verdict}"
+
+
+def gain(group: Group, before: Observation | None, after: Observation | None, metric: str) -> Gain:
+    """Speed-up of `after` over `before`."""
+    one, two = value(before, metric), value(after, metric)
+    if not (before and after and one and two):
+        return Gain()
+    judged = group.pairs.get((after.cell, before.arm, after.arm))
+    if judged is None or judged.pct is None:
+        return Gain(one / two)
+    ratio, low, high = (
+        None if pct is None else 1 / (1 + pct / 100) for pct in (judged.pct, judged.high_pct, judged.low_pct)
+    )
+    return Gain(ratio, low, high, judged.verdict)
+
+
+def peers(group: Group) -> dict[str, dict[str, Observation]]:
+    """Peer -> cell -> its observation."""
+    found: dict[str, dict[str, Observation]] = {}
+    for cell, arm, seen in group.peers:
+        found.setdefault(arm.peer, {})[cell.id] = seen
+    return found
+
+
+def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
+    """(cell, variant) -> growth of TFLOP/s since the smallest value of the scaled axis over the growth of that axis, per series
+    of cells that agree in all other axes: (rate / first rate) / (N / first N), as the warp-specialisation analysis has it."""
+    axis = group.workload.scaled
+    series: dict[tuple[str, ...], list[tuple[float, float, tuple[str, str]]]] = {}
+    for row in group.rows if axis in group.axes else ():
+        at, speed = number(row.cell.params.get(axis)), tflops(row.cell, row.ns(arm(row)))
+        if at and speed:
+            rest = (row.variant, *(str(row.cell.params.get(name)) for name in group.axes if name != axis))
+            series.setdefault(rest, []).append((at, speed, (row.cell.id, row.variant)))
+    found: dict[tuple[str, str], float] = {}
+    for points in map(sorted, series.values()):
+        first, slowest, _ = points[0]
+        found |= {key: (speed / slowest) / (at / first) for at, speed, key in points}
+    return found
+
+
+# ---------------------------------------------------------------- ladder
+
+
+def _ladder(group: Group) -> Iterator[Section]:
+    """Each step's time and rates, against the first step, the one before, and the peers."""
+    steps = group.workload.ladder
+    if not steps:
+        return
+    bytes_known = any(row.cell.bytes for row in group.rows)
+    over = {name: seen for name, seen in peers(group).items() if any(one.metrics for one in seen.values())}
+    scaled = {side: efficiency(group, arm) for side, arm in group.sides}
+    axis = clean(group.workload.scaled) if any(scaled.values()) else ""
+    names, between = _steps(group), len(steps) > 2  # of two steps the baseline is the one before
+    rows, lines = [], []
+    for row, side, seen in _by_cell(group):
+        points = []
+        for place, name in enumerate(names):
+            now, ns = seen.get(name), row.ns(seen.get(name))
+            before = steps[place - 1] if 0 < place < len(steps) else ""
+            first, last = (gain(group, seen.get(one), now, row.metric) for one in (steps[0], before))
+            texts = [_case(group, row), side, clean(name), time_text(now, row.metric), rate(tflops(row.cell, ns))]
+            if bytes_known:
+                known = row.cell.bytes
+                texts += [rate(gbps(row.cell, ns)), NOT_RECORDED if known is None else f"{known / 1e6:.3f}"]
+            if axis:
+                share = scaled[side].get((row.cell.id, name))
+                texts.append("-" if share is None else f"{share:.3f}")
+            gains = [first, *([last] if between else [])]
+            gains += [gain(group, by_cell.get(row.cell.id), now, row.metric) for by_cell in over.values()]
+            rows.append((*texts, *map(str, gains)))
+            points += [(float(place), first.ratio)] if first.ratio and place < len(steps) else []
+        named = f"{_case(group, row)} {side}" if group.target else _case(group, row)
+        lines.append(Series(named, side, tuple(points)))
+    header = ["case", "side", "step", "time", "TFLOP/s", *(("GB/s", "MB") if bytes_known else ())]
+    header += [*(["scaling efficiency"] if axis else []), "of the baseline"]
+    header += [*(["of the step before"] if between else []), *(f"of {clean(name)}" for name in over)]
+    text = f"Steps in order; the baseline is {clean(steps[0])}. A speed-up with an interval is of neighbouring turns and has "
+    text += "a verdict by the rules for sides; one without is a ratio of the times shown."
+    if axis:
+        text += f" Scaling efficiency is the growth of a step's TFLOP/s since its smallest {axis}, over the growth of {axis}."
+    drawn = charts.lines(_some(lines), y="speed-up of the baseline", ticks=tuple(map(clean, steps)))
+    yield Section("Ladder", text, Table(tuple(header), tuple(rows), 3), drawn)
+
+
+def _some(lines: Sequence[Series]) -> list[Series]:
+    return [line for line in lines if line.points][:LINES_UP_TO]
+
+
+# ---------------------------------------------------------------- scaling
+
+
+def _scaling(group: Group) -> Iterator[Section]:
+    """Time along the scaled axis, the best step at each value, and the rate as a share of the series' best."""
+    axis = group.workload.scaled
+    if axis not in group.axes:
+        return
+    names = _steps(group)
+    series: dict[tuple[str, str], list[tuple[Row, Steps, float | None]]] = {}  # rows with the ns of the fastest arm
+    for row, side, seen in _by_cell(group):
+        times = [ns for name in seen if (ns := _right(row, seen, name))]
+        series.setdefault((_case(group, row, axis), side), []).append((row, seen, min(times, default=None)))
+    rated = any(tflops(row.cell, best) for points in series.values() for row, _, best in points)
+    rows, drawn = [], []
+    for (case, side), points in series.items():
+        points.sort(key=lambda point: _order(point[0].cell.params[axis]))
+        most = max((speed for row, _, best in points if (speed := tflops(row.cell, best))), default=None)
+        line = []
+        for row, seen, best in points:
+            speed = tflops(row.cell, best)
+            each = [time_text(seen.get(name), row.metric) for name in names or ("",)]
+            each += [_fastest(group, row, seen, names)] if names else []
+            share = f"{100 * speed / most:.0f} %" if speed and most else NOT_RECORDED
+            rows.append((case, side, clean(row.cell.params[axis]), *each, rate(speed), share))
+            x, y = number(row.cell.params[axis]), speed if rated else best and best / 1e6
+            line += [(x, y)] if x is not None and y else []
+        drawn.append(Series(f"{case} {side}", side, tuple(line)))
+    text = "Efficiency is the TFLOP/s at a value as a share of the most in its series." if rated else ""
+    if names:
+        text = f"Best names the fastest, with those that were compared with it and are not certainly slower. {text}".strip()
+    axis = clean(axis)
+    header = ("case", "side", axis, *(names or ("time",)), *(["best"] if names else []), "TFLOP/s", "efficiency")
+    unit = "TFLOP/s" if rated else "ms a call"
+    picture = charts.lines(_some(drawn), y=unit, x=axis, log_x=True, log_y=not rated)
+    yield Section(f"Scaling over {axis}", text, Table(tuple(map(clean, header)), tuple(rows), 3), picture)
+
+
+def _right(row: Row, seen: Steps, name: str) -> float | None:
+    """The time of an arm whose output is right: a wrong one may be shown, and is never the best."""
+    one = seen.get(name)
+    return row.ns(one) if one and one.status != "wrong" else None
+
+
+def _fastest(group: Group, row: Row, seen: Steps, names: Sequence[str]) -> str:
+    timed = sorted((ns, name) for name in names if (ns := _right(row, seen, name)))
+    if not timed:
+        return NOT_RECORDED
+    first, *others = (name for _, name in timed)
+    level = [first]
+    for name in others:
+        one, other = seen[first], seen[name]
+        arms = (one.arm, other.arm) if one and other else ("", "")
+        judged = [group.pairs.get((row.cell.id, *pair)) for pair in (arms, arms[::-1])]
+        level += [name] if any(pair.verdict in ("same", "unclear") for pair in judged if pair) else []
+    return " or ".join(map(clean, level))
+
+
+# ---------------------------------------------------------------- density
+
+
+def _sweep(group: Group) -> Iterator[Section]:
+    """Speed-up against measured density, with the band that is expected there."""
+    declared = group.workload.sweep
+    if declared is None:
+        return
+    rows, lines, unseen = [], [], 0
+    for side, arm in group.sides:
+        points: list[tuple[float, float]] = []
+        unseen += sum(_density(declared, row, arm(row)) is None for row in group.rows)
+        for row, density, speedup in _densities(group, declared, arm):
+            band = next((b.speedup for b in declared.bands if b.density[0] <= density <= b.density[1]), None)
+            expected = f"{band[0]:g} to {band[1]:g} ×" if band else "-"
+            placed = "-"
+            if band and speedup is not None:
+                placed = "below" if speedup < band[0] else "above" if speedup > band[1] else "inside"
+            shown = NOT_RECORDED if speedup is None else f"{speedup:.2f} ×"
+            rows.append(
+                (group.name(row), side, f"{density:.3f}", time_text(arm(row), row.metric), shown, expected, placed)
+            )
+            points += [(density, speedup)] if speedup is not None else []
+        lines.append(Series(side, side, tuple(sorted(points)), joined=False))
+    against = clean(declared.against)
+    what = f"the variant {against} of the same case" if against else "the densest case that agrees in all other axes"
+    text = f"Speed-up against {what}, from the times of the same side; bands are what the workload expects."
+    if unseen and not against:
+        text += f" {plural(unseen, 'row')} without a density here may be denser than all of them."
+    bands = [(*band.density, *band.speedup) for band in declared.bands]
+    drawn = charts.lines(lines, y="speed-up", x=clean(declared.density), bands=bands)
+    header = ("case", "side", "density", "time", "speed-up", "expected", "it is")
+    yield Section("Density sweep", text, Table(header, tuple(rows), 2), drawn)
+
+
+def _densities(group: Group, declared: Sweep, arm: ArmOf) -> list[tuple[Row, float, float | None]]:
+    """Rows in the order of their density, each with its speed-up over the row that the sweep counts from."""
+
+    def curve(row: Row) -> tuple[str, ...]:  # all axes but the sweep's, and the variant
+        return (*(f"{k}={v}" for k, v in row.cell.params.items() if k not in declared.axes), row.variant)
+
+    dense = [(row, at) for row in group.rows if (at := _density(declared, row, arm(row))) is not None]
+    dense.sort(key=lambda pair: (curve(pair[0]), pair[1]))
+    start: dict[tuple[str, ...], Row] = {}
+    for row, _ in dense:
+        if declared.against and row.variant == declared.against:
+            start[(row.cell.id,)] = row
+        elif not declared.against and row.ns(arm(row)):
+            start[curve(row)] = row  # the last is the densest
+    found = []
+    for row, at in dense:
+        if not row.variant or row.variant != declared.against:
+            first = start.get((row.cell.id,) if declared.against else curve(row))
+            before, ns = first.ns(arm(first)) if first else None, row.ns(arm(row))
+            found.append((row, at, before / ns if before and ns else None))
+    return found
+
+
+def _density(declared: Sweep, row: Row, seen: Observation | None) -> float | None:
+    known = seen.facts.get(declared.density) if seen else None
+    return number(row.cell.params.get(declared.density) if known is None else known)
+
+
+# ---------------------------------------------------------------- facts of arms
+
+_CONFIGURED = {
+    "autotuned": ("Autotuning", "The configuration that each side's kernel ran with."),
+    "configuration": (
+        "Configuration",
+        "The entry of the package's platform table for this device, as each side ran it.",
+    ),
+}
+_LEAST = {"minimum_dram_bytes": "DRAM", "minimum_l2_bytes": "L2", "minimum_l1_bytes": "L1"}
+
+
+def _configurations(group: Group) -> Iterator[Section]:
+    """The configuration that each side ran with, and whether they differ."""
+    for fact, (title, text) in _CONFIGURED.items():
+        rows = []
+        for row in group.rows:
+            known = [seen.facts.get(fact) if (seen := arm(row)) else None for _, arm in group.sides]
+            if any(one is not None for one in known):
+                texts = [NOT_RECORDED if one is None else sentences.fact(one) for one in known]
+                same = "-" if None in known else "same" if len(set(known)) == 1 else "differs"
+                rows.append((group.name(row), *texts, *([same] if group.target else [])))
+        header = ("case", *(side for side, _ in group.sides), *(["sides"] if group.target else []))
+        yield Section(title, text, Table(header, tuple(rows), 1))
+
+
+def _least_traffic(group: Group) -> Iterator[Section]:
+    """The least traffic that a call can do, per level, with the rate that would be, and peak memory."""
+    seen = [(row, side, one) for row in group.rows for side, arm in group.sides if (one := arm(row))]
+    levels = [name for name in _LEAST if any(name in one.facts for _, _, one in seen)]
+    rows = []
+    for row, side, one in seen:
+        if any(name in one.facts for name in levels):
+            ns, least = row.ns(one), [number(one.facts.get(name)) for name in levels]
+            rates = [rate(count / ns if count and ns else None) for count in least]
+            memory = size(value(one, "peak_mem_bytes"))
+            rows.append((group.name(row), side, *map(size, least), *rates, memory))
+    names = [_LEAST[level] for level in levels]
+    header = ("case", "side", *(f"{n}, least" for n in names), *(f"{n} GB/s" for n in names), "peak memory")
+    text = "The least bytes that a call must move, as the workload predicts, and the rate if it moved no more."
+    yield Section("Memory traffic", text, Table(header, tuple(rows), 2))

@@ -1,0 +1,33 @@
+"""A run as each format shows it, for tests."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from abprof.records import Block, Run
+from abprof.report import log_footer, rendered, rows, terminal
+from abprof.report.page import page
+
+
+def html(run: Run, blocks: Sequence[Block] = ()) -> str:
+    return rendered(run, blocks, "html").decode()
+
+
+def markdown(run: Run, blocks: Sequence[Block] = ()) -> str:
+    return rendered(run, blocks, "md").decode()
+
+
+def footer(run: Run, log: str = "") -> str:
+    """output.txt with this log before it."""
+    return "".join(log_footer.with_footer(log, run, rows.groups(run)))
+
+
+def shown(run: Run, width: int = 150, *, everything: bool = False) -> str:
+    """What a terminal of this width prints."""
+    out = io.StringIO()
+    terminal.show(page(run, ()), Console(file=out, width=width), Path("runs/x"), everything=everything)
+    return out.getvalue()
