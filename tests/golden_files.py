@@ -1,45 +1,31 @@
-"""What small runs look like in every format, byte for byte. `python -m tests.golden_files` writes them anew: read the diff."""
+"""What small runs look like, byte for byte: the formats of the five original systems, one page and one log.
+
+`python -m tests.golden_files` writes them anew: read the diff.
+"""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from abprof.extras.bot import Context, render
-from abprof.records import Run
-from abprof.report import legacy
-from abprof.report.closing import with_closing
-from abprof.report.formats import FORMATS
+from abprof.report import legacy, suite_csv
 
-from . import declared, notices, runs
+from . import declared, notices, reports, runs
 
 HERE = Path(__file__).parent / "data" / "golden"
-FORMATS_KEPT = {"html": "html", "md": "md", "csv": "csv", "junit": "xml"}  # PNG follows the version of its library
 
 
 def rendered() -> dict[str, bytes]:
     """File name -> what abprof makes now."""
-    made = {f"legacy/{name}": text.encode() for name, text in legacy.files(*_blocks(declared.scripts())).items()}
-    for name, run in (("run", runs.run()), ("declared", declared.run()), ("hostile", runs.hostile())):
-        for format, ending in FORMATS_KEPT.items():
-            made[f"{name}.{ending}"] = _stable(FORMATS[format](*_blocks(run)))
-        made[f"{name}.txt"] = "".join(with_closing("", run)).encode()
-    targets = runs.three_targets()
-    made["targets.md"] = FORMATS["md"](*_blocks(targets))
-    made |= {f"comment/{kind}.md": render(notices.made(kind)).encode() for kind in notices.KINDS}
+    run, scripts = runs.run(), declared.scripts()
+    made = {f"legacy/{name}": text for name, text in legacy.files(scripts, runs.blocks(scripts)).items()}
+    made |= {f"suites/{name}": text for name, text in suite_csv.files(run).items()}
+    made |= {f"suites/{name}": text for name, text in suite_csv.files(declared.run()).items()}
+    made |= {"run.md": reports.markdown(run, runs.blocks(run)), "run.txt": reports.footer(run)}
+    made |= {f"comment/{kind}.md": render(notices.made(kind)) for kind in notices.KINDS}
     moved_on = Context(head="5" * 40, link="https://ci.example/runs/7", replaces="6" * 40)
-    made["comment/outdated.md"] = render(notices.made("unchanged"), moved_on).encode()
-    return made
-
-
-def _blocks(run: Run) -> tuple[Run, list]:
-    return run, runs.blocks(run)
-
-
-def _stable(page: bytes) -> bytes:
-    """Without the style and the script, which have files and tests of their own, and so without the script's hash."""
-    page = re.sub(rb"<(style|script)>.*?</\1>", rb"<\1></\1>", page, flags=re.S)
-    return re.sub(rb"sha256-[\w+/=]{44}", b"sha256-", page)
+    made["comment/outdated.md"] = render(notices.made("unchanged"), moved_on)
+    return {name: text.encode() for name, text in made.items()}
 
 
 if __name__ == "__main__":

@@ -7,10 +7,9 @@ import random
 import sys
 from pathlib import Path
 
-from abprof.report.html import html
-
 from abprof.records import Block, Cell, Comparison, Observation, Run, Verdict
 from abprof.verdict import headline as sentence
+from tests.reports import html
 
 from . import runs
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 from pathlib import Path
 
 import msgspec
 import pandas as pd
 import pytest
-from abprof.report.html import html
-from abprof.report.markdown import markdown
-from rich.console import Console
 
 from abprof.measure.continued import choose
 from abprof.records import Block, Run, Sweep
-from abprof.report import beside, sections, terminal, view
+from abprof.report.csv_files import comparisons_csv
+from abprof.report.rows import PAIRS_UP_TO, groups, pair_table
+from abprof.report.workload_tables import sections
 from abprof.store import runfolder
 from abprof.verdict import Judgement, judge, provisional, undecided
 from tests.blocks import block, cells, epochs, head, side
+from tests.reports import html, markdown, shown
 from tests.simulated.planted import SLOWER, NewLab, load, new_lab, times
 from tests.simulated.scenario import Noise, Scenario, Time
 
@@ -204,21 +203,20 @@ def judged(run: Run, blocks: list[Block]) -> Run:
 
 
 def test_every_page_has_the_verdicts_between_variants() -> None:
-    run, out = judged(ladder(), climbed()), io.StringIO()
-    terminal.show(run, Console(file=out, width=250), Path("x"))
+    run = judged(ladder(), climbed())
     pages = markdown(run, climbed()), html(run, climbed())
     for text in pages:
         assert "5 comparisons by the same rules, 2 faster or slower, of which 0 may be chance" in text
         assert "shown to be equal, not merely not shown to differ" in text
-    for text in (out.getvalue(), *pages):
+    for text in (shown(run, 250), *pages):
         assert "7.41 % faster" in text
         assert "1.080 × (1.077 to 1.083), faster" in text
         assert "the time budget ended first" in text
-    (group,) = view.groups(run)
-    rows = beside.table(run, group).rows
+    (group,) = groups(run)
+    rows = pair_table(run, group).rows
     assert [row[0] for row in rows] == ["▼ faster", "= same", "? unclear", "▲ slower", "? unclear"]
     assert rows[0][2:4] == ("main plain", "main fast")
-    (climb,) = sections.of(group)
+    (climb,) = sections(group)
     assert [row[5:] for row in climb.table.rows][:3] == [
         ("1.00 ×", "-"),
         ("1.080 × (1.077 to 1.083), faster", "1.080 × (1.077 to 1.083), faster"),
@@ -230,15 +228,15 @@ def test_arms_that_cannot_run_here_are_told_once_and_not_in_every_pair() -> None
     blocks = [block(i, {"base:plain": 1.0, "base:even": 1.0, "base:wild": 1.0}, status={"base:fast": "unsupported"})
               for i in range(4)]  # fmt: skip
     run = judged(ladder(), blocks)
-    (group,) = view.groups(run)
-    assert not any("fast" in " ".join(row) for row in beside.table(run, group).rows)
+    (group,) = groups(run)
+    assert not any("fast" in " ".join(row) for row in pair_table(run, group).rows)
     assert markdown(run, blocks).count("base:fast went unsupported") == 1
 
 
 def test_a_run_of_before_has_none_and_judging_it_again_finds_them() -> None:
     old, blocks, _ = runfolder.read(Path(__file__).parent / "data" / "run_schema1")
     assert old.within == ()
-    assert beside.comparisons_csv(old).startswith("cell,workload,param_")
+    assert comparisons_csv(old).startswith("cell,workload,param_")
     again = judge(old, blocks)
     assert {(row.from_, row.to) for row in again.comparisons} >= {(row.from_, row.to) for row in old.comparisons}
 
@@ -246,16 +244,14 @@ def test_a_run_of_before_has_none_and_judging_it_again_finds_them() -> None:
 def test_rows_that_are_not_shown_are_counted() -> None:
     run = ladder()
     found = judge(run, climbed())
-    [group] = view.groups(
-        judged_run := msgspec.structs.replace(run, within=found.within, observations=found.observations)
-    )
-    assert beside.text(group) == beside.TEXT
+    [group] = groups(judged_run := msgspec.structs.replace(run, within=found.within, observations=found.observations))
+    assert "rows" not in pair_table(judged_run, group).caption
     many = dataclasses.replace(group, others=tuple(group.others) * 200)
-    assert len(beside.table(judged_run, many).rows) == beside.ROWS_UP_TO
-    assert f"The first 300 of {len(group.others) * 200} rows" in beside.text(many)
+    assert len(pair_table(judged_run, many).rows) == PAIRS_UP_TO
+    assert f"The first 300 of {len(group.others) * 200} rows" in pair_table(judged_run, many).caption
 
 
 def test_a_run_without_a_comparison_still_has_the_files_header() -> None:
     run = msgspec.structs.replace(ladder(), comparisons=(), controls=())
     header = "cell,workload,family,from,to,metric,verdict,reasons,discovery,epochs,look,pct,low_pct,high_pct,"
-    assert beside.comparisons_csv(run) == f"{header}certifiable_pct,read_pct,clock_pct,sustained_pct,graph_pct,p\n"
+    assert comparisons_csv(run) == f"{header}certifiable_pct,read_pct,clock_pct,sustained_pct,p\n"

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from abprof.records import Block, Ceilings, Turn
-from abprof.report import ceilings, surroundings
-from abprof.report.html import html
-from abprof.report.markdown import markdown
-from abprof.report.view import groups
+from abprof.report import facts
+from abprof.report.rows import groups
 from abprof.store import runfolder
 from tests import runs
+from tests.reports import html, markdown
 from tests.simulated.lab import Lab, loose
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
 
@@ -88,7 +87,7 @@ def test_what_goes_wrong_there_is_a_reason_and_the_run_goes_on(tmp_path: Path, f
 def test_a_run_from_before_them_says_that_they_were_not_measured() -> None:
     run, blocks, _ = runfolder.read(OLD)
     assert (run.ceilings, run.toolchains) == (None, {})
-    assert [text for _, text in ceilings.facts(run)] == ["not measured in this run"] * 2
+    assert [text for name, text in facts.machine(run) if name.startswith("peak")] == ["not measured in this run"] * 2
     for made in (html, markdown):
         page = made(run, blocks)
         assert "What each side was built and run with is not recorded in this run." in page
@@ -100,26 +99,26 @@ def test_a_run_from_before_them_says_that_they_were_not_measured() -> None:
     [
         (
             Ceilings(tflops=750.3, gbps=4102.7),
-            "in this run: 750.3 TFLOP/s by matrix products and 4103 GB/s",
+            "on this device: 750.3 TFLOP/s by matrix products and 4103 GB/s",
         ),
-        (Ceilings(tflops=750.3), "in this run: 750.3 TFLOP/s by matrix products."),
-        (Ceilings(why_not="x"), "was not measured"),
+        (Ceilings(tflops=750.3), "on this device: 750.3 TFLOP/s by matrix products."),
+        (Ceilings(why_not="x"), "were not measured"),
     ],
 )
 def test_what_a_percentage_is_of_is_said(known: Ceilings, said: str) -> None:
     run = runs.changed(runs.run(), ceilings=known)
     dense, _, ladder = groups(run)
-    assert said in ceilings.said(run, dense)
-    assert ceilings.said(run, ladder) == "", "whose cells have no rates"
+    assert said in facts.peak_sentence(run, dense)
+    assert facts.peak_sentence(run, ladder) == "", "whose cells have no rates"
     assert said in html(run, [])
 
 
 def test_a_share_of_a_little_keeps_a_digit() -> None:
     run = runs.changed(runs.run(), ceilings=Ceilings(tflops=1000.0))
-    assert ceilings.beside(run, "TFLOP/s", 3.2) == "3.200, 0.3 %"
-    assert ceilings.beside(run, "TFLOP/s", 1100.0) == "1100, 110 %"
-    assert ceilings.beside(run, "GB/s", 3.2) == "3.200"
-    assert ceilings.beside(run, "GB/s", None) == ""
+    assert facts.share_of_peak(run, "TFLOP/s", 3.2) == "3.200, 0.3 %"
+    assert facts.share_of_peak(run, "TFLOP/s", 1100.0) == "1100, 110 %"
+    assert facts.share_of_peak(run, "GB/s", 3.2) == "3.200"
+    assert facts.share_of_peak(run, "GB/s", None) == ""
 
 
 def test_where_the_sides_environments_differ_is_a_table() -> None:
@@ -130,7 +129,7 @@ def test_where_the_sides_environments_differ_is_a_table() -> None:
         )
         for build in run.builds
     )
-    table = surroundings.differences(runs.changed(run, builds=builds), [])
+    _, table = facts.differences(runs.changed(run, builds=builds), [])
     assert table.header == ("what", "kind", "base", "target")
     assert table.rows == (
         ("nvcc", "toolchain", "nvcc 12.8", "nvcc 12.9"),
@@ -150,7 +149,7 @@ def test_the_devices_clock_differs_from_a_tenth_of_a_per_cent_on(mhz: float, row
     run = runs.changed(runs.run(), toolchains={"base": same, "target": same})
     clocks = {"base": 1755.5 if mhz else 0.0, "target": mhz}
     blocks = [runs.changed(block, rounds=at(clocks, block)) for block in runs.blocks(run)]
-    table, said = surroundings.differences(run, blocks), surroundings.said(run, blocks)
+    said, table = facts.differences(run, blocks)
     assert len(table.rows) == rows
     assert said.startswith("All else is the same" if rows else "Nothing differs")
     assert ("agree within 0.03 %" in said) == (mhz == 1755.0)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from abprof.report.closing import closing, with_closing
 
 from abprof import report
 from abprof.records.errors import AbprofError
 from abprof.verdict.headline import undecided_row
+from tests.reports import footer
 
 from . import runs
 
@@ -27,7 +27,7 @@ Internal Timing Breakdown:
   - fwd_postprocess   | not recorded
   - fwd_cast          | 0.0032 ms
   - residual          | 0.2146 ms
-  (from a pass of their own, which took 3.6578 ms a call)
+  (from a profiled pass, which took 3.6578 ms a call)
 ============================================================
 """
 WARNINGS = """\
@@ -50,12 +50,12 @@ WARNINGS = """\
 
 
 def test_the_seeds_case_block():
-    assert FORWARD in closing(runs.run())
+    assert FORWARD in footer(runs.run())
 
 
 def test_every_case_of_every_side_has_a_block_or_says_why_not():
     run = runs.run()
-    text = closing(run)
+    text = footer(run)
     assert text.count("FORWARD PERFORMANCE") + text.count("BACKWARD PERFORMANCE") == sum(
         "gpu_span" in o.metrics and o.cell[:6] != "ladder" for o in run.observations
     )
@@ -65,19 +65,11 @@ def test_every_case_of_every_side_has_a_block_or_says_why_not():
 
 
 def test_the_seeds_warnings_stand_last_in_both_directions():
-    assert closing(runs.run()).endswith(WARNINGS)
-
-
-def test_only_certain_changes_are_warned_about():
-    run = runs.run()
-    warned = closing(run)[closing(run).index("⚠️  Detected") :]
-    assert warned.count("- Case: ") == 2
-    assert "varlen_full" not in warned  # 0.9 % slower, undecided
-    assert "causal" not in warned  # 0.7 % slower for certain, but inside the threshold
+    assert footer(runs.run()).endswith(WARNINGS)
 
 
 def test_broken_and_undecided_cases_have_their_own_sections():
-    text = closing(runs.run())
+    text = footer(runs.run())
     broken = text[text.index("❌ Broken") : text.index("❔ Undecided")]
     assert broken.count("- Case: ") == 7
     assert "target: crash: RuntimeError: invalid argument | grid (0, 1, 1)" in broken
@@ -100,33 +92,33 @@ def test_the_log_counts_as_the_sentence_does():
     of = runs.changed(fine, comparisons=(*rows, *fine.comparisons[3:]))
     assert sum(map(undecided_row, of.comparisons)) == 1
     said = "1 undecided, 1 not ok on the base, 1 without a verdict"
-    assert closing(of).endswith(f"No case is certainly slower or faster by 1.5 %: {said}.\n")
-    assert closing(of).index("❔ Without a verdict:") > closing(of).index("❔ Not ok on the base:")
+    assert footer(of).endswith(f"No case is certainly slower or faster by 1.5 %: {said}.\n")
+    assert footer(of).index("❔ Without a verdict:") > footer(of).index("❔ Not ok on the base:")
 
 
 def test_the_good_line_only_when_every_cell_is_fine():
     good = "\n✅ TFLOPs performance fluctuation is within 1.5% for all test cases.\n"
     fine = runs.unchanged()
-    assert closing(fine).endswith(good)
+    assert footer(fine).endswith(good)
     spoiled = runs.changed(fine.comparisons[0], verdict="unclear", reasons=("budget",))
     undecided = runs.changed(fine, comparisons=(spoiled, *fine.comparisons[1:]))
-    assert "✅" not in closing(undecided)
-    assert closing(undecided).endswith("No case is certainly slower or faster by 1.5 %: 1 undecided.\n")
-    assert "✅" not in closing(runs.changed(fine, comparisons=fine.comparisons[1:]))  # one cell was never judged
-    assert "✅" not in closing(runs.single())
+    assert "✅" not in footer(undecided)
+    assert footer(undecided).endswith("No case is certainly slower or faster by 1.5 %: 1 undecided.\n")
+    assert "✅" not in footer(runs.changed(fine, comparisons=fine.comparisons[1:]))  # one cell was never judged
+    assert "✅" not in footer(runs.single())
 
 
 def test_each_case_is_told_by_its_own_threshold():
     """abprof.toml's [[threshold]] entries; the run's own threshold holds for what none of them matches."""
     strict = runs.changed(runs.unchanged().options, threshold=5.0, thresholds=(("*", 1.0),))
     fine = runs.changed(runs.unchanged(), options=strict)
-    assert closing(fine).endswith("fluctuation is within 1% for all test cases.\n")
+    assert footer(fine).endswith("fluctuation is within 1% for all test cases.\n")
     mixed = runs.changed(strict, thresholds=(("dense/*", 1.0),))
-    assert "is within 1% to 5% (each case has its own) for all" in closing(runs.changed(fine, options=mixed))
-    assert "fluctuation over 1% in the following" in closing(runs.changed(runs.run(), options=mixed))
+    assert "is within 1% to 5% (each case has its own) for all" in footer(runs.changed(fine, options=mixed))
+    assert "fluctuation over 1% in the following" in footer(runs.changed(runs.run(), options=mixed))
     spoiled = runs.changed(fine.comparisons[0], verdict="unclear", reasons=("budget",))
     undecided = runs.changed(fine, comparisons=(spoiled, *fine.comparisons[1:]))
-    assert "certainly slower or faster by 1 %: 1 undecided" in closing(undecided)
+    assert "certainly slower or faster by 1 %: 1 undecided" in footer(undecided)
 
 
 def test_without_a_flop_count_times_are_compared():
@@ -135,7 +127,7 @@ def test_without_a_flop_count_times_are_compared():
         runs.changed(c, verdict="slower", pct=5.0, low_pct=4.0, high_pct=6.0, discovery=True)
         if c.to == "target:ws" else c for c in run.comparisons
     )  # fmt: skip
-    text = closing(runs.changed(run, comparisons=ladder))
+    text = footer(runs.changed(run, comparisons=ladder))
     assert (
         "  - Case: {'n': 4096, 'variant': 'ws'}\n    latency_ms Baseline: 0.0412\n    latency_ms Target: 0.0412\n"
         in text
@@ -146,12 +138,12 @@ def test_the_closing_part_is_replaced_when_the_report_is_made_again():
     run, log = runs.run(), "building\n======== abprof: results of run other ========\nmeasuring\n"
 
     def made(log):
-        return "".join(with_closing(log, run))
+        return footer(run, log)
 
     once = made(log)
     assert once.startswith(log)
     assert made(once) == once
-    assert made("") == closing(run) == made(closing(run))
+    assert made("") == footer(run) == made(footer(run))
 
 
 def test_write_all_leaves_a_whole_folder(tmp_path):
@@ -161,7 +153,7 @@ def test_write_all_leaves_a_whole_folder(tmp_path):
     for _ in range(2):
         made = report.write_all(path, run, runs.blocks(run))
     assert {file.name for file in made} >= {"cells.csv", "report.html", "report.md", "output.txt"}
-    assert (path / "output.txt").read_text() == "the log\n" + closing(run)
+    assert (path / "output.txt").read_text() == "the log\n" + footer(run)
     assert not list(path.glob(".*.partial"))
 
 
@@ -175,8 +167,8 @@ def test_one_report_that_cannot_be_made_costs_no_other(tmp_path, monkeypatch, er
     def fails(*_):
         raise error
 
-    monkeypatch.setattr("abprof.report.html.html", fails)
-    monkeypatch.setattr("abprof.report.beside.comparisons_csv", fails)
+    monkeypatch.setattr("abprof.report.render.html", fails)
+    monkeypatch.setattr("abprof.report.csv_files.comparisons_csv", fails)
     with pytest.raises(type(error)) as found:
         report.write_all(path, run, runs.blocks(run))
     told = "\n".join([str(found.value), *getattr(found.value, "__notes__", ())])
@@ -187,7 +179,7 @@ def test_one_report_that_cannot_be_made_costs_no_other(tmp_path, monkeypatch, er
 
 
 def test_hostile_labels_stay_on_their_lines():
-    text = closing(runs.hostile())
+    text = footer(runs.hostile())
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert text.count("\ntarget: x|y") == 1

@@ -8,12 +8,11 @@ import pandas as pd
 import pytest
 
 from abprof.records.errors import AbprofError
-from abprof.report import seed_tables
+from abprof.report import suite_csv
 from abprof.report.compare_csv import compare
 
 from . import runs
 from .test_report_csv import DENSE, SPARSE, TARGET
-from .test_report_gains import made
 
 FWD = ",3.5861,{tflops},-1.0000,-1.0000,0.0153,{run},-1.0000,0.0032,,,,,"
 
@@ -36,7 +35,7 @@ def test_cells_csv_is_no_profile(tmp_path, out):
     """Its commits and epochs would be keys: two runs had rows in common by chance alone."""
     cells = write(tmp_path / "cells.csv", "cell,workload,arm,side,variant,commit,epochs,latency_ms,tflops_per_sec",
                   "w/n=1,w,base,base,,abc,4,1.0,2.0")  # fmt: skip
-    with pytest.raises(AbprofError, match=r"cells\.csv: .* is no profile \(abprof report RUN1 RUN2"):
+    with pytest.raises(AbprofError, match=r"cells\.csv: .* not a profile \(abprof report RUN1 RUN2"):
         compare(cells, cells, out)
     assert not out.exists()
 
@@ -145,18 +144,8 @@ def test_a_column_that_only_newer_files_have_is_no_key(tmp_path, out):
     assert "✅" in compare(base, target, out)
 
 
-def test_the_same_case_written_otherwise(tmp_path, out):
-    base = write(
-        tmp_path / "b.csv", SPARSE, "49152,0.10,64,64,False,False,False,64,64,fwd" + FWD.format(tflops="6", run="3")
-    )
-    target = write(
-        tmp_path / "t.csv", SPARSE, "49152.0,0.1,64,64,FALSE,false,False,64,64,fwd" + FWD.format(tflops="6", run="3")
-    )
-    assert "✅" in compare(base, target, out)
-
-
 def test_our_own_profiles(tmp_path, out):
-    files = seed_tables.files(runs.run())
+    files = suite_csv.files(runs.run())
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     for suite in ("dense", "block_sparse"):
@@ -168,23 +157,6 @@ def test_our_own_profiles(tmp_path, out):
         shared = [name for name in shared if name in mine.columns]
         assert len(shared) > 40
         pd.testing.assert_frame_equal(mine.set_index("cell")[shared], ours.set_index("cell")[shared])
-
-
-def test_our_own_profiles_of_a_suite_without_directions(tmp_path, out):
-    """hopper_ws: the scripts had none; the same rows as in the run's own comparison, variants apart."""
-    files = seed_tables.files(made(sides=("base", "target"))[0])
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    said = compare(*(tmp_path / f"profile_hopper_ws_{branch}.csv" for branch in ("main", "optimize_ffa")), out)
-    assert "detected mode: 'abprof'" in said
-    mine, ours = (pd.read_csv(one, dtype=str, keep_default_na=False).set_index(["N_CTX", "variant"])
-                  for one in (out, tmp_path / "compare_main_optimize_ffa_hopper_ws.csv"))  # fmt: skip
-    columns = [
-        f"{name}_{end}" for name in ("latency_ms", "tflops_per_sec") for end in ("baseline", "target", "improvement(%)")
-    ]
-    assert list(mine.columns[4:10]) == columns
-    pd.testing.assert_frame_equal(mine[columns], ours[columns])
-    assert len(mine) == 4
 
 
 @pytest.mark.parametrize(

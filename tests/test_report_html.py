@@ -8,9 +8,9 @@ from hashlib import sha256
 from html.parser import HTMLParser
 
 import pytest
-from abprof.report.html import html, log_link
 
-from abprof.report import facts
+from abprof.report.text import log_link
+from tests.reports import html
 
 from . import runs
 
@@ -107,8 +107,8 @@ def test_tables_are_even_and_named(make):
     assert parsed.tables
     for widths in parsed.tables:
         assert len(set(widths)) == 1, widths
-    for table in re.findall(r"<div class=\"wide\".*?<table.*?</table>", text, re.S):
-        assert "<caption>" in table
+    for region in re.findall(r"<div class=\"wide\".*?>", text):
+        assert re.search(r'aria-label="[^"]', region)
 
 
 def test_links_and_ids_agree():
@@ -142,10 +142,9 @@ def test_what_a_report_must_hold():
     text = " ".join("".join(page(runs.run).text).split())
     for said in (
         "slower", "2.1 % slower", "1.8 to 2.4 % slower", "10.01 ms", "10.22 ms", "549.2 → 537.9",
-        "6 of 6 inside the margin of 0.5 %, 0 beyond it", "at most 39 % of cells", "2 per cell",
+        "6 of 6 controls within 0.5 %", "2 per cell",
         "16 dropped by a rule fixed beforehand (power brake)", "1950 to 1965 MHz",
-        "every worker had loaded its own side's files and its environment's, and no others, before and after timing",
-        "(4 looks at 2 workers, epoch by epoch)",
+        "each worker loaded its own side's files and its environment's only, before and after timing (4 looks at 2 workers)",
         "RuntimeError: invalid argument | grid (0, 1, 1)", "failed: error: no member named 'tile' in 'Params'",
         "a margin of 2.3 % could have been certified", "residual", "not recorded", "GITHUB_TOKEN",
         "2 cells ran at the power limit", "rerun them with --protocol sustained",
@@ -171,29 +170,3 @@ def test_an_untrusted_or_interrupted_run_says_so_at_once():
     assert text.index("This run cannot be trusted") < text.index("<h2>")
     assert text.index("This run is interrupted") < text.index("<h2>")
     assert "Nothing was judged" in html(runs.changed(run, header=None), ())
-
-
-def test_cells_that_never_took_a_turn_are_no_way_of_measuring():
-    run = runs.run()
-    blocks = runs.blocks(run)
-    bare = {"rounds": (), "rejected": (), "timer": "", "calls": 0, "rule": "not measured", "metric": ""}
-    lost = [runs.changed(block, epoch=epoch, **bare) for epoch in (3, 4, 5) for block in blocks[:1]]
-    text = html(run, (*blocks, *lost))
-    assert "0 calls a turn" not in text
-    assert "<dt>epochs</dt><dd>2 per cell</dd>" in text
-    assert "<dt>judged by</dt><dd>GPU time</dd>" in text
-
-
-@pytest.mark.parametrize("first", [(), ("abprof",)])
-def test_the_footer_has_the_command(first):
-    run = runs.changed(runs.run(), arguments=(*first, "main", "optimize_ffa"))
-    assert "<code>abprof main optimize_ffa </code></footer>" in html(run, ())
-
-
-def test_a_control_is_inside_the_margin_of_its_own_cell():
-    """The header's rule: a cell's own threshold narrows its margin. Without a header's counts the page counts itself."""
-    run = runs.run()
-    strict = runs.changed(run.options, thresholds=(("*", 0.05),))
-    alone = runs.changed(run, header=None)
-    assert facts.controls(alone)[0][1].startswith("6 of 6 inside")
-    assert facts.controls(runs.changed(alone, options=strict))[0][1].startswith("0 of 6 inside")

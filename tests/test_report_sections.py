@@ -7,17 +7,17 @@ import re
 import pytest
 
 from abprof.records import Sweep
-from abprof.report import sections, view
+from abprof.report import workload_tables
 from abprof.report.charts import Series, lines
-from abprof.report.html import html
-from abprof.report.markdown import markdown
-from abprof.report.sections import Section
+from abprof.report.rows import groups
+from abprof.report.workload_tables import Section
+from tests.reports import html, markdown
 
 from . import declared, runs
 
 
 def made(run) -> dict[str, Section]:
-    return {part.title: part for group in view.groups(run) for part in sections.of(group)}
+    return {part.title: part for group in groups(run) for part in workload_tables.sections(group)}
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +77,6 @@ def test_without_flops_scaling_has_times_alone():
     part = made(bare)["Scaling over seqlen"]
     assert {row[-2:] for row in part.table.rows} == {("not recorded", "not recorded")}
     assert "ms a call over seqlen" in part.chart
-
-
-def test_a_scaled_axis_with_one_value_is_no_section():
-    plain = declared.run()
-    one = tuple(cell for cell in plain.cells if cell.params.get("seqlen") in (1024, None))
-    assert "Scaling over seqlen" not in made(runs.changed(plain, cells=one))
 
 
 def test_speed_up_is_by_measured_density_against_the_densest_and_its_band(found):
@@ -147,12 +141,6 @@ def test_autotuning_says_where_sides_differ(found):
     assert told["seqlen=1024 exp2"] == ("not recorded", "BLOCK_M=128 num_warps=4", "-")
 
 
-def test_memory_has_the_least_traffic_of_each_level_and_its_rate(found):
-    part = found["Memory traffic"]
-    assert part.table.header == ("case", "side", "DRAM, least", "L2, least", "DRAM GB/s", "L2 GB/s", "peak memory")
-    assert rows(part, "seqlen=4096 basic", "base") == [("128.0 MiB", "256.0 MiB", "134.2", "268.4", "768.0 MiB")]
-
-
 def test_one_branch_alone_has_its_own():
     plain = declared.run()
     alone = runs.changed(plain, sides=plain.sides[:1], comparisons=(), controls=(),
@@ -174,7 +162,7 @@ def test_every_number_of_a_chart_is_in_the_table_of_both_pages(found):
 
 
 def test_a_long_table_is_cut_and_says_so(monkeypatch):
-    monkeypatch.setattr(sections, "ROWS_UP_TO", 4)
+    monkeypatch.setattr(workload_tables, "ROWS_UP_TO", 4)
     part = made(declared.run())["Ladder"]
     assert len(part.table.rows) == 4
     assert part.text.endswith("The first 4 of 18 rows.")
@@ -188,8 +176,3 @@ def test_points_lie_where_their_numbers_say():
     assert y1 < y2 < y0
     assert y2 - y1 == pytest.approx(y0 - y2, abs=1)
     assert lines([Series("a", "base", ((1.0, 2.0),))], y="one point") == ""
-
-
-def test_a_name_in_a_chart_is_text():
-    drawn = lines([Series("<b>&", "base", ((1.0, 2.0), (2.0, 2.0)))], y="<i>", x="</svg>", ticks=("<u>", "ok"))
-    assert not re.search(r"<(b|i|u|/svg)>(?!$)", drawn)

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from abprof.report import terminal
+from tests.reports import shown
 
 from . import runs
-
-FOLDER = Path("runs/x")
-
-
-def shown(run, width: int = 150, **more) -> str:
-    out = io.StringIO()
-    terminal.show(run, Console(file=out, width=width), FOLDER, **more)
-    return out.getvalue()
 
 
 def verdicts(text: str) -> list[str]:
@@ -33,7 +23,13 @@ def test_rows_that_need_a_person_and_a_count_of_the_rest():
     assert verdicts(text) == ["slower", "unclear", "faster", "slight", *["broken"] * 7, "unclear"]
     assert text.count("2 same hidden (--all)") == 2
     assert "1 unsupported hidden (--all)" in text
-    assert text.rstrip().endswith("Report: runs/x/report.html\n1 slower, 1 faster, 7 broken of 16")
+    assert text.splitlines()[-3:] == [
+        "1 slower, 1 faster, 7 broken of 16",
+        "Trusted: 6 of 6 controls within 0.5 %; each worker loaded its own side's files",
+        "Report: runs/x/report.html",
+    ]
+    assert "false alarms" not in text
+    assert "q_block_size=64: crash: RuntimeError: invalid argument | grid (0, 1, 1) [logs/target-ffa.log]" in text
 
 
 def test_all_shows_all():
@@ -50,16 +46,10 @@ def test_a_change_has_its_interval_in_the_same_row():
     assert "549.2 → 537.9" in row
 
 
-def test_failures_say_their_first_line():
-    assert "q_block_size=64: crash: RuntimeError: invalid argument | grid (0, 1, 1) [logs/target-ffa.log]" in shown(
-        runs.run()
-    )
-
-
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
 def test_a_narrow_terminal_keeps_verdict_case_and_change(width):
     text = shown(runs.run(), width)
-    tables = text[: text.index("\nfeature/optimize ffa, ")]
+    tables = text[text.index("dense seqlen") : text.index("\n1 slower, ")]
     assert max(map(len, tables.splitlines())) <= width
     words = " ".join(tables.split())
     assert verdicts(text)[:2] == ["slower", "unclear"]
@@ -88,9 +78,9 @@ def test_one_branch_alone():
 
 PRINT = """
 from pathlib import Path
-from abprof.report import terminal
+from abprof.report import print_run
 from tests import runs
-terminal.print_run(runs.run(), Path("x"))
+print_run(runs.run(), Path("x"))
 """
 
 

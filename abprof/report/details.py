@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from abprof.evidence.causes.wording import dims, ns
 from abprof.evidence.causes.sides import Pair, Part, Sides
+from abprof.evidence.causes.wording import dims, ns
 from abprof.records import HOST, SUSTAINED, Block, Census, Comparison, Kernel, Launch, Observation, Run
 from abprof.report import charts, facts, sentences
 from abprof.report.rows import (

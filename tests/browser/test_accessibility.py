@@ -8,8 +8,8 @@ import itertools
 import pytest
 
 from abprof.records import Run
-from abprof.report.html import html
 from tests import declared, runs
+from tests.reports import html
 from tests.test_report_gains import made
 
 pytestmark = pytest.mark.slow  # axe-core takes some five seconds a page

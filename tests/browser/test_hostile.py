@@ -8,9 +8,8 @@ import re
 import pytest
 from markdown_it import MarkdownIt
 
-from abprof.report.html import html
-from abprof.report.markdown import markdown
 from tests import declared, runs
+from tests.reports import html, markdown
 from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Time, Workload
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from abprof.report.html import html
 from tests import declared, large, runs
+from tests.reports import html
 
 SLOWER = ("dense", "mask_type=full direction=bwd", "slower", "2.1 % slower", "1.8 to 2.4 % slower", "10.01 ms", "10.22 ms",
           "549.2 → 537.9")  # fmt: skip

@@ -13,35 +13,22 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from functools import cache
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from rich.console import Console
 
+import abprof.report
 from abprof.extras.bot import make_notice, render
 from abprof.extras.bot.comment import MOST_BYTES
 from abprof.records import Run
-from abprof.report import (
-    beside,
-    cell_table,
-    closing,
-    counters,
-    formats,
-    profiled,
-    sampled,
-    seed_tables,
-    terminal,
-    traces,
-)
-from abprof.report.html import html
-from abprof.report.markdown import markdown
+from abprof.report import csv_files, probes, suite_csv
 from tests import runs
 from tests.fuzz import rich
 from tests.fuzz.mutations import hunt
+from tests.reports import footer, html, markdown, shown
 
 ODD = (
     "=1+1", "+1+1", "-2+3", "@SUM(1)", "\t=1", "\r=1", " =1", "'=1", "a|b", "a\\|b", "a\\", "|", "`", "``` a", "a`b``c", "~~~",
@@ -89,8 +76,8 @@ Shape = Callable[[Run], Any]
 
 def tables(run: Run) -> dict[str, tuple[int, ...]]:
     """Every CSV file's lines and columns. What is in a cell stays there."""
-    found = {"cells.csv": cell_table.cells_csv(run), "comparisons.csv": beside.comparisons_csv(run)}
-    for files in (seed_tables.files, traces.files, profiled.files, sampled.files, counters.files):
+    found = {"cells.csv": csv_files.cells_csv(run), "comparisons.csv": csv_files.comparisons_csv(run)}
+    for files in (suite_csv.files, probes.files):
         found |= {
             f"{files.__module__} {n}": text for n, (name, text) in enumerate(named(files(run))) if name.endswith(".csv")
         }
@@ -128,9 +115,7 @@ def number(text: str) -> bool:
 
 def lines(run: Run) -> dict[str, int]:
     """How many lines a terminal and the log get."""
-    out = io.StringIO()
-    terminal.show(run, Console(file=out, width=1_000_000), Path("runs/x"), everything=True)
-    made = {"terminal": out.getvalue(), "log": closing.closing(run)}
+    made = {"terminal": shown(run, 1_000_000, everything=True), "log": footer(run)}
     for name, text in made.items():
         assert not hidden(text), f"{name}: {hidden(text)}"
     return {name: text.count("\n") for name, text in made.items()}
@@ -139,9 +124,7 @@ def lines(run: Run) -> dict[str, int]:
 def narrow(run: Run) -> None:
     """Where lines are wrapped: no shape, and nothing that steers."""
     for width in (40, 100):
-        out = io.StringIO()
-        terminal.show(run, Console(file=out, width=width), Path("runs/x"))
-        assert not hidden(out.getvalue())
+        assert not hidden(shown(run, width))
 
 
 # ---------------------------------------------------------------- pages
@@ -211,7 +194,7 @@ def posted(run: Run) -> list[object]:
 
 
 def junit(run: Run) -> list[str]:
-    return [one.tag for one in ElementTree.fromstring(formats.FORMATS["junit"](run, ())).iter()]
+    return [one.tag for one in ElementTree.fromstring(abprof.report.rendered(run, (), "junit")).iter()]
 
 
 SHAPES: dict[str, Shape] = {

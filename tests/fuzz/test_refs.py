@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from abprof import sides as repo
 from abprof.records import names
 from abprof.records.errors import AbprofError
-from abprof.report.html import html
-from abprof.report.markdown import markdown
 from abprof.sides import Repository
 from tests import runs
 from tests.fuzz.asked import one_clear_line
 from tests.fuzz.mutations import few, hunt, many
 from tests.gitrepo import GitRepo, make_repo
+from tests.reports import html, markdown
 
 # Branches that git itself takes.
 ALLOWED = (

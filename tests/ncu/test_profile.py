@@ -15,7 +15,7 @@ from abprof.cli import run_command_line
 from abprof.evidence.ncu import capture, metrics, tool
 from abprof.records import KernelProfile, Profile, Run
 from abprof.records.errors import Exit
-from abprof.report import counters
+from abprof.report import probes
 from abprof.store import runfolder
 from tests.blocks import head
 
@@ -44,8 +44,8 @@ def under_ncu(base: tuple[KernelProfile, ...], target: tuple[KernelProfile, ...]
 
 
 def table(run: Run, which: int = 0) -> dict[str, tuple[str, ...]]:
-    (part,) = counters.parts(run)
-    return {row[0]: row[1:] for row in part.tables[which][1].rows}
+    (part,) = probes.counters(run)
+    return {row[0]: row[1:] for row in part.tables[which].rows}
 
 
 def test_differences_are_per_cent_of_sums_points_of_shares_and_waits_as_they_are() -> None:

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from abprof.report.memory import FORMATS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

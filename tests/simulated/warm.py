@@ -145,7 +145,7 @@ def _bury(options: int = os.WNOHANG) -> None:
 
 if __name__ == "__main__":
     import abprof.cli
-    import abprof.report.html
+    import abprof.report.render
     import abprof.session  # noqa: F401 - it runs in the forked process
 
     with contextlib.suppress(ImportError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from abprof.report.html import html
 
 from abprof.evidence.ncu.metrics import (
     DRAM_BUSY,

@@ -187,9 +187,7 @@ def _left_out(notice: Notice, room: _Room) -> list[str]:
         "log": logs,
         "warning": max(0, len(notice.warnings) - room.others),
     }
-    texts = [
-        ("lines of " if noun == "log" else "") + plural(count, noun) for noun, count in counts.items() if count
-    ]
+    texts = [("lines of " if noun == "log" else "") + plural(count, noun) for noun, count in counts.items() if count]
     return texts if room.facts else [*texts, "the environment and the command"]
 
 
