@@ -165,8 +165,8 @@ def method(run: Run, blocks: Sequence[Block]) -> Facts:
     by = " or ".join(judged) + (", by workload" if len(judged) > 1 else "")
     found.append(("judged by", by or sentences.JUDGED_BY[JUDGED_METRIC[settings.judge]]))
     if not run.command:
-        timer = settings.timer or "auto"
-        found.append(("timer", f"{timer}: {sentences.TIMERS[timer]}"))
+        wanted = settings.timer or "auto"
+        found.append(("timer", f"{wanted}: {sentences.TIMERS[wanted]}"))
     found += [("allowed", "wrong outputs are timed too (--allow-wrong)")] if settings.allow_wrong else []
     first = {block.cell: block for block in reversed(measured)}.values()
     ways = Counter((block.metric, block.timer, block.calls, block.rule) for block in first)

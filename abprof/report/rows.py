@@ -556,9 +556,10 @@ def _merged(run: Run, found: Iterable[tuple[Observation, str]]) -> list[Failed]:
     for seen, case in found:
         side, kernel = arm(run, seen.arm).side, kernels[seen.cell]
         build = builds.get((side, kernel))
-        package = seen.status == "build_failed" or (build and build.failure and build.failure.status == seen.status)
-        key = ["package", side, kernel] if package else ["arm", seen.arm, seen.status, seen.reason]
-        merged.setdefault(tuple(key), []).append((seen, case))
+        if seen.status == "build_failed" or (build and build.failure and build.failure.status == seen.status):
+            merged.setdefault(("package", side, kernel), []).append((seen, case))
+        else:
+            merged.setdefault(("arm", seen.arm, seen.status, seen.reason), []).append((seen, case))
     made = []
     for (kind, whose, *rest), pairs in merged.items():
         first, package = pairs[0][0], rest[0] if kind == "package" else ""
