@@ -16,11 +16,8 @@ from pathlib import Path
 import msgspec
 
 from abprof.builds import in_use
-from abprof.evidence.causes import explained
-from abprof.evidence.machine_code import kernels
-from abprof.evidence.machine_code.reader import Reader
+from abprof.evidence import Reader, explained, probed, read_kernels
 from abprof.evidence.ncu import tool
-from abprof.evidence.probes import probed
 from abprof.fleet.coordinator import coordinate
 from abprof.fleet.executor import Executor
 from abprof.fleet.executors import asked, cluster_of, pool_of
@@ -46,9 +43,7 @@ from abprof.store import Record, RunFolder, new_folder, read, runfolder
 from abprof.store.record import Wanted
 from abprof.system import processes as proc
 from abprof.system.console import View
-from abprof.verdict import CellCache, judge, provisional, stats, undecided
-from abprof.verdict.cells import Aggregate, aggregate
-from abprof.verdict.stopping import epochs_counted
+from abprof.verdict import CellCache, epochs_counted, judge, provisional, stats, undecided
 
 Study = Callable[[Plan, int], Iterator[Block]]
 
@@ -165,13 +160,13 @@ def judged(path: Path, say: Callable[[str], None]) -> tuple[Run, list[Block]]:
     return judge_run(head, blocks), blocks
 
 
-def judge_run(run: Run, blocks: Sequence[Block], aggregate: Aggregate = aggregate) -> Run:
+def judge_run(run: Run, blocks: Sequence[Block], cache: CellCache | None = None) -> Run:
     """The run with verdicts and their causes; with its own results if it has no rounds. Pure."""
     notes = tuple(dict.fromkeys((*run.notes, *timers.notes(blocks))))
     run = msgspec.structs.replace(run, notes=notes)
     if run.observations and not blocks:
         return run
-    judgement = judge(run, blocks, run.proofs, aggregate)
+    judgement = judge(run, blocks, run.proofs, cache)
     results = {field: getattr(judgement, field) for field in judgement.__struct_fields__}
     return explained(msgspec.structs.replace(run, **results))
 
@@ -206,8 +201,8 @@ def new_record(
         msgspec.structs.replace(head, id=folder.id),
         blocks,
         view,
-        judge=partial(judge_run, aggregate=every.aggregate),
-        wanted=until or partial(undecided, aggregate=own.aggregate),
+        judge=partial(judge_run, cache=every),
+        wanted=until or partial(undecided, cache=own),
         older=older,
     )
 
@@ -300,7 +295,7 @@ def _read_machine_code(record: Record, reader: Reader) -> None:
     """Read what the loaded kernels are made of. After all timing."""
     read = {
         runfolder.kernel_key(kernel): kernel
-        for kernel in kernels.read_all(record.known("running"), record.kernels.values(), reader)
+        for kernel in read_kernels(record.known("running"), record.kernels.values(), reader)
     }
     # A kernel whose file is gone keeps what was read before.
     known = record.kernels

@@ -59,15 +59,15 @@ def test_cached_and_fresh_judgements_are_equal(seed: int) -> None:
             run = msgspec.structs.replace(run, status=chance.choice(["running", "interrupted", "complete"]))
         else:
             blocks.append(random_block(chance, run, epochs))
-        assert judge(run, blocks, proofs, cache.aggregate) == judge(run, blocks, proofs)
-        assert undecided(run, blocks, proofs, cache.aggregate) == undecided(run, blocks, proofs)
+        assert judge(run, blocks, proofs, cache) == judge(run, blocks, proofs)
+        assert undecided(run, blocks, proofs, cache) == undecided(run, blocks, proofs)
 
 
 def test_only_cells_with_something_new_are_aggregated() -> None:
     run, cache = made.head(3), CellCache()
     cells = [cell.id for cell in run.cells]
     blocks = [made.block(e, {"base": 1.0, "target": 1.03}, cell=c, noise=0.001) for c in cells for e in (1, 2, 3, 4)]
-    before = cache.aggregate(run, blocks)
+    before = cache.aggregate(run, blocks, ())
 
     def renewed(of: Run, proofs: tuple[Proof, ...] = ()) -> list[str]:
         nonlocal before
@@ -96,6 +96,6 @@ def test_impossible_input_is_refused_each_time() -> None:
     mixed = [made.block(1, {"base": 1.0, "target": 1.0}, metric=metric) for metric in ("wall", "gpu_span")]
     for _ in range(2):
         with pytest.raises(ValueError, match="mix metrics gpu_span and wall"):
-            judge(run, mixed, (), cache.aggregate)
+            judge(run, mixed, (), cache)
     with pytest.raises(ValueError, match="not in the run"):
-        judge(run, [made.block(1, {"base": 1.0, "target": 1.0}, cell="dense/n=7")], (), cache.aggregate)
+        judge(run, [made.block(1, {"base": 1.0, "target": 1.0}, cell="dense/n=7")], (), cache)

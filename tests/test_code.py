@@ -150,6 +150,6 @@ def test_kernels_of_cuda_cpp_are_records_of_their_own(tmp_path: Path) -> None:
         builds=(Build(side="base", kernel="ffa", key="1", path="/b"),),
         proofs=(Proof(epoch=1, side="base", kernel="ffa", ok=True, artefacts=(artefact,)),),
     )
-    whole, kernel = kernels.read_all(run, (), reader)
+    whole, kernel = kernels.read_kernels(run, (), reader)
     assert (whole.kind, whole.classes) == ("object", {"loops": 1})
     assert (kernel.kind, kernel.name, kernel.registers, kernel.missing) == ("cuda", "scale(float*, int)", 40, "")

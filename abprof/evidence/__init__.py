@@ -1,1 +1,27 @@
-"""Why a row changed: what workers compiled, machine code, profilers, and the rules that name a cause."""
+"""Why a row changed: what workers compiled, machine code, phases, Nsight Compute, torch.profiler, proton and perf.
+
+In: a judged run, and for probes the plan with its workers. Out: kernels with their code (`read_kernels`), records of the
+probes (`probed`), and the run with causes on its changed rows (`explained`). `ncu` is the only caller of Nsight Compute.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from abprof.evidence.causes import explained
+    from abprof.evidence.machine_code.kernels import read_kernels
+    from abprof.evidence.machine_code.reader import Reader
+    from abprof.evidence.probes import probed, subjects
+
+__all__ = ["Reader", "explained", "probed", "read_kernels", "subjects"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load on first use: a short command needs none of it."""
+    if name in __all__:
+        from abprof.evidence import causes, probes
+        from abprof.evidence.machine_code import kernels, reader
+
+        return next(vars(module)[name] for module in (causes, probes, kernels, reader) if name in vars(module))
+    raise AttributeError(name)

@@ -23,8 +23,7 @@ from abprof.measure.run_context import Place
 from abprof.records import SUSTAINED, Arm, Block, Loss, Outcome, Run
 from abprof.records.errors import AbprofError
 from abprof.store.record import Record
-from abprof.verdict import stats
-from abprof.verdict.stopping import epochs_counted
+from abprof.verdict import epochs_counted, stats
 
 MOST_ATTEMPTS = 3  # shards that one cell may lose
 _CONTROLS = 2  # cells of each device that get a control, at least

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from abprof.verdict.cells import CellCache, CellData, aggregate
     from abprof.verdict.judgement import Judgement, judge, provisional
-    from abprof.verdict.stopping import undecided
+    from abprof.verdict.stopping import epochs_counted, undecided
 
-__all__ = ["CellCache", "CellData", "Judgement", "aggregate", "judge", "provisional", "undecided"]
+__all__ = [
+    "CellCache", "CellData", "Judgement", "aggregate", "epochs_counted", "judge", "provisional", "undecided",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

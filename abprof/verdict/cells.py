@@ -175,12 +175,13 @@ class CellData:
 
 # ---------------------------------------------------------------- aggregation
 
-Aggregate = Callable[[Run, Sequence[Block], Sequence[Proof]], dict[str, CellData]]
 
-
-def aggregate(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> dict[str, CellData]:
-    """Cell id -> data, for every cell of the run, measured or not. Raises ValueError on impossible input."""
-    return CellCache().aggregate(run, blocks, proofs)
+def aggregate(
+    run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None
+) -> dict[str, CellData]:
+    """Cell id -> data, for every cell of the run, measured or not; what `cache` has is reused. Raises ValueError on
+    impossible input."""
+    return (cache or CellCache()).aggregate(run, blocks, proofs)
 
 
 class CellCache:
@@ -202,7 +203,7 @@ class CellCache:
         self._head: tuple[object, ...] = ()
         self._cells: dict[str, tuple[list[Block], CellData]] = {}
 
-    def aggregate(self, run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> dict[str, CellData]:
+    def aggregate(self, run: Run, blocks: Sequence[Block], proofs: Sequence[Proof]) -> dict[str, CellData]:
         """As the function `aggregate`. Raises ValueError on impossible input."""
         owned: dict[str, list[Block]] = {cell.id: [] for cell in run.cells}
         for block in blocks:

@@ -11,7 +11,7 @@ from functools import partial
 
 from abprof.records import Advice, Block, Comparison, Header, Observation, Proof, Record, Run
 from abprof.verdict import stats, waivers
-from abprof.verdict.cells import Aggregate, CellData, aggregate
+from abprof.verdict.cells import CellCache, CellData, aggregate
 from abprof.verdict.comparison import Role, compare, pairs, pursued, with_discoveries
 from abprof.verdict.headline import summarise, untimed
 from abprof.verdict.observations import observe
@@ -40,17 +40,15 @@ class Provisional:
     epochs: int
 
 
-def judge(
-    run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), aggregate: Aggregate = aggregate
-) -> Judgement:
+def judge(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None) -> Judgement:
     """Judge everything measured so far. Pure: the same records always give the same judgement.
 
-    `run` is the head of a run; its lists of results are not read. `aggregate` may be a CellCache's. Raises ValueError on
+    `run` is the head of a run; its lists of results are not read. `cache` reuses cells from call to call. Raises ValueError on
     impossible input: a kept round with an impossible time, or rounds of a cell that the run does not have.
     """
     if not run.options.timed:
         return Judgement(header=untimed(run))
-    cells = aggregate(run, blocks, proofs)
+    cells = aggregate(run, blocks, proofs, cache)
     rows: dict[Role, list[Comparison]] = {"target": [], "peer": [], "variant": [], "control": []}
     observations: list[Observation] = []
     for data in cells.values():

@@ -7,14 +7,14 @@ from functools import partial
 
 from abprof.records import Block, Comparison, Proof, Run
 from abprof.verdict import stats
-from abprof.verdict.cells import Aggregate, CellData, aggregate, same_code
+from abprof.verdict.cells import CellCache, CellData, aggregate, same_code
 from abprof.verdict.comparison import Pair, compare, decide, pairs, precise, pursued, with_discoveries
 
 MOST_ATTEMPTS = 2 * stats.LOOKS[-1]  # epochs after which a cell that keeps failing or losing all rounds is given up
 
 
 def undecided(
-    run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), aggregate: Aggregate = aggregate
+    run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None
 ) -> set[str]:
     """Ids of the cells to measure in the next epoch; before the first, all that can run.
 
@@ -24,7 +24,7 @@ def undecided(
     Controls and peers never keep a cell going, except that a cell with a control reaches the first look. To plan a rerun
     pass only its own blocks.
     """
-    cells = aggregate(run, blocks, proofs)
+    cells = aggregate(run, blocks, proofs, cache)
     more = {cell for cell, data in cells.items() if data.once("open", partial(_wants_more, run, data))}
     rows = [row for data in cells.values() for row in data.once("tested", partial(_tested, run, data))]
     return more | {row.cell for row in with_discoveries(rows) if _suspect(row)}
@@ -100,10 +100,10 @@ def _alone_open(run: Run, data: CellData, arm: str) -> bool:
 
 
 def epochs_counted(
-    run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), aggregate: Aggregate = aggregate
+    run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None
 ) -> dict[str, int]:
     """Cell -> epochs that its verdict can rest on: of its comparison with the fewest; quick epochs do not count."""
-    cells = aggregate(run, blocks, proofs)
+    cells = aggregate(run, blocks, proofs, cache)
     return {cell: data.once("epochs", partial(_epochs_counted, run, data)) for cell, data in cells.items()}
 
 

@@ -60,7 +60,7 @@ def loaded(folder: Path, side: str, made: Sources) -> tuple[Build, Proof]:
 
 def read(folder: Path, before: Sources, after: Sources) -> tuple[Kernel, ...]:
     builds, proofs = zip(loaded(folder, "base", before), loaded(folder, "target", after), strict=True)
-    return kernels.read_all(blocks.head(builds=builds, proofs=proofs), (), Reader(folder.parent / "read"))
+    return kernels.read_kernels(blocks.head(builds=builds, proofs=proofs), (), Reader(folder.parent / "read"))
 
 
 def judged(

@@ -21,7 +21,7 @@ _PATH_FLAG = re.compile(r"(?:-I|-isystem|-L|--sysroot)[ =]?\S+ ?")
 _replace = msgspec.structs.replace
 
 
-def read_all(run: Run, compiled: Iterable[Kernel], reader: Reader) -> tuple[Kernel, ...]:
+def read_kernels(run: Run, compiled: Iterable[Kernel], reader: Reader) -> tuple[Kernel, ...]:
     """The run's kernels with their code. `compiled`: those that the workers reported; objects come from the proofs."""
     todo = [*(_with_seconds(run, kernel) for kernel in compiled if kernel.kind == "triton"), *_objects(run)]
     with ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2) // 2)) as pool:
