@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
@@ -26,57 +23,6 @@ _LEAST = 3.0  # per cent up and down: a smaller axis would show noise alone
 _POINTS = 220  # of a line: what a screen can show
 
 
-@dataclass(frozen=True)
-class Calendar:
-    """The x coordinate of each night, by its date, and where lines are cut."""
-
-    place: dict[int, float]  # night -> x
-    gaps: dict[int, float]  # night -> days since the one before, where nights are missing
-    machines: dict[int, str]  # night -> what differs from the machine of the night before
-
-    @classmethod
-    def of(cls, nights: Sequence[NightRow]) -> Calendar:
-        """A clock that went back, or a date that cannot be read, counts as the usual distance."""
-        steps = [_days(after.began) - _days(before.began) for before, after in pairwise(nights)]
-        usual = statistics.median([step for step in steps if step > 0] or [1.0])
-        gaps = {night.number: step for night, step in zip(nights[1:], steps, strict=True) if step > 1.6 * usual}
-        days = np.concatenate([[0.0], np.cumsum([step if step > 0 else usual for step in steps])])
-        x = _PAD + (_WIDTH - 2 * _PAD) * days / max(days[-1], 1e-9)
-        place = {night.number: float(at) for night, at in zip(nights, x, strict=False)}
-        machines = {
-            after.number: _difference(before.machine, after.machine)
-            for before, after in pairwise(nights)
-            if before.machine != after.machine
-        }
-        return cls(place, gaps, machines)
-
-    @property
-    def cuts(self) -> frozenset[int]:
-        """Nights before which a line is interrupted."""
-        return frozenset((*self.gaps, *self.machines))
-
-
-def _days(began: str) -> float:
-    try:
-        return datetime.fromisoformat(began).timestamp() / 86400
-    except ValueError:
-        return math.nan
-
-
-def _difference(before: str, after: str) -> str:
-    old, new = _facts(before), _facts(after)
-    names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-    return "; ".join(f"{name} {old.get(name, 'none')} to {new.get(name, 'none')}" for name in names)
-
-
-def _facts(machine: str) -> dict[str, Any]:
-    try:
-        facts = msgspec.json.decode(machine)
-    except UNREADABLE:
-        return {}
-    return facts if isinstance(facts, dict) else {}
-
-
 def history_page(index: Index, series: str) -> str:
     """The page of one series as HTML."""
     nights = [night for night in index.nights(series) if night.kind != "against"]
@@ -87,53 +33,67 @@ def history_page(index: Index, series: str) -> str:
 def render(
     series: str, nights: Sequence[NightRow], found: Sequence[Trend], changes: Sequence[Change], shifts: Sequence[Shift]
 ) -> str:
-    """The page of these nights. Cells that changed last come first."""
-    calendar = Calendar.of(nights)
+    """The page of these nights, which stand side by side. Cells that changed last come first."""
+    step = (_WIDTH - 2 * _PAD) / max(len(nights) - 1, 1)
+    at = {night.number: _PAD + step * place for place, night in enumerate(nights)}
+    machines = {
+        after.number: _difference(_facts(before.machine), _facts(after.machine))
+        for before, after in pairwise(nights)
+        if before.machine != after.machine
+    }
     by_trend: dict[str, list[Change]] = {}
     for change in changes:
         by_trend.setdefault(change.trend, []).append(change)
-    lines = [_line(trend, by_trend.get(trend.name, []), shifts, calendar) for trend in found]
-    last = {name: max(change.found for change in these) for name, these in by_trend.items()}
-    lines.sort(key=lambda line: (-last.get(line["name"], 0), line["name"]))
+    last = {name: max(change.found for change in of_trend) for name, of_trend in by_trend.items()}
+    ordered = sorted(found, key=lambda trend: (-last.get(trend.name, 0), trend.name))
     page = environment(escape).get_template("history.html")
     return page.render(
         series=series,
         nights=nights,
-        lines=lines,
+        lines=[_line(trend, by_trend.get(trend.name, []), shifts, machines, at) for trend in ordered],
         changes=sorted(changes, key=lambda change: (-change.found, change.trend)),
         shifts=list(reversed(shifts)),
-        machines=list(reversed(calendar.machines.items())),
-        gaps=list(calendar.gaps.values()),
+        machines=list(reversed(machines.items())),
         began={night.number: night.began[:10] for night in nights},
         head={night.number: night.head[:10] for night in nights},
         style=Markup(asset("report.css") + asset("history.css")),  # noqa: S704 - abprof's own
     )
 
 
-def _line(trend: Trend, changes: Sequence[Change], shifts: Sequence[Shift], calendar: Calendar) -> dict[str, Any]:
+def _facts(machine: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(machine, type=dict[str, Any])
+    except UNREADABLE:
+        return {}
+
+
+def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+    names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    return "; ".join(f"{name} {old.get(name, 'none')} to {new.get(name, 'none')}" for name in names)
+
+
+def _line(
+    trend: Trend, changes: Sequence[Change], shifts: Sequence[Shift], machines: dict[int, str], at: dict[int, float]
+) -> dict[str, Any]:
     """One cell's line of the page: its name, latest time, and trend as SVG in per cent of where it began."""
     level, chain = _level(trend), np.expm1(np.cumsum(np.nan_to_num(trend.ratio))) * 100
     both = np.concatenate([level, chain])
     reach = max(_LEAST, float(np.nanmax(np.abs(both))) if np.isfinite(both).any() else 0.0) * 1.1
     words = "; ".join(f"{change.pct:+.1f} % since night {change.night}" for change in changes) or "no change"
     label = f"Trend of {trend.name} over {len(trend.numbers)} nights, {-reach:.0f} to {reach:.0f} % of time; {words}"
-    parts = [f'<path class="zero" d="M0 {_HEIGHT / 2:.0f}H{_WIDTH:.0f}"/>']
-    marks = [
-        ("machine", night, f"another machine from night {night}")
-        for night in sorted(calendar.machines.keys() & set(trend.numbers))
-    ]
+    marks = [("machine", night, f"another machine from night {night}") for night in machines]
     marks += [("shift", it.night, f"machine shift: {it.pct:+.1f} % in all cells, night {it.night}") for it in shifts]
+    parts = [f'<path class="zero" d="M0 {_HEIGHT / 2:.0f}H{_WIDTH:.0f}"/>']
     for kind, night, title in marks:
-        if night in calendar.place:
-            path = f"M{calendar.place[night]:.0f} 0V{_HEIGHT:.0f}"
-            parts.append(f'<path class="{kind}" d="{path}"><title>{title}</title></path>')
+        if night in at:
+            parts.append(f'<path class="{kind}" d="M{at[night]:.0f} 0V{_HEIGHT:.0f}"><title>{title}</title></path>')
     for name, values in (("chain", chain), ("level", level)):
-        parts.append(f'<path class="{name}" d="{_path(trend, values, reach, calendar)}"/>')
+        parts.append(f'<path class="{name}" d="{_path(trend, values, reach, machines, at)}"/>')
     for change in changes:
         way, shape = ("slower", "M-6 5H6L0 -6Z") if change.pct > 0 else ("faster", "M-6 -5H6L0 6Z")
         title = f"{change.pct:+.1f} %, {change.kind}, since night {change.night}"
-        at = f"translate({calendar.place.get(change.night, _PAD):.0f} {_PAD:.0f})"
-        parts.append(f'<g class="confirmed {way}" transform="{at}"><title>{title}</title><path d="{shape}"/></g>')
+        move = f"translate({at.get(change.night, _PAD):.0f} {_PAD:.0f})"
+        parts.append(f'<g class="change {way}" transform="{move}"><title>{title}</title><path d="{shape}"/></g>')
     size = Markup(f'viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" preserveAspectRatio="none"')  # noqa: S704 - numbers
     picture = Markup('<svg class="trend" {} role="img" aria-label="{}">').format(size, visible(label))
     times = [value for value in trend.head if value > 0]
@@ -162,25 +122,22 @@ def _level(trend: Trend) -> Floats:
     return np.asarray(np.expm1(log) * 100)
 
 
-def _path(trend: Trend, values: Floats, reach: float, calendar: Calendar) -> str:
-    text, pen, cuts = list[str](), False, calendar.cuts
-    shown = set(_thinned(values))
+def _path(trend: Trend, values: Floats, reach: float, machines: dict[int, str], at: dict[int, float]) -> str:
+    """A line's path, interrupted where values are missing and where the machine changes."""
+    text, pen, shown = list[str](), False, set(_thinned(values))
     for i, number in enumerate(trend.numbers):
-        if number in cuts or not math.isfinite(values[i]):
-            pen = False
-        if i in shown and math.isfinite(values[i]) and number in calendar.place:
+        known = math.isfinite(values[i])
+        pen = pen and known and number not in machines
+        if known and i in shown and number in at:
             y = _HEIGHT / 2 - float(values[i]) / reach * (_HEIGHT / 2 - _PAD)
-            text.append(f"{'L' if pen else 'M'}{calendar.place[number]:.0f} {y:.0f}")
+            text.append(f"{'L' if pen else 'M'}{at[number]:.0f} {y:.0f}")
             pen = True
     return "".join(text)
 
 
 def _thinned(values: Floats) -> Iterator[int]:
     """Indexes of at most _POINTS values: the lowest and the highest of each stretch, so that no spike is lost."""
-    if len(values) <= _POINTS:
-        yield from range(len(values))
-        return
-    for part in np.array_split(np.arange(len(values)), _POINTS // 2):
+    for part in np.array_split(np.arange(len(values)), min(len(values), _POINTS // 2)) if len(values) else ():
         known = part[np.isfinite(values[part])]
         if len(known):
-            yield from sorted({int(known[np.argmin(values[known])]), int(known[np.argmax(values[known])])})
+            yield from (int(known[np.argmin(values[known])]), int(known[np.argmax(values[known])]))
