@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import strategies as st
 
 from abprof.devices.lease import _owner
 from abprof.extras.bisect import page as pages
@@ -25,7 +24,7 @@ from abprof.system.console import View
 from tests.bisect.test_pages import Measured, begun
 from tests.bisect.test_search import line, slips
 from tests.fuzz.asked import Asker, asker, one_clear_line
-from tests.fuzz.mutations import DEEP, bytes_of, few, fewest, hunt, many, texts_of
+from tests.fuzz.mutations import DEEP, bytes_of, fewest, hunt, many, texts_of
 from tests.nights import Nights
 
 __all__ = ["asker"]
@@ -66,36 +65,6 @@ def test_any_bytes_of_an_index_are_read_or_made_again(nights: Path, asker: Asker
         history(asker, nights)
 
     hunt(bytes_of(whole), ask, examples)
-
-
-COLUMNS = [
-    *(("night", name) for name in ("folder", "series", "number", "kind", "asked", "machine", "began", "base", "head",
-                                   "subject", "exit_code", "sentence", "heads", "settled")),
-    *(("trend", name) for name in ("cell", "variant", "metric", "judged")),
-    *(("value", name) for name in ("verdict", "pct", "low_pct", "high_pct", "base", "head", "base_status", "head_status")),
-    ("folder", "problem"), ("folder", "stamp"),
-]  # fmt: skip
-CONTENTS = ("", "x", b"\xff\xfe", b"", 0, -1, 2**62, 1.5, 1e308, -1e308, "\x1b[2J", "\ud7ff" * 3000, "{", "[" * 5000, '{"a": 3}',
-            "0001-01-01", "-9" * 3000)  # fmt: skip
-
-
-@few
-def test_any_content_of_an_index_is_read_or_made_again(nights: Path, asker: Asker, examples: int) -> None:
-    """Columns of other types than they are declared with: SQLite takes them, where it is not told to look."""
-    assert history(asker, nights) == [0, 0, 0, 0]
-    whole = (nights / FILE).read_bytes()
-
-    def ask(changes: list[tuple[tuple[str, str], Any]]) -> None:
-        (nights / FILE).write_bytes(whole)
-        with contextlib.closing(sqlite3.connect(nights / FILE, isolation_level=None)) as database:
-            for (table, column), content in changes:
-                with contextlib.suppress(sqlite3.IntegrityError):
-                    database.execute(f"UPDATE OR IGNORE {table} SET {column} = ?", (content,))
-        history(asker, nights)
-
-    hunt(
-        st.lists(st.tuples(st.sampled_from(COLUMNS), st.sampled_from(CONTENTS)), min_size=1, max_size=2), ask, examples
-    )
 
 
 def foreign(file: Path, *statements: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -35,14 +35,14 @@ _ANSWERS = (
 )  # statuses that measuring again repeats
 _LOCK_WAIT = 60.0  # seconds
 _TABLES = """
-CREATE TABLE folder (name TEXT PRIMARY KEY, stamp TEXT NOT NULL, problem TEXT NOT NULL);
-CREATE TABLE night (folder TEXT NOT NULL, series TEXT NOT NULL, number INTEGER NOT NULL, kind TEXT NOT NULL,
+CREATE TABLE IF NOT EXISTS folder (name TEXT PRIMARY KEY, stamp TEXT NOT NULL, problem TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS night (folder TEXT NOT NULL, series TEXT NOT NULL, number INTEGER NOT NULL, kind TEXT NOT NULL,
   matrix TEXT NOT NULL, machine TEXT NOT NULL, began TEXT NOT NULL, base TEXT NOT NULL, head TEXT NOT NULL,
   subject TEXT NOT NULL, exit_code INTEGER NOT NULL, sentence TEXT NOT NULL, heads INTEGER NOT NULL,
   settled INTEGER NOT NULL, id INTEGER PRIMARY KEY);
-CREATE TABLE trend (id INTEGER PRIMARY KEY, cell TEXT NOT NULL, variant TEXT NOT NULL, metric TEXT NOT NULL,
+CREATE TABLE IF NOT EXISTS trend (id INTEGER PRIMARY KEY, cell TEXT NOT NULL, variant TEXT NOT NULL, metric TEXT NOT NULL,
   judged INTEGER NOT NULL, UNIQUE (cell, variant, metric, judged));
-CREATE TABLE value (trend INTEGER NOT NULL, night INTEGER NOT NULL, verdict TEXT NOT NULL, pct REAL, low_pct REAL,
+CREATE TABLE IF NOT EXISTS value (trend INTEGER NOT NULL, night INTEGER NOT NULL, verdict TEXT NOT NULL, pct REAL, low_pct REAL,
   high_pct REAL, base REAL, head REAL, base_status TEXT NOT NULL, head_status TEXT NOT NULL,
   PRIMARY KEY (trend, night)) WITHOUT ROWID;
 """
@@ -195,18 +195,15 @@ def open_index(runs_dir: Path, *, rebuild: bool = False) -> Iterator[Index]:
             "no such folder", where=str(runs_dir), advice="--runs-dir names the folder that holds the runs"
         )
     file, notes = runs_dir / FILE, list[str]()
-    if rebuild:
-        _remove_file(file)
     try:
         try:
-            database = _updated(str(file), runs_dir)
+            database = _updated(str(file), runs_dir, rebuild=rebuild)
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError as error:
-            notes.append(f"{FILE} could not be read ({error}): it was rebuilt from the run folders")
-            _remove_file(file)
-            database = _updated(str(file), runs_dir)
-    except sqlite3.OperationalError as error:
+            notes = [f"{FILE} could not be read ({error}): it was rebuilt from the run folders"]
+            database = _updated(str(file), runs_dir, rebuild=True)
+    except (sqlite3.OperationalError, OSError) as error:
         if "locked" in str(error):
             raise AbprofError("another abprof is writing the index", where=str(file), advice="try again") from None
         notes = [f"{file}: {error}; the index is built in memory"]
@@ -219,47 +216,35 @@ def open_index(runs_dir: Path, *, rebuild: bool = False) -> Iterator[Index]:
             raise AbprofError(f"corrupt: {error}", where=str(file), advice="abprof history rebuild") from None
 
 
-def _remove_file(file: Path) -> None:
-    for name in (file.name, f"{file.name}-journal"):
-        (file.parent / name).unlink(missing_ok=True)
-
-
-def _updated(name: str, runs_dir: Path) -> sqlite3.Connection:
-    """A connection to the index after one transaction that makes it agree with the folder."""
+def _updated(name: str, runs_dir: Path, *, rebuild: bool = False) -> sqlite3.Connection:
+    """A connection to the index, which agrees with the folder."""
+    if rebuild:
+        for old in (name, f"{name}-journal"):
+            Path(old).unlink(missing_ok=True)
     database = sqlite3.connect(name, timeout=_LOCK_WAIT, isolation_level=None)
     try:
         # SQLite's default journal works on network file systems; what a power failure destroys is rebuilt.
         database.execute("PRAGMA synchronous = OFF")
         database.execute("PRAGMA cache_size = -262144")  # KiB: a thousand nights of 500 cells take 91 MB
-        found = _stamps(runs_dir)
-        if _version(database) == _VERSION and _known(database) == found:
-            return database
-        database.execute("BEGIN IMMEDIATE")
-        if not _version(database):
-            for statement in filter(None, map(str.strip, _TABLES.split(";"))):
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if version not in (0, _VERSION):
+            raise sqlite3.DatabaseError("made by another version of abprof")
+        found, known = _stamps(runs_dir), "SELECT name, stamp FROM folder"
+        if not version or dict(database.execute(known).fetchall()) != found:
+            database.execute("BEGIN IMMEDIATE")
+            for statement in _TABLES.split(";"):
                 database.execute(statement)
             database.execute(f"PRAGMA user_version = {_VERSION}")
-        elif _version(database) != _VERSION:
-            raise sqlite3.DatabaseError("made by another version of abprof")
-        known = _known(database)
-        for folder in known.keys() - {name for name in found if found[name] == known.get(name)}:
-            _remove(database, folder)
-        trends = {tuple(key): trend for trend, *key in database.execute("SELECT * FROM trend")}
-        for folder in sorted(name for name in found if found[name] != known.get(name)):
-            _add(database, runs_dir / folder / RUN, found[folder], trends)
-        database.execute("COMMIT")
+            stamps = dict(database.execute(known).fetchall())
+            trends = {tuple(key): trend for trend, *key in database.execute("SELECT * FROM trend")}
+            for folder in sorted(stamps.keys() | found.keys()):
+                if stamps.get(folder) != found.get(folder):
+                    _replace(database, runs_dir / folder, found.get(folder), trends)
+            database.execute("COMMIT")
     except BaseException:
         database.close()  # which rolls back
         raise
     return database
-
-
-def _version(database: sqlite3.Connection) -> int:
-    return int(database.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _known(database: sqlite3.Connection) -> dict[str, str]:
-    return dict(database.execute("SELECT name, stamp FROM folder").fetchall())
 
 
 def _stamps(runs_dir: Path) -> dict[str, str]:
@@ -273,35 +258,33 @@ def _stamps(runs_dir: Path) -> dict[str, str]:
     return found
 
 
-def _remove(database: sqlite3.Connection, folder: str) -> None:
-    database.execute("DELETE FROM value WHERE night IN (SELECT id FROM night WHERE folder = ?)", (folder,))
-    database.execute("DELETE FROM night WHERE folder = ?", (folder,))
-    database.execute("DELETE FROM folder WHERE name = ?", (folder,))
+def _replace(database: sqlite3.Connection, folder: Path, stamp: str | None, trends: dict[tuple[Any, ...], Any]) -> None:
+    """Remove what the index has of a run folder, and read the folder again unless `stamp` is None."""
 
+    def remove() -> None:
+        database.execute("DELETE FROM value WHERE night IN (SELECT id FROM night WHERE folder = ?)", (folder.name,))
+        database.execute("DELETE FROM night WHERE folder = ?", (folder.name,))
+        database.execute("DELETE FROM folder WHERE name = ?", (folder.name,))
 
-def _add(database: sqlite3.Connection, file: Path, stamp: str, trends: dict[tuple[Any, ...], int | None]) -> None:
+    remove()
+    if stamp is None:
+        return
     problem = ""
     try:
-        if night := read_night(file):
-            _insert(database, *night, trends)
+        if found := read_night(folder / RUN):
+            night, values = found
+            marks = ", ".join("?" * _COLUMNS)
+            id = database.execute(f"INSERT INTO night VALUES ({marks}, NULL)", astuple(night)).lastrowid  # noqa: S608
+            for value in values:
+                if value[:4] not in trends:
+                    row = database.execute("INSERT INTO trend VALUES (NULL, ?, ?, ?, ?)", value[:4])
+                    trends[value[:4]] = row.lastrowid
+            lines = [(trends[value[:4]], id, *value[4:]) for value in values]
+            database.executemany("INSERT OR REPLACE INTO value VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", lines)
     except (OSError, ValueError, OverflowError) as error:  # unreadable, not a run, or beyond what SQLite can hold
-        _remove(database, file.parent.name)
+        remove()
         problem = " ".join(str(error).split())[:300] or "cannot be read"
-    database.execute("INSERT INTO folder VALUES (?, ?, ?)", (file.parent.name, stamp, problem))
-
-
-def _insert(
-    database: sqlite3.Connection, night: NightRow, values: Iterable[Value], trends: dict[tuple[Any, ...], int | None]
-) -> None:
-    marks = ", ".join("?" * _COLUMNS)
-    id = database.execute(f"INSERT INTO night VALUES ({marks}, NULL)", astuple(night)).lastrowid  # noqa: S608
-    lines = []
-    for value in values:
-        key = value[:4]
-        if key not in trends:
-            trends[key] = database.execute("INSERT INTO trend VALUES (NULL, ?, ?, ?, ?)", key).lastrowid
-        lines.append((trends[key], id, *value[4:]))
-    database.executemany("INSERT OR REPLACE INTO value VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", lines)
+    database.execute("INSERT INTO folder VALUES (?, ?, ?)", (folder.name, stamp, problem))
 
 
 # ---------------------------------------------------------------- reading run.json
