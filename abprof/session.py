@@ -35,7 +35,7 @@ from abprof.measure.plan import (
     watched,
 )
 from abprof.measure.resources import alone, signals, worktrees
-from abprof.measure.run_context import Place, look_around
+from abprof.measure.run_context import RunContext, look_around
 from abprof.records import Block, Build, Checkout, Run, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
@@ -175,7 +175,7 @@ def judge_run(run: Run, blocks: Sequence[Block], cache: CellCache | None = None)
 
 
 @contextlib.contextmanager
-def begin(config: Options, view: View) -> Iterator[tuple[Place, RunFolder, tuple[Checkout, ...]]]:
+def begin(config: Options, view: View) -> Iterator[tuple[RunContext, RunFolder, tuple[Checkout, ...]]]:
     """A new run: its context, its folder, its sides' worktrees, and the devices reserved for it, while the block runs."""
     place = look_around(config, view)
     if "ncu" in config.probe:
@@ -207,7 +207,7 @@ def new_record(
     )
 
 
-def measure(place: Place, plan: Plan, record: Record, also: Study | None = None) -> None:
+def measure(place: RunContext, plan: Plan, record: Record, also: Study | None = None) -> None:
     """Build, and add epochs to the record until all is decided, the budget is spent, or ^C."""
     # Children that no group and no mark identifies end here, before the results are written.
     with (
@@ -240,7 +240,9 @@ def measure(place: Place, plan: Plan, record: Record, also: Study | None = None)
         _read_machine_code(record, Reader(place.cache / "code", prefixes))
 
 
-def start(place: Place, plan: Plan, builds: tuple[Build, ...], record: Record, show: Progress | None = None) -> Plan:
+def start(
+    place: RunContext, plan: Plan, builds: tuple[Build, ...], record: Record, show: Progress | None = None
+) -> Plan:
     """Assign the arms, write the head, and record the cells that need no measuring."""
     plan, skipped = assign_arms(place, plan, builds, record.blocks)
     record.start(plan.run)
@@ -249,7 +251,7 @@ def start(place: Place, plan: Plan, builds: tuple[Build, ...], record: Record, s
     return plan
 
 
-def measure_command(place: Place, bench: commands.Bench, record: Record) -> None:
+def measure_command(place: RunContext, bench: commands.Bench, record: Record) -> None:
     """Measure a command that times itself: nothing of it can be checked, proved or probed."""
     with proc.no_orphans(), interruptible(record), record.view.measuring():
         record.start(record.head)
@@ -280,12 +282,12 @@ def interruptible(record: Record) -> Iterator[None]:
         record.view.warn("interrupted: writing what was measured")
 
 
-def _in_process(place: Place, plan: Plan, record: Record) -> Iterator[Item]:
+def _in_process(place: RunContext, plan: Plan, record: Record) -> Iterator[Item]:
     """Epochs on the run's only device."""
     return epochs(plan, record.wanted, first=record.next_epoch, done=record.done, budget=place.options.budget)
 
 
-def _spread(place: Place, plan: Plan, record: Record, cluster: Executor | None) -> Iterator[Item]:
+def _spread(place: RunContext, plan: Plan, record: Record, cluster: Executor | None) -> Iterator[Item]:
     """Epochs on several devices: each measures shards of whole cells, in its own process."""
     with contextlib.nullcontext(cluster) if cluster else pool_of(place, plan, record) as executor:
         yield from coordinate(plan, record, executor, place)

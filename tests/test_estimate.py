@@ -74,14 +74,6 @@ def test_so_many_epochs_and_quick() -> None:
     assert estimate.estimate(run, peers=False).startswith(f"about {5 * usual:.0f} s of measuring, builds")
 
 
-def test_what_a_protocol_adds_is_said() -> None:
-    """100 calls and 100 to warm up on each of two sides, of 100 s each: no budget ends them."""
-    run = planned(cells=1, protocol="seed")
-    assert estimate.beside_seconds(run) == pytest.approx(2 * 202 * 100, rel=0.01)
-    assert "--protocol seed takes about 11.2 h more" in estimate.estimate(run, peers=False)
-    assert "--protocol" not in estimate.estimate(planned(cells=1), peers=False)
-
-
 @pytest.mark.parametrize(("seconds", "said"), [(89.6, "90 s"), (119, "119 s"), (720, "12 min"), (12600, "3.5 h")])
 def test_a_span_is_said_as_people_do(seconds: float, said: str) -> None:
     assert estimate.span(seconds) == said

@@ -267,8 +267,8 @@ def test_a_folder_without_a_run_goes_once_its_process_is_killed(tmp_path: Path, 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from abprof import runfolder, unfinished
-from abprof.view import View
+from abprof.store import runfolder
+from abprof.system.console import View
 name, moment = sys.argv[2], sys.argv[3]
 make = Path.mkdir
 
@@ -280,7 +280,7 @@ def mkdir(path, *args, **more):
         os.kill(os.getpid(), signal.SIGKILL)
 
 Path.mkdir = mkdir
-with unfinished.new_folder(Path(sys.argv[1]), name, View(quiet=True)):
+with runfolder.new_folder(Path(sys.argv[1]), name, View(quiet=True)):
     pass
 """
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from abprof.devices.simulated import SimulatedDevice
 
 from abprof.builds.worker_factory import WorkerFactory
 from abprof.devices.cpu import CpuDevice
+from abprof.devices.device import SimulatedDevice
 from abprof.measure import pool as pools
 from abprof.measure.pool import Prefork, WorkerPool, WorkerSpec
 from abprof.records import Build, Checkout, Package, Side

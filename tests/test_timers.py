@@ -223,17 +223,6 @@ def test_what_the_late_pass_finds_counts_as_if_it_had_come_before_the_turns(
     assert result.verdict("w/case=long") == "slower"
 
 
-def test_a_check_that_was_lost_is_made_again_although_a_second_block_lost_none(new_lab: NewLab) -> None:
-    """The graphs' of the same epoch, of which the arm that died was no part."""
-    faults = [broken("crash", "short", side="target", verb="check", epoch=1)]
-    result = new_lab(replace(MIXED, faults=faults)).abprof("main", "fast")
-    first = [one for one in blocks(result) if one.epoch == 1 and one.cell == "w/case=short"]
-    assert [one.beside for one in first] == [False, True]
-    assert result.status("w/case=short", "target")[0] == "ok"
-    seen = next(o for o in result.run.observations if (o.cell, o.arm) == ("w/case=short", "target"))
-    assert seen.check is not None
-
-
 def test_rounds_of_two_timers_are_never_put_together() -> None:
     ratios = {"base": 1.0, "target": 1.1}
     of_two = [block(epoch, ratios, timer=timer) for epoch, timer in ((1, "cupti"), (2, "cuda_event"))]
@@ -297,11 +286,3 @@ def test_short_calls_that_do_not_fit_into_memory_together_are_read_by_cupti_too(
     assert {one.alone for one in blocks(result) if one.cell == "w/case=short" and one.rounds and one.judged} == {True}
     seen = next(o for o in result.run.observations if (o.cell, o.arm) == ("w/case=short", "target"))
     assert seen.census is not None
-
-
-@pytest.mark.parametrize(
-    ("calls", "shortest"),
-    [([3e4, 1.5e4], 1.5e4), ([3e4, 2e4], 0.0), ([0.0, 1e4], 0.0), ([6e7, 1e4], 0.0), ([], 0.0)],
-)
-def test_what_is_short(calls: list[float], shortest: float) -> None:
-    assert turns.short(calls) == shortest

@@ -73,7 +73,6 @@ def test_a_call_of_seconds_is_not_repeated_for_fresh_inputs_more_than_a_fifth_of
 
 
 def test_phases_of_a_call_of_seconds_are_read_from_one() -> None:
-    assert [turns.phase_calls(ns) for ns in (0.0, 1e6, 2e7, 6e7, 3e9)] == [10, 10, 5, 2, 1]
     passes = [turns.profiled("a", ns, phases=phases) for ns in (1e6, 1.2e8, 3e9) for phases in (True, False)]
     assert [(p.calls, p.discarded) for p in passes] == [(10, 2), (2, 1), (1, 0), (1, 0), (1, 0), (1, 0)]
 

@@ -18,7 +18,7 @@ from abprof.evidence.probes import subjects
 from abprof.measure import continued
 from abprof.measure.plan import Continued, Plan, build_kernels, make_plan
 from abprof.measure.resources import alone, signals, worktrees
-from abprof.measure.run_context import Place
+from abprof.measure.run_context import RunContext
 from abprof.records import Arm, Cell, Profile, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
@@ -121,7 +121,7 @@ def run(path: Path, only: Sequence[str], repo: str, order: Order, view: View) ->
 
 
 def _profile(
-    place: Place,
+    place: RunContext,
     plan: Plan,
     record: Record,
     job: tuple[Order, tool.Ncu, Path, View],

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 import abprof
-from abprof.measure.run_context import Place
+from abprof.measure.run_context import RunContext
 from abprof.records import Checkout, Record, Run
 from abprof.records.errors import AbprofError
 from abprof.sides import Repository, releases
@@ -41,7 +41,7 @@ class Cargo(Record, frozen=True, kw_only=True):
     abprof: str = ""  # edition() there
 
 
-def load(place: Place, trees: Sequence[Checkout], judge: Path, file: Path) -> Cargo:
+def load(place: RunContext, trees: Sequence[Checkout], judge: Path, file: Path) -> Cargo:
     """Write the bundle `file` of a run whose sides lie in `trees` and whose workloads were copied to `judge`.
 
     Raises AbprofError.

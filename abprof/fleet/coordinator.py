@@ -19,7 +19,7 @@ from abprof.measure import discovery, estimate, timers
 from abprof.measure.epochs import Item
 from abprof.measure.followup import owed
 from abprof.measure.plan import Plan, unmeasured
-from abprof.measure.run_context import Place
+from abprof.measure.run_context import RunContext
 from abprof.records import SUSTAINED, Arm, Block, Loss, Outcome, Run
 from abprof.records.errors import AbprofError
 from abprof.store.record import Record
@@ -31,7 +31,7 @@ _LISTEN = 1.0  # seconds that one look for news waits
 _LOSSES_IN_A_ROW = 2  # a slot with so many gets no further shard while there is another slot
 
 
-def coordinate(plan: Plan, record: Record, executor: Executor, place: Place) -> Iterator[Item]:
+def coordinate(plan: Plan, record: Record, executor: Executor, place: RunContext) -> Iterator[Item]:
     """Yield blocks, proofs and kernels as they arrive, until every cell is decided or every slot's budget is spent.
 
     Writes machines, losses and changed files into the record at once. Raises AbprofError if no shard could begin.
@@ -70,7 +70,7 @@ class _Live:
 class _Coordinator:
     """State of one spread run."""
 
-    def __init__(self, plan: Plan, record: Record, executor: Executor, place: Place) -> None:
+    def __init__(self, plan: Plan, record: Record, executor: Executor, place: RunContext) -> None:
         self._plan, self._record, self._executor, self._place = plan, record, executor, place
         self._shards = _ShardMaker(plan, record, place)
         self._live: dict[int, _Live] = {}
@@ -257,7 +257,7 @@ class _Coordinator:
 class _ShardMaker:
     """Makes the run's shards, numbers them, and sees to it that every device measures controls."""
 
-    def __init__(self, plan: Plan, record: Record, place: Place) -> None:
+    def __init__(self, plan: Plan, record: Record, place: RunContext) -> None:
         self._plan, self._record, self._place = plan, record, place
         self._arms = dict(plan.arms)
         self._controlled: dict[str, set[str]] = {}  # slot -> its cells with a control

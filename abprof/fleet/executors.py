@@ -12,18 +12,18 @@ from typing import Any
 from abprof.builds import environment
 from abprof.fleet.executor import Executor
 from abprof.measure.plan import Plan
-from abprof.measure.run_context import Place
+from abprof.measure.run_context import RunContext
 from abprof.records.errors import AbprofError
 from abprof.store.record import Record
 
 
-def cluster_of(place: Place, plan: Plan, record: Record) -> contextlib.AbstractContextManager[Executor | None]:
+def cluster_of(place: RunContext, plan: Plan, record: Record) -> contextlib.AbstractContextManager[Executor | None]:
     """What carries the run's shards elsewhere; None for a run on this host. Raises AbprofError for options that it has not."""
     kind = place.options.executor.partition(":")[0]
     return _KINDS[kind](place, plan, record) if kind else contextlib.nullcontext()
 
 
-def asked(place: Place) -> Any:
+def asked(place: RunContext) -> Any:
     """What the cluster is asked for; None for a run on this host. Raises AbprofError for what it has no word for, with the line
     of abprof.toml that has it."""
     config = place.options
@@ -61,7 +61,7 @@ def _rays(given: Mapping[str, str]) -> Any:
 _OPTIONS: dict[str, Callable[[Mapping[str, str]], Any]] = {"slurm": _slurms, "ray": _rays}
 
 
-def pool_of(place: Place, plan: Plan, record: Record) -> Executor:
+def pool_of(place: RunContext, plan: Plan, record: Record) -> Executor:
     """This host's own devices."""
     from abprof.fleet.pool import Pool
 
@@ -69,7 +69,7 @@ def pool_of(place: Place, plan: Plan, record: Record) -> Executor:
     return Pool(place, record.folder.logs, folder)
 
 
-def _slurm(place: Place, plan: Plan, record: Record) -> Executor:
+def _slurm(place: RunContext, plan: Plan, record: Record) -> Executor:
     del plan
     from abprof.fleet.slurm import SlurmExecutor
     from abprof.fleet.slurm_jobs import WHERE
@@ -85,7 +85,7 @@ def _slurm(place: Place, plan: Plan, record: Record) -> Executor:
     return SlurmExecutor(found, Path(place.repository.path), record.folder.logs, names, record.view.say)
 
 
-def _ray(place: Place, plan: Plan, record: Record) -> Executor:
+def _ray(place: RunContext, plan: Plan, record: Record) -> Executor:
     from abprof.fleet import bundle
     from abprof.fleet.ray import RayExecutor
 
@@ -99,4 +99,4 @@ def _ray(place: Place, plan: Plan, record: Record) -> Executor:
     )
 
 
-_KINDS: dict[str, Callable[[Place, Plan, Record], Executor]] = {"slurm": _slurm, "ray": _ray}
+_KINDS: dict[str, Callable[[RunContext, Plan, Record], Executor]] = {"slurm": _slurm, "ray": _ray}

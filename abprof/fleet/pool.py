@@ -19,7 +19,7 @@ import msgspec
 from abprof import sides
 from abprof.fleet.executor import Lost
 from abprof.fleet.messages import IDLE, Ended, Shard, read_news
-from abprof.measure.run_context import Place
+from abprof.measure.run_context import RunContext
 from abprof.system import checksummed as sealed
 from abprof.system import processes as proc
 from abprof.system.files import refusals
@@ -48,7 +48,7 @@ class Pool:
 
     lasting = True
 
-    def __init__(self, place: Place, logs: Path, folder: Path) -> None:
+    def __init__(self, place: RunContext, logs: Path, folder: Path) -> None:
         """`folder` is made for what shards are told by; it lies where a killed run's leftovers are looked for."""
         self._place, self._logs, self._folder = place, logs, folder
         self._killed = False  # a program that had no time to put its worktrees away

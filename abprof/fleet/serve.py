@@ -18,7 +18,7 @@ from abprof.measure.epochs import Item, epochs
 from abprof.measure.followup import follow_up
 from abprof.measure.plan import Continued, Plan, build_kernels, make_plan, other_cells, watched
 from abprof.measure.resources import alone, not_busy, worktrees
-from abprof.measure.run_context import Place, Settled, look_around
+from abprof.measure.run_context import RunContext, Settled, look_around
 from abprof.records import Block, Build, Checkout, Kernel, Proof, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import File
@@ -85,7 +85,7 @@ class Post(contextlib.ExitStack):
 
     def __init__(self) -> None:
         super().__init__()
-        self._place: Place | None = None
+        self._place: RunContext | None = None
         self._trees: tuple[Checkout, ...] = ()
         self._plan: Plan | None = None
         self._made: dict[str, tuple[Build, ...]] = {}  # package -> builds that were made here
@@ -105,7 +105,7 @@ class Post(contextlib.ExitStack):
                     builds = self._builds(place, plan, shard, view)
                     return _measured(place, plan, watch, builds, shard, tell)
 
-    def _stand(self, shard: Shard, view: View) -> Place:
+    def _stand(self, shard: Shard, view: View) -> RunContext:
         """The place, with worktrees of the sides."""
         if self._place and self._plan and self._ready(self._plan, shard) is not None:
             return self._place
@@ -114,7 +114,7 @@ class Post(contextlib.ExitStack):
         self._trees = self.enter_context(worktrees(self._place, f"{shard.run.id}/{shard.number}", view))
         return self._place
 
-    def _planned(self, place: Place, shard: Shard, view: View) -> Plan:
+    def _planned(self, place: RunContext, shard: Shard, view: View) -> Plan:
         if self._plan is not None:
             return other_cells(place, self._plan, shard.run, Path(shard.logs))
         rest = Continued(shard.run, shard.run.cells, part=True, timers=shard.timers)
@@ -131,7 +131,7 @@ class Post(contextlib.ExitStack):
         built = {build.kernel for build in mine}
         return tuple(b for name in built for b in self._made[name]) if built <= self._made.keys() else None
 
-    def _builds(self, place: Place, plan: Plan, shard: Shard, view: View) -> tuple[Build, ...]:
+    def _builds(self, place: RunContext, plan: Plan, shard: Shard, view: View) -> tuple[Build, ...]:
         """Those; otherwise they are built anew: of the same commits, with this machine's variables, and for both sides alike.
 
         Raises AbprofError where one that the run's own machine makes anew is of other inputs.
@@ -152,7 +152,7 @@ def _same_chains(plan: Plan, shard: Shard) -> bool:
     return all(chains[side].versions == chain for side, chain in plan.shop.toolchain.items() if side in chains)
 
 
-def _place(shard: Shard, view: View) -> Place:
+def _place(shard: Shard, view: View) -> RunContext:
     asked = continued.as_asked(shard.run, shard.repository, shard.budget)
     own = (shard.device,) if shard.device else () if shard.run.machine.kind == "cuda" else asked.device
     asked = msgspec.structs.replace(asked, device=own, probe=(), executor="")
@@ -161,7 +161,7 @@ def _place(shard: Shard, view: View) -> Place:
 
 
 @contextlib.contextmanager
-def _device(place: Place, shard: Shard, view: View) -> Iterator[None]:
+def _device(place: RunContext, shard: Shard, view: View) -> Iterator[None]:
     """The device's lease, unless whoever started this program holds it."""
     if shard.held:
         not_busy(place.device)
@@ -178,7 +178,9 @@ def _failed(item: Item) -> bool:
     return isinstance(item, Proof) and not item.ok
 
 
-def _measured(place: Place, plan: Plan, watch: Watch, builds: tuple[Build, ...], shard: Shard, tell: Tell) -> Ended:
+def _measured(
+    place: RunContext, plan: Plan, watch: Watch, builds: tuple[Build, ...], shard: Shard, tell: Tell
+) -> Ended:
     machine = place.device.machine()
     head = msgspec.structs.replace(plan.run, builds=builds, machine=machine)
     plan = dataclasses.replace(
@@ -210,12 +212,12 @@ def _measured(place: Place, plan: Plan, watch: Watch, builds: tuple[Build, ...],
     return Ended(why="done", seconds=seconds, lines=0)
 
 
-def _afterwards(place: Place, plan: Plan, part: Part, shard: Shard) -> Iterator[Block]:
+def _afterwards(place: RunContext, plan: Plan, part: Part, shard: Shard) -> Iterator[Block]:
     """What is timed after all epochs of these cells."""
     return follow_up(plan, place.options.beside, (*shard.earlier, *part.blocks), part.next_epoch)
 
 
-def _name(place: Place, shard: Shard) -> str:
+def _name(place: RunContext, shard: Shard) -> str:
     """The lease's name. A GPU's is its own in all the world; every other machine's processor is called cpu too."""
     machine = place.device.machine()
     return f"cpu@{machine.host}" if machine.kind == "cpu" and not shard.held else place.device.lease

@@ -23,7 +23,7 @@ from abprof.devices import Device
 from abprof.measure import matrix, turns
 from abprof.measure.plan import Continued
 from abprof.measure.readings import Readings, read
-from abprof.measure.run_context import Place
+from abprof.measure.run_context import RunContext
 from abprof.records import (
     LONGEST_CALL,
     REPORTED,
@@ -104,7 +104,7 @@ class _Ended:
 
 
 def prepare(
-    place: Place, trees: Sequence[Checkout], logs: Path, view: View, continued: Continued | None = None
+    place: RunContext, trees: Sequence[Checkout], logs: Path, view: View, continued: Continued | None = None
 ) -> Bench:
     """Build, run the command once on every side without counting it, and lay out the cells, or take a continued run's.
 
@@ -151,7 +151,7 @@ def prepare(
 
 
 def _side(
-    place: Place, tree: Checkout, command: Command, env: dict[str, str], wall: contain.Wall | None, logs: Path
+    place: RunContext, tree: Checkout, command: Command, env: dict[str, str], wall: contain.Wall | None, logs: Path
 ) -> _Side:
     own = Path(tree.path).parent / NAME / tree.side.id  # its caches last as long as the run
     places = {"worktree": tree.path, "build_dir": str(own / "out"), "side": tree.side.id}
@@ -221,7 +221,7 @@ def _cell(name: str) -> Cell:
     return Cell(id=f"{NAME}/{AXIS}={name}", workload=NAME, kernel="", suite=NAME, params={AXIS: name})
 
 
-def _arms(place: Place, cells: Sequence[Cell]) -> dict[str, tuple[Arm, ...]]:
+def _arms(place: RunContext, cells: Sequence[Cell]) -> dict[str, tuple[Arm, ...]]:
     """Every side, and base once more as the control of cells spread over the run."""
     sides = tuple(Arm(id=side.id, side=side.id) for side in place.sides)
     alone = len(sides) == 1 or place.options.quick
@@ -231,7 +231,7 @@ def _arms(place: Place, cells: Sequence[Cell]) -> dict[str, tuple[Arm, ...]]:
 
 
 def _head(
-    place: Place,
+    place: RunContext,
     command: Command,
     cells: tuple[Cell, ...],
     arms: tuple[Arm, ...],

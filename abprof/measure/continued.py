@@ -11,7 +11,7 @@ import msgspec
 
 from abprof.builds import keys
 from abprof.measure import matrix
-from abprof.measure.run_context import Place, look_around
+from abprof.measure.run_context import RunContext, look_around
 from abprof.records import Build, Cell, Run, Verdict
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
@@ -55,7 +55,7 @@ def as_asked(run: Run, repo: str, budget: float) -> Options:
     return as_set_up(options, run)
 
 
-def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View, *, all: bool = True) -> Place:
+def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View, *, all: bool = True) -> RunContext:
     """The context of an earlier run. Raises AbprofError if the code or the machine has changed.
 
     `all`: cells of identical code without a block are measured like any other.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from abprof.measure import matrix
-from abprof.measure.run_context import Place
+from abprof.measure.run_context import RunContext
 from abprof.records import Ceilings, Cell, Checkout, Failure, Run, Status, Value, Workload
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
@@ -93,7 +93,7 @@ def _judging(source: Path) -> list[tuple[str, Path]]:
     return [(str(p.relative_to(home)), p) for p in sorted(files) if not {"__pycache__", ".git"} & set(p.parts)]
 
 
-def workloads_folder(place: Place, trees: Sequence[Checkout], recorded: str = "") -> Path:
+def workloads_folder(place: RunContext, trees: Sequence[Checkout], recorded: str = "") -> Path:
     """The workloads that judge all sides: a folder, or one file if `--workloads` names it by path.
 
     The working tree's, or --workloads-from. With CI set those of base's commit, like abprof.toml, so that a pull request
@@ -127,7 +127,7 @@ def workloads_folder(place: Place, trees: Sequence[Checkout], recorded: str = ""
     raise AbprofError("no workloads: there is no such folder", where=where, advice=advice)
 
 
-def workloads_differ(place: Place, trees: Sequence[Checkout], source: Path) -> list[str]:
+def workloads_differ(place: RunContext, trees: Sequence[Checkout], source: Path) -> list[str]:
     """A line for each side whose own workloads differ from those that judge."""
     name, mine = place.file.workloads or "workloads", content(source)
     return [

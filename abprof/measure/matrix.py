@@ -1,4 +1,4 @@
-"""From what workloads declare to the cells of this run: presets, --set, --only."""
+"""The matrix: from what workloads declare to the cells of a run (presets, --set, --cell, --only) and their arms. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import fnmatch
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from abprof.records import Arm, Band, Build, Cell, Judge, Phase, Side, Sweep, Timer, Value, Workload
@@ -14,13 +14,11 @@ from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 
 Axes = list[tuple[list[str], list[Any]]]  # (axis or zipped axes, rows of values), in file order
-
-
 _JUDGES: dict[Timer, Judge] = {"events": "gpu", "graph": "graph", "cupti": "kernels", "cpu": "wall"}
 
 
 def judge(timer: Timer, kind: str, declared: str = "") -> Judge:
-    """Whose clock is judged on this kind of device. A timer that was asked for stands above what a workload declares."""
+    """Whose clock is judged on this kind of device. --timer overrides what a workload declares."""
     if kind == "cpu":
         return "wall"
     wanted = declared or ("gpu" if kind == "cuda" else "wall")
@@ -28,74 +26,52 @@ def judge(timer: Timer, kind: str, declared: str = "") -> Judge:
 
 
 def workload(
-    name: str,
-    described: wire.Described,
-    sha256: str,
-    kind: str,
-    asked_peers: Sequence[str] = (),
-    timer: Timer = "auto",
+    name: str, described: wire.Described, sha256: str, kind: str, peers: Sequence[str] = (), timer: Timer = "auto"
 ) -> Workload:
-    """A workload's declarations as the record that travels; of its peers those that this run may measure."""
-    axes = tuple(dict.fromkeys(a for rows in described.presets.values() for names, _ in rows for a in names))
+    """A workload's declarations as a record; of its peers those of --peer, or those that it measures by default."""
+    default = described.peers if described.default_peers is None else described.default_peers
+    sweep = described.sweep
     return Workload(
         name=name,
         kernel=described.kernel,
         suite=described.suite,
-        axes=axes,
+        axes=tuple(dict.fromkeys(a for rows in described.presets.values() for names, _ in rows for a in names)),
         judge=judge(timer, kind, described.judge),
         variants=tuple(described.variants),
-        peers=_peers(described, asked_peers),
+        peers=tuple(peer for peer in described.peers if peer in (peers or default) or "all" in peers),
         phases=tuple(Phase(name=n, range=r, text=t) for n, r, t in described.phases),
         seed_columns=tuple(described.seed_columns),
         scaled=described.scaled,
         ladder=tuple(described.ladder),
-        sweep=_sweep(described.sweep),
+        sweep=None if sweep is None else _sweep(sweep),
         checked="sides" if described.checked == "sides" else "reference",
         sha256=sha256,
         text=described.text,
     )
 
 
-def _peers(described: wire.Described, asked: Sequence[str]) -> tuple[str, ...]:
-    """Those asked for, or those that are measured without being asked for."""
-    default = described.peers if described.default_peers is None else described.default_peers
-    return tuple(name for name in described.peers if name in (asked or default) or "all" in asked)
-
-
-def known_peers(matrix: Iterable[wire.Described], asked: Sequence[str]) -> None:
-    """Raise AbprofError for a `--peer` that no workload has."""
-    there = {name for described in matrix for name in described.peers}
-    for name in asked:
-        if name not in there and name != "all":
-            known = _nearest(name, there) or "none has any"
-            raise AbprofError(f"no workload has a peer {name!r}", where="--peer", advice=known)
-
-
-def _sweep(declared: wire.Sweep | None) -> Sweep | None:
-    if declared is None:
-        return None
+def _sweep(declared: wire.Sweep) -> Sweep:
     bands = tuple(Band(density=(low, high), speedup=(slow, fast)) for low, high, slow, fast in declared.bands)
     return Sweep(axes=tuple(declared.axes), density=declared.density, against=declared.against, bands=bands)
 
 
+def known_peers(matrix: Iterable[wire.Described], peers: Sequence[str]) -> None:
+    """Raises AbprofError for a --peer that no workload has."""
+    there = {name for described in matrix for name in described.peers}
+    for name in peers:
+        if name not in there and name != "all":
+            advice = _nearest(name, there) or "none has any"
+            raise AbprofError(f"no workload has a peer {name!r}", where="--peer", advice=advice)
+
+
 def preset(name: str, described: wire.Described, wanted: str, where: str) -> Axes:
-    """The axes of the wanted preset. Raises AbprofError naming those there are and `where` it was asked for, and for a
-    value that stands twice."""
+    """The axes of a preset. Raises AbprofError (naming `where` it was chosen) if there is none, or a value stands twice."""
     if wanted not in described.presets:
         known = ", ".join(described.presets)
         raise AbprofError(f"workload {name} has no preset {wanted!r}", where=where, advice=f"it has {known}")
     axes: Axes = [(list(names), [list(row) for row in rows]) for names, rows in described.presets[wanted]]
     _no_value_twice(axes, f"workload {name}, preset {wanted}")
     return axes
-
-
-def _no_value_twice(axes: Axes, where: str) -> None:
-    """Two cells of one name could not be told apart. Raises AbprofError."""
-    for names, rows in axes:
-        shown = [",".join(map(wire.shown, row)) for row in rows]
-        twice = next((value for value in shown if shown.count(value) > 1), None)
-        if twice is not None:
-            raise AbprofError(f"{','.join(names)} has {twice} twice", where=where)
 
 
 def cases(axes: Axes) -> list[dict[str, Value]]:
@@ -113,9 +89,11 @@ def id_parts(id: str) -> tuple[str, tuple[str, ...]]:
     return name, tuple(re.split(r",(?=\w+=)", params)) if params else ()
 
 
-def exactly(matrices: dict[str, Axes], ids: Sequence[str]) -> dict[str, list[dict[str, Value]]]:
-    """`--cell ID`: by workload the cases of these cells, also of those that no preset has; ids of other workloads are
-    passed over. Raises AbprofError for an axis or a value that cannot be, and for an id that leaves an axis open."""
+def exactly(matrices: Mapping[str, Axes], ids: Sequence[str]) -> dict[str, list[dict[str, Value]]]:
+    """--cell ID: the cases of these cells by workload, also of cells that no preset has. Skips ids of other workloads.
+
+    Raises AbprofError for an impossible axis or value, and for an id that leaves an axis open.
+    """
     found: dict[str, list[dict[str, Value]]] = {name: [] for name in matrices}
     for id in dict.fromkeys(ids):
         name, settings = id_parts(id)
@@ -123,7 +101,7 @@ def exactly(matrices: dict[str, Axes], ids: Sequence[str]) -> dict[str, list[dic
             continue
         try:
             made = cases(_set({name: matrices[name]}, _given(settings, commas=False))[name])
-        except AbprofError as error:  # of a value: --set has nothing to do with it
+        except AbprofError as error:  # about a value: --set is not involved
             raise AbprofError(error.what, where=f"--cell {id}", advice=error.advice) from error
         case = next((case for case in made if wire.cell_id(name, case) == id), None)
         if case is None:
@@ -133,11 +111,8 @@ def exactly(matrices: dict[str, Axes], ids: Sequence[str]) -> dict[str, list[dic
     return found
 
 
-# ---------------------------------------------------------------- --set
-
-
-def set_axes(matrices: dict[str, Axes], settings: Sequence[str]) -> dict[str, Axes]:
-    """`--set AXIS=V1,V2`: replace an axis's values wherever a workload has it. Zipped axes are set together.
+def set_axes(matrices: Mapping[str, Axes], settings: Sequence[str]) -> dict[str, Axes]:
+    """--set AXIS=V1,V2: replace an axis's values wherever a workload has it. Zipped axes are set together.
 
     Raises AbprofError for an axis that no workload has, and for an axis or a value that is given twice.
     """
@@ -145,7 +120,7 @@ def set_axes(matrices: dict[str, Axes], settings: Sequence[str]) -> dict[str, Ax
 
 
 def _given(settings: Sequence[str], *, commas: bool) -> dict[str, list[str]]:
-    """The values of each axis. `commas`: part them; a cell's id has one value of each, which may hold some."""
+    """Axis -> its values. `commas`: they separate values; a cell's id has one value of each axis, which may hold some."""
     given: dict[str, list[str]] = {}
     for setting in settings:
         axis, equals, values = setting.partition("=")
@@ -153,13 +128,13 @@ def _given(settings: Sequence[str], *, commas: bool) -> dict[str, list[str]]:
             raise AbprofError(f"{setting!r} is not AXIS=V1,V2", where="--set")
         given.setdefault(axis, []).append(values)
     for axis, texts in given.items():
-        if len(texts) > 1:  # one would win over the other, and nobody would see it
-            all_of_them = f"write {axis}={','.join(dict.fromkeys(texts))}"
-            raise AbprofError(f"{axis} is given more than once", where="--set", advice=all_of_them)
+        if len(texts) > 1:
+            advice = f"write {axis}={','.join(dict.fromkeys(texts))}"
+            raise AbprofError(f"{axis} is given more than once", where="--set", advice=advice)
     return {axis: texts[0].split(",") if commas else texts for axis, texts in given.items()}
 
 
-def _set(matrices: dict[str, Axes], wanted: dict[str, list[str]]) -> dict[str, Axes]:
+def _set(matrices: Mapping[str, Axes], wanted: dict[str, list[str]]) -> dict[str, Axes]:
     known = {axis for axes in matrices.values() for names, _ in axes for axis in names}
     for axis in wanted:
         if axis not in known:
@@ -189,7 +164,6 @@ def _set_group(names: list[str], rows: list[Any], wanted: dict[str, list[str]]) 
 
 
 def _typed(text: str, like: Value, axis: str) -> Value:
-    """The text as a value of the axis's type. Raises AbprofError."""
     try:
         if isinstance(like, bool):
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
@@ -197,9 +171,17 @@ def _typed(text: str, like: Value, axis: str) -> Value:
             return int(text)
         return float(text) if isinstance(like, float) else text
     except (KeyError, ValueError):
-        raise AbprofError(
-            f"{axis}={text}: expected {type(like).__name__}, like {wire.shown(like)}", where="--set"
-        ) from None
+        what = f"{axis}={text}: expected {type(like).__name__}, like {wire.shown(like)}"
+        raise AbprofError(what, where="--set") from None
+
+
+def _no_value_twice(axes: Axes, where: str) -> None:
+    """Two cells of one name could not be distinguished."""
+    for names, rows in axes:
+        shown = [",".join(map(wire.shown, row)) for row in rows]
+        twice = next((value for value in shown if shown.count(value) > 1), None)
+        if twice is not None:
+            raise AbprofError(f"{','.join(names)} has {twice} twice", where=where)
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
@@ -208,54 +190,40 @@ def _nearest(word: str, known: Iterable[str]) -> str:
     return "did you mean " + ", ".join(near) if near else ""
 
 
-# ---------------------------------------------------------------- --only
-
-
 def select(cells: Sequence[Cell], filters: Sequence[str], preset: str = "--preset") -> tuple[Cell, ...]:
-    """`--only AXIS=VALUE,VALUE | GLOB`: filters of the same axis or kind add up, different ones narrow down.
+    """--only AXIS=VALUE,VALUE or GLOB: filters of the same axis or kind add up, different ones narrow down.
 
-    Raises AbprofError for an axis or value that does not exist, and for an empty matrix: `preset` says who asked for it.
+    Raises AbprofError for an unknown axis or value, and for an empty matrix (`preset`: where the preset was chosen).
     """
     chosen = tuple(cells)
     by_axis: dict[str, set[str]] = {}
     globs = []
     for text in filters:
         if not text.strip():
-            raise AbprofError(
-                "an empty text is no filter", where="--only", advice="AXIS=VALUE, or a part of a cell's id"
-            )
+            advice = "AXIS=VALUE, or a part of a cell's id"
+            raise AbprofError("an empty text is no filter", where="--only", advice=advice)
         axis, equals, values = text.partition("=")
         if equals and "/" not in axis and "*" not in axis:
             by_axis.setdefault(axis, set()).update(values.split(","))
         else:
             globs.append(text)
     for name, wanted in by_axis.items():
-        _known_values(cells, name, wanted)
+        there = {wire.shown(cell.params[name]) for cell in cells if name in cell.params}
+        if not there:
+            axes = {axis for cell in cells for axis in cell.params}
+            raise AbprofError(f"no cell has an axis {name!r}", where="--only", advice=_nearest(name, axes))
+        for value in sorted(wanted - there):
+            advice = f"it has {', '.join(sorted(there))}"
+            raise AbprofError(f"{name} has no value {value!r}", where="--only", advice=advice)
         chosen = tuple(c for c in chosen if name in c.params and wire.shown(c.params[name]) in wanted)
     if globs:
-        ids = {cell.id for cell in cells}  # a whole id means that cell, and not those it is the beginning of
-        chosen = tuple(
-            c for c in chosen if any(c.id == g if g in ids else fnmatch.fnmatchcase(c.id, _anywhere(g)) for g in globs)
-        )
+        ids = {cell.id for cell in cells}  # a whole id names that cell alone, not others that begin with it
+        patterns = [glob if any(c in glob for c in "*?[") else f"*{glob}*" for glob in globs if glob not in ids]
+        whole = ids.intersection(globs)
+        chosen = tuple(c for c in chosen if c.id in whole or any(fnmatch.fnmatchcase(c.id, p) for p in patterns))
     if not chosen:
         raise AbprofError("the matrix is empty: no cell is left", where="--only" if filters else preset)
     return chosen
-
-
-def _known_values(cells: Sequence[Cell], axis: str, values: set[str]) -> None:
-    there = {wire.shown(cell.params[axis]) for cell in cells if axis in cell.params}
-    if not there:
-        axes = {a for cell in cells for a in cell.params}
-        raise AbprofError(f"no cell has an axis {axis!r}", where="--only", advice=_nearest(axis, axes))
-    for value in sorted(values - there):
-        raise AbprofError(f"{axis} has no value {value!r}", where="--only", advice=f"it has {', '.join(sorted(there))}")
-
-
-def _anywhere(glob: str) -> str:
-    return glob if any(c in glob for c in "*?[") else f"*{glob}*"
-
-
-# ---------------------------------------------------------------- arms
 
 
 def arms(
@@ -268,8 +236,7 @@ def arms(
         for variant in variants or ("",)
         for side in sides
     ]
-    if control:
-        # Named by its variant: the packages of a run need not have the same, and one id is one arm.
+    if control:  # its id has the variant: packages of a run may have different ones, and one id is one arm
         variant = variants[0] if variants else ""
         rows.append(Arm(id=f"control:{variant}" if variant else "control", side="control", variant=variant))
     if peers:
@@ -278,27 +245,21 @@ def arms(
 
 
 def variants_of(load: Workload, builds: Sequence[Build]) -> tuple[str, ...]:
-    """Those the workload names, or all that any side has: one that only one side has is `missing` on the other."""
-    if load.variants:
-        return load.variants
-    return tuple(dict.fromkeys(v for b in builds if b.kernel == load.kernel for v in b.variants))
+    """The variants that the workload names, or all that any side has."""
+    return load.variants or tuple(dict.fromkeys(v for b in builds if b.kernel == load.kernel for v in b.variants))
 
 
-def controls(cells: Sequence[Cell], identical: set[str], *, at_least: int = 6) -> set[str]:
-    """Cells that get a control arm: identical-code cells first, spread over the range of work.
+def controls(cells: Sequence[Cell], identical: Collection[str], *, at_least: int = 6) -> set[str]:
+    """Cells that get a control arm: those of identical code first, spread over the range of work.
 
-    Each from the middle of its share of the range: the dearest cell, which may take a quarter of the run, has none where
-    there is a choice."""
+    Each is from the middle of its part of the range: the dearest cell may take a quarter of the run.
+    """
     ordered = sorted((c for c in cells if not c.skip), key=lambda c: (c.flops or 0.0, c.id))
-    first = [c.id for c in ordered if c.id in identical]
-    chosen = _spread(first, at_least)
-    rest = [c.id for c in ordered if c.id not in identical]
-    return set(chosen) | set(_spread(rest, at_least - len(chosen)))
+    chosen = _spread([c.id for c in ordered if c.id in identical], at_least)
+    return {*chosen, *_spread([c.id for c in ordered if c.id not in identical], at_least - len(chosen))}
 
 
 def _spread(ids: list[str], count: int) -> list[str]:
-    if count <= 0 or not ids:
-        return []
     if len(ids) <= count:
         return ids
-    return [ids[(2 * i + 1) * len(ids) // (2 * count)] for i in range(count)]
+    return [ids[(2 * i + 1) * len(ids) // (2 * count)] for i in range(max(0, count))]

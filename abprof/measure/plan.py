@@ -24,7 +24,7 @@ from abprof.measure import continued as earlier
 from abprof.measure import discovery, matrix, timers
 from abprof.measure.discovery import Survey
 from abprof.measure.pool import WorkerSpec, worker_specs
-from abprof.measure.run_context import Place, forbidden, sources, toolchain
+from abprof.measure.run_context import RunContext, forbidden, sources, toolchain
 from abprof.measure.turns import CUPTI
 from abprof.records import (
     SCHEMA,
@@ -92,7 +92,7 @@ class Continued:
 
 
 def make_plan(
-    place: Place,
+    place: RunContext,
     trees: Sequence[Checkout],
     logs: Path,
     view: View,
@@ -200,7 +200,7 @@ def make_plan(
     )
 
 
-def other_cells(place: Place, plan: Plan, run: Run, logs: Path) -> Plan:
+def other_cells(place: RunContext, plan: Plan, run: Run, logs: Path) -> Plan:
     """The plan of another shard of the same run on the same device: its toolchain is known, and its workers start afresh.
 
     Raises AbprofError if the workloads have changed.
@@ -216,7 +216,7 @@ def other_cells(place: Place, plan: Plan, run: Run, logs: Path) -> Plan:
 
 
 def assign_arms(
-    place: Place, plan: Plan, builds: tuple[Build, ...], blocks: Sequence[Block]
+    place: RunContext, plan: Plan, builds: tuple[Build, ...], blocks: Sequence[Block]
 ) -> tuple[Plan, list[Block]]:
     """The plan with its builds and the arms of every cell, and a block for each cell that needs no measuring.
 
@@ -299,7 +299,7 @@ def broken_workloads(plan: Plan) -> tuple[Observation, ...]:
     )
 
 
-def watched(place: Place, plan: Plan) -> Watch:
+def watched(place: RunContext, plan: Plan) -> Watch:
     """Tamper detection from now on: files that code under test must not write to.
 
     If that code may be a stranger's and no sandbox contains it, places outside the run are watched too.
@@ -317,11 +317,11 @@ def watched(place: Place, plan: Plan) -> Watch:
     return Watch(judging, plan.checkouts.values(), others, plan.shop.scratch, inputs)
 
 
-def _packages(place: Place, cells: Sequence[Cell]) -> dict[str, Package]:
+def _packages(place: RunContext, cells: Sequence[Cell]) -> dict[str, Package]:
     return place.packages(list(dict.fromkeys(cell.kernel for cell in cells if cell.kernel)))
 
 
-def _lay_out(place: Place, trees: Sequence[Checkout], recorded: str) -> tuple[Path, dict[str, Path], str]:
+def _lay_out(place: RunContext, trees: Sequence[Checkout], recorded: str) -> tuple[Path, dict[str, Path], str]:
     """Copy the workloads (`recorded`: those of a continued run) beside the worktrees, with empty folders for workers.
 
     Returns where they are from, name -> copied file, and their digest. Raises AbprofError.
@@ -341,7 +341,12 @@ def _lay_out(place: Place, trees: Sequence[Checkout], recorded: str) -> tuple[Pa
 
 
 def _toolchains(
-    place: Place, workers: Mapping[str, tuple[str, ...]], base: Toolchain, env: dict[str, str], folder: Path, log: Path
+    place: RunContext,
+    workers: Mapping[str, tuple[str, ...]],
+    base: Toolchain,
+    env: dict[str, str],
+    folder: Path,
+    log: Path,
 ) -> dict[str, Toolchain]:
     """Side -> toolchain. Each interpreter other than base's is asked once."""
     config, device = place.options, place.device
@@ -372,14 +377,14 @@ def _unmet(trees: Sequence[Checkout], chains: Mapping[str, Toolchain]) -> list[s
     return lines
 
 
-def _unused(place: Place, found: Survey) -> tuple[str, ...]:
+def _unused(place: RunContext, found: Survey) -> tuple[str, ...]:
     """Lines on workloads and packages that abprof.toml names and this run does not have."""
     cells, loads = (cell.id for cell in found.cells), found.workloads
     named = unused.thresholds(place.options, cells, [load.name for load in loads])
     return (*named, *unused.packages(place.options, loads, broken=bool(found.broken)))
 
 
-def _stored(place: Place, workers: Mapping[str, Sequence[str]], wall: contain.Wall | None) -> Options:
+def _stored(place: RunContext, workers: Mapping[str, Sequence[str]], wall: contain.Wall | None) -> Options:
     """The options as run.json has them: with everything that a rerun needs to set up its workers alike."""
     config, folder = place.options, place.options.workloads_from
     return msgspec.structs.replace(
@@ -395,7 +400,7 @@ def _stored(place: Place, workers: Mapping[str, Sequence[str]], wall: contain.Wa
 # ---------------------------------------------------------------- builds
 
 
-def build_kernels(place: Place, plan: Plan, view: View) -> tuple[Build, ...]:
+def build_kernels(place: RunContext, plan: Plan, view: View) -> tuple[Build, ...]:
     """Build every package that a cell is measured with, on every side. Raises AbprofError if no side has any."""
     gpu, rebuild = place.device.kind == "cuda", place.options.rebuild
     builds = build_packages(plan.shop, _jobs(plan), view, gpu=gpu, rebuild=rebuild)
@@ -404,7 +409,7 @@ def build_kernels(place: Place, plan: Plan, view: View) -> tuple[Build, ...]:
     return builds
 
 
-def check_packages(place: Place, plan: Plan) -> None:
+def check_packages(place: RunContext, plan: Plan) -> None:
     """Raise AbprofError if no side has any of the packages, as far as files tell."""
     jobs = _jobs(plan)
     if jobs and not any(job.exists for job in jobs):
@@ -422,7 +427,7 @@ def _jobs(plan: Plan) -> list[Job]:
     ]
 
 
-def _on_no_side(place: Place, kernels: Sequence[str]) -> AbprofError:
+def _on_no_side(place: RunContext, kernels: Sequence[str]) -> AbprofError:
     package = place.file.package(kernels[0])
     names = ", ".join(dict.fromkeys(kernels))
     where = place.file.at(f"kernels.{package.name}.path") if package.path else ""

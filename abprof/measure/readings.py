@@ -1,9 +1,8 @@
-"""What a command printed, as times by name: `name,ms` lines, CSV with a header, or JSON. Pure: text in, times out.
+"""What a command printed, as times by name: `name,ms` lines, CSV with a header, or JSON (docs/ADOPT.md). Pure.
 
-Formats, told apart by what is there (docs/ADOPT.md):
-    JSON    {name: ms}, or [{"name": ..., "ms": ...}]; google-benchmark's (`--benchmark_format=json`), pytest-benchmark's
-    CSV     a line whose columns are `name` and one of ns, us, ms, s, with others or without, and the rows below it
-    lines   `name,ms`; whatever else stands there is passed over
+    JSON    {name: ms}, or [{"name": ..., "ms": ...}]; google-benchmark's and pytest-benchmark's
+    CSV     a line with the columns `name` and one of ns, us, ms, s, and the rows below it
+    lines   `name,ms`; other lines are passed over
 A name that is printed several times was timed several times.
 """
 
@@ -14,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
@@ -27,49 +26,46 @@ _FORMS = "`name,ms` lines, CSV with the columns name and ms (or ns, us, s), or J
 
 @dataclass(frozen=True)
 class Readings:
-    """Times in ns, by name in the order they were printed; one that is not positive and finite is no time."""
+    """Times in ns, by name in the order they were printed; a time may be non-positive or not finite."""
 
     times: Mapping[str, Sequence[float]]
-    passed_over: Sequence[str] = field(default=())  # lines among `name,ms` lines that are none
+    passed_over: Sequence[str] = ()  # lines among `name,ms` lines that are none
 
 
 def read(text: str) -> Readings:
     """Parse what a command printed. Raises ValueError with a one-line message if it has no times or ambiguous ones."""
     if not text.strip():
         raise ValueError(f"it printed nothing; wanted are {_FORMS}")
-    loose = _json(text)
-    if loose is not None:
-        return Readings(_gathered(_of_json(loose)))
+    if text.lstrip()[:1] in "{[":
+        try:
+            loose = json.loads(text)
+        except (ValueError, RecursionError):
+            loose = None
+        if loose is not None:
+            return Readings(_by_name(_of_json(loose)))
     lines = text.splitlines()
     for place, line in enumerate(lines):
         header = [column.strip().lower() for column in _columns(line)]
         if "name" in header and NS.keys() & set(header):
-            return Readings(_gathered(_of_csv(header, lines[place + 1 :])))
-        if _of_another_unit(header):  # rows below it would read as ms
-            columns, units = ", ".join(header[1:]), ", ".join(NS)
-            what = f"the columns of {_shown(line)} beside name are {_shown(columns)}"
-            raise ValueError(f"{what}, and none is a time's unit ({units}): print a column of one")
-    said = [line.strip() for line in lines if line.strip()]
-    times = [(_quoted(name), float(ms) * NS["ms"]) for name, ms in map(_parted, said) if ms]
+            return Readings(_by_name(_of_csv(header, lines[place + 1 :])))
+        if len(header) > 1 and header[0] == "name" and not any(map(_NUMBER.fullmatch, header)):
+            what = f"the columns of {_shown(line)} beside name are {_shown(', '.join(header[1:]))}"
+            raise ValueError(f"{what}, and none is a time's unit ({', '.join(NS)}): print a column of one")
+    times, other, first = [], [], ""
+    for line in filter(None, map(str.strip, lines)):
+        first = first or line
+        name, _, ms = (part.strip() for part in line.rpartition(","))
+        if name and _NUMBER.fullmatch(ms):
+            quoted = _columns(name) if name.startswith('"') else []
+            times.append((quoted[0] if len(quoted) == 1 else name, float(ms) * NS["ms"]))
+        else:
+            other.append(line)
     if not times:
-        raise ValueError(
-            f"no line of what it printed is `name,ms`; the first is {_shown(said[0])}; wanted are {_FORMS}"
-        )
-    return Readings(_gathered(times), tuple(line for line in said if not _parted(line)[1]))
+        raise ValueError(f"no line of what it printed is `name,ms`; the first is {_shown(first)}; wanted are {_FORMS}")
+    return Readings(_by_name(times), tuple(other))
 
 
-def _parted(line: str) -> tuple[str, str]:
-    """A line as name and ms; ("", "") for one that is something else."""
-    name, _, ms = (part.strip() for part in line.rpartition(","))
-    return (name, ms) if name and _NUMBER.fullmatch(ms) else ("", "")
-
-
-def _of_another_unit(columns: Sequence[str]) -> bool:
-    """Whether a line that has no time's unit is a table's header none the less: `name,tflops`, `name,mean_us`."""
-    return len(columns) > 1 and columns[0] == "name" and not any(map(_NUMBER.fullmatch, columns))
-
-
-def _gathered(pairs: Iterable[tuple[str, float]]) -> dict[str, list[float]]:
+def _by_name(pairs: Iterable[tuple[str, float]]) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {}
     for number, (name, ns) in enumerate(pairs, 1):
         if number > MOST_TIMES:
@@ -89,23 +85,14 @@ def _shown(text: str) -> str:
     return repr(text[:60] + ("..." if len(text) > 60 else ""))
 
 
-# ---------------------------------------------------------------- CSV
-
-
 def _columns(line: str) -> list[str]:
     return next(csv.reader([line]), []) if len(line) < 10_000 else []
 
 
-def _quoted(name: str) -> str:
-    """A name as CSV writes it, or as it stands."""
-    columns = _columns(name) if name.startswith('"') else []
-    return columns[0] if len(columns) == 1 else name
-
-
 def _of_csv(header: Sequence[str], lines: Sequence[str]) -> Iterable[tuple[str, float]]:
     """The rows to the first empty line. Raises ValueError, naming the row, for one that cannot be read."""
-    name, unit = header.index("name"), next(column for column in header if column in NS)
-    time, others = header.index(unit), dict[str, dict[str, str]]()
+    unit = next(column for column in header if column in NS)
+    name, time, others = header.index("name"), header.index(unit), dict[str, dict[str, str]]()
     for line in lines:
         if not line.strip():
             return
@@ -113,33 +100,13 @@ def _of_csv(header: Sequence[str], lines: Sequence[str]) -> Iterable[tuple[str, 
         if len(row) != len(header):
             raise ValueError(f"row {_shown(line)} has {len(row)} columns, the header {len(header)}")
         rest = {column: row[i] for i, column in enumerate(header) if i not in (name, time)}
-        if others.setdefault(row[name], rest) != rest and not _measured(others[row[name]], rest):
-            what = f"{_shown(row[name])} stands in rows that differ in {', '.join(_apart(others[row[name]], rest))}"
+        before = others.setdefault(row[name], rest)
+        differing = [column for column in before if before[column] != rest[column]]
+        # Columns that look measured (a number with a fraction: TFLOP/s, a deviation) may differ.
+        if not all(_FRACTION.fullmatch(each[column].strip()) for column in differing for each in (before, rest)):
+            what = f"{_shown(row[name])} stands in rows that differ in {', '.join(differing)}"
             raise ValueError(f"{what}: put what tells them apart into the name")
         yield row[name], _number(row[time], row[name]) * NS[unit]
-
-
-def _apart(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    return [column for column in one if one[column] != other[column]]
-
-
-def _measured(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether rows of one name differ only in what looks measured (a number with a fraction: TFLOP/s, a deviation)."""
-    differing = [row[column].strip() for column in _apart(one, other) for row in (one, other)]
-    return all(_FRACTION.fullmatch(text) for text in differing)
-
-
-# ---------------------------------------------------------------- JSON
-
-
-def _json(text: str) -> Any:
-    """The JSON value that the text is; None where it is none."""
-    if text.lstrip()[:1] not in "{[":
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _of_json(loose: Any) -> Iterable[tuple[str, float]]:
@@ -159,22 +126,17 @@ def _entry(row: Mapping[str, Any]) -> tuple[str, float]:
         raise ValueError(f"an entry of its JSON has no name: {_shown(json.dumps(row))}")
     if row.get("error_occurred"):
         return name, math.nan
-    stats = row.get("stats")
-    if isinstance(stats, dict):
-        return name, _number(stats.get("median"), name) * NS["s"]
-    if "real_time" in row:
-        unit = row.get("time_unit", "ns")
-        if unit not in NS:
-            raise ValueError(f"{_shown(name)} has the time unit {unit!r}")
-        return name, _number(row["real_time"], name) * NS[unit]
-    unit = next((unit for unit in NS if unit in row), None)
+    if isinstance(row.get("stats"), dict):
+        return name, _number(row["stats"].get("median"), name) * NS["s"]
+    unit = row.get("time_unit", "ns") if "real_time" in row else next((unit for unit in NS if unit in row), None)
     if unit is None:
         raise ValueError(f"{_shown(name)} has no time: wanted is one of {', '.join(NS)}")
-    return name, _number(row[unit], name) * NS[unit]
+    if unit not in tuple(NS):  # it may be unhashable
+        raise ValueError(f"{_shown(name)} has the time unit {unit!r}")
+    return name, _number(row["real_time" if "real_time" in row else unit], name) * NS[unit]
 
 
 def _number(loose: object, name: str) -> float:
-    """A number, or a text that is one. Raises ValueError."""
     try:
         if isinstance(loose, bool) or not isinstance(loose, int | float | str):
             raise ValueError

@@ -1,4 +1,4 @@
-"""Where a run takes place: repository, device, folders. Everything that can be refused is refused here, at once."""
+"""The run context: options, repository, devices, sides and folders, settled before anything is made or measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from abprof import devices
 from abprof import sides as repo
-from abprof.builds import sandbox as contain
+from abprof.builds import sandbox
 from abprof.builds.worker_factory import interpreter
 from abprof.devices import Device
 from abprof.records import Package, Side, Waiver, names
@@ -26,15 +26,17 @@ from abprof.system.config_file import parse_file, read_file
 from abprof.system.console import View
 from abprof.verdict import waivers
 
+_Repository = repo.Repository | repo.Folder
+
 
 @dataclass(frozen=True)
-class Place:
-    """Settled before anything is made."""
+class RunContext:
+    """Everything that is settled before anything is made."""
 
     options: Options
     file: File
-    repository: repo.Repository | repo.Folder
-    devices: tuple[Device, ...]  # that the run is spread over; most often one
+    repository: _Repository
+    devices: tuple[Device, ...]  # that the run is spread over; usually one
     sides: tuple[Side, ...]
     notes: tuple[str, ...]
     waivers: tuple[Waiver, ...]
@@ -45,22 +47,22 @@ class Place:
 
     @property
     def device(self) -> Device:
-        """The one that is measured on; of several the first, which is asked what workloads are and built on."""
+        """The device that is measured on; of several the first, which also discovers workloads and builds."""
         return self.devices[0]
 
     @property
     def commits(self) -> repo.Repository:
-        """The repository, for who asks for its history. Raises AbprofError where there is none."""
+        """The repository with its history. Raises AbprofError for a folder without git."""
         return self.repository.with_commits()
 
     @property
     def label(self) -> str:
-        """For whoever waits for this run: what it is."""
+        """This run's name, for processes that wait for it."""
         return f"abprof {' '.join(side.label for side in self.sides)} in {self.repository.path}"
 
     @property
     def submodules(self) -> bool:
-        """Whether any configured package wants the repository's submodules checked out."""
+        """Whether any configured package needs the repository's submodules."""
         return any(entry.submodules for entry in self.file.kernels.values())
 
     @property
@@ -69,156 +71,137 @@ class Place:
         return Path(self.repository.path)
 
     def packages(self, kernels: Sequence[str]) -> dict[str, Package]:
-        """Each kernel package as abprof.toml or the conventional layout has it."""
+        """Each kernel package as abprof.toml or the conventional layout defines it."""
         return {name: self.file.package(name) for name in kernels}
 
 
 @dataclass(frozen=True)
 class Settled:
-    """What a part of a run takes from the run that it belongs to, in the place of asking again."""
+    """What a shard takes from its run instead of finding it again."""
 
     sides: tuple[Side, ...]
     file: File
     id: str
 
 
-def look_around(config: Options, view: View, settled: Settled | None = None) -> Place:
-    """Find the repository, the devices and the folders; resolve the refs once. Raises AbprofError."""
+def look_around(options: Options, view: View, settled: Settled | None = None) -> RunContext:
+    """Find repository, devices and folders, and resolve the refs once. Raises AbprofError for all that can be refused now."""
     cache, state = paths.cache_dir(), paths.state_dir()
     for line in repo.sweep(cache):
         view.say(line)
-    repository = _repository(config, cache)
-    file = settled.file if settled else _file(repository, config)
-    kernel_paths: tuple[str, ...] = tuple(entry.path for entry in file.kernels.values() if entry.path) or ("kernels",)
-    if config.command:
-        kernel_paths = ()  # what it runs, nobody knows
-    sides, notes = (settled.sides, ()) if settled else _sides(repository, config.under(file), kernel_paths, view)
-    if not settled and os.environ.get("CI") and isinstance(repository, repo.Repository) and sides[0].kind != "dist":
-        file = _file_at(repository, sides[0])  # should base have moved since it was asked for its kernels' paths
-    _known_sides(config, sides)
-    if "ncu" in config.probe:
-        contain.refuse_foreground(config.contain, "what --probe ncu looks at")
-    found, left_out = _devices(config)
-    device = found[0]
-    if config.sustained and device.kind == "cpu":
-        what = "the sustained mode times a GPU at its power limit"
-        raise AbprofError(what, where="--sustained", advice="leave it out")
-    if "perf" in config.probe and device.kind == "cuda":
-        what = "perf samples what processors do, and this run is of a GPU"
-        raise AbprofError(what, where="--probe perf", advice="--probe torch looks at GPUs")
-    if "proton" in config.probe and device.kind == "cpu":
-        what = "proton sees what runs on a GPU, and this run is of a CPU"
-        raise AbprofError(what, where="--probe proton", advice="--probe torch or perf looks at CPUs")
-    if config.protocol != "abprof":
-        from abprof.measure.sequential import require
-
-        require(config.protocol, device.kind, f"--protocol {config.protocol}")
-    runs_dir = Path(config.runs_dir).absolute() if config.runs_dir else Path(repository.path) / "runs"
-    config = config.under(file)
-    _timer_for(config, device.kind)
-    cut = config.margin_cut(device.kind)
-    notes = (*notes, *left_out, *([cut] if cut else []))
-    return Place(
-        config,
-        file,
-        repository,
-        found,
-        sides,
-        notes,
-        () if settled else _waivers(repository, sides[0]),
-        cache,
-        state,
-        runs_dir,
-        settled.id if settled else _run_id(sides),
+    repository = _repository(options, cache)
+    if settled:
+        file, sides = settled.file, settled.sides
+        notes, waived = tuple[str, ...](), tuple[Waiver, ...]()
+    else:
+        file = _file(repository, options)
+        sides, notes, file = _sides(repository, options, file, view)
+        waived = _waivers(repository, sides[0])
+    found, left_out = _devices(options)
+    _require_fitting(options, sides, found[0].kind)
+    options = options.under(file)
+    if found[0].kind == "cpu" and options.by_timer not in {"auto", "cpu"}:
+        what = f"{options.by_timer} times a GPU, and this run is of a CPU"
+        raise AbprofError(what, where=options.asked_by("--timer"), advice="here it is cpu or auto")
+    cut = options.margin_cut(found[0].kind)
+    return RunContext(
+        options=options,
+        file=file,
+        repository=repository,
+        devices=found,
+        sides=sides,
+        notes=(*notes, *left_out, *([cut] if cut else [])),
+        waivers=waived,
+        cache=cache,
+        state=state,
+        runs_dir=Path(options.runs_dir).absolute() if options.runs_dir else Path(repository.path) / "runs",
+        id=settled.id if settled else _run_id(sides),
     )
 
 
 def _sides(
-    repository: repo.Repository | repo.Folder, config: Options, kernel_paths: Sequence[str], view: View
-) -> tuple[tuple[Side, ...], tuple[str, ...]]:
-    """The sides that the specs name, and notes on them. Raises AbprofError."""
-    released = _released(config, repository.cache, view)
-    return repo.resolve(repository, config.specs, kernel_paths=kernel_paths, known=released)
+    repository: _Repository, options: Options, file: File, view: View
+) -> tuple[tuple[Side, ...], tuple[str, ...], File]:
+    """The sides that the specs name, notes on them, and the configuration that holds."""
+    kernels = tuple(entry.path for entry in file.kernels.values() if entry.path) or ("kernels",)
+    kernels = () if options.command else kernels  # nobody knows what a command runs
+    timeout = options.under(file).build_timeout
+    known = releases.install(options.specs, partial(interpreter, options), repository.cache, timeout, view.say)
+    sides, notes = repo.resolve(repository, options.specs, kernel_paths=kernels, known=known)
+    if os.environ.get("CI") and isinstance(repository, repo.Repository) and sides[0].kind != "dist":
+        file = _file_at(repository, sides[0])  # base may have moved since its kernels' paths were read
+    return sides, notes, file
 
 
-def _devices(config: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:
-    """The devices of a run, and notes on others. Raises AbprofError for several where one is all that can be measured on."""
-    why = _one_device(config)
-    if why and config.executor:
-        raise AbprofError(why, where=f"--executor {config.executor}", advice="leave one of them out")
-    most = 1 if why or config.executor else config.devices
-    if most is not None and len(config.device) > most:
-        given = f"--device was given {len(config.device)} times"
-        what = f"{given}, and {why or 'this measures on one device'}" if most == 1 else f"{given}, and --devices {most}"
+def _require_fitting(options: Options, sides: Sequence[Side], kind: str) -> None:
+    """Raises AbprofError for an option that does not fit the run's sides or its kind of device."""
+    ids = [side.id for side in sides]
+    for name in options.python:
+        if name and name not in ids:
+            raise AbprofError(f"no side {name!r}", where="--python", advice=f"there is {', '.join(ids)}")
+    name = options.workloads_from
+    if re.fullmatch(r"target\d*", name) and name not in ids:
+        advice = f"there is {', '.join(ids)}; a folder of that name is ./{name}"
+        raise AbprofError(f"there is no {name}", where="--workloads-from", advice=advice)
+    if "ncu" in options.probe:
+        sandbox.refuse_foreground(options.contain, "what --probe ncu looks at")
+    if options.sustained and kind == "cpu":
+        what = "the sustained mode times a GPU at its power limit"
+        raise AbprofError(what, where="--sustained", advice="leave it out")
+    if "perf" in options.probe and kind == "cuda":
+        what = "perf samples what processors do, and this run is of a GPU"
+        raise AbprofError(what, where="--probe perf", advice="--probe torch looks at GPUs")
+    if "proton" in options.probe and kind == "cpu":
+        what = "proton sees what runs on a GPU, and this run is of a CPU"
+        raise AbprofError(what, where="--probe proton", advice="--probe torch or perf looks at CPUs")
+    if options.protocol != "abprof":
+        from abprof.measure.sequential import require
+
+        require(options.protocol, kind, f"--protocol {options.protocol}")
+
+
+def _devices(options: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:
+    """The devices of a run, and notes on others. Raises AbprofError for several if the run needs a single one."""
+    reasons = {
+        "a command is run on one device": bool(options.command),
+        f"--probe {','.join(options.probe)} looks at one device": bool(options.probe),
+        f"--protocol {','.join(options.beside)} measures on one device": bool(options.executor and options.beside),
+        "--sustained measures on one device": bool(options.executor and options.sustained),
+    }
+    why = next((why for why, holds in reasons.items() if holds), "")
+    if why and options.executor:
+        raise AbprofError(why, where=f"--executor {options.executor}", advice="leave one of them out")
+    most = 1 if why or options.executor else options.devices
+    if most is not None and len(options.device) > most:
+        limit = (why or "this measures on one device") if most == 1 else f"--devices {most}"
+        what = f"--device was given {len(options.device)} times, and {limit}"
         raise AbprofError(what, where="--device", advice="name one of them" if most == 1 else "leave one out")
-    found, left_out = devices.several(config.device, most)
-    if (
-        why
-        and not config.executor
-        and not config.device
-        and config.devices != 1
-        and len(devices.several((), None)[0]) > 1
-    ):
+    found, left_out = devices.several(options.device, most)
+    free = why and not options.executor and not options.device and options.devices != 1
+    if free and len(devices.several((), None)[0]) > 1:
         left_out = (*left_out, f"measured on {found[0].lease} alone: {why}")
     if len({device.kind for device in found}) > 1:
         raise AbprofError("devices of two kinds are no one run's", where="--device", advice="name GPUs alone")
     return found, left_out
 
 
-def _one_device(config: Options) -> str:
-    """Why this run is one device's; "" where it may be spread."""
-    reasons = {
-        "a command is run on one device": bool(config.command),
-        f"--probe {','.join(config.probe)} looks at one device": bool(config.probe),
-        f"--protocol {','.join(config.beside)} measures on one device": bool(config.executor and config.beside),
-        "--sustained measures on one device": bool(config.executor and config.sustained),
-    }
-    return next((why for why, holds in reasons.items() if holds), "")
-
-
-def _timer_for(config: Options, kind: str) -> None:
-    """Raises AbprofError for a timer that does not time such a device."""
-    if kind == "cpu" and config.by_timer not in {"auto", "cpu"}:
-        what = f"{config.by_timer} times a GPU, and this run is of a CPU"
-        raise AbprofError(what, where=config.asked_by("--timer"), advice="here it is cpu or auto")
-
-
-def _repository(config: Options, cache: Path) -> repo.Repository | repo.Folder:
-    """The repository; a run of releases alone does with the folder, where git has none for it. Raises AbprofError."""
-    path = Path(config.repo).expanduser()
+def _repository(options: Options, cache: Path) -> _Repository:
+    """The repository; for a run of releases alone a folder without git is enough. Raises AbprofError."""
+    path = Path(options.repo).expanduser()
     try:
         return repo.open_repository(path, cache=cache)
     except AbprofError:
-        if not path.is_dir() or not all(map(releases.is_release, config.specs)):
+        if not path.is_dir() or not all(map(releases.is_release, options.specs)):
             raise
         return repo.Folder(path.resolve(), cache)
 
 
-def _released(config: Options, cache: Path, view: View) -> dict[str, tuple[Side, tuple[str, ...]]]:
-    """The sides that are releases, installed for their interpreters, by their specs. Raises AbprofError."""
-    python = partial(interpreter, config)
-    return releases.install(config.specs, python, cache, config.build_timeout, view.say)
-
-
-def _known_sides(config: Options, sides: Sequence[Side]) -> None:
-    """Raises AbprofError for an option that speaks of a side that the run has not."""
-    ids = [side.id for side in sides]
-    for name in config.python:
-        if name and name not in ids:
-            raise AbprofError(f"no side {name!r}", where="--python", advice=f"there is {', '.join(ids)}")
-    name = config.workloads_from
-    if re.fullmatch(r"target\d*", name) and name not in ids:
-        advice = f"there is {', '.join(ids)}; a folder of that name is ./{name}"
-        raise AbprofError(f"there is no {name}", where="--workloads-from", advice=advice)
-
-
-def _file(repository: repo.Repository | repo.Folder, config: Options) -> File:
-    """The working tree's configuration; with CI set, base's: a pull request does not configure its own judge. A release
-    has none."""
-    released = releases.is_release(config.specs[0]) if config.specs else False
+def _file(repository: _Repository, options: Options) -> File:
+    """The working tree's configuration; with CI set base's: a pull request does not configure its own judge."""
+    released = releases.is_release(options.specs[0]) if options.specs else False
     if not os.environ.get("CI") or released or isinstance(repository, repo.Folder):
         return read_file(Path(repository.path)) or File()
-    (base, *_), _ = repo.resolve(repository, config.specs[:1])
+    (base, *_), _ = repo.resolve(repository, options.specs[:1])
     return _file_at(repository, base)
 
 
@@ -231,8 +214,8 @@ def _file_at(repository: repo.Repository, base: Side) -> File:
     return File()
 
 
-def _waivers(repository: repo.Repository | repo.Folder, base: Side) -> tuple[Waiver, ...]:
-    """Those of base's commit, always: neither the target nor the working tree waives itself. A release has none."""
+def _waivers(repository: _Repository, base: Side) -> tuple[Waiver, ...]:
+    """The waivers of base's commit: neither the target nor the working tree waives itself."""
     if base.kind == "dist" or isinstance(repository, repo.Folder):
         return ()
     text = repository.read_file(base.commit, waivers.FILE)
@@ -242,38 +225,38 @@ def _waivers(repository: repo.Repository | repo.Folder, base: Side) -> tuple[Wai
 
 def _run_id(sides: Sequence[Side]) -> str:
     labels = names.safe_labels((side.label, side.commit) for side in sides)
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    return "-".join([stamp, *labels])[:180]
+    return "-".join([datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"), *labels])[:180]
 
 
 def toolchain(
     versions: Mapping[str, str], facts: Mapping[str, str], device: str, env: Mapping[str, str]
 ) -> dict[str, str]:
-    """What decides a build besides its inputs and variables: the interpreter by what it says of itself (it has many
-    names), torch, triton, CUDA, architecture, and the compilers that a builder with the variables `env` finds."""
-    interpreter = {name: facts.get(name, "") for name in ("prefix", "base_prefix", "soabi")}
-    chain = {**versions, **interpreter, "architecture": facts.get("capability", ""), "device": device}
+    """What decides a build besides its inputs and variables: interpreter, torch, triton, CUDA, architecture, compilers.
+
+    `env`: the builder's variables, which decide the compilers that it finds.
+    """
+    chain = {**versions, **{name: facts.get(name, "") for name in ("prefix", "base_prefix", "soabi")}}
+    chain |= {"architecture": facts.get("capability", ""), "device": device}
     compilers = {"cc": env.get("CC") or "cc", "cxx": env.get("CXX") or "c++", "nvcc": nvcc(env)}
     for name, command in compilers.items():
-        said = proc.output([*command.split(), "--version"], env=env) if command else None
-        if said:
-            chain[name] = " ".join(said.split("\n")[:4]).strip()
+        version = proc.output([*command.split(), "--version"], env=env) if command else None
+        if version:
+            chain[name] = " ".join(version.split("\n")[:4]).strip()
     return {name: value for name, value in chain.items() if value}
 
 
 def nvcc(env: Mapping[str, str]) -> str:
-    """The compiler that a build with these variables finds: on PATH, in $CUDA_HOME or in the usual place; "" for none."""
-    home = env.get("CUDA_HOME") or "/usr/local/cuda"
-    beside = f"{home}/bin/nvcc"
-    return shutil.which("nvcc", path=env.get("PATH")) or (beside if Path(beside).exists() else "")
+    """The nvcc that a build with these variables finds: on PATH, in $CUDA_HOME or in the usual place; "" for none."""
+    usual = f"{env.get('CUDA_HOME') or '/usr/local/cuda'}/bin/nvcc"
+    return shutil.which("nvcc", path=env.get("PATH")) or (usual if Path(usual).exists() else "")
 
 
-def sources(place: Place) -> tuple[str, ...]:
-    """Folders that hold code of the repository under test: its worktrees, the user's own and abprof's, and builds."""
+def sources(place: RunContext) -> tuple[str, ...]:
+    """Folders with code of the repository under test: its worktrees, the user's own and abprof's, and builds."""
     return (*place.repository.folders(), *(str(place.cache / name) for name in ("worktrees", "builds", "dists")))
 
 
-def forbidden(place: Place) -> tuple[str, ...]:
-    """Folders from which nothing but a side's own files may be loaded: these, and the caches that all branches share."""
+def forbidden(place: RunContext) -> tuple[str, ...]:
+    """Folders from which a side may load nothing but its own files: `sources`, and caches that all branches share."""
     home = paths.home()
     return (*sources(place), *(str(home / name) for name in (".cache", ".triton", ".local") if home))

@@ -37,7 +37,7 @@ class Timers:
         read all workers, or raises WorkerDied; `events` is the timer in that case.
         """
         if cell.id not in self._of:
-            short = turns.short(call_ns) > 0
+            short = turns.short(call_ns)
             why = (self._never or self._answer(ask)) if short else ""
             self._of[cell.id] = turns.CUPTI if short and not why else events
             self._why[cell.id] = why

@@ -1,5 +1,4 @@
-"""Rules fixed beforehand: turn length, number of rounds, order inside a round, which are dropped. The same
-for every arm of a cell."""
+"""Pacing rules that are fixed beforehand: turn length, rounds, order inside a round, rejection. The same for every arm."""
 
 from __future__ import annotations
 
@@ -23,7 +22,23 @@ FEWEST, MOST = 8, 400  # rounds of an epoch
 # calls, 0.1 %, one pair; of those that take 0.13 s fresh processes differ by as much as rounds: one (docs/MEASUREMENT.md).
 _FEWEST_MIDDLE, _FEWEST_LONG, _FEWEST_SINGLE = 4, 2, 1
 _SINGLE = 1.3e8  # ns
-_TELL = 0.5  # %: the margin for which four epochs of so few rounds are enough; of a closer one they take twice as many
+_TELL = 0.5  # %: with this margin four epochs of so few rounds are enough; a closer margin takes twice as many
+# ns of a turn: longer calls have a turn each, shorter ones share it. A GPU's event pair resolves about 0.5 us, and on a CPU
+# a wake-up of the OpenMP pool costs some 50 us.
+_SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
+TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
+SHORT = 20_000.0  # ns: of a shorter call an event pair tells as much about launches as about kernels
+CUDA_GRAPH, CUPTI, WALL_CLOCK = "cuda_graph", "cupti", "wall_clock"
+_CLOCKED = {TIMER["cuda"], CUDA_GRAPH}  # timers whose turns read the device's clock
+# Seconds of turns per arm, cell and epoch, enough for the median of a round's ratios to be quieter than the epoch. On a GPU
+# these are seconds on the wall: the L2 is flushed and launches are timed beside short calls (docs/MEASUREMENT.md).
+_SECONDS = {"cuda": 0.35, "cpu": 0.30, "simulated": 0.35}
+_EARLY = 2  # rounds between re-allocations in the fewest: an epoch that settles by then has seen four placements
+_PHASED = 1e8  # ns of calls under a profiler
+_LONG_OPEN = 1e9  # ns: inputs that take longer to make are not made again in the fewest rounds
+_EMPTIES = 8  # at most; their median is known to some 30 ns where single ones scatter by 100
+_MOST_RECORDED = 8  # calls of a turn by CUPTI: each has its own reading, and takes the host some 0.3 ms
+_MARGIN_OVER_ERROR = 8.0  # an epoch knows its median this much better than the margin
 
 
 @dataclass(frozen=True)
@@ -32,118 +47,105 @@ class Pace:
 
     timer: str
     calls: int  # per turn
-    rounds: int
+    rounds: int  # at most
     fresh_every: int  # rounds between re-allocations of the inputs
     wanted: float  # standard error of a pair's median log ratio at which the epoch has enough rounds
     rule: str
     fewest: int = FEWEST  # rounds, however short the budget
-    early: bool = False  # re-allocate in the fewest rounds too, whatever it costs
+    early: bool = False  # re-allocate in the fewest rounds too
     empties: int = 0  # empty launches timed in each turn (see `levelled`)
-    seconds: float = math.inf  # on the wall: an epoch whose rounds have taken so long has enough of them
+    seconds: float = math.inf  # on the wall, after which the epoch has enough rounds
 
     def over(self, rounds: int, seconds: float) -> bool:
-        """Whether so many rounds have taken the epoch's time: whole mirrored pairs, no fewer than the fewest."""
+        """Whether the epoch's time is over, with whole mirrored pairs and no fewer than the fewest rounds."""
         return rounds >= self.fewest and rounds % 2 == 0 and seconds >= self.seconds
 
     def moves(self, number: int) -> bool:
-        """Whether all arms' inputs are re-allocated before this round (0 is the first: they were just made)."""
+        """Whether all arms' inputs are re-allocated before this round (0 is the first)."""
         early = self.early and number < FEWEST and number % _EARLY == 0
         return number > 0 and (early or number % self.fresh_every == 0)
 
 
-# ns: a turn is a single call from here up; shorter calls share one. A GPU's event pair resolves about 0.5 us, and on a
-# CPU a wake-up of the OpenMP pool costs some 50 us.
-_SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
-TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
-SHORT = 20_000.0  # ns: of a call that spans less, an event pair tells as much of launches as of kernels
-CUDA_GRAPH, CUPTI, WALL_CLOCK = "cuda_graph", "cupti", "wall_clock"
-_CLOCKED = {TIMER["cuda"], CUDA_GRAPH}  # their turns read the device's clock
-# Seconds of turns per arm, cell and epoch. Enough for the median of a round's ratios to be quieter than the epoch. A GPU's
-# short calls take several times as long as their times say (the L2 is flushed before each, launches are timed beside
-# them): there these are seconds on the wall, for what epochs differ by only more epochs can tell (docs/MEASUREMENT.md).
-_SECONDS = {"cuda": 0.35, "cpu": 0.30, "simulated": 0.35}
-_EARLY = 2  # rounds between re-allocations in the fewest: an epoch that is settled by then has seen four placements
-_PHASED = 1e8  # ns of calls under a profiler: the rows wait for them, and long calls do not need many
-_LONG_OPEN = 1e9  # ns: inputs that take so long to make are not made again for that
-_EMPTIES = 8  # at most; their median is known to some 30 ns where single ones scatter by 100
-_MOST_RECORDED = 8  # calls of a turn by CUPTI: each has a reading of its own, and takes the host some 0.3 ms
-# An epoch needs to know its median this much better than the margin; what is left between epochs, only epochs can tell.
-_MARGIN_OVER_ERROR = 8.0
-
-
-def short(call_ns: Sequence[float]) -> float:
-    """The shortest of a cell's calls where it spans less than SHORT; 0 where none does, one is not known, or one is so long
-    that it is made no oftener than it must."""
-    if not all(0 < ns < wire.LONG_CALL for ns in call_ns):
-        return 0.0
-    shortest = min(call_ns, default=SHORT)
-    return shortest if shortest < SHORT else 0.0
+def short(call_ns: Sequence[float]) -> bool:
+    """Whether a cell has a call shorter than SHORT, all times are known, and none is LONG_CALL or longer."""
+    return all(0 < ns < wire.LONG_CALL for ns in call_ns) and min(call_ns, default=SHORT) < SHORT
 
 
 def timer_of(kind: str, judge: Judge) -> str:
-    """What reads a cell's turns on this kind of device."""
-    if judge == "graph":
-        return CUDA_GRAPH
-    if judge == "kernels":
-        return CUPTI
-    return WALL_CLOCK if judge == "wall" and kind == "cuda" else TIMER[kind]
+    """The timer of a cell on this kind of device."""
+    if judge == "wall" and kind == "cuda":
+        return WALL_CLOCK
+    return {"graph": CUDA_GRAPH, "kernels": CUPTI}.get(judge, TIMER[kind])
 
 
 def pace(
     kind: str,
     call_ns: Sequence[float],
     open_ns: Sequence[float],
-    settings: Options,
+    options: Options,
     share: float = 1.0,
     timer: str = "",
 ) -> Pace:
-    """The pace for arms whose warm calls take `call_ns` and whose inputs take `open_ns` to make again.
+    """The pace for arms whose warm calls take `call_ns` (0: unknown) and whose inputs take `open_ns` to make again.
 
-    `timer` reads the turns; without one the kind's own. A wanted precision asks for more time where epochs are dear, a short
-    budget for less: `share` of the rounds beyond the fewest (abprof/measure/budget.py). On a GPU it asks for epochs: what fresh
-    processes differ by, no rounds lessen (docs/MEASUREMENT.md). `rounds` is the most; an epoch ends before when `settled`. A
-    `call_ns` of 0 is not known.
+    `timer`: what reads the turns; "" for the kind's own. `share`: of the rounds beyond the fewest, as the budget affords.
+    On a CPU a wanted precision asks for more rounds; on a GPU for more epochs, since rounds do not lessen what fresh
+    processes differ by. An epoch ends before its `rounds` once it is `settled`.
     """
-    scale = 1.0 if kind == "cuda" else max(1.0, min(4.0, settings.margin / _narrowest(settings)))
-    wanted = wanted_error(settings)
+    narrowest = min(options.margin, options.precision or options.margin)
+    scale = 1.0 if kind == "cuda" else max(1.0, min(4.0, options.margin / narrowest))
+    wanted = narrowest / 100 / _MARGIN_OVER_ERROR
     timer = timer or TIMER[kind]
-    known = [ns for ns in call_ns if ns > 0]  # a clock that reads zero or less does not say how long a call is
+    known = [ns for ns in call_ns if ns > 0]
     if not known:
         return Pace(timer, 1, FEWEST, FEWEST, wanted, "one call a turn: the timer read zero or less")
-    together, shortest = sum(known) * len(call_ns) / len(known), _SHORTEST_TURN[kind]
+    together, long = sum(known) * len(call_ns) / len(known), min(known) >= wire.LONG_CALL
     calls = calls_of_a_turn(kind, min(known))
     calls = min(calls, _MOST_RECORDED) if timer == CUPTI else calls
-    budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (0.5 if settings.quick else 1.0)
-    long = min(known) >= wire.LONG_CALL
-    fewest = FEWEST if settings.quick else fewest_rounds(kind, min(known), timer)
+    budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (0.5 if options.quick else 1.0)
+    fewest = FEWEST if options.quick else fewest_rounds(kind, min(known), timer)
     usual = max(fewest, min(int(MOST * scale), round(budget / (together * calls))))
-    if long and timer in _CLOCKED and not settings.quick:
-        usual = 2 * fewest if _narrowest(settings) < _TELL else fewest
+    if long and timer in _CLOCKED and not options.quick:
+        usual = 2 * fewest if narrowest < _TELL else fewest
     rounds = _mirrored(fewest + round(share * (usual - fewest)))
-    # Re-allocating may cost a fifth of the turns' time, with the untimed call after it where calls are long; at least
-    # the placement at the opening is random.
+    # Re-allocating may cost a fifth of the turns' time, with the untimed call after it if calls are long.
     again = sum(open_ns) + (together if long else 0.0)
     affordable = 0.2 * rounds * together * calls / max(again, 1.0)
-    fresh_every = max(2, math.ceil(rounds / max(affordable, 1.0)))
-    empties = min(calls, _EMPTIES) if timer == TIMER["cuda"] and calls > 1 else 0
-    early = again < _LONG_OPEN and not long
-    rule = _rule(timer, calls, shortest)
-    seconds = budget / 1e9 if kind == "cuda" else math.inf
-    return Pace(timer, calls, rounds, fresh_every, wanted, rule, fewest, early, empties, seconds)
+    length = _SHORTEST_TURN[kind] / 1e6
+    if timer == CUPTI and calls == _MOST_RECORDED:
+        rule = f"{calls} calls a turn: each has its own reading"
+    elif calls == 1:
+        rule = f"one call a turn: a call takes at least {length:g} ms"
+    else:
+        rule = f"{calls} calls a turn, so that it takes {length:g} ms"
+    return Pace(
+        timer=timer,
+        calls=calls,
+        rounds=rounds,
+        fresh_every=max(2, math.ceil(rounds / max(affordable, 1.0))),
+        wanted=wanted,
+        rule=rule,
+        fewest=fewest,
+        early=again < _LONG_OPEN and not long,
+        empties=min(calls, _EMPTIES) if timer == TIMER["cuda"] and calls > 1 else 0,
+        seconds=budget / 1e9 if kind == "cuda" else math.inf,
+    )
 
 
-def wanted_error(settings: Options) -> float:
-    """The standard error of a pair's median log ratio at which an epoch has enough rounds."""
-    return _narrowest(settings) / 100 / _MARGIN_OVER_ERROR
+def allotted(pace: Pace, rounds: int, share: float = 1.0) -> Pace:
+    """The pace with so many rounds by allocation: in pairs, no fewer than the fewest, at most four times the usual.
 
-
-def _narrowest(settings: Options) -> float:
-    return min(settings.margin, settings.precision or settings.margin)
+    If the budget affords only a `share`, at most what that leaves.
+    """
+    most = 4 * pace.rounds if share >= 1.0 else pace.rounds
+    return dataclasses.replace(pace, rounds=max(pace.fewest, min(_mirrored(rounds), most)), seconds=math.inf)
 
 
 def fewest_rounds(kind: str, call_ns: float, timer: str = "") -> int:
-    """Of an epoch, for a call of the fastest arm. One epoch that has to scatter by itself (--quick) takes FEWEST. A single one is
-    for `timer`s that read the device's clock: under a power limit the later of two calls takes 1 % longer, as it is read."""
+    """The fewest rounds of an epoch for a call of the fastest arm.
+
+    A single round needs a timer that reads the device's clock: under a power limit the later of two calls takes 1 % longer.
+    """
     if kind != "cuda" or call_ns < wire.MIDDLE_CALL:
         return FEWEST
     if call_ns < wire.LONG_CALL:
@@ -152,67 +154,43 @@ def fewest_rounds(kind: str, call_ns: float, timer: str = "") -> int:
 
 
 def _mirrored(rounds: int) -> int:
-    """Rounds come in pairs, but for a single one, whose order another epoch mirrors (`orders`)."""
+    """Rounds come in pairs, except a single one, whose order another epoch mirrors."""
     return rounds + rounds % 2 if rounds > 1 else rounds
-
-
-def _rule(timer: str, calls: int, shortest: float) -> str:
-    if timer == CUPTI and calls == _MOST_RECORDED:
-        return f"{calls} calls a turn: each has its own reading"
-    if calls == 1:
-        return f"one call a turn: a call takes at least {shortest / 1e6:g} ms"
-    return f"{calls} calls a turn, so that it takes {shortest / 1e6:g} ms"
 
 
 def levelled(row: Sequence[Turn]) -> list[Turn]:
     """A round whose turns all read what they would in a process of mean launch cost.
 
     What a pair of events and a launch cost by themselves is of the process, not of the code: 3.1 to 3.4 us on an H200,
-    some 0.1 us apart from process to process (docs/MEASUREMENT.md), which is 1 % of a 10 us kernel. So each turn also
-    times empty launches; that is taken off its value, and the mean over the round's turns put back: the ratio loses what
-    the processes differ in, the value stays a span from event to event. Without readings above zero of each turn: as it is.
+    some 0.1 us apart from process to process, which is 1 % of a 10 us kernel. So each turn also times empty launches; that
+    is subtracted from its value, and the mean over the round's turns added: the ratio loses what the processes differ in,
+    the value stays a span from event to event. Unchanged unless each turn has readings above zero.
     """
-    if not all(turn.empty > 0 and turn.value > 0 for turn in row):  # a reading of zero must not become a time
+    if not all(turn.empty > 0 and turn.value > 0 for turn in row):
         return list(row)
     usual = statistics.fmean(turn.empty for turn in row) if row else 0.0
     return [msgspec.structs.replace(turn, value=turn.value - turn.empty + usual) for turn in row]
 
 
 def calls_of_a_turn(kind: str, call_ns: float) -> int:
-    """As few as make a turn of the shortest length, for a call of the fastest arm."""
+    """As few calls of the fastest arm as make a turn of the shortest length."""
     return max(1, min(1000, math.ceil(_SHORTEST_TURN[kind] / max(call_ns, 1.0))))
 
 
-def phase_calls(call_ns: float) -> int:
-    """Calls in the pass that reads phases: ten, of long calls as few as take 0.1 s."""
-    return max(1, min(10, math.ceil(_PHASED / max(call_ns, 1.0))))
-
-
 def profiled(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
-    """The pass that reads phases. Without any it reads what a call launches: two calls say whether all are alike; a
-    long one is made once. The profiler's start, some milliseconds, is not thrown away with a call that dwarfs it."""
-    calls = phase_calls(call_ns)
+    """The profiled pass: ten calls, of long ones as few as take 0.1 s; without phases two, to see whether all are alike."""
+    calls = max(1, min(10, math.ceil(_PHASED / max(call_ns, 1.0))))
     if phases:
         return wire.Phases(arm, calls, min(2, calls - 1))
     return wire.Phases(arm, 2, 1) if calls > 1 else wire.Phases(arm, 1, 0)
 
 
-def allotted(pace: Pace, rounds: int, share: float = 1.0) -> Pace:
-    """The pace with so many rounds (abprof/measure/allocation.py): in pairs, no fewer than ever, at most four times the usual; where
-    the budget affords a `share` only (abprof/measure/budget.py), at most what that leaves. Fewer where they settle it: what is known
-    eight times better than the margin gains nothing by what is cheap for the cell."""
-    most = 4 * pace.rounds if share >= 1.0 else pace.rounds
-    return dataclasses.replace(pace, rounds=max(pace.fewest, min(_mirrored(rounds), most)), seconds=math.inf)
-
-
 def settled(rounds: Sequence[Sequence[float]], wanted: float, fewest: int = FEWEST) -> bool:
-    """Whether an epoch has enough rounds, of which the pace's `fewest` have to be. `rounds` holds each round's times in ns by
-    arm, None never.
+    """Whether an epoch has enough rounds. `rounds`: the times of each round in ns, by arm.
 
-    Looks at the scatter of the log ratios to the first arm, never at their middle, so that stopping here cannot favour
-    a verdict. The standard error of a median is sqrt(pi / 2) sd / sqrt(n), for a normal distribution; sd is taken as
-    1.4826 times the median absolute deviation, which outliers do not move; of fewer than FEWEST, where that is small by chance
-    too often, it is what it is.
+    Looks at the scatter of the log ratios to the first arm, never at their middle, so that stopping cannot favour a
+    verdict. The standard error of a median of normal values is sqrt(pi / 2) sd / sqrt(n); sd is 1.4826 times the median
+    absolute deviation, which outliers do not move, or with fewer than FEWEST values the standard deviation.
     """
     if len(rounds) < max(fewest, _FEWEST_MIDDLE) or len(rounds) % 2:
         return False
@@ -225,19 +203,20 @@ def settled(rounds: Sequence[Sequence[float]], wanted: float, fewest: int = FEWE
 
 
 def spread(values: Sequence[float]) -> float:
-    """1.4826 times the median absolute deviation: the standard deviation, for a normal distribution."""
+    """1.4826 times the median absolute deviation: the standard deviation of a normal distribution."""
     middle = statistics.median(values)
     return 1.4826 * statistics.median(abs(value - middle) for value in values)
 
 
 def rejected(rounds: Sequence[Sequence[Turn]], origin: int, bad: Sequence[tuple[int, int, str]]) -> dict[int, str]:
-    """The rounds that are dropped, and why: those for which a timer read nothing, or what no call takes, and those in a bad time
-    of the device (from, to, why; ns of the clock on which the turns count from `origin`)."""
-    found = {
-        number: "the timer read zero or less"
-        for number, row in enumerate(rounds)
-        if any(turn.value <= 0 or turn.wall <= 0 for turn in row)
-    }
+    """Rounds to drop, with the reason: impossible readings, and rounds in a bad time of the device.
+
+    `bad`: (from, to, why) in ns of the clock on which the turns count from `origin`.
+    """
+    found: dict[int, str] = {}
+    for number, row in enumerate(rounds):
+        if any(turn.value <= 0 or turn.wall <= 0 for turn in row):
+            found[number] = "the timer read zero or less"
     for number, row in enumerate(rounds):
         if any(max(turn.value, turn.wall) > LONGEST_CALL for turn in row):
             found.setdefault(number, "the timer read more than thirty years")
@@ -251,23 +230,23 @@ def rejected(rounds: Sequence[Sequence[Turn]], origin: int, bad: Sequence[tuple[
 
 
 def ranked(items: Sequence[T], number: int) -> list[T]:
-    """The items in their order for the so-many-th time, 0 for the first: each second time the first two have changed places,
-    and each third begins one later. What a place does cancels between those two (base and target) over two times, and
-    between all over twice as many as there are items."""
-    return [items[place] for place in _ranked(range(len(items)), number)]
+    """The items in their order for time `number` (0 is the first): balanced over times.
 
-
-def _ranked(order: Sequence[int], number: int) -> list[int]:
-    at = number // 2 % max(1, len(order))
-    begun = [*order[at:], *order[:at]]
-    exchanged = {0: 1, 1: 0} if number % 2 and len(order) > 1 else {}
-    return [exchanged.get(one, one) for one in begun]
+    Every second time the first two are exchanged, and every third time begins one later. So the effect of a place cancels
+    between the first two (base and target) over two times, and between all over twice as many times as items.
+    """
+    at = number // 2 % max(1, len(items))
+    begun = [*range(at, len(items)), *range(at)]
+    exchanged = {0: 1, 1: 0} if number % 2 and len(items) > 1 else {}
+    return [items[exchanged.get(one, one)] for one in begun]
 
 
 def orders(arms: int, rounds: int, seed: int | str, epoch: int = 1) -> list[list[int]]:
-    """The order of the arms in each round of an epoch: random, and balanced. Every second round mirrors the one before, which
-    cancels a drift; such pairs follow one another, and each epoch's the one before's, as in `ranked`, so that no arm has the
-    outer places oftener than the others. Of a single round every second epoch mirrors the one before."""
+    """The order of the arms in each round of an epoch: random, and balanced.
+
+    Every second round mirrors the one before, which cancels a drift; such pairs are `ranked`, on through the epochs, so that
+    no arm has the outer places more often. With a single round every second epoch mirrors the one before.
+    """
     if rounds == 1:
         return [_pair(arms, seed, (epoch - 1) // 2)[(epoch - 1) % 2]]
     pairs = (_pair(arms, seed, number) for number in itertools.count(max(0, epoch - 1)))
@@ -275,14 +254,14 @@ def orders(arms: int, rounds: int, seed: int | str, epoch: int = 1) -> list[list
 
 
 def _pair(arms: int, seed: int | str, number: int) -> tuple[list[int], list[int]]:
-    """The so-many-th mirrored pair of rounds, 0 for the first."""
     order = random.Random(f"{seed}/{number // (2 * max(1, arms))}").sample(range(arms), arms)
-    first = _ranked(order, number)
+    at = number // 2 % max(1, arms)
+    exchanged = {0: 1, 1: 0} if number % 2 and arms > 1 else {}
+    first = [exchanged.get(one, one) for one in (*order[at:], *order[:at])]
     return first, first[::-1]
 
 
-def epoch_cost(kind: str, seats: int) -> tuple[float, float]:
-    """Roughly how long an epoch takes: seconds for the start of the workers and for opening `seats` arms of cells, and
-    seconds for their turns."""
+def epoch_cost(kind: str, arms: int) -> tuple[float, float]:
+    """Rough seconds of an epoch: for starting the workers and opening so many arms of cells, and for their turns."""
     start = {"cuda": 6.0, "cpu": 5.0, "simulated": 0.2}[kind]
-    return start + 0.1 * seats, _SECONDS[kind] * seats
+    return start + 0.1 * arms, _SECONDS[kind] * arms

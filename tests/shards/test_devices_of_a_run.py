@@ -71,7 +71,7 @@ def test_a_gpu_that_somebody_uses_is_left_out_unless_it_is_named(
         "nvmlDeviceGetUtilizationRates": lambda _self, _handle: SimpleNamespace(gpu=80),
     })  # fmt: skip
     nvml.__class__ = busy
-    here = place.Place(
+    here = place.RunContext(
         Options(specs=("a",), devices=None),
         SimpleNamespace(environment=SimpleNamespace(allow=())),  # type: ignore[arg-type]
         SimpleNamespace(path=tmp_path),  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from abprof.measure.discovery import copy_workloads
 from abprof.measure.estimate import epoch_seconds, span
 from abprof.measure.matrix import id_parts
 from abprof.measure.plan import make_plan
-from abprof.measure.run_context import Place, look_around
+from abprof.measure.run_context import RunContext, look_around
 from abprof.records import Arm, Checkout, Run, Side, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
@@ -38,7 +38,7 @@ WORKLOADS = "workloads"  # in the bisection's folder: one judge for all steps, w
 
 
 @contextlib.contextmanager
-def planned(config: Options, view: View) -> Iterator[tuple[State, Place, Path]]:
+def planned(config: Options, view: View) -> Iterator[tuple[State, RunContext, Path]]:
     """The bisection before its first step, and where it takes place; the folder holds the workloads while the block runs.
 
     Raises AbprofError for ends that are no good and bad end, and for all that a run would be refused for.
@@ -56,7 +56,7 @@ def planned(config: Options, view: View) -> Iterator[tuple[State, Place, Path]]:
         yield _state(place, good, bad, head, epoch), place, Path(logs) / WORKLOADS
 
 
-def _heard(place: Place, trees: Sequence[Checkout], logs: Path, view: View) -> tuple[Run, float]:
+def _heard(place: RunContext, trees: Sequence[Checkout], logs: Path, view: View) -> tuple[Run, float]:
     """What the command measures, by running it once at both ends, and how long an epoch of it takes."""
     with holding.alone(place, view, wait=not place.options.no_wait):
         began = time.monotonic()
@@ -64,7 +64,7 @@ def _heard(place: Place, trees: Sequence[Checkout], logs: Path, view: View) -> t
         return head, time.monotonic() - began
 
 
-def folder_of(of: State, place: Place, workloads: Path) -> tuple[State, Path]:
+def folder_of(of: State, place: RunContext, workloads: Path) -> tuple[State, Path]:
     """A folder of its own beside the run folders, with the workloads and the file in it. Raises AbprofError."""
     labels = names.safe_labels((of.labels[commit], commit) for commit in (of.good, of.bad))
     stamp = place.id.partition("-")[0]
@@ -112,7 +112,7 @@ def of_run(path: Path, config: Options) -> Options:
     )
 
 
-def _ends(place: Place) -> tuple[Side, Side]:
+def _ends(place: RunContext) -> tuple[Side, Side]:
     if len(place.sides) != 2:
         raise AbprofError("a bisection has two ends", where="abprof bisect", advice="abprof bisect GOOD BAD")
     good, bad = place.sides
@@ -132,7 +132,7 @@ def _ends(place: Place) -> tuple[Side, Side]:
     return good, bad
 
 
-def _advice(place: Place, good: Side, bad: Side) -> str:
+def _advice(place: RunContext, good: Side, bad: Side) -> str:
     if place.commits.is_ancestor(bad.commit, good.commit):
         return f"it comes after it: abprof bisect {bad.spec} {good.spec}"
     common = place.commits.merge_base(good.commit, bad.commit)
@@ -141,7 +141,7 @@ def _advice(place: Place, good: Side, bad: Side) -> str:
     return f"their merge base is: abprof bisect {common[:10]} {bad.spec}"
 
 
-def _state(place: Place, good: Side, bad: Side, head: Run, epoch: float) -> State:
+def _state(place: RunContext, good: Side, bad: Side, head: Run, epoch: float) -> State:
     """`epoch`: seconds that one takes."""
     cells = tuple(cell for cell in head.cells if (cell.kernel or head.command) and not cell.skip)
     if not cells:
@@ -182,7 +182,7 @@ def _state(place: Place, good: Side, bad: Side, head: Run, epoch: float) -> Stat
     )
 
 
-def _inputs(place: Place, kernels: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _inputs(place: RunContext, kernels: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """What may change a cell's time: its kernel package's folders; of a command, which may run anything, the whole tree."""
     if place.options.command:
         yield COMMAND, ("",)

@@ -21,7 +21,7 @@ from abprof.devices import lease
 from abprof.extras.nightly import page, plan
 from abprof.extras.nightly.changes import Change, Shift, find_changes, trends
 from abprof.extras.nightly.index import NightRow, Query, open_index
-from abprof.measure.run_context import Place, look_around
+from abprof.measure.run_context import RunContext, look_around
 from abprof.records import Night
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.options import Options
@@ -107,7 +107,7 @@ def run_night(
 class _Beat:
     """The heartbeat of a running job."""
 
-    def __init__(self, place: Place, series: str) -> None:
+    def __init__(self, place: RunContext, series: str) -> None:
         root, runs_dir = str(place.root), str(place.runs_dir)
         before = heartbeat.read(place.state, root, series)
         last_end = (before.ended or before.last_end) if before else None
@@ -133,7 +133,7 @@ class _Beat:
 
 
 @contextlib.contextmanager
-def _beating(place: Place, series: str) -> Iterator[_Beat]:
+def _beating(place: RunContext, series: str) -> Iterator[_Beat]:
     """Write that the job began, and that it failed if it does."""
     beat = _Beat(place, series)
     try:
@@ -149,7 +149,7 @@ def _beating(place: Place, series: str) -> Iterator[_Beat]:
 class _Night:
     """One night of a series."""
 
-    def __init__(self, place: Place, options: NightOptions, view: View) -> None:
+    def __init__(self, place: RunContext, options: NightOptions, view: View) -> None:
         self.place, self.options, self.view = place, options, view
         self.series, self.head = options.series or place.sides[0].label, place.sides[0].commit
 

@@ -15,7 +15,7 @@ import msgspec
 
 from abprof.builds.worker_factory import command
 from abprof.extras.nightly.index import NightRow
-from abprof.measure.run_context import Place
+from abprof.measure.run_context import RunContext
 from abprof.records.options import File, Options
 from abprof.system import paths
 from abprof.system import processes as proc
@@ -84,7 +84,7 @@ def jobs(nights: Sequence[NightRow], tonight: Tonight, exists: Callable[[str], b
 # ---------------------------------------------------------------- what two nights must have in common
 
 
-def matrix_hash(place: Place) -> str:
+def matrix_hash(place: RunContext) -> str:
     """Hash of the options that choose cells, and of the workloads that the user's tree brings."""
     options = place.options
     matrix = {name: getattr(options, name) for name in _MATRIX}
@@ -101,7 +101,7 @@ def matrix_hash(place: Place) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
-def machine(place: Place) -> dict[str, str]:
+def machine(place: RunContext) -> dict[str, str]:
     """The fingerprint: device, its settings, driver, system, and versions that the workers' interpreter has."""
     found = place.device.machine()
     facts = {"host": "" if found.uuid else found.host, "device": found.device, "uuid": found.uuid, **found.facts}

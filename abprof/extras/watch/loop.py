@@ -21,7 +21,7 @@ from abprof.measure.epochs import epochs
 from abprof.measure.plan import Plan, build_kernels, make_plan
 from abprof.measure.pool import Prefork
 from abprof.measure.resources import alone, signals, worktrees
-from abprof.measure.run_context import Place, look_around
+from abprof.measure.run_context import RunContext, look_around
 from abprof.records import Checkout, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
@@ -65,7 +65,7 @@ def watch(config: Options, view: View, answer: Callable[[Answer], None]) -> None
             _answers(_Loop(place, plan, warm, Path(folder), view), saves, began, answer)
 
 
-def _watchable(place: Place) -> None:
+def _watchable(place: RunContext) -> None:
     """Raises AbprofError where there is nothing that a save could change."""
     if len(place.sides) != 2 or place.sides[1].kind != "worktree":
         specs = " ".join(side.spec for side in place.sides)
@@ -88,7 +88,7 @@ def _answers(loop: _Loop, saves: Saves, began: float, answer: Callable[[Answer],
 class _Loop:
     """The working tree as it was last seen, and how it is measured."""
 
-    def __init__(self, place: Place, plan: Plan, warm: Prefork, folder: Path, view: View) -> None:
+    def __init__(self, place: RunContext, plan: Plan, warm: Prefork, folder: Path, view: View) -> None:
         self._place, self._plan, self._warm, self._folder, self._view = place, plan, warm, folder, view
         self._number = 0
         self._first = True
