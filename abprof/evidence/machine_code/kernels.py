@@ -50,26 +50,13 @@ def _on_gpu(kernel: Kernel, content: Content) -> list[Kernel]:
     """The CUDA C++ kernels in a shared object, which launches know by name."""
     if kernel.kind != "object":
         return []
-    return [
-        Kernel(
-            side=kernel.side,
-            package=kernel.package,
-            name=name,
-            kind="cuda",
-            key=f"{name} in {kernel.key}",
-            path=kernel.path,
-            sha256=kernel.sha256,
-            code=reading.code,
-            registers=reading.registers,
-            stack_bytes=reading.stack_bytes,
-            shared_bytes=reading.shared_bytes,
-            classes=reading.classes,
-            flags=kernel.flags,
-            missing="",
-        )
-        for name, reading in content.functions.items()
-        if reading.registers is not None
-    ]
+    found = []
+    for name, one in content.functions.items():
+        if one.registers is not None:
+            own = _replace(kernel, name=name, kind="cuda", key=f"{name} in {kernel.key}", code=one.code, missing="")
+            resources = {"registers": one.registers, "stack_bytes": one.stack_bytes, "shared_bytes": one.shared_bytes}
+            found.append(_replace(own, classes=one.classes, functions=(), compiler="", **resources))
+    return found
 
 
 def _with_seconds(run: Run, kernel: Kernel) -> Kernel:

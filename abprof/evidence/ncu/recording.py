@@ -58,14 +58,8 @@ class Recording:
         return [replace(self, launches=part, starts=(0,)) for part in parts]
 
 
-@dataclass
-class _Raw:
-    """A launch while its rows are read: metric -> (number as printed, unit)."""
-
-    kernel: str
-    header: int
-    values: dict[str, tuple[str, str]] = field(default_factory=dict)
-    line: int = 0
+Key = tuple[int, str, str]  # of a launch: line of its header, process, ID
+Printed = dict[str, tuple[str, str]]  # metric -> (number as printed, unit); "kernel" and "line" of the launch
 
 
 def read(path: Path, metrics: Sequence[str] = ()) -> Recording:
@@ -74,26 +68,26 @@ def read(path: Path, metrics: Sequence[str] = ()) -> Recording:
     `metrics`: metrics besides bytes; the file must then be in base units and the locale C.
     """
     lines = re.split(r"\r\n|\n|\r", _text(path))
-    seen: dict[tuple[int, str, str], _Raw] = {}
+    found: dict[Key, Printed] = {}
     pages: dict[str, None] = {}
-    numbers: dict[str, None] = {}
+    sources: dict[str, dict[str, None]] = {}
     try:
-        for number, page, columns, rows in _tables(lines):
+        for header, page, rows in _tables(lines):
             pages[page] = None
-            (_read_details if page == "details" else _read_raw)(number, columns, rows, seen, numbers)
+            _read_rows(header, page, rows, found)
         if not pages:
             raise _no_table(lines)
-        if not seen:
+        if not found:
             raise AbprofError("a header of ncu --csv and no launch below it", advice="was the filter too narrow?")
+        numbers = dict.fromkeys(value for one in found.values() for value, unit in one.values() if unit)
         mark = "." if metrics else decimal_mark(numbers)
-        sources: dict[str, dict[str, None]] = {}
-        launches = tuple(_launch(one, mark, metrics, sources) for one in seen.values())
+        launches = tuple(_launch(one, mark, metrics, sources) for one in found.values())
     except AbprofError as error:
         raise AbprofError(error.what, where=f"{path}{error.where}", advice=error.advice) from None
     if not any(launch.bytes for launch in launches):
         what = f"none of {', '.join(METRICS.values())} in its {len(launches)} launches"
         raise AbprofError(what, where=str(path), advice=HOW)
-    headers = [one.header for one in seen.values()]
+    headers = [header for header, _, _ in found]
     starts = tuple(n for n, header in enumerate(headers) if n == 0 or header != headers[n - 1])
     named = {level: " or ".join(names) for level, names in sources.items()}
     return Recording(path, " and ".join(pages), launches, named, starts)
@@ -140,13 +134,13 @@ def _no_table(lines: list[str]) -> AbprofError:
 Row = tuple[int, dict[str, str]]  # line number from 1, column -> cell
 
 
-def _tables(lines: list[str]) -> Iterator[tuple[int, str, tuple[str, ...], list[Row]]]:
-    """(line, page, columns, rows) of each header."""
+def _tables(lines: list[str]) -> Iterator[tuple[int, str, list[Row]]]:
+    """(line, page, rows) of each header."""
     found = [(at, match) for at, line in enumerate(lines) if (match := _HEADER.search(line)) and "Kernel Name" in line]
     ends = [*(at for at, _ in found[1:]), len(lines)]
     for (at, match), end in zip(found, ends, strict=False):
         mark = match["quoted"] or match["bare"]
-        columns = tuple(name.strip() for name in _split(lines[at][match.start() :], mark) or ())
+        columns = [name.strip() for name in _split(lines[at][match.start() :], mark) or ()]
         page = "details" if "Metric Name" in columns else "raw"
         needed = ("Kernel Name", *(("Metric Unit", "Metric Value") if page == "details" else ()))
         missing = [name for name in needed if name not in columns]
@@ -160,7 +154,7 @@ def _tables(lines: list[str]) -> Iterator[tuple[int, str, tuple[str, ...], list[
             cells = _cells(lines[number], number + 1, match, len(columns), fewest, units=page == "raw")
             if cells:
                 rows.append((number + 1, dict(zip(columns, cells, strict=False))))
-        yield at + 1, page, columns, rows
+        yield at + 1, page, rows
 
 
 def _cells(line: str, number: int, header: re.Match[str], width: int, fewest: int, *, units: bool) -> list[str] | None:
@@ -188,69 +182,52 @@ def _split(line: str, mark: str) -> list[str] | None:
         return None
 
 
-Seen = dict[tuple[int, str, str], _Raw]
-
-
-def _read_details(header: int, _: tuple[str, ...], rows: list[Row], seen: Seen, numbers: dict[str, None]) -> None:
-    """A row for each metric of each launch."""
-    for line, row in rows:
-        one = _of(header, line, row, seen)
-        unit, value = row["Metric Unit"].strip(), row["Metric Value"].strip()
-        before = one.values.setdefault(row["Metric Name"].strip(), (value, unit))
-        if before != (value, unit) and row["Metric Name"].strip() in _BYTES:
-            what = f"{row['Metric Name']} of one launch is {before[0]} {before[1]} and {value} {unit}"
-            raise AbprofError(what, where=f":{line}")
-        if unit:
-            numbers[value] = None
-
-
-def _read_raw(header: int, columns: tuple[str, ...], rows: list[Row], seen: Seen, numbers: dict[str, None]) -> None:
-    """A row for each launch, a column for each metric; the first row has the units."""
+def _read_rows(header: int, page: str, rows: list[Row], found: dict[Key, Printed]) -> None:
+    """Raw page: a row of units, then a row per launch, with a column per metric. Details page: a row per metric."""
     units: dict[str, str] = {}
     for line, row in rows:
-        if not row["ID"]:
+        if page == "raw" and not row["ID"]:
             units = row
             continue
-        if not units:
+        if page == "raw" and not units:
             what = "no row of units between the header and the first launch"
             raise AbprofError(what, where=f":{line}", advice="leave the file as ncu wrote it")
-        if (header, row.get("Process ID", ""), row["ID"]) in seen:
+        key, kernel = (header, row.get("Process ID", ""), row["ID"]), " ".join(row["Kernel Name"].split())
+        if page == "raw" and key in found:
             raise AbprofError(f"launch {row['ID']} is there twice", where=f":{line}")
-        one = _of(header, line, row, seen)
-        one.values |= {name: (row[name].strip(), units[name].strip()) for name in columns}
-        numbers |= dict.fromkeys(row[name] for name in columns if "__" in name and units[name])
+        one = found.setdefault(key, {"kernel": (kernel, ""), "line": (str(line), "")})
+        if one["kernel"][0] != kernel:
+            what = f"launch {row['ID']} is {one['kernel'][0][:80]!r} above and {kernel[:80]!r} here"
+            raise AbprofError(what, where=f":{line}", advice="two recordings in one file keep a header each")
+        shape = {name: (row[name].strip(), "") for name in (_GRID[0], _BLOCK[0]) if row.get(name, "").strip()}
+        if page == "raw":
+            one |= {name: (value.strip(), units[name].strip()) for name, value in row.items()} | shape
+            continue
+        one |= shape
+        name, printed = row["Metric Name"].strip(), (row["Metric Value"].strip(), row["Metric Unit"].strip())
+        before = one.setdefault(name, printed)
+        if before != printed and name in _BYTES:
+            what = f"{name} of one launch is {' '.join(before)} and {' '.join(printed)}"
+            raise AbprofError(what, where=f":{line}")
 
 
-def _of(header: int, line: int, row: Mapping[str, str], seen: Seen) -> _Raw:
-    """The launch of this row."""
-    kernel = " ".join(row["Kernel Name"].split())
-    one = seen.setdefault((header, row.get("Process ID", ""), row["ID"]), _Raw(kernel, header))
-    if one.kernel != kernel:
-        what = f"launch {row['ID']} is {one.kernel[:80]!r} above and {kernel[:80]!r} here"
-        raise AbprofError(what, where=f":{line}", advice="two recordings in one file keep a header each")
-    for name in ("Grid Size", "Block Size"):
-        if row.get(name, "").strip():
-            one.values[name] = row[name].strip(), ""
-    one.line = one.line or line
-    return one
-
-
-def _launch(one: _Raw, mark: str, metrics: Sequence[str], sources: dict[str, dict[str, None]]) -> Launch:
+def _launch(one: Printed, mark: str, metrics: Sequence[str], sources: dict[str, dict[str, None]]) -> Launch:
     found: dict[str, float] = {}
-    for name in [name for name in one.values if name in _BYTES]:
+    for name in [name for name in one if name in _BYTES]:
         try:
-            number = bytes_of(*one.values[name], mark)
+            number = bytes_of(*one[name], mark)
         except AbprofError as error:
-            raise AbprofError(f"{name}: {error.what}", where=f":{one.line}", advice=error.advice) from None
+            raise AbprofError(f"{name}: {error.what}", where=f":{one['line'][0]}", advice=error.advice) from None
         if number is not None:
             found[name] = number
     levels: dict[str, float] = {}
     for level, source, number in moved(found):
         levels[level] = number
         sources.setdefault(level, {})[source] = None
-    grid, block = (next((v for n in names if (v := one.values.get(n, ("", ""))[0])), "") for names in (_GRID, _BLOCK))
-    others = {name: _parsed(_BLANKS.sub("", one.values[name][0]), mark) for name in metrics if name in one.values}
-    return Launch(one.kernel, grid, block, levels, {name: value for name, value in others.items() if value is not None})
+    grid, block = (next((v for name in names if (v := one.get(name, ("", ""))[0])), "") for names in (_GRID, _BLOCK))
+    others = {name: _parsed(_BLANKS.sub("", one[name][0]), mark) for name in metrics if name in one}
+    known = {name: value for name, value in others.items() if value is not None}
+    return Launch(one["kernel"][0], grid, block, levels, known)
 
 
 # ---------------------------------------------------------------- numbers, in the locale and unit of whoever recorded

@@ -7,11 +7,12 @@ record's `missing` and raises nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from abprof.evidence.probes.subject import Evidence, Probe, Subject
-from abprof.records import Arm, Run
+from abprof.records import Arm, Cell, Profile, Run, Sampled, Trace
 from abprof.records import messages as wire
 
 if TYPE_CHECKING:
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 KNOWN = ("torch", "proton", "ncu", "perf")
 MOST = 8  # rows: a trace of each side is up to 16 MB
 _CHANGED = ("slower", "faster", "slight")
+Evidence = Trace | Profile | Sampled
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a probe looks at: a cell in one variant, and its arm on each side."""
+
+    cell: Cell
+    variant: str
+    arms: tuple[Arm, ...]
 
 
 def probed(
@@ -73,14 +84,15 @@ def subjects(run: Run) -> list[Subject]:
     return made
 
 
-def _probe(name: str) -> Probe:
+def _probe(name: str) -> Callable[[Plan, Sequence[Subject], Path, int], Iterator[Evidence]]:
     from abprof.evidence.ncu import capture
     from abprof.evidence.probes import perf, traces
 
-    probes: dict[str, Probe] = {
-        "torch": traces.traces, "proton": traces.trees, "ncu": capture.profiles, "perf": perf.samples,
-    }  # fmt: skip
-    return probes[name]
+    if name == "torch":
+        return partial(traces.traces, by="torch")
+    if name == "proton":
+        return partial(traces.traces, by="proton")
+    return capture.profiles if name == "ncu" else perf.samples
 
 
 def each_arm(

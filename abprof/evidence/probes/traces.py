@@ -9,8 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from abprof.evidence.probes import each_arm, opened
-from abprof.evidence.probes.subject import Subject
+from abprof.evidence.probes import Subject, each_arm, opened
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
 from abprof.records import UNREADABLE, Arm, Census, Trace
@@ -26,16 +25,10 @@ MOST_BYTES = 16_000_000  # per file: events beyond are left out and counted
 _CALLS, _DISCARDED = 5, 2
 
 
-def traces(plan: Plan, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Trace]:
+def traces(plan: Plan, subjects: Sequence[Subject], folder: Path, epoch: int, by: By) -> Iterator[Trace]:
     """A trace for each arm, one arm in memory at a time."""
     for pool, _, subject, arm in each_arm(plan, subjects, epoch):
-        yield _traced(plan, pool, subject, arm, folder, "torch")
-
-
-def trees(plan: Plan, subjects: Sequence[Subject], folder: Path, epoch: int) -> Iterator[Trace]:
-    """The same by proton."""
-    for pool, _, subject, arm in each_arm(plan, subjects, epoch):
-        yield _traced(plan, pool, subject, arm, folder, "proton")
+        yield _traced(plan, pool, subject, arm, folder, by)
 
 
 def _traced(plan: Plan, pool: WorkerPool, subject: Subject, arm: Arm, folder: Path, by: By) -> Trace:
