@@ -7,7 +7,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from kernels import ffa
-from kernels.ffa.schedule import UnsupportedOption, slices_of
+from kernels.ffa.schedule import UnsupportedOption
 
 
 def qkv(sq=8, sk=8, hq=2, hk=1, d=64, dtype=torch.float32):
@@ -91,22 +91,6 @@ def test_options_the_cpu_lacks_are_unsupported(option):
 def test_compute_tiles_the_cpu_lacks_are_unsupported(ref_block):
     with pytest.raises(UnsupportedOption, match=f"ref_block {ref_block[0]}x{ref_block[1]} is not implemented"):
         sparse(ref_block=ref_block)
-
-
-def test_a_device_without_a_backend_is_unsupported():
-    with pytest.raises(UnsupportedOption, match="no backend for device 'meta', only for cpu, cuda"):
-        attend(*(x.to("meta") for x in qkv()))
-
-
-def test_slices_are_sorted_trimmed_dropped_and_joined():
-    made = slices_of(
-        [(20, 30), (4, 9), (0, 4), (9, 9), (10, 20)], [(0, 4), (0, 5), (0, 5), (0, 3), (6, 6)], [1, 0, 0, 0, 0], 40, 9
-    )
-    assert made.q_ranges == ((0, 9), (26, 30))  # joined; the first six of ten causal rows see none of four keys
-    assert made.k_ranges == ((0, 5), (0, 4))
-    assert made.mask_types == (0, 1)
-    assert not made.covers_all
-    assert made.area == 45 + 10
 
 
 def ranges_marked(run) -> set[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.ffa.schedule import CAUSAL, FULL, Blocks, Options, Slices, UnsupportedOption, merge_slices
+from kernels.ffa.schedule import FULL, Blocks, Options, UnsupportedOption
 from tests.kernels import ffa_cuda_cases as cases
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
@@ -54,66 +53,6 @@ SPILLS |= {"triton dkdv blocks64 128": 40, "triton dkdv causal 128": 40}
 
 
 # ---------------------------------------------------------------- work lists and the rule
-
-
-def random_slices(seed: int) -> Slices:
-    """Disjoint query ranges with gaps, key ranges that overlap at will."""
-    draw = random.Random(seed)
-    sk = draw.randint(1, 700)
-    q, k, masks, at = [], [], [], 0
-    for _ in range(draw.randint(1, 6)):
-        begin = at + draw.choice((0, 0, draw.randint(1, 90)))
-        at = begin + draw.choice((1, 30, 64, 128, draw.randint(1, 300)))
-        k0 = draw.choice((0, draw.randint(0, sk - 1)))
-        k1 = draw.choice((sk, draw.randint(k0, sk)))
-        q.append((begin, at))
-        k.append((k0, k1))
-        masks.append(draw.choice((FULL, CAUSAL)))
-    return merge_slices(tuple(q), tuple(k), tuple(masks), at + draw.choice((0, 50)), sk)
-
-
-@pytest.mark.parametrize("seed", range(30))
-@pytest.mark.parametrize("tile", [(64, 128), (128, 64)], ids=str)
-def test_work_lists_cover_each_visible_pair_once(seed: int, tile: tuple[int, int]) -> None:
-    from kernels.ffa.cuda import plan
-
-    slices = random_slices(seed)
-    rows, keys = tile
-    seen = cases.visible(slices, 1)[0].int()
-    for direction in ("fwd", "bwd"):
-        for which in (("all",), ("long", "rest")):
-            parts = [plan.Part(direction, one) for one in which]
-            by_query, by_key = torch.zeros_like(seen), torch.zeros_like(seen)
-            written_rows, written_keys = torch.zeros(slices.q_len), torch.zeros(slices.k_len)
-            for part in parts:
-                items = plan.query_items(slices, rows, keys, CPU, part)
-                for q0, q1, k0, k1, off in items.table.tolist() if items else []:
-                    end = min(q0 + rows, q1)
-                    written_rows[q0:end] += 1
-                    for i in range(q0, end):
-                        by_query[i, k0 : max(k0, min(k1, i + off + 1))] += 1
-                made = plan.key_items(slices, keys, rows, CPU, part)
-                if made:
-                    check_key_items(made, by_key, written_keys, rows, keys)
-            assert torch.equal(by_query, seen)
-            assert torch.equal(by_key, seen)
-            assert bool((written_rows == 1).all())
-            assert bool((written_keys == 1).all())
-
-
-def check_key_items(made: Any, by_key: torch.Tensor, written: torch.Tensor, rows: int, keys: int) -> None:
-    """Count the pairs of each tile; a tile without a mask must be visible whole."""
-    for k0, k1, lo, hi, n_masked, n in made.table.tolist():
-        written[k0:k1] += 1
-        entries = made.entries[lo:hi].tolist()
-        assert n == sum(e[5] - e[3] for e in entries)
-        assert n_masked == sum(e[4] - e[3] for e in entries)
-        for q0, q1, off, first, whole, end in entries:
-            for t in range(first, end):
-                for i in range(q0 + t * rows, min(q0 + (t + 1) * rows, q1)):
-                    sees = max(k0, min(k1, i + off + 1))
-                    by_key[i, k0:sees] += 1
-                    assert t < whole or (sees == k1 and k1 - k0 == keys)
 
 
 @pytest.mark.parametrize(

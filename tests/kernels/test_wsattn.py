@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +10,6 @@ import torch
 from kernels import wsattn
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-SCALE = 0.11
 
 
 def draw(nq: int, nk: int, dtype: torch.dtype = torch.float16, heads: int = 2) -> list[torch.Tensor]:
@@ -25,49 +19,6 @@ def draw(nq: int, nk: int, dtype: torch.dtype = torch.float16, heads: int = 2) -
     for tensor in made:
         tensor[:, -1] = torch.nan
     return made
-
-
-# ---------------------------------------------------------------- the configuration
-
-
-def test_the_configurations_have_the_seven_parameters() -> None:
-    names = [field.name for field in dataclasses.fields(wsattn.Config)]
-    assert names == [
-        "BLOCK_M", "BLOCK_N", "NUM_BUFFERS", "NUM_MMA_WARPS", "NUM_MMA_GROUPS", "num_warps", "num_stages",
-    ]  # fmt: skip
-    assert wsattn.Config(128, 128, 2, 8, 2, 4, 0) in wsattn.CONFIGS, "the original's"
-    assert len(set(wsattn.CONFIGS)) == len(wsattn.CONFIGS)
-    for config in wsattn.CONFIGS:
-        assert config.NUM_MMA_WARPS == 4 * config.NUM_MMA_GROUPS == config.num_warps * config.NUM_MMA_GROUPS
-        assert config.rows == 64, "a consumer is a warpgroup of 64 rows"
-
-
-@contextmanager
-def timed(monkeypatch: pytest.MonkeyPatch, milliseconds: list[float]) -> Iterator[list[int]]:
-    """`choose` on a CPU: the configurations take these times. Gives how often they were timed."""
-    from kernels.wsattn import tune
-
-    often: list[int] = []
-
-    def time_all(*args: Any) -> dict[wsattn.Config, float]:
-        often.append(1)
-        return dict(zip(wsattn.CONFIGS, milliseconds, strict=True))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tune, "_chosen", {})
-        patch.setattr(tune, "time_all", time_all)
-        patch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
-        yield often
-
-
-def test_the_quickest_is_chosen_once_for_each_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernels.wsattn import tune
-
-    monkeypatch.setenv("TRITON_CACHE_AUTOTUNING", "0")
-    with timed(monkeypatch, [3.0, 1.0, 2.0, 4.0]) as often:
-        for nk in (64, 64, 128, 64):
-            assert tune.choose(*draw(64, nk), SCALE, "ws") == wsattn.CONFIGS[1]
-        assert len(often) == 2
 
 
 # ---------------------------------------------------------------- arguments

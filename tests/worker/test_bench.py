@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerFault
@@ -347,25 +345,6 @@ def test_a_long_call_is_made_no_oftener_than_it_must(
     worker.ask(wire.Close())
 
 
-def test_a_clock_that_steps_back_within_a_turn_of_many_calls_voids_it(worker: Side) -> None:
-    """The other calls take longer than the step: their mean would be a time, and a wrong one."""
-    opened(worker, case={"how": "step", "size": 50_000, "every": 500})
-    assert worker.ask(wire.Turn("base", 3000, "cpu_clock")).value < 0
-    worker.ask(wire.Close())
-
-
 def times(worker: Side, what: str) -> int:
     """How often the workload has made inputs (`made`) or the package was called (`called-SECONDS`): a byte each."""
     return (worker.worker.log.path.parents[1] / what).stat().st_size
-
-
-def test_who_it_is(tmp_path: Path) -> None:
-    (tmp_path / "kernels").mkdir()
-    with side(tmp_path / "kernels", "absent", [], tmp_path / "place") as started:
-        assert refused(started, wire.Build()) == ("missing", "MissingPackage: absent does not exist on this side")
-        assert refused(started, wire.Build())[0] == "missing", "again and again"
-        ready = started.ask(wire.Start("cpu", "base"))
-        assert (ready.protocol, ready.kind) == (wire.PROTOCOL, "cpu")
-        assert ready.versions["torch"] == torch.__version__
-        assert ready.facts["threads"] == "1"
-        assert ready.memory_bytes > 1 << 27

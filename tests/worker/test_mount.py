@@ -140,25 +140,6 @@ def test_a_package_that_this_side_does_not_have_is_missing(tmp_path: Path, modul
         kernel_package(mount(root, module))
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "says"),
-    [
-        ("import no_such_dependency", ModuleNotFoundError, "no_such_dependency"),
-        ("from . import absent", ImportError, "absent"),
-        ("1 / 0", ZeroDivisionError, "division"),
-        ("def broken(:", SyntaxError, "invalid syntax"),
-    ],
-)
-def test_what_the_import_raises_is_not_taken_for_a_missing_package(
-    tmp_path: Path, text: str, error: type[Exception], says: str
-) -> None:
-    root = write(tmp_path, {"tiny/__init__.py": text, "tiny/deep.py": ""})
-    for module in ("abprof_side.tiny", "tiny", "tiny.deep"):
-        with pytest.raises(error, match=says) as raised:
-            kernel_package(mount(root, module))
-        assert not isinstance(raised.value, MissingPackage)
-
-
 def test_workloads_may_import_their_siblings(tmp_path: Path) -> None:
     root = write(
         tmp_path, {"one.py": "from ._shared import N\nfrom . import two", "two.py": "M = 2", "_shared.py": "N = 1"}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import _ctypes
-import contextlib
 import ctypes
 import dataclasses
 import hashlib
 import json
-import mmap
 import os
 import shutil
 import sys
@@ -249,34 +247,11 @@ def test_the_systems_folders_are_for_libraries_alone(path: str, library: str, mo
     assert places.standing(path, path) == module
 
 
-def test_memory_that_a_compiler_writes_code_to_is_no_library(proved: Prover, tmp_path: Path) -> None:
-    """memfd, a file without a name (libffi's, on some systems), shared memory; and a file that is only read."""
-    with contextlib.ExitStack() as stack:
-        for number in range(3):
-            fd = os.memfd_create("jit") if number == 0 else os.open(tmp_path / f"f{number}", os.O_RDWR | os.O_CREAT)
-            stack.callback(os.close, fd)
-            os.truncate(fd, 4096)
-            prot = mmap.PROT_READ | (mmap.PROT_EXEC if number < 2 else 0)
-            stack.enter_context(mmap.mmap(fd, 4096, mmap.MAP_PRIVATE, prot))
-        assert "f1" in named(proved(mount(tmp_path), {})[1]), "a file that is there and can be run is one"
-        (tmp_path / "f1").unlink()
-        assert proved(mount(tmp_path), {}) == ("", [])
-
-
 def test_a_library_that_was_replaced_or_removed_since_it_was_loaded_is_no_proof(proved: Prover, tmp_path: Path) -> None:
     library = shared_object(tmp_path / "build" / "gone.so")
     library.unlink()
     reason, found = proved(mount(tmp_path), {})
     assert (reason, named(found)) == ("", {"gone.so": ""}), "an empty hash equals no other"
-
-
-def test_a_link_does_not_hide_where_code_lies(proved: Prover, tmp_path: Path, modules: dict[str, Path]) -> None:
-    (tmp_path / "checkout").mkdir()
-    (tmp_path / "checkout" / "real.py").write_text("")
-    (tmp_path / "side").mkdir()
-    (tmp_path / "side" / "link.py").symlink_to(tmp_path / "checkout" / "real.py")
-    load(modules, "abprof_side.tiny", tmp_path / "side" / "link.py")
-    assert "real.py, outside this side's tree" in proved(mount(tmp_path), {})[0]
 
 
 def test_the_interpreters_own_packages_may_lie_in_the_checkout(proved: Prover, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ import os; os._exit(0)  # an orderly end of a spoiled process may abort
 
 
 @pytest.mark.parametrize(
-    ("call", "message"), [("waits", "host_sync"), ("elsewhere", "empty False"), ("raises", "error True")]
+    ("call", "message"), [("waits", "error True"), ("elsewhere", "empty False"), ("raises", "error True")]
 )
 def test_what_only_a_capture_shows_is_typed(call: str, message: str) -> None:
     done = subprocess.run(

@@ -138,34 +138,6 @@ def test_a_missing_option_is_unsupported_and_a_missing_function_an_attribute_err
         module.prepare(ModuleType("empty"), None, one, module.inputs(one, "cpu", 1))
 
 
-@pytest.mark.parametrize("preset", ["smoke", "default", "full", "product"])
-def test_on_a_cpu_every_case_says_what_it_needs(module: ModuleType, preset: str) -> None:
-    """So that a run of this repository on a laptop takes no time for them."""
-    for device in ("cpu", "cuda"):
-        made = cases(module, preset, device)
-        assert len({tuple(one.items()) for one in made}) == len(made) > 0
-        assert all("needs an NVIDIA GPU" in module.skip(one, torch.device("cpu")) for one in made)
-
-
-@dataclass(frozen=True)
-class Chosen:
-    BLOCK_M: int = 128
-    num_warps: int = 4
-
-
-def test_the_configuration_is_told_as_a_fact(module: ModuleType, known: Known) -> None:
-    """With the options of the call, and not at all where the package has no such function."""
-    one = small(module, known)
-    inputs, kernel = module.inputs(one, "cpu", 1), package(module, known, one)
-    assert module.prepare(kernel, module.VARIANTS[0], one, inputs).facts() == {}
-    requested: list[Any] = []
-    kernel.configuration = lambda *args, **options: (requested.extend([*args, *options.values()]), Chosen())[1]  # type: ignore[attr-defined]
-    reported = module.prepare(kernel, module.VARIANTS[0], one, inputs).facts()
-    assert list(reported.values()) == ["BLOCK_M=128 num_warps=4"]
-    assert list(reported) == [{"hopper_ws": "autotuned", "fmha_scaling": "configuration"}[known.name]]
-    assert any(value is module.VARIANTS[0] for value in requested)
-
-
 # ---------------------------------------------------------------- the originals' matrices and formulas
 
 

@@ -116,16 +116,3 @@ def test_spoilt_outputs_are_found(
 
 def test_an_output_too_few_is_found(either: ModuleType) -> None:
     assert judged(either, case(either, direction="bwd"), lambda outputs: outputs[:2]).reason == "2 outputs, 3 expected"
-
-
-# ---------------------------------------------------------------- sampling
-
-
-def test_every_stratum_of_128_rows_is_looked_at(dense: ModuleType) -> None:
-    draw = torch.Generator().manual_seed(1)
-    rows = dense._reference._sample(3, 49152, draw)
-    assert rows.shape == (3, 384)
-    assert all(set((head // 128).tolist()) == set(range(384)) for head in rows)
-    assert rows[:, 0].tolist() == [0, 0, 0]
-    assert rows[:, -1].tolist() == [49151] * 3
-    assert not torch.equal(rows[0], rows[1])

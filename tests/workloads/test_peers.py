@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.worker.api import Check, Unsupported
-from tests.workloads.conftest import case, cases, load
+from abprof.worker.api import Check
+from tests.workloads.conftest import case, load
 
 MASKS = pytest.mark.parametrize("mask_type", ["full", "causal", "varlen_full", "varlen_causal"])
 
@@ -54,16 +54,6 @@ def test_flex_is_given_the_same_lists_of_blocks(block_sparse: ModuleType, blocks
     assert torch.equal(mask.to_dense()[0].int(), kept.repeat_interleave(2, 0))
     assert tuple(mask.BLOCK_SIZE) == blocks
     assert int(mask.kv_num_blocks.sum()) == 0, "all blocks are whole: none takes a mask function"
-
-
-@pytest.mark.parametrize("name", ["dense", "block_sparse", "hopper_ws", "fmha_scaling"])
-def test_on_a_cpu_every_peer_but_sdpa_says_why_not(name: str) -> None:
-    module = load(name)
-    one = {**cases(module, "smoke")[0]}
-    inputs = module.inputs(one, "cpu", 1)
-    for peer in set(module.PEERS) - {"sdpa"}:
-        with pytest.raises(Unsupported, match="is measured on GPUs, and this is cpu"):
-            module.PEERS[peer](one, inputs)
 
 
 def test_every_run_measures_at_most_the_quick_peer() -> None:
