@@ -18,9 +18,7 @@ import msgspec
 from abprof.builds import in_use
 from abprof.evidence import Reader, explained, probed, read_kernels
 from abprof.evidence.ncu import tool
-from abprof.fleet.coordinator import coordinate
-from abprof.fleet.executor import Executor
-from abprof.fleet.executors import asked, cluster_of, pool_of
+from abprof.fleet import Executor, cluster_of, coordinate, executor_options, pool_of
 from abprof.measure import commands, continued, timers
 from abprof.measure.epochs import Item, epochs
 from abprof.measure.followup import follow_up
@@ -136,7 +134,7 @@ def dry_run(config: Options, view: View) -> Run:
     ):
         plan = make_plan(place, trees, Path(logs), view, dry=True)
         check_packages(place, plan)
-        asked(place)
+        executor_options(place)
         several = place.devices if len(place.devices) > 1 and len(plan.cells) > 1 else ()
         machines = {device.lease: device.machine() for device in several}
         return msgspec.structs.replace(plan.run, observations=broken_workloads(plan), machines=machines)

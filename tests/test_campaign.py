@@ -11,7 +11,7 @@ import pytest
 
 from tests import real_faults, runs
 from tests.benchmarks import fault_campaign
-from tests.shards.test_pool import TWO, blocks, once_each, scenario
+from tests.fleet.test_pool import TWO, blocks, once_each, scenario
 from tests.simulated import campaign, promises
 from tests.simulated.campaign import drawn, play
 from tests.simulated.lab import Lab

@@ -18,7 +18,7 @@ from abprof.store import runfolder
 from abprof.system.processes import Worker
 from abprof.verdict import aggregate
 from tests.blocks import block, cells, head
-from tests.shards.test_pool import TWO
+from tests.fleet.test_pool import TWO
 from tests.simulated.client import WORKER
 from tests.simulated.lab import Result
 from tests.simulated.planted import LONG, NewLab, broken, load, new_lab, planted, times

@@ -1,15 +1,10 @@
 """Fleet: one queue of whole cells, spread over the devices of this host, a Ray cluster or Slurm.
 
-In: a plan whose packages are built, and an executor. Out: blocks, proofs and kernels as shards report them (`coordinate`).
+In: a plan whose packages are built, and an executor. Out: blocks, proofs and kernels, as shard workers report them (`coordinate`).
 """
 
-from __future__ import annotations
+from abprof.fleet.bundle import sweep
+from abprof.fleet.coordinator import coordinate
+from abprof.fleet.executors import Executor, cluster_of, executor_options, pool_of
 
-from pathlib import Path
-
-
-def sweep(cache: Path, *, everything: bool) -> list[str]:
-    """Remove bundles of other machines' runs that no process uses; a line for each."""
-    from abprof.fleet import bundle
-
-    return bundle.sweep(cache, everything=everything)
+__all__ = ["Executor", "cluster_of", "coordinate", "executor_options", "pool_of", "sweep"]

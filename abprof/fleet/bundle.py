@@ -1,9 +1,9 @@
-"""What a run is measured from, for machines that share no folder with it: the sides' commits or releases, and the judge.
+"""Bundles: what a run is measured from, for machines that share no folder with it: the sides' files and the workloads.
 
-It travels as one file (abprof/sides/bundles.py), named by its content, and is kept under that name where it arrives:
+A bundle is one file (abprof/sides/bundles.py), named by its content, and kept under that name on the other machine:
 
-- CACHE/cargo/NAME/repo: a repository with the commits; its working tree is `.abprof/workloads`, the judge
-- CACHE/cargo/NAME.use: held, shared, by every process that measures from it
+- CACHE/cargo/NAME/repo: a repository with the commits; its working tree is `.abprof/workloads`
+- CACHE/cargo/NAME.use: held, shared, by every process that uses it
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from abprof.system.trees import remove_tree
 
 _JUDGE = ".abprof/workloads"
 _RELEASES = ".abprof/releases"  # each under the hash of its files
-_MOST_KEPT = 8  # cargoes on a machine that no process uses
+_MOST_KEPT = 8  # unused bundles
 
 
 class Cargo(Record, frozen=True, kw_only=True):
-    """What travels, by its content: two runs of the same commits under the same judge have the same."""
+    """A bundle's description: two runs of the same commits and workloads have the same name."""
 
-    name: str  # the hash of all of it
+    name: str  # hash of its content
     object_format: str = "sha1"  # of the repository: sha1, sha256
-    commits: dict[str, str] = {}  # side id -> commit; of a working tree that of its snapshot; releases have none
-    python: str = ""  # the interpreter that runs abprof where it comes from
+    commits: dict[str, str] = {}  # side id -> commit (a working tree's snapshot); no releases
+    python: str = ""  # the interpreter that runs abprof on the sending machine
     abprof: str = ""  # edition() there
 
 
 def load(place: RunContext, trees: Sequence[Checkout], judge: Path, file: Path) -> Cargo:
-    """Write the bundle `file` of a run whose sides lie in `trees` and whose workloads were copied to `judge`.
+    """Write the bundle `file` of a run: its sides from `trees`, its workloads from the folder `judge`.
 
     Raises AbprofError.
     """
@@ -63,10 +63,9 @@ def load(place: RunContext, trees: Sequence[Checkout], judge: Path, file: Path) 
 
 
 def unload(cache: Path, cargo: Cargo, fetch: Callable[[], bytes]) -> Path:
-    """The repository of a cargo on this machine, which is this process's to use from now on. `fetch` gives the bundle where it
-    is not here yet.
+    """Return the cargo's repository on this machine, and keep it in use until this process ends. `fetch` returns the bundle's bytes.
 
-    Raises AbprofError for bytes that are not that cargo's.
+    Raises AbprofError if the bytes are another bundle's.
     """
     folder = cache / "cargo"
     home, use = folder / cargo.name, folder / f"{cargo.name}.use"
@@ -82,7 +81,7 @@ def unload(cache: Path, cargo: Cargo, fetch: Callable[[], bytes]) -> Path:
 
 
 def elsewhere(run: Run, cargo: Cargo) -> Run:
-    """The run's head as other machines are given it: a working tree is a commit there, and is asked for by its hash."""
+    """The run's head for other machines: there a working tree is a commit."""
     commits = cargo.commits
     sides = (
         msgspec.structs.replace(s, kind="commit", commit=commits[s.id]) if s.kind == "worktree" else s
@@ -92,7 +91,7 @@ def elsewhere(run: Run, cargo: Cargo) -> Run:
 
 
 def here(run: Run, cargo: Cargo, home: Path) -> Run:
-    """The same on the machine that unloaded the cargo at `home`: where its judge lies, and its interpreter."""
+    """The head on the machine that unloaded the cargo at `home`: with its workloads' folder and its interpreter."""
     _, _, digest = run.workloads_from.rpartition(" sha256:")
     python = {side: sys.executable if path == cargo.python else path for side, path in run.options.python.items()}
     options = msgspec.structs.replace(run.options, python=python, workloads_from="")
@@ -100,7 +99,7 @@ def here(run: Run, cargo: Cargo, home: Path) -> Run:
 
 
 def sweep(cache: Path, *, everything: bool = False) -> list[str]:
-    """Remove cargoes that no process uses, but for those that were used last; a line for each."""
+    """Remove bundles of other machines' runs that no process uses, except the last used; a line for each."""
     folder = cache / "cargo"
     homes = sorted((path for path in folder.glob("*") if path.is_dir()), key=lambda path: -path.stat().st_mtime)
     lines = []
@@ -113,7 +112,7 @@ def sweep(cache: Path, *, everything: bool = False) -> list[str]:
 
 
 def edition() -> str:
-    """Version and content of this abprof: on two machines with the same, the same code measures."""
+    """Version and content hash of this abprof: both machines must run the same code."""
     top, digest = Path(abprof.__file__).parent, hashlib.sha256()
     for path in sorted(top.rglob("*.py")):
         if "_bundled" not in path.parts:
@@ -122,9 +121,9 @@ def edition() -> str:
 
 
 def _make(home: Path, cargo: Cargo, data: bytes) -> None:
-    """Under another name first: what has this one is whole."""
+    """Unpack under another name, then rename: a folder of this name is whole."""
     new = home.with_name(f"{home.name}.new")
-    remove_tree(new)  # its maker was killed: we hold the lock
+    remove_tree(new)  # its maker was killed: the lock is ours
     try:
         new.mkdir(parents=True)
         (new / "bundle").write_bytes(data)

@@ -1,102 +1,121 @@
-"""The executors, by the kind that `--executor` names. An explicit table."""
+"""Executors: the protocol, and those that `--executor` names."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from abprof.builds import environment
-from abprof.fleet.executor import Executor
+from abprof.fleet.messages import Shard
 from abprof.measure.plan import Plan
 from abprof.measure.run_context import RunContext
 from abprof.records.errors import AbprofError
 from abprof.store.record import Record
 
 
+@dataclass(frozen=True)
+class Lost:
+    """No more news of a shard: its process is gone, was never started, or is done with it (after `Ended`)."""
+
+    reason: str
+
+
+class Executor(Protocol):
+    """Runs shards, each whole and on one device. It retries nothing: its submitter decides what becomes of lost cells."""
+
+    lasting: bool  # whether a slot stays the same device, so that cells can go on where their blocks are from
+
+    def __enter__(self) -> Self:
+        """Raises AbprofError if the executor is not available."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """As `cancel`, and gives back what it holds."""
+
+    def slots(self) -> Sequence[str]:
+        """Where shards can run at the same time, one on each: names of leases, or labels of a cluster. May change in a run."""
+
+    def submit(self, shard: Shard, slot: str) -> None:
+        """Start the shard's program, with device, repository and log folder of that place. `news` reports failures."""
+
+    def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
+        """What came within `timeout` seconds, as (shard's number, line); `Lost` comes once and last for each shard."""
+
+    def cancel(self) -> None:
+        """End everything that was started, and wait for that. Safe to call twice, and from ^C."""
+
+
 def cluster_of(place: RunContext, plan: Plan, record: Record) -> contextlib.AbstractContextManager[Executor | None]:
-    """What carries the run's shards elsewhere; None for a run on this host. Raises AbprofError for options that it has not."""
-    kind = place.options.executor.partition(":")[0]
-    return _KINDS[kind](place, plan, record) if kind else contextlib.nullcontext()
-
-
-def asked(place: RunContext) -> Any:
-    """What the cluster is asked for; None for a run on this host. Raises AbprofError for what it has no word for, with the line
-    of abprof.toml that has it."""
-    config = place.options
-    kind = config.executor.partition(":")[0]
+    """The cluster that --executor names; None for a run on this host. Raises AbprofError for invalid options."""
+    kind, options = place.options.executor.partition(":")[0], executor_options(place)
     if not kind:
+        return contextlib.nullcontext()
+    return _slurm(place, record, options) if kind == "slurm" else _ray(place, plan, record, options)
+
+
+def executor_options(place: RunContext) -> Any:
+    """The options of the run's executor, None without one. Raises AbprofError for invalid ones, with their line of abprof.toml."""
+    kind, given = place.options.executor.partition(":")[0], place.options.executor_options
+    read_options: Callable[[Mapping[str, str]], Any]
+    if kind == "slurm":
+        from abprof.fleet import slurm
+
+        read_options = slurm.read_options
+    elif kind == "ray":
+        from abprof.fleet import ray
+
+        read_options = ray.read_options
+    else:
         return None
     try:
-        return _OPTIONS[kind](config.executor_options)
+        return read_options(given)
     except AbprofError:
         for name, value in place.file.options_of(kind).items():
-            if config.executor_options[name] == value:  # no --executor-option went before it
-                _of_the_file(kind, name, value, place.file.at(f"executor.{kind}.{name}"))
+            if given[name] == value:  # not overridden by --executor-option
+                try:
+                    read_options({name: value})
+                except AbprofError as error:
+                    where = place.file.at(f"executor.{kind}.{name}")
+                    raise AbprofError(error.what, where=where, advice=error.advice) from None
         raise
 
 
-def _of_the_file(kind: str, name: str, value: str, where: str) -> None:
-    try:
-        _OPTIONS[kind]({name: value})
-    except AbprofError as error:
-        raise AbprofError(error.what, where=where, advice=error.advice) from None
-
-
-def _slurms(given: Mapping[str, str]) -> Any:
-    from abprof.fleet.slurm_jobs import WHERE, options
-
-    return options(given, WHERE)
-
-
-def _rays(given: Mapping[str, str]) -> Any:
-    from abprof.fleet.ray import read_options
-
-    return read_options(given)
-
-
-_OPTIONS: dict[str, Callable[[Mapping[str, str]], Any]] = {"slurm": _slurms, "ray": _rays}
-
-
 def pool_of(place: RunContext, plan: Plan, record: Record) -> Executor:
-    """This host's own devices."""
-    from abprof.fleet.pool import Pool
+    """The executor of this host's own devices."""
+    from abprof.fleet.local import LocalPool
 
     folder = plan.shop.scratch.parent / "shards"  # goes with the run's worktrees
-    return Pool(place, record.folder.logs, folder)
+    return LocalPool(place, record.folder.logs, folder)
 
 
-def _slurm(place: RunContext, plan: Plan, record: Record) -> Executor:
-    del plan
-    from abprof.fleet.slurm import SlurmExecutor
-    from abprof.fleet.slurm_jobs import WHERE
+def _slurm(place: RunContext, record: Record, options: Any) -> Executor:
+    from abprof.fleet.slurm import WHERE, SlurmExecutor
 
-    found = asked(place)
-    if place.device.kind == "cpu" and found.gres:
-        what = f"jobs with gres={found.gres} are to measure a GPU, and this machine has none to plan and build with"
+    if place.device.kind == "cpu" and options.gres:
+        what = f"jobs with gres={options.gres} are to measure a GPU, and this machine has none to plan and build with"
         advice = "start abprof on a node with one (srun --gres=gpu:1 --pty abprof ...); gres= measures processors"
         raise AbprofError(what, where=WHERE, advice=advice)
     _, secrets = environment.clean(os.environ, "user", place.file.environment.allow)
-    here = {*secrets, "CUDA_VISIBLE_DEVICES"}  # which GPU it is, Slurm says there
+    here = {*secrets, "CUDA_VISIBLE_DEVICES"}  # Slurm chooses the GPU there
     names = sorted(name for name in os.environ if name not in here and re.fullmatch(r"[A-Za-z_]\w*", name))
-    return SlurmExecutor(found, Path(place.repository.path), record.folder.logs, names, record.view.say)
+    return SlurmExecutor(options, Path(place.repository.path), record.folder.logs, names, record.view.say)
 
 
-def _ray(place: RunContext, plan: Plan, record: Record) -> Executor:
+def _ray(place: RunContext, plan: Plan, record: Record, options: Any) -> Executor:
     from abprof.fleet import bundle
     from abprof.fleet.ray import RayExecutor
 
-    config, options = place.options, asked(place)
     file = plan.shop.scratch / "cargo"
     judge = Path(next(iter(plan.shop.workloads.values()))).parent
     cargo = bundle.load(place, list(plan.checkouts.values()), judge, file)
-    address = config.executor.partition("://")[2]
+    address = place.options.executor.partition("://")[2]
     return RayExecutor(
         address, options, gpu=place.device.kind == "cuda", cargo=cargo, bundle=file, logs=record.folder.logs
     )
-
-
-_KINDS: dict[str, Callable[[RunContext, Plan, Record], Executor]] = {"slurm": _slurm, "ray": _ray}

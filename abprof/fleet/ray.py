@@ -1,15 +1,18 @@
-"""Shards on a Ray cluster: each is an actor of its own with one GPU, which runs the shard's program and is asked for its lines.
+"""Executor of a Ray cluster: each shard is an actor of its own with one GPU, which runs the shard worker and returns its lines.
 
-An actor and not a task, because it can be asked while the program runs, through Ray's client too, which streams no task's
-results. It is made once, serves one shard and is killed: nothing is retried (`max_restarts=0`, `max_task_retries=0`), since half
-a pair that is run again silently would be no pair. Nodes need abprof, and no folder in common with the run (bundle.py).
+An actor and not a task, because it can be asked while its process runs, through Ray's client too, which streams no task's results.
+It serves one shard and is killed: nothing is retried (`max_restarts=0`, `max_task_retries=0`), since half a pair that is run again
+silently is no pair. Nodes need abprof, and no folder in common with the run (bundle.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
+import socket
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,10 +22,9 @@ from typing import Any, Self
 import msgspec
 
 from abprof.fleet.bundle import Cargo, elsewhere
-from abprof.fleet.executor import Lost
-from abprof.fleet.landing import Landing
+from abprof.fleet.executors import Lost
 from abprof.fleet.messages import Shard, read_shard
-from abprof.fleet.ray_connection import RESOURCE, connected, ray_itself, reason
+from abprof.fleet.remote_runner import RemoteRunner
 from abprof.records import Record
 from abprof.records.errors import AbprofError
 from abprof.system import checksummed as sealed
@@ -30,19 +32,23 @@ from abprof.system import checksummed as sealed
 SCHEME = "ray"
 _GPU_LABEL = "ray.io/accelerator-type"
 _OPTIONS = "gpu=MODEL, label.KEY=VALUE, cpus=N"
+RESOURCE = "abprof"  # what a node without GPUs is started with, for each shard that it may run at a time
+_LISTENS = 10.0  # seconds in which a cluster's port answers
+_ATTEMPTS = 3  # at a connection, before anything is sent
+_TOKEN = secrets.token_hex(32)  # of clusters that this process starts
 _LISTEN = 1.0  # seconds that an actor waits for a line before it says that there is none
 _ORDERLY = 15.0  # seconds that programs have to put away what they have begun
 
 
 class Options(Record, frozen=True, kw_only=True):
-    """Which nodes of a cluster, and how much of one a shard takes besides its GPU."""
+    """Which nodes of a cluster to use, and how much of one a shard takes besides its GPU."""
 
     labels: dict[str, str] = {}  # of nodes; a GPU's model is one
     cpus: float = 1.0
 
 
 def read_options(given: Mapping[str, str]) -> Options:
-    """Raises AbprofError for one that there is not."""
+    """Options from the words of a command line or of abprof.toml. Raises AbprofError for an unknown one."""
     labels, cpus = {}, 1.0
     for name, value in given.items():
         if name == "gpu":
@@ -62,18 +68,18 @@ class RayExecutor:
     lasting = False  # which GPU of its node a shard gets is Ray's affair
 
     def __init__(self, address: str, options: Options, *, gpu: bool, cargo: Cargo, bundle: Path, logs: Path) -> None:
-        """`address`: "" for a cluster that is started here, "auto" for the one that this machine is a node of, or HOST:PORT of
-        another's client server. `bundle` is the cargo's file; `logs` is where shards' logs come to."""
+        """`address`: "" to start a cluster on this machine, "auto" for the one this machine is a node of, or HOST:PORT of another's
+        client server. `bundle`: the cargo's file; `logs`: the folder for shards' logs."""
         self._address, self._options, self._gpu = address, options, gpu
         self._cargo, self._bundle, self._logs = cargo, bundle, logs
         self._actors: dict[int, Any] = {}  # shard -> its actor
-        self._asked: dict[Any, int] = {}  # what was asked for and has not come -> shard
+        self._pending: dict[Any, int] = {}  # reference of a result -> shard
         self._nodes: dict[str, str] = {}  # slot -> node id
 
     def __enter__(self) -> Self:
         self._stack = contextlib.ExitStack()
         try:
-            self._ray = self._stack.enter_context(connected(self._address))
+            self._ray = self._stack.enter_context(_connected(self._address))
             self._sent = self._ray.put(self._bundle.read_bytes())
             if not self.slots():
                 raise AbprofError(self._no_slot(), where=self._where, advice=f"options are {_OPTIONS}")
@@ -91,7 +97,7 @@ class RayExecutor:
             self._stack.close()
 
     def slots(self) -> Sequence[str]:
-        """One for each shard that a living node with the labels may run at a time, as NODE/PLACE."""
+        """NODE/PLACE for each shard that living nodes with the labels may run at a time."""
         found: dict[str, str] = {}
         for node in self._ray.nodes():
             if node["Alive"] and self._options.labels.items() <= node.get("Labels", {}).items():
@@ -101,10 +107,10 @@ class RayExecutor:
         return list(found)
 
     def submit(self, shard: Shard, slot: str) -> None:
-        """Place an actor on the slot's node."""
+        """RunContext an actor on the slot's node."""
         pinned = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         resources = {"num_gpus": 1} if self._gpu else {"num_gpus": 0, "resources": {RESOURCE: 1}}
-        made = self._ray.remote(Post).options(
+        made = self._ray.remote(_Actor).options(
             **resources,
             num_cpus=self._options.cpus,
             max_restarts=0,
@@ -114,34 +120,34 @@ class RayExecutor:
         actor = made.remote()
         self._actors[shard.number] = actor
         sent = sealed.dump(msgspec.structs.replace(shard, run=elsewhere(shard.run, self._cargo)))
-        self._asked[actor.start.remote(sent, sealed.dump(self._cargo), [self._sent])] = shard.number
+        self._pending[actor.start.remote(sent, sealed.dump(self._cargo), [self._sent])] = shard.number
 
     def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
-        """What the actors were told by their programs. One whose node is gone does not answer, and is told as lost."""
-        if not self._asked:
+        """Lines that actors return. An actor whose node is gone raises, and its shard is lost."""
+        if not self._pending:
             time.sleep(timeout)
             return
-        came, _ = self._ray.wait(list(self._asked), num_returns=1, timeout=timeout)
-        more, _ = self._ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0) if came else ([], [])
-        for asked in more or came:
-            number = self._asked.pop(asked)
+        came, _ = self._ray.wait(list(self._pending), num_returns=1, timeout=timeout)
+        more, _ = self._ray.wait(list(self._pending), num_returns=len(self._pending), timeout=0) if came else ([], [])
+        for ready in more or came:
+            number = self._pending.pop(ready)
             try:
-                lines, gone = self._ray.get(asked)
+                lines, gone = self._ray.get(ready)
             except self._ray.exceptions.RayError as error:
                 self._ray.kill(self._actors.pop(number))
-                yield number, Lost(reason(error))
+                yield number, Lost(_reason(error))
                 continue
             yield from ((number, line) for line in lines)
             if gone is None:
-                self._asked[self._actors[number].lines.remote(_LISTEN)] = number
+                self._pending[self._actors[number].lines.remote(_LISTEN)] = number
             else:
                 self._put_away(number)
                 yield number, Lost(gone)
 
     def cancel(self) -> None:
-        """End the programs, then the actors that ran them."""
+        """End the shard workers, then their actors."""
         actors, self._actors = self._actors, {}
-        self._asked.clear()
+        self._pending.clear()
         if not actors:
             return
         ending = [actor.end.remote(_ORDERLY) for actor in actors.values()]
@@ -150,7 +156,7 @@ class RayExecutor:
         for actor in actors.values():
             self._ray.kill(actor)
 
-    # ------------------------------------------------------------ what is known of it
+    # ---------------------------------------------------------------- nodes
 
     @property
     def _where(self) -> str:
@@ -170,7 +176,7 @@ class RayExecutor:
         return f"no node has {kind}{which}; models of GPUs: {', '.join(seen)}"
 
     def _put_away(self, number: int) -> None:
-        """A shard's program has ended: its logs come here, and its actor goes."""
+        """Fetch the logs of a shard that has ended, and kill its actor."""
         actor = self._actors.pop(number)
         with contextlib.suppress(self._ray.exceptions.RayError, OSError):
             for name, text in self._ray.get(actor.logs.remote(), timeout=_ORDERLY).items():
@@ -181,38 +187,38 @@ class RayExecutor:
         self._ray.kill(actor)
 
 
-class Post:
-    """On a node: a shard's program, started and listened to. What goes wrong is an answer."""
+class _Actor:
+    """On a node: starts a shard worker and returns its lines. Errors are return values."""
 
     def __init__(self) -> None:
-        self._landing: Landing | None = None
+        self._runner: RemoteRunner | None = None
 
     def start(self, shard: bytes, cargo: bytes, bundle: list[Any]) -> tuple[list[bytes], str | None]:
-        """No line yet, and why the program could not be started."""
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray's are started with it blocked
+        """Return no lines yet, and why the worker could not be started."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray starts actors with it blocked
         try:
             known = msgspec.json.decode(cargo, type=Cargo)
-            self._landing = Landing(read_shard(shard), known, lambda: ray_itself().get(bundle[0]), _environment())
+            self._runner = RemoteRunner(read_shard(shard), known, lambda: _import_ray().get(bundle[0]), _environment())
         except (AbprofError, ValueError) as error:
             return [], error.line if isinstance(error, AbprofError) else str(error)
         return [], None
 
     def lines(self, seconds: float) -> tuple[list[bytes], str | None]:
-        """See Landing."""
-        return self._landing.lines(seconds) if self._landing else ([], "not started")
+        """See `RemoteRunner`."""
+        return self._runner.lines(seconds) if self._runner else ([], "not started")
 
     def logs(self) -> dict[str, bytes]:
-        """See Landing."""
-        return self._landing.logs() if self._landing else {}
+        """See `RemoteRunner`."""
+        return self._runner.logs() if self._runner else {}
 
     def end(self, grace: float) -> None:
-        """See Landing."""
-        if self._landing:
-            self._landing.end(grace)
+        """See `RemoteRunner`."""
+        if self._runner:
+            self._runner.end(grace)
 
 
 def _environment() -> dict[str, str]:
-    """This node's, as it was started: Ray sets OMP_NUM_THREADS and others, which a build or a kernel would be another by."""
+    """The node's environment as it was started: Ray sets OMP_NUM_THREADS and others, which would change builds and kernels."""
     import psutil
 
     given = psutil.Process().parent().environ()
@@ -222,3 +228,99 @@ def _environment() -> dict[str, str]:
         del own["LD_PRELOAD"]
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     return {**own, **({"CUDA_VISIBLE_DEVICES": devices, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if devices else {})}
+
+
+# ---------------------------------------------------------------- the connection
+
+
+def _import_ray() -> Any:
+    """Import Ray. Raises AbprofError if it is not installed."""
+    # Ray reads a cluster's token at import from memory that `scrub_secrets` wiped: put it back.
+    os.environ |= {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+    try:
+        import ray
+    except ImportError as error:
+        what = f"Ray is not installed ({error})"
+        raise AbprofError(what, where="--executor ray", advice="pip install 'abprof[ray]'") from error
+    return ray
+
+
+@contextlib.contextmanager
+def _connected(address: str) -> Iterator[Any]:
+    """Connect to a cluster, or start one on this machine alone, for the length of the block. Raises AbprofError."""
+    where = f"--executor ray://{address}" if address else "--executor ray"
+    with contextlib.ExitStack() as stack:
+        folder = "" if address else stack.enter_context(_private())
+        ray = _import_ray()
+        if ray.is_initialized():
+            raise AbprofError("Ray is in use in this process", where=where)
+        try:
+            with _handlers_kept():
+                _init(ray, address, folder)
+        except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+            advice = "HOST:PORT is that of its client server (10001), auto a cluster of this machine" if address else ""
+            raise AbprofError(f"no cluster: {_reason(error)}", where=where, advice=advice) from error
+        stack.callback(ray.shutdown)
+        yield ray
+
+
+def _init(ray: Any, address: str, folder: str) -> None:
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address == "auto":
+        ray.init("auto", **quiet)
+        return
+    if address:
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_LISTENS).close()  # Ray tries for half a minute
+        for attempt in range(_ATTEMPTS):
+            try:
+                ray.init(f"ray://{address}", **quiet)
+                return
+            except ConnectionAbortedError:  # the server that it starts for each client may die of its own fork
+                ray.shutdown()
+                if attempt == _ATTEMPTS - 1:
+                    raise
+    own = {"resources": {RESOURCE: 1}, "include_dashboard": False, "object_store_memory": 256 << 20}
+    ray.init("local", _temp_dir=folder, _node_ip_address="127.0.0.1", **own, **quiet)
+
+
+@contextlib.contextmanager
+def _private() -> Iterator[str]:
+    """A folder for a cluster started in the block, which accepts this process alone, reports no usage and writes nowhere else.
+
+    Ray reads the variables for that at import; they are restored afterwards."""
+    # Its sockets lie below it, and a socket's path has at most 107 characters.
+    short = "/tmp" if os.access("/tmp", os.W_OK) else None  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="abr-", dir=short, ignore_cleanup_errors=True) as folder:
+        auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
+        told = {**auth, "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": folder}
+        before = {name: os.environ.get(name) for name in told}
+        os.environ |= told
+        try:
+            yield folder
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name)
+                os.environ |= {} if value is None else {name: value}
+
+
+@contextlib.contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Keep the run's signal handlers: ray.init replaces SIGTERM's."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _reason(error: Exception) -> str:
+    """The line of Ray's message that names the problem: the last one of a traceback."""
+    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+    if "creation task" in str(error):
+        return f"no actor could be made on the node: {lines[-1]}"[:300]
+    if "Traceback" in str(error):
+        return lines[-1][:300]
+    telling = [line for line in lines if line.startswith("The actor is dead") or "node" in line.lower()]
+    return (telling or lines or [type(error).__name__])[0][:300]

@@ -1,18 +1,19 @@
-"""Shards as jobs of Slurm, through submitit: those that are submitted together are one array, a shard an element of it.
+"""Executor of Slurm, through submitit: shards that are submitted together are one array of jobs.
 
-A job's program writes its lines into a file of a folder that all nodes see (mailbox.py), which is followed here. What the queue
-says of a job is asked of squeue, which every site has, and not of sacct, which needs accounting. A job that Slurm queues a second
-time does not run again as it stands: it is told as lost, and what is left of its cells comes back in a job of its own.
+A job appends its news to a file in a folder that all nodes see (slurm_job.py). The state of jobs comes from squeue, which every
+site has, and not from sacct, which needs accounting. A job that Slurm queues a second time counts as lost: what is left of its
+cells is submitted in a job of its own.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,25 +21,102 @@ from typing import Any, Self
 
 import msgspec
 
-from abprof.fleet.executor import Lost
-from abprof.fleet.mailbox import Mailbox, sign_of_life
+from abprof.fleet.executors import Lost
 from abprof.fleet.messages import Shard
-from abprof.fleet.slurm_jobs import ORDERLY, WHERE, Options, Seen, cancel, listed, parameters, would_be_taken
+from abprof.fleet.slurm_job import ALIVE, Mailbox
+from abprof.records import Record
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import seconds
 from abprof.system import checksummed as sealed
+from abprof.system import processes as proc
 from abprof.system.files import refusals
 
+WHERE = "--executor slurm"
+_ADVICE = "docs/EXECUTORS.md has every option"
 _LOOKS_EVERY = 0.5  # seconds between looks into the shared folder
-_ASKS_EVERY = 2.0  # and between questions to the controller, which everybody asks
-_UNKNOWN_FOR = 30.0  # seconds in which a new job may not be listed yet
-_GONE_WITHIN = 120.0  # and in which a cancelled one ends: Slurm's KillWait is 30 where a site says nothing
-_BESIDES = 1800.0  # seconds a job may take besides its shard's budget: building, starting, ending
+_ASKS_EVERY = 2.0  # seconds between calls of squeue: the controller serves the whole site
+_ANSWERS_WITHIN = 60.0  # seconds
+_LISTED_WITHIN = 30.0  # seconds after which a new job must be listed
+_GONE_WITHIN = 120.0  # seconds in which a cancelled job ends: Slurm's KillWait is 30 by default
+_OVERHEAD = 1800.0  # seconds a job may take besides its shard's budget: building, starting, ending
+_ORDERLY = "COMPLETED"
+_OVER = {
+    "BOOT_FAIL",
+    "CANCELLED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REVOKED",
+    "TIMEOUT",
+}
+_COLUMNS = {"JobArrayID": 40, "State": 24, "RestartCnt": 12, "NodeList": 64, "Reason": 64}
+
+
+class Options(Record, frozen=True, kw_only=True):
+    """What each job requests. "" and None leave it to the site's defaults."""
+
+    gres: str = "gpu:1"  # one whole GPU a shard; "" on machines without
+    constraint: str = ""  # features of a node: "h200", "h100|h200"
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    reservation: str = ""
+    nodelist: str = ""
+    exclude: str = ""
+    exclusive: bool = False  # no other job on the node
+    cpus: int | None = None
+    memory: str = ""  # "64G"
+    time: str = ""  # a job's limit, "2h"; "": its shard's budget and half an hour
+    parallel: int = 8  # shards at once
+
+
+def read_options(given: Mapping[str, Any], where: str = WHERE) -> Options:
+    """Options from the words of a command line or of abprof.toml. Raises AbprofError."""
+    try:
+        found = msgspec.convert(dict(given), Options, strict=False)
+    except msgspec.ValidationError as error:
+        what = str(error).replace("Object contains ", "")
+        raise AbprofError(what, where=where, advice=f"Slurm has {', '.join(Options.__struct_fields__)}") from None
+    for name, value in msgspec.structs.asdict(found).items():
+        # Each becomes a line of a batch script, which a shell reads too.
+        if isinstance(value, str) and not re.fullmatch(r"[\x20-\x7e]*", value):
+            raise AbprofError(f"invalid job option {value!r}", where=f"{where}, {name}", advice=_ADVICE)
+    if found.parallel < 1 or (found.cpus is not None and found.cpus < 1):
+        raise AbprofError("parallel and cpus must be 1 or more", where=where)
+    if found.time:
+        seconds(found.time, f"{where}, time")
+    return found
+
+
+@dataclass(frozen=True)
+class JobState:
+    """A job as squeue lists it."""
+
+    state: str
+    restarts: int
+    node: str
+    reason: str
+
+    @property
+    def over(self) -> str:
+        """Why no more news of it will come, "" while some may."""
+        if self.restarts:
+            return "queued a second time, after a preemption, a requeue or the loss of its node"
+        if self.state == _ORDERLY:
+            return _ORDERLY
+        return f"{self.state} on {self.node or 'no node'}" if self.state in _OVER else ""
+
+    @property
+    def living(self) -> bool:
+        """Whether it waits, runs or ends."""
+        return self.state not in {*_OVER, _ORDERLY}
 
 
 @dataclass
-class Job:
-    """A shard on its way: its files, and what is known of its job."""
+class _Job:
+    """A submitted shard."""
 
     box: Mailbox
     limit: float  # seconds
@@ -47,35 +125,38 @@ class Job:
 
 
 class SlurmExecutor:
-    """See abprof.fleet.executor.Executor. Its folder is gone after the block, unless a shard was lost: then it has the logs."""
+    """An `Executor`. Its folder is removed at the end, unless a shard was lost: then it has the logs."""
 
-    lasting = False  # which GPU a shard gets is Slurm's affair
+    lasting = False  # Slurm chooses the GPU of each shard
 
     def __init__(
         self, options: Options, repository: Path, logs: Path, names: Sequence[str], say: Callable[[str], None]
     ) -> None:
-        """`repository` and `logs` are folders that the nodes see too; `names` are those of the variables that jobs are given."""
+        """`repository` and `logs` are folders that the nodes see too; `names`: variables that jobs get."""
         self._options, self._repository, self._logs, self._names, self._say = options, repository, logs, names, say
-        self._name = f"abprof-{uuid.uuid4().hex[:12]}"  # of all jobs of this run, and of no other's
+        self._name = f"abprof-{uuid.uuid4().hex[:12]}"  # of all jobs of this run, and of no other
         self._folder = logs.absolute() / self._name
-        self._jobs: dict[int, Job] = {}  # shard -> its job, while its lines are waited for
+        self._jobs: dict[int, _Job] = {}  # shard -> its job, while news is expected
         self._new: list[int] = []
         self._arrays: set[str] = set()
-        self._asked = 0.0
-        self._told: set[str] = set()  # reasons to wait
+        self._asked_at = 0.0
+        self._reasons: set[str] = set()  # to wait, that were shown
         self._lost = False
 
     def __enter__(self) -> Self:
-        """Raises AbprofError where there is no Slurm or no submitit, and where Slurm would take no such job."""
+        """Raises AbprofError if Slurm or submitit is missing, or Slurm would refuse such a job."""
         for program in ("sbatch", "srun", "squeue", "scancel"):
             if not shutil.which(program):
-                raise AbprofError(
-                    f"{program} is not on PATH", where=WHERE, advice="run it where jobs are submitted from"
-                )
-        self._queue = _submitit(self._folder / "jobs")
+                advice = "run it where jobs are submitted from"
+                raise AbprofError(f"{program} is not on PATH", where=WHERE, advice=advice)
+        try:
+            import submitit
+        except ImportError:
+            raise AbprofError("submitit is not installed", where=WHERE, advice="pip install 'abprof[slurm]'") from None
+        self._queue = submitit.SlurmExecutor(folder=self._folder / "jobs")
         with refusals(self._folder):
             self._folder.mkdir(parents=True)
-        would_be_taken(self._asking(60))
+        self._check_accepted()
         return self
 
     def __exit__(
@@ -90,20 +171,20 @@ class SlurmExecutor:
         return [f"slurm-{place}" for place in range(self._options.parallel)]
 
     def submit(self, shard: Shard, slot: str) -> None:
-        """Lay the shard out. It is sent with all others that came before the next `news`."""
+        """Write the shard. The next `news` submits all new ones together."""
         del slot
         box = Mailbox(self._folder, str(shard.number))
         logs = str(self._logs / f"shard-{shard.number}")
         there = msgspec.structs.replace(shard, device="", held=False, repository=str(self._repository), logs=logs)
         box.post(sealed.dump(there))
-        limit = seconds(self._options.time, WHERE) if self._options.time else shard.budget + _BESIDES
-        self._jobs[shard.number] = Job(box, limit)
+        limit = seconds(self._options.time, WHERE) if self._options.time else shard.budget + _OVERHEAD
+        self._jobs[shard.number] = _Job(box, limit)
         self._new.append(shard.number)
 
     def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
-        """See abprof.fleet.executor.Executor."""
-        sign_of_life(self._folder)
-        yield from self._send()
+        """See `Executor`."""
+        (self._folder / ALIVE).touch()
+        yield from self._submit_new()
         end = time.monotonic() + timeout
         while True:
             found = list(self._look())
@@ -113,14 +194,14 @@ class SlurmExecutor:
             time.sleep(max(0.0, min(_LOOKS_EVERY, end - time.monotonic())))
 
     def cancel(self) -> None:
-        """End every job, and wait until Slurm has none of them any more."""
+        """End every job, and wait until Slurm lists none as living."""
         self._jobs.clear()
         self._new.clear()
         end = time.monotonic() + _GONE_WITHIN
         while self._arrays:
-            cancel(sorted(self._arrays))
-            now = listed(self._name)
-            left = None if now is None else sum(seen.living for seen in now.values())
+            _cancel(sorted(self._arrays))
+            now = self._listed()
+            left = None if now is None else sum(job.living for job in now.values())
             if left == 0:
                 self._arrays.clear()
             elif time.monotonic() > end:
@@ -130,97 +211,125 @@ class SlurmExecutor:
             else:
                 time.sleep(_LOOKS_EVERY)
 
-    # ------------------------------------------------------------ what is sent
+    # ---------------------------------------------------------------- submitting
 
-    def _asking(self, minutes: int) -> dict[str, Any]:
-        return parameters(self._options, self._name, minutes, self._folder, self._names)
+    def _parameters(self, minutes: int) -> dict[str, Any]:
+        """Submitit's parameters of a job of one task; what it has no word for is passed to sbatch."""
+        options = self._options
+        requests = {
+            **{name: getattr(options, name) for name in ("gres", "constraint", "partition", "account", "qos")},
+            **{name: getattr(options, name) for name in ("nodelist", "exclude", "exclusive")},
+            "cpus_per_task": options.cpus,
+            "mem": options.memory,
+        }
+        more = {"chdir": str(self._folder), "export": ",".join(self._names) or "NIL", "ntasks": 1}
+        more |= {"reservation": options.reservation} if options.reservation else {}
+        return {
+            **{key: value for key, value in requests.items() if value},
+            "job_name": self._name,
+            "time": minutes,
+            "array_parallelism": options.parallel,
+            "wckey": None,  # submitit sets one, which a site that checks them refuses
+            "additional_parameters": more,
+            # No step in the job: since 22.05 srun does not pass its cpus on, and steps are sent a signal before the limit.
+            "use_srun": False,
+        }
 
-    def _send(self) -> Iterator[tuple[int, Lost]]:
-        """One array of all that is new."""
+    def _check_accepted(self) -> None:
+        """Raises AbprofError if Slurm says that it would refuse a job with these parameters."""
+        parameters = self._parameters(60)
+        flags = {**parameters, **parameters["additional_parameters"]}
+        for own in ("additional_parameters", "array_parallelism", "use_srun"):
+            del flags[own]
+        words = [
+            f"--{key.replace('_', '-')}" if value is True else f"--{key.replace('_', '-')}={value}"
+            for key, value in flags.items()
+            if value is not None
+        ]
+        accepted, why = proc.tried(["sbatch", "--test-only", *words, "--wrap=true"], timeout=_ANSWERS_WITHIN)
+        if not accepted:
+            raise AbprofError(f"Slurm would refuse such a job: {why}", where=WHERE, advice=_ADVICE)
+
+    def _submit_new(self) -> Iterator[tuple[int, Lost]]:
+        """Submit all new shards as one array."""
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+        from submitit.helpers import CommandFunction
+
         if not self._new:
             return
         numbers, self._new = self._new, []
         jobs = [self._jobs[number] for number in numbers]
-        self._queue.update_parameters(**self._asking(math.ceil(max(job.limit for job in jobs) / 60)))
+        self._queue.update_parameters(**self._parameters(math.ceil(max(job.limit for job in jobs) / 60)))
         safe = ["-P"] if sys.flags.safe_path else []
-        program = [sys.executable, *safe, "-m", "abprof.fleet.batch", str(self._folder)]
+        program = [sys.executable, *safe, "-m", "abprof.fleet.slurm_job", str(self._folder)]
         try:
-            ids = _submitted(self._queue, [[*program, job.box.name] for job in jobs])
-        except AbprofError as error:
+            with self._queue.batch():
+                made = [self._queue.submit(CommandFunction([*program, job.box.name], verbose=False)) for job in jobs]
+            ids = [str(one.job_id) for one in made]
+        except (FailedJobError, FailedSubmissionError) as error:
+            reason = f"Slurm refused the job: {' '.join(str(error).split())}"
             for number in numbers:
                 del self._jobs[number]
-                yield number, Lost(error.what)
+                yield number, Lost(reason)
             return
         for job, id in zip(jobs, ids, strict=True):
             job.id, job.since = id, time.monotonic()
             self._arrays.add(id.partition("_")[0])
         self._say(f"Slurm: job {ids[0].partition('_')[0]} has {len(ids)} shard{'s' * (len(ids) > 1)}")
 
-    # ------------------------------------------------------------ what comes back
+    # ---------------------------------------------------------------- news
 
     def _look(self) -> Iterator[tuple[int, bytes | Lost]]:
         for number, job in self._jobs.items():
             yield from ((number, line) for line in job.box.new_lines())
-        if not self._jobs or time.monotonic() < self._asked + _ASKS_EVERY:
+        if not self._jobs or time.monotonic() < self._asked_at + _ASKS_EVERY:
             return
-        now = listed(self._name)
-        self._asked = time.monotonic()
+        now = self._listed()
+        self._asked_at = time.monotonic()
         if now is None:
             return
-        self._tell_waiting(now.values())
+        # Each reason to wait once: with some, jobs wait for ever.
+        waiting = {job.reason for job in now.values() if job.state == "PENDING"}
+        for reason in waiting - {"None", "", *self._reasons}:
+            self._reasons.add(reason)
+            self._say(f"Slurm: shards wait ({reason})")
         for number, job in list(self._jobs.items()):
-            over = _over(job, now.get(job.id))
-            if over:
-                yield from ((number, line) for line in job.box.new_lines())  # what came before its end
+            state = now.get(job.id)
+            unlisted = "Slurm does not list it" if time.monotonic() > job.since + _LISTED_WITHIN else ""
+            if over := state.over if state else unlisted:
+                yield from ((number, line) for line in job.box.new_lines())  # written before its end
                 del self._jobs[number]
                 yield number, self._gone(job, over)
 
-    def _gone(self, job: Job, over: str) -> Lost:
-        if over == ORDERLY:
+    def _gone(self, job: _Job, over: str) -> Lost:
+        if over == _ORDERLY:
             return Lost(f"Slurm job {job.id} has ended")
         self._lost = True
-        cancel([job.id])  # one that is queued anew is not to run
+        _cancel([job.id])  # one that is queued anew must not run
         if job.box.log.exists():
             words, where = job.box.last_words(), f"log: {job.box.log}"
         else:
             words, where = "its program never began", f"does the node see {self._folder}?"
         return Lost(f"Slurm job {job.id}: {over}{f'; {words}' if words else ''} ({where})")
 
-    def _tell_waiting(self, jobs: Iterable[Seen]) -> None:
-        """Why jobs wait, each reason once: with some they wait for ever."""
-        for reason in {seen.reason for seen in jobs if seen.state == "PENDING"} - {"None", "", *self._told}:
-            self._told.add(reason)
-            self._say(f"Slurm: shards wait ({reason})")
+    def _listed(self) -> dict[str, JobState] | None:
+        """This run's jobs that the controller remembers, by id; None if it does not answer."""
+        columns = ",".join(f"{column}:{width}" for column, width in _COLUMNS.items())
+        argv = ["squeue", "--array", "--noheader", "--states=all", f"--name={self._name}", f"--Format={columns}"]
+        text = proc.output(argv, timeout=_ANSWERS_WITHIN)
+        return None if text is None else dict(map(_row, text.splitlines()))
 
 
-def _over(job: Job, seen: Seen | None) -> str:
-    """Why nothing more is to come from this job, "" while something may be."""
-    if seen is not None:
-        return seen.over
-    return "Slurm knows it no more" if time.monotonic() > job.since + _UNKNOWN_FOR else ""
+def _row(line: str) -> tuple[str, JobState]:
+    """A line of squeue: columns of fixed width."""
+    cells, place = [], 0
+    for width in _COLUMNS.values():
+        cells.append(line[place : place + width].strip())
+        place += width
+    id, state, restarts, node, reason = cells
+    return id, JobState(state, int(restarts) if restarts.isdigit() else 0, node, reason)
 
 
-# ---------------------------------------------------------------- submitit
-
-
-def _submitit(folder: Path) -> Any:
-    """The executor of submitit. Raises AbprofError where there is none."""
-    try:
-        import submitit
-    except ImportError:
-        raise AbprofError("submitit is not installed", where=WHERE, advice="pip install 'abprof[slurm]'") from None
-    return submitit.SlurmExecutor(folder=folder)
-
-
-def _submitted(queue: Any, commands: Sequence[list[str]]) -> list[str]:
-    """The ids of the jobs that run these commands, submitted as one array. Raises AbprofError when Slurm refuses."""
-    from submitit.core.utils import FailedJobError, FailedSubmissionError
-    from submitit.helpers import CommandFunction
-
-    try:
-        with queue.batch():
-            jobs = [queue.submit(CommandFunction(command, verbose=False)) for command in commands]
-        return [str(job.job_id) for job in jobs]
-    except (FailedJobError, FailedSubmissionError) as error:
-        said = " ".join(str(error).split())
-        raise AbprofError(f"Slurm took no job: {said}", where=WHERE) from None
+def _cancel(ids: Sequence[str]) -> None:
+    """End jobs, whatever their state."""
+    proc.tried(["scancel", *ids], timeout=_ANSWERS_WITHIN)

@@ -15,7 +15,7 @@ import pytest
 from abprof.records import Run
 from abprof.store import runfolder
 from abprof.store.runfolder import RunFolder
-from tests.shards.test_pool import TWO, blocks, homes, once_each, scenario
+from tests.fleet.test_pool import TWO, blocks, homes, once_each, scenario
 from tests.simulated.lab import Lab
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault
@@ -66,17 +66,6 @@ def test_a_cell_that_kills_its_shard_each_time_is_an_outcome(tmp_path: Path) -> 
     assert lab.left_behind() == []
 
 
-def test_a_device_that_loses_every_shard_is_given_no_more(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, scenario())
-    quiet = lab.abprof("main", "fast", *TWO)
-    lab.set(replace(lab.now, faults=[Fault("kill_parent", "open", device="simulated:1")]))
-    result = lab.abprof("main", "fast", *TWO)
-    assert result.table() == quiet.table()
-    assert set().union(*homes(blocks(result)).values()) == {"simulated:0"}
-    once_each(result.run, blocks(result))
-    assert lab.left_behind() == []
-
-
 def test_a_device_that_disappears_takes_no_cell_with_it(tmp_path: Path) -> None:
     """Where every call fails at once a device would take all cells from the others, and fail them."""
     lab = Lab(tmp_path, scenario())
@@ -99,19 +88,6 @@ def programs(pid: int) -> list[int]:
         with contextlib.suppress(psutil.Error):  # another child that has ended since
             found += [child.pid] if "abprof.fleet" in child.cmdline() else []
     return found
-
-
-@pytest.mark.slow
-def test_a_program_that_is_stopped_is_given_up(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, LONG)
-    process = lab.start("main", "fast", "--epochs", "5", *TWO)
-    wait_for(lambda: lines(lab) >= 4, process)
-    os.kill(programs(process.pid)[0], signal.SIGSTOP)
-    result = lab.finish(process)
-    assert result.run.status == "complete"
-    assert {loss.reason for loss in result.run.losses} == {"stopped for 30 s"}
-    once_each(result.run, blocks(result))
-    assert lab.left_behind() == []
 
 
 def test_a_killed_parent_takes_a_stopped_program_with_it(tmp_path: Path) -> None:
@@ -140,27 +116,6 @@ def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     assert not [pid for pid in mine if alive(pid)]
     assert lab.left_behind() == []
     assert lab.fingerprint() == before
-
-
-def test_what_shards_are_told_by_is_found_and_removed_after_a_kill(tmp_path: Path) -> None:
-    lab, temporary = Lab(tmp_path, LONG), tmp_path / "tmp"
-    temporary.mkdir()
-    process = lab.start("main", "fast", *TWO, env={"TMPDIR": str(temporary)})
-
-    def told() -> list[Path]:
-        return list((lab.cache / "worktrees").glob("*/shards/*.json"))
-
-    wait_for(lambda: lines(lab) >= 4 and len(told()) >= 2, process)
-    shards = told()
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert not [pid for pid in noted(lab.scenario) if alive(pid, wait=120)]
-    assert all(path.exists() for path in shards), "nobody has put them away"
-    assert list(temporary.iterdir()) == []
-    said = lab.command("clean")
-    assert said.code == 0
-    assert lab.left_behind() == []
-    assert not any(path.exists() for path in shards)
 
 
 @pytest.mark.parametrize("stale", [False, True])

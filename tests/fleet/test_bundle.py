@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from abprof import sides as repo
@@ -112,12 +111,12 @@ def test_what_arrives_is_measured_from_as_the_repository_was(lab: Lab, node: Cal
 LANDS = """
 import json, os, sys
 from abprof.fleet.bundle import Cargo
-from abprof.fleet.landing import Landing
+from abprof.fleet.remote_runner import RemoteRunner
 from abprof.fleet.messages import read_shard
 import msgspec
 from pathlib import Path
 shard, cargo, bundle = (Path(name).read_bytes() for name in sys.argv[1:])
-Landing(read_shard(shard), msgspec.json.decode(cargo, type=Cargo), lambda: bundle, os.environ)
+RemoteRunner(read_shard(shard), msgspec.json.decode(cargo, type=Cargo), lambda: bundle, os.environ)
 print("landed", flush=True)
 sys.stdin.read()
 """
@@ -147,38 +146,6 @@ def test_what_a_killed_node_process_left_is_removed_by_the_next(lab: Lab, node: 
     repo.sweep(cache)
     assert not list((cache / "landed").iterdir())
     assert not list(temporary.glob("abprof-*"))
-
-
-def test_the_judge_of_a_base_commit_and_one_workload_alone(lab: Lab, node: Callable[[str], Path]) -> None:
-    by_base = sent(lab, "main", "fast", workloads_from="base")
-    (lab.folder / "one.py").write_text("# a judge by its path\n")
-    alone = sent(lab, "main", "fast", workloads_from=str(lab.repo.path / "workloads" / "w.py"))
-    lab.repo.path.rename(lab.folder / "away")
-    for number, got in enumerate((by_base, alone)):
-        with prepared(got, node(f"node{number}")) as at:
-            assert (at[""] / ".abprof/workloads/w.py").read_text() == "# simulated\n"
-
-
-def test_it_is_sent_once(lab: Lab, node: Callable[[str], Path]) -> None:
-    """Kept by content: another run of the same commits fetches nothing."""
-    first, second = sent(lab, "main", "fast"), sent(lab, "main", "fast")
-    assert first.run.id <= second.run.id
-    assert first.cargo.name == second.cargo.name
-    cache = node("node")
-    home = unload(cache, first.cargo, lambda: first.bundle)
-    assert unload(cache, second.cargo, lambda: pytest.fail("fetched again")) == home
-    lab.repo.write({"workloads/w.py": "# another judge\n"})
-    assert sent(lab, "main", "fast").cargo.name != first.cargo.name
-
-
-def test_the_interpreter_is_that_machines_own(lab: Lab) -> None:
-    got = sent(lab, "main", "fast")
-    run = msgspec.structs.replace(
-        got.run,
-        setup=msgspec.structs.replace(got.run.options, python={"base": "/opt/a/bin/python", "target": "/opt/b"}),
-    )
-    cargo = msgspec.structs.replace(got.cargo, python="/opt/a/bin/python")
-    assert here(run, cargo, Path("/home")).options.python == {"base": sys.executable, "target": "/opt/b"}
 
 
 def test_releases_travel_as_they_were_installed(lab: Lab, node: Callable[[str], Path]) -> None:

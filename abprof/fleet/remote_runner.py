@@ -1,4 +1,4 @@
-"""A shard on a machine that shares no folder with the run: it is unloaded, its program started, and its lines are taken here."""
+"""Runs a shard on a machine that shares no folder with the run: unpacks its bundle, starts the shard worker, collects its news."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from abprof.system.processes import ALIVE_EVERY, Program, WorkerDied
 _LOG_LIMIT = 1 << 20  # bytes of a log that come back, its last
 
 
-class Landing:
-    """One program. Whoever made this process can be gone at any time, and the program ends then."""
+class RemoteRunner:
+    """One shard worker. It ends with the process that made this object."""
 
     def __init__(self, shard: Shard, cargo: Cargo, fetch: Callable[[], bytes], env: Mapping[str, str]) -> None:
-        """`fetch` gives the cargo's bundle where this machine has it not; `env` is the program's environment.
+        """`fetch` returns the bundle's bytes if this machine lacks it; `env` is the worker's environment.
 
-        Raises AbprofError where the shard cannot be begun here.
+        Raises AbprofError if the shard cannot begin here.
         """
         if cargo.abprof != edition():
             what = f"this machine has another abprof ({edition()}) than the run ({cargo.abprof})"
             raise AbprofError(what, where=sys.executable, advice="install the same on every node")
         self._folder = paths.cache_dir() / "landed" / secrets.token_hex(6)
-        while not leases.hold(self._lock):  # somebody who sweeps had it in hand in the moment it was made
+        while not leases.hold(self._lock):  # a sweep held it in the moment it was made
             self._folder = self._folder.with_name(secrets.token_hex(6))
         self._logs = self._folder / "logs"
         try:
@@ -56,13 +56,13 @@ class Landing:
             self._program = Program(argv, env=env, log=self._logs / "program.log")
         except (WorkerDied, OSError) as died:
             self._put_away()
-            raise AbprofError(str(died), where="a shard's program") from died
+            raise AbprofError(str(died), where="shard worker") from died
         except BaseException:
             self._put_away()
             raise
 
     def lines(self, seconds: float) -> tuple[list[bytes], str | None]:
-        """What came within this time, at once when something did, and how the program ended, once it has."""
+        """Return the lines of this time, at once when there are some, and how the worker ended, None before."""
         end = time.monotonic() + seconds
         while True:
             select.select([self._program], [], [], max(0.0, min(ALIVE_EVERY, end - time.monotonic())))
@@ -72,19 +72,19 @@ class Landing:
                 return found, self._last_words(gone)
 
     def logs(self) -> dict[str, bytes]:
-        """The program's and its workers' logs, by their paths in the shard's folder of logs."""
+        """Return the worker's logs, by their paths in the shard's folder of logs."""
         files = (path for path in sorted(self._logs.rglob("*")) if path.is_file() and not path.is_symlink())
         return {str(path.relative_to(self._logs)): path.read_bytes()[-_LOG_LIMIT:] for path in files}
 
     def end(self, grace: float) -> None:
-        """End the program, in an orderly way if it does so within `grace` seconds. Safe to call twice."""
+        """End the worker, letting it clean up for `grace` seconds. Safe to call twice."""
         self._program.ask_to_end()
         self._program.end(grace)
         self._put_away()
 
     @property
     def _lock(self) -> Path:
-        """Held as long as this process lives: what nobody holds, the next shard here removes (abprof/sides/worktrees.py)."""
+        """Held as long as this process lives; `sides.sweep` removes a folder whose lock is free."""
         return self._folder.with_name(f"{self._folder.name}.lock")
 
     def _put_away(self) -> None:
@@ -92,7 +92,7 @@ class Landing:
         leases.drop(self._lock)
 
     def _last_words(self, gone: str | None) -> str | None:
-        """How it ended, with the last line that it left on standard error."""
+        """How it ended, with its last line on standard error."""
         if gone is None:
             return None
         said = (self._logs / "program.log").read_text(errors="replace").strip().split("\n")[-1]

@@ -5,21 +5,19 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from abprof import devices
 from abprof.builds import environment
 from abprof.devices import lease
-from abprof.devices.device import SimulatedDevice
 from abprof.measure import resources as holding
 from abprof.measure import run_context as place
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.system.console import View
+from tests.fleet.test_pool import TWO, scenario
 from tests.nvml import Nvml
-from tests.shards.test_pool import TWO, scenario
 from tests.simulated.lab import Lab
 from tests.test_lease import hold
 
@@ -106,21 +104,6 @@ class Says(View):
         self.lines.append(line)
 
 
-@pytest.mark.usefixtures("nvml")
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        ({"command": ("bench",)}, "a command is run on one device"),
-        ({"probe": ("torch",)}, "--probe torch looks at one device"),
-    ],
-)
-def test_what_is_one_devices_says_so(more: dict[str, Any], why: str) -> None:
-    found, notes = place._devices(Options(specs=("a", "b"), devices=None, **more))
-    assert ([device.lease for device in found], notes) == (["GPU-aaaa"], (f"measured on GPU-aaaa alone: {why}",))
-    with pytest.raises(AbprofError, match=f"--device was given 2 times, and {why}"):
-        place._devices(Options(specs=("a", "b"), devices=None, device=("cuda:0", "cuda:1"), **more))
-
-
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     return Lab(tmp_path_factory.mktemp("lab"), scenario())
@@ -162,8 +145,3 @@ def test_another_abprofs_lease_holds_for_every_device(lab: Lab) -> None:
     assert done.code == 2
     assert "simulated:1 is in use by abprof main fast in /repo" in done.err
     assert not list(lab.runs.glob("*")), "nothing is left of a run that was refused"
-
-
-def test_simulated_devices_have_names_and_models() -> None:
-    assert SimulatedDevice("simulated:1:A100").machine().device == "A100"
-    assert SimulatedDevice("simulated:1").machine().device == "simulated"

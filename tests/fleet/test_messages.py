@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import msgspec
 import pytest
 
 from abprof.fleet.messages import Began, Ended, Measured, News, Said, Shard, read_news, read_shard
 from abprof.records import Machine, Run
 from abprof.records.options import File
-from abprof.store import runfolder
 from abprof.system import checksummed as sealed
 from tests import runs
-from tests.test_runfolder import OLD
 
 
 def some_run() -> Run:
@@ -72,15 +69,3 @@ def test_unknown_news_are_told() -> None:
     line = sealed.seal(json.dumps({"type": "surprise"}).encode())
     with pytest.raises(ValueError, match="not news of this abprof"):
         read_news(line)
-
-
-def test_a_number_that_is_none_is_not_told() -> None:
-    with pytest.raises(ValueError, match="JSON compliant"):
-        sealed.line(Ended(why="done", seconds=float("nan"), lines=0))
-
-
-def test_an_old_run_is_of_one_device() -> None:
-    run, blocks, _ = runfolder.read(OLD)
-    assert (run.machines, run.losses) == ({}, ())
-    assert {(block.device, block.shard) for block in blocks} == {("", 0)}
-    assert msgspec.json.decode(msgspec.json.encode(run), type=Run) == run

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from abprof.records import SEED_METRIC, Block, Run
+from abprof.records import Block, Run
 from abprof.store import runfolder
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
@@ -124,15 +124,6 @@ def test_a_rerun_goes_where_the_cell_was(tmp_path: Path) -> None:
     assert again.table() == first.table()
 
 
-def test_other_protocols_time_a_cell_where_it_was(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, scenario())
-    result = lab.abprof("main", "fast", "--protocol", "seed", *TWO)
-    found = blocks(result)
-    assert all(len(devices) == 1 for devices in homes(found).values())
-    seed = Counter(block.cell for block in found if block.metric == SEED_METRIC)
-    assert seed == Counter(dict.fromkeys(homes(found), 1)), "each cell once, on its own device"
-
-
 def programs(result: Result) -> list[str]:
     """The shards that a program was started for."""
     assert result.folder
@@ -151,32 +142,3 @@ def test_a_slots_program_takes_shard_after_shard(tmp_path: Path) -> None:
         assert list((result.folder / "logs" / f"shard-{number}").glob("worker-*.log")), number
     assert (result.run.touched, result.run.losses) == ((), ())
     assert lab.left_behind() == []
-
-
-def test_a_lost_program_loses_the_shard_it_had(tmp_path: Path) -> None:
-    """What it had measured before stands."""
-    lab = Lab(tmp_path, scenario())
-    quiet = lab.abprof("main", "fast", *TWO)
-    later = [number for number in {block.shard for block in blocks(quiet)} if number > 2]
-    cell = next(block.cell for block in blocks(quiet) if block.shard in later)
-    lab.set(replace(lab.now, faults=[Fault("kill_parent", "turn", cell=cell, epoch=3, once=True)]))
-    result = lab.abprof("main", "fast", *TWO)
-    assert result.table() == quiet.table()
-    (loss,) = result.run.losses
-    assert cell in loss.cells
-    once_each(result.run, blocks(result))
-    assert len(programs(result)) <= 3, "one more at most, where its slot has anything left to do"
-    stand = {block.cell for block in blocks(result) if block.shard < loss.shard and block.device == loss.device}
-    assert not stand & set(loss.cells)
-    assert lab.left_behind() == []
-
-
-def test_a_program_that_built_for_its_architecture_has_the_builds_for_its_next_shard(tmp_path: Path) -> None:
-    slow = Fault("slow:0.02", "turn")  # or the other device, which has nothing to build, could be through before
-    lab = Lab(tmp_path, replace(scenario(), workloads={"w": Workload("k", {"default": {"n": SIZES}})}, faults=[slow]))
-    result = lab.abprof("main", "fast", "--device", "simulated:0:H200", "--device", "simulated:1:A100", "--all")
-    shards = {block.shard for block in blocks(result) if block.device == "simulated:1:A100"}
-    assert len(shards) > 1, "more than one on the other architecture"
-    assert len(programs(result)) == 2
-    assert result.err.count("[simulated:1:A100] target k: ") == 1, "built once"
-    once_each(result.run, blocks(result))

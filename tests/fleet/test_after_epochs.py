@@ -11,7 +11,7 @@ import pytest
 
 from abprof.records import SUSTAINED, Block, Run
 from abprof.store.runfolder import RunFolder
-from tests.shards.test_pool import TWO, blocks, homes
+from tests.fleet.test_pool import TWO, blocks, homes
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Fault
 from tests.test_sustained import POWER
