@@ -119,7 +119,9 @@ class Stage:
         arms = {id: tuple(arm for arm in self.head.arms if arm.id in {"base", "target"}) for id in self.ids}
         device = SimpleNamespace(kind="cuda", lease="GPU-a")
         shop = SimpleNamespace(workloads={"dense": str(judge / "dense.py")})
-        self.plan: Any = SimpleNamespace(run=self.head, arms=arms, identical=frozenset(), device=device, shop=shop)
+        self.plan: Any = SimpleNamespace(
+            run=self.head, cells=self.head.cells, arms=arms, identical=frozenset(), device=device, shop=shop
+        )
         self.place: Any = SimpleNamespace(
             state=folder,
             device=device,
