@@ -26,7 +26,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "rounds.schema.json": _rounds(),
         "evidence.schema.json": _evidence(),
         "selfcheck.schema.json": _whole("abprof selfcheck.json", Selfcheck),
-        "notice.schema.json": _whole("abprof notice, schema 1", Notice),
+        "notice.schema.json": _whole("abprof notice, schema 2", Notice),
         "bisect.schema.json": _whole("abprof bisect.json, schema 1", State),
         "shard.schema.json": _whole(f"abprof shard, schema {SHARD_SCHEMA}", Shard),
         "news.schema.json": _news(),

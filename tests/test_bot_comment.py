@@ -232,14 +232,14 @@ def test_deep_nesting_is_refused(tmp_path, brackets):
 
 
 WRONG = [
-    {"schema": 2}, {"schema": "1"}, {"rows": {}}, {"rows": [1]}, {"counts": {"slower": -1}},
+    {"schema": 1}, {"schema": "2"}, {"rows": {}}, {"rows": [1]}, {"counts": {"slower": -1}},
     {"counts": {"slower": 1.5}}, {"counts": {"slower": 10**9}}, {"counts": {"A b": 7}}, {"pr": 7},
     {"counts": {f"a{n}": 1 for n in range(41)}},
     {"repo": "a/b"}, {"run": None}, {"run": ["x"]}, {"run": "x" * 201}, {"targets": []}, {"status": "fine"},
     {"measured": "yes"}, {"margin": None}, {"began": "now"}, {"began": "2026-11-20T02:17:00Z --> @x"},
     {"fail_on": ["everything"]}, {"environment": [["a", "b", "c"]]}, {"environment": [["a", "b"]] * 61},
     {"command": ["x" * 601]}, {"notes": ["x"] * 21},
-    *({"targets": [{"id": "t", "label": "t", "commit": commit}]}
+    *({"targets": [{"label": "t", "commit": commit}]}
       for commit in ("9f2c", "../../etc", "9" * 41, "G" * 40, "-->" + "9" * 37)),
 ]  # fmt: skip
 
@@ -250,7 +250,7 @@ def test_wrong_types_sizes_and_unknown_keys_are_refused(tmp_path):
     for number in (b"NaN", b"Infinity", b"-Infinity", b"1e999", b"1e300", b"-101"):
         raw = json.dumps(plain("slower")).replace('"pct": 2.1', '"pct": @').encode()
         assert "not a notice of this abprof" in refused(put(tmp_path, raw.replace(b"@", number, 1))), number
-    for raw in (b"", b"null", b"[]", b"{", b"\xff\xfe", b'{"schema": 1}', b"PK\x03\x04", b"\x80\x04K\x01."):
+    for raw in (b"", b"null", b"[]", b"{", b"\xff\xfe", b'{"schema": 2}', b"PK\x03\x04", b"\x80\x04K\x01."):
         refused(put(tmp_path, raw))
 
 

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from jinja2 import Template
 from markupsafe import Markup
 
-from abprof.extras.bot.notice import Notice, Row, Tally
+from abprof.extras.bot.notice import Notice, Row
 from abprof.records.errors import AbprofError
 from abprof.report import sentences
 from abprof.report.render import environment
 from abprof.report.sentences import change_text
 from abprof.report.sentences import note as qualified
-from abprof.report.text import clean, code, duration, interval, plural, signed
+from abprof.report.text import clean, code, duration, plural
 from abprof.report.text import markdown as escape
 from abprof.verdict.guarantees import said
 from abprof.verdict.headline import certain, compared, nothing_measured
@@ -48,31 +48,21 @@ class _Room:
     """How much of a notice is shown."""
 
     rows: int
-    lines: int  # of each log
-    others: int  # failures, and warnings
-    facts: bool
+    details: int  # failures, warnings, and lines of a failed build's log; 0: the environment is left out, too
     text: int  # characters of one foreign text
 
 
 # Tried until the comment fits. The last shows numbers alone, and fits for any notice.
-_ROOMS = (
-    _Room(10**6, 10**6, 10**6, True, 300),
-    _Room(60, 10, 10**6, True, 160),
-    _Room(25, 5, 8, True, 120),
-    _Room(5, 0, 4, True, 80),
-    _Room(5, 0, 0, False, 60),
-    _Room(0, 0, 0, False, 40),
-)
+_ROOMS = (_Room(200, 30, 300), _Room(60, 10, 160), _Room(25, 5, 120), _Room(5, 0, 80), _Room(0, 0, 40))
 
 
 def render(notice: Notice, context: Context = Context(), most: int = MOST_BYTES) -> str:
     """The comment, in at most `most` bytes of UTF-8. It says what was left out."""
-    text = ""
     for room in _ROOMS:
         text = _rendered(notice, context, room)
         if len(text.encode(errors="replace")) <= most:
             return text
-    raise AssertionError(f"the smallest comment takes {len(text.encode())} bytes of {most}")
+    raise AssertionError(f"the smallest comment takes more than {most} bytes")
 
 
 def title(notice: Notice) -> str:
@@ -108,30 +98,22 @@ def next_step(notice: Notice, *, outdated: bool = False) -> str:
         return "do not act on these numbers: find out who wrote to those files (the warning names them)."
     if notice.counts.get("controls_outside"):
         return "do not act on these numbers: measure again on a quiet machine."
-    steps = list(_repairs(notice))
-    if certain(notice.counts, "slower"):
-        steps.append(
-            "make the slower cases as quick again, or have them waived on the base branch (abprof waive), then rebase"
-        )
-    if notice.answer == "confirm":
-        steps.append("measure the doubtful cases again (abprof rerun RUN --only slower,unclear) before acting")
-    if notice.answer == "unjudged":
-        steps.append("measure again with a larger --budget: this run can not judge")
-    if not notice.measured and notice.troubles and all(one.on_base and not one.workload for one in notice.troubles):
-        steps.append("mend the base first")
-    return "; ".join(steps) + "." if steps else "nothing to do."
-
-
-def _repairs(notice: Notice) -> Iterator[str]:
-    if any(trouble.workload for trouble in notice.troubles):
-        yield "mend the workload: its own code failed, at the place that is named below"
     failed = {trouble.status for trouble in notice.troubles if not trouble.on_base and not trouble.workload}
-    if "build_failed" in failed:
-        yield "mend the build; the first lines of its log are below"
-    if "wrong" in failed:
-        yield "mend the wrong outputs: no speed is reported on a wrong answer"
-    if failed - {"build_failed", "wrong"}:
-        yield "mend what did not run"
+    only_base = notice.troubles and all(one.on_base and not one.workload for one in notice.troubles)
+    steps = {
+        "fix the workload: its own code failed, at the place named below": any(one.workload for one in notice.troubles),
+        "fix the build; the first lines of its log are below": "build_failed" in failed,
+        "fix the wrong outputs: no speed is reported on a wrong answer": "wrong" in failed,
+        "fix what did not run": failed - {"build_failed", "wrong"},
+        "make the slower cases as fast again, or waive them on the base branch (abprof waive), then rebase": certain(
+            notice.counts, "slower"
+        ),
+        "measure the doubtful cases again (abprof rerun RUN --only slower,unclear)": notice.answer == "confirm",
+        "measure again with a larger --budget: this run gives no answer": notice.answer == "unjudged",
+        "fix the base first": only_base and not notice.measured,
+    }
+    needed = [step for step, wanted in steps.items() if wanted]
+    return "; ".join(needed) + "." if needed else "nothing to do."
 
 
 def _controls(notice: Notice) -> str:
@@ -140,18 +122,11 @@ def _controls(notice: Notice) -> str:
     total, inside, outside = (counts.get(name, 0) for name in ("controls", "controls_inside", "controls_outside"))
     if not total:
         return "No controls (the same code twice) were measured with an interval."
-    text = f"Controls (the same code twice): {inside} of {total} inside the margin of {notice.margin:g} %, "
-    text += f"{outside} beyond it, {max(0, total - inside - outside)} undecided"
-    return text + "."
-
-
-def _between(tally: Tally) -> str:
-    """The range of a verdict's changes; never an average over a selection."""
-    if tally.lowest_pct is None or tally.highest_pct is None:
-        return ""
-    if tally.rows == 1 or tally.lowest_pct == tally.highest_pct:
-        return signed(tally.lowest_pct)
-    return interval(tally.lowest_pct, tally.highest_pct)
+    undecided = max(0, total - inside - outside)
+    return (
+        f"Controls (the same code twice): {inside} of {total} inside the margin of {notice.margin:g} %, "
+        f"{outside} beyond it, {undecided} undecided."
+    )
 
 
 def _because(row: Row, limit: int) -> Markup:
@@ -180,15 +155,14 @@ def _fenced(texts: Sequence[str]) -> Markup:
 
 def _left_out(notice: Notice, room: _Room) -> list[str]:
     """What is in the run but not in the comment."""
-    logs = sum(len(trouble.lines) > room.lines for trouble in notice.troubles[: room.others])
     counts = {
         "row": notice.rows_left_out + max(0, len(notice.rows) - room.rows),
-        "failure": notice.troubles_left_out + max(0, len(notice.troubles) - room.others),
-        "log": logs,
-        "warning": max(0, len(notice.warnings) - room.others),
+        "failure": notice.troubles_left_out + max(0, len(notice.troubles) - room.details),
+        "log": sum(len(trouble.lines) > room.details for trouble in notice.troubles[: room.details]),
+        "warning": max(0, len(notice.warnings) - room.details),
     }
     texts = [("lines of " if noun == "log" else "") + plural(count, noun) for noun, count in counts.items() if count]
-    return texts if room.facts else [*texts, "the environment and the command"]
+    return texts if room.details else [*texts, "the environment and the command"]
 
 
 def _rendered(notice: Notice, context: Context, room: _Room) -> str:
@@ -197,11 +171,11 @@ def _rendered(notice: Notice, context: Context, room: _Room) -> str:
     return _template().render(
         notice=notice,
         context=context,
-        room=replace(room, rows=len(rows)),
+        room=room,
         top=rows[:TOP],
         folded=rows[TOP:],
-        troubles=notice.troubles[: room.others],
-        warnings=notice.warnings[: room.others],
+        troubles=notice.troubles[: room.details],
+        warnings=notice.warnings[: room.details],
         left_out=_left_out(notice, room),
         sentence=_sentence(notice),
         title=title(notice),
@@ -209,7 +183,6 @@ def _rendered(notice: Notice, context: Context, room: _Room) -> str:
         next_step=next_step(notice, outdated=outdated),
         outdated=outdated,
         controls=_controls(notice),
-        between=_between,
         because=_because,
         change_text=change_text,
         command=shlex.join(notice.command),

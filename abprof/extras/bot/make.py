@@ -8,10 +8,10 @@ from pathlib import Path
 
 from abprof import __version__
 from abprof.extras.bot import notice as limits
-from abprof.extras.bot.notice import Notice, Ref, Row, Tally, Trouble, Warned
-from abprof.records import Comparison, Run, Side
+from abprof.extras.bot.notice import Notice, Ref, Row, Trouble
+from abprof.records import Run, Side
 from abprof.records.errors import AbprofError
-from abprof.report import facts, sentences
+from abprof.report import facts
 from abprof.report import rows as tables
 from abprof.report.text import clean
 from abprof.store.runfolder import LOGS
@@ -21,6 +21,7 @@ from abprof.verdict.warnings import undescribed
 
 _NAME, _TEXT = 200, 600  # characters
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_SHARED = ("verdict", "pct", "low_pct", "high_pct", "certifiable_pct", "epochs", "discovery")
 _BEFORE = 3  # lines of a log shown above its first error
 
 
@@ -41,7 +42,7 @@ def make_notice(run: Run, folder: Path | None = None) -> Notice:
     lack, names = lacking(run)
     notes = (*run.notes, *(f"waiver: {waivers.said(one)}" for one in waivers.in_force(run)))
     return Notice(
-        schema=1,
+        schema=2,
         abprof=__version__,
         run=_name(run.id),
         status=run.status,
@@ -54,19 +55,14 @@ def make_notice(run: Run, folder: Path | None = None) -> Notice:
         threshold=run.options.threshold,
         margin=run.options.margin,
         fail_on=tuple(run.options.fail_on),  # type: ignore[arg-type] # checked by the reader
-        false_alarm_bound=run.header.false_alarm_bound if run.header else None,
         device=_name(facts.where(run)),
         lacking=lack,
         lacking_in=tuple(map(_name, names[: limits.MOST_ROWS])),
-        tallies=tuple(_tallies(between_sides)),
         rows=tuple(rows[: limits.MOST_ROWS]),
         rows_left_out=max(0, len(rows) - limits.MOST_ROWS),
         troubles=tuple(troubles[: limits.MOST_FAILURES]),
         troubles_left_out=max(0, len(troubles) - limits.MOST_FAILURES),
-        warnings=tuple(
-            Warned(kind=_name(one.kind), text=_text(text), advice=_text(advice))
-            for one, (text, advice, _) in zip(run.warnings[:20], tables.warnings(run, groups), strict=False)
-        ),
+        warnings=tuple(_text(": ".join(filter(None, (text, advice)))) for text, advice, _ in tables.warnings(run, groups))[:20],
         notes=tuple(map(_text, notes[:20])),
         environment=tuple((_name(k), _text(v)) for k, v in facts.machine(run))[: limits.MOST_FACTS],
         command=_command(run),
@@ -82,18 +78,7 @@ def _text(text: str) -> str:
 
 
 def _ref(side: Side) -> Ref:
-    own = side.kind == "worktree"
-    label, subject = _name(side.label), _name(side.subject)
-    return Ref(id=_name(side.id), label=label, commit=side.commit, uncommitted=own, subject=subject)
-
-
-def _tallies(comparisons: list[Comparison]) -> Iterator[Tally]:
-    for verdict in sentences.VERDICTS:
-        found = [one for one in comparisons if one.verdict == verdict]
-        changes = [one.pct for one in found if one.pct is not None]
-        if found:
-            low, high = min(changes, default=None), max(changes, default=None)
-            yield Tally(verdict=verdict, rows=len(found), lowest_pct=low, highest_pct=high)
+    return Ref(label=_name(side.label), commit=side.commit, uncommitted=side.kind == "worktree")
 
 
 def _rows(run: Run, groups: tuple[tables.Group, ...]) -> Iterator[Row]:
@@ -110,16 +95,9 @@ def _rows(run: Run, groups: tuple[tables.Group, ...]) -> Iterator[Row]:
                 causes = [failed[-1].reason] if failed[-1].reason else []
             yield Row(
                 case=_name(group.full_name(row.cell, row.variant) + several),
-                to=_name(judged.to),
-                verdict=judged.verdict,
                 status=failed[-1].status if failed else "",
                 reasons=tuple(re.sub("[^a-z0-9_]", "", code)[:40] for code in judged.reasons[:10]),
-                pct=judged.pct,
-                low_pct=judged.low_pct,
-                high_pct=judged.high_pct,
-                certifiable_pct=judged.certifiable_pct,
-                epochs=judged.epochs,
-                discovery=judged.discovery,
+                **{name: getattr(judged, name) for name in _SHARED},
                 base_ns=row.ns(row.base),
                 target_ns=row.ns(row.target),
                 causes=None if causes is None else tuple(map(_text, causes[:8])),
@@ -164,7 +142,9 @@ def _command(run: Run) -> tuple[str, ...]:
     could be one of the refs. Of a night the plain comparison of its commits."""
     if run.arguments[:1] == ("demo",):  # its repository is made anew, and is the same every time
         return ("abprof", *run.arguments)
-    given = list(run.arguments[1:] if run.arguments[:1] == ("run",) else run.arguments)
+    given = list(run.arguments)
+    for word in ("abprof", "run"):
+        given = given[1:] if given[:1] == [word] else given
     end = given.index("--") if "--" in given else len(given)  # a command behind `--` has words of its own
     given, measured = [] if run.night else given[:end], given[end:]
     specs = [side.spec for side in run.sides]

@@ -19,7 +19,6 @@ from abprof.records.errors import AbprofError
 from abprof.verdict.guarantees import Lacking
 from abprof.verdict.headline import Answer, answer
 
-SCHEMA = 1
 MOST_BYTES = 1 << 20
 Name = Annotated[str, Meta(max_length=200)]
 Text = Annotated[str, Meta(max_length=600)]
@@ -36,27 +35,15 @@ Facts = Annotated[tuple[tuple[Name, Text], ...], Meta(max_length=MOST_FACTS)]
 class Ref(Record, frozen=True, kw_only=True):
     """A side: what it is called and which commit it is."""
 
-    id: Name
     label: Name
     commit: Commit
     uncommitted: bool = False  # a working tree that stands on this commit
-    subject: Name = ""
-
-
-class Tally(Record, frozen=True, kw_only=True):
-    """How many rows have a verdict, and the range of their changes of time; None if none has a number."""
-
-    verdict: Verdict
-    rows: Count
-    lowest_pct: Percent | None = None
-    highest_pct: Percent | None = None
 
 
 class Row(Record, frozen=True, kw_only=True):
     """One row that is not the same: the fields of a comparison that are shown, both times, and its causes."""
 
     case: Name
-    to: Name
     verdict: Verdict
     status: Code = ""  # of the arm that did not run or was wrong; "" where both are ok
     reasons: Annotated[tuple[Code, ...], Meta(max_length=10)] = ()
@@ -73,7 +60,9 @@ class Row(Record, frozen=True, kw_only=True):
     def judged(self) -> Comparison:
         """The row as a comparison, for the functions of report/ that describe one."""
         shared = set(self.__struct_fields__) & set(Comparison.__struct_fields__) - {"causes"}
-        return Comparison(cell=self.case, from_="base", metric="", **{name: getattr(self, name) for name in shared})
+        return Comparison(
+            cell=self.case, from_="base", to="target", metric="", **{name: getattr(self, name) for name in shared}
+        )
 
 
 class Trouble(Record, frozen=True, kw_only=True):
@@ -89,18 +78,10 @@ class Trouble(Record, frozen=True, kw_only=True):
     lines: Annotated[tuple[Name, ...], Meta(max_length=MOST_LINES)] = ()
 
 
-class Warned(Record, frozen=True, kw_only=True):
-    """A warning of the run."""
-
-    kind: Name
-    text: Text
-    advice: Text = ""
-
-
 class Notice(Record, frozen=True, kw_only=True):
     """What is posted of a run. All of it may be forged."""
 
-    schema: Literal[1]
+    schema: Literal[2]
     abprof: Name  # version
     run: Name  # id
     status: Literal["running", "complete", "interrupted"]
@@ -113,16 +94,14 @@ class Notice(Record, frozen=True, kw_only=True):
     threshold: Percent
     margin: Percent
     fail_on: Annotated[tuple[Literal["slower", "broken", "unclear", "never"], ...], Meta(max_length=4)]
-    false_alarm_bound: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
     device: Name
     lacking: Lacking = ""  # the weaker guarantee, and the workloads that have it
     lacking_in: Annotated[tuple[Name, ...], Meta(max_length=MOST_ROWS)] = ()
-    tallies: Annotated[tuple[Tally, ...], Meta(max_length=8)] = ()
     rows: Annotated[tuple[Row, ...], Meta(max_length=MOST_ROWS)] = ()
     rows_left_out: Count = 0
     troubles: Annotated[tuple[Trouble, ...], Meta(max_length=MOST_FAILURES)] = ()
     troubles_left_out: Count = 0
-    warnings: Annotated[tuple[Warned, ...], Meta(max_length=20)] = ()
+    warnings: Annotated[tuple[Text, ...], Meta(max_length=20)] = ()
     notes: Annotated[tuple[Text, ...], Meta(max_length=20)] = ()
     environment: Facts = ()
     command: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
