@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -55,7 +56,8 @@ def refs(config: Options, order: Order, view: View) -> Profiled:
     with begin(config, view) as (place, folder, trees):
         plan = make_plan(place, trees, folder.logs, view, dry=True)
         options = msgspec.structs.replace(plan.run.options, timed=False)
-        record = new_record(folder, msgspec.structs.replace(plan.run, options=options), [], view)
+        plan = dataclasses.replace(plan, run=msgspec.structs.replace(plan.run, options=options))
+        record = new_record(folder, plan.run, [], view)
 
         def keep(found: Profile) -> None:
             record.add(found)

@@ -25,14 +25,14 @@ def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
     return ("sides", alone) if alone else ("", ())
 
 
-def said(lack: Lacking, names: str) -> str:
+def sentence(lack: Lacking, names: str) -> str:
     """The sentence behind `Weaker guarantee: `, with these names of workloads."""
     return {"": "", "reported": _REPORTED, "sides": _SIDES.format(names=names)}[lack]
 
 
 def in_one_line(lack: Lacking, names: str = "") -> str:
     """The whole sentence."""
-    return f"Weaker guarantee: {said(lack, names)}"
+    return f"Weaker guarantee: {sentence(lack, names)}"
 
 
 def weaker(run: Run, most: int = 0) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ def applied(run: Run, rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
     )
 
 
-def said(waiver: Waiver) -> str:
+def describe(waiver: Waiver) -> str:
     """`dense/*: up to 5 % slower until 2026-12-31 (ada: the new layout)`."""
     return (
         f"{waiver.cells}: up to {waiver.most_pct:g} % slower until {waiver.expires} ({waiver.owner}: {waiver.reason})"
@@ -44,7 +44,7 @@ def advice(run: Run, rows: Sequence[Comparison]) -> Iterator[Advice]:
     if old:
         yield Advice(
             kind="waiver_expired",
-            text=f"{len(old)} waivers for these cells have expired: " + "; ".join(map(said, old)),
+            text=f"{len(old)} waivers for these cells have expired: " + "; ".join(map(describe, old)),
             advice=f"fix what is slower and remove the waiver from {FILE}, or renew it: abprof waive",
             cells=tuple(name for name in names if any(fnmatchcase(name, one.cells) for one in old)),
         )

@@ -86,7 +86,7 @@ ODD = {
         "launches are no multiple of 5 (2 warm-up + 3 runs): twice_kernel grid (132, 1, 1) block (128, 1, 1): 6",
     ),
     "changing": (CHANGING, "twice_kernel grid (1, 1, 1) block (128, 1, 1): 3"),
-    "silent": ("pass", "ncu saw no kernel in the calls; this is a CPU, and ncu sees a GPU's kernels alone"),
+    "silent": ("pass", "ncu saw no kernel in the calls; this is a CPU, and ncu sees only a GPU's kernels"),
     "raising": ("if calls > 3: raise ValueError('not today')", "crash: ValueError: not today"),
 }
 
