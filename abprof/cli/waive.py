@@ -42,7 +42,7 @@ def waive(
     except OSError as error:
         raise AbprofError(f"cannot be read: {error}", where=str(path)) from None
     disk.put(path, waiver_file.with_one_more(text, made, str(path)).encode())
-    print(f"{path}: {waivers.said(made)}")
+    print(f"{path}: {waivers.describe(made)}")
     loads = [file.stem for file in sorted(path.parent.glob("workloads/*.py")) if not file.name.startswith("_")]
     if loads and not waiver_file.matches_workload(cells, loads):
         print(f"No workload in {path.parent / 'workloads'} has such cells: there are {', '.join(loads)}.")

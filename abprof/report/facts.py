@@ -153,7 +153,7 @@ def method(run: Run, blocks: Sequence[Block]) -> Facts:
     if len(run.sides) > 1 or run.comparisons or run.within:
         found.append(("rules", f"slower and faster beyond {settings.threshold:g} %, same within {settings.margin:g} %"))
         found += [("own threshold", f"{clean(cells)}: {limit:g} %") for cells, limit in settings.thresholds or ()]
-    found += [("waiver", clean(waivers.said(one))) for one in waivers.in_force(run)]
+    found += [("waiver", clean(waivers.describe(one))) for one in waivers.in_force(run)]
     peers = [one for one in run.comparisons if one.from_.startswith("peer:")]
     for family, of in (("with peers", peers), ("between variants", run.within)):
         changed = [one for one in of if one.verdict in ("faster", "slower")]

@@ -40,7 +40,7 @@ def make_notice(run: Run, folder: Path | None = None) -> Notice:
     rows = sorted(_rows(run, groups), key=lambda row: (tables.ORDER.index(row.verdict), -abs(row.pct or 0.0)))
     troubles = list(_troubles(run, groups, folder))
     lack, names = lacking(run)
-    notes = (*run.notes, *(f"waiver: {waivers.said(one)}" for one in waivers.in_force(run)))
+    notes = (*run.notes, *(f"waiver: {waivers.describe(one)}" for one in waivers.in_force(run)))
     return Notice(
         schema=2,
         abprof=__version__,
