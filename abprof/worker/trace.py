@@ -65,7 +65,10 @@ def proton(op: Op, calls: int, clock: Clock, discarded: int, target: Path, most_
     """`discarded` calls, then `calls` under proton, whose tree is written to `target`. `missing` has the reason if proton
     fails."""
     for _ in range(discarded):
-        _call(op, clock)
+        if op.reset:
+            op.reset()
+        op.call()
+        clock.sync()
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "calls"
         try:
@@ -104,13 +107,6 @@ def _profiled(op: Op, calls: int, clock: Clock, made: Path) -> None:
         triton.profiler.finalize(session)
 
 
-def _call(op: Op, clock: Clock) -> None:
-    if op.reset:
-        op.reset()
-    op.call()
-    clock.sync()
-
-
 def _failed(why: str) -> wire.Traced:
     return wire.Traced(wire.Census(missing=why), missing=why)
 
@@ -137,21 +133,15 @@ def _kernels(node: Any, *, inside: bool) -> Iterator[tuple[str, int, float]]:
     name = str(node["frame"].get("name", ""))
     if name == _METADATA:
         return
-    metrics = node.get("metrics")
-    count, ns = _numbers(metrics if isinstance(metrics, dict) else {})
-    if inside and count:
-        yield name, count, ns
-    children = node.get("children")
-    for child in children if isinstance(children, list) else ():
-        yield from _kernels(child, inside=inside or name == _CALL)
-
-
-def _numbers(metrics: dict[str, Any]) -> tuple[int, float]:
-    """(count, total ns); (0, 0) for a scope without times of its own."""
-    ns = 0.0
+    metrics, ns = node.get("metrics"), 0.0
+    metrics = metrics if isinstance(metrics, dict) else {}
     for key, value in metrics.items():
         what, _, unit = key.rstrip(")").partition(" (")
         if what.lower() == "time" and unit in _UNITS and isinstance(value, int | float):
             ns = value * _UNITS[unit]
     count = metrics.get("count", metrics.get("Count", 0))
-    return (count, ns) if isinstance(count, int) and count > 0 and ns > 0 else (0, 0.0)
+    if inside and isinstance(count, int) and count > 0 and ns > 0:  # otherwise a scope without times of its own
+        yield name, count, ns
+    children = node.get("children")
+    for child in children if isinstance(children, list) else ():
+        yield from _kernels(child, inside=inside or name == _CALL)

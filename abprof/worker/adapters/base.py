@@ -8,7 +8,7 @@ import importlib.util
 import random
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from typing import Any, NoReturn
@@ -100,8 +100,8 @@ def seed(number: int) -> None:
 
 def plain(value: object) -> Any:
     """A value as an axis may have it: a torch.dtype and other objects by name. Raises TypeError for a stand-in."""
-    if isinstance(value, _Anything):
-        raise _valueless(value)
+    if isinstance(value, _StandIn):
+        value.no_value()
     if isinstance(value, str | int | float | bool):
         return value
     return getattr(value, "__name__", None) or str(value).removeprefix("torch.")
@@ -201,50 +201,38 @@ def stand_in(package: str) -> None:
 
 
 class _StandIns(MetaPathFinder, Loader):
-    """Finds a package and all below it as modules that have every name."""
+    """Finds a package and all below it as stand-ins."""
 
     def __init__(self, package: str) -> None:
         self.package = package
 
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: types.ModuleType | None = None,  # noqa: ARG002
-    ) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, fullname: str, *_: object) -> importlib.machinery.ModuleSpec | None:
         if fullname != self.package and not fullname.startswith(self.package + "."):
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _Module(spec.name)
+        return _StandIn(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         pass
 
 
-class _Module(types.ModuleType):
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Anything(self.__name__.partition(".")[0])
+class _StandIn(types.ModuleType):
+    """A missing package, and every function, class, decorator or constant of it. It has no value: deciding about cases by
+    it raises TypeError."""
 
+    def no_value(self, *_: object) -> NoReturn:
+        package = self.__name__.partition(".")[0]
+        what = f"cases depend on the package {package}, which cannot be imported while cases are listed"
+        raise TypeError(f"{what}: write the values down, or read them inside the function that is timed")
 
-class _Anything:
-    """A function, class, decorator or constant of a missing package. It has no value: deciding about cases raises."""
-
-    def __init__(self, package: str) -> None:
-        self._package = package
-
-    def _no_value(self, *_: object) -> NoReturn:
-        raise _valueless(self)
-
-    __iter__ = __contains__ = __len__ = __bool__ = _no_value
+    __iter__ = __contains__ = __len__ = __bool__ = no_value
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self
+        return _StandIn(f"{self.__name__}.{name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return args[0] if len(args) == 1 and not kwargs and callable(args[0]) else self
@@ -254,8 +242,3 @@ class _Anything:
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
         return (object,)
-
-
-def _valueless(thing: _Anything) -> TypeError:
-    what = f"cases depend on the package {vars(thing)['_package']}, which cannot be imported while cases are listed"
-    return TypeError(f"{what}: write the values down, or read them inside the function that is timed")

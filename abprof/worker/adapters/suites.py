@@ -59,15 +59,15 @@ class _Suite(Wrapped):
     def _run_test(self, test: str) -> None:
         """Raises Caught, Unsupported if the test was skipped, and ValueError if it failed."""
         file, _, name = test.partition("::")
-        runner = _Runner()
+        fixture = _Fixture()
         node = f"{self.path / file if self.path.is_dir() else self.path}::{name}"
-        code, last = _run(self.path, [node], runner.plugin())
-        if runner.found is not None:
-            raise Caught(runner.found)
-        if runner.skipped:
-            raise Unsupported(runner.skipped)
+        code, last = _run(self.path, [node], fixture.plugin())
+        if fixture.found is not None:
+            raise Caught(fixture.found)
+        if fixture.skipped:
+            raise Unsupported(fixture.skipped)
         if code:
-            raise ValueError(f"{test} failed before it passed anything to its benchmark: {runner.failed or last}")
+            raise ValueError(f"{test} failed before it passed anything to its benchmark: {fixture.failed or last}")
 
 
 def _pytest() -> Any:
@@ -101,17 +101,20 @@ class _Finder:
         self.tests = [item.nodeid for item in items if "benchmark" in getattr(item, "fixturenames", ())]
 
 
-class _Runner:
-    """The fixture, and what became of the test."""
+class _Fixture:
+    """The `benchmark` of a test, and what became of the test."""
 
     def __init__(self) -> None:
         self.found: Op | None = None
         self.skipped = self.failed = ""
+        self.extra_info: dict[str, Any] = {}
+        self.group = self.name = None
+        self.disabled = self.enabled = False
 
     def plugin(self) -> types.ModuleType:
         """A module, because pytest finds no fixture on an object."""
-        made, fixture = types.ModuleType("abprof_benchmark"), _Fixture(self)
-        made.__dict__["benchmark"] = _pytest().fixture(name="benchmark")(lambda: fixture)
+        made = types.ModuleType("abprof_benchmark")
+        made.__dict__["benchmark"] = _pytest().fixture(name="benchmark")(lambda: self)
         made.__dict__["pytest_runtest_logreport"] = self._report
         return made
 
@@ -122,20 +125,10 @@ class _Runner:
             crash = getattr(report.longrepr, "reprcrash", None)
             self.failed = " ".join(str(crash.message if crash else report.longrepr).split())[:300]
 
-
-class _Fixture:
-    """The `benchmark` of a test."""
-
-    def __init__(self, runner: _Runner) -> None:
-        self._runner = runner
-        self.extra_info: dict[str, Any] = {}
-        self.group = self.name = None
-        self.disabled = self.enabled = False
-
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Intercept the call, and end the test."""
-        self._runner.found = Op(as_now(lambda: function(*args, **kwargs)))
-        raise Caught(self._runner.found)
+        self.found = Op(as_now(lambda: function(*args, **kwargs)))
+        raise Caught(self.found)
 
     def pedantic(
         self, target: Callable[..., Any], args: Any = (), kwargs: Any = None, setup: Any = None, **_rounds: Any
@@ -151,5 +144,5 @@ class _Fixture:
         if setup is not None:
             reset()
         call = as_now(lambda: target(*given["args"], **given["kwargs"]))
-        self._runner.found = Op(call, reset if setup is not None else None)
-        raise Caught(self._runner.found)
+        self.found = Op(call, reset if setup is not None else None)
+        raise Caught(self.found)

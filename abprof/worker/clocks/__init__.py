@@ -42,6 +42,23 @@ class Clock:
         """The device's mean clock over the last `turn`, MHz; 0 if unknown."""
         return 0.0
 
+    def pad(self, placement: int) -> object:
+        """A buffer of random size that moves the next allocation; the same size for the same `placement`."""
+        raise NotImplementedError
+
+    def peak_bytes(self) -> int | None:
+        """Peak memory since the last `reset_peak`; None if unknown."""
+        return None
+
+    def reset_peak(self) -> None:
+        """Reset the peak and release cached memory."""
+
+    def identity(self) -> tuple[str, str, int, dict[str, str]]:
+        """(name, uuid, bytes of memory, further facts)."""
+        raise NotImplementedError
+
+    # Of GPUs alone:
+
     def graph(self, op: Op, compiled: Callable[[], int]) -> Graph:
         """A call captured in a CUDA graph. Raises NotCaptured."""
         raise Unsupported("CUDA graphs need a GPU")
@@ -69,21 +86,6 @@ class Clock:
     def do_bench(self, op: Op) -> float:
         """One reading of triton.testing.do_bench."""
         raise Unsupported("do_bench needs a GPU")
-
-    def pad(self, placement: int) -> object:
-        """A buffer of random size that moves the next allocation; the same size for the same `placement`."""
-        raise NotImplementedError
-
-    def peak_bytes(self) -> int | None:
-        """Peak memory since the last `reset_peak`; None if unknown."""
-        return None
-
-    def reset_peak(self) -> None:
-        """Reset the peak and release cached memory."""
-
-    def identity(self) -> tuple[str, str, int, dict[str, str]]:
-        """(name, uuid, bytes of memory, further facts)."""
-        raise NotImplementedError
 
 
 def mean(readings: Sequence[float]) -> float:
