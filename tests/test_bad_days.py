@@ -306,13 +306,6 @@ def test_a_foreign_process_in_the_middle(week: Week) -> None:
     alike(week.row("spin"))
 
 
-def test_the_clock_drops_in_the_middle(week: Week) -> None:
-    for planted in (1, 2):
-        assert (week.place / f"drop{planted}.dropped").exists()
-    alike(week.row("drop"))
-    twice_as_slow(week.row("drop", 2))
-
-
 def test_a_worker_is_stopped_for_seconds(week: Week) -> None:
     """In the middle of a call, and between them, of either cell."""
     assert week.watcher.stopped == [psutil.STATUS_STOPPED] * 4
@@ -322,25 +315,9 @@ def test_a_worker_is_stopped_for_seconds(week: Week) -> None:
     twice_as_slow(week.row("stop", 2))
 
 
-def test_the_first_epoch_is_an_outlier(week: Week) -> None:
-    torn(week.row("first"), "one epoch in six read 50 % more")
-
-
-def test_a_process_is_in_its_slow_mode_by_chance(week: Week) -> None:
-    torn(week.row("modes"), "three epochs in six read 40 % more, and one less")
-
-
 def test_a_kernel_of_microseconds(week: Week) -> None:
     alike(week.row("short"))
     assert all(block.calls > 1 for block in week.blocks_of("short")), "some share a turn"
-
-
-def test_the_clock_steps_back_now_and_then(week: Week) -> None:
-    """By a second, in one call of seven of either side."""
-    for block in week.blocks_of("back"):
-        assert 0 < len(block.rejected) < len(block.rounds)
-        assert block.rejected_why == "the timer read zero or less"
-    alike(week.row("back"))
 
 
 def test_the_clock_stands_still(week: Week) -> None:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
-
 import msgspec
 import pandas as pd
 import pytest
 
-from abprof.measure.continued import choose
-from abprof.records import Block, Run, Sweep
-from abprof.report.csv_files import comparisons_csv
-from abprof.report.rows import PAIRS_UP_TO, groups, pair_table
+from abprof.records import Block, Run
+from abprof.report.rows import groups, pair_table
 from abprof.report.workload_tables import sections
-from abprof.store import runfolder
-from abprof.verdict import Judgement, judge, provisional, undecided
-from tests.blocks import block, cells, epochs, head, side
+from abprof.verdict import Judgement, judge, undecided
+from tests.blocks import block, head, side
 from tests.reports import html, markdown, shown
 from tests.simulated.planted import SLOWER, NewLab, load, new_lab, times
-from tests.simulated.scenario import Noise, Scenario, Time
+from tests.simulated.scenario import Scenario, Time
 
 __all__ = ["new_lab"]
 
@@ -85,14 +79,6 @@ def test_one_branch_goes_on_until_its_variants_are_decided_and_two_sides_do_not(
     assert {row.to for row in open_} == {"base:wild", "target:wild"}
 
 
-def test_a_sweeps_plain_variant_is_what_it_counts_from_and_without_one_there_are_no_pairs() -> None:
-    run = ladder(steps=())
-    assert judge(run, climbed()).within == ()
-    told = msgspec.structs.replace(run.workloads[0], sweep=Sweep(axes=("n",), against="even"))
-    rows = between(judge(msgspec.structs.replace(run, workloads=(told,)), climbed()))
-    assert list(rows) == [("base:even", f"base:{name}") for name in ("plain", "fast", "wild")]
-
-
 def test_a_step_that_does_not_run_is_broken_nowhere_and_no_pair_bridges_it() -> None:
     blocks = [block(i, {"base:plain": 1.0, "base:even": 1.0, "base:wild": 1.0}, status={"base:fast": "unsupported"})
               for i in range(4)]  # fmt: skip
@@ -102,35 +88,6 @@ def test_a_step_that_does_not_run_is_broken_nowhere_and_no_pair_bridges_it() -> 
     assert rows["base:plain", "base:even"] == ("same", ())
     assert ("base:plain", "base:wild") in rows
     assert undecided(ladder(), blocks) == set()
-
-
-def test_each_family_has_its_own_false_discovery_control() -> None:
-    """A change that is barely certain stands among its own; nine peers that certainly differ do not carry it."""
-    run = head(9, peers=("lib",))
-    blocks = [b for cell in run.cells for b in epochs([1.0] * 4, cell=cell.id)]
-    barely = [1.021, 1.024, 1.021, 1.024]
-    alone = [block(i, {"base": 1.0, "target": r, "peer:lib": 2.0}) for i, r in enumerate(barely, 1)]
-    kept = {(row.cell, row.from_): row for row in judge(run, [*alone, *blocks[4:]]).comparisons}
-    changed = kept["dense/n=0", "base"]
-    assert (changed.verdict, changed.discovery) == ("slower", False)
-    with_peers = [block(i, {"base": 1.0, "target": 1.0, "peer:lib": 2.0}, cell=cell.id) for cell in run.cells[1:]
-                  for i in range(1, 5)]  # fmt: skip
-    again = {(row.cell, row.from_): row for row in judge(run, [*alone, *with_peers]).comparisons}
-    assert again["dense/n=0", "base"] == changed, "peers change nothing of what is said of the sides"
-    assert all(row.discovery for (_, first), row in again.items() if first == "peer:lib")
-    assert all(row.p is not None for row in again.values())
-
-
-def test_a_change_between_variants_that_may_be_chance_is_measured_on() -> None:
-    """Among nine cells that do not differ, one that barely does is no discovery yet: more epochs for it, as between sides."""
-    run = msgspec.structs.replace(ladder(), arms=ladder().arms[:2], cells=cells(9))
-    calm = [block(i, {"base:plain": 1.0, "base:fast": 1.0}, cell=cell.id) for cell in run.cells[1:] for i in range(4)]
-    barely = [block(i, {"base:plain": 1.0, "base:fast": r}) for i, r in enumerate([1.021, 1.024, 1.021, 1.024])]
-    row = judge(run, [*barely, *calm]).within[0]
-    assert (row.verdict, row.discovery) == ("slower", False)
-    assert undecided(run, [*barely, *calm]) == {"dense/n=0"}
-    assert [(one.before, one.after) for one in provisional(run, barely[:1])] == [("base:plain", "base:fast")]
-    assert [cell.id for cell in choose(judged(run, [*barely, *calm]), ["slower"])] == ["dense/n=0"]
 
 
 # ---------------------------------------------------------------- whole runs
@@ -167,18 +124,6 @@ def test_one_branch_says_by_itself_which_variant_is_faster(new_lab: NewLab) -> N
     table = pd.read_csv(result.folder / "comparisons.csv", dtype=str, keep_default_na=False)
     assert list(table.family) == ["peer"] * 3 + ["variant"] * 3
     assert list(table[table.family == "variant"].verdict) == ["faster", "faster", "same"]
-
-
-@pytest.mark.slow
-def test_a_noisy_variant_is_unclear_and_tells_what_could_have_been_certified(new_lab: NewLab) -> None:
-    wild = Noise(turn=0.3)
-    scenario = Scenario(workloads={"w": LADDER}, times=PLANTED, noise=[wild])
-    result = new_lab(scenario).abprof("run", "main", "--epochs", "4")
-    verdicts = {(row.from_, row.to): row for row in result.run.within}
-    row = verdicts["base:pipelined", "base:twin"]
-    assert (row.verdict, row.reasons) == ("unclear", ("epochs",))
-    assert row.certifiable_pct is not None
-    assert row.certifiable_pct > 0.5
 
 
 @pytest.mark.slow
@@ -222,36 +167,3 @@ def test_every_page_has_the_verdicts_between_variants() -> None:
         ("1.080 × (1.077 to 1.083), faster", "1.080 × (1.077 to 1.083), faster"),
         ("1.000 × (0.998 to 1.002), same", "0.926 × (0.926 to 0.926), slower"),
     ]
-
-
-def test_arms_that_cannot_run_here_are_told_once_and_not_in_every_pair() -> None:
-    blocks = [block(i, {"base:plain": 1.0, "base:even": 1.0, "base:wild": 1.0}, status={"base:fast": "unsupported"})
-              for i in range(4)]  # fmt: skip
-    run = judged(ladder(), blocks)
-    (group,) = groups(run)
-    assert not any("fast" in " ".join(row) for row in pair_table(run, group).rows)
-    assert markdown(run, blocks).count("base:fast went unsupported") == 1
-
-
-def test_a_run_of_before_has_none_and_judging_it_again_finds_them() -> None:
-    old, blocks, _ = runfolder.read(Path(__file__).parent / "data" / "run_schema1")
-    assert old.within == ()
-    assert comparisons_csv(old).startswith("cell,workload,param_")
-    again = judge(old, blocks)
-    assert {(row.from_, row.to) for row in again.comparisons} >= {(row.from_, row.to) for row in old.comparisons}
-
-
-def test_rows_that_are_not_shown_are_counted() -> None:
-    run = ladder()
-    found = judge(run, climbed())
-    [group] = groups(judged_run := msgspec.structs.replace(run, within=found.within, observations=found.observations))
-    assert "rows" not in pair_table(judged_run, group).caption
-    many = dataclasses.replace(group, others=tuple(group.others) * 200)
-    assert len(pair_table(judged_run, many).rows) == PAIRS_UP_TO
-    assert f"The first 300 of {len(group.others) * 200} rows" in pair_table(judged_run, many).caption
-
-
-def test_a_run_without_a_comparison_still_has_the_files_header() -> None:
-    run = msgspec.structs.replace(ladder(), comparisons=(), controls=())
-    header = "cell,workload,family,from,to,metric,verdict,reasons,discovery,epochs,look,pct,low_pct,high_pct,"
-    assert comparisons_csv(run) == f"{header}certifiable_pct,read_pct,clock_pct,sustained_pct,p\n"

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from abprof.records import Block, Ceilings, Turn
+from abprof.records import Ceilings
 from abprof.report import facts
 from abprof.report.rows import groups
-from abprof.store import runfolder
 from tests import runs
-from tests.reports import html, markdown
+from tests.reports import html
 from tests.simulated.lab import Lab, loose
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
 
@@ -84,16 +83,6 @@ def test_what_goes_wrong_there_is_a_reason_and_the_run_goes_on(tmp_path: Path, f
     assert why in page
 
 
-def test_a_run_from_before_them_says_that_they_were_not_measured() -> None:
-    run, blocks, _ = runfolder.read(OLD)
-    assert (run.ceilings, run.toolchains) == (None, {})
-    assert [text for name, text in facts.machine(run) if name.startswith("peak")] == ["not measured in this run"] * 2
-    for made in (html, markdown):
-        page = made(run, blocks)
-        assert "What each side was built and run with is not recorded in this run." in page
-        assert "not measured in this run" in page
-
-
 @pytest.mark.parametrize(
     ("known", "said"),
     [
@@ -111,52 +100,3 @@ def test_what_a_percentage_is_of_is_said(known: Ceilings, said: str) -> None:
     assert said in facts.peak_sentence(run, dense)
     assert facts.peak_sentence(run, ladder) == "", "whose cells have no rates"
     assert said in html(run, [])
-
-
-def test_a_share_of_a_little_keeps_a_digit() -> None:
-    run = runs.changed(runs.run(), ceilings=Ceilings(tflops=1000.0))
-    assert facts.share_of_peak(run, "TFLOP/s", 3.2) == "3.200, 0.3 %"
-    assert facts.share_of_peak(run, "TFLOP/s", 1100.0) == "1100, 110 %"
-    assert facts.share_of_peak(run, "GB/s", 3.2) == "3.200"
-    assert facts.share_of_peak(run, "GB/s", None) == ""
-
-
-def test_where_the_sides_environments_differ_is_a_table() -> None:
-    run = runs.run()
-    builds = tuple(
-        runs.changed(
-            build, variables={"TILES": build.side, "ROOT": "{worktree}"}, recipe=("make", f"SIDE={build.side}")
-        )
-        for build in run.builds
-    )
-    _, table = facts.differences(runs.changed(run, builds=builds), [])
-    assert table.header == ("what", "kind", "base", "target")
-    assert table.rows == (
-        ("nvcc", "toolchain", "nvcc 12.8", "nvcc 12.9"),
-        ("einops", "package", "-", "0.8.1"),
-        ("TILES", "variable of ffa", "base", "target"),
-        ("ffa", "build command", "make SIDE=base", "make SIDE=target"),
-    ), "a package that only one side could build is not compared"
-    for made in (html, markdown):
-        page = made(run, [])
-        assert "All else is the same between the sides" in page
-        assert "nvcc 12.9" in page
-
-
-@pytest.mark.parametrize(("mhz", "rows"), [(1755.0, 0), (1700.0, 1), (0.0, 0)])
-def test_the_devices_clock_differs_from_a_tenth_of_a_per_cent_on(mhz: float, rows: int) -> None:
-    same = runs.run().toolchains["base"]
-    run = runs.changed(runs.run(), toolchains={"base": same, "target": same})
-    clocks = {"base": 1755.5 if mhz else 0.0, "target": mhz}
-    blocks = [runs.changed(block, rounds=at(clocks, block)) for block in runs.blocks(run)]
-    said, table = facts.differences(run, blocks)
-    assert len(table.rows) == rows
-    assert said.startswith("All else is the same" if rows else "Nothing differs")
-    assert ("agree within 0.03 %" in said) == (mhz == 1755.0)
-    assert ("<th>clock<td>1756 MHz<td>1755 MHz" in html(run, blocks)) == (mhz == 1755.0)
-
-
-def at(clocks: dict[str, float], block: Block) -> tuple[tuple[Turn, ...], ...]:
-    return tuple(
-        tuple(runs.changed(turn, mhz=clocks.get(block.arms[turn.arm], 0.0)) for turn in row) for row in block.rounds
-    )

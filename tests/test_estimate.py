@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from abprof.measure import estimate, turns
 from abprof.records import Run
 from abprof.verdict import stats
-from tests.simulated.lab import Lab
-from tests.simulated.planted import load
-from tests.simulated.scenario import Scenario
 
 from . import runs
 
@@ -65,73 +60,3 @@ def test_work_that_is_not_stated_is_said() -> None:
     assert "3 of the cells state no work" in estimate.estimate(silent, peers=False)
     alone = runs.changed(silent, cells=silent.cells[:1])
     assert "1 of the cells states no work" in estimate.estimate(alone, peers=False)
-
-
-def test_so_many_epochs_and_quick() -> None:
-    assert "in one epoch" in estimate.estimate(planned(flops=1e9, quick=True), peers=False)
-    run = planned(flops=1e9, cells=1, epochs=5, budget=1e6)
-    _, usual = estimate.epoch_seconds(run, peers=False)
-    assert estimate.estimate(run, peers=False).startswith(f"about {5 * usual:.0f} s of measuring, builds")
-
-
-@pytest.mark.parametrize(("seconds", "said"), [(89.6, "90 s"), (119, "119 s"), (720, "12 min"), (12600, "3.5 h")])
-def test_a_span_is_said_as_people_do(seconds: float, said: str) -> None:
-    assert estimate.span(seconds) == said
-
-
-def spread(run: Run, devices: int) -> Run:
-    return runs.changed(run, machines={f"GPU-{i}": run.machine for i in range(devices)})
-
-
-def test_several_devices_take_what_their_schedule_does() -> None:
-    """Twelve cells of a second's calls: each slot has its part, and what a shard needs before its first turn."""
-    run = planned("cuda", flops=3e14, cells=12, epochs=4, budget=1e6)
-    _, alone = estimate.measuring(run, 4, peers=False)
-    begins, workers = estimate.PROGRAM["cuda"], 4 * turns.epoch_cost("cuda", 0)[0]
-    assert alone == 4 * estimate.epoch_seconds(run, peers=False)[1]
-    for devices in (2, 4):
-        _, together = estimate.measuring(spread(run, devices), 4, peers=False)
-        even = (alone - workers) / devices + begins + workers
-        one_cell = (alone - workers) / 10  # a cell with its control takes more than a twelfth
-        assert even <= together <= even + one_cell + begins + 2 * workers
-        assert estimate.estimate(spread(run, devices), peers=False).startswith(
-            f"about {estimate.span(together)} of measuring"
-        )
-
-
-def test_no_run_is_shorter_than_its_longest_cell() -> None:
-    run = planned("cuda", flops=3e12, cells=8, epochs=4, budget=1e6)
-    long = runs.changed(run, cells=(runs.changed(run.cells[0], flops=3e15), *run.cells[1:]))
-    _, eight = estimate.measuring(spread(long, 8), 4, peers=False)
-    _, cell = estimate.cell_seconds(long, long.cells[0], 2)
-    assert eight >= 4 * cell
-    assert eight == estimate.measuring(spread(long, 4), 4, peers=False)[1], "more devices do not help"
-
-
-def test_a_look_that_fits_on_several_devices_alone() -> None:
-    run = planned("cuda", flops=3e14, cells=12)
-    fewest, _ = estimate.measuring(run, stats.LOOKS[0], peers=False)
-    tight = runs.changed(run, options=runs.changed(run.options, budget=0.8 * fewest))
-    assert "does not fit" in estimate.estimate(tight, peers=False)
-    assert "does not fit" not in estimate.estimate(spread(tight, 4), peers=False)
-
-
-def test_of_a_cluster_only_one_device_is_known() -> None:
-    run = planned(flops=1e9, cells=2)
-    there = runs.changed(run, options=runs.changed(run.options, executor="slurm"))
-    assert "on one of the devices of --executor slurm" in estimate.estimate(there, peers=False)
-
-
-def test_the_devices_of_a_plan_are_those_it_would_use(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, Scenario(workloads={"w": load(["a", "b"])}))
-    where = ("--repo", str(lab.repo.path), "--device", "simulated:0:H200", "--device", "simulated:1:H200")
-    out = lab.command("main", "fast", "--dry-run", *where).out
-    assert out.splitlines()[-1].startswith("2 cells on 2 x H200; about ")
-    alone = lab.command("main", "fast", "--dry-run", "--only", "case=a", *where).out
-    assert alone.splitlines()[-1].startswith("1 cell on H200; about "), "one cell stays on the first"
-
-
-def test_one_cell_is_one_cell(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, Scenario(workloads={"w": load(["a"])}))
-    out = lab.command("main", "fast", "--dry-run", "--repo", str(lab.repo.path), "--device", "simulated").out
-    assert out.splitlines()[-1].startswith("1 cell on ")

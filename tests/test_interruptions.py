@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +15,7 @@ import pytest
 
 from tests.simulated.client import WORKER
 from tests.simulated.lab import TIMEOUT, Lab
-from tests.simulated.processes import alive, ignores, noted, signal_another_thread, told
+from tests.simulated.processes import alive, ignores, noted, told
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b", "c"]}})
@@ -74,18 +71,6 @@ def test_interrupted_while_measuring(tmp_path: Path, number: signal.Signals) -> 
     assert "Traceback" not in result.err
 
 
-@pytest.mark.slow
-def test_interrupted_from_the_terminal(tmp_path: Path) -> None:
-    """^C goes to every process of the terminal's foreground group: the workers must not die of it before the parent."""
-    lab = Lab(tmp_path, LONG)
-    process = lab.start("main", "fast")
-    wait_for(lambda: blocks(lab) >= 2, process)
-    os.killpg(process.pid, signal.SIGINT)
-    result = lab.finish(process)
-    assert result.code == 130, result.err
-    assert not any(item.status not in ("ok", "identical") for item in result.run.observations)
-
-
 @pytest.mark.parametrize(
     "verb", ["build", *(pytest.param(verb, marks=pytest.mark.slow) for verb in ("describe", "start", "turn"))]
 )
@@ -99,16 +84,6 @@ def test_interrupted_while_a_worker_hangs(tmp_path: Path, verb: str) -> None:
     assert result.code == 130, result.err
     assert lab.left_behind() == []
     assert "Traceback" not in result.err
-
-
-def test_a_signal_that_another_thread_takes_ends_a_build(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], faults=[Fault("stubborn", "build")]))
-    process = lab.start("main", "fast")
-    wait_for(lambda: hangs(process), process)
-    signal_another_thread(process.pid, signal.SIGINT)
-    result = lab.finish(process)
-    assert result.code == 130, result.err
-    assert lab.left_behind() == []
 
 
 @pytest.mark.slow
@@ -177,17 +152,6 @@ def test_resumed(tmp_path: Path, number: signal.Signals) -> None:
 
 
 @pytest.mark.slow
-def test_killed_and_tidied_up_by_clean(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, LONG)
-    process = lab.start("main", "fast")
-    wait_for(lambda: blocks(lab) >= 1, process)
-    process.kill()
-    process.communicate()
-    assert lab.command("clean").code == 0
-    assert lab.left_behind() == []
-
-
-@pytest.mark.slow
 def test_two_runs_at_once_take_turns(tmp_path: Path) -> None:
     """Started in the same second, on the same refs of the same repository: both end well, each in its own folder."""
     lab = Lab(tmp_path, Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], faults=[Fault("slow:0.002", "turn")]))
@@ -215,31 +179,6 @@ def test_a_busy_device_is_not_waited_for_when_told_so(tmp_path: Path) -> None:
         lab.finish(process)
     assert len([path for path in lab.runs.iterdir() if path.is_dir()]) == 1
     assert lab.left_behind() == []
-
-
-@pytest.mark.slow
-def test_a_run_under_nohup_outlives_its_terminal_and_keeps_its_builds(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, LONG)
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does: the child inherits it
-    try:
-        process = lab.start("main", "fast")
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    wait_for(lambda: blocks(lab) >= 1, process)
-    process.send_signal(signal.SIGHUP)
-    builds = sorted((lab.cache / "builds").rglob("*"))
-    refused = lab.command("clean", "--builds")
-    assert (refused.code, refused.err) == (
-        2,
-        "abprof: abprof clean: a run is using the builds (wait for its end)\n",
-    )
-    assert sorted((lab.cache / "builds").rglob("*")) == builds
-    seen = blocks(lab)
-    wait_for(lambda: blocks(lab) > seen + 3, process)
-    process.send_signal(signal.SIGINT)
-    assert lab.finish(process).run.status == "interrupted"
-    assert lab.command("clean", "--builds").out.count("removed the build") >= 2
-    assert list((lab.cache / "builds").iterdir()) == []
 
 
 @pytest.mark.parametrize("by", ["clean", "run"])
@@ -283,57 +222,3 @@ Path.mkdir = mkdir
 with runfolder.new_folder(Path(sys.argv[1]), name, View(quiet=True)):
     pass
 """
-
-
-def killed(lab: Lab, name: str, moment: str) -> None:
-    """A run that was killed when it had just made its run folder, or was about to."""
-    argv = [sys.executable, "-P", "-c", KILLED, str(lab.runs), name, moment]
-    done = subprocess.run(argv, env=lab.environment(), cwd=lab.folder, check=False)
-    assert done.returncode == -signal.SIGKILL
-
-
-def test_a_run_folder_goes_although_its_run_was_killed_in_the_moment_it_was_made(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, LONG)
-    name = "20260101T000000Z-main-fast"
-    killed(lab, name, "after")
-    assert (lab.runs / name).is_dir()
-    assert lab.command("clean").out == f"removed {lab.runs / name}, which a killed run left without run.json\n"
-    assert not (lab.runs / name).exists()
-    assert lab.command("clean").out == "nothing to clean\n"
-
-
-def test_a_living_runs_folder_stays_although_a_killed_one_wanted_the_same_name(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], faults=[Fault("hang", "describe")]))
-    process = lab.start("main", "fast")
-    wait_for(lambda: noted(lab.scenario), process)
-    folder = lab.newest()
-    assert folder
-    killed(lab, folder.name, "before")
-    assert len(list((lab.state / "unfinished").iterdir())) == 2
-    assert lab.command("clean").out == "nothing to clean\n"
-    assert folder.is_dir(), "its run lives"
-    process.kill()
-    process.communicate()
-    assert f"removed {folder}" in lab.command("clean").out
-
-
-@pytest.mark.slow
-def test_superseded_builds_go_once_no_run_uses_them(tmp_path: Path) -> None:
-    """The run that is measuring began with the builds that the rebuild then superseded."""
-    lab = Lab(tmp_path, LONG)
-    process = lab.start("main", "fast")
-    wait_for(lambda: blocks(lab) >= 1, process)
-    (first, *_) = homes = sorted(path for path in (lab.cache / "builds").iterdir() if path.is_dir())
-    for home in homes:
-        shutil.copytree(home / "0", home / "1")
-        text = (home / "published.json").read_text()
-        text = text.replace('"generation":"0"', '"generation":"1"').replace(f"{home}/0/", f"{home}/1/")
-        (home / "published.json").write_text(text)
-    assert lab.command("clean").out == "nothing to clean\n"
-    assert (first / "0").is_dir()
-    process.send_signal(signal.SIGINT)
-    lab.finish(process)
-    said = lab.command("clean").out.splitlines()
-    assert said == [f"removed the superseded build {home.name}/0" for home in homes]
-    assert [sorted(p.name for p in home.iterdir() if p.is_dir()) for home in homes] == [["1"]] * len(homes)
-    assert lab.abprof("main", "fast", "--quick").run.builds[0].cached

@@ -73,22 +73,6 @@ def test_a_user_without_name_home_or_identity_in_a_read_only_repository_of_anoth
         assert {path.name for path in kept.iterdir()} == {"cache", "state"}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the folder is made as another user")
-def test_a_folder_for_the_homeless_that_is_somebody_elses_is_refused(open_to_all: Path) -> None:
-    lab = Lab(open_to_all, SLOWER)
-    (open_to_all / f"abprof-{NAMELESS}").mkdir()
-    env = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}",
-        "TMPDIR": str(open_to_all),
-    }
-    argv = [reachable(env, open_to_all), "-P", "-m", "abprof", "list", "--repo", str(lab.repo.path)]
-    done = as_nameless(argv, env, open_to_all)
-    says = "there is no home folder, and this one is another user's (set ABPROF_CACHE_DIR)"
-    assert done.stderr.strip() == f"abprof: {open_to_all}/abprof-{NAMELESS}: {says}"
-    assert done.returncode == 2
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["blobless", "shallow"])
 def test_a_partial_or_shallow_clone(tmp_path: Path, how: str) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from abprof.builds.worker_factory import WorkerFactory
@@ -73,40 +71,6 @@ def test_one_that_was_not_is_ended(hand: Prefork, specs: list[WorkerSpec], epoch
         assert not any(alive(pid, wait=60) for pid in early)
 
 
-def test_one_of_another_build_is_ended(hand: Prefork, specs: list[WorkerSpec]) -> None:
-    hand.ahead(specs, 2)
-    early = waiting(hand)
-    build = msgspec.structs.replace(specs[1].build, key="another")
-    with hand.pool([specs[0], dataclasses.replace(specs[1], build=build)], 2) as pool:
-        assert not set(pids(pool)) & set(early)
-
-
-@pytest.mark.parametrize("of", [0, 1])
-def test_one_that_has_more_than_are_needed_works_without_the_others(
-    hand: Prefork, specs: list[WorkerSpec], of: int
-) -> None:
-    """The last cell that has a control was decided."""
-    hand.ahead(specs, 2)
-    early = waiting(hand)
-    with hand.pool([specs[of]], 2) as pool:
-        (pid,) = pids(pool)
-        assert (pid in early, pool.start_order) == (True, (specs[of].id,))
-        assert list(pool.prove()) == [specs[of].id]
-        (other,) = set(early) - {pid}
-        assert not alive(other, wait=60)
-
-
-@pytest.mark.parametrize("epoch", [2, 3])
-def test_who_starts_first_is_who_would_in_a_crew_of_those_alone(
-    shop: WorkerFactory, specs: list[WorkerSpec], epoch: int
-) -> None:
-    third = dataclasses.replace(specs[0], id="control")
-    pool = WorkerPool(shop, [*specs, third], epoch)
-    assert pool.becomes(specs, epoch)
-    assert pool.start_order == WorkerPool(shop, specs, epoch).start_order
-    assert not pool.becomes([*specs, third], epoch)
-
-
 def test_a_process_that_died_waiting_is_started_again(hand: Prefork, specs: list[WorkerSpec]) -> None:
     hand.ahead(specs, 2)
     early = waiting(hand)
@@ -115,14 +79,6 @@ def test_a_process_that_died_waiting_is_started_again(hand: Prefork, specs: list
     with hand.pool(specs, 2) as pool:
         assert len(pids(pool)) == 2
         assert len(set(pids(pool)) & set(early)) == 1
-
-
-def test_nobody_waits_on_after_the_run(shop: WorkerFactory, specs: list[WorkerSpec]) -> None:
-    with Prefork(shop, SimulatedDevice()) as hand:
-        hand.ahead(specs, 2)
-        early = waiting(hand)
-    assert early
-    assert not any(alive(pid, wait=60) for pid in early)
 
 
 def test_nobody_waits_where_they_would_take_what_is_measured(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from abprof import report, session
-from abprof.records import Loss, Run, Touched
+from abprof.records import Run, Touched
 from abprof.store import Record, record, runfolder
 from abprof.store.runfolder import RunFolder
 from abprof.system import files as disk
@@ -95,22 +95,6 @@ def test_while_a_block_is_added(tmp_path: Path) -> None:
     assert 10 < kept.index(2) < len(kept) - 5, "struck before and after"
 
 
-def test_while_a_loss_is_noted(tmp_path: Path) -> None:
-    first, second = [runs.changed(each, epoch=1, shard=1) for each in runs.blocks(runs.run(), epochs=1)[:CELLS]]
-    left = set()
-    for at in range(1, 100_000, 31):
-        made = begun(tmp_path / str(at))
-        made.add(first)
-        made.add(second)
-        loss = Loss(shard=1, device="GPU-a", cells=(first.cell,), reason="killed")
-        hit = interrupted(lambda: made.lost([loss]), at)  # noqa: B023
-        ended(made)
-        left.add(len(made.blocks))
-        if not hit:
-            break
-    assert left == {1, 2}
-
-
 def struck(folder: Path, what: Callable[[Record], None]) -> Iterator[tuple[Run, Run]]:
     """At each line of it in turn, and at none: the run as it is reported, and as the disk has it."""
     for at in range(1, 1000):
@@ -131,27 +115,6 @@ def test_while_a_changed_file_is_noted(tmp_path: Path) -> None:
         assert run.header.trusted == (not run.touched)
         seen.add(len(run.touched))
     assert seen == {0, 2}
-
-
-def test_while_a_proof_is_added(tmp_path: Path) -> None:
-    of = runs.run()
-    bad = runs.changed(of.proofs[0], ok=False, reason="another file")
-    seen = set()
-    for run, again in struck(tmp_path, lambda made: made.add(bad)):
-        assert set(again.proofs) == set(run.proofs)
-        seen.add(bad in run.proofs)
-    assert seen == {False, True}
-
-
-def test_what_somebody_adds_is_still_seen(tmp_path: Path) -> None:
-    """A line more than was measured, also when ^C found the last one on its way."""
-    first, second = [runs.changed(each, epoch=1) for each in runs.blocks(runs.run(), epochs=1)[:CELLS]]
-    for at in (1, 40, 1000):
-        made = begun(tmp_path / str(at))
-        made.add(first)
-        interrupted(lambda: made.add(second), at)  # noqa: B023
-        made.folder.append_block(runs.changed(second, epoch=9))
-        assert [one.path for one in session.finish(made).touched] == [runfolder.ROUNDS]
 
 
 @pytest.mark.parametrize("how", ["removed", "changed"])

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from abprof.builds import environment, keys
 from abprof.cli import run_command_line
 from abprof.records.errors import Exit
 from tests.gitrepo import GitRepo
@@ -162,72 +158,3 @@ def test_a_call_that_fails_is_said_in_a_line(tmp_path: Path) -> None:
         if ref == "main":  # where in the kernel it failed, and nothing of abprof's own
             assert "kernels/tiny/__init__.py" in done.err
             assert "abprof/worker" not in done.err
-
-
-def test_a_profilers_variables_reach_a_worker_and_decide_no_build() -> None:
-    theirs = {
-        "NV_NSIGHT_INJECTION_PORT_BASE": "49152",
-        "NVTX_INJECTION64_PATH": "/opt/ncu/libcuda-injection.so",
-        "CUDA_INJECTION64_PATH": "/opt/ncu/libcuda-injection.so",
-        "NV_CUDA_START_SUSPENDED": "1",
-        "NVIDIA_PROCESS_INJECTION_XML_TARGET_SETTINGS": "<a/>",
-        "NVIDIA-PROCESS-TRACKING-FILTER": "x",
-        "LD_PRELOAD": "/opt/ncu/libInterceptorInjectionTarget.so:/opt/ncu/libTreeLauncherTargetInjection.so",
-        "LD_LIBRARY_PATH": "/opt/nvidia/nsight-compute/2025.3.1/target/linux-desktop-glibc_2_11_3-x64",
-    }
-    assert environment.clean(theirs, "clean") == (theirs, ())
-    assert keys.counted(theirs, (), "") == {}
-    own = {"LD_PRELOAD": "/usr/lib/libjemalloc.so"}
-    assert keys.counted(own, (), "") == own
-    assert environment.clean(own, "clean") == ({}, ("LD_PRELOAD",))
-    both = {"LD_PRELOAD": f"{theirs['LD_PRELOAD']}:{own['LD_PRELOAD']}"}
-    assert keys.counted(both, (), "") == own
-    assert environment.clean(both, "clean") == ({"LD_PRELOAD": theirs["LD_PRELOAD"]}, ("LD_PRELOAD",))
-    assert environment.clean(both, "user") == (both, ())
-    libraries = {"LD_LIBRARY_PATH": f"{theirs['LD_LIBRARY_PATH']}:/usr/local/cuda/lib64"}
-    assert keys.counted(libraries, (), "") == {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64"}
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not shutil.which("ncu"), reason="needs Nsight Compute")
-def test_real_ncu_sees_the_calls_and_nothing_else(tmp_path: Path) -> None:
-    """The filter of the page: each call of the range, forward and backward, and no set-up; and the build is not made anew."""
-    import subprocess
-
-    root = Path(__file__).parents[1]
-    env = {
-        **os.environ,
-        "PYTHONPATH": str(root),
-        "ABPROF_CACHE_DIR": str(tmp_path / "cache"),
-        "ABPROF_STATE_DIR": str(tmp_path / "state"),
-    }
-    repo = tiny_repo(tmp_path / "repo", 1)
-    torch_only = "import torch\n\ndef double(x):\n    return x * 2\n"
-    workload = WORKLOAD.replace(
-        'torch.randn(case["n"], generator=torch.Generator().manual_seed(seed))', 'torch.randn(case["n"], device=device)'
-    ).replace("Op(lambda: kernel.double(inputs),", "Op(lambda: both(kernel, inputs),")
-    workload += (
-        "\ndef both(kernel, x):\n    leaf = x.detach().requires_grad_()\n    kernel.double(leaf).backward(x)\n"
-        "    return leaf.grad\n"
-    )
-    repo.commit("on a GPU", {"kernels/tiny/__init__.py": torch_only, "workloads/tiny.py": workload})
-    cell = [sys.executable, "-m", "abprof", "run-cell", "main", CELL, "--warmup", "1", "--runs", "2"]
-    ncu = [
-        "ncu",
-        "--csv",
-        "--target-processes",
-        "all",
-        "--nvtx",
-        "--nvtx-include",
-        "abprof_call",
-        "--metrics",
-        "gpu__time_duration.sum",
-    ]
-    for argv in (cell, [*ncu, *cell]):
-        done = subprocess.run(argv, cwd=repo.path, env=env, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr + done.stdout
-    assert "cached" in done.stderr
-    launches = [
-        line for line in done.stdout.splitlines() if '"gpu__time_duration.sum"' in line and "elementwise" in line
-    ]
-    assert len(launches) == 2 * 3, "forward and backward of three calls"

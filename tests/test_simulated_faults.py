@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import subprocess
 import time
@@ -16,10 +15,10 @@ from typing import Any
 import pytest
 
 from abprof.records import messages as wire
-from tests.simulated.client import CASE, CELL, SCENARIO, Spawn, faulty, opened, turns
+from tests.simulated.client import CASE, SCENARIO, Spawn, faulty, opened, turns
 from tests.simulated.fixtures import spawn
 from tests.simulated.processes import ignores
-from tests.simulated.scenario import FAULTS, Fault, cell_id
+from tests.simulated.scenario import FAULTS, Fault
 
 __all__ = ["spawn"]
 
@@ -121,40 +120,6 @@ def until(what: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("do", PAUSES)
-def test_pauses(spawn: Spawn, do: str) -> None:
-    client = spawn(faulty(Fault(do, "turn", after=2, times=1)))
-    opened(client)
-    turns(client, 1)
-    began = time.monotonic()
-    turns(client, 1)
-    assert time.monotonic() - began >= 0.5
-    assert turns(client, 1) == [1e6]
-
-
-def test_print_floods_the_log_and_not_the_wire(spawn: Spawn) -> None:
-    client = spawn(faulty(Fault("print:1234567", "open")))
-    before = client.log.stat().st_size
-    assert opened(client).status == "ok"
-    assert client.log.stat().st_size - before == 1234567
-
-
-@pytest.mark.parametrize("do", CHILDREN)
-def test_children_are_left_with_every_descriptor(spawn: Spawn, tmp_path: Path, do: str) -> None:
-    client = spawn(faulty(Fault(do, "open")))
-    assert opened(client).status == "ok"
-    lines = (tmp_path / "scenario.json.pids").read_text().splitlines()
-    assert lines[0] == f"{client.process.pid} worker base 0"
-    child = int(lines[1].split()[0])
-    try:
-        assert (os.getsid(child) == client.process.pid) == (do == "fork")
-        client.process.kill()
-        client.process.wait()
-        assert client.line(0.2) is None, "the child holds the reply pipe open"
-    finally:
-        os.kill(child, signal.SIGKILL)
-
-
 @pytest.mark.parametrize(("do", "holds"), SPOILT.items())
 def test_spoilt_replies(spawn: Spawn, do: str, holds: Callable[[int, bytes, Any], bool]) -> None:
     client = spawn(faulty(Fault(do, "turn", times=1)))
@@ -168,13 +133,6 @@ def test_spoilt_replies(spawn: Spawn, do: str, holds: Callable[[int, bytes, Any]
         message = None
     assert holds(number, line, message)
     assert turns(client, 1) == [1e6], "and the worker lives on"
-
-
-@pytest.mark.parametrize(("do", "value"), IMPOSSIBLE.items())
-def test_impossible_times(spawn: Spawn, do: str, value: float) -> None:
-    client = spawn(faulty(Fault(do, "turn")))
-    opened(client)
-    assert turns(client, 1) == [value]
 
 
 def test_wrong_outputs(spawn: Spawn) -> None:
@@ -215,15 +173,3 @@ def test_where_and_when_faults_strike(spawn: Spawn) -> None:
     assert [opened(base).status for _ in range(3)] == ["ok"] * 3
     assert isinstance(base.ask(wire.Build()), wire.Built), "no mount, so no kernel's name"
     assert base.ask(wire.Describe("w")).status == "missing"
-
-
-def test_once_in_the_whole_run(spawn: Spawn) -> None:
-    scenario = replace(SCENARIO, faults=[Fault("unsupported", "open", once=True)])
-    assert opened(spawn(scenario)).status == "unsupported"
-    assert opened(spawn(scenario)).status == "ok"
-
-
-def test_cell_ids() -> None:
-    assert cell_id("w", CASE) == CELL
-    axes: dict[str, wire.Value] = {"packed": True, "ratio": 0.05, "n": 3, "mask": "full"}
-    assert cell_id("w", axes) == wire.cell_id("w", axes) == "w/packed=true,ratio=0.05,n=3,mask=full"

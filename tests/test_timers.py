@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from abprof.extras import doctor
 from abprof.measure import turns
-from abprof.measure.timers import KEPT, Timers, never
-from abprof.records import Block, Toolchain
-from abprof.records import messages as wire
+from abprof.records import Block
 from abprof.store import runfolder
-from abprof.system.processes import Worker
-from abprof.verdict import aggregate
-from tests.blocks import block, cells, head
 from tests.fleet.test_pool import TWO
-from tests.simulated.client import WORKER
 from tests.simulated.lab import Result
 from tests.simulated.planted import LONG, NewLab, broken, load, new_lab, planted, times
-from tests.simulated.scenario import Fault, Scenario, Time
+from tests.simulated.scenario import Scenario, Time
 
 __all__ = ["new_lab"]
 
@@ -83,15 +73,6 @@ def test_the_profiled_pass_comes_when_nothing_more_is_read_by_cupti(new_lab: New
             assert seen.status == "ok"
 
 
-def test_a_quick_run_profiles_after_all_turns_that_cupti_may_read(new_lab: NewLab) -> None:
-    result = new_lab(MIXED).abprof("main", "fast", "--quick")
-    assert read_by(result) == {"w/case=short": {"cupti"}, "w/case=long": {EVENTS}}
-    turned = [bool(one.rounds) for one in blocks(result)]
-    assert turned == [True, True, False, False]
-    assert {(one.cell, one.timer) for one in blocks(result)} == {("w/case=short", "cupti"), ("w/case=long", EVENTS)}
-    assert all(o.census is not None for o in result.run.observations)
-
-
 @pytest.mark.parametrize(
     ("more", "why"),
     [
@@ -115,12 +96,6 @@ def test_where_one_side_has_no_cupti_events_read_and_one_note_says_why(
     assert {bool(one.unrecorded) for one in blocks(result) if one.cell == "w/case=long"} == {False}
 
 
-def test_events_that_are_asked_for_read_short_calls_too(new_lab: NewLab) -> None:
-    result = new_lab(MIXED).abprof("main", "fast", "--timer", "events")
-    assert read_by(result) == {"w/case=short": {EVENTS}, "w/case=long": {EVENTS}}
-    assert not [note for note in result.run.notes if "CUPTI" in note]
-
-
 @pytest.mark.parametrize("first", ["cupti", EVENTS])
 def test_a_rerun_goes_on_with_the_timer_that_the_cell_had(new_lab: NewLab, first: str) -> None:
     """Whatever an opening would say now: of two timers no interval can be made."""
@@ -135,23 +110,6 @@ def test_a_rerun_goes_on_with_the_timer_that_the_cell_had(new_lab: NewLab, first
     more = blocks(after)[len(earlier) :]
     assert {one.timer for one in more if one.rounds and one.judged} == {first}, after.err
     assert after.table() == before.table()
-
-
-@pytest.mark.slow
-def test_a_run_that_was_killed_goes_on_with_the_timers_that_it_had(new_lab: NewLab) -> None:
-    faults = [broken("kill_parent", "long", side="target", verb="turn", epoch=3, once=True)]
-    lab = new_lab(replace(MIXED, faults=faults))
-    killed = lab.abprof("main", "fast")
-    assert killed.run.status == "running"
-    earlier = blocks(killed)
-    assert read_by(killed)["w/case=short"] == {"cupti"}
-    lab.set(replace(MIXED, times=[*MIXED.times, Time(ns=LONG, timer="")]))  # what an opening reads
-    assert killed.folder is not None
-    result = lab.command("run", "--resume", str(killed.folder), "--repo", str(lab.repo.path))
-    assert result.run.status == "complete", result.err
-    assert len(blocks(result)) > len(earlier)
-    assert read_by(result) == {"w/case=short": {"cupti"}, "w/case=long": {EVENTS}}
-    assert result.table() == {"w/case=short": "same", "w/case=long": "slower"}
 
 
 @pytest.mark.slow
@@ -189,27 +147,6 @@ def test_a_worker_that_dies_of_the_question_costs_no_verdict(new_lab: NewLab) ->
     assert {one.outcomes["target"].status for one in blocks(result)} == {"ok"}
 
 
-def test_of_whom_two_workers_died_is_not_asked_for_every_cell(new_lab: NewLab) -> None:
-    """A driver in which CUPTI ends the process ends it each time."""
-    many = {"w": replace(MIXED.workloads["w"], presets={"default": {"case": ["a", "b", "c", "d"]}})}
-    faults = [broken("kill", "*", side="target", verb="records")]
-    all_short = [*MIXED.times, Time(ns=SHORT, timer="")]  # what an opening reads
-    result = new_lab(replace(MIXED, workloads=many, faults=faults, times=all_short)).abprof("main", "fast")
-    why = {one.cell: one.unrecorded for one in blocks(result) if one.judged and one.rounds}
-    assert sorted(text.startswith("target: ") for text in why.values()) == [False, False, True, True]
-    assert {text for text in why.values() if not text.startswith("target: ")} == {"2 workers died of the question"}
-    assert {outcome.status for one in blocks(result) for outcome in one.outcomes.values()} == {"ok"}
-
-
-def test_what_its_workload_judges_by_the_wall_clock_is_profiled_after_cuptis_turns(new_lab: NewLab) -> None:
-    """Two workloads of one package, in one process."""
-    both = {**MIXED.workloads, "v": load(["a", "b", "c"], judge="wall")}
-    result = new_lab(replace(MIXED, workloads=both)).abprof("main", "fast", "--quick")
-    turned = [one.cell for one in blocks(result) if one.rounds]
-    assert set(turned[:2]) == {"w/case=short", "w/case=long"}
-    assert [one.cell.startswith("v/") for one in blocks(result)] == [False, False, True, True, True, False, False]
-
-
 @pytest.mark.parametrize(
     ("do", "status"), [("never_launched", "wrong"), ("crash", "ok")], ids=["launches nothing", "died once"]
 )
@@ -221,68 +158,3 @@ def test_what_the_late_pass_finds_counts_as_if_it_had_come_before_the_turns(
     assert result.status("w/case=short", "target")[0] == status, result.err
     assert result.status("w/case=short", "base")[0] == "ok"
     assert result.verdict("w/case=long") == "slower"
-
-
-def test_rounds_of_two_timers_are_never_put_together() -> None:
-    ratios = {"base": 1.0, "target": 1.1}
-    of_two = [block(epoch, ratios, timer=timer) for epoch, timer in ((1, "cupti"), (2, "cuda_event"))]
-    with pytest.raises(ValueError, match="mix timers cuda_event and cupti"):
-        aggregate(head(), of_two)
-
-
-def test_processes_that_are_kept_are_not_read_by_cupti() -> None:
-    """Those of base under --watch: torch's profiler ran in them."""
-    installed = head(toolchains={"base": Toolchain(versions={}, packages={"cupti_python": "13.0.1"})})
-    assert never(installed, kept=False) == "" == never(head(), kept=False)
-    assert never(installed, kept=True) == KEPT
-
-
-@pytest.mark.parametrize(
-    ("packages", "state", "text"),
-    [
-        ({"cupti-python": "13.0.1"}, "ok", "its records read calls under 20 us"),
-        ({}, "missing", "cupti-python cannot be imported"),
-    ],
-)
-def test_doctor_says_whether_cupti_reads_a_workers_short_calls(
-    tmp_path: Path, packages: dict[str, str], state: str, text: str
-) -> None:
-    scenario = replace(MIXED, packages=packages).write(tmp_path / "scenario.json")
-    env = {"PATH": os.environ["PATH"], "ABPROF_SIMULATED": str(scenario)}
-    worker = Worker([sys.executable, "-P", str(WORKER)], env=env, cwd=tmp_path, log=tmp_path / "log", name="base")
-    try:
-        worker.call(wire.Start("simulated", "base"), 60)
-        found = doctor.recordable(worker, "CUPTI on cuda")
-    finally:
-        worker.kill()
-    assert (found.name, found.state, found.text) == ("CUPTI on cuda", state, text)
-    assert ("pip install 'abprof[cupti]'" in found.advice) == (state == "missing")
-
-
-def test_what_is_told_is_not_asked_again() -> None:
-    cell, other = cells(2)
-    asked: list[str] = []
-    timers = Timers({cell.id: "cuda_event"})
-    assert timers.choose(cell, [1e4, 1e4], lambda: asked.append("cell") or "", "cuda_event") == ("cuda_event", "")
-    assert [timers.late(one) for one in (cell, other)] == [False, True]
-    for _ in range(2):
-        found = timers.choose(other, [1e4, 3e4], lambda: asked.append("other") or "", "cuda_event")
-        assert found == ("cupti", "")
-    assert asked == ["other"], "once"
-    assert timers.late(other)
-    held = Timers(never="it is held")
-    assert [held.late(cell), held.choose(cell, [1e4], lambda: "", "cuda_event")] == [
-        False,
-        ("cuda_event", "it is held"),
-    ]
-    assert held.choose(other, [3e4], lambda: "", "cuda_event") == ("cuda_event", ""), "events are right for it"
-
-
-def test_short_calls_that_do_not_fit_into_memory_together_are_read_by_cupti_too(new_lab: NewLab) -> None:
-    crowded = Fault("oom", "open", side="target", cell="*case=short", epoch=1, times=1, text="out of memory")
-    result = new_lab(replace(MIXED, faults=[crowded])).abprof("main", "fast")
-    assert read_by(result)["w/case=short"] == {"cupti"}
-    assert result.verdict("w/case=short") == "same"
-    assert {one.alone for one in blocks(result) if one.cell == "w/case=short" and one.rounds and one.judged} == {True}
-    seen = next(o for o in result.run.observations if (o.cell, o.arm) == ("w/case=short", "target"))
-    assert seen.census is not None

@@ -22,12 +22,6 @@ def test_a_long_call_is_a_turn_of_its_own_and_short_calls_share_one() -> None:
     assert turns.pace("cpu", [0.3e6, 0.4e6], [1e6, 1e6], SETTINGS).calls == 4
 
 
-def test_the_fastest_arm_decides_the_turn_for_all() -> None:
-    slow_first = turns.pace("cuda", [200_000.0, 50_000.0], [1e6, 1e6], SETTINGS)
-    assert slow_first == turns.pace("cuda", [50_000.0, 200_000.0], [1e6, 1e6], SETTINGS)
-    assert slow_first.calls == 6
-
-
 def test_rounds_are_even_bounded_and_fewer_for_slow_calls() -> None:
     many = turns.pace("cuda", [3e5] * 2, [1.0] * 2, SETTINGS).rounds
     few = turns.pace("cuda", [3e9] * 2, [1.0] * 2, SETTINGS).rounds
@@ -52,45 +46,9 @@ def test_a_gpus_epoch_ends_when_its_time_on_the_wall_is_over() -> None:
     assert turns.pace("cpu", [45_000.0] * 3, [1e6] * 3, SETTINGS).seconds == math.inf
 
 
-def test_a_share_is_of_the_rounds_beyond_the_fewest() -> None:
-    calls, opens = [1e6] * 2, [1.0] * 2
-    whole, half, none = (turns.pace("cuda", calls, opens, SETTINGS, share).rounds for share in (1.0, 0.5, 0.0))
-    assert (whole, half, none) == (350, 180, turns.FEWEST)  # rounds come in mirrored pairs
-
-
-def test_inputs_that_are_dear_to_make_are_made_again_less_often() -> None:
-    cheap = turns.pace("cuda", [3.6e6] * 2, [1e5] * 2, SETTINGS)
-    dear = turns.pace("cuda", [3.6e6] * 2, [1e10] * 2, SETTINGS)
-    assert cheap.fresh_every == 2
-    assert dear.fresh_every >= dear.rounds  # never again within the epoch
-
-
-def test_a_call_of_seconds_is_not_repeated_for_fresh_inputs_more_than_a_fifth_of_the_time() -> None:
-    """The call after it, which no timer reads, is as dear as a turn."""
-    long = turns.pace("cpu", [3e9] * 2, [1e6] * 2, SETTINGS)
-    assert (long.calls, long.rounds, long.fresh_every) == (1, turns.FEWEST, 6)
-    assert not any(turns.pace("cuda", [3e9] * 2, [1e6] * 2, SETTINGS).moves(number) for number in range(2))
-
-
 def test_phases_of_a_call_of_seconds_are_read_from_one() -> None:
     passes = [turns.profiled("a", ns, phases=phases) for ns in (1e6, 1.2e8, 3e9) for phases in (True, False)]
     assert [(p.calls, p.discarded) for p in passes] == [(10, 2), (2, 1), (1, 0), (1, 0), (1, 0), (1, 0)]
-
-
-def test_a_clock_that_reads_nothing_at_the_opening_does_not_make_turns_of_a_thousand_calls() -> None:
-    """The other arms' calls say how many; with none known, as little as there may be."""
-    assert turns.pace("cpu", [0.0, 4e8], [1e6] * 2, SETTINGS) == turns.pace("cpu", [4e8] * 2, [1e6] * 2, SETTINGS)
-    nothing = turns.pace("cpu", [0.0, -5.0], [1e6] * 2, SETTINGS)
-    assert (nothing.calls, nothing.rounds) == (1, turns.FEWEST)
-    assert nothing.rule == "one call a turn: the timer read zero or less"
-
-
-def test_every_arm_is_as_often_early_as_late() -> None:
-    found = turns.orders(3, 400, seed=7)
-    assert all(sorted(order) == [0, 1, 2] for order in found)
-    for arm in range(3):
-        places = Counter(order.index(arm) for order in found)
-        assert places[0] == places[2]  # mirrored pairs: exactly balanced
 
 
 @pytest.mark.parametrize("arms", [2, 3, 4])
@@ -106,23 +64,12 @@ def test_every_arm_has_every_place_as_often(arms: int) -> None:
     assert Counter(order[0] for order in pairs) == dict.fromkeys(range(arms), 2), "and in as many pairs of an epoch"
 
 
-def test_which_arm_begins_is_another_in_another_cell() -> None:
-    begins = Counter(turns.orders(2, 2, f"0/{cell}", 1)[0][0] for cell in range(200))
-    assert min(begins.values()) > 70
-
-
 def test_places_by_turns() -> None:
     assert ["".join(turns.ranked("btc", number)) for number in range(7)] == [
         "btc", "tbc", "tcb", "bct", "cbt", "ctb", "btc",
     ]  # fmt: skip
     assert ["".join(turns.ranked("bt", number)) for number in range(5)] == ["bt", "tb", "tb", "bt", "bt"]
     assert [turns.ranked("b", 3), turns.ranked((), 5)] == [["b"], []]
-
-
-def test_orders_are_random_and_repeatable() -> None:
-    assert turns.orders(3, 40, seed=1) == turns.orders(3, 40, seed=1)
-    assert turns.orders(3, 40, seed=1) != turns.orders(3, 40, seed=2)
-    assert len({tuple(order) for order in turns.orders(3, 200, seed=1)}) == 6
 
 
 def rounds_of(sd: float, count: int) -> list[list[float]]:
@@ -157,39 +104,6 @@ def test_two_mirrored_pairs_of_a_middling_call_tell_whether_they_will_do() -> No
     assert not turns.settled(stray, 0.0005, 4)
 
 
-@pytest.mark.parametrize(
-    ("ns", "of_half_a_percent", "of_closer"), [(6e7, 2, 4), (1.2e8, 2, 4), (2e8, 1, 2), (7e8, 1, 2)]
-)
-def test_of_long_calls_a_closer_margin_takes_twice_the_rounds(
-    ns: float, of_half_a_percent: int, of_closer: int
-) -> None:
-    """Each epoch costs them dear, and there are four before anything is judged."""
-    close = msgspec.structs.replace(SETTINGS, margin=0.25)
-    closer = msgspec.structs.replace(SETTINGS, precision=0.1)
-    coarse = msgspec.structs.replace(SETTINGS, margin=2.0)
-    for settings in (SETTINGS, coarse):
-        assert turns.pace("cuda", [ns] * 2, [1e6] * 2, settings).rounds == of_half_a_percent
-    for settings in (close, closer):
-        assert turns.pace("cuda", [ns] * 2, [1e6] * 2, settings).rounds == of_closer
-    assert turns.pace("cpu", [ns] * 2, [1e6] * 2, SETTINGS).rounds >= turns.FEWEST
-    quick = msgspec.structs.replace(close, quick=True)
-    assert turns.pace("cuda", [ns] * 2, [1e6] * 2, quick).rounds == turns.FEWEST, "it has one epoch to scatter by"
-
-
-def test_a_wanted_precision_asks_a_gpu_for_epochs_and_a_cpu_for_rounds() -> None:
-    """Where an epoch is dear to begin it has four times the rounds; where it is not, what fresh processes differ by counts."""
-    closer = msgspec.structs.replace(SETTINGS, precision=0.1)
-    for kind, more in (("cuda", 1), ("cpu", 4)):
-        usual, close = (turns.pace(kind, [3e6] * 2, [1e6] * 2, settings) for settings in (SETTINGS, closer))
-        assert (close.rounds / usual.rounds, close.wanted / usual.wanted) == (pytest.approx(more, rel=0.02), 0.2)
-        assert close.seconds == usual.seconds
-
-
-def test_a_single_round_stays_single_and_several_are_pairs() -> None:
-    single = turns.pace("cuda", [2e8] * 2, [1e6] * 2, SETTINGS)
-    assert [turns.allotted(single, rounds).rounds for rounds in (1, 2, 3, 9)] == [1, 2, 4, 4]
-
-
 @pytest.mark.parametrize("arms", [2, 3, 4, 5])
 def test_of_any_two_arms_each_is_first_in_every_second_single_round(arms: int) -> None:
     """The later of two long calls takes up to 1 % longer under a power limit."""
@@ -200,13 +114,6 @@ def test_of_any_two_arms_each_is_first_in_every_second_single_round(arms: int) -
         assert all(mirror == order[::-1] for order, mirror in zip(rounds[::2], rounds[1::2], strict=True))
         assert len({tuple(order) for order in rounds}) > 1
         assert rounds[:2] == turns.orders(arms, 2, seed, 1), "as the rounds of an epoch that takes two"
-
-
-@pytest.mark.parametrize(("timer", "fewest"), [("cuda_event", 1), ("cuda_graph", 1), ("wall_clock", 2), ("cupti", 2)])
-def test_a_single_round_is_for_turns_that_read_the_clock(timer: str, fewest: int) -> None:
-    assert turns.pace("cuda", [2e8] * 2, [1e6] * 2, SETTINGS, timer=timer).fewest == fewest
-    long = turns.pace("cuda", [6e7] * 2, [1e6] * 2, SETTINGS, timer=timer)
-    assert (long.rounds == 2) == (fewest == 1), "nor do others' places cancel so well that two rounds will do"
 
 
 def test_a_change_however_large_does_not_end_an_epoch_sooner() -> None:
@@ -223,34 +130,6 @@ def test_what_a_launch_costs_in_its_process_is_taken_out_of_a_round() -> None:
         (0, 13_250.0, 3_100.0),
         (1, 13_250.0, 3_400.0),
     ]
-
-
-def test_a_round_is_levelled_whole_or_not_at_all() -> None:
-    read, unread = Turn(0, 0, 1, 13_100.0, 20_000.0, 3_100.0), Turn(1, 2, 3, 13_400.0, 20_000.0)
-    assert turns.levelled([read, unread]) == [read, unread]
-    zero = Turn(1, 2, 3, 0.0, 20_000.0, 3_400.0)
-    assert turns.levelled([read, zero]) == [read, zero], "a reading of zero must stay one, for its round to be dropped"
-    assert turns.levelled([]) == []
-
-
-def test_empty_launches_are_timed_where_calls_share_a_turn() -> None:
-    assert turns.pace("cuda", [100_000.0] * 2, [1e6] * 2, SETTINGS).empties == 3
-    assert turns.pace("cuda", [5_000.0] * 2, [1e6] * 2, SETTINGS).empties == 8
-    assert turns.pace("cuda", [3.6e6] * 2, [1e6] * 2, SETTINGS).empties == 0
-    assert turns.pace("cpu", [5_000.0] * 2, [1e6] * 2, SETTINGS).empties == 0
-
-
-def test_the_fewest_rounds_see_four_placements_however_dear_one_is() -> None:
-    dear = turns.pace("cuda", [10_000.0] * 2, [5e7] * 2, SETTINGS)
-    assert [number for number in range(turns.FEWEST) if dear.moves(number)] == [2, 4, 6]
-    seconds = turns.pace("cuda", [10_000.0] * 2, [2e9] * 2, SETTINGS)
-    assert not any(seconds.moves(number) for number in range(turns.FEWEST))
-
-
-def test_later_rounds_see_as_many_as_the_turns_pay_for() -> None:
-    pace = turns.pace("cuda", [1e6] * 2, [1e6] * 2, SETTINGS)
-    later = [number for number in range(turns.FEWEST, pace.rounds) if pace.moves(number)]
-    assert later == [number for number in range(turns.FEWEST, pace.rounds) if number % pace.fresh_every == 0]
 
 
 def test_whole_rounds_are_dropped_by_the_timer_and_by_the_devices_bad_times() -> None:

@@ -66,30 +66,3 @@ def test_what_does_not_build_prints_nothing_or_crashes_is_passed_over(tmp_path: 
     }
     assert said <= {"build_failed", "crash", "missing"}
     assert "build_failed" in said
-
-
-@pytest.mark.slow
-def test_a_run_of_a_command_tells_what_to_look_for(tmp_path: Path) -> None:
-    steps = [{"note": "a"}, {"times.py": lines(sort=1.3, copy=2.0)}, {"note": "b"}, {"note": "c"}]
-    repo, commits = history(tmp_path, steps)
-    command = ("--device", "cpu", "--quiet", "--", sys.executable, "bench.py")
-    assert abprof(repo, commits[0], commits[-1], *command).code == 1
-    (run,) = (repo.path / "runs").glob("2*")
-    done = abprof(repo, "bisect", "--from-run", str(run), "--json")
-    assert done.code == 0, done.err
-    assert json.loads(done.out)["culprits"] == [commits[2]]
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (("main", "main", "--"), "--: there is no command (abprof bisect GOOD BAD -- python bench.py)"),
-        (("main", "main", "--preset", "x", "--", "x"), "--preset: goes with workloads, not with a command"),
-        (("--from-run", "x", "--", "x"), "--: that is the run's (leave the command out)"),
-        (("--resume", "x", "--", "x"), "--: a bisection goes on as it began (leave the command out)"),
-    ],
-)
-def test_what_does_not_go_with_a_command_is_one_line(tmp_path: Path, args: tuple[str, ...], said: str) -> None:
-    repo, _ = history(tmp_path, [])
-    done = abprof(repo, "bisect", *args)
-    assert (done.code, done.err.strip()) == (2, f"abprof: {said}" if "(" in said else f"abprof: {said} (leave it out)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,7 +13,6 @@ import pytest
 
 from abprof.store import runfolder
 from tests.gitrepo import ENVIRONMENT, GitRepo, make_repo
-from tests.runs import HOSTILE
 from tests.simulated import warm
 from tests.simulated.processes import alive
 from tests.tinyrepo import ROOT, Done
@@ -80,21 +78,6 @@ def test_a_command_is_judged_by_what_it_prints(repo: GitRepo) -> None:
     assert done.run["header"]["trusted"]
 
 
-def test_its_pages_say_what_is_not_vouched_for(repo: GitRepo) -> None:
-    done = run(repo)
-    assert done.code == 0, done.err
-    where = folder(repo)
-    for text in (done.out, *((where / name).read_text() for name in ("report.html", "report.md", "output.txt"))):
-        assert "Weaker guarantee: the command timed itself" in text
-    page = (where / "report.md").read_text()
-    assert "none can be given: what a command" in page
-    assert "bench.py" in page
-    assert abprof(repo, "report", str(where)).code == 0
-    head, blocks, _ = runfolder.read(where)
-    assert head.options.judge == "reported"
-    assert {block.metric for block in blocks} == {"reported"}
-
-
 @pytest.mark.slow
 def test_every_epoch_has_fresh_processes_in_balanced_order(repo: GitRepo) -> None:
     repo.write({"new": ""})  # another tree: no run of the same code twice
@@ -117,17 +100,6 @@ def test_a_side_that_fails_is_broken_with_its_last_line(repo: GitRepo) -> None:
     failed = seen["command/name=sort", "target"]
     assert (failed["status"], failed["reason"]) == ("crash", "exit code 1: RuntimeError: no such kernel")
     assert "Traceback" in (folder(repo) / "logs" / failed["log"]).read_text()
-
-
-def test_a_name_is_data(repo: GitRepo) -> None:
-    repo.write({"times.py": SAY.format(json.dumps({HOSTILE: 1.0, "no time": float("nan")}))})
-    repo.commit("hostile")
-    done = run(repo, "--json")
-    (id, other) = (cell["id"] for cell in done.run["cells"])
-    assert id == f"command/name={' '.join(HOSTILE.split())}"
-    assert done.verdicts() == {id: "same", other: "broken"}
-    assert "<script>alert" not in (folder(repo) / "report.html").read_text()
-    assert "printed nan ms" in done.out
 
 
 def test_a_name_and_a_last_line_steer_no_terminal(repo: GitRepo) -> None:
@@ -155,29 +127,6 @@ env = { PYTHONPATH = "{worktree}/lib", WHO = "{side}" }
     assert done.code == 0, done.err
     assert done.verdicts() == {"command/name=sort": "same"}
     assert "target target {}" in (folder(repo) / "logs" / "command-target.log").read_text()
-
-
-@pytest.mark.slow
-def test_a_threshold_for_no_name_that_it_prints_is_told(repo: GitRepo) -> None:
-    table = "[[threshold]]\ncells = '{}'\npercent = 2.0\n".format
-    repo.write({"abprof.toml": table("command/name=sort") + table("command/name=srot") + table("w/*")})
-    done = run(repo, "--json", "--quick")
-    said = "abprof.toml:5, [[threshold]]: 'command/name=srot' matches no cell of this run"
-    assert done.err.splitlines().count(said) == 1
-    assert done.run["notes"].count(said) == 1
-
-
-@pytest.mark.slow
-def test_a_file_that_the_sides_have_of_their_own_is_told(repo: GitRepo) -> None:
-    repo.write({"bench.py": BENCH + "# another\n"})
-    done = run(repo, "--quick")
-    assert "bench.py is not the same on all sides: each runs its own" in done.err
-    assert "bench.py is not the same on all sides" in (folder(repo) / "report.md").read_text()
-
-
-@pytest.mark.slow
-def test_cells_are_chosen_by_name(repo: GitRepo) -> None:
-    assert set(run(repo, "--json", "--quick", "--only", "name=sort").verdicts()) == {"command/name=sort"}
 
 
 @pytest.mark.slow
@@ -212,12 +161,6 @@ def test_a_command_that_does_not_end_is_ended(repo: GitRepo) -> None:
     done = run(repo, "--timeout", "1s", command=("sleep", "600"))
     assert done.code == 2
     assert "sleep on base: no end in 1 s" in done.err
-
-
-def test_a_run_of_before_has_no_command() -> None:
-    old, _, _ = runfolder.read(Path(__file__).parent.parent / "data" / "run_schema1")
-    assert old.command is None
-    assert old.options.judge in {"gpu", "wall"}
 
 
 @pytest.mark.slow
@@ -264,14 +207,6 @@ def test_a_command_of_a_stranger_writes_to_its_own_worktree_alone(repo: GitRepo)
     assert "written" not in said
     assert said.count("refused") >= 4, "each side tried both, and ran to its end"
     assert not (repo.path / "planted").exists()
-
-
-@needs_wall
-def test_a_contained_command_that_is_killed_is_told(repo: GitRepo) -> None:
-    repo.commit("dies", {"bench.py": "import os; os.abort()"})
-    done = run(repo, "--contain", "always")
-    assert done.code == 2
-    assert "killed by SIGABRT" in done.err
 
 
 SLEEPER = """
