@@ -47,7 +47,7 @@ def run_cell(
     """
     from abprof.cli import options
     from abprof.cli.options import choice
-    from abprof.measure.run_cell import Wanted, run
+    from abprof.extras.run_cell import Wanted, run
     from abprof.records.options import Options
     from abprof.records.quantities import seconds
     from abprof.system.console import View

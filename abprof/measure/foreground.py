@@ -1,4 +1,4 @@
-"""One arm of one cell in a worker in the foreground: what a profiler is pointed at, as a command that can be started."""
+"""One arm of one cell in a foreground process: a command for profilers to start."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from abprof.records import messages as wire
 
 @dataclass(frozen=True)
 class Job:
-    """A process: a call that is no part of it, then `warmup + runs` calls. It tells in the file `told` how it ended."""
+    """A process that makes one untimed call, then `warmup + runs` calls, and writes its outcome into `result`."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: Path
-    told: Path
+    result: Path
 
     def outcome(self, code: int) -> wire.Told:
-        """What became of it; `code` is its exit code, for one that could not say."""
+        """How it ended. `code`: its exit code, for a process that wrote nothing."""
         with contextlib.suppress(OSError, ValueError, TypeError):
-            told: wire.Told = wire.unpack(wire.Told, wire.load(self.told.read_bytes()))
-            return told
+            outcome: wire.Told = wire.unpack(wire.Told, wire.load(self.result.read_bytes()))
+            return outcome
         return wire.Told("crash", f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}")
 
 
 def job(
-    shop: WorkerFactory,
+    factory: WorkerFactory,
     spec: WorkerSpec,
     cell: Cell,
     arm: Arm,
@@ -42,12 +42,12 @@ def job(
     seed: int,
     facts: bool = False,
 ) -> Job:
-    """The process for one arm of a cell, with the build of this spec. `facts`: it is to tell the cell's, too."""
+    """The process for one arm of a cell. `facts`: it also reports what the workload says of the cell."""
     place, name = Path(spec.build.path), f"cell-{uuid.uuid4().hex}"
-    file, told = shop.scratch / f"{name}.json", shop.scratch / f"{name}.told.json"
-    mount = shop.mount(spec.checkout, spec.package, place)
-    start = wire.Start(shop.device, spec.id, mount, dict(shop.workloads), str(shop.scratch))
+    file, result = factory.scratch / f"{name}.json", factory.scratch / f"{name}.result.json"
+    mount, scratch = factory.mount(spec.checkout, spec.package, place), str(factory.scratch)
+    start = wire.Start(factory.device, spec.id, mount, dict(factory.workloads), scratch)
     opened = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, arm.peer, seed=seed)
-    file.write_bytes(wire.dump(wire.pack(wire.Foreground(start, opened, warmup, runs, str(told), facts))))
-    argv = (*shop.argv(spec.id), "--cell", str(file))
-    return Job(argv, shop.worker_env(spec.checkout, spec.package, place), place / "src", told)
+    file.write_bytes(wire.dump(wire.pack(wire.Foreground(start, opened, warmup, runs, str(result), facts))))
+    argv = (*factory.argv(spec.id), "--cell", str(file))
+    return Job(argv, factory.worker_env(spec.checkout, spec.package, place), place / "src", result)

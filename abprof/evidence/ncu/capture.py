@@ -101,7 +101,7 @@ def _one(
                           nvtx=wire.CALL_RANGE)  # fmt: skip
     except WorkerDied as failed:
         return msgspec.structs.replace(empty, status="error", reason=failed.reason), ncu
-    if did.failed and not job.told.exists():  # ncu ended the worker
+    if did.failed and not job.result.exists():  # ncu ended the worker
         return msgspec.structs.replace(empty, status="error", reason=f"ncu: {did.failed}"), did.ncu
     outcome = job.outcome(did.code)
     if outcome.status != "ok":
