@@ -43,37 +43,22 @@ def test_a_command_is_a_commit_and_known_keys():
     assert parse(f"/abprof {HEAD} only=dense/*seqlen=4096*").options == {"only": "dense/*seqlen=4096*"}
 
 
-PLAIN, COMMIT = "one line of plain words", "not a whole commit"
+WORDS = ("preset", "preset=a preset=b", "python=/tmp/x", "--device=cuda", "preset=--quick", "preset=../x", "preset=$(id)",
+         "preset=a;id", "preset=`id`", "preset=${{x}}", "only=-x", "budget=0m", "budget=-5m", "budget=99999m",
+         "preset=sm\u043eke", "kernels=" + "x" * 500)  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    "text",
     [
-        ("/abprof", COMMIT),
-        ("/abprof main", COMMIT),
-        (f"/abprof {HEAD[:12]}", COMMIT),
-        (f"/abprof {HEAD.upper()}", COMMIT),
-        (f"/abprof preset=smoke {HEAD}", COMMIT),
-        (f"/abprof {HEAD} preset", "invalid value '' of preset"),
-        (f"/abprof {HEAD} preset=a preset=b", "preset twice"),
-        (f"/abprof {HEAD} python=/tmp/x", "unknown key 'python'"),
-        (f"/abprof {HEAD} --device=cuda", "unknown key '--device'"),
-        (f"/abprof {HEAD} preset=--quick", "invalid value '--quick'"),
-        *((f"/abprof {HEAD} preset={word}", "invalid value") for word in ("../x", "$(id)", "a;id", "`id`", "${{x}}")),
-        (f"/abprof {HEAD} only=-x", "invalid value"),
-        *((f"/abprof {HEAD} budget={word}", "invalid value") for word in ("0m", "-5m", "99999m")),
-        (f"/abprof  {HEAD}", PLAIN),
-        (f"/abprof {HEAD}\n\n/abprof {HEAD}", PLAIN),
-        (f"/abprof\t{HEAD}", PLAIN),
-        (f"/abprof {HEAD} preset=sm\u043eke", PLAIN),
-        (f"/abprofiler {HEAD}", PLAIN),
-        (f"> /abprof {HEAD}", PLAIN),
-        (f"/abprof {HEAD} " + "x" * 500, "longer than 500"),
-        ("", PLAIN),
+        *("", "/abprof", "/abprof main", f"/abprof {HEAD[:12]}", f"/abprof {HEAD.upper()}", f"/abprof preset=a {HEAD}"),
+        *(f"/abprof {HEAD} {words}" for words in WORDS),
+        *(f"/abprof  {HEAD}", f"/abprof {HEAD}\n\n/abprof {HEAD}", f"/abprof\t{HEAD}", f"/abprofiler {HEAD}"),
+        f"> /abprof {HEAD}",
     ],
 )
-def test_anything_else_is_refused(text, says):
-    with pytest.raises(AbprofError, match=re.escape(says)) as found:
+def test_anything_else_is_refused(text):
+    with pytest.raises(AbprofError, match="not a command") as found:
         parse(text)
     assert "\n" not in found.value.line
 

@@ -268,7 +268,7 @@ def test_many_nights_with_a_planted_step_and_drift(tmp_path: Path) -> None:
         found += line["changes"]
     assert {change["trend"] for change in found} == {"w/case=step", "w/case=drift"}
     step = next(change for change in found if change["trend"] == "w/case=step")
-    assert (step["night"], step["found"], step["kind"], step["because"]) == (STEP, STEP + 2, "step", "code")
+    assert (step["night"], step["found"], step["because"]) == (STEP, STEP + 2, "code")
     drift = next(change for change in found if change["trend"] == "w/case=drift")
     assert drift["found"] <= DRIFT + 11
     assert codes[drift["found"] - 1] == 1, "a slow-down that many nights confirm is exit code 1"

@@ -94,7 +94,7 @@ def changes(
                 moved = f"machine shift, {shift.pct:+.1f} % in all {shift.cells} cells"
                 print(visible(f"{name} night {shift.night}: {moved}"))
             for change in found:
-                facts = f"{change.pct:+.1f} % ({change.kind}, {change.because}), confirmed on night {change.found}"
+                facts = f"{change.pct:+.1f} % ({change.because}), confirmed on night {change.found}"
                 print(visible(f"{name} night {change.night}: {facts} {change.trend}"))
     if silent and not json:
         print("no change matches" if cell or since else "no change", file=sys.stderr)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -22,14 +22,13 @@ from abprof.records.quantities import seconds
 from abprof.system import config_errors, toml
 
 WORD = "/abprof"
-_HELP = f"{WORD} COMMIT [preset=... only=AXIS=VALUE kernels=... workloads=... budget=10m]"
-_LONGEST = 500
+_COMMAND = re.compile(rf"{WORD} (?P<commit>[0-9a-f]{{40}})(?P<options>( [a-z]+=[!-~]+)*)")
 _MOST_BYTES = 25 << 20  # GitHub cuts its events there
-_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}"
+_NAMES = r"[A-Za-z0-9][A-Za-z0-9_.,-]{0,200}"
 _VALUES = {
-    "preset": _NAME,
-    "kernels": rf"{_NAME}(,{_NAME}){{0,9}}",
-    "workloads": rf"{_NAME}(,{_NAME}){{0,9}}",
+    "preset": _NAMES,
+    "kernels": _NAMES,
+    "workloads": _NAMES,
     "only": r"[A-Za-z0-9_*][A-Za-z0-9_.*/=,-]{0,120}",
     "budget": r"[1-9][0-9]{0,3}(s|m|h)?",
 }
@@ -41,33 +40,20 @@ class Command:
     """A commit to measure, and values of `abprof run`'s options."""
 
     commit: str
-    options: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str]
 
 
 def parse(text: str) -> Command:
     """The command in a comment. Raises AbprofError for anything that is not exactly one command."""
-
-    def wrong(what: str) -> AbprofError:
-        return AbprofError(what, where=WORD, advice=f"write {_HELP}")
-
-    if len(text) > _LONGEST:
-        raise wrong(f"longer than {_LONGEST} characters")
-    words = text.strip(" \r\n").split(" ")
-    if words[0] != WORD or any(not re.fullmatch(r"[!-~]+", word) for word in words):
-        raise wrong("not one line of plain words with single blanks")
-    if len(words) < 2 or not re.fullmatch("[0-9a-f]{40}", words[1]):
-        raise wrong("the first word is not a whole commit of 40 hex digits")
-    options: dict[str, str] = {}
-    for word in words[2:]:
-        name, equals, value = word.partition("=")
-        if name not in _VALUES:
-            raise wrong(f"unknown key {name[:40]!r}")
-        if name in options:
-            raise wrong(f"{name} twice")
-        if not equals or not re.fullmatch(_VALUES[name], value):
-            raise wrong(f"invalid value {value[:40]!r} of {name}")
-        options[name] = value
-    return Command(words[1], options)
+    found = _COMMAND.fullmatch(text.strip(" \r\n"))
+    pairs = [word.split("=", 1) for word in found["options"].split()] if found else []
+    options = {name: value for name, value in pairs if re.fullmatch(_VALUES.get(name, "(?!)"), value)}
+    if not found or len(options) != len(pairs):
+        advice = (
+            f"write {WORD} COMMIT with all 40 hex digits, then any of {', '.join(_VALUES)} as name=value, once each"
+        )
+        raise AbprofError("not a command", where=WORD, advice=advice)
+    return Command(found["commit"], options)
 
 
 # ---------------------------------------------------------------- who may, and how often
@@ -76,29 +62,25 @@ def parse(text: str) -> Command:
 class BotConfig(Record, frozen=True):
     """.github/abprof-bot.toml of the default branch."""
 
-    schema: int = 1
+    schema: Literal[1] = 1
     users: tuple[str, ...] = ()
-    cooldown_minutes: int = 10
+    cooldown_minutes: Annotated[int, Meta(ge=0)] = 10
     longest_budget: str = "30m"
 
-    @classmethod
-    def read(cls, path: Path) -> BotConfig:
-        """The file's content. Raises AbprofError."""
-        where = str(path)
-        try:
-            text = toml.decoded(path.read_bytes(), where)
-        except OSError as error:
-            raise AbprofError(f"cannot be read: {error}", where=f"--allow {path}") from None
-        loose = toml.loads(text, where)
-        try:
-            found = msgspec.convert(loose, cls)
-        except msgspec.ValidationError as error:
-            names, lines = cls.__struct_fields__, toml.lines(text)
-            advice = f"there are {', '.join(names)}"
-            raise config_errors.refused(error, loose, where, lines, names, advice) from None
-        if found.schema != 1 or found.cooldown_minutes < 0:
-            raise AbprofError("schema is 1, cooldown_minutes is not negative", where=where)
-        return found
+
+def read_config(path: Path) -> BotConfig:
+    """The bot's configuration. Raises AbprofError."""
+    where, names = str(path), BotConfig.__struct_fields__
+    try:
+        text = toml.decoded(path.read_bytes(), where)
+    except OSError as error:
+        raise AbprofError(f"cannot be read: {error}", where=f"--allow {path}") from None
+    loose = toml.loads(text, where)
+    try:
+        return msgspec.convert(loose, BotConfig)
+    except msgspec.ValidationError as error:
+        advice = f"there are {', '.join(names)}"
+        raise config_errors.refused(error, loose, where, toml.lines(text), names, advice) from None
 
 
 @dataclass(frozen=True)
@@ -142,7 +124,7 @@ def admit(event: Path, allow: Path) -> dict[str, str]:
     """
     found = read_event(event)
     comment = found.command_comment(f"--event {event}")
-    config = BotConfig.read(allow)
+    config = read_config(allow)
     check_allowed(comment, config)  # before GitHub is asked on a stranger's behalf
     from abprof.extras.bot.github import connect, refusals
 

@@ -66,9 +66,8 @@ class Change:
     """A confirmed change of one cell's time. `pct` is in per cent of time: negative is faster."""
 
     trend: str
-    night: int  # the first at the new level; of a drift the first on which it rose
+    night: int  # the first at the new level
     found: int  # the night that confirmed it
-    kind: Literal["step", "drift"]
     pct: float
     because: Literal["code", "machine", "open"]  # what moved; `open` where the chain's own noise hides it
 
@@ -192,12 +191,11 @@ def _changes_of(trend: Trend, drift: Mapping[int, float]) -> Iterator[Change]:
         hit = min(hits, key=lambda one: one.place)
         values = hit.series.values[hit.first : hit.at + 1]
         level = np.concatenate([[0.0], np.cumsum(values)]) if hit.series.chained else values
-        kind, index, size = _shape(level)
+        index, size = _step(level)
         place = hit.series.places[min(hit.first + index - hit.series.chained, hit.at)]
         because = _because(trend, chain, drift, (place, hit.place), size)
-        yield Change(trend.name, trend.numbers[place], trend.numbers[hit.place], kind, math.expm1(size) * 100, because)
-        restart = hit.place - CONFIRM + 1
-        start = max(start + 1, restart if kind == "drift" else max(place, restart))
+        yield Change(trend.name, trend.numbers[place], trend.numbers[hit.place], math.expm1(size) * 100, because)
+        start = max(start + 1, place, hit.place - CONFIRM + 1)
 
 
 def _levels_of(trend: Trend) -> list[_Series]:
@@ -304,27 +302,12 @@ def _medians_of_three(values: Floats) -> Floats:
     return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(values, 3), axis=1))
 
 
-def _shape(level: Floats) -> tuple[Literal["step", "drift"], int, float]:
-    """The least-squares fit of a step or of a rise up to the end, over the last 64 nights: kind, index of the first night
-    of the change, and its size."""
+def _step(level: Floats) -> tuple[int, float]:
+    """The least-squares fit of a step to the last 64 nights: index of the first night at the new level, and its size."""
     skipped = max(0, len(level) - 64)
     x = level[skipped:]
-    n = len(x)
-    step_error, k = min((_squares(x[:k]) + _squares(x[k:]), k) for k in range(1, n - CONFIRM + 2))
-    ramps = []
-    for knee in range(n - 4):
-        rise = np.maximum(0, np.arange(n) - knee).astype(np.float64)
-        centred = rise - rise.mean()
-        slope = float(centred @ (x - x.mean()) / (centred @ centred))
-        ramps.append((float(np.sum((x - x.mean() - slope * centred) ** 2)), knee, slope))
-    if ramps and min(ramps)[0] < step_error:
-        _, knee, slope = min(ramps)
-        return "drift", skipped + knee + 1, slope * (n - 1 - knee)
-    return "step", skipped + k, float(x[k:].mean() - x[:k][-32:].mean())
-
-
-def _squares(x: Floats) -> float:
-    return float(np.sum((x - x.mean()) ** 2)) if len(x) else 0.0
+    _, k = min((x[:k].var() * k + x[k:].var() * (len(x) - k), k) for k in range(1, len(x) - CONFIRM + 2))
+    return skipped + k, float(x[k:].mean() - x[:k][-32:].mean())
 
 
 def _because(

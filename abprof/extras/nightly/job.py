@@ -297,10 +297,10 @@ def summary(report: NightReport) -> str:
         moved = f"all {shift.cells} cells moved together by {shift.pct:+.1f} % of time, with the same code"
         lines += ["", f"Machine shift: {moved}."]
     if report.changes:
-        lines += ["", "| cell | since night | change of time | looks like | moved by |", "|---|--:|--:|---|---|"]
+        lines += ["", "| cell | since night | change of time | moved by |", "|---|--:|--:|---|"]
         for change in report.changes[:_MOST_CHANGES]:
             because = {"code": "the code", "machine": "the machine", "open": "not known"}[change.because]
-            row = (_code(change.trend), str(change.night), f"{change.pct:+.1f} %", change.kind, because)
+            row = (_code(change.trend), str(change.night), f"{change.pct:+.1f} %", because)
             lines.append(f"| {' | '.join(row)} |")
         if len(report.changes) > _MOST_CHANGES:
             lines += ["", f"{len(report.changes) - _MOST_CHANGES} more are in history.html."]

@@ -91,7 +91,7 @@ def _line(
         parts.append(f'<path class="{name}" d="{_path(trend, values, reach, machines, at)}"/>')
     for change in changes:
         way, shape = ("slower", "M-6 5H6L0 -6Z") if change.pct > 0 else ("faster", "M-6 -5H6L0 6Z")
-        title = f"{change.pct:+.1f} %, {change.kind}, since night {change.night}"
+        title = f"{change.pct:+.1f} % since night {change.night}"
         move = f"translate({at.get(change.night, _PAD):.0f} {_PAD:.0f})"
         parts.append(f'<g class="change {way}" transform="{move}"><title>{title}</title><path d="{shape}"/></g>')
     size = Markup(f'viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" preserveAspectRatio="none"')  # noqa: S704 - numbers
