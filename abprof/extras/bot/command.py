@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -32,7 +32,6 @@ _VALUES = {
     "only": r"[A-Za-z0-9_*][A-Za-z0-9_.*/=,-]{0,120}",
     "budget": r"[1-9][0-9]{0,3}(s|m|h)?",
 }
-_Commit = Annotated[str, Meta(pattern="^[0-9a-f]{40}$")]
 
 
 @dataclass(frozen=True)
@@ -90,6 +89,7 @@ class Comment:
     author: str
     at: datetime
     text: str
+    id: int = 0
 
 
 def check_allowed(comment: Comment, config: BotConfig, earlier: Sequence[Comment] = ()) -> Command:
@@ -123,16 +123,17 @@ def admit(event: Path, allow: Path) -> dict[str, str]:
     the commit that it names.
     """
     found = read_event(event)
-    comment = found.command_comment(f"--event {event}")
-    config = read_config(allow)
+    if found.comment is None:
+        raise AbprofError("not an event of a comment", where=f"--event {event}")
+    comment, config = found.comment, read_config(allow)
     check_allowed(comment, config)  # before GitHub is asked on a stranger's behalf
     from abprof.extras.bot.github import connect, refusals
 
-    repo, where = connect(found.repository.full_name), f"pull request {found.number} of {found.repository.full_name}"
+    repo, where = connect(found.repo), f"pull request {found.number} of {found.repo}"
     with refusals(where):
         since = comment.at - timedelta(minutes=config.cooldown_minutes)
         recent = list(repo.get_issues_comments(since=since)) if config.cooldown_minutes else []
-        others = [one for one in recent if found.comment and one.id != found.comment.id and one.user]
+        others = [one for one in recent if one.id != comment.id and one.user]
         earlier = [Comment(one.user.login, one.created_at, one.body or "") for one in others]
         pull = repo.get_pull(found.number)
         base, head, state = str(pull.base.sha), str(pull.head.sha), pull.state
@@ -148,92 +149,59 @@ def admit(event: Path, allow: Path) -> dict[str, str]:
 # ---------------------------------------------------------------- GitHub's events
 
 
-class _Named(msgspec.Struct):
-    full_name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}$")]
+@dataclass(frozen=True)
+class Event:
+    """An event of `workflow_run`, `pull_request` or a new comment on a pull request. GitHub writes it, not the run."""
 
-
-class _WorkflowRun(msgspec.Struct):
-    head_sha: _Commit
-    head_branch: str | None = None
-    head_repository: _Named | None = None
-
-
-class _Head(msgspec.Struct):
-    sha: _Commit
-
-
-class _Pull(msgspec.Struct):
-    number: int
-    head: _Head
-
-
-class _User(msgspec.Struct):
-    login: str
-    type: str
-
-
-class _Comment(msgspec.Struct):
-    id: int
-    body: str
-    created_at: datetime
-    user: _User
-
-
-class _Issue(msgspec.Struct):
-    number: int
-    pull_request: dict[str, object] | None = None
-
-
-class Event(msgspec.Struct):
-    """An event file: of `workflow_run`, `pull_request` or `issue_comment`. GitHub writes it, not the run."""
-
-    repository: _Named
-    action: str = ""
-    workflow_run: _WorkflowRun | None = None
-    pull_request: _Pull | None = None
-    comment: _Comment | None = None
-    issue: _Issue | None = None
-
-    @property
-    def number(self) -> int:
-        """The pull request; 0 if the event names none."""
-        found = self.pull_request or self.issue
-        return found.number if found else 0
-
-    @property
-    def head(self) -> str:
-        """The commit that the event is about. Raises AbprofError for an event of another kind."""
-        if self.workflow_run:
-            return self.workflow_run.head_sha
-        if self.comment:
-            return parse(self.command_comment("--event").text).commit
-        if self.pull_request:
-            return self.pull_request.head.sha
-        advice = "docs/BOT.md has the jobs"
-        raise AbprofError("neither a workflow_run nor a pull_request event", where="--event", advice=advice)
-
-    def command_comment(self, where: str) -> Comment:
-        """The new comment on a pull request. Raises AbprofError for any other event, and for a comment by a bot."""
-        if self.comment is None or self.issue is None:
-            raise AbprofError("not an event of a comment", where=where)
-        if self.action != "created" or self.issue.pull_request is None:
-            raise AbprofError("only a new comment on a pull request counts", where=where)
-        if self.comment.user.type != "User":
-            raise AbprofError("a bot may not run commands", where=where)
-        at = self.comment.created_at
-        return Comment(self.comment.user.login, at if at.tzinfo else at.replace(tzinfo=UTC), self.comment.body)
+    repo: str  # OWNER/NAME
+    head: str  # the commit that it is about
+    number: int = 0  # of the pull request; 0 if the event names none
+    branch: str = ""  # the head's branch, and the repository that it lies in
+    home: str = ""
+    comment: Comment | None = None
 
 
 def read_event(path: Path) -> Event:
-    """The event in a file (`$GITHUB_EVENT_PATH`). Raises AbprofError."""
+    """The event in a file (`$GITHUB_EVENT_PATH`). Raises AbprofError for one of another kind, and for a comment that is not a
+    command by a person."""
     where = f"--event {path}"
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise AbprofError(f"larger than {_MOST_BYTES} bytes", where=where)
-        return msgspec.json.decode(data, type=Event)
+        event = msgspec.json.decode(data if len(data) <= _MOST_BYTES else b"")
     except OSError as error:
         raise AbprofError(error.strerror or str(error), where=where) from None
     except UNREADABLE as error:
-        raise AbprofError(f"not an event of a pull request or comment: {error}"[:300], where=where) from None
+        raise AbprofError(f"not an event: {error}", where=where) from None
+
+    def at(*names: str) -> Any:
+        found = event
+        for name in names:
+            found = found.get(name) if isinstance(found, dict) else None
+        return found
+
+    def text(*names: str) -> str:
+        found = at(*names)
+        return found if isinstance(found, str) else ""
+
+    number = next((it for kind in ("pull_request", "issue") if type(it := at(kind, "number")) is int), 0)
+    repo, comment = text("repository", "full_name"), None
+    if at("comment"):
+        if at("action") != "created" or not at("issue", "pull_request"):
+            raise AbprofError("only a new comment on a pull request counts", where=where)
+        if text("comment", "user", "type") != "User":
+            raise AbprofError("a bot may not run commands", where=where)
+        try:
+            when = datetime.fromisoformat(text("comment", "created_at"))
+        except ValueError:
+            raise AbprofError("a comment without a time", where=where) from None
+        when = when if when.tzinfo else when.replace(tzinfo=UTC)
+        id = at("comment", "id")
+        comment = Comment(text("comment", "user", "login"), when, text("comment", "body"), id if type(id) is int else 0)
+        return Event(repo, parse(comment.text).commit, number, comment=comment)
+    run = "workflow_run"
+    head = text(run, "head_sha") or text("pull_request", "head", "sha")
+    if not re.fullmatch("[0-9a-f]{40}", head):
+        advice = "docs/BOT.md has the jobs"
+        raise AbprofError("neither a workflow_run nor a pull_request event", where=where, advice=advice)
+    return Event(repo, head, number, text(run, "head_branch"), text(run, "head_repository", "full_name").lower())

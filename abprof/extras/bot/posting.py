@@ -55,11 +55,11 @@ def post_notice(
     event = read_event(Path(to.event)) if to.event else None
     if not event and not to.pr:
         raise AbprofError("no pull request", where="abprof comment", advice="--pr N, or --event FILE")
-    name = to.repo or (event.repository.full_name if event else "")
+    name = to.repo or (event.repo if event else "")
     if not name:
         raise AbprofError("no repository", where="abprof comment", advice="--repo OWNER/NAME, or --event FILE")
-    if event and event.repository.full_name.lower() != name.lower():
-        what = f"{to.repo}, but the event is of {event.repository.full_name}"
+    if event and event.repo.lower() != name.lower():
+        what = f"{to.repo}, but the event is of {event.repo}"
         raise AbprofError(what, where="--repo", advice="leave it out")
     if event and event.head != notice.head:
         what = f"the artifact is of commit {notice.head[:10]}, the event of {event.head[:10]}"
@@ -98,20 +98,18 @@ def _check_clock(began: str) -> None:
 
 def _pull_of(repo: Repository, event: Event) -> int:
     """The one open pull request whose head is the event's commit, or was before a push to its branch."""
-    run, name = event.workflow_run, event.repository.full_name.lower()
     pulls = [
         one
         for one in repo.get_commit(event.head).get_pulls()
-        if one.state == "open" and one.base.repo.full_name.lower() == name
+        if one.state == "open" and one.base.repo.full_name.lower() == event.repo.lower()
     ]
     found = [one.number for one in pulls if one.head.sha == event.head]
-    if not found and run and run.head_branch and run.head_repository:
-        home = run.head_repository.full_name.lower()
-        branch = [one for one in pulls if one.head.ref == run.head_branch and one.head.repo]
-        found = [one.number for one in branch if one.head.repo.full_name.lower() == home]
+    if not found and event.branch and event.home:
+        branch = [one for one in pulls if one.head.ref == event.branch and one.head.repo]
+        found = [one.number for one in branch if one.head.repo.full_name.lower() == event.home]
     if len(found) != 1:
         what = f"{len(found)} open pull requests have" if found else "no open pull request has"
-        where = f"commit {event.head[:10]} of {event.repository.full_name}"
+        where = f"commit {event.head[:10]} of {event.repo}"
         raise AbprofError(f"{what} this head", where=where, advice="name one with --pr")
     return found[0]
 
