@@ -148,35 +148,22 @@ def count(
     recording has the calls of one shape and nothing else, so that every kernel must be whole.
     """
     refuse_calls(warmup, runs)
-    if one_shape:
-        return _one_shape(recording, warmup, runs)
     names = {launch.name for launch in recording.launches}
     for glob in kernels:
         if not any(_matches(name[0], [glob]) for name in names):
             there = ", ".join(dict.fromkeys(_short((launch.kernel, "", "")) for launch in recording.launches))
             what = f"no launch of {glob!r}: a kernel that never runs moves nothing"
             raise AbprofError(what, where=str(recording.path), advice=f"launched: {there[:300]}")
-    parts = recording.split()
-    if len(parts) > 1 and all(_whole(part, warmup + runs, kernels) for part in parts):
-        each = [_calls(part, warmup, runs, kernels) for part in parts]
-        outside: dict[Name, int] = {}
-        for name, number in (item for one in each for item in one.outside.items()):
-            outside[name] = outside.get(name, 0) + number
-        first = f"{len(parts)} recordings in this file, each with its own warm-ups"
-        notes = dict.fromkeys([first, *(note for one in each for note in one.notes)])
-        return Calls(tuple(shape for one in each for shape in one.shapes), outside, tuple(notes))
-    return _calls(recording, warmup, runs, kernels)
-
-
-def _one_shape(recording: Recording, warmup: int, runs: int) -> Calls:
-    groups, calls = _groups(recording), warmup + runs
-    torn = {name: places for name, places in groups.items() if len(places) % calls}
-    if torn:
-        advice = "does every call launch the same? the first one is not counted"
-        raise _refusal(recording, torn, warmup, runs, advice)
-    notes = [_note(name, len(places), 1, calls) for name, places in groups.items() if len(places) > calls]
-    counted = tuple(_counted(recording, (name, tuple(places)), warmup, calls) for name, places in groups.items())
-    return Calls((counted,), {}, tuple(notes))
+    parts = [] if one_shape else recording.split()
+    if len(parts) < 2 or not all(_whole(part, warmup + runs, kernels) for part in parts):
+        return _calls(recording, warmup, runs, kernels, one_shape=one_shape)
+    each = [_calls(part, warmup, runs, kernels) for part in parts]
+    outside: dict[Name, int] = {}
+    for name, number in (item for one in each for item in one.outside.items()):
+        outside[name] = outside.get(name, 0) + number
+    first = f"{len(parts)} recordings in this file, each with its own warm-ups"
+    notes = dict.fromkeys([first, *(note for one in each for note in one.notes)])
+    return Calls(tuple(shape for one in each for shape in one.shapes), outside, tuple(notes))
 
 
 def _groups(recording: Recording) -> dict[Name, list[int]]:
@@ -191,17 +178,24 @@ def _whole(part: Recording, calls: int, kernels: Sequence[str]) -> bool:
     return bool(tested) and all(len(places) % calls == 0 for places in tested)
 
 
-def _calls(recording: Recording, warmup: int, runs: int, kernels: Sequence[str]) -> Calls:
+def _calls(recording: Recording, warmup: int, runs: int, kernels: Sequence[str], *, one_shape: bool = False) -> Calls:
     groups, calls = _groups(recording), warmup + runs
     whole = {name: places for name, places in groups.items() if len(places) % calls == 0}
-    tested = {name: groups[name] for name in groups if not kernels or _matches(name[0], kernels)}
-    advice = "are --warmup and --runs those of the recording? --kernel NAME tests one kernel among others"
-    if not whole.keys() & tested.keys():
-        raise _refusal(recording, tested, warmup, runs, advice)
-    shapes, notes = _shapes(recording, whole, calls)
     outside = {name: places for name, places in groups.items() if name not in whole}
-    torn = {n: p for n, p in outside.items() if n in tested and (kernels or _inside(p, shapes, calls))}
+    tested = {name: groups[name] for name in groups if not kernels or _matches(name[0], kernels)}
+    if one_shape:
+        torn, parts = outside, [(name, tuple(places)) for name, places in whole.items()]
+        shapes = [parts]
+        notes = [_note(name, len(places), 1, calls) for name, places in parts if len(places) > calls]
+    elif not whole.keys() & tested.keys():
+        torn, shapes, notes = tested, [], []
+    else:
+        shapes, notes = _shapes(recording, whole, calls)
+        torn = {n: p for n, p in outside.items() if n in tested and (kernels or _inside(p, shapes, calls))}
     if torn:
+        advice = "are --warmup and --runs those of the recording? --kernel NAME tests one kernel among others"
+        if one_shape:
+            advice = "does every call launch the same? the first one is not counted"
         raise _refusal(recording, torn, warmup, runs, advice)
     counted = tuple(tuple(_counted(recording, part, warmup, calls) for part in shape) for shape in shapes)
     return Calls(counted, {name: len(places) for name, places in outside.items()}, tuple(notes))
