@@ -16,7 +16,7 @@ UNJUDGED_METRICS = (*SEQUENTIAL_METRICS, TURN_LENGTH, ALONE, IDLE_SECOND, SUSTAI
 GPU_GRAPH = "gpu_graph"  # a call replayed from a CUDA graph: the device's time without launches, warm caches
 GPU_KERNELS = "gpu_kernels"  # durations of what a call runs on the device, added up, as CUPTI tells them
 HOST = "host"  # what the host needs to enqueue a call on an idle device; beside the device's time, never judged
-# What a command says of itself: judged, with a weaker guarantee (abprof/measure/commands/, abprof/verdict/guarantees.py).
+# What a command says of itself: judged, with a weaker guarantee (abprof/measure/commands/, abprof/report/sentences.py).
 REPORTED = "reported"
 JUDGED_METRIC: dict[Judge, str] = {
     "gpu": "gpu_span",

@@ -11,9 +11,9 @@ import numpy as np
 from abprof.records import JUDGED_METRIC, REPORTED, Block, Ceilings, Machine, Run
 from abprof.report import rows, sentences
 from abprof.report.rows import Group, Table
+from abprof.report.sentences import weaker
 from abprof.report.text import LONGEST, NOT_RECORDED, clean, interval, plural, rate, size
 from abprof.verdict import waivers
-from abprof.verdict.guarantees import weaker
 from abprof.verdict.headline import inside_margin, outside_margin
 from abprof.verdict.observations import busy_share, check_share
 from abprof.verdict.rounds import ARM, MHZ, table

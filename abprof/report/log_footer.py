@@ -12,9 +12,9 @@ from abprof.records import Observation, Run, Side
 from abprof.records.visible import visible
 from abprof.report import rows, sentences, suite_csv
 from abprof.report.rows import Failed, Group, Row, failing
+from abprof.report.sentences import weaker
 from abprof.report.suite_csv import RULE
 from abprof.report.text import NOT_RECORDED, clean, plural
-from abprof.verdict.guarantees import weaker
 from abprof.verdict.headline import base_not_ok, undecided_row
 
 _TITLES = {"fwd": "FORWARD PERFORMANCE", "bwd": "BACKWARD PERFORMANCE"}

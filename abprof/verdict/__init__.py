@@ -1,8 +1,8 @@
 """Verdicts: records in (a run's head, blocks of rounds, proofs), a Judgement out. Pure; imports records alone.
 
 `judge` gives comparisons with verdicts, observations, warnings and the header with its exit code; `undecided` is the
-stopping rule; `aggregate` and CellCache give each cell's data; the submodules `stats`, `headline`, `waivers` and
-`guarantees` are for callers that need their functions.
+stopping rule; `aggregate` and CellCache give each cell's data; the submodules `stats`, `headline` and `waivers`
+are for callers that need their functions.
 """
 
 from __future__ import annotations

@@ -29,10 +29,11 @@ from abprof.measure.run_context import RunContext, look_around
 from abprof.records import Arm, Checkout, Run, Side, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
+from abprof.report import sentences
 from abprof.store import runfolder
 from abprof.system import processes as proc
 from abprof.system.console import View
-from abprof.verdict import guarantees, stats
+from abprof.verdict import stats
 
 WORKLOADS = "workloads"  # in the bisection's folder: one judge for all steps, whatever becomes of the working tree
 
@@ -172,7 +173,7 @@ def _state(place: RunContext, good: Side, bad: Side, head: Run, epoch: float) ->
         bad=bad.commit,
         labels={side.commit: side.label for side in (good, bad)},
         cells=tuple(kernels),
-        unchecked=guarantees.lacking(head)[1],
+        unchecked=sentences.lacking(head)[1],
         threshold={cell.id: head.options.threshold_of(cell.id) for cell in cells},
         kernels=kernels,
         links=links,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abprof.extras.bisect.questions import Answer, Finding
 from abprof.extras.bisect.state import Given, State
+from abprof.report.sentences import in_one_line
 from abprof.verdict import stats
-from abprof.verdict.guarantees import in_one_line
 
 _SAID = {"below": "no", "above": "yes", "between": "yes, though not by the whole", "unclear": "unclear"}
 _NAMED = 12  # commits of a range that are named

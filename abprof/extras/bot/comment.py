@@ -18,11 +18,10 @@ from abprof.extras.bot.notice import Notice, Row
 from abprof.records.errors import AbprofError
 from abprof.report import sentences
 from abprof.report.render import environment
-from abprof.report.sentences import change_text
+from abprof.report.sentences import change_text, guarantee
 from abprof.report.sentences import note as qualified
 from abprof.report.text import clean, code, duration, plural
 from abprof.report.text import markdown as escape
-from abprof.verdict.guarantees import sentence
 from abprof.verdict.headline import certain, compared, nothing_measured
 
 MOST_BYTES = 60_000  # of UTF-8; GitHub takes 65,536 characters
@@ -85,7 +84,7 @@ def _weaker(notice: Notice, limit: int) -> Markup:
     names = Markup(", ").join(_span(name, limit) for name in notice.lacking_in[:_NAMED])
     if (more := len(notice.lacking_in) - _NAMED) > 0:
         names += Markup(f" and {plural(more, 'other')}")  # noqa: S704 - a number
-    return Markup("**Weaker guarantee:** ") + Markup(sentence(notice.lacking, names))  # noqa: S704 - ours around code spans
+    return Markup("**Weaker guarantee:** ") + Markup(guarantee(notice.lacking, names))  # noqa: S704 - ours around code spans
 
 
 def next_step(notice: Notice, *, outdated: bool = False) -> str:

@@ -13,10 +13,10 @@ from abprof.records import Run, Side
 from abprof.records.errors import AbprofError
 from abprof.report import facts
 from abprof.report import rows as tables
+from abprof.report.sentences import lacking
 from abprof.report.text import clean
 from abprof.store.runfolder import LOGS
 from abprof.verdict import waivers
-from abprof.verdict.guarantees import lacking
 from abprof.verdict.warnings import undescribed
 
 _NAME, _TEXT = 200, 600  # characters

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from abprof.records import UNREADABLE, Comparison, Record, Verdict
 from abprof.records.errors import AbprofError
-from abprof.verdict.guarantees import Lacking
+from abprof.report.sentences import Lacking
 from abprof.verdict.headline import Answer, answer
 
 MOST_BYTES = 1 << 20

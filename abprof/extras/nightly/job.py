@@ -26,11 +26,11 @@ from abprof.records import Night
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.options import Options
 from abprof.records.visible import printable
+from abprof.report import sentences
 from abprof.store import runfolder
 from abprof.system import heartbeat
 from abprof.system.console import View
 from abprof.system.files import put
-from abprof.verdict import guarantees
 
 _LOOK_BACK = 200  # nights that are searched for changes; the page shows all
 _MOST_NAMED = 5  # workloads named in a sentence
@@ -197,7 +197,7 @@ class _Night:
             code = Exit.OK
         weaker: tuple[str, ...] = ()
         with contextlib.suppress(AbprofError):  # the folder may have been removed
-            weaker = guarantees.weaker(runfolder.read(folder)[0], _MOST_NAMED)
+            weaker = sentences.weaker(runfolder.read(folder)[0], _MOST_NAMED)
         return NightRun(night.kind, night.base, night.head, code, night.sentence, {}, str(folder), weaker)
 
     def _run(self, job: plan.Job, about: Night) -> NightRun:
@@ -212,7 +212,7 @@ class _Night:
         measured = any(seen.status == "ok" for seen in run.observations) and not counts.get("tampered")
         if job.kind == "first" and measured and code == Exit.UNTRUSTED:
             code = Exit.OK  # there is nothing to compare with yet
-        weaker, base = guarantees.weaker(run, _MOST_NAMED), "".join(job.commits[:-1])
+        weaker, base = sentences.weaker(run, _MOST_NAMED), "".join(job.commits[:-1])
         return NightRun(job.kind, base, job.commits[-1], code, sentence, counts, str(path), weaker)
 
     def _finish(self, report: NightReport, missed: Sequence[NightRow]) -> NightReport:
