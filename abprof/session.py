@@ -19,21 +19,22 @@ from abprof.builds import in_use
 from abprof.evidence import Reader, explained, probed, read_kernels
 from abprof.evidence.ncu import tool
 from abprof.fleet import Executor, cluster_of, coordinate, executor_options, pool_of
-from abprof.measure import commands, continued, timers
-from abprof.measure.epochs import Item, epochs
-from abprof.measure.followup import follow_up
-from abprof.measure.plan import (
+from abprof.measure import (
     Continued,
     Plan,
+    RunContext,
     assign_arms,
-    broken_workloads,
-    build_kernels,
-    check_packages,
+    commands,
+    continued,
+    epochs,
+    follow_up,
+    look_around,
     make_plan,
-    watched,
+    timers,
 )
+from abprof.measure.epoch_loop import Item
+from abprof.measure.plan import broken_workloads, build_kernels, check_packages, watched
 from abprof.measure.resources import alone, signals, worktrees
-from abprof.measure.run_context import RunContext, look_around
 from abprof.records import Block, Build, Checkout, Run, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options

@@ -21,7 +21,7 @@ from abprof.builds import WorkerFactory
 from abprof.builds import sandbox as contain
 from abprof.devices import cuda
 from abprof.devices.cuda import CudaDevice
-from abprof.measure.epochs import epochs
+from abprof.measure.epoch_loop import epochs
 from abprof.measure.followup import sustained
 from abprof.measure.matrix import arms
 from abprof.measure.plan import Plan

@@ -85,7 +85,7 @@ def profile(
 
 
 def _is_run(word: str) -> bool:
-    from abprof.store.runfolder import RUN
+    from abprof.store import RUN
 
     return (Path(word) / RUN).is_file() or Path(word).name == RUN
 

@@ -16,17 +16,14 @@ from abprof.builds import in_use, sandbox
 from abprof.evidence.ncu import tool
 from abprof.evidence.ncu.capture import Order, captured
 from abprof.evidence.probes import subjects
-from abprof.measure import continued
-from abprof.measure.plan import Continued, Plan, build_kernels, make_plan
+from abprof.measure import Continued, Plan, RunContext, continued, make_plan
+from abprof.measure.plan import build_kernels
 from abprof.measure.resources import alone, signals, worktrees
-from abprof.measure.run_context import RunContext
 from abprof.records import Arm, Cell, Profile, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.session import begin, finish, interruptible, new_record, start
-from abprof.store import runfolder
-from abprof.store.record import Record
-from abprof.store.runfolder import RunFolder
+from abprof.store import Record, RunFolder, runfolder
 from abprof.system import processes as proc
 from abprof.system.console import View
 

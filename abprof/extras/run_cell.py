@@ -9,11 +9,10 @@ from pathlib import Path
 import msgspec
 
 from abprof.builds import in_use, sandbox
-from abprof.measure import foreground, matrix
-from abprof.measure.plan import Plan, build_kernels, make_plan
+from abprof.measure import Plan, foreground, look_around, make_plan, matrix
+from abprof.measure.plan import build_kernels
 from abprof.measure.pool import WorkerSpec
 from abprof.measure.resources import alone, signals, worktrees
-from abprof.measure.run_context import look_around
 from abprof.records import Arm, Build, Cell, Workload
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 import abprof
-from abprof.measure.run_context import RunContext
+from abprof.measure import RunContext
 from abprof.records import Checkout, Record, Run
 from abprof.records.errors import AbprofError
 from abprof.sides import Repository, releases

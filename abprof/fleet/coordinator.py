@@ -15,14 +15,13 @@ import msgspec
 from abprof.fleet.executors import Executor, Lost
 from abprof.fleet.messages import Began, Ended, Loaded, Measured, Noticed, Proved, Said, Shard, read_news
 from abprof.fleet.queue import Queue, Task, start_up
-from abprof.measure import discovery, estimate, timers
-from abprof.measure.epochs import Item
+from abprof.measure import Plan, RunContext, discovery, estimate, timers
+from abprof.measure.epoch_loop import Item
 from abprof.measure.followup import owed
-from abprof.measure.plan import Plan, unmeasured
-from abprof.measure.run_context import RunContext
+from abprof.measure.plan import unmeasured
 from abprof.records import SUSTAINED, Arm, Block, Loss, Outcome, Run
 from abprof.records.errors import AbprofError
-from abprof.store.record import Record
+from abprof.store import Record
 from abprof.verdict import epochs_counted, stats
 
 MOST_ATTEMPTS = 3  # shards that one cell may lose

@@ -13,10 +13,9 @@ from typing import Any, Protocol, Self
 
 from abprof.builds import environment
 from abprof.fleet.messages import Shard
-from abprof.measure.plan import Plan
-from abprof.measure.run_context import RunContext
+from abprof.measure import Plan, RunContext
 from abprof.records.errors import AbprofError
-from abprof.store.record import Record
+from abprof.store import Record
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import msgspec
 from abprof import sides
 from abprof.fleet.executors import Lost
 from abprof.fleet.messages import IDLE, Ended, Shard, read_news
-from abprof.measure.run_context import RunContext
+from abprof.measure import RunContext
 from abprof.system import checksummed as sealed
 from abprof.system import processes as proc
 from abprof.system.files import refusals

@@ -13,12 +13,11 @@ import msgspec
 
 from abprof.builds import Watch, in_use
 from abprof.fleet.messages import Began, Ended, Loaded, Measured, News, Noticed, Proved, Said, Shard
-from abprof.measure import continued
-from abprof.measure.epochs import Item, epochs
-from abprof.measure.followup import follow_up
-from abprof.measure.plan import Continued, Plan, build_kernels, make_plan, other_cells, watched
+from abprof.measure import Continued, Plan, RunContext, continued, epochs, follow_up, look_around, make_plan
+from abprof.measure.epoch_loop import Item
+from abprof.measure.plan import build_kernels, other_cells, watched
 from abprof.measure.resources import alone, not_busy, worktrees
-from abprof.measure.run_context import RunContext, Settled, look_around
+from abprof.measure.run_context import Settled
 from abprof.records import Block, Build, Checkout, Kernel, Proof, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import File

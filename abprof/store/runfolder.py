@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from io import FileIO
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -40,9 +40,6 @@ _ELSEWHERE = "choose another place with --runs-dir"
 _COPY_AGAIN = "abprof writes it whole and checked: copy the folder again from where it was made"
 _Line = TypeVar("_Line", Block, Told)
 _RESULTS = ("header", "observations", "comparisons", "within", "controls", "warnings")  # made again from rounds.jsonl
-_LISTS: dict[str, Any] = {  # field of a run that is a list -> type of its items
-    field.name: get_args(field.type)[0] for field in msgspec.structs.fields(Run) if get_args(field.type)[1:] == (...,)
-}
 
 
 @dataclass(frozen=True)
@@ -68,8 +65,8 @@ class RunFolder:
 
         Raises ValueError on NaN or infinity (JSON has neither), AbprofError if the disk refuses.
         """
-        written: list[tuple[str, int]] = []
-        replace(self.path / RUN, _pieces(run, written), lambda file: _read_back(file, written))
+        text = checksummed.text(run, 1) + b"\n"
+        replace(self.path / RUN, [text], lambda file: msgspec.json.decode(file.read_bytes(), type=Run))
 
     def write_text(self, name: str, text: str | Iterable[str]) -> Path:
         """Replace a text file atomically, from one string or from pieces. Raises AbprofError."""
@@ -91,46 +88,6 @@ class RunFolder:
         """Remove partial files of a killed run. Only while no other run uses the folder."""
         for path in self.path.glob(".*.partial"):
             path.unlink(missing_ok=True)
-
-
-def _pieces(run: Run, written: list[tuple[str, int]]) -> Iterator[bytes]:
-    """The run as JSON, piece by piece: with ten thousand rows only one at a time is in memory as text.
-
-    Each piece is noted in `written` as (list that it is an item of, or "", length). Raises ValueError on NaN or infinity.
-    """
-
-    def noted(of: str, piece: bytes) -> bytes:
-        written.append((of, len(piece)))
-        return piece
-
-    before = b"{"
-    for field in msgspec.structs.fields(Run):
-        value = getattr(run, field.name)
-        head = before + b"\n " + json.dumps(field.encode_name).encode() + b": "
-        if isinstance(value, tuple) and value:
-            yield noted("", head + b"[")
-            for at, item in enumerate(value):
-                text = checksummed.text(item, 1).replace(b"\n", b"\n  ")
-                yield noted(field.name, (b",\n  " if at else b"\n  ") + text)
-            before = b"\n ],"
-        else:
-            yield noted("", head + checksummed.text(value, 1).replace(b"\n", b"\n "))
-            before = b","
-    yield noted("", before.removesuffix(b",") + b"\n}")
-    yield b"\n"
-
-
-def _read_back(file: Path, written: Iterable[tuple[str, int]]) -> None:
-    """Raises MsgspecError unless the file reads as a run."""
-    around = bytearray()
-    with file.open("rb") as read:
-        for of, length in written:
-            piece = read.read(length)
-            if of:
-                msgspec.json.decode(piece.removeprefix(b","), type=_LISTS[of])
-            else:
-                around += piece
-        msgspec.json.decode(around + read.read(), type=Run)
 
 
 def _append(target: Path, line: bytes) -> None:

@@ -12,8 +12,7 @@ import msgspec
 
 from abprof.evidence.ncu import metrics, recording, tool, traffic
 from abprof.evidence.probes import Subject
-from abprof.measure import foreground
-from abprof.measure.plan import Plan
+from abprof.measure import Plan, foreground
 from abprof.measure.pool import WorkerSpec
 from abprof.records import Arm, Cell, KernelProfile, Profile
 from abprof.records import messages as wire

@@ -16,7 +16,7 @@ from abprof.records import Arm, Cell, Profile, Run, Sampled, Trace
 from abprof.records import messages as wire
 
 if TYPE_CHECKING:
-    from abprof.measure.plan import Plan
+    from abprof.measure import Plan
     from abprof.measure.pool import WorkerPool, WorkerSpec
     from abprof.system.processes import Worker
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from abprof.evidence.probes import Subject, each_arm, opened
-from abprof.measure.plan import Plan
+from abprof.measure import Plan
 from abprof.measure.pool import WorkerPool, WorkerSpec
 from abprof.records import Arm, Sampled, SampledFunction
 from abprof.records import messages as wire

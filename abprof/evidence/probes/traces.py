@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from abprof.evidence.probes import Subject, each_arm, opened
-from abprof.measure.plan import Plan
+from abprof.measure import Plan
 from abprof.measure.pool import WorkerPool
 from abprof.records import UNREADABLE, Arm, Census, Trace
 from abprof.records import messages as wire

@@ -17,15 +17,13 @@ from abprof.extras.bisect import rule, state, work
 from abprof.extras.bisect.lineage import History
 from abprof.extras.bisect.state import State
 from abprof.extras.bisect.telling import name, weaker
-from abprof.measure import continued
+from abprof.measure import RunContext, continued, look_around, make_plan
 from abprof.measure import resources as holding
 from abprof.measure.commands import NAME as COMMAND
 from abprof.measure.commands import prepare
 from abprof.measure.discovery import copy_workloads
 from abprof.measure.estimate import epoch_seconds, span
 from abprof.measure.matrix import id_parts
-from abprof.measure.plan import make_plan
-from abprof.measure.run_context import RunContext, look_around
 from abprof.records import Arm, Checkout, Run, Side, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options

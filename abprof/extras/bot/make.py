@@ -15,7 +15,7 @@ from abprof.report import facts
 from abprof.report import rows as tables
 from abprof.report.sentences import lacking
 from abprof.report.text import clean
-from abprof.store.runfolder import LOGS
+from abprof.store import LOGS
 from abprof.verdict import waivers
 from abprof.verdict.warnings import undescribed
 

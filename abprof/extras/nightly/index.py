@@ -18,7 +18,7 @@ import msgspec
 
 from abprof.records import GPU_GRAPH, GPU_KERNELS, UNREADABLE, Arm, Night
 from abprof.records.errors import AbprofError, Exit
-from abprof.store.runfolder import RUN
+from abprof.store import RUN
 from abprof.system.files import content
 
 FILE = "history.sqlite"

@@ -21,7 +21,7 @@ from abprof.devices import lease
 from abprof.extras.nightly import page, plan
 from abprof.extras.nightly.changes import Change, Shift, find_changes, trends
 from abprof.extras.nightly.index import NightRow, Query, open_index
-from abprof.measure.run_context import RunContext, look_around
+from abprof.measure import RunContext, look_around
 from abprof.records import Night
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.options import Options

@@ -15,7 +15,7 @@ import msgspec
 
 from abprof.builds.worker_factory import command
 from abprof.extras.nightly.index import NightRow
-from abprof.measure.run_context import RunContext
+from abprof.measure import RunContext
 from abprof.records.options import File, Options
 from abprof.system import paths
 from abprof.system import processes as proc

@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from abprof.measure import turns
-from abprof.measure.plan import Plan
+from abprof.measure import Plan, turns
 from abprof.measure.pool import WorkerPool
 from abprof.records import ALONE, IDLE_SECOND, TURN_LENGTH, Block, Cell, Outcome, Turn
 from abprof.records import messages as wire

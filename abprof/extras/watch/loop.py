@@ -16,12 +16,11 @@ from abprof import sides as repo
 from abprof.builds import in_use
 from abprof.extras.watch.saves import Saves
 from abprof.extras.watch.warm import Warm
+from abprof.measure import Plan, RunContext, epochs, look_around, make_plan
 from abprof.measure.discovery import content, workloads_folder
-from abprof.measure.epochs import epochs
-from abprof.measure.plan import Plan, build_kernels, make_plan
+from abprof.measure.plan import build_kernels
 from abprof.measure.pool import Prefork
 from abprof.measure.resources import alone, signals, worktrees
-from abprof.measure.run_context import RunContext, look_around
 from abprof.records import Checkout, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
