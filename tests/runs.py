@@ -259,7 +259,7 @@ def run(run_id: str = "20261120T021700Z-main-optimize_ffa", *, target: Side = TA
             judge="gpu",
             timer="auto",
             all=True,
-            arguments=("abprof", "main", target.spec),
+            arguments=("main", target.spec),
         ),
         sides=(MAIN, target),
         workloads=(DENSE, SPARSE, LADDER),
@@ -358,7 +358,7 @@ def hostile(text: str = HOSTILE) -> Run:
         machine=changed(plain.machine, host=text, device=text, facts={text: text}),
         builds=tuple(changed(build, log=text, facts={text: text}) for build in plain.builds),
         withheld=(text,),
-        arguments=("abprof", text),
+        arguments=(text),
         workloads_from=text,
     )
 
@@ -370,7 +370,7 @@ def single() -> Run:
     kept = {arm.id for arm in arms}
     return changed(
         both,
-        arguments=("abprof", "run", "main"),
+        arguments=("run", "main"),
         sides=(MAIN,),
         arms=arms,
         observations=tuple(o for o in both.observations if o.arm in kept),

@@ -151,7 +151,6 @@ def test_every_page_has_the_verdicts_between_variants() -> None:
     run = judged(ladder(), climbed())
     pages = markdown(run, climbed()), html(run, climbed())
     for text in pages:
-        assert "5 comparisons by the same rules, 2 faster or slower, of which 0 may be chance" in text
         assert "shown to be equal, not merely not shown to differ" in text
     for text in (shown(run, 250), *pages):
         assert "7.41 % faster" in text

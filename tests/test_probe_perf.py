@@ -82,7 +82,7 @@ def test_the_rows_that_changed_are_sampled_on_both_sides(new_lab: NewLab, fake: 
     text = (result.folder / "report.md").read_text()
     assert "## Sampled by perf" in text
     assert "base: 4 samples of cpu-clock in 75 calls" in text
-    assert "| twice | tiny.so | 3 | 5 |" in text
+    assert "| twice | tiny.so | false | 3 | 5 |" in text
     assert "Sampled by perf" in (result.folder / "report.html").read_text()
     assert not list(result.folder.rglob("perf.data*"))
     told = [line.split() for line in (fake / "calls").read_text().splitlines()]

@@ -105,10 +105,9 @@ def test_equal_reasons_of_crashes_are_told_together():
         ("dense mask_type=causal direction=fwd", "Segmentation"),
     ]
     text = footer(run)
-    end = text[text.index("❌ Broken") :]
+    end = text[text.index("❌ No speed") :]
     assert end.count("illegal memory access") == 1
-    assert end.count("- Case: ") == 1
-    assert "target: crash: Segmentation fault" in end
+    assert "dense mask_type=causal direction=fwd: crash: Segmentation fault" in end
     assert text.count("not measured: crash (as in 2 other cases; see the end)") == 3
 
 
@@ -120,14 +119,6 @@ def test_a_peer_that_fails_alone_says_why():
         told(runs.changed(plain, observations=(*rest, peer)))[-1].line()
         == "peer sdpa, ladder: crash: no kernel for hd=256"
     )
-
-
-def test_a_run_of_one_branch_tells_what_did_not_run():
-    both = failed_builds()
-    run = runs.changed(both, sides=both.sides[:1], comparisons=(), warnings=(), builds=both.builds[:1],
-                       arms=both.arms[:1], observations=tuple(o for o in both.observations if o.arm == "base"))  # fmt: skip
-    assert shown(run).count("package ffa (15 cells): build failed") == 1
-    assert "❌ Not measured:\n  - main, package ffa (15 cells): build failed" in footer(run)
 
 
 def test_a_warning_names_cells_as_the_tables_do():

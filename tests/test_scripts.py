@@ -108,11 +108,11 @@ def hostile() -> Run:
     bad = [cell_of(made.cells[0], f"dense/mask={text}") for text in ODD]
     seen = [runs.observed(cell, arm, 1.0) for cell in bad for arm in ("base", "target")]
     side = msgspec.structs.replace(made.sides[1], label="$(touch pwned)", spec="`touch pwned`", subject="\ntouch pwned")
-    setup = msgspec.structs.replace(
+    options = msgspec.structs.replace(
         made.options, python={"base": "/o p/$(touch pwned)/python", "target": "/usr/bin/python"}
     )
     return msgspec.structs.replace(
-        made, cells=tuple(bad), observations=tuple(seen), comparisons=(), sides=(made.sides[0], side), setup=setup
+        made, cells=tuple(bad), observations=tuple(seen), comparisons=(), sides=(made.sides[0], side), options=options
     )
 
 
@@ -260,38 +260,6 @@ def test_what_fails_is_said_and_the_others_go_on(tmp_path: Path, tools: Path) ->
         assert done.out.count("\n== ") == 4
     part = Called(folder / "nvtx_analysis.sh", tools, "direction=bwd")
     assert {cell for _, cell in part.cells("10")} == {run.cells[1].id}
-
-
-def test_a_second_run_shows_nothing_of_the_first(tmp_path: Path, tools: Path) -> None:
-    """nsys stats leaves FILE.sqlite, and reads it instead of a newer report."""
-    run = runs.run()
-    folder = written(scripts(run, run.cells[:1], tmp_path), tmp_path / "made")
-    for name, tool in (("nvtx_analysis.sh", "nsys"), ("ncu_analysis.sh", "ncu")):
-        assert Called(folder / name, tools).code == 0
-        (text,) = (folder / tool).glob("*.base.txt")
-        text.with_suffix(".sqlite").write_text("the first run's")
-        done = Called(folder / name, tools, fails=tool)
-        assert done.code == 1
-        assert not text.exists(), "nothing was recorded"
-        assert "table" not in done.out
-        assert tool == "ncu" or not text.with_suffix(".sqlite").exists()
-
-
-def test_a_relative_abprof_is_found_from_the_folder_that_is_recorded_into(tmp_path: Path, tools: Path) -> None:
-    run = runs.run()
-    folder = written(scripts(run, run.cells[:1], tmp_path), tmp_path / "made")
-    env = {"PATH": f"{tools}:/usr/bin:/bin", "CALLS": str(tmp_path / "calls"), "FAILS": "", "ABPROF": "bin/abprof"}
-    argv = [folder / "ncu_analysis.sh"]
-    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_comparing_again_takes_no_refs(tmp_path: Path, tools: Path) -> None:
-    run = runs.run()
-    folder = written(scripts(run, run.cells[:1], tmp_path), tmp_path / "made")
-    done = Called(folder / "compare_analysis.sh", tools, "other")
-    assert (done.code, done.calls) == (2, [])
-    assert "compare_analysis.sh: no word other" in done.err
 
 
 @pytest.mark.parametrize("text", ["a\0b", "a\udc80b"])

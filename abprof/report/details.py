@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
 
-from abprof.evidence.causes.sides import Pair, Part, Sides
+from abprof.evidence.causes.sides import Part, Sides
 from abprof.evidence.causes.wording import dims, ns
-from abprof.records import HOST, SUSTAINED, Block, Census, Comparison, Kernel, Launch, Observation, Run
+from abprof.records import HOST, SUSTAINED, Block, Census, Kernel, Launch, Observation, Run
 from abprof.report import charts, facts, sentences
 from abprof.report.rows import (
     Group,
     Line,
     Row,
+    arm,
     breakdown,
     gbps,
     log_path,
@@ -83,7 +84,7 @@ def details(
             for number, played in enumerate(block.rounds)
             if number not in block.rejected
         ]
-        clocks = [[r[arm].mhz for r in turns if arm in r and r[arm].mhz > 0] for arm in arms.values()]
+        clocks = [[r[one].mhz for r in turns if one in r and r[one].mhz > 0] for one in arms.values()]
         yield Detail(
             id=id,
             line=line,
@@ -108,8 +109,8 @@ def by_cell(blocks: Sequence[Block]) -> dict[str, list[Block]]:
 def _tracks(turns: Sequence[Mapping[str, object]], arms: Mapping[str, str]) -> list[charts.Track]:
     """As many turns as POINTS allows, the same rounds of both arms, with the quantiles of all."""
     tracks = []
-    for kind, arm in arms.items():
-        values = [row[arm].value for row in turns if arm in row]  # type: ignore[attr-defined]
+    for kind, id in arms.items():
+        values = [row[id].value for row in turns if id in row]  # type: ignore[attr-defined]
         if values:
             places = np.linspace(0, len(values) - 1, min(len(values), POINTS // len(arms))).round().astype(int)
             quantiles = tuple(map(float, np.percentile(values, (5, 25, 50, 75, 95))))
@@ -195,33 +196,80 @@ _MOST = 4  # kernels of a row that the page shows, those that differ first
 _DIFFERENT = "≠ "
 
 
+def _instructions(classes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in classes.items() if count)
+
+
+def _missing(kernel: Kernel) -> str:
+    return f"{NOT_RECORDED}: {clean(kernel.missing, 80)}" if kernel.missing else ""
+
+
+_OF_KERNEL: dict[str, Callable[[Kernel], str | None]] = {
+    "stack": lambda k: None if k.stack_bytes is None else f"{k.stack_bytes} B",
+    "shared memory": lambda k: None if k.shared_bytes is None else f"{k.shared_bytes} B",
+    "warps, stages": lambda k: ", ".join("-" if n is None else str(n) for n in (k.warps, k.stages)).strip("-, "),
+    "constants": lambda k: clean(" ".join(f"{name}={of}" for name, of in sorted(k.constants.items())), 200),
+    "instructions": lambda k: _instructions(k.classes) if k.classes is not None else _missing(k),
+    "machine code": lambda k: k.code[:8],
+    "compiled in": lambda k: None if k.seconds is None else f"{k.seconds:.2f} s",
+}
+_OF_OBJECT: dict[str, Callable[[Kernel], str | None]] = {
+    "compiler": lambda k: clean(k.compiler, 80),
+    "flags": lambda k: clean(k.flags, 200),
+    "functions": _missing,
+}
+
+
 def _code(run: Run, row: Row) -> Iterator[Texts]:
     """What a row launches and what it is made of. Rows that did not change have one line, one branch its launches."""
     judged = row.comparison
+    censuses = row.base.census if row.base else None, row.target.census if row.target else None
     if judged is None:
-        yield from _launches(row.base.census if row.base else None)
+        yield from _launches(censuses[0])
         return
-    sides = _sides(run, row, judged)
+    names = [arm(run, id).side for id in (judged.from_, judged.to)]
+    before, after = (tuple(k for k in run.kernels if (k.side, k.package) == (name, row.cell.kernel)) for name in names)
+    sides = Sides(row=judged, on_gpu=run.machine.kind == "cuda", base_ns=0.0, census=censuses, kernels=(before, after),
+                  phases=(None, None))  # fmt: skip
     if judged.causes is None:
         own = [pair.same_code for pair in sides.pairs if pair.before.kernel or pair.after.kernel]
         if sides.on_gpu and sides.same_launches and own and all(own):
             said = f"{plural(len(sides.pairs), 'kernel')}, the same code and launches on both sides"
-            yield "kernels", "; ".join([said, *_heaviest(sides.census[0])])
+            heaviest = max(censuses[0].launches, key=lambda launch: launch.ns, default=None) if censuses[0] else None
+            found = [*_resources(heaviest)] if heaviest else []
+            more = ", ".join((clean(heaviest.name, 40), *found)) if heaviest and found else ""
+            yield "kernels", "; ".join(filter(None, (said, more)))
         return
-    missing = [clean(census.missing if census else "not recorded", 120) for census in sides.census]
+    missing = [clean(census.missing if census else "not recorded", 120) for census in censuses]
     if any(missing):
         yield "launches", *(f"{NOT_RECORDED}: {why}" if why else "recorded" for why in missing)
     ordered = sorted(sides.pairs, key=lambda p: (bool(p.same_code) and p.before.shape == p.after.shape, -p.after.ns))
     for pair in ordered[:_MOST]:
-        yield from _pair(pair, "kernel" if sides.on_gpu else "operation")
-    for label, parts in (("only base launches", sides.gone), ("only target launches", sides.new)):
-        if parts:
-            said = ", ".join(f"{clean(part.name, 60)} ({part.count}×, {ns(part.ns)})" for part in parts[:_MOST])
+        parts = pair.before, pair.after
+        noun = "kernel" if sides.on_gpu else "operation"
+        yield from _shown(noun, [f"{clean(part.name, 60)}, {_launched(part)}" for part in parts], _DIFFERENT)
+        yield from _shown("– registers", [part.registers for part in parts], _DIFFERENT)
+        yield from _shown("– autotuned", [clean(part.choice[0], 120) for part in parts], _DIFFERENT)
+        yield from _compared(_OF_KERNEL, [part.kernel for part in parts])
+    for label, alone in (("only base launches", sides.gone), ("only target launches", sides.new)):
+        if alone:
+            said = ", ".join(f"{clean(part.name, 60)} ({part.count}×, {ns(part.ns)})" for part in alone[:_MOST])
             yield f"{_DIFFERENT}{label}", said
     if len(ordered) > _MOST:
         yield "further kernels", f"{len(ordered) - _MOST}, in run.json"
-    for one, two in sides.objects:
-        yield from _object(one, two)
+    for both in sides.objects:
+        named = [f"{clean(both[0].key, 60)}, code {k.code[:8] or NOT_RECORDED}" for k in both]
+        yield from _shown("object", named, _DIFFERENT)
+        yield from _compared(_OF_OBJECT, both)
+        known = [{f.name: f.classes for f in kernel.functions} for kernel in both]
+        for name in list(dict.fromkeys(name for side in known for name in side))[:6]:
+            texts = (_instructions(side[name]) if name in side else "not there" for side in known)
+            yield f"{_DIFFERENT}{clean(name, 60)}", *texts
+
+
+def _compared(of: Mapping[str, Callable[[Kernel], str | None]], both: Sequence[Kernel | None]) -> Iterator[Texts]:
+    for label, text in of.items():
+        yield from _shown(f"– {label}", [text(kernel) if kernel else None for kernel in both], _DIFFERENT)
 
 
 def _launches(census: Census | None) -> Iterator[Texts]:
@@ -234,14 +282,6 @@ def _launches(census: Census | None) -> Iterator[Texts]:
         yield "further kernels", f"{len(launches) - _MOST}, in run.json"
 
 
-def _heaviest(census: Census | None) -> Iterator[str]:
-    """The resources of the kernel that takes the most time."""
-    if census and census.on_device and census.launches:
-        launch = max(census.launches, key=lambda launch: launch.ns)
-        if any(_resources(launch)):
-            yield ", ".join((clean(launch.name, 40), *_resources(launch)))
-
-
 def _resources(launch: Launch) -> Iterator[str]:
     if launch.registers is not None:
         yield f"{launch.registers} registers"
@@ -249,77 +289,7 @@ def _resources(launch: Launch) -> Iterator[str]:
         yield f"{size(launch.shared_bytes)} shared"
 
 
-def _sides(run: Run, row: Row, judged: Comparison) -> Sides:
-    ids = {arm.id: arm.side for arm in run.arms}
-    names = [ids.get(arm, arm.partition(":")[0]) for arm in (judged.from_, judged.to)]
-    before, after = (tuple(k for k in run.kernels if (k.side, k.package) == (name, row.cell.kernel)) for name in names)
-    first, second = (one.census if one else None for one in (row.base, row.target))
-    on_gpu = run.machine.kind == "cuda"
-    return Sides(row=judged, on_gpu=on_gpu, base_ns=0.0, census=(first, second), kernels=(before, after),
-                 phases=(None, None))  # fmt: skip
-
-
-def _pair(pair: Pair, noun: str) -> Iterator[Texts]:
-    """A kernel's launches, registers, memory, constants and instructions on both sides."""
-    parts = pair.before, pair.after
-    one, two = compiled = [part.kernel for part in parts]
-    yield from _shown(noun, [f"{clean(part.name, 60)}, {_launched(part)}" for part in parts], _DIFFERENT)
-    rows: list[tuple[str, list[object]]] = [
-        ("registers", [part.registers for part in parts]),
-        ("autotuned", [clean(part.choice[0], 120) for part in parts]),
-        ("stack", [None if k is None or k.stack_bytes is None else f"{k.stack_bytes} B" for k in compiled]),
-        ("shared memory", [None if k is None or k.shared_bytes is None else f"{k.shared_bytes} B" for k in compiled]),
-        ("warps, stages", [_pipeline(k) for k in compiled]),
-        ("constants", [_constants(k) for k in compiled]),
-        ("instructions", [_classes(k) for k in compiled]),
-        ("machine code", [k.code[:8] if k else None for k in compiled]),
-    ]
-    for label, texts in rows:
-        yield from _shown(f"– {label}", texts, _DIFFERENT)
-    if (one and one.seconds is not None) or (two and two.seconds is not None):
-        yield (
-            "– compiled in",
-            *(f"{k.seconds:.2f} s" if k and k.seconds is not None else NOT_RECORDED for k in compiled),
-        )
-
-
 def _launched(part: Part) -> str:
-    grids = dict.fromkeys(dims(launch.grid) for launch in part.launches if launch.grid)
-    blocks = dict.fromkeys(dims(launch.block) for launch in part.launches if launch.block)
-    said = [f"{part.count}×", *([f"grid {', '.join(grids)}"] if grids else [])]
-    return " ".join([*said, *([f"block {', '.join(blocks)}"] if blocks else [])])
-
-
-def _pipeline(kernel: Kernel | None) -> str | None:
-    if kernel is None or (kernel.warps is None and kernel.stages is None):
-        return None
-    return ", ".join(NOT_RECORDED if n is None else str(n) for n in (kernel.warps, kernel.stages))
-
-
-def _constants(kernel: Kernel | None) -> str | None:
-    known = kernel.constants if kernel else {}
-    return clean(" ".join(f"{name}={of}" for name, of in sorted(known.items())), 200) if known else None
-
-
-def _classes(kernel: Kernel | None) -> str | None:
-    if kernel is None:
-        return None
-    if kernel.classes is None:
-        return f"{NOT_RECORDED}: {clean(kernel.missing, 80)}" if kernel.missing else None
-    return ", ".join(f"{name} {count}" for name, count in kernel.classes.items() if count)
-
-
-def _object(one: Kernel, two: Kernel) -> Iterator[Texts]:
-    """A shared object of the sides' own: what made it, and the functions that differ."""
-    both = (one, two)
-    yield from _shown("object", [f"{clean(one.key, 60)}, code {k.code[:8] or NOT_RECORDED}" for k in both], _DIFFERENT)
-    yield from _shown("– compiler", [clean(k.compiler, 80) for k in both], _DIFFERENT)
-    yield from _shown("– flags", [clean(k.flags, 200) for k in both], _DIFFERENT)
-    if one.missing or two.missing:
-        texts = [f"{NOT_RECORDED}: {clean(k.missing, 80)}" if k.missing else "read" for k in both]
-        yield from _shown("– functions", texts, _DIFFERENT)
-    known = [{f.name: f.classes for f in kernel.functions} for kernel in both]
-    for name in list(dict.fromkeys(name for side in known for name in side))[:6]:
-        texts = [", ".join(f"{n} {c}" for n, c in side[name].items() if c) if name in side else "not there"
-                 for side in known]  # fmt: skip
-        yield f"{_DIFFERENT}{clean(name, 60)}", *texts
+    grids = ", ".join(dict.fromkeys(dims(launch.grid) for launch in part.launches if launch.grid))
+    blocks = ", ".join(dict.fromkeys(dims(launch.block) for launch in part.launches if launch.block))
+    return f"{part.count}×" + (f" grid {grids}" if grids else "") + (f" block {blocks}" if blocks else "")

@@ -15,7 +15,6 @@ from abprof.report.sentences import weaker
 from abprof.report.text import LONGEST, NOT_RECORDED, clean, interval, plural, rate, size
 from abprof.verdict import waivers
 from abprof.verdict.headline import inside_margin, outside_margin
-from abprof.verdict.observations import busy_share, check_share
 from abprof.verdict.rounds import ARM, MHZ, table
 
 Facts = list[tuple[str, str]]
@@ -77,17 +76,7 @@ def trust(run: Run, blocks: Sequence[Block]) -> Facts:
         found.append(("controls", f"{controls(run)}; their intervals lie within {span}"))
     else:
         found.append(("controls", "none in this run" if len(run.sides) > 1 else "none: the run has one side"))
-    if run.machines and run.controls:
-        found.append(("controls by device", "; ".join(_controls_by_device(run))))
     return [*found, ("proofs", _proofs(run)), *_epochs(blocks), *_state(blocks)]
-
-
-def _controls_by_device(run: Run) -> Iterator[str]:
-    homes = {seen.cell: seen.device for seen in run.observations}
-    for lease in run.machines:
-        mine = [one for one in run.controls if homes.get(one.cell) == lease]
-        inside, beyond = (sum(test(run, one) for one in mine) for test in (inside_margin, outside_margin))
-        yield f"{clean(lease)}: " + (f"{inside} of {len(mine)} inside, {beyond} beyond" if mine else "none")
 
 
 def _proofs(run: Run) -> str:
@@ -112,11 +101,8 @@ def _epochs(every: Sequence[Block]) -> Facts:
     rounds, rejected = sum(len(b.rounds) for b in blocks), sum(len(b.rejected) for b in blocks)
     why = "; ".join(dict.fromkeys(clean(b.rejected_why) for b in blocks if b.rejected_why))
     dropped = f"{rejected} dropped by a rule fixed beforehand ({why})" if rejected else "none dropped"
-    busy, checking = busy_share(blocks), check_share(blocks)
-    found = [("epochs", f"{low if low == high else f'{low} to {high}'} per cell"),
+    return [("epochs", f"{low if low == high else f'{low} to {high}'} per cell"),
              ("rounds", f"{rounds} in all, {dropped}")]  # fmt: skip
-    found += [("busy", f"{100 * busy:.0f} % of the measuring time was spent inside turns")] if busy else []
-    return found + ([("checks", f"{100 * checking:.2g} % of it on checking outputs")] if busy and checking else [])
 
 
 def _state(blocks: Sequence[Block]) -> Facts:
@@ -154,13 +140,6 @@ def method(run: Run, blocks: Sequence[Block]) -> Facts:
         found.append(("rules", f"slower and faster beyond {settings.threshold:g} %, same within {settings.margin:g} %"))
         found += [("own threshold", f"{clean(cells)}: {limit:g} %") for cells, limit in settings.thresholds or ()]
     found += [("waiver", clean(waivers.describe(one))) for one in waivers.in_force(run)]
-    peers = [one for one in run.comparisons if one.from_.startswith("peer:")]
-    for family, of in (("with peers", peers), ("between variants", run.within)):
-        changed = [one for one in of if one.verdict in ("faster", "slower")]
-        if of:
-            text = f"{plural(len(of), 'comparison')} by the same rules, {len(changed)} faster or slower, of which "
-            chance = sum(map(sentences.may_be_chance, changed))
-            found.append((family, f"{text}{chance} may be chance (control at 5 % over these alone)"))
     found += [("epochs", "one (--quick)")] if settings.quick else []
     by = " or ".join(judged) + (", by workload" if len(judged) > 1 else "")
     found.append(("judged by", by or sentences.JUDGED_BY[JUDGED_METRIC[settings.judge]]))

@@ -1,4 +1,4 @@
-"""The end of output.txt: the branch-profile scripts' block per case, then what is broken or undecided, and last of all
+"""The end of output.txt: the branch-profile scripts' block per case, then what did not run, and last of all
 their warnings, for both directions, each with our verdict and interval.
 
 Only cells that are certainly slower or faster are warned about: that is what a bare threshold on two means cannot do.
@@ -6,26 +6,18 @@ Only cells that are certainly slower or faster are warned about: that is what a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from abprof.records import Observation, Run, Side
+from abprof.records import Observation, Run
 from abprof.records.visible import visible
 from abprof.report import rows, sentences, suite_csv
-from abprof.report.rows import Failed, Group, Row, failing
+from abprof.report.rows import Failed, Group, Row
 from abprof.report.sentences import weaker
 from abprof.report.suite_csv import RULE
 from abprof.report.text import NOT_RECORDED, clean, plural
-from abprof.verdict.headline import base_not_ok, undecided_row
 
 _TITLES = {"fwd": "FORWARD PERFORMANCE", "bwd": "BACKWARD PERFORMANCE"}
-_LISTS = {
-    "broken": "❌ Broken: no speed is reported for these cases:",
-    "undecided": "❔ Undecided:",
-    "not ok on the base": "❔ Not ok on the base:",
-    "without a verdict": "❔ Without a verdict:",
-}
 _WIDE = "=" * 80
-Found = list[tuple[Group, Row]]
 
 
 def with_footer(log: str, run: Run, groups: Sequence[Group]) -> Iterator[str]:
@@ -107,85 +99,34 @@ def _why(seen: Observation | None) -> str:
 
 
 def _findings(run: Run, groups: Sequence[Group]) -> Iterator[str]:
-    """The run's headline and warnings, then its broken and its undecided cells."""
+    """The run's headline, what did not run, and its warnings."""
     yield from ("", sentences.headline(run), *weaker(run))
     if text := sentences.unfinished(run):
         yield text
+    if failed := rows.all_failures(run, groups):
+        yield from ("", "❌ No speed is reported for these cases:", *(f"  - {one.line()}" for one in failed), "")
     yield from (f"⚠️  {sentences.warning(text, advice)}" for text, advice, _ in rows.warnings(run, groups))
-    for side in run.sides[1:]:
-        found = _of(groups, side)
-        yield from _named(run, side)
-        for standing, pairs in _unanswered(found).items():
-            yield from _listed(run, _LISTS[standing], pairs)
-        if apart := sum(bool(row.apart) for _, row in found):
-            yield from ("", f"{plural(apart, 'case')} could run on neither side (unsupported or missing).")
-    if len(run.sides) == 1:
-        alone = [(group, row) for group in groups for row in group.rows if failing(row)]
-        yield from _listed(run, "❌ Not measured:", alone)
 
 
 def _fluctuations(run: Run, groups: Sequence[Group]) -> Iterator[str]:
     """The scripts' last words, per target: what changed beyond its threshold, or that nothing did."""
     for side in run.sides[1:]:
-        found = _of(groups, side)
-        left = _unanswered(found)
+        found = [(group, row) for group in groups if group.target == side for row in group.rows]
         changed = [pair for pair in found if pair[1].verdict in ("slower", "faster")]
-        yield from _named(run, side)
-        if changed:
-            yield from suite_csv.warning_block([_alert(*pair) for pair in changed], _thresholds(run, changed))
-        elif any(row.verdict in ("same", "slight") for _, row in found) and not any(left.values()):
-            yield from suite_csv.warning_block([], _thresholds(run, found))
+        thresholds = [run.options.threshold_of(row.cell.id) for _, row in changed or found] or [run.options.threshold]
+        decided = [row for _, row in found if row.verdict in ("same", "slight")]
+        left = [row for _, row in found if row.verdict in ("broken", "unclear", None) and not row.apart]
+        if len(run.sides) > 2:
+            yield from ("", f"{side.id}: {clean(side.label)}")
+        if changed or (decided and not left):
+            yield from suite_csv.warning_block([_alert(*pair) for pair in changed], thresholds)
         else:
-            limit = suite_csv.limit(_thresholds(run, found)).replace("%", " %")
-            undone = ", ".join(f"{len(pairs)} {what}" for what, pairs in left.items() if pairs) or "none was measured"
-            yield from ("", f"No case is certainly slower or faster by {limit}: {undone}.")
-
-
-def _thresholds(run: Run, found: Iterable[tuple[Group, Row]]) -> list[float]:
-    return [run.options.threshold_of(row.cell.id) for _, row in found] or [run.options.threshold]
-
-
-def _of(groups: Sequence[Group], side: Side) -> Found:
-    return [(group, row) for group in groups if group.target == side for row in group.rows]
-
-
-def _unanswered(found: Found) -> dict[str, Found]:
-    """Standing -> the rows without a verdict on their speed, by the header's own rules, for each standing of _LISTS."""
-    left: dict[str, Found] = {standing: [] for standing in _LISTS}
-    for group, row in found:
-        standing = ""
-        if row.verdict == "broken":
-            standing = "broken"
-        elif row.comparison and undecided_row(row.comparison):
-            standing = "undecided"
-        elif row.comparison and base_not_ok(row.comparison):
-            standing = "not ok on the base"
-        elif row.verdict in ("unclear", None) and not row.apart:
-            standing = "without a verdict"
-        if standing:
-            left[standing].append((group, row))
-    return left
-
-
-def _named(run: Run, side: Side) -> Iterator[str]:
-    if len(run.sides) > 2:
-        yield from ("", f"{side.id}: {clean(side.label)}")
-
-
-def _listed(run: Run, title: str, found: Found) -> Iterator[str]:
-    """What several cases share has one line for all of them; a case of its own has its own lines."""
-    if not found:
-        return
-    yield from ("", title)
-    shared = [one for one in rows.failures(run, found) if one.several]
-    yield from (f"  - {one.line()}" for one in shared)
-    known = {seen for one in shared for seen in one.seen}
-    for group, row in found:
-        alone = [seen for seen in failing(row) if (seen.cell, seen.arm) not in known]
-        if alone or not failing(row):
-            yield f"  - Case: {_case(group, row)}"
-            yield f"    {_verdict(row)}"
-            yield from (f"    {seen.arm}: {_why(seen)}" for seen in alone)
+            undone = f"{len(left)} without a verdict on {'its' if len(left) == 1 else 'their'} speed"
+            limit = suite_csv.limit(thresholds).replace("%", " %")
+            yield from (
+                "",
+                f"No case is certainly slower or faster by {limit}: {undone if left else 'none was measured'}.",
+            )
 
 
 def _alert(group: Group, row: Row) -> list[str]:

@@ -21,11 +21,19 @@ from abprof.report.text import NOT_RECORDED, clean, markdown, plural, size
 
 ABSENT = "not launched"
 _Seen = TypeVar("_Seen", Trace, Sampled)
+Evidence = Trace | Sampled
+Listed = dict[tuple[str, ...], tuple[int, float]]  # (name, ...) -> times or samples, and ns, in a call
+_TRACES = ("cell", "variant", "kind", "name", "from", "to", "from_count", "to_count", "from_ns", "to_ns",
+           "difference_ns", "presence", "profiler")  # fmt: skip
+_SAMPLES = ("cell", "variant", "function", "object", "own", "from", "to", "from_samples", "to_samples", "from_ns", "to_ns",
+            "difference_ns", "presence")  # fmt: skip
+_PROFILES = ("cell", "variant", "kernel", "grid", "block", "launches_a_call", "metric", "from", "to", "from_value", "to_value",
+             "change_pct", "presence", "status", "reason")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Part:
-    """One row of the run: notes, files (label, path from the run folder, remark), and titled tables."""
+    """One row of the run: notes, files (label, path from the run folder, remark), and tables."""
 
     title: str
     notes: tuple[str, ...]
@@ -37,44 +45,16 @@ def files(run: Run) -> dict[str, str]:
     """traces.csv, samples.csv, profiles.csv, memory.csv and memory.md: those that the run has something for."""
     made: dict[str, str] = {}
     if run.traces:
-        made["traces.csv"] = csv_text(_TRACES, _trace_lines(run))
+        made["traces.csv"] = csv_text(_TRACES, _lines(run, run.traces, ("name",), "count"))
     if run.sampled:
-        made["samples.csv"] = csv_text(_SAMPLES, _sample_lines(run))
+        made["samples.csv"] = csv_text(_SAMPLES, _lines(run, run.sampled, ("function", "object", "own"), "samples"))
     if run.profiles:
         made["profiles.csv"] = csv_text(_PROFILES, _profile_lines(run))
         made |= {f"memory.{kind}": FORMATS[kind](memory_groups(run)) for kind in ("csv", "md")}
     return made
 
 
-def pairs(run: Run, of: Sequence[_Seen]) -> Iterator[tuple[_Seen, _Seen | None]]:
-    """What base shows with that of each other side in the same cell and variant; alone where there is one side."""
-    made = {}
-    for one in of:
-        where = arm(run, one.arm)
-        made[getattr(one, "by", ""), one.cell, where.variant, where.side] = one
-    others = [side.id for side in run.sides if side.id != "base"]
-    for (by, cell, variant, side), one in made.items():
-        if side == "base":
-            found = [made[key] for other in others if (key := (by, cell, variant, other)) in made]
-            yield from ((one, other) for other in (found if others else [None]))
-
-
-def _sides(run: Run, before: _Seen, after: _Seen | None) -> tuple[list[tuple[str, _Seen]], str]:
-    """(side, evidence) of both, and the part's title."""
-    both = [(arm(run, one.arm).side, one) for one in (before, after) if one]
-    title = clean(f"{before.cell} {arm(run, before.arm).variant}".strip())
-    return both, title + (f", {' and '.join(side for side, _ in both)}" if after else "")
-
-
-def _signed_ns(difference: float) -> str:
-    return f"{'+' if difference > 0 else '-' if difference < 0 else ''}{ns(abs(difference))}"
-
-
-# ---------------------------------------------------------------- torch's profiler, proton
-
-_TRACES = ("cell", "variant", "kind", "name", "from", "to", "from_count", "to_count", "from_ns", "to_ns",
-           "difference_ns", "presence", "profiler")  # fmt: skip
-Counted = tuple[str, tuple[int, float] | None, tuple[int, float] | None]  # name, (times, ns) in a call of each side
+# ---------------------------------------------------------------- torch's profiler, proton, perf
 
 
 def traces_title(run: Run) -> str:
@@ -90,135 +70,136 @@ def traces_text(run: Run) -> str:
     return text + (cpu if run.machine.kind == "cpu" else "")
 
 
-def traces(run: Run) -> Iterator[Part]:
-    """A part for each traced row and target."""
-    for before, after in pairs(run, run.traces):
-        both, title = _sides(run, before, after)
-        sides = [side for side, _ in both]
-        notes = []
-        for side, one in both:
-            kind = "trace" if one.by == "torch" else "tree"
-            notes += [f"{side} has no {kind}: {clean(one.missing)}"] if one.missing else []
-            missing = one.census.missing if one.census else ""
-            notes += [f"{side}'s launches are not known: {clean(missing)}"] if missing else []
-        opened = "for Perfetto (ui.perfetto.dev)" if before.by == "torch" else "for proton-viewer"
-        listed = [(f"{side}, {opened}", one.file, f"the first part: {plural(one.left_out, 'event')} had no room"
-                   if one.left_out else "") for side, one in both if one.file]  # fmt: skip
-        found = _launched(before, after)
-        header = [_kind(both), *(f"{side}, times" for side in sides), *(f"{side}, time" for side in sides)]
-        header += ["difference", ""] if after else []
-        rows = []
-        for name, *told in found[:30]:
-            kept = told if after else told[:1]
-            texts = [clean(name, 120), *(str(t[0]) if t else "0" for t in kept), *(ns(t[1]) if t else "" for t in kept)]
-            texts += [_signed_ns(_more(*told)), _presence(told[0], told[1], *sides)] if after else []
-            rows.append(tuple(texts))
-        more = f", {len(found) - 30} more in traces.csv" if len(found) > 30 else ""
-        caption = f"In one call; the largest difference first{more}"
-        tables = (Table(tuple(header), tuple(rows), 1, caption),) if rows else ()
-        by = ", by proton" if before.by == "proton" else ""
-        yield Part(title + by, tuple(notes), tuple(listed), tables)
-
-
-def _launched(before: Trace, after: Trace | None) -> list[Counted]:
-    """What a call launched, by name, the largest difference first; nothing where one side's launches are not known."""
-    if any(one and not (one.census and not one.census.missing) for one in (before, after)):
-        return []
-    sides: list[dict[str, tuple[int, float]]] = []
-    for one in (before, after):
-        found: dict[str, tuple[int, float]] = {}
-        for launch in one.census.launches if one and one.census else ():
-            count, time = found.get(launch.name, (0, 0.0))
-            found[launch.name] = count + launch.count, time + launch.ns
-        sides.append(found)
-    one_, two = sides
-    made = [(name, one_.get(name), two.get(name)) for name in dict.fromkeys((*one_, *two))]
-    return sorted(made, key=lambda m: -abs(_more(m[1], m[2])) if after else -(m[1] or (0, 0.0))[1])
-
-
-def _more(before: tuple[int, float] | None, after: tuple[int, float] | None) -> float:
-    return (after[1] if after else 0.0) - (before[1] if before else 0.0)
-
-
-def _presence(before: object, after: object, first: str, second: str) -> str:
-    return f"only {first}" if after is None else f"only {second}" if before is None else ""
-
-
-def _kind(both: Sequence[tuple[str, Trace]]) -> str:
-    return "kernel" if any(one.census and one.census.on_device for _, one in both) else "operation"
-
-
-def _trace_lines(run: Run) -> Iterator[Line]:
-    for before, after in pairs(run, run.traces):
-        first, second = arm(run, before.arm), arm(run, after.arm) if after else None
-        for name, one, two in _launched(before, after):
-            line = {"cell": before.cell, "variant": first.variant, "kind": _kind([("", before)]), "name": name}
-            line |= {"from": first.side, "to": second.side if second else "", "profiler": before.by}
-            for label, told in (("from", one), ("to", two)):
-                line |= {f"{label}_count": str(told[0]), f"{label}_ns": str(told[1])} if told else {}
-            if second:
-                line["difference_ns"] = str(_more(one, two))
-                line["presence"] = _presence(one, two, "from", "to") or "both"
-            yield {column: plain(text) for column, text in line.items()}
-
-
-# ---------------------------------------------------------------- perf
-
 SAMPLES_TEXT = (
     "Calls after all timing, sampled by perf: where their time goes in all threads together, not how much it is. "
     "A difference of few samples is chance: n samples vary by the square root of n."
 )
-_SAMPLES = ("cell", "variant", "function", "object", "own", "from", "to", "from_samples", "to_samples", "from_ns", "to_ns",
-            "difference_ns")  # fmt: skip
-Function = tuple[str, str, bool]  # name, object, of the side's own build
+
+
+def traces(run: Run) -> Iterator[Part]:
+    """A part for each traced row and target."""
+    for before, after in _pairs(run, run.traces):
+        notes, listed, both = [], [], [(arm(run, one.arm).side, one) for one in (before, after) if one]
+        for side, one in both:
+            kind, opened = ("trace", "Perfetto (ui.perfetto.dev)") if one.by == "torch" else ("tree", "proton-viewer")
+            notes += [f"{side} has no {kind}: {clean(one.missing)}"] if one.missing else []
+            missing = one.census.missing if one.census else ""
+            notes += [f"{side}'s launches are not known: {clean(missing)}"] if missing else []
+            cut = f"the first part: {plural(one.left_out, 'event')} had no room" if one.left_out else ""
+            listed += [(f"{side}, for {opened}", one.file, cut)] if one.file else []
+        part = _part(run, before, after, (_kind(before),), "times", "traces.csv", notes)
+        yield Part(
+            part.title + (", by proton" if before.by == "proton" else ""), part.notes, tuple(listed), part.tables
+        )
 
 
 def samples(run: Run) -> Iterator[Part]:
     """A part for each sampled row and target."""
-    for before, after in pairs(run, run.sampled):
-        both, title = _sides(run, before, after)
+    for before, after in _pairs(run, run.sampled):
         notes = []
-        for side, one in both:
-            taken = f"{plural(one.samples, 'sample')} of {clean(one.event)} in {plural(one.calls, 'call')}, {one.hz} a second"
-            missing = f"{side} was not sampled: {clean(one.missing)}"
-            notes.append(missing if one.missing else f"{side}: {taken}")
-        found = _functions(before, after)
-        rows = []
-        for (name, file, own), counts, times in found[:20]:
-            kept = 2 if after else 1
-            texts = [clean(name, 120), clean(file, 60) + (" (own)" if own else ""), *map(str, counts[:kept])]
-            texts += [*map(ns, times[:kept]), *([_signed_ns(times[1] - times[0])] if after else [])]
-            rows.append(tuple(texts))
-        header = ["function", "in", *(f"{side}, samples" for side, _ in both), *(f"{side}, a call" for side, _ in both)]
-        header += ["difference"] if after else []
-        more = f", {len(found) - 20} more in samples.csv" if len(found) > 20 else ""
-        caption = f"The largest difference first{more}"
-        yield Part(title, tuple(notes), (), (Table(tuple(header), tuple(rows), 2, caption),) if rows else ())
+        for one in filter(None, (before, after)):
+            side, taken = arm(run, one.arm).side, f"{plural(one.samples, 'sample')} of {clean(one.event)}"
+            took = f"{side}: {taken} in {plural(one.calls, 'call')}, {one.hz} a second"
+            notes.append(f"{side} was not sampled: {clean(one.missing)}" if one.missing else took)
+        yield _part(run, before, after, ("function", "in", "own"), "samples", "samples.csv", notes)
 
 
-def _functions(before: Sampled, after: Sampled | None) -> list[tuple[Function, tuple[int, int], tuple[float, float]]]:
-    """Every sampled function: samples, and processor time in a call (ns), of both sides; the largest difference first."""
-    if any(one.missing for one in (before, after) if one):
+def _pairs(run: Run, of: Sequence[_Seen]) -> Iterator[tuple[_Seen, _Seen | None]]:
+    """What base shows with that of each other side in the same cell and variant; alone where there is one side."""
+    made = {}
+    for one in of:
+        where = arm(run, one.arm)
+        made[getattr(one, "by", ""), one.cell, where.variant, where.side] = one
+    others = [side.id for side in run.sides if side.id != "base"]
+    for (by, cell, variant, side), one in made.items():
+        if side == "base":
+            found = [made[key] for other in others if (key := (by, cell, variant, other)) in made]
+            yield from ((one, other) for other in (found if others else [None]))
+
+
+def _kind(one: Trace) -> str:
+    return "kernel" if one.census and one.census.on_device else "operation"
+
+
+def _listed(one: Evidence | None) -> Listed | None:
+    """What a side launched or was found in; None where that is not known: it must not read as absent."""
+    found: Listed = {}
+    if isinstance(one, Sampled):
+        each = 1e9 / one.hz / one.calls if one.hz and one.calls else 0.0  # ns of a call that a sample stands for
+        found = {(f.name, f.object, str(f.own).lower()): (f.samples, f.samples * each) for f in one.functions}
+        return None if one.missing else found
+    if one and (not one.census or one.census.missing):
+        return None
+    for launch in one.census.launches if one and one.census else ():
+        count, time = found.get((launch.name,), (0, 0.0))
+        found[(launch.name,)] = count + launch.count, time + launch.ns
+    return found
+
+
+Both = tuple[tuple[str, ...], tuple[int, float] | None, tuple[int, float] | None]
+
+
+def _compared(before: Evidence, after: Evidence | None) -> list[Both]:
+    """Every name with (times, ns) of both sides, the largest difference first; of one side alone the longest."""
+    first, second = _listed(before), _listed(after)
+    if first is None or second is None:
         return []
-    sides = [{(f.name, f.object, f.own): f.samples for f in one.functions} if one else {} for one in (before, after)]
-    each = [1e9 / one.hz / one.calls if one and one.hz and one.calls else 0.0 for one in (before, after)]
-    made = []
-    for key in dict.fromkeys((*sides[0], *sides[1])):
-        counts = sides[0].get(key, 0), sides[1].get(key, 0)
-        made.append((key, counts, (counts[0] * each[0], counts[1] * each[1])))
-    return sorted(made, key=lambda m: -abs(m[2][1] - m[2][0]) if after else -m[2][0])
+    made = [(name, first.get(name), second.get(name)) for name in dict.fromkeys((*first, *second))]
+    return sorted(made, key=lambda m: -abs(_more(m) if after else (m[1] or (0, 0.0))[1]))
 
 
-def _sample_lines(run: Run) -> Iterator[Line]:
-    for before, after in pairs(run, run.sampled):
+def _more(of: Both) -> float:
+    return (of[2] or (0, 0.0))[1] - (of[1] or (0, 0.0))[1]
+
+
+def _presence(of: Both, first: str, second: str, both: str = "") -> str:
+    return f"only {first}" if of[2] is None else f"only {second}" if of[1] is None else both
+
+
+def _part(
+    run: Run,
+    before: Evidence,
+    after: Evidence | None,
+    names: tuple[str, ...],
+    unit: str,
+    file: str,
+    notes: Sequence[str],
+) -> Part:
+    sides = [arm(run, one.arm).side for one in (before, after) if one]
+    found = _compared(before, after)
+    rows: list[tuple[str, ...]] = []
+    for one in found[:30]:
+        told = one[1:] if after else one[1:2]
+        counts, times = [str(t[0]) if t else "0" for t in told], [ns(t[1]) if t else "" for t in told]
+        sign = "+" if _more(one) > 0 else "-" if _more(one) < 0 else ""
+        last = [f"{sign}{ns(abs(_more(one)))}", _presence(one, *sides)] if after else []
+        rows.append((*(clean(text, 120) for text in one[0]), *counts, *times, *last))
+    header = (*names, *(f"{side}, {unit}" for side in sides), *(f"{side}, time" for side in sides))
+    title = clean(f"{before.cell} {arm(run, before.arm).variant}".strip()) + (
+        f", {' and '.join(sides)}" if after else ""
+    )
+    caption = "In one call; the largest difference first" + (
+        f", {len(found) - 30} more in {file}" if found[30:] else ""
+    )
+    table = Table((*header, "difference", "") if after else header, tuple(rows), len(names), caption)
+    return Part(title, tuple(notes), (), (table,) if rows else ())
+
+
+def _lines(run: Run, of: Sequence[_Seen], columns: tuple[str, ...], unit: str) -> Iterator[Line]:
+    for before, after in _pairs(run, of):
         first, second = arm(run, before.arm), arm(run, after.arm) if after else None
-        for (name, file, own), counts, times in _functions(before, after):
-            line = {"cell": before.cell, "variant": first.variant, "function": name, "object": file}
-            line |= {"own": str(own).lower(), "from": first.side, "to": second.side if second else ""}
-            line |= {"from_samples": str(counts[0]), "from_ns": str(times[0])}
+        fixed = {"cell": before.cell, "variant": first.variant, "from": first.side, "to": second.side if second else ""}
+        fixed |= {"kind": _kind(before), "profiler": before.by} if isinstance(before, Trace) else {}
+        for one in _compared(before, after):
+            line = fixed | dict(zip(columns, one[0], strict=True))
+            for label, told in zip(("from", "to"), one[1:], strict=True):
+                if told or (unit == "samples" and line[label]):
+                    line |= {
+                        f"{label}_{unit}": str(told[0] if told else 0),
+                        f"{label}_ns": str(told[1] if told else 0.0),
+                    }
             if second:
-                line |= {"to_samples": str(counts[1]), "to_ns": str(times[1])}
-                line["difference_ns"] = str(times[1] - times[0])
+                line |= {"difference_ns": str(_more(one)), "presence": _presence(one, "from", "to", "both")}
             yield {column: plain(text) for column, text in line.items()}
 
 
@@ -228,9 +209,7 @@ COUNTERS_TEXT = (
     "Counters of single launches after all timing, with caches emptied before each and clocks left as they are: they show what "
     "a kernel does, not how fast it is. Sums are of a call; rates, shares and waits are means over its launches."
 )
-_PROFILES = ("cell", "variant", "kernel", "grid", "block", "launches_a_call", "metric", "from", "to", "from_value", "to_value",
-             "change_pct", "presence", "status", "reason")  # fmt: skip
-Both = tuple[KernelProfile | None, KernelProfile | None]
+Kernels = tuple[KernelProfile | None, KernelProfile | None]
 
 
 def counters(run: Run) -> list[Part]:
@@ -240,7 +219,7 @@ def counters(run: Run) -> list[Part]:
         if all(one.purpose == "memory" for one in row):
             tables = [table for group in _of_row(run, row) for table in traffic_tables(group.tables)]
         else:
-            compared = _compared(run, row)
+            compared = _profiles_compared(run, row)
             tables = [t for one, two in compared for t in _kernel_tables(one, two, named=len(compared) > 1)]
         notes = [clean(f"{one.arm}: {one.status}: {one.reason}", 400) for one in row if one.status != "ok"]
         notes += [clean(f"{one.arm}: {note}", 400) for one in row for note in one.notes]
@@ -268,14 +247,14 @@ def _together(run: Run, row: Sequence[Profile]) -> list[tuple[Profile, ...]]:
     return [ok] if ok and arm(run, ok[0].arm).side == "base" else [(one,) for one in ok]
 
 
-def _compared(run: Run, row: Sequence[Profile]) -> list[tuple[Profile, Profile | None]]:
+def _profiles_compared(run: Run, row: Sequence[Profile]) -> list[tuple[Profile, Profile | None]]:
     found: list[tuple[Profile, Profile | None]] = []
     for first, *others in _together(run, row):
         found += [(first, other) for other in others] or [(first, None)]
     return found
 
 
-def _kernels(before: Profile, after: Profile | None) -> list[Both]:
+def _kernels(before: Profile, after: Profile | None) -> list[Kernels]:
     """Kernels by name, grid and block, then by name alone, as the traffic's table pairs them."""
     if after is None:
         return [(kernel, None) for kernel in before.kernels]
@@ -306,7 +285,7 @@ def _kernel_tables(before: Profile, after: Profile | None, *, named: bool) -> It
         yield Table(header, tuple(row[:width] for row in rows), 1, title)
 
 
-def _waits(both: Both) -> list[Shown]:
+def _waits(both: Kernels) -> list[Shown]:
     """The three things that warps of either side wait for most."""
     found: dict[str, float] = {}
     for kernel in both:
@@ -346,7 +325,7 @@ def _difference(shown: Shown, before: float | None, after: float | None) -> str:
 def _profile_lines(run: Run) -> Iterator[Line]:
     """Every metric of a launch, by ncu's name in base units, and a line for each arm that has none."""
     for row in _profiled(run):
-        for before, after in _compared(run, row):
+        for before, after in _profiles_compared(run, row):
             for both in _kernels(before, after):
                 either = both[1] or both[0]
                 assert either is not None
