@@ -111,10 +111,10 @@ def _ray(place: RunContext, plan: Plan, record: Record, options: Any) -> Executo
     from abprof.fleet import bundle
     from abprof.fleet.ray import RayExecutor
 
-    file = plan.shop.scratch / "cargo"
-    judge = Path(next(iter(plan.shop.workloads.values()))).parent
-    cargo = bundle.load(place, list(plan.checkouts.values()), judge, file)
+    file = plan.shop.scratch / "bundle"
+    workloads = Path(next(iter(plan.shop.workloads.values()))).parent
+    packed = bundle.pack(list(plan.checkouts.values()), workloads, file)
     address = place.options.executor.partition("://")[2]
     return RayExecutor(
-        address, options, gpu=place.device.kind == "cuda", cargo=cargo, bundle=file, logs=record.folder.logs
+        address, options, gpu=place.device.kind == "cuda", bundle=packed, file=file, logs=record.folder.logs
     )

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import msgspec
 
-from abprof.fleet.bundle import Cargo, elsewhere
+from abprof.fleet.bundle import Bundle, elsewhere
 from abprof.fleet.executors import Lost
 from abprof.fleet.messages import Shard, read_shard
 from abprof.fleet.remote_runner import RemoteRunner
@@ -67,11 +67,11 @@ class RayExecutor:
 
     lasting = False  # which GPU of its node a shard gets is Ray's affair
 
-    def __init__(self, address: str, options: Options, *, gpu: bool, cargo: Cargo, bundle: Path, logs: Path) -> None:
+    def __init__(self, address: str, options: Options, *, gpu: bool, bundle: Bundle, file: Path, logs: Path) -> None:
         """`address`: "" to start a cluster on this machine, "auto" for the one this machine is a node of, or HOST:PORT of another's
-        client server. `bundle`: the cargo's file; `logs`: the folder for shards' logs."""
+        client server. `file`: the bundle's tar file; `logs`: the folder for shards' logs."""
         self._address, self._options, self._gpu = address, options, gpu
-        self._cargo, self._bundle, self._logs = cargo, bundle, logs
+        self._bundle, self._file, self._logs = bundle, file, logs
         self._actors: dict[int, Any] = {}  # shard -> its actor
         self._pending: dict[Any, int] = {}  # reference of a result -> shard
         self._nodes: dict[str, str] = {}  # slot -> node id
@@ -80,7 +80,7 @@ class RayExecutor:
         self._stack = contextlib.ExitStack()
         try:
             self._ray = self._stack.enter_context(_connected(self._address))
-            self._sent = self._ray.put(self._bundle.read_bytes())
+            self._sent = self._ray.put(self._file.read_bytes())
             if not self.slots():
                 raise AbprofError(self._no_slot(), where=self._where, advice=f"options are {_OPTIONS}")
         except BaseException:
@@ -119,8 +119,8 @@ class RayExecutor:
         )
         actor = made.remote()
         self._actors[shard.number] = actor
-        sent = sealed.dump(msgspec.structs.replace(shard, run=elsewhere(shard.run, self._cargo)))
-        self._pending[actor.start.remote(sent, sealed.dump(self._cargo), [self._sent])] = shard.number
+        sent = sealed.dump(msgspec.structs.replace(shard, run=elsewhere(shard.run, self._bundle)))
+        self._pending[actor.start.remote(sent, sealed.dump(self._bundle), [self._sent])] = shard.number
 
     def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
         """Lines that actors return. An actor whose node is gone raises, and its shard is lost."""
@@ -193,12 +193,12 @@ class _Actor:
     def __init__(self) -> None:
         self._runner: RemoteRunner | None = None
 
-    def start(self, shard: bytes, cargo: bytes, bundle: list[Any]) -> tuple[list[bytes], str | None]:
+    def start(self, shard: bytes, bundle: bytes, file: list[Any]) -> tuple[list[bytes], str | None]:
         """Return no lines yet, and why the worker could not be started."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray starts actors with it blocked
         try:
-            known = msgspec.json.decode(cargo, type=Cargo)
-            self._runner = RemoteRunner(read_shard(shard), known, lambda: _import_ray().get(bundle[0]), _environment())
+            known = msgspec.json.decode(bundle, type=Bundle)
+            self._runner = RemoteRunner(read_shard(shard), known, lambda: _import_ray().get(file[0]), _environment())
         except (AbprofError, ValueError) as error:
             return [], error.line if isinstance(error, AbprofError) else str(error)
         return [], None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof.fleet.bundle import Cargo, edition, here, unload
+from abprof.fleet.bundle import Bundle, edition, here, unpack
 from abprof.fleet.messages import DEVICE, Shard
 from abprof.records.errors import AbprofError
 from abprof.system import checksummed as sealed
@@ -27,13 +27,13 @@ _LOG_LIMIT = 1 << 20  # bytes of a log that come back, its last
 class RemoteRunner:
     """One shard worker. It ends with the process that made this object."""
 
-    def __init__(self, shard: Shard, cargo: Cargo, fetch: Callable[[], bytes], env: Mapping[str, str]) -> None:
+    def __init__(self, shard: Shard, bundle: Bundle, fetch: Callable[[], bytes], env: Mapping[str, str]) -> None:
         """`fetch` returns the bundle's bytes if this machine lacks it; `env` is the worker's environment.
 
         Raises AbprofError if the shard cannot begin here.
         """
-        if cargo.abprof != edition():
-            what = f"this machine has another abprof ({edition()}) than the run ({cargo.abprof})"
+        if bundle.abprof != edition():
+            what = f"this machine has another abprof ({edition()}) than the run ({bundle.abprof})"
             raise AbprofError(what, where=sys.executable, advice="install the same on every node")
         self._folder = paths.cache_dir() / "landed" / secrets.token_hex(6)
         while not leases.hold(self._lock):  # a sweep held it in the moment it was made
@@ -41,10 +41,10 @@ class RemoteRunner:
         self._logs = self._folder / "logs"
         try:
             self._logs.mkdir(parents=True)
-            home = unload(paths.cache_dir(), cargo, fetch)
+            home = unpack(paths.cache_dir(), bundle, fetch)
             placed = msgspec.structs.replace(
                 shard,
-                run=here(shard.run, cargo, home),
+                run=here(shard.run, bundle, home),
                 device=env.get(DEVICE, ""),
                 held=False,
                 repository=str(home),

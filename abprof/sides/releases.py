@@ -96,21 +96,6 @@ def put(cache: Path, side: Side, path: Path) -> None:
         raise AbprofError(f"the files of {side.label} were changed", where=str(source), advice="run again")
 
 
-def receive(cache: Path, content: str, folder: Path) -> None:
-    """Keep a release that another machine installed, from its files in `folder`. Raises AbprofError if their hash differs."""
-    if _content(folder) != content:
-        raise AbprofError("a release's files are not what was sent", where=str(folder))
-    home = cache / "dists"
-    try:
-        with _scratch(home) as scratch:
-            place = _place(home, content)
-            if _content(place) != content:
-                shutil.copytree(folder, scratch / "files", symlinks=True)
-                _publish(scratch / "files", place)
-    except (OSError, shutil.Error) as error:
-        raise AbprofError(f"a release cannot be kept: {error}", where=str(home)) from error
-
-
 def known(cache: Path) -> Iterator[str]:
     """Yield `NAME==VERSION` of every release that is installed in the cache."""
     for kept in sorted((cache / "dists" / "wheels").glob("*.json")):

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 from abprof.records.errors import AbprofError
 from abprof.sides.git import Git, GitError
@@ -39,7 +40,9 @@ _CONFIG = """[gc]
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder in place of a repository, for a run of releases alone."""
+    """A folder in place of a repository: for a run of releases alone, or with each side's files in SIDES/<its commit>."""
+
+    SIDES: ClassVar[str] = ".abprof-sides"
 
     path: Path
     cache: Path

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -48,13 +49,15 @@ def checkouts(
         _prune(repository.cache)
         folder.mkdir(parents=True)
         for side, path in zip(sides, paths, strict=True):
-            if side.kind == "dist":
+            if isinstance(repository, Folder) and (files := repository.path / Folder.SIDES / side.commit).is_dir():
+                shutil.copytree(files, path, symlinks=True)
+            elif side.kind == "dist":
                 releases.put(repository.cache, side, path)
-                continue
-            assert isinstance(repository, Repository)
-            _add(repository, side, path)
-            if submodules:
-                add_submodules(path, _origin(repository), repository.cache)
+            else:
+                made_of = repository.with_commits()
+                _add(made_of, side, path)
+                if submodules:
+                    add_submodules(path, _origin(made_of), repository.cache)
     except BaseException as error:
         _remove(folder, lock)
         if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""A run's cargo: on another machine it is measured from as from the repository, and that machine has nothing else of it."""
+"""A run's bundle: on another machine it is measured from as from the repository, and that machine has nothing else of it."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from abprof import sides as repo
-from abprof.fleet.bundle import Cargo, elsewhere, here, load, sweep, unload
-from abprof.fleet.messages import Shard
+from abprof.fleet.bundle import Bundle, elsewhere, here, pack, sweep, unpack
+from abprof.fleet.messages import DEVICE, Ended, Measured, Shard, read_news
+from abprof.fleet.remote_runner import RemoteRunner
 from abprof.measure import continued
 from abprof.measure.plan import Continued, make_plan
 from abprof.measure.resources import worktrees
-from abprof.measure.run_context import look_around
-from abprof.records import Checkout, Run, Side
+from abprof.measure.run_context import Settled, look_around
+from abprof.records import Arm, Build, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options
-from abprof.sides import releases as dists
 from abprof.system import checksummed as sealed
 from abprof.system import locks as leases
 from abprof.system.console import View
-from abprof.system.trees import files_of, tree_hash
 from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Time, Workload
 
@@ -37,11 +37,11 @@ VIEW = View(quiet=True)
 
 @dataclass(frozen=True)
 class Sent:
-    """What leaves a machine: the head, the cargo and its bundle."""
+    """What leaves a machine: the head and the bundle."""
 
     run: Run
     file: File
-    cargo: Cargo
+    packed: Bundle
     bundle: bytes
 
 
@@ -68,24 +68,24 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pat
 
 
 def sent(lab: Lab, *specs: str, **asked: object) -> Sent:
-    """A run planned on the lab's machine and its cargo; then its repository, worktrees and cache are gone."""
+    """A run planned on the lab's machine and its bundle; then its repository, worktrees and cache are gone."""
     config = Options(specs=specs, repo=str(lab.repo.path), device=("simulated",), **asked)
     place = look_around(config, VIEW)
     file = lab.folder / "bundle"
     (lab.folder / "logs").mkdir(exist_ok=True)
     with worktrees(place, place.id, VIEW) as trees:
         plan = make_plan(place, trees, lab.folder / "logs", VIEW)
-        cargo = load(place, trees, plan.shop.scratch.parent / "workloads", file)
-    return Sent(elsewhere(plan.run, cargo), place.file, cargo, file.read_bytes())
+        packed = pack(trees, plan.shop.scratch.parent / "workloads", file)
+    return Sent(elsewhere(plan.run, packed), place.file, packed, file.read_bytes())
 
 
 @contextmanager
 def prepared(got: Sent, cache: Path) -> Iterator[dict[str, Path]]:
     """What a shard's program does first: the sides' files, by side."""
-    home = unload(cache, got.cargo, lambda: got.bundle)
-    run = here(got.run, got.cargo, home)
-    place = continued.same_place(run, str(home), cache.parent / "runs", 60.0, VIEW)
-    place = replace(place, file=got.file)  # abprof.toml travels in the shard
+    home = unpack(cache, got.packed, lambda: got.bundle)
+    run = here(got.run, got.packed, home)
+    options = msgspec.structs.replace(continued.as_asked(run, str(home), 60.0), device=("simulated",))
+    place = look_around(options, VIEW, Settled(run.sides, got.file, run.id))
     with worktrees(place, "there", VIEW) as trees:
         plan = make_plan(place, trees, cache.parent, VIEW, Continued(run, run.cells))
         assert plan.cells == got.run.cells
@@ -105,18 +105,18 @@ def test_what_arrives_is_measured_from_as_the_repository_was(lab: Lab, node: Cal
     with prepared(got, node("node")) as at:
         found = {side: (path / "kernels/k/__init__.py").read_text() for side, path in at.items() if side}
         assert found == {"base": "WHO = 'main'\n", "target": "WHO = 'fast'\n", "target2": "WHO = 'mine'\n"}
-        assert (at[""] / ".abprof/workloads/_helper.py").read_text() == "# beside it\n"
+        assert (at[""] / "workloads/_helper.py").read_text() == "# beside it\n"
 
 
 LANDS = """
 import json, os, sys
-from abprof.fleet.bundle import Cargo
+from abprof.fleet.bundle import Bundle
 from abprof.fleet.remote_runner import RemoteRunner
 from abprof.fleet.messages import read_shard
 import msgspec
 from pathlib import Path
 shard, cargo, bundle = (Path(name).read_bytes() for name in sys.argv[1:])
-RemoteRunner(read_shard(shard), msgspec.json.decode(cargo, type=Cargo), lambda: bundle, os.environ)
+RemoteRunner(read_shard(shard), msgspec.json.decode(cargo, type=Bundle), lambda: bundle, os.environ)
 print("landed", flush=True)
 sys.stdin.read()
 """
@@ -126,7 +126,7 @@ def test_what_a_killed_node_process_left_is_removed_by_the_next(lab: Lab, node: 
     got, cache = sent(lab, "main", "fast"), node("node")
     shard = Shard(number=1, run=got.run, file=got.file, arms={}, budget=1.0, repository="", logs="")
     files = [lab.folder / name for name in ("a", "b", "c")]
-    for file, data in zip(files, (sealed.dump(shard), sealed.dump(got.cargo), got.bundle), strict=True):
+    for file, data in zip(files, (sealed.dump(shard), sealed.dump(got.packed), got.bundle), strict=True):
         file.write_bytes(data)
     (temporary := lab.folder / "tmp").mkdir()
     child = subprocess.Popen(
@@ -148,46 +148,50 @@ def test_what_a_killed_node_process_left_is_removed_by_the_next(lab: Lab, node: 
     assert not list(temporary.glob("abprof-*"))
 
 
-def test_releases_travel_as_they_were_installed(lab: Lab, node: Callable[[str], Path]) -> None:
-    """No index is asked on the other machine."""
-    installed = lab.folder / "installed"
-    (installed / "k").mkdir(parents=True)
-    (installed / "k" / "__init__.py").write_bytes(b"FAST = 1\r\n")
-    (installed / "k" / "tool").write_text("#!/bin/sh\n")
-    (installed / "k" / "tool").chmod(0o755)
-    (installed / "k" / "link").symlink_to("tool")
-    content = tree_hash(installed, files_of(installed))
-    side = Side(id="base", spec="dist:k==1", kind="dist", commit=content, tree=content, label="k==1")
-    config = Options(specs=("main",), repo=str(lab.repo.path), device=("simulated",))
-    place = look_around(config, VIEW)
-    trees = [Checkout(side=side, path=str(installed))]
-    cargo = load(place, trees, lab.repo.path / "workloads", lab.folder / "bundle")
-    assert cargo.commits == {}
-    cache = node("node")
-    unload(cache, cargo, (lab.folder / "bundle").read_bytes)
-    dists.put(cache, side, cache / "there")
-    assert tree_hash(cache / "there", files_of(cache / "there")) == content
-
-
 def test_spoilt_bytes_leave_nothing(lab: Lab, node: Callable[[str], Path]) -> None:
     got, cache = sent(lab, "main", "fast"), node("node")
     with pytest.raises(AbprofError, match="bundle"):
-        unload(cache, got.cargo, lambda: got.bundle[:1000])
-    assert [path for path in (cache / "cargo").iterdir() if path.is_dir()] == []
-    assert unload(cache, got.cargo, lambda: got.bundle).is_dir()
+        unpack(cache, got.packed, lambda: got.bundle[:1000])
+    assert [path for path in (cache / "bundles").iterdir() if path.is_dir()] == []
+    assert unpack(cache, got.packed, lambda: got.bundle).is_dir()
 
 
 def test_what_nobody_uses_goes_in_its_turn(tmp_path: Path) -> None:
     cache = tmp_path
     for number in range(12):
-        home = cache / "cargo" / f"{number:040}"
+        home = cache / "bundles" / f"{number:040}"
         home.mkdir(parents=True)
         os.utime(home, (number, number))
-    leases.hold(cache / "cargo" / f"{0:040}.use", shared=True)
+    leases.hold(cache / "bundles" / f"{0:040}.use", shared=True)
     try:
         assert len(sweep(cache)) == 3
-        kept = sorted(int(path.name) for path in (cache / "cargo").iterdir() if path.is_dir())
+        kept = sorted(int(path.name) for path in (cache / "bundles").iterdir() if path.is_dir())
         assert kept == [0, *range(4, 12)]
         assert len(sweep(cache, everything=True)) == 8
     finally:
-        leases.drop(cache / "cargo" / f"{0:040}.use")
+        leases.drop(cache / "bundles" / f"{0:040}.use")
+
+
+def test_a_shard_is_built_and_measured_from_its_bundle(lab: Lab, node: Callable[[str], Path]) -> None:
+    got = sent(lab, "main", "fast")
+    lab.repo.path.rename(lab.folder / "away")
+    cache = node("node")
+    builds = tuple(Build(side=side, kernel="k", key=side, path="/not/here") for side in ("base", "target"))
+    both = (Arm(id="base", side="base"), Arm(id="target", side="target"))
+    arms = {cell.id: both for cell in got.run.cells}
+    run = msgspec.structs.replace(got.run, builds=builds, arms=both)
+    shard = Shard(number=1, run=run, file=got.file, arms=arms, budget=60.0, repository="", logs="")
+    env = {**os.environ, DEVICE: "simulated", "ABPROF_CACHE_DIR": str(cache)}
+    runner, lines, gone = RemoteRunner(shard, got.packed, lambda: got.bundle, env), list[bytes](), None
+    while gone is None:
+        more, gone = runner.lines(60.0)
+        lines += more
+    logs = runner.logs()
+    runner.end(0.0)
+    news = [read_news(line) for line in lines]
+    assert isinstance(news[-1], Ended), gone
+    assert news[-1].why == "done", news[-1]
+    measured = {one.block.cell for one in news if isinstance(one, Measured)}
+    assert measured == {"w/case=a", "w/case=b"}
+    assert {"program.log", "build-base-k.log", "worker-base-k.log"} <= logs.keys()
+    assert not list((cache / "landed").glob("*/"))
