@@ -26,7 +26,9 @@ def _warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Ad
     yield from _tampered(run)
     yield from _untrusted(run, rows, controls)
     yield from _arms(
-        *(cells, "proof", lambda data, arm: data.state(arm).proof_broken),
+        cells,
+        "proof",
+        lambda data, arm: data.state(arm).proof_broken,
         "a worker loaded code from outside its own side",
         "no number is shown; look for an editable install or a path that points elsewhere",
     )
@@ -35,57 +37,72 @@ def _warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Ad
     base = [row for row in rows if base_not_ok(row)]
     yield from _failed(cells, "base_not_ok", base, "not ok on the base: nothing to compare the target with")
     yield from _arms(
-        *(cells, "wrong_shown", lambda data, arm: data.allow_wrong and data.state(arm).status == "wrong"),
+        cells,
+        "wrong_shown",
+        lambda data, arm: data.allow_wrong and data.state(arm).status == "wrong",
         "wrong answers, and their times are shown because of --allow-wrong",
         "do not use these times",
     )
     suspects = [row for row in rows if row.verdict in {"slower", "faster"} and not row.discovery]
     yield from _rows(
-        *("suspect", suspects),
+        "suspect",
+        suspects,
         f"{len(suspects)} of the changed rows may be chance among so many cells (false-discovery control at 5 %)",
         "their intervals stand; `abprof rerun RUN` gives them fresh epochs",
     )
     clock = [row for row in rows if "clock" in row.reasons and row.clock_pct is not None]
     worst = max((abs(row.clock_pct or 0.0) for row in clock), default=0.0)
     yield from _rows(
-        *("clock", clock),
+        "clock",
+        clock,
         f"the device's clock differed between the sides by up to {worst:.2g} %: at one clock they compare otherwise",
         "`abprof rerun RUN` gives fresh epochs; locked clocks (nvidia-smi --lock-gpu-clocks) decide",
     )
-    for row in (power := [row for row in rows if "power" in row.reasons])[:1]:
+    power = [row for row in rows if "power" in row.reasons]
+    for row in power[:1]:
         turns, slices = f"{row.pct:+.2f} % of time in turns", f"{row.sustained_pct:+.2f} % without a pause"
         yield from _rows(
-            *("power", power, f"{row.cell}: {turns}, {slices} at the power limit"),
+            "power",
+            power,
+            f"{row.cell}: {turns}, {slices} at the power limit",
             "which of them counts depends on how the kernel is used: short bursts, or for seconds on end",
         )
     yield from _rows(
-        *("timer", [row for row in rows if "timer" in row.reasons]),
+        "timer",
+        [row for row in rows if "timer" in row.reasons],
         "the clock outside the worker does not confirm the worker's timer for these cells",
         "code under test may have patched its timer, or moved its time to where no timer looks (the host, a reset)",
     )
     yield from _roofline(run, cells, rows)
     yield from _undecided(run, cells, rows)
     yield from _arms(
-        *(cells, "flaky", lambda data, arm: data.state(arm).flaky),
+        cells,
+        "flaky",
+        lambda data, arm: data.state(arm).flaky,
         "failed in one epoch and not in the others",
         "it counts as ok; if it comes back, it is a bug",
     )
     blocks = [block for data in cells.values() for block in data.blocks]
     lost = [block for block in blocks if block.rounds and len(set(block.rejected)) >= len(block.rounds)]
     why = next((f" ({block.rejected_why})" for block in lost if block.rejected_why), "")
-    yield from _blocks(
-        *("rejected", lost, f"{len(lost)} epoch blocks lost every round{why}"),
+    yield from _rows(
+        "rejected",
+        lost,
+        f"{len(lost)} epoch blocks lost every round{why}",
         "the machine was too busy to measure on; run again when it is quiet",
     )
-    yield from _blocks(
-        *("one_at_a_time", [block for block in blocks if block.alone]),
+    yield from _rows(
+        "one_at_a_time",
+        [block for block in blocks if block.alone],
         "the sides do not fit into memory together: they were measured one after the other, in two visits each",
         "their intervals are wider for it; on a device with more memory they take turns call by call",
     )
     foreign = [block for block in blocks if block.state.foreign]
     names = sorted({name for block in foreign for name in block.state.foreign})
-    yield from _blocks(
-        *("foreign", foreign, f"other processes used the device: {', '.join(names[:5])}"),
+    yield from _rows(
+        "foreign",
+        foreign,
+        f"other processes used the device: {', '.join(names[:5])}",
         "end them or wait, then run again",
     )
     elsewhere = [one for one in run.touched if not one.falsifies]
@@ -102,14 +119,9 @@ def _warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Ad
 # ---------------------------------------------------------------- kinds of warnings
 
 
-def _rows(kind: str, rows: Rows, text: str, advice: str) -> Iterator[Advice]:
+def _rows(kind: str, rows: Rows | Sequence[Block], text: str, advice: str) -> Iterator[Advice]:
     if rows:
         yield Advice(kind=kind, text=text, advice=advice, cells=tuple(dict.fromkeys(row.cell for row in rows)))
-
-
-def _blocks(kind: str, blocks: Sequence[Block], text: str, advice: str) -> Iterator[Advice]:
-    if blocks:
-        yield Advice(kind=kind, text=text, advice=advice, cells=tuple(dict.fromkeys(block.cell for block in blocks)))
 
 
 def _arms(cells: Cells, kind: str, test: Callable[[CellData, str], bool], what: str, advice: str) -> Iterator[Advice]:
@@ -155,7 +167,8 @@ def _untrusted(run: Run, rows: Rows, controls: Rows) -> Iterator[Advice]:
     if out:
         worst = max(out, key=lambda row: abs(row.pct or 0.0))
         yield from _rows(
-            *("untrusted", out),
+            "untrusted",
+            out,
             f"the same code against itself differs in {len(out)} of {len(panel)} controls, "
             f"at worst by {worst.pct:+.2f} % [{worst.low_pct:+.2f}, {worst.high_pct:+.2f}]",
             "something on this machine favours one worker; find it before reading any verdict of this run",
