@@ -44,15 +44,6 @@ def test_last_look(epochs: int, look: int) -> None:
     assert stats.last_look(epochs) == look
 
 
-def test_no_spread_gives_no_width() -> None:
-    value = math.log(1.02)
-    found = stats.repeated_interval([value, value, math.log(1.02 * 3) - math.log(3), value])  # equal but for rounding
-    assert found is not None
-    assert found.low == found.high == found.theta == pytest.approx(value)
-    assert stats.p_beyond([value] * 4, -0.01, 0.01) == 0.0
-    assert stats.p_beyond([value] * 4, -0.03, 0.03) == 1.0
-
-
 @given(
     st.lists(st.floats(-0.5, 0.5), min_size=4, max_size=40),
     st.floats(0, 0.2),

@@ -106,15 +106,6 @@ def test_an_interrupted_run_rests_on_its_last_look() -> None:
     assert (row.verdict, row.reasons, row.pct) == ("unclear", ("interrupted",), None)
 
 
-def test_rejected_rounds_take_no_part() -> None:
-    stray = tuple((Turn(0, 0, 1, 1.0, 1.0), Turn(1, 1, 2, 50.0, 50.0)) for _ in range(9))
-    blocks = [
-        msgspec.structs.replace(b, rounds=stray + b.rounds, rejected=tuple(range(9)), rejected_why="clock fell")
-        for b in epochs(times(1.03))
-    ]
-    assert only(judge(head(), blocks)).pct == pytest.approx(only(judge(head(), epochs(times(1.03)))).pct)
-
-
 @pytest.mark.parametrize("bad", [0.0, -3.0, math.nan, math.inf])
 def test_an_impossible_time_in_a_kept_round_is_refused(bad: float) -> None:
     broken = msgspec.structs.replace(epochs([1.0])[0], rounds=((Turn(0, 0, 1, 1.0, 1.0), Turn(1, 1, 2, bad, 1.0)),))
@@ -166,14 +157,6 @@ def test_quick_never_says_more_than_worth_confirming(ratio: float, reason: str) 
     assert row.pct == pytest.approx(100 * (ratio - 1))
     assert undecided(quick, blocks) == set()
     assert undecided(quick, []) == {"dense/n=0"}
-
-
-def test_fresh_epochs_after_a_quick_look_stand_alone() -> None:
-    """The quick epoch chose the cell; kept, it would bias what confirms it."""
-    blocks = [block(1, {"base": 1.0, "target": 1.5}, quick=True)]
-    blocks += [block(i, {"base": 1.0, "target": ratio}) for i, ratio in enumerate(times(1.0), start=2)]
-    row = only(judge(head(settings={"quick": True}), blocks))
-    assert (row.verdict, row.epochs) == ("same", 4)
 
 
 # ---------------------------------------------------------------- which cells go on

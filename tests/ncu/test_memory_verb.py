@@ -33,10 +33,6 @@ def rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def said(text: str) -> str:
-    return re.sub(r"[ ─]+", " ", text)
-
-
 def test_the_pages_example_is_what_is_printed() -> None:
     """Run as a person runs it, on a terminal that is wide enough."""
     page = (ROOT / "docs" / "MEMORY.md").read_text()

@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof.cli import run_command_line
-from abprof.evidence.ncu import capture, metrics, tool
+from abprof.evidence.ncu import capture, metrics
 from abprof.records import KernelProfile, Profile, Run
 from abprof.records.errors import Exit
 from abprof.report import probes
@@ -93,21 +92,6 @@ def test_sums_are_means_over_launches_and_rates_are_weighted_by_time(
     assert kernel.metrics["dram__bytes.sum"] == kernel.metrics[metrics.TIME] == 2e6
     assert kernel.metrics[HIT] == pytest.approx(50.0)
     assert notes == ("k grid (132, 1, 1) block (128, 1, 1): 10 launches are 2 a call in 5 calls",)
-
-
-def test_a_probe_that_no_ncu_answers_is_refused_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    repo = launching_repo(tmp_path / "repo")
-    git = shutil.which("git")
-    assert git
-    monkeypatch.setenv("PATH", str(Path(git).parent))
-    monkeypatch.setattr(tool, "_PLACES", (str(tmp_path / "nowhere*"),))
-    monkeypatch.setattr(shutil, "which", lambda name, path=None: None if "ncu" in name else git)
-    for verb in (["run", "main", "--probe", "ncu"], ["profile", "main"], ["profile", str(OLD)]):
-        assert run_command_line([*verb, "--repo", str(repo.path)]) == Exit.CANNOT_RUN
-        assert "there is no ncu (Nsight Compute); looked on PATH" in capsys.readouterr().err
-    assert not (repo.path / "runs").exists()
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from abprof.evidence.ncu import recording
 from abprof.evidence.ncu.traffic import measured
 from abprof.records.errors import AbprofError
 
-from .recorded import DETAILS, METRIC, NAMES, RAW, L, details, moves, put, raw
+from .recorded import DETAILS, RAW, L, details, moves, put, raw
 
 COPY = L("void at::native::<unnamed>::CopyFunctor<float, 4>(int, T2)", "(8, 1, 1)")
 LAUNCHES = [L(), COPY, L(bytes={"dram": 3_141_592, "l2": 0, "l1": 9e6})]
@@ -117,10 +117,6 @@ def test_no_file_and_a_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "none.csv", tmp_path, Path("a\0b")):
         with pytest.raises(AbprofError):
             recording.read(path)
-
-
-WORDS = st.sampled_from([*METRIC, *NAMES.values(), "ID", "Kernel Name", "Process ID", "byte", "Kbyte", "n/a", "1,024", "0", "1",
-                         "", '"', ",", "\n", "==PROF== x", "\x00", "9" * 400, "1e99", "-", "é"])  # fmt: skip
 
 
 @SAME

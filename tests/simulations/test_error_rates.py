@@ -11,10 +11,8 @@ import math
 import numpy as np
 import pytest
 
-from abprof.records import Block
-from abprof.verdict import Judgement, judge, stats, undecided
-from tests.blocks import block, head
-from tests.simulations.protocol import MOST, Values, normal, verdicts
+from abprof.verdict import stats
+from tests.simulations.protocol import MOST, normal, verdicts
 
 RUNS = 1_000
 
@@ -83,36 +81,3 @@ def test_false_same_at_the_margin_keeps_its_bound() -> None:
 
 
 # ---------------------------------------------------------------- many cells
-
-
-def whole_run(truth: Values, rng: np.random.Generator, *, sd: float, correlation: float) -> tuple[Judgement, int]:
-    """A run of one cell for each true log ratio, planned by `undecided`, judged by `judge`; and its cell epochs."""
-    run = head(len(truth))
-    blocks: list[Block] = []
-    for done, look in zip((0, *stats.LOOKS), stats.LOOKS, strict=False):  # between looks nothing is decided
-        wanted = undecided(run, blocks)
-        for epoch in range(done + 1, look + 1):
-            shared = rng.normal(0.0, sd / 100 * math.sqrt(correlation))
-            own = rng.normal(0.0, sd / 100 * math.sqrt(1 - correlation), len(truth))
-            for cell, value in zip(run.cells, truth + shared + own, strict=True):
-                if cell.id in wanted:
-                    blocks.append(block(epoch, {"base": 1.0, "target": math.exp(value)}, cell=cell.id, rounds=1))
-    return judge(run, blocks), len(blocks)
-
-
-@pytest.mark.slow
-def test_false_discoveries_among_many_cells() -> None:
-    """40 cells: 4 of +2.5 %, 6 of exactly the threshold, 30 unchanged; half of an epoch's noise common to all."""
-    rng = np.random.default_rng(15)
-    truth = np.log1p(np.array([2.5] * 4 + [1.5] * 6 + [0.0] * 30) / 100)
-    runs, false_share, found, false_rows = 25, [], 0, 0
-    for _ in range(runs):
-        rows = whole_run(truth, rng, sd=0.2, correlation=0.5)[0].comparisons
-        kept = [row.discovery for row in rows]
-        assert all(row.verdict == "slower" for row in rows[:4])
-        false_share.append(sum(kept[4:]) / max(1, sum(kept)))
-        found += sum(kept[:4])
-        false_rows += any(row.verdict in {"slower", "faster"} for row in rows[10:])
-    assert np.mean(false_share) <= 0.05
-    assert found >= 0.99 * 4 * runs
-    assert false_rows == 0

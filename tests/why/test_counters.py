@@ -42,10 +42,6 @@ def judged(before: dict[str, float], after: dict[str, float], pct: float = 30.0,
     return cases.judged(BASE, BASE, pct, profiles=profiles)
 
 
-def counted(row: Comparison) -> list[str]:
-    return [cause.kind for cause in row.causes or () if "ncu" in cause.evidence]
-
-
 def test_more_bytes_of_a_kernel_that_waits_for_them() -> None:
     row = judged(PLAIN, PLAIN | {TIME: 1.3e6, "dram__bytes.sum": 1.32e9})
     assert cases.kinds(row) == ["dram_traffic", "same_code"]

@@ -13,14 +13,12 @@ from pathlib import Path
 import pytest
 
 from abprof.evidence.machine_code import kernels
-from abprof.evidence.machine_code.disassembly import X86_CLASSES
 from abprof.evidence.machine_code.reader import Reader
 from abprof.records import (
     Artefact,
     Build,
     Census,
     Comparison,
-    Function,
     Kernel,
     Launch,
     Outcome,
@@ -133,17 +131,3 @@ def test_the_same_code_is_told_from_a_change(tmp_path: Path, pct: float) -> None
 def test_what_only_got_another_name_is_no_pass(tmp_path: Path) -> None:
     renamed = (PASS[0].replace("rescale", "rescaled"), PASS[1])
     assert kinds(judged(read(tmp_path, PASS, renamed), 20.0)) == ["same_code"]
-
-
-def sides_of(*objects: tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]) -> tuple[Kernel, ...]:
-    """Both sides' objects, from what each function counts: name -> class -> instructions, of base and of target."""
-    made = []
-    for place, both in enumerate(objects):
-        for side, functions in zip(("base", "target"), both, strict=True):
-            told = tuple(
-                Function(name=name, code=f"{side} {name}", classes=dict.fromkeys(X86_CLASSES, 0) | counts)
-                for name, counts in functions.items()
-            )
-            made.append(Kernel(side=side, package="ffa", name=f"{place}.so", kind="object", key=f"{place}.so",
-                               code=f"{side}{place}", functions=told, missing=""))  # fmt: skip
-    return tuple(made)

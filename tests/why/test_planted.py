@@ -50,16 +50,6 @@ def test_the_sentence_has_the_numbers_of_both_sides(branch: str, said: str) -> N
     assert cause.text.startswith(said)
 
 
-@pytest.mark.parametrize("branch", COMPILED)
-def test_the_way_back_is_named_too(branch: str) -> None:
-    """A target that undoes the plant is faster, for the same reason."""
-    sides = SIDES[branch]
-    phases = PHASED[::-1] if branch == "slower_phase" else ({}, {})
-    row = cases.judged(sides["target"], sides["base"], -23.0, phases=phases)
-    assert row.verdict == "faster"
-    assert cases.kinds(row) == [BRANCHES[branch].kind]
-
-
 @pytest.mark.parametrize("number", range(20))
 def test_nothing_is_named_where_both_sides_are_the_same(number: int) -> None:
     """A/A: rows that do not move have no causes; one that a machine's mischief moves is told to have the same code."""
@@ -102,14 +92,6 @@ def test_a_kernel_with_another_name_is_no_added_launch() -> None:
     renamed = base | {"kernels": [one | {"name": "horner", "key": "horner[1]"} for one in base["kernels"]]}
     row = cases.judged(base, renamed, 5.0)
     assert cases.kinds(row) == ["same_code"]
-
-
-def test_lost_overlap_of_kernels_beside_each_other() -> None:
-    side = SIDES["block_size"]["base"]
-    before, after = cases.census(side, 1e6, hidden_ns=4e5), cases.census(side, 1e6, hidden_ns=0.0)
-    row = cases.judged(side, side, 40.0, censuses=(before, after))
-    [cause] = row.causes or ()
-    assert (cause.kind, cause.text.split(":")[0]) == ("overlap", "overlap lost")
 
 
 @pytest.mark.slow
