@@ -57,14 +57,15 @@ def query(
     chosen = Query(tuple(cell), metric, series, _since(since), kinds)
     with _index(repo, runs_dir) as index, while_read():
         _check_names(index, series, cell)
-        writer = None if json else csv.writer(sys.stdout, lineterminator="\n")
-        if writer:
-            writer.writerow(index.columns)
-        for row in index.table(chosen):
-            if writer:  # a text never ends its line, steers a terminal, or is a formula to a spreadsheet
-                writer.writerow([csv_cell(item) if isinstance(item, str) else item for item in row.values()])
-            else:
-                print(encoder.dumps(row))
+        columns, rows = index.table(chosen)
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        if not json:
+            writer.writerow(columns)
+        for row in rows:
+            if json:
+                print(encoder.dumps(dict(zip(columns, row, strict=True))))
+            else:  # a text never ends its line, steers a terminal, or is a formula to a spreadsheet
+                writer.writerow([csv_cell(item) if isinstance(item, str) else item for item in row])
     return Exit.OK
 
 

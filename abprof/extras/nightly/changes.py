@@ -139,7 +139,7 @@ def history_changes(index: Index, query: Query) -> tuple[list[Change], list[Shif
         names = {trend.name for trend in trends(index.values(replace(query, since="")))}
         changes = [change for change in changes if change.trend in names]
     if query.since:
-        late = {night.number for night in index.nights(query.series, query.kinds) if night.began >= query.since}
+        late = {night.number for night in index.nights(query.series) if night.began >= query.since}
         changes = [change for change in changes if change.found in late]
         shifts = [shift for shift in shifts if shift.night in late]
     return changes, shifts

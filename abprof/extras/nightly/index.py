@@ -106,63 +106,54 @@ class Query:
 
 
 _NIGHT = ", ".join(f"n.{field.name}" for field in fields(NightRow))
-_VALUE = (
-    "t.cell, t.variant, t.metric, t.judged, v.verdict, v.pct, v.low_pct, v.high_pct, v.base, v.head, v.base_status, "
-)
-_VALUE += "v.head_status"
+_VALUE = "t.cell, t.variant, t.metric, t.judged, v.verdict, v.pct, v.low_pct, v.high_pct, v.base, v.head, v.base_status"
+_TABLE = """n.series, n.number AS night, n.kind, n.began, n.base AS base_commit, n.head AS head_commit, n.subject,
+  t.cell, t.variant, t.metric, CASE t.metric WHEN 'peak_mem_bytes' THEN 'bytes' ELSE 'ns' END AS unit,
+  v.base, v.head, v.base_status, v.head_status, v.verdict, v.pct, v.low_pct, v.high_pct, n.machine, n.folder AS run"""
 _COLUMNS = len(fields(NightRow))
 
 
-COLUMNS = (
-    "series", "night", "kind", "began", "base_commit", "head_commit", "subject", "cell", "variant", "metric", "unit",
-    "base", "head", "base_status", "head_status", "verdict", "pct", "low_pct", "high_pct", "machine", "run",
-)  # fmt: skip
-
-
 class Index:
-    """An open index. `notes` lists the folders that could not be read, and whether the index was rebuilt; `columns` are those
-    of `table`."""
-
-    columns = COLUMNS
+    """An open index. `notes` lists the folders that could not be read, and whether the index was rebuilt."""
 
     def __init__(self, database: sqlite3.Connection, notes: Sequence[str]) -> None:
         self._database = database
         self.notes = tuple(notes)
 
-    def nights(self, series: str = "", kinds: Sequence[str] = ("first", "step", "against")) -> list[NightRow]:
+    def nights(self, series: str = "") -> list[NightRow]:
         """The nights, ordered by series and number."""
-        where, given = _where(Query(series=series, kinds=tuple(kinds)))
-        rows = self._database.execute(
-            f"SELECT {_NIGHT} FROM night n WHERE {where} ORDER BY n.series, n.number, n.id",  # noqa: S608
-            given,
-        )
-        return [NightRow(*row) for row in rows]
+        select = f"SELECT {_NIGHT} FROM night n WHERE n.series = ? OR ? = '' ORDER BY n.series, n.number, n.id"  # noqa: S608
+        return [NightRow(*row) for row in self._database.execute(select, (series, series))]
 
     def values(self, query: Query) -> Iterator[tuple[NightRow, Value]]:
         """The selected values, cell by cell and each cell's in the order of its nights."""
-        where, given = _where(query)
-        cells = " OR ".join("t.cell GLOB ? OR t.cell = ?" for _ in query.cells) or "1"
-        metric = "t.metric = ?" if query.metric else "t.judged = 1"
-        rows = self._database.execute(  # user input is passed as parameters
-            f"SELECT {_NIGHT}, {_VALUE} FROM trend t"  # noqa: S608
-            " CROSS JOIN value v ON v.trend = t.id CROSS JOIN night n ON n.id = v.night"  # joined in this order
-            f" WHERE ({cells}) AND {metric} AND {where}"
-            " ORDER BY t.cell, t.variant, t.metric, n.series, n.number, n.id",
-            [cell for each in query.cells for cell in (each, each)] + ([query.metric] if query.metric else []) + given,
-        )
         known: dict[str, NightRow] = {}
-        for row in rows:
+        for row in self._select(f"{_NIGHT}, {_VALUE}, v.head_status", query):
             night = known.get(row[0]) or known.setdefault(row[0], NightRow(*row[:_COLUMNS]))
             yield night, Value(*row[_COLUMNS:])
 
-    def table(self, query: Query) -> Iterator[dict[str, str | float | None]]:
-        """The selected values as rows of `abprof history query`: times in ns, memory in bytes, None if not recorded."""
-        for night, value in self.values(query):
-            unit = "bytes" if value.metric.endswith("_bytes") else "ns"
-            row = (night.series, night.number, night.kind, night.began, night.base, night.head, night.subject, value.cell,
-                   value.variant, value.metric, unit, value.base, value.head, value.base_status, value.head_status,
-                   value.verdict, value.pct, value.low_pct, value.high_pct, night.machine, night.folder)  # fmt: skip
-            yield dict(zip(COLUMNS, row, strict=True))
+    def table(self, query: Query) -> tuple[list[str], Iterator[tuple[str | float | None, ...]]]:
+        """Columns and rows of `abprof history query`: times in ns, memory in bytes, None if not recorded."""
+        rows = self._select(_TABLE, query)
+        return [name for name, *_ in rows.description], rows
+
+    def _select(self, columns: str, query: Query) -> sqlite3.Cursor:
+        where = {  # user input is passed as parameters
+            " OR ".join("t.cell GLOB ? OR t.cell = ?" for _ in query.cells): [
+                it for cell in query.cells for it in (cell, cell)
+            ],
+            "t.metric = ?" if query.metric else "t.judged = 1": [query.metric] if query.metric else [],
+            f"n.kind IN ({', '.join('?' for _ in query.kinds)})": list(query.kinds),
+            "n.series = ? OR ? = ''": [query.series] * 2,
+            "n.began >= ?": [query.since],
+        }
+        return self._database.execute(
+            f"SELECT {columns} FROM trend t"  # noqa: S608
+            " CROSS JOIN value v ON v.trend = t.id CROSS JOIN night n ON n.id = v.night"  # joined in this order
+            f" WHERE {' AND '.join(f'({text})' for text in where if text)}"
+            " ORDER BY t.cell, t.variant, t.metric, n.series, n.number, n.id",
+            [value for values in where.values() for value in values],
+        )
 
     def series(self) -> list[str]:
         """Names of all series."""
@@ -172,15 +163,6 @@ class Index:
         """Ids of the cells with a trend that match."""
         rows = self._database.execute("SELECT DISTINCT cell FROM trend WHERE cell GLOB ? ORDER BY cell", [glob])
         return [cell for (cell,) in rows]
-
-
-def _where(query: Query) -> tuple[str, list[str]]:
-    parts, values = [f"n.kind IN ({', '.join('?' for _ in query.kinds)})"], list(query.kinds)
-    for text, value in (("n.series = ?", query.series), ("n.began >= ?", query.since)):
-        if value:
-            parts.append(text)
-            values.append(value)
-    return " AND ".join(parts), values
 
 
 @contextmanager
