@@ -73,7 +73,7 @@ def test_nights_one_after_the_other(lab: Lab, tmp_path: Path) -> None:
     second = push(lab, 1.2)
     code, line, done = night(lab)
     assert (code, line["did"], line["number"]) == (1, "step", 2)
-    assert line["runs"][0]["counts"]["slower"] == 2
+    assert "2 slower" in line["runs"][0]["sentence"]
     assert nights(lab) == [(1, "first", "", first), (2, "step", first, second)]
     assert done.run.night
     assert done.run.night.machine["device"] == "simulated"

@@ -156,7 +156,7 @@ def test_the_summary_begins_with_the_answer_and_keeps_foreign_text_in_code() -> 
     evil = "w/`x`|@you\n# <script>"
     changes = tuple(Change(f"{evil}{i}", 7, 9, 5.25, "code") for i in range(30))
     weaker = (f"Weaker guarantee: {evil} has no reference.",)
-    run = NightRun("step", LAST, HEAD, 1, "1 slower", {"slower": 1}, "/runs/x", weaker)
+    run = NightRun("step", LAST, HEAD, 1, "1 slower", "/runs/x", weaker)
     text = summary(NightReport("step", "main", 9, HEAD, 1, (run,), changes, (Shift(9, 4.0, 12),), ("`note`",)))
     assert text.startswith("## abprof nightly, `main`: slower or broken, please read\n")
     assert "all 12 cells moved together by +4.0 %" in text

@@ -95,7 +95,7 @@ def test_keys_of_odd_values_in_tables_of_older_scripts(asker: Asker, examples: i
 def test_a_nights_summary(text: str) -> None:
     def made(word: str) -> list[object]:
         change = Change(word, 7, 9, 5.25, "code")
-        run = NightRun("step", "a" * 40, "b" * 40, 1, word, {"slower": 1}, word)
+        run = NightRun("step", "a" * 40, "b" * 40, 1, word, word)
         report = NightReport("step", word, 9, "b" * 40, 1, (run,), (change,), (Shift(9, 4.0, 12),), (word,))
         return rendered(summary(report))
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -58,16 +58,15 @@ class NightRun:
     head: str
     exit_code: int
     sentence: str
-    counts: dict[str, int]
     run_dir: str
     weaker: tuple[str, ...] = ()  # weaker guarantees, a sentence each
 
 
 @dataclass(frozen=True)
 class NightReport:
-    """The night as one record. `msgspec.to_builtins` of it is the JSON line on standard output."""
+    """The night as one record: the JSON line on standard output."""
 
-    did: str  # "reported" (a night that was killed before it could report), "first", "step", "against", joined by "+"; or "nothing"
+    did: str  # kinds of runs, joined by "+"; "reported" for a night whose job was killed before it reported; or "nothing"
     series: str
     number: int  # 0: nothing new
     head: str
@@ -95,13 +94,82 @@ def run_night(
             advice = "nothing is lost: the next one continues from the same commit"
             what = f"another nightly job is at work: {busy.what}"
             raise AbprofError(what, where=str(place.root), advice=advice) from None
-        place.runs_dir.mkdir(parents=True, exist_ok=True)
-        work = _Night(place, nightly, view)
-        beat = held.enter_context(_beating(place, work.series))
-        made = work.report(beat)
+        series = nightly.series or place.sides[0].label
+        beat = held.enter_context(_beating(place, series))
+        made = _measure(place, nightly, series, beat, view)
         report(made)  # before the heartbeat records it: a job killed in between reports twice rather than never
         beat.end(made.did, made.exit_code, made.number)
         return made
+
+
+def _measure(place: RunContext, nightly: NightOptions, series: str, beat: _Beat, view: View) -> NightReport:
+    """Measure what is new; the report is of all nights since the last one that was reported."""
+
+    def commit(spec: str) -> str:
+        return repo.resolve(place.repository, (spec,))[0][0].commit
+
+    def exists(spec: str) -> bool:
+        with contextlib.suppress(AbprofError):
+            return bool(commit(spec))
+        return False
+
+    place.runs_dir.mkdir(parents=True, exist_ok=True)
+    head, release = place.sides[0].commit, commit(nightly.against) if nightly.against else ""
+    machine, matrix = plan.machine(place), plan.matrix_hash(place)
+    tonight = plan.Tonight(head, release, matrix, msgspec.json.encode(machine, order="sorted").decode())
+    with open_index(place.runs_dir) as index:
+        nights = index.nights(series)
+    newest = max((night.number for night in nights), default=0)
+    todo, given_up = plan.jobs(nights, tonight, exists)
+    reported = beat.reported(newest)
+    if not todo and newest <= reported:
+        line = f"nothing new: {head[:10]} of {series} was already judged with this matrix on this machine"
+        if given_up:
+            line = f"{head[:10]} could not be judged on {plan.MOST_TRIES} nights, and is not retried: {given_up}"
+        view.say(line)
+        code = Exit.CANNOT_RUN if given_up else Exit.OK
+        return NightReport("nothing", series, 0, head, int(code), notes=(line,) if given_up else ())
+    if newest > reported:
+        view.say(f"night {newest} was measured, but its job ended before it reported")
+    for job in todo:
+        about = Night(series=series, number=newest + 1, kind=job.kind, asked=matrix, machine=machine)
+        run, _ = session.run(msgspec.structs.replace(place.options, specs=job.commits, night=about, file=None), view)
+        if run.status == "interrupted":
+            raise KeyboardInterrupt
+    with open_index(place.runs_dir) as index:
+        nights = index.nights(series)
+        recent = (it for it in index.values(Query(series=series)) if it[0].number > reported - _LOOK_BACK)
+        changes, shifts = find_changes(list(trends(recent)))
+        put(place.runs_dir / page.FILE, page.history_page(index, series).encode())
+        notes = [*index.notes, *prune(place.runs_dir, nights, nightly)]
+    runs = tuple(_run_of(place.runs_dir, night) for night in nights if night.number > reported)
+    changes = [change for change in changes if change.found > reported]
+    codes = {run.exit_code for run in runs}
+    if any(change.pct > 0 and change.because != "machine" for change in changes):
+        codes.add(Exit.SLOWER)
+    worst = (Exit.CANNOT_RUN, Exit.SLOWER, Exit.UNTRUSTED, Exit.OK)
+    return NightReport(
+        did="+".join([*(["reported"] if newest > reported else []), *(job.kind for job in todo)]),
+        series=series,
+        number=newest + bool(todo),
+        head=head,
+        exit_code=int(next((code for code in worst if code in codes), Exit.CANNOT_RUN)),
+        runs=runs,
+        changes=tuple(changes),
+        shifts=tuple(shift for shift in shifts if shift.night > reported),
+        notes=tuple(notes),
+    )
+
+
+def _run_of(runs_dir: Path, night: NightRow) -> NightRun:
+    """A night's run, from the index and its folder."""
+    folder, code = runs_dir / night.folder, night.exit_code
+    if night.kind == "first" and night.heads and code == Exit.UNTRUSTED:
+        code = Exit.OK  # there is nothing to compare with yet
+    weaker: tuple[str, ...] = ()
+    with contextlib.suppress(AbprofError):  # the folder may have been removed
+        weaker = sentences.weaker(runfolder.read(folder)[0], _MOST_NAMED)
+    return NightRun(night.kind, night.base, night.head, code, night.sentence, str(folder), weaker)
 
 
 class _Beat:
@@ -144,107 +212,6 @@ def _beating(place: RunContext, series: str) -> Iterator[_Beat]:
     except Exception as error:
         beat.end(f"failed: {error!r}", Exit.BUG)
         raise
-
-
-class _Night:
-    """One night of a series."""
-
-    def __init__(self, place: RunContext, options: NightOptions, view: View) -> None:
-        self.place, self.options, self.view = place, options, view
-        self.series, self.head = options.series or place.sides[0].label, place.sides[0].commit
-
-    def report(self, beat: _Beat) -> NightReport:
-        """Measure what is new, and report it with nights that were measured and not reported."""
-        release = self._commit(self.options.against) if self.options.against else ""
-        fingerprint = plan.machine(self.place)
-        machine = msgspec.json.encode(fingerprint, order="sorted").decode()
-        tonight = plan.Tonight(self.head, release, plan.matrix_hash(self.place), machine)
-        with open_index(self.place.runs_dir) as index:
-            nights, notes = index.nights(self.series), list(index.notes)
-        newest = max((night.number for night in nights), default=0)
-        todo, given_up = plan.jobs(nights, tonight, self._exists)
-        reported = beat.reported(newest)
-        missed = [night for night in nights if night.number > reported]
-        if not todo and not missed:
-            return self._nothing(given_up, notes)
-        if missed:
-            self.view.say(f"night {newest} was measured, but its job ended before it reported")
-        done = [self._earlier(night) for night in missed]
-        number = newest + bool(todo)
-        for job in todo:
-            about = Night(series=self.series, number=number, kind=job.kind, asked=tonight.matrix, machine=fingerprint)
-            done.append(self._run(job, about))
-        did = "+".join([*(["reported"] if missed else []), *(job.kind for job in todo)])
-        return self._finish(
-            NightReport(did, self.series, number, self.head, 0, tuple(done), notes=tuple(notes)), missed
-        )
-
-    def _nothing(self, given_up: str, notes: list[str]) -> NightReport:
-        code = Exit.OK
-        line = f"nothing new: {self.head[:10]} of {self.series} was already judged with this matrix on this machine"
-        if given_up:
-            code = Exit.CANNOT_RUN
-            line = f"{self.head[:10]} could not be judged on {plan.MOST_TRIES} nights, and is not retried: {given_up}"
-            notes.append(line)
-        self.view.say(line)
-        return NightReport("nothing", self.series, 0, self.head, code, notes=tuple(notes))
-
-    def _earlier(self, night: NightRow) -> NightRun:
-        """A run of a night that measured and did not report, from the index."""
-        folder = self.place.runs_dir / night.folder
-        code = night.exit_code
-        if night.kind == "first" and night.heads and code == Exit.UNTRUSTED:
-            code = Exit.OK
-        weaker: tuple[str, ...] = ()
-        with contextlib.suppress(AbprofError):  # the folder may have been removed
-            weaker = sentences.weaker(runfolder.read(folder)[0], _MOST_NAMED)
-        return NightRun(night.kind, night.base, night.head, code, night.sentence, {}, str(folder), weaker)
-
-    def _run(self, job: plan.Job, about: Night) -> NightRun:
-        """One comparison, or the head alone. ^C ends the whole night."""
-        options = msgspec.structs.replace(self.place.options, specs=job.commits, night=about, file=None)
-        run, path = session.run(options, self.view)
-        if run.status == "interrupted":
-            raise KeyboardInterrupt
-        code, sentence, counts = Exit.CANNOT_RUN, "", dict[str, int]()
-        if run.header:
-            code, sentence, counts = Exit(run.header.exit_code), run.header.sentence, dict(run.header.counts)
-        measured = any(seen.status == "ok" for seen in run.observations) and not counts.get("tampered")
-        if job.kind == "first" and measured and code == Exit.UNTRUSTED:
-            code = Exit.OK  # there is nothing to compare with yet
-        weaker, base = sentences.weaker(run, _MOST_NAMED), "".join(job.commits[:-1])
-        return NightRun(job.kind, base, job.commits[-1], code, sentence, counts, str(path), weaker)
-
-    def _finish(self, report: NightReport, missed: Sequence[NightRow]) -> NightReport:
-        """Add the changes and shifts since the last reported night, write the page, and remove what is old."""
-        first = min((night.number for night in missed), default=report.number)
-        codes, notes = [run.exit_code for run in report.runs], list[str]()
-        changes, shifts = list[Change](), list[Shift]()
-        try:
-            with open_index(self.place.runs_dir) as index:
-                recent = (it for it in index.values(Query(series=self.series)) if it[0].number > first - _LOOK_BACK)
-                changes, shifts = find_changes(list(trends(recent)))
-                put(self.place.runs_dir / page.FILE, page.history_page(index, self.series).encode())
-                notes = prune(self.place.runs_dir, index.nights(self.series), self.options)
-        except (AbprofError, OSError) as error:  # the night was measured, and must be reported
-            notes.append(f"the history could not be updated: {error}")
-            codes.append(Exit.UNTRUSTED)
-        news = tuple(change for change in changes if change.found >= first)
-        if any(change.pct > 0 and change.because != "machine" for change in news):
-            codes.append(Exit.SLOWER)
-        worst = (Exit.CANNOT_RUN, Exit.SLOWER, Exit.UNTRUSTED, Exit.OK)
-        code = next((int(code) for code in worst if code in codes), max(codes, default=0))
-        moved = tuple(shift for shift in shifts if shift.night >= first)
-        return replace(report, exit_code=code, changes=news, shifts=moved, notes=(*report.notes, *notes))
-
-    def _commit(self, spec: str) -> str:
-        return repo.resolve(self.place.repository, (spec,))[0][0].commit
-
-    def _exists(self, commit: str) -> bool:
-        try:
-            return bool(self._commit(commit))
-        except AbprofError:
-            return False
 
 
 # ---------------------------------------------------------------- retention
