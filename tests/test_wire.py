@@ -28,7 +28,7 @@ EXAMPLES: list[Any] = [
     wire.Opened("ok", "", 1e6, 2e6, 1 << 30, 3e4),
     wire.Capture("a"),
     wire.Captured("host_sync", "the call waits for the device", spoiled=True),
-    wire.Captured("", "", 1e4, 2e6, 3),
+    wire.Captured("", "", 1e4, 2e6),
     wire.Records(),
     wire.Recordable("CUPTI does not start"),
     wire.Check("a", "expected", "sample", "base"),

@@ -26,8 +26,8 @@ from abprof.system.config_file import fill
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, to_start
 
 _SOURCE = Path(__file__).parent.parent
-_FILES = ("__init__.py", "kit.py")
-_ROOMS = ("records/messages", "worker")
+_FILES = ("__init__.py", "kit.py", "records/messages.py")
+_ROOMS = ("worker",)
 _RUN = """import gc, os, sys
 gc.disable()
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))

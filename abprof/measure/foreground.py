@@ -23,12 +23,12 @@ class Job:
     cwd: Path
     result: Path
 
-    def outcome(self, code: int) -> wire.Told:
+    def outcome(self, code: int) -> wire.Finished:
         """How it ended. `code`: its exit code, for a process that wrote nothing."""
         with contextlib.suppress(OSError, ValueError, TypeError):
-            outcome: wire.Told = wire.unpack(wire.Told, wire.load(self.result.read_bytes()))
+            outcome: wire.Finished = wire.unpack(wire.Finished, wire.load(self.result.read_bytes()))
             return outcome
-        return wire.Told("crash", f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}")
+        return wire.Finished("crash", f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}")
 
 
 def job(

@@ -127,7 +127,7 @@ class Arms(dict[str, Arm]):
             return wire.Captured(error.why, str(error), spoiled=error.spoiled)
         took = float(time.perf_counter_ns() - began)
         replay = shortest([self.clock.replays(arm.graph, arm.op, 4, arm=request.arm) for _ in range(2)])
-        return wire.Captured("", "", replay, took, arm.graph.nodes)
+        return wire.Captured("", "", replay, took)
 
     def turn(self, request: wire.Turn) -> wire.Turned:
         """Time some calls of one arm; ends with an idle device."""

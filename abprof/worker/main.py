@@ -111,7 +111,7 @@ def serve(requests: BinaryIO, replies: Any) -> int:
 def foreground(file: Path) -> int:
     """Call one arm of one cell as the file, a wire.Foreground, says: for profilers that start this process themselves.
 
-    Writes a wire.Told to the file that the job names. Returns the exit code.
+    Writes a wire.Finished to the file that the job names. Returns the exit code.
     """
     job: wire.Foreground = wire.unpack(wire.Foreground, wire.load(file.read_bytes()))
     bench = Bench(job.start)
@@ -123,12 +123,12 @@ def foreground(file: Path) -> int:
         fault = classify(error, bench.mounted)
         if fault.status != "unsupported":
             traceback.print_exception(error)
-        outcome = wire.Told(fault.status, fault.reason)
-    Path(job.told).write_bytes(wire.dump(wire.pack(outcome)))
+        outcome = wire.Finished(fault.status, fault.reason)
+    Path(job.outcome).write_bytes(wire.dump(wire.pack(outcome)))
     return 0 if outcome.status == "ok" else 1
 
 
-def _calls(bench: Bench, job: wire.Foreground) -> wire.Told:
+def _calls(bench: Bench, job: wire.Foreground) -> wire.Finished:
     """One call outside the ranges (it compiles, loads and tunes), then the warm-ups and the runs, all alike: from an
     idle device to an idle device, with reset() outside the range."""
     arm = bench.arms.make(job.open, job.open.placement)
@@ -145,7 +145,7 @@ def _calls(bench: Bench, job: wire.Foreground) -> wire.Told:
     with bench.marked(job.open):
         for _ in range(job.warmup + job.runs):
             call()
-    return wire.Told("ok", facts=bench.facts(arm) if job.facts else {})
+    return wire.Finished("ok", facts=bench.facts(arm) if job.facts else {})
 
 
 def _die_with_parent() -> None:

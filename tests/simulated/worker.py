@@ -159,12 +159,12 @@ class Worker:
 
     def capture(self, args: wire.Capture, faults: list[Fault]) -> wire.Captured:
         """With the fault `uncaptured` it cannot be done, and with a number after a colon the process is spoiled."""
-        arm, workload = self._arm(args.arm)
+        arm, _ = self._arm(args.arm)
         for fault in faults:
             if fault.word == "uncaptured":
                 return wire.Captured("host_sync", fault.text, spoiled=bool(fault.number(0)))
         ns = self.scenario.ns(self.start_.side, self.cell, arm.label, "cuda_graph") * self.factor(self.cell)
-        return wire.Captured("", "", ns, 1e6, workload.nodes)
+        return wire.Captured("", "", ns, 1e6)
 
     def check(self, args: wire.Check, faults: list[Fault]) -> wire.Checked:
         arm, workload = self._arm(args.arm)

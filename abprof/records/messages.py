@@ -1,0 +1,617 @@
+"""The worker's messages: newline JSON on two descriptors of their own. Standard library only, because the worker
+runs in the interpreter under test, where abprof's own dependencies need not be installed.
+
+The parent sends one request a line and reads one reply a line, in strict turns:
+    {"id": 7, "do": "turn", "args": {...}}      ->  {"id": 7, "reply": {...}}  |  {"id": 7, "fault": {...}}
+`args` and `reply` are records, named in VERBS. docs/schemas/wire.schema.json is made from them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import cache
+from math import isfinite
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+PROTOCOL = 1
+CALL_RANGE = "abprof_call"  # the range around each profiled call
+LONG_CALL = 5e7  # ns: a call that takes so long is made no more often than needed
+MIDDLE_CALL = 1e7  # ns: on a GPU such a call needs few others to be warm, and to be timed
+WRAPPED = "_repository"  # in a copy of the workloads: the repository's benchmarks that they wrap
+Value = str | int | float | bool
+Failed = Literal["unsupported", "missing", "oom", "crash"]  # how a request may fail
+
+
+def cell_id(workload: str, case: Mapping[str, Value]) -> str:
+    """A cell's id in the parent and the worker: WORKLOAD/axis=value,..."""
+    return f"{workload}/" + ",".join(f"{axis}={shown(value)}" for axis, value in case.items())
+
+
+def shown(value: Value) -> str:
+    """An axis's value as a cell's id has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# ---------------------------------------------------------------- start, workloads, build
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A kernel package as one worker sees it."""
+
+    name: str
+    root: str  # folder put in front of the import path
+    module: str  # import name; "abprof_side.NAME" for a private mount, whose root is the folder that holds NAME/
+    build_dir: str  # $ABPROF_BUILD_DIR
+    allowed: list[str]  # folders that the package's modules and shared objects may come from
+    forbidden: list[str] = field(default_factory=list)  # folders that nothing else may come from
+    sources: list[str] = field(default_factory=list)  # nor what was installed from one of these
+    whole: bool = False  # everything under `root` is the side's, as in an installed release
+
+
+@dataclass(frozen=True)
+class Start:
+    """First request. Fixes what this worker is."""
+
+    device: str  # "cpu", "cuda", "cuda:UUID"
+    side: str
+    mount: Mount | None = None
+    workloads: dict[str, str] = field(default_factory=dict)  # name -> file
+    scratch: str = ""  # folder for expected values, shared by a run's workers; each side writes to its own folder in it
+    epoch: int = 0  # 0 outside measuring (describe, build, profile)
+
+
+@dataclass(frozen=True)
+class Ready:
+    protocol: int
+    pid: int
+    kind: str  # cpu, cuda
+    device: str  # the device's name
+    uuid: str = ""
+    memory_bytes: int = 0
+    versions: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Describe:
+    workload: str
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A workload's SWEEP; a band is (density from, to, speed-up from, to)."""
+
+    axes: list[str]
+    density: str
+    against: str
+    bands: list[tuple[float, float, float, float]]
+
+
+@dataclass(frozen=True)
+class Described:
+    """A workload module's declarations. `presets[NAME]` is a list of (axis or zipped axes, values) in file order."""
+
+    api: int
+    kernel: str
+    suite: str
+    text: str
+    judge: str  # "" when the workload leaves it to the device
+    presets: dict[str, list[tuple[list[str], list[Any]]]]
+    variants: list[str]
+    peers: list[str]
+    phases: list[tuple[str, str, str]]
+    seed_columns: list[str]
+    scaled: str = ""
+    ladder: list[str] = field(default_factory=list)
+    sweep: Sweep | None = None
+    default_peers: list[str] | None = None  # peers measured without --peer; None: all
+    checked: str = "reference"  # what outputs are compared with: reference, or only the other sides' (`sides`)
+
+
+@dataclass(frozen=True)
+class Screen:
+    workload: str
+    cases: list[dict[str, Value]]
+
+
+@dataclass(frozen=True)
+class Screened:
+    """For each case: why it is skipped ("" when it is not) and its work."""
+
+    skips: list[str]
+    flops: list[float | None]
+    bytes: list[float | None]
+    conventions: list[str]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Measure what the device does at its best by plain torch, in about so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The highest rates and the operations that reached them; None if nothing could be measured."""
+
+    tflops: float | None
+    gbps: float | None
+    tflops_by: str = ""
+    gbps_by: str = ""
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """List the packages installed for this interpreter."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Distribution -> version."""
+
+    packages: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Build:
+    """Import the kernel package and call its `build(verbose=...)`, if it has one. Its output is the build log."""
+
+    verbose: bool = True
+    recipe: list[str] = field(default_factory=list)  # argv of the repository's own build recipe, run first
+    recipe_cwd: str = ""
+
+
+@dataclass(frozen=True)
+class Built:
+    has_build: bool  # False: the parent opens every distinct case once instead, so that the JIT compiles it now
+    seconds: float
+    variants: list[str] = field(default_factory=list)  # the package's VARIANTS
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Last request; the worker answers with Closed and exits."""
+
+
+@dataclass(frozen=True)
+class Closed:
+    peak_mem_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A request that failed: the exception's class and last line. The worker lives on."""
+
+    status: Failed
+    reason: str
+    at: str = ""  # the workload's own function that raised it, `check() of FILE, line N`; "": other code
+
+
+def no_module(reason: str) -> bool:
+    """Whether a fault's reason is a module that is not installed."""
+    return reason.startswith(("ModuleNotFoundError: No module named ", "ImportError: No module named "))
+
+
+# ---------------------------------------------------------------- one cell on one arm: opened, checked, timed, closed
+
+
+@dataclass(frozen=True)
+class Open:
+    """Make inputs and the operation of one cell on one arm, and call it until it is warm."""
+
+    workload: str
+    case: dict[str, Value]
+    arm: str
+    variant: str = ""
+    peer: str = ""
+    seed: int = 0
+    usual_ns: float = 0.0  # a warm call in an earlier epoch: a long one is then made once, and not timed again
+    placement: int = 0  # seeds the random offset at which inputs are allocated; re-drawn by Turn.placement
+
+
+@dataclass(frozen=True)
+class Opened:
+    """How the first calls went."""
+
+    status: Literal["ok", "unsupported", "missing", "oom", "crash"]
+    reason: str = ""
+    call_ns: float = 0.0  # a warm call, by the device's events, or the host's clock
+    open_ns: float = 0.0  # what a re-allocation costs
+    peak_mem_bytes: int | None = None
+    host_ns: float = 0.0  # what the host needs to enqueue a warm call on an idle device; 0: unknown
+
+
+@dataclass(frozen=True)
+class Capture:
+    """Capture a call of the open arm in a CUDA graph. The graph is kept for turns until inputs are made again."""
+
+    arm: str
+
+
+@dataclass(frozen=True)
+class Captured:
+    """How it went: `why` is "" or one word for the reason it failed, `reason` the sentence."""
+
+    why: str = ""
+    reason: str = ""
+    replay_ns: float = 0.0  # one replay, warm
+    capture_ns: float = 0.0  # what capturing costs, at every placement anew
+    spoiled: bool = False  # a capture began and failed: this process must not measure any more
+
+
+@dataclass(frozen=True)
+class Records:
+    """Try CUPTI's activity records in this process."""
+
+
+@dataclass(frozen=True)
+class Recordable:
+    """`why`: "", or the reason CUPTI cannot be used."""
+
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Compare the open arm's outputs with the reference. The first caller makes `expected`, others read it."""
+
+    arm: str
+    expected: str  # file name in scratch
+    sample: str  # file in scratch for this arm's sampled outputs: SIDE/NAME
+    against: str = ""  # file of the base's sampled outputs
+
+
+@dataclass(frozen=True)
+class Checked:
+    ok: bool
+    reason: str = ""
+    max_abs: float | None = None
+    max_rel: float | None = None
+    digest: str = ""
+    base_max_abs: float | None = None
+    facts: dict[str, Value] = field(default_factory=dict)
+    compared: bool = True  # False: there is no reference, and the call returned nothing that could be compared
+
+
+@dataclass(frozen=True)
+class Hand:
+    """Call the open arm on inputs of this seed and write its outputs to scratch, for an out-of-process check.
+
+    With `again` a first call is made, and then that seed's values are put into the inputs in place; with `anew` the
+    operation is prepared once more on them.
+    """
+
+    arm: str
+    seed: int
+    outputs: str  # file in scratch: SIDE/NAME
+    again: int | None = None
+    anew: bool = False
+
+
+@dataclass(frozen=True)
+class Handed:
+    """The outputs are written."""
+
+
+@dataclass(frozen=True)
+class Examine:
+    """To a worker without a package: check outputs that another worker wrote. The reply is that of `Check`."""
+
+    workload: str
+    case: dict[str, Value]
+    seed: int
+    outputs: str
+    again: int | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    arm: str
+    calls: int
+    timer: str  # cpu_clock, cuda_event, cuda_graph, cupti, wall_clock, do_bench, sustained
+    cold: bool = True  # flush the cache before each call
+    placement: int | None = None  # re-allocate the inputs first, untimed
+    empties: int = 0  # empty launches to time after the calls
+    added: bool = False  # by cupti: durations added up, not from the first one's start to the last one's end
+
+
+@dataclass(frozen=True)
+class Turned:
+    """ns per call: `value` by the turn's timer, `wall` by the host's clock. `start`/`end`: time.monotonic_ns().
+
+    `empty`: what the same timer reads of an empty launch; 0 if it was not timed. `mhz`: the device's mean clock over the
+    calls; 0 if unknown.
+    """
+
+    value: float
+    wall: float
+    start: int
+    end: int
+    empty: float = 0.0
+    mhz: float = 0.0
+
+
+@dataclass(frozen=True)
+class Close:
+    """Forget every open arm of the cell."""
+
+
+# ---------------------------------------------------------------- around the turns: profiled passes, what is loaded
+
+
+@dataclass(frozen=True)
+class Phases:
+    """A profiled pass of `calls` calls, after `discarded` more that are not read."""
+
+    arm: str
+    calls: int
+    discarded: int = 2
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel within a call (on a CPU one of torch's operations), as often as it ran with this grid.
+
+    `ns` is the median over calls of all its launches together. None or empty: unknown.
+    """
+
+    name: str
+    count: int
+    ns: float
+    compiled: str = ""  # Compiled.key: which of the kernels that Triton compiled
+    choice: str = ""  # the configuration that its autotuner chose for this call
+    offered: str = ""  # hash of the configurations that its autotuner chose from
+    grid: list[int] = field(default_factory=list)
+    block: list[int] = field(default_factory=list)
+    registers: int | None = None
+    shared_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Range:
+    """One range of a profiler's within a call. `ns` is its own time, without that of ranges inside it."""
+
+    name: str
+    count: int
+    ns: float
+
+
+@dataclass(frozen=True)
+class Census:
+    """What one call launched. `missing`: why that is unknown; then there are no launches here."""
+
+    launches: list[Launch] = field(default_factory=list)
+    hidden_ns: float | None = None  # of the kernels' time that which ran beside another kernel
+    missing: str = ""
+    on_device: bool = False  # of a device's kernels; False: of torch's operations on a CPU
+    ranges: list[Range] | None = None  # that the package marks; None: unknown, or calls differ
+
+
+@dataclass(frozen=True)
+class Phased:
+    """Median ns per call of each declared phase in a separate profiled pass; None: the range never ran."""
+
+    phases: dict[str, float | None]
+    total: float
+    census: Census = field(default_factory=lambda: Census(missing="no census"))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A profiled pass as `Phases`, kept in scratch under this file name, of at most so many bytes: torch's profile as a Chrome
+    trace, or the tree of Triton's proton."""
+
+    arm: str
+    name: str
+    calls: int
+    discarded: int
+    most_bytes: int
+    by: str = "torch"  # or "proton"
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What the calls launched. `missing`: why there is no file; `left_out`: events that it had no room for."""
+
+    census: Census
+    left_out: int = 0
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Load:
+    """List the kernels that were compiled for this worker."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One kernel that Triton compiled, or found compiled in its cache."""
+
+    key: str  # its name and the first digits of its compile hash
+    name: str
+    path: str  # its machine code's file, "" when there is none
+    sha256: str
+    seconds: float | None  # to compile; None: it came from the cache
+    warps: int | None = None
+    stages: int | None = None
+    ctas: int | None = None
+    shared_bytes: int | None = None
+    constants: dict[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    kernels: list[Compiled]
+
+
+@dataclass(frozen=True)
+class Prove:
+    """List what is loaded. `reason` of the reply names the first file that is neither from `Mount.allowed` nor of the
+    environment that the worker had when it started."""
+
+
+@dataclass(frozen=True)
+class Proved:
+    ok: bool
+    reason: str
+    artefacts: list[dict[str, str]]  # kind, name, path, sha256
+    compiles: int = 0  # kernels compiled since Start
+    facts: dict[str, str] = field(default_factory=dict)  # compiled kernel -> compile time and resources, in words
+
+
+VERBS: dict[str, tuple[type, type]] = {
+    "start": (Start, Ready),
+    "describe": (Describe, Described),
+    "screen": (Screen, Screened),
+    "reach": (Reach, Reached),
+    "inventory": (Inventory, Listed),
+    "build": (Build, Built),
+    "open": (Open, Opened),
+    "records": (Records, Recordable),
+    "capture": (Capture, Captured),
+    "check": (Check, Checked),
+    "hand": (Hand, Handed),
+    "examine": (Examine, Checked),
+    "turn": (Turn, Turned),
+    "phases": (Phases, Phased),
+    "trace": (Trace, Traced),
+    "load": (Load, Loaded),
+    "close": (Close, Closed),
+    "prove": (Prove, Proved),
+    "stop": (Stop, Closed),
+}
+NAMES = {args: verb for verb, (args, _) in VERBS.items()}
+
+
+# ---------------------------------------------------------------- a worker in the foreground, for profilers
+
+
+@dataclass(frozen=True)
+class Foreground:
+    """The job of a worker in the foreground, read from a file in the place of requests."""
+
+    start: Start
+    open: Open
+    warmup: int
+    runs: int
+    outcome: str  # file that it writes `Finished` to
+    facts: bool = False  # collect the facts of the workload and the operation, after the calls
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a worker in the foreground ended. `status` as in Opened."""
+
+    status: str
+    reason: str = ""
+    facts: dict[str, Value] = field(default_factory=dict)
+
+
+# ---------------------------------------------------------------- records as lines of JSON and back
+
+
+def pack(record: Any) -> dict[str, Any]:
+    """A record as plain JSON values. Raises ValueError later, in `dump`, on NaN or infinity."""
+    return asdict(record)
+
+
+def dump(message: dict[str, Any]) -> bytes:
+    """One line of the wire. Raises ValueError on NaN or infinity: a worker must send None."""
+    return _ENCODER.encode(message).encode() + b"\n"
+
+
+def load(line: bytes) -> dict[str, Any]:
+    """One line of the wire. Raises ValueError for anything but a JSON object (NaN and infinity included). Lone surrogates
+    become U+FFFD."""
+    text = line.decode()
+    try:
+        message = _DECODER.decode(text)
+        if _HALF.search(text):
+            message = _DECODER.decode(_LONE.sub("\N{REPLACEMENT CHARACTER}", _PLAIN.encode(message)))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(message, dict):
+        raise ValueError("not a JSON object")
+    return message
+
+
+_LEAST, _MOST = -(2**63), 2**64 - 1  # integers that the records of a run can hold
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+# JSON can hold a lone surrogate, as Python reads undecodable bytes: no file or hash of a run could.
+_HALF, _LONE = re.compile(r"\\u[dD][89a-fA-F]"), re.compile("[\ud800-\udfff]")
+# Made once: json.dumps and json.loads make one a call, which costs more than the message.
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_PLAIN = json.JSONEncoder(ensure_ascii=False)
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
+
+
+def unpack(kind: type, loose: Any) -> Any:
+    """The loose dictionary as a record of `kind`, nested records too.
+
+    A worker's process also runs the code under test: nothing in it is trusted. Raises TypeError on unknown or
+    missing keys and on a value of another type than the record's (an int may stand for a float, a bool for neither),
+    ValueError on an infinite number (JSON's 1e999).
+    """
+    if not isinstance(loose, dict):
+        raise TypeError(f"{kind.__name__} must be an object")
+    hints = _hints(kind)
+    if unknown := loose.keys() - hints.keys():
+        raise TypeError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
+    return kind(**{name: _value(f"{kind.__name__}.{name}", value, hints[name]) for name, value in loose.items()})
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _value(name: str, value: Any, hint: Any) -> Any:
+    """The value as its hint requires. Raises TypeError or ValueError with the field's name and without the value."""
+    for choice in get_args(hint) if isinstance(hint, UnionType) else (hint,):
+        if is_dataclass(choice) and isinstance(value, dict):
+            return unpack(choice, value)  # type: ignore[arg-type]  # a class: hints have no instances
+        inner = get_args(choice)[:1] if get_origin(choice) is list else ()
+        if inner and is_dataclass(inner[0]) and isinstance(value, list):
+            return [_value(name, item, inner[0]) for item in value]
+        if _fits(value, choice):
+            return value
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{name} is not finite")
+    if isinstance(value, int) and not _LEAST <= value <= _MOST:
+        raise ValueError(f"{name} is larger than a number may be")
+    wanted = hint.__name__ if isinstance(hint, type) and not get_args(hint) else hint
+    raise TypeError(f"{name} is {type(value).__name__}, not {wanted}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if hint is Any:
+        return True
+    if isinstance(hint, UnionType):
+        return any(_fits(value, choice) for choice in get_args(hint))
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return isinstance(value, str) and value in inner
+    if origin is list:
+        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(item, inner[1]) for item in value.values())
+    if origin is tuple:  # JSON has only lists
+        return isinstance(value, list) and len(value) == len(inner) and all(map(_fits, value, inner))
+    if isinstance(value, bool):
+        return hint is bool
+    if isinstance(value, int) and hint in (int, float):
+        return _LEAST <= value <= _MOST
+    if hint is float:
+        return isinstance(value, float) and isfinite(value)
+    return isinstance(value, hint)
