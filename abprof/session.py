@@ -227,7 +227,7 @@ def measure(place: RunContext, plan: Plan, record: Record, also: Study | None = 
                 if isinstance(item, Block) and not spread:
                     record.note(watch.look(f"in epoch {item.epoch}"))
         if not spread:  # a shard does so after its own cells
-            for block in follow_up(plan, place.options.beside, record.blocks, record.next_epoch):
+            for block in follow_up(plan, record.blocks, record.next_epoch):
                 show.add(block)
         for block in also(plan, record.next_epoch) if also else ():
             show.add(block)

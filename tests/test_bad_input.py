@@ -111,7 +111,6 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("--resume {repo} --only case=a", "--only: an interrupted run goes on as it began"),
         ("--resume {repo} --no-peers", "--peers: an interrupted run goes on as it began"),
         ("main fast --fail-on slow", "--fail-on: 'slow' is not one of slower, broken, unclear, never"),
-        ("main fast --protocol mine", "--protocol: 'mine' is not one of abprof, seed, do_bench"),
         ("main fast --env mine", "--env: 'mine' is not one of user, clean"),
         ("main fast --seed x", "'--seed'"),
         ("main fast --runs-dir /proc/abprof", "/proc/abprof"),

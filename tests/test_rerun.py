@@ -14,7 +14,7 @@ from tests.simulated.planted import SPEEDS, load
 from tests.simulated.scenario import Fault, Scenario
 
 TWO = replace(SPEEDS, workloads={"w": load(["slower", "same"])})
-OPTIONS = ("--env", "clean", "--autotune", "each-epoch", "--protocol", "seed", "--workloads-from", "target")
+OPTIONS = ("--env", "clean", "--autotune", "each-epoch", "--workloads-from", "target")
 LIMITS = ("--timeout", "5s", "--build-timeout", "2m")
 
 

@@ -66,14 +66,13 @@ def selfcheck(
         epochs=epochs or (4 if quick else 8),
         budget=seconds(budget, "--budget"),
         only=tuple(only),
-        against=tuple(against),
         timer=choice(timer, "--timer", TIMERS),
         device=tuple(device),
         runs_dir=runs_dir,
         no_peers=True,
         arguments=tuple(sys.argv[1:]),
     )
-    found, folder = check.run(config, View(quiet=quiet), quick=quick)
+    found, folder = check.run(config, View(quiet=quiet), quick=quick, against=against)
     with while_read():
         print(check.as_json(found, folder) if json else check.as_markdown(found, folder))
     return Exit.OK if found.cells else Exit.CANNOT_RUN

@@ -49,7 +49,6 @@ def config_from(options: Mapping[str, Any], argv: Sequence[str]) -> Options:
         budget=seconds(budget, "--budget") if budget else 0.0,
         quick=options["quick"],
         epochs=options["epochs"],
-        protocol=choice(options["protocol"], "--protocol", ("abprof", "seed", "do_bench")),
         timer=choice(options["timer"], "--timer", TIMERS),
         sustained=options["sustained"],
         probe=_probes(options),

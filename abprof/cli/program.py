@@ -22,7 +22,6 @@ _OF_WORKLOADS = {
     "peers",
     "peer",
     "python",
-    "protocol",
     "timer",
     "sustained",
     "probe",

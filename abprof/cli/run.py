@@ -46,7 +46,6 @@ _NOT_WATCHED = {
     "epochs",
     "precision",
     "probe",
-    "protocol",
     "sustained",
     "fail_on",
     "all_",
@@ -106,7 +105,6 @@ def run(
     budget: shared.Budget = "",
     epochs: shared.Epochs = None,
     quick: shared.Quick = False,
-    protocol: shared.Protocol = "abprof",
     timer: shared.Timer = "",
     sustained: shared.Sustained = False,
     probe: shared.Probe = [],  # noqa: B006

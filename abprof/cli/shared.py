@@ -43,14 +43,6 @@ Epochs = Annotated[
     typer.Option(metavar="N", min=1, help="So many epochs of every cell.", rich_help_panel=MEASURING),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="One epoch: a screen, not a verdict.", rich_help_panel=MEASURING)]
-Protocol = Annotated[
-    str,
-    typer.Option(
-        metavar="abprof|seed|do_bench",
-        help="Time as the original scripts, or triton's do_bench, do too.",
-        rich_help_panel=MEASURING,
-    ),
-]
 Sustained = Annotated[
     bool,
     typer.Option(

@@ -210,7 +210,7 @@ class _Coordinator:
     def _owed(self) -> set[str]:
         """Cells with rounds that lack a follow-up measurement."""
         begun = {block.cell for block in self._record.blocks if block.metric}
-        return begun & owed(self._plan, self._place.options.beside, self._record.blocks) if begun else set()
+        return begun & owed(self._plan, self._record.blocks) if begun else set()
 
     # ---------------------------------------------------------------- losses
 

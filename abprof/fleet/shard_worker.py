@@ -172,7 +172,7 @@ def _measure(place: RunContext, plan: Plan, watch: Watch, builds: tuple[Build, .
 
     def followed_up() -> Iterator[Block]:  # once the epochs have ended
         before = (*shard.earlier, *progress.blocks)
-        yield from follow_up(plan, place.options.beside, before, progress.next_epoch)
+        yield from follow_up(plan, before, progress.next_epoch)
 
     # Epochs of earlier shards count towards the first look.
     done = len({block.epoch for block in shard.blocks if block.metric and block.judged})

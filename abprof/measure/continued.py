@@ -45,7 +45,6 @@ def as_asked(run: Run, repo: str, budget: float) -> Options:
         specs=tuple(side.anew for side in run.sides),
         repo=repo,
         command=run.command.argv if run.command else (),
-        protocol=run.options.protocol,
         sustained=run.options.sustained,
         probe=run.options.probe,
         budget=budget,

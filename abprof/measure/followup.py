@@ -1,4 +1,4 @@
-"""Follow-up measurements after all epochs: without pauses at the power limit (--sustained), and by other protocols.
+"""Follow-up measurements after all epochs: without pauses, at the power limit (--sustained).
 
 When two sides take turns call by call, neighbours share the clock and the power that is left, so a change that costs power
 slows both. Sustained slices run each side for a second without a pause, in fresh processes, each side and then back; the
@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from abprof.measure import turns
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
-from abprof.measure.sequential import one_after_the_other, unread
 from abprof.records import LONGEST_CALL, SUSTAINED, Arm, Block, Cell, MachineState, Outcome, Turn
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerDied, WorkerFault
@@ -28,27 +27,15 @@ _RULE = "slices of 1 s without a pause, the first third not timed; each side, th
 _Rounds = tuple[tuple[Turn, ...], ...]
 
 
-def follow_up(plan: Plan, protocols: Sequence[str], before: Sequence[Block], first: int) -> Iterator[Block]:
-    """Blocks that `before` lacks: sustained slices, and the other protocols. `first`: the number of the first epoch."""
-    yield from sustained(plan, before, first)
-    for protocol in protocols:
-        yield from one_after_the_other(plan, protocol, first, before)
+def owed(plan: Plan, before: Sequence[Block]) -> set[str]:
+    """Cells of which `before` lacks some of these blocks."""
+    return set(_due(plan, before))
 
 
-def owed(plan: Plan, protocols: Sequence[str], before: Sequence[Block]) -> set[str]:
-    """Cells of which `before` lacks some of these blocks. A cell without a working arm lacks none."""
-    failed = _failed(before)
-    return set(_due(plan, before)) | {
-        cell.id
-        for protocol in protocols
-        for cell in unread(plan, protocol, before)
-        if any(not arm.peer and (cell.id, arm.id) not in failed for arm in plan.arms[cell.id])
-    }
+def follow_up(plan: Plan, before: Sequence[Block], first: int) -> Iterator[Block]:
+    """With --sustained a block of slices for each cell in each epoch up to the first look, without those that `before` has.
 
-
-def sustained(plan: Plan, before: Sequence[Block], first: int) -> Iterator[Block]:
-    """A block of slices for each cell in each epoch up to the first look, without those that `before` has.
-
+    `first`: the number of the first epoch.
     An arm that did not run in turns has no slices.
     """
     due, failed = _due(plan, before), _failed(before)

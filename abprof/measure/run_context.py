@@ -154,10 +154,6 @@ def _require_fitting(options: Options, sides: Sequence[Side], kind: str) -> None
     if "proton" in options.probe and kind == "cpu":
         what = "proton sees what runs on a GPU, and this run is of a CPU"
         raise AbprofError(what, where="--probe proton", advice="--probe torch or perf looks at CPUs")
-    if options.protocol != "abprof":
-        from abprof.measure.sequential import require
-
-        require(options.protocol, kind, f"--protocol {options.protocol}")
 
 
 def _devices(options: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:
@@ -165,7 +161,6 @@ def _devices(options: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:
     reasons = {
         "a command is run on one device": bool(options.command),
         f"--probe {','.join(options.probe)} looks at one device": bool(options.probe),
-        f"--protocol {','.join(options.beside)} measures on one device": bool(options.executor and options.beside),
         "--sustained measures on one device": bool(options.executor and options.sustained),
     }
     why = next((why for why, holds in reasons.items() if holds), "")

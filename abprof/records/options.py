@@ -147,8 +147,6 @@ class Options(Record, frozen=True):
     precision: float | None = None
     budget: float = 0.0  # seconds of measuring; 0: abprof.toml's, or ten minutes
     quick: bool = False
-    protocol: Literal["abprof", "seed", "do_bench"] = "abprof"
-    against: tuple[str, ...] = ()  # protocols that time the same cells as well (abprof/measure/sequential.py)
     timer: Timer | Literal[""] = ""  # "": abprof.toml's, or auto
     judge: Judge = "wall"  # the default judge of workloads, by device and timer
     sustained: bool = False  # measure every cell also without pauses
@@ -241,12 +239,6 @@ class Options(Record, frozen=True):
             return ""
         return f"the margin of abprof.toml, {margin:g} %, is cut to the threshold of {threshold:g} %"
 
-    @property
-    def beside(self) -> tuple[str, ...]:
-        """The protocols that time the same cells after abprof's own."""
-        own = () if self.protocol == "abprof" else (self.protocol,)
-        return tuple(dict.fromkeys((*own, *self.against)))
-
 
 def upgraded(run: dict[str, Any]) -> dict[str, Any]:
     """A run.json of schema 1 as schema 2: `settings`, `setup` and `arguments` become `options`."""
@@ -255,6 +247,7 @@ def upgraded(run: dict[str, Any]) -> dict[str, Any]:
     settings, setup = {"budget": 600.0, **run.pop("settings")}, {"all": True, **run.pop("setup", {})}
     settings |= {"probe": settings.pop("probes", []), "arguments": run.pop("arguments")}
     settings["sustained"] = settings.get("sustained") == "always"
+    settings.pop("protocol", None)  # it timed the same cells once more; no verdict rests on it
     specs = [side["spec"] for side in run.get("sides", ())]
     return {**run, "schema": 2, "options": {"specs": specs, **settings, **setup}}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,8 +17,10 @@ import msgspec
 from abprof import devices, session
 from abprof.extras.selfcheck.examine import examine
 from abprof.extras.selfcheck.result import Selfcheck
+from abprof.extras.selfcheck.sequential import PROTOCOLS, one_after_the_other
 from abprof.extras.selfcheck.studies import studies
-from abprof.measure.sequential import PROTOCOLS
+from abprof.measure import Plan
+from abprof.records import Block
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.sides import NewRepository
@@ -29,18 +32,25 @@ SHARE = "kernels/meter/share.py"
 RESULT = "selfcheck.json"
 
 
-def run(config: Options, view: View, *, quick: bool) -> tuple[Selfcheck, Path]:
-    """Measure, examine, write. `config` without refs and repository; no `against` means all that the device can be timed
-    by; `quick` leaves the studies out. Returns the result and the run's folder. Raises AbprofError."""
-    against = _against(config.against, devices.choose(config.device).kind)
+def run(config: Options, view: View, *, quick: bool, against: Sequence[str] = ()) -> tuple[Selfcheck, Path]:
+    """Measure, examine, write. `config` has no refs and no repository. `against`: protocols to compare with; () for all that
+    time this device. `quick` leaves the studies out. Returns the result and the run's folder. Raises AbprofError."""
+    protocols = _against(tuple(against), devices.choose(config.device).kind)
     runs_dir = str(Path(config.runs_dir or "runs").absolute())
     with tempfile.TemporaryDirectory(prefix="abprof-selfcheck-") as place:
         repo = Path(place) / "repository"
         make(repo)
         # Base a second time: an unchanged cell then tells of three pairs of processes, an injected one of three, too.
         specs = ("main", "injected") if quick else ("main", "injected", "main")
-        asked = {"specs": specs, "repo": str(repo), "against": against, "runs_dir": runs_dir}
-        _, folder = session.run(msgspec.structs.replace(config, **asked), view, None if quick else studies)
+        asked = {"specs": specs, "repo": str(repo), "runs_dir": runs_dir}
+
+        def also(plan: Plan, epoch: int) -> Iterator[Block]:
+            for protocol in protocols:
+                yield from one_after_the_other(plan, protocol, epoch)
+            if not quick:
+                yield from studies(plan, epoch + 1)
+
+        _, folder = session.run(msgspec.structs.replace(config, **asked), view, also)
     return read(folder), folder
 
 

@@ -1,6 +1,6 @@
-"""The usual ways of timing two branches, beside abprof's own: one process a side, base first, then target.
+"""The usual ways of timing two branches, for selfcheck to compare with: one process a side, base first, then target.
 
-`--protocol seed` reproduces the original branch-profile scripts (100 warm-up calls, 100 timed calls, warm caches, the
+`seed` reproduces the original branch-profile scripts (100 warm-up calls, 100 timed calls, warm caches, the
 mean), `do_bench` is what triton.testing offers for a GPU (warm-up of 25 ms, calls for 100 ms, L2 cleared, the median).
 What they say about unchanged code is why abprof has another protocol; no verdict is made from them.
 """
@@ -16,7 +16,6 @@ from abprof.measure.pool import WorkerPool
 from abprof.measure.turns import TIMER
 from abprof.records import DO_BENCH_METRIC, LONGEST_CALL, SEED_METRIC, Arm, Block, Cell, Outcome, Turn
 from abprof.records import messages as wire
-from abprof.records.errors import AbprofError
 from abprof.system.processes import WorkerDied, WorkerFault
 
 
@@ -50,20 +49,10 @@ PROTOCOLS = {
 }
 
 
-def require(name: str, kind: str, where: str) -> None:
-    """Raises AbprofError when this protocol does not time such a device."""
-    if kind not in PROTOCOLS[name].kinds:
-        known = ", ".join(other for other, protocol in PROTOCOLS.items() if kind in protocol.kinds)
-        raise AbprofError(f"{name} does not time a {kind} device", where=where, advice=f"there it is abprof or {known}")
-
-
-def one_after_the_other(plan: Plan, name: str, epoch: int, before: Sequence[Block]) -> Iterator[Block]:
-    """One block per cell, with a single round of one turn per side. Sides run one after the other, whole.
-
-    A cell is read once in a run: those that have such a block `before` keep it.
-    """
+def one_after_the_other(plan: Plan, name: str, epoch: int) -> Iterator[Block]:
+    """One block per cell, with a single round of one turn per side. Sides run one after the other, whole."""
     protocol = PROTOCOLS[name]
-    todo = unread(plan, name, before)
+    todo = [cell for cell in plan.cells if cell.id in plan.arms and cell.kernel and not cell.skip]
     for kernel in dict.fromkeys(cell.kernel for cell in todo):
         cells = [cell for cell in todo if cell.kernel == kernel]
         found: dict[tuple[str, str], wire.Turned] = {}
@@ -80,13 +69,6 @@ def one_after_the_other(plan: Plan, name: str, epoch: int, before: Sequence[Bloc
             if arms:
                 timer = protocol.timer or TIMER[plan.device.kind]
                 yield _block(protocol, timer, epoch, cell, arms, [found[cell.id, arm] for arm in arms])
-
-
-def unread(plan: Plan, name: str, before: Sequence[Block]) -> list[Cell]:
-    """The cells that have no such block `before`."""
-    read = {block.cell for block in before if block.metric == PROTOCOLS[name].metric}
-    there = [cell for cell in plan.run.cells if cell.id in plan.arms and cell.id not in read]
-    return [cell for cell in there if cell.kernel and not cell.skip]
 
 
 def _turn(plan: Plan, pool: WorkerPool, protocol: Sequential, cell: Cell, arm: Arm) -> wire.Turned | None:
