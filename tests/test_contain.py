@@ -113,7 +113,7 @@ def test_a_folder_that_is_needed_is_not_hidden(tmp_path: Path, monkeypatch: pyte
     (tmp_path / ".config" / "venv").mkdir(parents=True)
     (tmp_path / ".ssh").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
-    made = contain.Wall("bwrap", "bubblewrap 1")
+    made = contain.Sandbox("bwrap", "bubblewrap 1")
     python = str(tmp_path / ".config" / "venv" / "bin" / "python")
     argv, _ = made.around([python, "x.py"], {}, own=tmp_path / "own", network=False)
     assert str(tmp_path / ".ssh") in argv
@@ -248,10 +248,7 @@ def test_what_a_profiler_starts_is_never_contained_and_that_is_said(
     lab = Lab(tmp_path, SPEEDS)
     refused = lab.abprof("main", "fast", "--contain", "always", "--probe", "ncu", "--quick")
     assert refused.code == 2
-    assert (
-        "--contain always: what --probe ncu looks at is started by or for a profiler, outside of the wall"
-        in refused.err
-    )
+    assert "--contain always: what --probe ncu looks at runs for a profiler, outside of the sandbox" in refused.err
     by_itself = lab.abprof("main", "fast", "--env", "clean", "--probe", "ncu", "--quick")
     assert by_itself.run.options.wall == "bubblewrap 9", by_itself.err
     (said,) = [line for line in by_itself.run.notes if line.startswith("not contained: ")]

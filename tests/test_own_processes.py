@@ -202,7 +202,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     """begin(pids, FAULT, wall=...): a worker, not yet asked anything, that tells its process ids there."""
     made: list[proc.Worker] = []
 
-    def make(pids: set[int], *faults: Fault, wall: contain.Wall | None = None) -> proc.Worker:
+    def make(pids: set[int], *faults: Fault, wall: contain.Sandbox | None = None) -> proc.Worker:
         path = Scenario(workloads={"w": load(CASES)}, faults=list(faults)).write(tmp_path / "scenario.json")
         argv, env = [sys.executable, "-P", str(WORKER)], {"PATH": os.environ["PATH"], "ABPROF_SIMULATED": str(path)}
         if wall is not None:

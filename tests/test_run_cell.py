@@ -114,7 +114,7 @@ def test_a_cell_that_is_not_there(repo: GitRepo, cell: str, said: str) -> None:
         (["nowhere", CELL], "unknown ref 'nowhere'"),
         (
             ["main", CELL, "--contain", "always"],
-            "--contain always: the cell of run-cell is started by or for a profiler",
+            "--contain always: the cell of run-cell runs for a profiler",
         ),
         (["main", CELL, "--env", "none"], "--env: 'none' is not one of user, clean"),
     ],

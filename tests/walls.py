@@ -7,7 +7,7 @@ import pytest
 from abprof.builds import sandbox as contain
 
 
-def _found() -> contain.Wall | str:
+def _found() -> contain.Sandbox | str:
     try:
         return contain.find()
     except contain.Refused as refused:
@@ -18,6 +18,6 @@ FOUND = _found()
 needs_wall = pytest.mark.skipif(isinstance(FOUND, str), reason=f"nothing can be contained here: {FOUND}")
 
 
-def wall() -> contain.Wall:
-    assert isinstance(FOUND, contain.Wall)
+def wall() -> contain.Sandbox:
+    assert isinstance(FOUND, contain.Sandbox)
     return FOUND

@@ -17,9 +17,9 @@ from abprof.records import UNREADABLE, Package
 from abprof.system.config_file import fill
 from abprof.system.trees import files_of
 
-# What a shell, terminal, desktop, batch system or service manager says of itself, abprof's own options, and which of
-# equal devices is leased: these differ from one terminal or night to the next and a build does not read them.
-# Everything else that a builder receives counts: a build made needlessly costs minutes, a stale one is measured.
+# Variables of a shell, terminal, desktop, batch system or service manager, abprof's own options, and the leased device: they
+# differ from one terminal or night to the next, and no build reads them. All others count: a needless build costs minutes, a
+# stale one is measured.
 _NOISE = re.compile(
     r"^(_|_CE_.*|_ModuleTable.*|PWD|OLDPWD|SHLVL|PS\d|PROMPT.*|HIST.*|LESS.*|LS_COLORS|PAGER|EDITOR|VISUAL|MAIL|"
     r"TERM.*|COLORTERM|LC_TERMINAL.*|COLUMNS|LINES|VTE_VERSION|(KONSOLE|KITTY|WEZTERM|ITERM|ALACRITTY|GHOSTTY|GNOME|VSCODE|WT)_.*|"
@@ -36,8 +36,8 @@ def inputs(tree: Path, package: Package) -> list[str]:
 
 
 def folders(package: Package) -> tuple[str, ...]:
-    """Folders, relative to the side's root, below which all `inputs` lie; "" for the root. Where two commits hold the
-    same there, they have the same inputs."""
+    """Folders, relative to the side's root, below which all `inputs` lie; "" for the root. Commits with the same content there have
+    the same inputs."""
     patterns = _patterns(package)
     if all(pattern.endswith("/**") for pattern in patterns):  # any other may match at any depth
         return tuple(dict.fromkeys(pattern[:-3] for pattern in patterns))
@@ -65,8 +65,10 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def of_side(package: Package, side: str) -> Package:
-    """The package's settings as they are on this side: with {side} filled in, and {worktree} and {build_dir}, which
-    follow from the key, left as they are. Raises AbprofError for another name."""
+    """The package's settings on this side, with {side} filled in; {worktree} and {build_dir} follow from the key and stay.
+
+    Raises AbprofError for another name in braces.
+    """
     places = {"worktree": "{worktree}", "build_dir": "{build_dir}", "side": side}
     where = f"abprof.toml [kernels.{package.name}]"
     recipe = fill({f"build[{i}]": part for i, part in enumerate(package.build)}, where, **places)
@@ -75,9 +77,9 @@ def of_side(package: Package, side: str) -> Package:
 
 
 def counted(env: Mapping[str, str], named: Container[str], prefix: str) -> dict[str, str]:
-    """The variables of a builder that decide a build: all but the noise, which counts where abprof.toml names it.
+    """Variables of a builder that decide a build: all but the noise, which counts if abprof.toml names it.
 
-    `prefix` is the interpreter's: whether its venv is activated too changes nothing.
+    `prefix` is the interpreter's: an activated venv changes nothing.
     """
     kept = {name: value for name, value in env.items() if name in named or not _NOISE.match(name)}
     for name, value in list(kept.items()):
@@ -99,8 +101,7 @@ def counted(env: Mapping[str, str], named: Container[str], prefix: str) -> dict[
 def made_of(
     package: Package, content_hash: str, toolchain: Mapping[str, str], env: Mapping[str, str]
 ) -> dict[str, str]:
-    """What decides a build, a digest of each part: content, package settings (those `of_side`), toolchain, variables
-    (those `counted`)."""
+    """Digest of each part that decides a build: content, package settings (`of_side`), toolchain, variables (`counted`)."""
     settings = f"{package.name}\0{package.path}\0{package.module}\0{package.build}\0{sorted(package.env.items())}"
     parts = {"the sources": content_hash, "its settings in abprof.toml": settings}
     parts |= {f"toolchain: {name}": value for name, value in toolchain.items()}
@@ -109,7 +110,7 @@ def made_of(
 
 
 def build_key(parts: Mapping[str, str]) -> str:
-    """Twenty hex digits over what a build is made of."""
+    """Twenty hex digits over the parts of a build."""
     return _digest("\n".join(f"{name}={digest}" for name, digest in parts.items()))
 
 
@@ -123,13 +124,13 @@ _PARTS = "made_of.json"
 
 
 def remember(home: Path, parts: Mapping[str, str]) -> None:
-    """Write down what the builds in this folder, CACHE/builds/KEY, are made of."""
-    with contextlib.suppress(OSError):  # a full disk: then it cannot be told in what they differ from others
+    """Keep the parts of this key in its folder CACHE/builds/KEY, for `differences`."""
+    with contextlib.suppress(OSError):  # a full disk: then `differences` finds nothing
         (home / _PARTS).write_bytes(msgspec.json.encode(parts))
 
 
 def differences(before: Path, now: Path) -> list[str]:
-    """The parts in which the builds of two such folders differ; [] where it cannot be told any more."""
+    """Parts in which the builds of two such folders differ; [] if unknown."""
     try:
         old, new = (msgspec.json.decode((home / _PARTS).read_bytes(), type=dict[str, str]) for home in (before, now))
     except (OSError, *UNREADABLE):

@@ -1,14 +1,15 @@
-"""Code under test behind a wall (`--contain`): bubblewrap starts it where the file system is read-only.
+"""The sandbox of code under test (`--contain`): bubblewrap starts it on a read-only file system.
 
-Behind it a process writes to its own build, its own folder of the run's scratch and a private place for temporary files. It sees
-no process but its own, no network (a builder has it), no device but GPUs, and of the home folder not what holds keys. Nothing is
-between it and the processor or the GPU while it runs, so a wall changes no timing.
+A process in it writes to its own build, its own folder of the run's scratch and a private folder for temporary files. It sees no
+other processes, no network (builders do), no devices but GPUs, and none of the home folder's keys. Nothing stands between it and
+the processor or the GPU while it runs, so the sandbox changes no timing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,85 +19,70 @@ from abprof.records.errors import AbprofError
 from abprof.system import processes as proc
 
 ADVICE = "install bubblewrap (bwrap) and allow user namespaces, or --contain never"
-# What a profiler counts, it counts with rights that a wall takes away.
-NOT_FOREGROUND = "{} is started by or for a profiler, outside of the wall: it may write what the user may"
-# The devices of a GPU. All others (disks!) are not there.
+# A profiler needs rights that the sandbox takes away.
+NOT_FOREGROUND = "{} runs for a profiler, outside of the sandbox: it may write what the user may"
+# Device files of GPUs. No others (disks!) exist in the sandbox.
 _GPUS = ("nvidia*", "nvidia-caps", "nvidia-caps-imex-channels", "dri", "kfd")
-# Of the home folder: what holds keys and tokens.
+# Files and folders of the home folder that hold keys and tokens.
 _KEYS = (
-    ".ssh",
-    ".gnupg",
-    ".aws",
-    ".azure",
-    ".docker",
-    ".kube",
-    ".config",
-    ".netrc",
-    ".git-credentials",
-    ".pypirc",
-    ".npmrc",
-    ".kaggle",
-    ".ngc",
-    ".pgpass",
-    ".vault-token",
+    *(
+        [
+            ".ssh",
+            ".gnupg",
+            ".aws",
+            ".azure",
+            ".docker",
+            ".kube",
+            ".config",
+            ".netrc",
+            ".git-credentials",
+            ".pypirc",
+            ".npmrc",
+            ".kaggle",
+            ".ngc",
+            ".pgpass",
+        ]
+    ),
+    *([".vault-token", ".cache/huggingface/token", ".huggingface/token", ".local/share/keyrings"]),
+    *([".cargo/credentials", ".cargo/credentials.toml"]),
 )
-_KEYS_DEEPER = (
-    ".cache/huggingface/token",
-    ".huggingface/token",
-    ".local/share/keyrings",
-    ".cargo/credentials",
-    ".cargo/credentials.toml",
-)
-# Of a folder of GitHub's runner: its own keys. Below it lies its work, the repository too.
-_RUNNER = (".credentials*", ".runner", ".env")
+# Keys of a GitHub runner, in its folder; below it lies its work, the repository too.
+_RUNNER_KEYS = (".credentials*", ".runner", ".env")
 _RUNNERS = ("/actions-runner", "/opt/actions-runner", "/home/runner/actions-runner")
-# Sockets by which a service would do what the process itself may not, and where a container finds what it is entrusted with.
+# Sockets of services that would do what the process itself may not, and places of a container's secrets.
 _SERVICES = (
-    "/run/user",
-    "/run/dbus",
-    "/run/systemd/private",
-    "/run/docker.sock",
-    "/run/containerd",
-    "/run/k3s",
-    "/run/crio",
-    "/run/podman",
-    "/run/buildkit",
-    "/run/libvirt",
-    "/run/secrets",
-    "/var/lib/lxd/unix.socket",
-    "/var/snap/lxd/common/lxd/unix.socket",
-    "/var/lib/incus/unix.socket",
+    *(
+        [
+            "/run/user",
+            "/run/dbus",
+            "/run/systemd/private",
+            "/run/docker.sock",
+            "/run/containerd",
+            "/run/k3s",
+            "/run/crio",
+            "/run/podman",
+        ]
+    ),
+    *(["/run/buildkit", "/run/libvirt", "/run/secrets", "/var/lib/lxd/unix.socket"]),
+    *(["/var/snap/lxd/common/lxd/unix.socket", "/var/lib/incus/unix.socket"]),
 )
-# Variables that name such a place, or a session's. What they name is hidden, and they are not passed on.
+# Variables that name such a place or a session: they are not passed on, and the places that the first ones name are hidden.
+_PLACES = ("XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "KUBECONFIG", "DOCKER_CONFIG", "XAUTHORITY")
 _SESSION = (
-    "XDG_RUNTIME_DIR",
-    "DBUS_SESSION_BUS_ADDRESS",
-    "DBUS_SYSTEM_BUS_ADDRESS",
-    "SSH_AUTH_SOCK",
-    "SSH_AGENT_PID",
-    "GPG_AGENT_INFO",
-    "TMUX",
-    "TMUX_TMPDIR",
-    "STY",
-    "KUBECONFIG",
-    "DOCKER_HOST",
-    "DOCKER_CONFIG",
-    "CONTAINER_HOST",
-    "WAYLAND_DISPLAY",
-    "DISPLAY",
-    "XAUTHORITY",
+    *_PLACES,
+    *("DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "SSH_AGENT_PID", "GPG_AGENT_INFO", "TMUX", "TMUX_TMPDIR"),
+    *("STY", "DOCKER_HOST", "CONTAINER_HOST", "WAYLAND_DISPLAY", "DISPLAY"),
 )
-_NAMING = ("XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "KUBECONFIG", "DOCKER_CONFIG", "XAUTHORITY")  # by its path alone
 _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - mounted privately
 
 
 class Refused(Exception):
-    """There is no wall here; the text says why."""
+    """No sandbox can be started; the text says why."""
 
 
 @dataclass(frozen=True)
-class Wall:
-    """A bubblewrap that starts here."""
+class Sandbox:
+    """A bubblewrap that works on this machine."""
 
     tool: str
     version: str  # "bubblewrap 0.8.0"
@@ -104,8 +90,11 @@ class Wall:
     def around(
         self, argv: Sequence[str], env: Mapping[str, str], *, own: Path, writable: Iterable[Path] = (), network: bool
     ) -> tuple[list[str], dict[str, str]]:
-        """The command and environment that start `argv` behind the wall. `own` (made if need be) and `writable` are what it
-        may write to. Temporary files lie in `own`/caches/tmp, by a name that is short enough for sockets if possible."""
+        """Return the command and environment that start `argv` in the sandbox.
+
+        It may write to `own` (created if need be) and `writable`. Temporary files lie in `own`/caches/tmp, seen under a name short
+        enough for sockets if possible.
+        """
         temporary = own / "caches" / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         given = [*argv, *(value for name, value in env.items() if name != "TMPDIR"), str(own), *map(str, writable)]
@@ -113,7 +102,6 @@ class Wall:
             place for place in _TEMPORARY if Path(place).is_dir() and not any(f"{place}/" in text for text in given)
         ]
         env = {name: value for name, value in env.items() if name not in _SESSION}
-        # Of the variables none may say what is not hidden: they are the user's session's, and of the sides' settings.
         interpreter = Path(argv[0])
         mounts = [*_everything(), *_hidden([interpreter, interpreter.resolve(), own, *writable])]
         for place in (str(own), *map(str, writable)):
@@ -125,45 +113,48 @@ class Wall:
         return wrapped, {**env, "TMPDIR": free[0] if free else str(temporary)}
 
 
-def find() -> Wall:
-    """bubblewrap, tried out: it is asked to start something. Raises Refused."""
+def find() -> Sandbox:
+    """Find bubblewrap and try it. Raises Refused."""
     tool = shutil.which("bwrap")
     if tool is None:
-        raise Refused("bwrap is not there")
+        raise Refused("bwrap is not installed")
     spaces = ["--unshare-pid", "--unshare-ipc", "--unshare-net", "--cap-drop", "ALL"]
-    started, said = proc.tried([tool, *spaces, *_everything(), "--", "/bin/sh", "-c", ":"])
+    started, error = proc.tried([tool, *spaces, *_everything(), "--", "/bin/sh", "-c", ":"])
     if not started:
-        raise Refused(f"bwrap does not start: {said or 'it says nothing'}")
-    return Wall(tool, (proc.output([tool, "--version"]) or "bubblewrap").strip())
+        raise Refused(f"bwrap does not start: {error or 'no message'}")
+    return Sandbox(tool, (proc.output([tool, "--version"]) or "bubblewrap").strip())
 
 
-def chosen(asked: str, environment: str) -> tuple[Wall | None, str]:
-    """The wall of a run, and where `auto` would have one and cannot, why not. `auto` is for code that may be a stranger's: it
-    goes with the clean environment. Raises AbprofError for `always` where there is none."""
-    if asked == "never" or (asked == "auto" and environment != "clean"):
+def chosen(contain: str, environment: str) -> tuple[Sandbox | None, str]:
+    """Return a run's sandbox, and for `auto` why there is none.
+
+    `auto` means a sandbox for code that may be untrusted, that is with the clean environment. Raises AbprofError for `always`
+    without one.
+    """
+    if contain == "never" or (contain == "auto" and environment != "clean"):
         return None, ""
     try:
         return find(), ""
     except Refused as refused:
-        if asked == "always":
+        if contain == "always":
             raise AbprofError(str(refused), where="--contain always", advice=ADVICE) from None
         return None, str(refused)
 
 
-def refuse_foreground(asked: str, what: str) -> None:
-    """Raises AbprofError where a wall was demanded for `what`, which is never behind one."""
-    if asked == "always":
+def refuse_foreground(contain: str, what: str) -> None:
+    """Raise AbprofError if --contain always demands a sandbox for `what`, which never has one."""
+    if contain == "always":
         advice = "leave one of the two out: --contain auto contains what it can, and says what it does not"
         raise AbprofError(NOT_FOREGROUND.format(what), where="--contain always", advice=advice)
 
 
-def foreground_notes(wall: Wall | None, what: str) -> tuple[str, ...]:
-    """A line where a run stands behind a wall, and `what` does not."""
+def foreground_notes(wall: Sandbox | None, what: str) -> tuple[str, ...]:
+    """A note if a run is sandboxed and `what` is not."""
     return (f"not contained: {NOT_FOREGROUND.format(what)}",) if wall is not None else ()
 
 
 def _everything() -> list[str]:
-    """All files read-only, new /proc and /dev, and of the devices the GPUs."""
+    """Mounts: all files read-only, new /proc and /dev, and the GPUs' device files."""
     mounts = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
     for pattern in _GPUS:
         for device in sorted(Path("/dev").glob(pattern)):
@@ -172,28 +163,25 @@ def _everything() -> list[str]:
 
 
 def _hidden(given: Sequence[Path]) -> list[str]:
-    """Nothing in the place of what holds keys or asks services; but for folders that hold what the process is given."""
-    places = [home / name for home in _homes() for name in (*_KEYS, *_KEYS_DEEPER)]
-    places += [Path(os.environ[name]) for name in _NAMING if os.environ.get(name, "").startswith("/")]
-    places += [file for runner in _runners() for pattern in _RUNNER for file in sorted(runner.glob(pattern))]
+    """Empty mounts over keys and services, except over folders that contain what the process needs."""
+    places = [home / name for home in _homes() for name in _KEYS]
+    places += [Path(os.environ[name]) for name in _PLACES if os.environ.get(name, "").startswith("/")]
+    places += [file for runner in _runners() for pattern in _RUNNER_KEYS for file in sorted(runner.glob(pattern))]
     mounts: list[str] = []
     for place in dict.fromkeys([*places, *map(Path, _SERVICES)]):
         real = place.resolve()
-        if not _there(real) or any(path.is_relative_to(folder) for path in given for folder in (place, real)):
+        try:
+            exists = real.exists()
+        except OSError:  # not even readable here: then not in the sandbox either
+            exists = False
+        if not exists or any(path.is_relative_to(folder) for path in given for folder in (place, real)):
             continue
         mounts += ["--tmpfs", str(real)] if real.is_dir() else ["--ro-bind", "/dev/null", str(real)]
     return mounts
 
 
-def _there(place: Path) -> bool:
-    try:
-        return place.exists()
-    except OSError:  # it may not even be looked at: then nothing behind the wall may either
-        return False
-
-
 def _runners() -> list[Path]:
-    """Folders of GitHub's runners: the one that this is a step of, and those in the usual places."""
+    """Folders of GitHub runners: the one that runs this step, and those in the usual places."""
     work = os.environ.get("RUNNER_TEMP", "")  # ROOT/_work/_temp
     mine = [Path(work).parents[1]] if work.startswith("/") and len(Path(work).parents) > 1 else []
     found = [folder for home in _homes() for folder in sorted(home.glob("actions-runner*"))]
@@ -203,15 +191,6 @@ def _runners() -> list[Path]:
 def _homes() -> list[Path]:
     """The home folder by the environment, and by the system's list of users."""
     homes = [Path(os.environ["HOME"])] if os.environ.get("HOME") else []
-    with contextlib.suppress(RuntimeError):
-        homes.append(Path(f"~{_user()}").expanduser())
+    with contextlib.suppress(KeyError):
+        homes.append(Path(pwd.getpwuid(os.getuid()).pw_dir))
     return homes
-
-
-def _user() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return ""

@@ -1,10 +1,9 @@
-"""What must not change while code under test runs, looked at from outside: file by file, by what a write leaves behind.
+"""Tamper detection: finds files that changed while code under test ran, by size, inode and ctime.
 
-A target's code runs as the user who runs abprof. Where nothing contains it (abprof/builds/sandbox.py) it can write to the base's
-build, to the workloads that judge or to the worker's own code, and then what is measured is not what was built. Size, inode
-and time of change (ctime, which no ordinary process can set) are taken before, and compared after the builds and after each
-cell: a file that is put back as it was differs too. Who wrote, this cannot tell. Compiled Python (`__pycache__`) is looked at
-like source: workers write none, and would load what somebody else put there in the place of what the source says.
+A target's code runs as the user who runs abprof. Without a sandbox it can write to the base's build, to the workloads or to the
+worker's own code, and then abprof does not measure what was built. The prints are taken before, and compared after the builds and
+after each cell. No ordinary process can set ctime, so a file that is put back differs too. Which process wrote is not known.
+Compiled Python (`__pycache__`) counts like source: workers write none, and would load it in place of the source.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from abprof.records import Build, Checkout, Package, Touched
 from abprof.system import paths
 from abprof.system.trees import tree_hash
 
-MOST = 100_000  # files that are watched; of what is beyond nothing is known
+MOST = 100_000  # files that are watched; further ones are not
 _MOST_ELSEWHERE = 2_000
-_MOST_TOLD = 50  # a run's findings that are kept
-# What a cache of compiled code loads. Its locks, indexes and logs change with every use.
+_MOST_REPORTED = 50  # findings of a run
+# Files that are loaded from a cache of compiled code. Its locks, indexes and logs change with every use.
 _CODE = (".so", ".py", ".pyc", ".pth", ".cubin", ".hsaco", ".ptx", ".json")
-_LOADED = (*keys.IMPORTABLE, ".cubin", ".hsaco", ".ptx")  # of what a package keeps beside its inputs
-# Of a kind of folder in which not all counts: what is looked at, and what it matters to find added.
+_LOADED = (*keys.IMPORTABLE, ".cubin", ".hsaco", ".ptx")  # beside a package's inputs
+# Kind of folder -> suffixes of files that are watched, and of added files that matter.
 _SEEN = {"caches": _CODE, "scratch": (".expected",)}
 _ADDED = {"out": keys.COMPILED, "caches": keys.COMPILED}
 _IN_HOME = (".ssh", ".config", ".config/systemd/user", ".local/bin")
@@ -39,7 +38,7 @@ Inputs = Mapping[tuple[str, str], Mapping[str, str]]  # (side, package) -> name 
 
 
 class Watch:
-    """Begins when it is made. Nothing of the run may be at work in that moment."""
+    """Watches from the moment it is made, when no process of the run may be at work."""
 
     def __init__(
         self,
@@ -49,8 +48,8 @@ class Watch:
         scratch: Path | None = None,
         inputs: Inputs = types.MappingProxyType({}),
     ) -> None:
-        """`judging`: folders of what judges; `elsewhere`: places that no verdict rests on, whose changes are only told;
-        `scratch`: where expected values will lie; `inputs`: what builds are made of."""
+        """`judging`: folders of workloads and worker code; `elsewhere`: places whose changes are reported and falsify nothing;
+        `scratch`: folder of expected values; `inputs`: hashes of the files that builds are made from."""
         self._roots = dict.fromkeys(judging, "") | ({scratch: "scratch"} if scratch else {})
         self._building = True
         self._trees = [Path(tree.path) for tree in trees]
@@ -60,31 +59,29 @@ class Watch:
         self._hashes: dict[str, str] = {}
         self._known = self._now()
         self._outside = _prints(self._elsewhere, _MOST_ELSEWHERE)
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._strict = bool(self._elsewhere)
 
     def built(self, builds: Iterable[Build], moment: str) -> Iterator[Touched]:
-        """Also watch what was built, once it has been compared with what it was when it was. From now on the worktrees, of
-        which builds are copies, are not watched."""
+        """Compare builds with their records, and watch them; the worktrees, of which they are copies, no longer."""
         yield from self.look(moment)
         fresh = [build for build in builds if not build.failure and build.path]
         self._begin_with(fresh)
         for build in fresh:
             for path, sha256 in _own(build).items():
                 if _sha256(path) != sha256:
-                    yield from self._tell(path, "changed", moment)
+                    yield from self._report(path, "changed", moment)
             yield from self._copied(build, moment)
             for name in ("src", "out"):
                 for compiled in keys.importable(Path(build.path) / name, keys.COMPILED):
-                    if "__pycache__" in compiled:  # abprof/builds/build.py leaves none there
-                        yield from self._tell(f"{build.path}/{name}/{compiled}", "added", moment)
+                    if "__pycache__" in compiled:  # build.py leaves none there
+                        yield from self._report(f"{build.path}/{name}/{compiled}", "added", moment)
         trees = tuple(f"{tree}/" for tree in self._trees)
         self._known = {path: seen for path, seen in self._known.items() if not path.startswith(trees)}
         self._trees, self._building = [], False
 
     def _begin_with(self, builds: Iterable[Build]) -> None:
-        """Take down how these lie, before they are compared: that takes its time, in which code under test may run. Of what is
-        watched already nothing is taken down anew."""
+        """Take the prints of builds before comparing them, which takes time in which code under test may run."""
         for build in builds:
             self._hashes |= _own(build)
         fresh = {Path(build.path) / name: name for build in builds for name in ("src", "out", "caches")}
@@ -93,31 +90,31 @@ class Watch:
         self._known |= self._of(fresh)
 
     def _copied(self, build: Build, moment: str) -> Iterator[Touched]:
-        """Whether the build's copies of its inputs are what they were copied from. A package may rewrite its own while it is
-        built: then that is told, and counts where code may be a stranger's and nothing kept it from the others'."""
+        """Compare the build's copies of its inputs with their originals. A package may rewrite its own during the build: this falsifies
+        a run only if code may be untrusted and no sandbox kept it from other builds."""
         src = Path(build.path) / "src"
         for name, digest in self._inputs.get((build.side, build.kernel), {}).items():
             self._decide.add(str(src / name))
             now = _content(src, name)
             if now != digest:
                 how: How = "changed" if now else "removed"
-                yield from self._tell(str(src / name), how, moment, falsifies=self._strict)
+                yield from self._report(str(src / name), how, moment, falsifies=self._strict)
 
     def look(self, moment: str) -> Iterator[Touched]:
-        """What has changed since the last look."""
+        """Yield what changed since the last look."""
         before, after = self._known, self._now()
         self._known = after
         for path in before.keys() - after.keys():
-            yield from self._tell(path, "removed", moment, falsifies=self._matters(path))
+            yield from self._report(path, "removed", moment, falsifies=self._matters(path))
         for path, seen in after.items():
             if path not in before:
                 kind = self._kind(path)
-                # Nobody expects anything before it is measured.
+                # No value is expected before something is measured.
                 planted = self._building if kind == "scratch" else path.endswith(_ADDED.get(kind, keys.IMPORTABLE))
                 if planted:
-                    yield from self._tell(path, "added", moment)
+                    yield from self._report(path, "added", moment)
             elif before[path] != seen and (self._strict or _sha256(path) != self._hashes.get(path)):
-                yield from self._tell(path, "changed", moment, falsifies=self._matters(path))
+                yield from self._report(path, "changed", moment, falsifies=self._matters(path))
         yield from self._look_outside(moment)
 
     def _look_outside(self, moment: str) -> Iterator[Touched]:
@@ -126,18 +123,18 @@ class Watch:
         for path in sorted(before.keys() | after.keys()):
             if before.get(path) != after.get(path):
                 how: How = "added" if path not in before else "removed" if path not in after else "changed"
-                yield from self._tell(path, how, moment, falsifies=False)
+                yield from self._report(path, how, moment, falsifies=False)
 
-    def _tell(self, path: str, how: How, moment: str, *, falsifies: bool = True) -> Iterator[Touched]:
-        if (path, how) not in self._told and len(self._told) < _MOST_TOLD:
-            self._told.add((path, how))
+    def _report(self, path: str, how: How, moment: str, *, falsifies: bool = True) -> Iterator[Touched]:
+        if (path, how) not in self._reported and len(self._reported) < _MOST_REPORTED:
+            self._reported.add((path, how))
             yield Touched(path=path, how=how, moment=moment, falsifies=falsifies)
 
     def _kind(self, path: str) -> str:
         return next((kind for root, kind in self._roots.items() if path.startswith(f"{root}/")), "")
 
     def _matters(self, path: str) -> bool:
-        """False for what a package keeps for itself in the folder that it runs in: a log, what it tuned."""
+        """False for files that a package writes into its own folder: logs, tuning results."""
         return self._kind(path) != "src" or path in self._decide or path in self._hashes or path.endswith(_LOADED)
 
     def _of(self, roots: Mapping[Path, str]) -> dict[str, Print]:
@@ -162,12 +159,12 @@ class Watch:
 
 
 def _own(build: Build) -> dict[str, str]:
-    """What was made in the build's own folder: path -> SHA-256 of when it was made."""
+    """Files made in the build's own folder: path -> SHA-256 after the build."""
     return {made.path: made.sha256 for made in build.artefacts if made.path.startswith(f"{build.path}/")}
 
 
 def inputs_of(tree: Path, package: Package) -> dict[str, str]:
-    """What a build of this package is made of: name -> SHA-256; "" for what cannot be read."""
+    """Inputs of a package: name -> SHA-256, "" if unreadable."""
     return {name: _content(tree, name) for name in keys.inputs(tree, package)}
 
 
@@ -179,8 +176,8 @@ def _content(tree: Path, name: str) -> str:
 
 
 def elsewhere(repository: Path, git: Path, runs_dir: Path, environ: Mapping[str, str]) -> list[Path]:
-    """Where code that means ill would write, and nobody else does while a machine measures by itself: the repository, git's
-    settings and hooks, results of other runs, and the first level of the home folder."""
+    """Places where malicious code would write and no other process does on a measuring machine: the repository, git's settings and
+    hooks, results of other runs, and the first level of the home folder."""
     home = Path(environ["HOME"]) if environ.get("HOME") else paths.home()
     homes = [home, *(home / name for name in _IN_HOME)] if home else []
     older = sorted(runs_dir.glob("*/run.json"))[-200:]
@@ -188,7 +185,7 @@ def elsewhere(repository: Path, git: Path, runs_dir: Path, environ: Mapping[str,
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """Files and links below a folder; git's own are none."""
+    """Files and links below a folder, without .git."""
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if name != ".git"]
         for name in files:
@@ -203,7 +200,7 @@ def _add(found: dict[str, Print], path: Path) -> None:
 
 
 def _prints(places: Iterable[Path], most: int) -> dict[str, Print]:
-    """Files at these places, and the files directly in folders among them."""
+    """Prints of these files, and of files directly in these folders."""
     found: dict[str, Print] = {}
     for place in places:
         if not place.is_dir():

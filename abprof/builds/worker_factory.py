@@ -15,9 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from abprof.builds import environment
-from abprof.builds import sandbox as contain
-from abprof.builds.sandbox import Wall
+from abprof.builds import environment, sandbox
+from abprof.builds.sandbox import Sandbox
 from abprof.records import STANDING_IN, Checkout, Package
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
@@ -46,25 +45,25 @@ class WorkerFactory:
     workers: Mapping[str, Sequence[str]]  # side id -> argv
     env: Mapping[str, str]  # cleaned of secrets
     device: str
-    forbidden: tuple[str, ...]  # folders from which nothing but a side's own may be loaded
+    forbidden: tuple[str, ...]  # folders from which only a side's own files may be loaded
     workloads: Mapping[str, str]  # name -> file
     toolchain: Mapping[str, Mapping[str, str]]  # side id -> what decides a build
     timeout: float  # seconds for one request
     build_timeout: float
-    sources: tuple[str, ...] = ()  # the repository under test: what was installed from there is no side's own
-    named: frozenset[str] = frozenset()  # variables that abprof.toml's [environment] sets or lets through
-    wall: Wall | None = None  # what code under test is started behind
-    token: str = field(
-        default_factory=lambda: secrets.token_hex(8)
-    )  # in names that nobody is to know before they are used
-    own: set[int] = field(default_factory=set)  # process ids of all that was started here, the ended too
+    sources: tuple[
+        str, ...
+    ] = ()  # folders of the repository under test: packages installed from there belong to no side
+    named: frozenset[str] = frozenset()  # variables that abprof.toml's [environment] sets or allows
+    wall: Sandbox | None = None  # in which code under test runs
+    token: str = field(default_factory=lambda: secrets.token_hex(8))  # part of names that must not be guessed
+    own: set[int] = field(default_factory=set)  # process ids of all workers, the ended too
 
     def argv(self, side: str) -> Sequence[str]:
         """The worker's command for this side; control and peers stand in for base."""
         return self.workers["base" if side in STANDING_IN else side]
 
     def mount(self, checkout: Checkout, package: Package, place: Path) -> wire.Mount:
-        """How a worker sees the build at `place`."""
+        """How a worker imports the build at `place`."""
         src = place / "src"
         if package.module:
             # `path` names the package's folder: its root is as many levels up as the import name has parts.
@@ -85,7 +84,7 @@ class WorkerFactory:
         )
 
     def judge(self) -> Worker:
-        """A worker that holds no package. Raises WorkerDied when it cannot be started."""
+        """Start a worker without a package. Raises WorkerDied."""
         env = environment.worker(self.env, self.scratch / "caches", self.device, {})
         argv = list(self.argv("base"))
         if self.wall is not None:
@@ -106,9 +105,9 @@ class WorkerFactory:
         on_line: Callable[[str], None] | None = None,
         network: bool = False,
     ) -> Worker:
-        """A builder or worker of the build at `place`; `network`: behind a wall it has it too. Raises WorkerDied.
+        """Start a builder or worker of the build at `place`; `network`: also in a sandbox. Raises WorkerDied.
 
-        Of the scratch folder the base writes everything, because it makes the expected values, and every other side its room.
+        In a sandbox the base writes to the whole scratch folder, because it makes the expected values, other sides to their room.
         """
         argv, env, room = list(self.argv(side)), self.worker_env(checkout, package, place), self.room(side)
         if self.wall is not None:
@@ -118,7 +117,7 @@ class WorkerFactory:
         return Worker(argv, env=env, cwd=cwd, log=log, name=name, on_line=on_line, walled=walled, started=started)
 
     def room(self, side: str) -> Path:
-        """What a side's workers write for others to read, made if need be."""
+        """The folder in scratch that a side's workers write to, created if need be."""
         room = self.scratch / side
         room.mkdir(exist_ok=True)
         return room
@@ -132,38 +131,37 @@ class WorkerFactory:
 
 
 def _stem(package: Package) -> str:
-    """What a package without an import name is imported as: the folder or file that it lies in may bear another name."""
+    """Import name of a package without a configured one: that of its folder or file."""
     return Path(package.path).name.removesuffix(".py") or package.name
 
 
 def command(config: Options, side: str, cache: Path) -> tuple[str, ...]:
-    """A side's worker: --python, abprof.toml's, or abprof's own interpreter. Raises AbprofError for one that is not
-    there."""
+    """The command of a side's worker. Raises AbprofError if its interpreter does not exist."""
     simulated = worker_argv()
     if simulated:
         return simulated
-    # A worker starts in a folder of its own. No link is followed: that of a venv is what makes it one.
+    # Links are not followed: a venv's python is one.
     return (interpreter(config, side), "-P", str(install_bundle(cache)))
 
 
 def interpreter(config: Options, side: str) -> str:
-    """A side's Python, by its whole path. Raises AbprofError for one that is not there."""
-    asked, file = config.python, (config.file or File()).python
-    python = asked.get(side) or asked.get("") or file.get(side) or file.get("all") or sys.executable
+    """A side's Python by its whole path: --python, abprof.toml's, or abprof's own. Raises AbprofError if it does not exist."""
+    given, file = config.python, (config.file or File()).python
+    python = given.get(side) or given.get("") or file.get(side) or file.get("all") or sys.executable
     found = shutil.which(python)
     if found is None:
-        given = "--python" if asked.get(side) or asked.get("") else ""
-        where = given or (config.file or File()).at(f"python.{side if file.get(side) else 'all'}")
+        option = "--python" if given.get(side) or given.get("") else ""
+        where = option or (config.file or File()).at(f"python.{side if file.get(side) else 'all'}")
         raise AbprofError(f"no interpreter {python!r}", where=where)
     return str(Path(found).absolute())
 
 
 def surroundings(config: Options, cache: Path) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The environment that every worker's is made of, and the names that were withheld from it. Raises AbprofError."""
+    """The base of every worker's environment, and the names withheld from it. Raises AbprofError."""
     settings = (config.file or File()).environment
     env, withheld = environment.clean(os.environ, environment.mode(config.env, os.environ), settings.allow)
     env |= settings.set
-    # Triton then keeps what its autotuner chose in the build's own cache: the builder tunes, the epochs read.
+    # "1" keeps the autotuner's choice in the build's cache: the builder tunes, the epochs read.
     env["TRITON_CACHE_AUTOTUNING"] = "1" if config.autotune == "pinned" else "0"
     beside = str(Path(command(config, "base", cache)[0]).parent)  # pip's ninja
     env["PATH"] = os.pathsep.join([beside, env.get("PATH", os.defpath)])
@@ -178,11 +176,11 @@ def alone(
     *,
     side: str = "base",
     log: Path | None = None,
-    wall: Wall | None = None,
+    wall: Sandbox | None = None,
 ) -> Worker:
-    """A worker without a build, with `folder` for itself: it says what it is, or what workloads are.
+    """Start a worker without a build in `folder`, for questions about itself or about workloads.
 
-    Raises AbprofError, and WorkerDied when it cannot be started.
+    Raises AbprofError, and WorkerDied if it cannot be started.
     """
     variables, _ = surroundings(config, cache)
     argv, env = list(command(config, side, cache)), environment.worker(variables, folder / "caches", device, {})
@@ -191,21 +189,21 @@ def alone(
     return Worker(argv, env=env, cwd=folder, log=log or folder / "log", name="survey", walled=wall is not None)
 
 
-def wall_for(config: Options, cache: Path, device: str, folder: Path) -> tuple[Wall | None, tuple[str, ...]]:
-    """What code under test is started behind, and a line where it cannot be though `auto` would have it. A GPU is tried behind
-    the wall: its driver may need more than files. Raises AbprofError where --contain always cannot be."""
-    wall, why = contain.chosen(config.contain, environment.mode(config.env, os.environ))
+def wall_for(config: Options, cache: Path, device: str, folder: Path) -> tuple[Sandbox | None, tuple[str, ...]]:
+    """Return the run's sandbox, and a note if `auto` wants one and there is none. A GPU is tried in it: drivers may need more than
+    files. Raises AbprofError if --contain always is impossible."""
+    wall, why = sandbox.chosen(config.contain, environment.mode(config.env, os.environ))
     if wall is not None and device != "cpu":
         try:
             _try_device(config, cache, device, folder, wall)
         except (WorkerDied, WorkerFault) as failed:
             wall, why = None, f"a worker in bubblewrap cannot use {device}: {failed.reason}"
             if config.contain == "always":
-                raise AbprofError(why, where="--contain always", advice=contain.ADVICE) from None
+                raise AbprofError(why, where="--contain always", advice=sandbox.ADVICE) from None
     return wall, (f"not contained: {why}",) if why else ()
 
 
-def _try_device(config: Options, cache: Path, device: str, folder: Path, wall: Wall) -> None:
+def _try_device(config: Options, cache: Path, device: str, folder: Path, wall: Sandbox) -> None:
     worker = alone(config, cache, device, folder, log=folder / "wall.log", wall=wall)
     try:
         worker.call(wire.Start(device, "base"), to_start(config.timeout))
@@ -217,11 +215,11 @@ def _try_device(config: Options, cache: Path, device: str, folder: Path, wall: W
 
 
 def install_bundle(cache: Path) -> Path:
-    """The script that starts a worker: CACHE/harness/HASH/run_worker.py. Made once per content, by rename.
+    """Return the script that starts a worker, CACHE/harness/HASH/run_worker.py, made once per content.
 
-    A copy that holds anything else than the source (code under test may have written to it) is put away and made anew.
+    A copy that differs from the source (code under test may have written to it) is replaced.
     """
-    # records/ itself needs msgspec: the worker gets its messages alone.
+    # records/ itself needs msgspec: the worker gets its messages only.
     files = {"run_worker.py": _RUN.encode(), "abprof/records/__init__.py": b""}
     for file in [_SOURCE / name for name in _FILES] + [f for room in _ROOMS for f in (_SOURCE / room).rglob("*.py")]:
         files[f"abprof/{file.relative_to(_SOURCE)}"] = file.read_bytes()
@@ -235,7 +233,7 @@ def install_bundle(cache: Path) -> Path:
 
 
 def _holds(home: Path, files: Mapping[str, bytes]) -> bool:
-    """Whether these files are there, with these bytes, and nothing beside them: no link and no compiled Python either."""
+    """Whether exactly these files are there, with these bytes, and no link or compiled Python."""
     folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
     try:
         for path in [home, *home.rglob("*")]:
@@ -255,7 +253,7 @@ def _publish(home: Path, files: Mapping[str, bytes]) -> None:
         place.write_bytes(text)
     if _moved(fresh, home):
         return
-    # Another process published the same content first, or what lies there is not the source's.
+    # Another process published the same content first, or the copy there was changed.
     aside = fresh.with_name(f"{fresh.name}.old")
     if not _holds(home, files) and _moved(home, aside):
         _moved(fresh, home)
@@ -265,7 +263,7 @@ def _publish(home: Path, files: Mapping[str, bytes]) -> None:
         else:
             left.unlink(missing_ok=True)
     if not _holds(home, files):
-        raise AbprofError("the worker's code is not what was put there", where=str(home), advice="remove it by hand")
+        raise AbprofError("the worker's code there differs from abprof's", where=str(home), advice="remove it by hand")
 
 
 def _moved(place: Path, to: Path) -> bool:

@@ -79,7 +79,7 @@ class _Side:
     cwd: Path  # the side's worktree
     own: Path  # its caches and builds
     log: Path
-    wall: contain.Wall | None = None
+    wall: contain.Sandbox | None = None
     unbuilt: str = ""  # why its build failed
 
     def started(self, argv: Sequence[str], *, network: bool) -> tuple[Sequence[str], Mapping[str, str]]:
@@ -151,7 +151,7 @@ def prepare(
 
 
 def _side(
-    place: RunContext, tree: Checkout, command: Command, env: dict[str, str], wall: contain.Wall | None, logs: Path
+    place: RunContext, tree: Checkout, command: Command, env: dict[str, str], wall: contain.Sandbox | None, logs: Path
 ) -> _Side:
     own = Path(tree.path).parent / NAME / tree.side.id  # its caches last as long as the run
     places = {"worktree": tree.path, "build_dir": str(own / "out"), "side": tree.side.id}
@@ -237,7 +237,7 @@ def _head(
     arms: tuple[Arm, ...],
     notes: tuple[str, ...],
     withheld: tuple[str, ...],
-    wall: contain.Wall | None,
+    wall: contain.Sandbox | None,
 ) -> Run:
     config, text = place.options, shlex.join(command.argv)
     return Run(

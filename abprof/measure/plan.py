@@ -384,7 +384,7 @@ def _unused(place: RunContext, found: Survey) -> tuple[str, ...]:
     return (*named, *unused.packages(place.options, loads, broken=bool(found.broken)))
 
 
-def _stored(place: RunContext, workers: Mapping[str, Sequence[str]], wall: contain.Wall | None) -> Options:
+def _stored(place: RunContext, workers: Mapping[str, Sequence[str]], wall: contain.Sandbox | None) -> Options:
     """The options as run.json has them: with everything that a rerun needs to set up its workers alike."""
     config, folder = place.options, place.options.workloads_from
     return msgspec.structs.replace(
