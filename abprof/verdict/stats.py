@@ -209,10 +209,16 @@ def false_alarm_bound(alarms: int, controls: int) -> float | None:
 
 
 def discoveries(p_values: Sequence[float], q: float = 0.05) -> list[bool]:
-    """Which hypotheses Benjamini and Hochberg's procedure (1995) rejects at false-discovery rate q."""
-    from scipy.stats import false_discovery_control
+    """Which hypotheses Benjamini and Hochberg's procedure (1995) rejects at false-discovery rate q.
 
-    return [bool(p <= q) for p in false_discovery_control(list(p_values), method="bh")] if p_values else []
+    Not scipy.stats.false_discovery_control, which takes a second to import at the end of every run.
+    """
+    p = np.asarray(p_values, dtype=float)
+    order = np.argsort(p)
+    adjusted = p[order] * (p.size / np.arange(1, p.size + 1))
+    rejected = np.empty(p.size, dtype=bool)
+    rejected[order] = np.minimum.accumulate(adjusted[::-1])[::-1] <= q
+    return [bool(yes) for yes in rejected]
 
 
 def mann_whitney_p(before: Times, after: Times) -> float:
