@@ -82,7 +82,7 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main nosuch", "unknown ref 'nosuch' (there are fast, main)"),
         ("main fast --workloads-from nowhere", "--workloads-from nowhere: no workloads: there is no such folder"),
         ("main fast --seed 9223372036854775808", "--seed: 9223372036854775808 has more than 64 bits"),
-        ("main fast --executor-option a=b", "--executor-option: this host's own devices are asked for nothing (it goes with"),
+        ("main fast --executor-option a=b", "--executor-option: this host's own devices take no options (it goes with"),
         ("main fast --runs-dir /dev/null --dry-run", "/dev/null: File exists (choose another place with --runs-dir)"),
         ("main fast --runs-dir /dev/null/x/y --dry-run", "/dev/null/x/y: Not a directory (choose another place with"),
         ("main fast --runs-dir /dev/null", "/dev/null: File exists (choose another place with --runs-dir)"),
@@ -111,8 +111,8 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("--resume {repo} --only case=a", "--only: an interrupted run goes on as it began"),
         ("--resume {repo} --no-peers", "--peers: an interrupted run goes on as it began"),
         ("main fast --fail-on slow", "--fail-on: 'slow' is not one of slower, broken, unclear, never"),
-        ("main fast --env mine", "--env: 'mine' is not one of user, clean"),
-        ("main fast --seed x", "'--seed'"),
+        ("main fast --env mine", "--env: 'mine' is not one of 'user', 'clean'"),
+        ("main fast --seed x", "--seed: 'x' is not a whole number"),
         ("main fast --runs-dir /proc/abprof", "/proc/abprof"),
         ("main fast --runs-dir {repo}/workloads/w.py", "workloads/w.py: File exists (choose another place with --runs-dir)"),
         ("main fast --resume {repo}", "--resume: an interrupted run has its refs (abprof run --resume RUN)"),
@@ -142,7 +142,7 @@ def test_no_gpu(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = {**lab.environment(), "CUDA_VISIBLE_DEVICES": ""}
     monkeypatch.setattr(lab, "environment", lambda: hidden)
     for device in ("cuda", "cuda:0", "GPU-0000"):
-        refused(lab, "main", "fast", device=device, says=f"--device {device}: no CUDA device (abprof doctor says")
+        refused(lab, "main", "fast", device=device, says=f"--device {device}: no CUDA device (abprof doctor lists")
 
 
 def test_no_such_interpreter(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from abprof.cli import app
 from tests.simulated.lab import Lab, loose
-from tests.simulated.scenario import Scenario, Time, Workload
+from tests.simulated.scenario import Fault, Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}, "small": {"case": ["a"]}})
 SIZED = Workload(kernel="k", presets={"default": {"case": ["a", "b"], "n": [1]}})
@@ -103,7 +103,7 @@ def test_options_from_the_environment(lab: Lab, monkeypatch: pytest.MonkeyPatch)
         ("ABPROF_PRESET", "nope", "ABPROF_PRESET: workload w has no preset 'nope' (it has default, small)"),
         ("ABPROF_REPO", "/no/where", "ABPROF_REPO /no/where: no such folder"),
         ("ABPROF_DEVICE", "tpu", "ABPROF_DEVICE: unknown device 'tpu'"),
-        ("ABPROF_TIMER", "sundial", "ABPROF_TIMER: 'sundial' is not one of auto, events, graph, cupti, cpu"),
+        ("ABPROF_TIMER", "sundial", "ABPROF_TIMER: 'sundial' is not one of 'auto', 'events', 'graph', 'cupti', 'cpu'"),
     ],
 )
 def test_a_bad_value_from_the_environment_names_the_variable(
@@ -156,24 +156,6 @@ def test_a_bad_value_of_the_file_names_file_line_and_key(
         assert asked.err.splitlines()[-1].startswith("abprof: --preset: workload w has no preset 'wrong'")
 
 
-def test_a_variable_that_is_nearly_one_of_abprofs_is_told(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no other: what is nobody's slip may be meant for somebody else."""
-    more = {
-        "ABPROF_TRESHOLD": "7",
-        "ABPROF_CACHEDIR": "/x",
-        "ABPROF_MINE": "1",
-        "ABPROF_THRESHOLD": "3",
-        "APBROF_SEED": "1",
-    }
-    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), **more})
-    done = lab.command("main", "fast", "--dry-run", "--quiet", "--repo", str(lab.repo.path), "--device", "simulated")
-    assert done.code == 0
-    assert [line for line in done.err.splitlines() if "variable" in line] == [
-        "warning: ABPROF_CACHEDIR is no variable of abprof: did you mean ABPROF_CACHE_DIR?",
-        "warning: ABPROF_TRESHOLD is no variable of abprof: did you mean ABPROF_THRESHOLD?",
-    ]
-
-
 def test_the_file_is_found_from_a_folder_inside_the_repository(lab: Lab) -> None:
     lab.repo.write({"abprof.toml": SMALL})
     for place in (lab.repo.path, lab.repo.path / "kernels" / "k"):
@@ -196,6 +178,25 @@ def test_in_ci_a_pull_request_does_not_widen_its_own_threshold(
     assert planned(lab)["options"]["threshold"] == 50.0, "by hand: the working tree's"
     monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true"})
     assert planned(lab)["options"]["threshold"] == 2.0
+
+
+def test_in_ci_nothing_is_taken_from_the_working_trees_file(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the preset, which decides what is measured, nor the budget, and not even its mistakes."""
+    lab.repo.commit("all of it", {"abprof.toml": '[defaults]\npreset = "default"\nbudget = "7m"\n'})
+    lab.repo.checkout("fast")
+    lab.repo.commit("little", {"abprof.toml": '[defaults]\npreset = "small"\nbudget = "1s"\n'})
+
+    def told() -> tuple[int, float]:
+        plan = planned(lab)
+        return len(plan["cells"]), plan["options"]["budget"]
+
+    assert told() == (1, 1.0), "by hand: the working tree's"
+    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true"})
+    assert told() == (2, 420.0)
+    lab.repo.write({"abprof.toml": "[defaults\n"})
+    assert told() == (2, 420.0)
+    assert planned(lab, "--preset", "small", "--budget", "5m")["options"]["budget"] == 300.0
+    assert len(planned(lab, "--preset", "small")["cells"]) == 1
 
 
 def test_bases_file_and_waivers_may_begin_with_a_byte_order_mark_and_are_utf8(
@@ -240,6 +241,77 @@ def test_a_threshold_whose_pattern_is_for_no_workload_is_told_once_in_a_run_and_
 
 
 @pytest.mark.parametrize(
+    ("patterns", "told"),
+    [
+        (["w/*"], ""),
+        (["w/case=a", "w/case=b", "*"], ""),
+        (["command/name=x", "w/size=8192", "?/size=1", "[vw]/*", "*size=8192", "w*=8192", "*=x/y"], ""),
+        (["W/*"], ":2, [[threshold]]: 'W/*' matches no workload of this run"),
+        (["w"], ":2, [[threshold]]: 'w' matches no workload of this run"),
+        (["w/size=1", "*w2/size=1"], ":5, [[threshold]]: '*w2/size=1' matches no workload of this run"),
+        (["x" * 5000], f":2, [[threshold]]: '{'x' * 79}... matches no workload of this run"),
+        (["x", "y"], ":2, [[threshold]]: 'x' matches no workload of this run, nor does 'y' in line 5"),
+        (["a", "w/*", "b", "c", "d", "e"], (":2, [[threshold]]: 'a' matches no workload of this run, nor do 'b' "
+         "in line 8, 'c' in line 11 and 2 more")),
+    ],
+)  # fmt: skip
+def test_which_patterns_are_told_of(lab: Lab, patterns: list[str], told: str) -> None:
+    lab.repo.write({"abprof.toml": "".join(map(rule, patterns))})
+    assert [note for note in planned(lab)["notes"] if "threshold" in note] == ([f"abprof.toml{told}"] if told else [])
+    for part in (
+        ["--only", "case=a"],
+        ["--cell", "w/case=b"],
+        ["--set", "case=c"],
+        ["--workloads", "w"],
+        ["--kernels", "k"],
+    ):
+        assert planned(lab, *part)["notes"] == []
+
+
+def test_nothing_is_said_of_patterns_for_a_workload_that_is_broken(lab: Lab) -> None:
+    lab.set(Scenario(workloads={"w": LOAD, "v": LOAD}, faults=[Fault(do="crash_status", verb="describe", cell="v")]))
+    lab.repo.write({"workloads/v.py": "# simulated\n", "abprof.toml": rule("v/case=b") + rule("u/*")})
+    assert planned(lab)["notes"] == ["abprof.toml:5, [[threshold]]: 'u/*' matches no workload of this run"]
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["k"], ""),
+        (["k", "kk"], ":3, [kernels.kk] has no workload: the packages that workloads name are k"),
+        (["k" * 5000], f":2, [kernels.{'k' * 80}...] has no workload: the packages that workloads name are k"),
+        (
+            ["a", "b", "k", "c", "d"],
+            ":2, [kernels.a], [kernels.b], [kernels.c] and 1 more have no workload: the packages that",
+        ),
+    ],
+)
+def test_packages_that_no_workload_is_for_are_told(lab: Lab, names: list[str], told: str) -> None:
+    lab.repo.write({"abprof.toml": "".join(f"\n[kernels.{name}]" for name in names)})
+    notes = planned(lab)["notes"]
+    assert len(notes) == bool(told)
+    assert not notes or notes[0].startswith(f"abprof.toml{told}")
+    for part in (["--only", "case=a"], ["--kernels", "k"], ["--workloads", str(lab.repo.path / "workloads" / "w.py")]):
+        assert planned(lab, *part)["notes"] == []
+    lab.set(Scenario(workloads={"w": LOAD, "v": LOAD}, faults=[Fault(do="crash_status", verb="describe", cell="v")]))
+    lab.repo.write({"workloads/v.py": "# simulated\n"})
+    assert planned(lab)["notes"] == [], "it may be for any of them"
+
+
+def test_of_the_packages_that_workloads_name_three_are_told(lab: Lab) -> None:
+    kernels = ["k", "l" * 100, "m", "n", "o"]
+    lab.set(Scenario(workloads={f"w{name[0]}": replace(LOAD, kernel=name) for name in kernels}))
+    (lab.repo.path / "workloads" / "w.py").unlink()
+    lab.repo.write({f"workloads/w{name[0]}.py": "# simulated\n" for name in kernels})
+    lab.repo.write({f"kernels/{name}/__init__.py": "" for name in kernels})
+    lab.repo.commit("more packages")
+    lab.repo.git("branch", "--force", "fast")
+    lab.repo.write({"abprof.toml": "[kernels.kk]\n"})
+    note = planned(lab)["notes"][-1]
+    assert note.endswith(f"has no workload: the packages that workloads name are k, {'l' * 80}..., m and 2 more")
+
+
+@pytest.mark.parametrize(
     ("text", "options", "says"),
     [
         ("[executor.slurm]\ngpus = 2\n", "slurm", "/abprof.toml:2, executor.slurm.gpus: unknown field `gpus` (Slurm has gres"),
@@ -255,6 +327,26 @@ def test_a_dry_run_refuses_what_the_cluster_has_no_word_for(lab: Lab, text: str,
     done = lab.command("main", "fast", *places)
     said = f"abprof: {lab.repo.path if says.startswith('/') else ''}{says}"
     assert (done.code, done.err.splitlines()[-1][: len(said)]) == (2, said)
+
+
+def test_interpreters_for_sides_that_a_run_does_not_have_are_left_alone(lab: Lab) -> None:
+    """One file serves runs of one, two and three sides; what can never be a side is refused in any of them."""
+    lab.repo.write(
+        {"abprof.toml": f'[python]\ntarget = "{sys.executable}"\ntarget2 = "/no/python"\ntarget17 = "nothing"\n'}
+    )
+    real = {name: value for name, value in Lab.environment(lab).items() if name != "ABPROF_WORKER"}
+    lab.environment = lambda: real  # type: ignore[method-assign]
+    places = ("--dry-run", "--repo", str(lab.repo.path), "--device", "cpu")
+    for refs in (("main",), ("main", "fast")):
+        assert lab.command(*refs, *places).code == 0
+    done = lab.command("main", "fast", "main", *places)
+    said = f"abprof: {lab.repo.path}/abprof.toml:3, python.target2: no interpreter '/no/python'"
+    assert (done.code, done.err.splitlines()[-1]) == (2, said)
+    for never in ("target1", "target0", "target02", "control", "Target", "peers"):
+        lab.repo.write({"abprof.toml": f'[python]\n{never} = "python3"\n'})
+        done = lab.command("main", *places)
+        said = f"abprof: {lab.repo.path}/abprof.toml:2, python.{never}: no side '{never}' (all, base, target, target2, ...)"
+        assert (done.code, done.err.splitlines()[-1]) == (2, said)
 
 
 @pytest.mark.parametrize("ci", [False, True])
@@ -300,6 +392,26 @@ def test_a_package_that_is_nowhere_is_refused_alike_by_a_run_and_a_dry_run(lab: 
         assert not (lab.repo.path / "runs").exists()
 
 
+def test_a_dry_run_of_a_package_that_one_side_alone_has_is_a_plan(lab: Lab) -> None:
+    lab.repo.checkout("fast")
+    lab.repo.git("mv", "kernels/k", "kernels/elsewhere")
+    lab.repo.commit("moved")
+    lab.repo.checkout("main")
+    assert len(planned(lab)["cells"]) == 2
+    lab.repo.git("branch", "--force", "main2", "fast")
+    done = lab.command("fast", "main2", "--dry-run", "--repo", str(lab.repo.path), "--device", "simulated")
+    said = (
+        "abprof: no side has a kernel package k: kernels/k does not exist on this side (name its folder in abprof.toml"
+    )
+    assert (done.code, done.err.splitlines()[-1][: len(said)]) == (2, said)
+
+
+def test_list_shows_the_preset_that_a_run_would_take(lab: Lab) -> None:
+    lab.repo.write({"abprof.toml": SMALL})
+    listed = lab.command("list", "--repo", str(lab.repo.path), "--device", "simulated")
+    assert "1 cell in preset small" in listed.out
+
+
 @pytest.mark.slow
 def test_in_ci_the_workloads_are_those_of_base(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.repo.write({"workloads/_tolerance.py": "RTOL = 1.0\n"})
@@ -327,3 +439,12 @@ def test_a_variable_of_the_file_or_the_shell_makes_other_builds(lab: Lab, monkey
     assert (cached(), cached()) == ({False}, {True})
     monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "RMS_TILE": "64"})
     assert cached() == {False}
+
+
+def test_in_ci_workloads_beside_the_repository_are_nobodys_commit(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = lab.repo.path.parent / "judges"
+    (lab.repo.path / "workloads").rename(beside)
+    lab.repo.commit("workloads move out", {"abprof.toml": 'workloads = "../judges"\n'})
+    lab.repo.git("branch", "--force", "fast")
+    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true"})
+    assert planned(lab)["workloads_from"].startswith(f"{beside} sha256:")

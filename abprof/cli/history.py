@@ -11,10 +11,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from abprof.cli.app import app
+from abprof.cli.command import while_read
+from abprof.cli.options import takes
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.visible import cell as csv_cell
 from abprof.records.visible import visible
@@ -22,40 +25,32 @@ from abprof.records.visible import visible
 if TYPE_CHECKING:
     from abprof.extras.nightly.index import Index
 
-Repo = Annotated[str, typer.Option(help="The git repository.")]
-RunsDir = Annotated[str, typer.Option(metavar="PATH", help="The folder that holds the runs; runs/ of the repository.")]
-Cells = Annotated[list[str], typer.Option("--cell", metavar="GLOB", help="Only these cells.")]
 Metric = Annotated[str, typer.Option(metavar="NAME", help="gpu_span, gpu_graph, gpu_kernels, wall or peak_mem_bytes.")]
 Series = Annotated[str, typer.Option(metavar="NAME", help="Only this branch's nights.")]
 Since = Annotated[str, typer.Option(metavar="DATE|30d", help="Only nights from then on (UTC).")]
 Against = Annotated[bool, typer.Option("--against", help="Nights against the fixed release instead.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb with its subcommands."""
-    verbs = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
-    for verb in (query, changes, page, rebuild):
-        verbs.command(verb.__name__)(verb)
-    app.add_typer(verbs, name="history", short_help="Nights: query, changes, a page.")
+verbs = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(verbs, name="history", short_help="Nights: query, changes, a page.")
 
 
+@verbs.command("query")
+@takes("cell", "json", "repo", "runs_dir")
 def query(
-    cell: Cells = [],  # noqa: B006
     metric: Metric = "",
     since: Since = "",
     series: Series = "",
     against: Against = False,
-    json: Annotated[bool, typer.Option("--json", help="A JSON object a line instead of CSV.")] = False,
-    repo: Repo = ".",
-    runs_dir: RunsDir = "",
+    **values: Any,
 ) -> int:
     """Print what the nights measured, a row per night and cell, as CSV."""
-    from abprof.cli.guard import while_read
     from abprof.extras.nightly import Query
 
+    cell, json = values["cell"], values["json"]
     kinds = ("against",) if against else ("first", "step")
     chosen = Query(tuple(cell), metric, series, _since(since), kinds)
-    with _index(repo, runs_dir) as index, while_read():
+    with _index(values) as index, while_read():
         _check_names(index, series, cell)
         columns, rows = index.table(chosen)
         writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -69,20 +64,19 @@ def query(
     return Exit.OK
 
 
+@verbs.command("changes")
+@takes("cell", "json", "repo", "runs_dir")
 def changes(
-    cell: Cells = [],  # noqa: B006
     since: Since = "",
     series: Series = "",
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    repo: Repo = ".",
-    runs_dir: RunsDir = "",
+    **values: Any,
 ) -> int:
     """List where cells changed, confirmed by three nights, and when the machine did."""
-    from abprof.cli.guard import while_read
     from abprof.extras.nightly import Query, history_changes
 
+    cell, json = values["cell"], values["json"]
     chosen, silent = Query(tuple(cell), since=_since(since)), True
-    with _index(repo, runs_dir) as index, while_read():
+    with _index(values) as index, while_read():
         _check_names(index, series, cell)
         for name in [series] if series else index.series():
             found, shifts = history_changes(index, replace(chosen, series=name))
@@ -102,18 +96,19 @@ def changes(
     return Exit.OK
 
 
+@verbs.command("page")
+@takes("repo", "runs_dir")
 def page(
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="history.html among the runs.")] = "",
     series: Series = "",
-    repo: Repo = ".",
-    runs_dir: RunsDir = "",
+    **values: Any,
 ) -> int:
     """Write history.html: a trend for every cell, with changes and machine shifts, in one self-contained file."""
     from abprof.extras.nightly import history_page
     from abprof.system.files import put
 
-    path = Path(file) if file else _runs_of(repo, runs_dir) / "history.html"
-    with _index(repo, runs_dir) as index:
+    path = Path(file) if file else _runs_of(values) / "history.html"
+    with _index(values) as index:
         _check_names(index, series, [])
         names = [series] if series else index.series()
         if len(names) > 1:
@@ -123,19 +118,21 @@ def page(
     return Exit.OK
 
 
-def rebuild(repo: Repo = ".", runs_dir: RunsDir = "") -> int:
+@verbs.command("rebuild")
+@takes("repo", "runs_dir")
+def rebuild(**values: Any) -> int:
     """Rebuild the index from the run folders. Every command updates it; use this if it seems wrong."""
-    with _index(repo, runs_dir, anew=True) as index:
+    with _index(values, anew=True) as index:
         print(f"{len(index.nights())} nights, {len(index.cells())} cells")
     return Exit.OK
 
 
 @contextmanager
-def _index(repo: str, runs_dir: str, *, anew: bool = False) -> Iterator[Index]:
+def _index(values: dict[str, Any], *, anew: bool = False) -> Iterator[Index]:
     """The index, updated; what could not be read is printed on standard error."""
     from abprof.extras.nightly import open_index
 
-    with open_index(_runs_of(repo, runs_dir), rebuild=anew) as index:
+    with open_index(_runs_of(values), rebuild=anew) as index:
         for note in index.notes:
             print(visible(f"abprof: {note}"), file=sys.stderr)
         yield index
@@ -157,13 +154,13 @@ def _check_names(index: Index, series: str, cells: list[str]) -> None:
             raise AbprofError(f"no cell matches {cell!r}", where="--cell", advice=f"there are {few}")
 
 
-def _runs_of(repo: str, runs_dir: str) -> Path:
+def _runs_of(values: dict[str, Any]) -> Path:
     """`--runs-dir`, or runs/ of the repository that `repo` lies in; the folder need not be a repository."""
-    if runs_dir:
-        return Path(runs_dir).absolute()
-    start = Path(repo).absolute()
+    if values["runs_dir"]:
+        return Path(values["runs_dir"]).absolute()
+    start = Path(values["repo"]).absolute()
     if not start.is_dir():
-        raise AbprofError("no such folder", where=f"--repo {repo}")
+        raise AbprofError("no such folder", where=f"--repo {values['repo']}")
     root = next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), start)
     return root / "runs"
 

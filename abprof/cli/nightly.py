@@ -13,26 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abprof.cli.variables import USAGE, FromEnvironment, as_given, usage
+from abprof.cli.app import app
+from abprof.cli.command import USAGE, Verb
+from abprof.cli.options import RUN, options_from, takes
+from abprof.cli.run import view_of
 from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
     from abprof.extras.bot import NightIssue
     from abprof.extras.nightly import NightReport
-    from abprof.records.options import Options
-
-_NOT_AT_NIGHT = ("resume", "dry_run", "devices", "refs")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    more = {"allow_extra_args": True, "ignore_unknown_options": True}
-    short = "A branch's head against its last judged commit."
-    app.command("nightly", help=nightly.__doc__, short_help=short, cls=FromEnvironment, context_settings=more)(nightly)
-
-
+@app.command("nightly", cls=Verb, short_help="A branch's head against its last judged commit.")
+@takes(*(name for name in RUN if name != "devices"))
 def nightly(
-    ctx: typer.Context,
     branch: Annotated[str, typer.Option(help="The branch that is watched.")] = "main",
     against: Annotated[str, typer.Option(metavar="REF", help="Compare with this release too.")] = "",
     series: Annotated[str, typer.Option(metavar="NAME", help="What its nights are called; the branch's name.")] = "",
@@ -42,6 +36,7 @@ def nightly(
     ] = "",
     keep_days: Annotated[float, typer.Option(min=0, help="How long rounds, logs and pages are kept.")] = 30.0,
     keep_nights: Annotated[int, typer.Option(min=1, help="The newest so many are never touched.")] = 10,
+    **values: Any,
 ) -> int:
     """Compare the last judged commit of a branch with its head; on the first night profile the head alone.
 
@@ -51,40 +46,13 @@ def nightly(
     """
     from abprof.extras.bot import NightIssue
     from abprof.extras.nightly import NightOptions, run_night
-    from abprof.system.console import View
 
-    with as_given(ctx), _refused_in_json():
+    with _refused_in_json():
         target = NightIssue(issue) if issue else None  # refuses a missing token before anything is measured
         _check_summary(summary)
-        config, options = _config(ctx)
-        view = View(quiet=options["quiet"], verbose=options["verbose"])
+        options, view = options_from((), values), view_of(values)
         chosen = NightOptions(branch, against, series, keep_days, keep_nights)
-        return run_night(config, chosen, view, lambda report: _publish(report, summary, target)).exit_code
-
-
-def _config(ctx: typer.Context) -> tuple[Options, dict[str, Any]]:
-    """What is left of the command line, read as `run` reads it. Raises AbprofError for what makes no sense at night."""
-    from abprof.cli.options import config_from
-
-    assert ctx.parent
-    command = ctx.parent.command.commands["run"]  # type: ignore[attr-defined]
-    try:
-        inner = command.make_context("nightly", list(ctx.args), parent=ctx.parent)
-    except USAGE as error:
-        raise AbprofError(
-            usage(error), where="abprof nightly", advice="abprof run --help has a run's options"
-        ) from None
-    options: dict[str, Any] = dict(inner.params)
-    for name in _NOT_AT_NIGHT:
-        if options[name]:
-            what = f"{' '.join(options[name])!r} is not an option" if name == "refs" else "not at night"
-            advice = "--branch names the branch, --against a release" if name == "refs" else "abprof run has it"
-            if name == "devices":
-                what, advice = "nights are compared on one device", "leave it out, or name one by --device"
-            raise AbprofError(
-                what, where="abprof nightly" if name == "refs" else f"--{name.replace('_', '-')}", advice=advice
-            )
-    return config_from(options, sys.argv[1:]), options
+        return run_night(options, chosen, view, lambda report: _publish(report, summary, target)).exit_code
 
 
 @contextlib.contextmanager

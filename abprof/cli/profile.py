@@ -1,62 +1,36 @@
-"""`abprof profile`: what each side's kernels do, by Nsight Compute."""
+"""`abprof profile` and `abprof memory`: counters of each kernel, by Nsight Compute."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abprof.cli import shared
-from abprof.cli.completion import refs as complete_refs
-from abprof.cli.given import given
-from abprof.cli.guard import while_read
+from abprof.cli.app import app
+from abprof.cli.command import Verb, one_of, program, refuse, while_read
+from abprof.cli.options import MATRIX, PEERS, VIEW, WORKERS, Many, RunOrRefs, complete_refs, options_from, takes
+from abprof.cli.run import run_as_json, view_of
 from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
     from abprof.extras.profiling import Profiled
+    from abprof.report.probes import MemoryGroup
 
-_BESIDE_RUN = {"words", "repo", "only", "json", "quiet", "verbose"}
+_FORMATS = ("md", "csv", "json")
+_ALWAYS = ("warmup", "runs", "out", "format", "json")
+_BESIDE = {"--from": (*_ALWAYS, "from_", "kernel"), "-- PROGRAM": (*_ALWAYS, "kernel", "nvtx", "export", "quiet")}
+_OF_REFS = ("repo", *MATRIX, *PEERS, *WORKERS, "runs_dir", "json", *VIEW)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("profile", help=profile.__doc__, short_help="Both sides' kernels under Nsight Compute.")(profile)
-
-
-def profile(
-    ctx: typer.Context,
-    words: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN | BASE [TARGET]...", help="A run folder, or refs.", autocompletion=complete_refs),
-    ],
-    repo: shared.Repo = ".",
-    kernels: shared.Kernels = [],  # noqa: B006
-    workloads: shared.Workloads = [],  # noqa: B006
-    workloads_from: shared.WorkloadsFrom = "",
-    preset: shared.Preset = "",
-    only: shared.Only = [],  # noqa: B006
-    set_: shared.Set = [],  # noqa: B006
-    cell: shared.Cell = [],  # noqa: B006
-    peers: shared.Peers = False,
-    peer: shared.Peer = [],  # noqa: B006
-    device: shared.Device = [],  # noqa: B006
-    python: shared.Python = [],  # noqa: B006
-    seed: shared.Seed = 0,
-    timeout: shared.Timeout = "120s",
-    build_timeout: shared.BuildTimeout = "30m",
-    env: shared.Env = "",
-    runs_dir: shared.RunsDir = "",
-    rebuild: shared.Rebuild = False,
-    no_wait: shared.NoWait = False,
-    json: shared.RunJson = False,
-    quiet: shared.Quiet = False,
-    verbose: shared.Verbose = False,
-) -> int:
+@app.command("profile", short_help="Both sides' kernels under Nsight Compute.")
+@takes(*_OF_REFS, peers=False)
+def profile(ctx: typer.Context, words: RunOrRefs, **values: Any) -> int:
     """Metrics of each kernel with their differences between the sides: bytes and rates of DRAM, L2 and L1, hit rates, tensor
     cores and issue slots, occupancy, what warps wait for, bank conflicts, efficiency of global loads and stores.
 
@@ -64,18 +38,22 @@ def profile(
     BASE TARGET` at every cell of the matrix, in a run folder in which nothing is timed. Each arm runs alone, in a process of
     its own, and its .ncu-rep is kept. Needs Nsight Compute, and its permission to read counters.
     """
-    options = dict(locals())
     from abprof.evidence.ncu.capture import PROFILE
     from abprof.extras import profiling
-    from abprof.system.console import View
+    from abprof.store import RUN
 
-    view = View(quiet=quiet, verbose=verbose)
-    if _is_run(words[0]):
-        _nothing_else(ctx, words)
-        looked = profiling.run(Path(words[0]), only, repo, PROFILE, view)
+    view, word = view_of(values), Path(words[0])
+    if word.name == RUN or (word / RUN).is_file():
+        if len(words) > 1:
+            advice = "abprof profile RUN, or abprof profile BASE TARGET"
+            raise AbprofError("a run has its refs", where=words[1], advice=advice)
+        beside = ("words", "repo", "only", "json", *VIEW)
+        refuse(ctx, "a run has its own", but=beside, advice="leave it out; --only chooses cells")
+        looked = profiling.run(word, values["only"], values["repo"], PROFILE, view)
     else:
-        looked = profiling.refs(_config(options), PROFILE, view)
-    _show(looked, json=json)
+        options = options_from(words, values, peers=values["peers"] or bool(values["peer"]))
+        looked = profiling.refs(options, PROFILE, view)
+    _show_profiles(looked, json=values["json"])
     view.say(f"kept in {os.path.relpath(looked.folder)}: report.html, profiles.csv, memory.csv, ncu/*.ncu-rep")
     if looked.interrupted:
         return Exit.INTERRUPTED
@@ -84,36 +62,11 @@ def profile(
     return Exit.OK if ok and not failed else Exit.CANNOT_RUN
 
 
-def _is_run(word: str) -> bool:
-    from abprof.store import RUN
-
-    return (Path(word) / RUN).is_file() or Path(word).name == RUN
-
-
-def _nothing_else(ctx: typer.Context, words: list[str]) -> None:
-    """Raises AbprofError for what would not be followed: a run has its refs and its matrix."""
-    if len(words) > 1:
-        raise AbprofError(
-            "a run has its refs", where=words[1], advice="abprof profile RUN, or abprof profile BASE TARGET"
-        )
-    for name, option in given(ctx).items():
-        if name not in _BESIDE_RUN:
-            raise AbprofError("a run has its own", where=option, advice="leave it out; --only chooses cells")
-
-
-def _config(options: Mapping[str, Any]) -> Any:
-    from abprof.cli.options import config_from
-    from abprof.cli.run import defaults
-
-    peers = bool(options["peers"] or options["peer"])
-    return config_from({**defaults(), **options, "peers": peers, "refs": options["words"]}, sys.argv[1:])
-
-
-def _show(looked: Profiled, *, json: bool) -> None:
+def _show_profiles(looked: Profiled, *, json: bool) -> None:
     """The tables of the arms of this invocation alone: others were shown by theirs."""
     import msgspec
 
-    from abprof.cli.run import run_as_json
+    from abprof.records.quantities import many
     from abprof.report import probes, terminal
 
     with while_read():
@@ -124,4 +77,153 @@ def _show(looked: Profiled, *, json: bool) -> None:
         made = [replace(t, caption=f"{part.title}: {t.caption}") for part in parts for t in part.tables]
         notes = [f"{part.title}: {line}" for part in parts for line in part.notes]
         cells = len({one.cell for one in looked.made if one.status == "ok"})
-        terminal.print_tables(made, notes, f"{cells} cell{'s' * (cells != 1)} under Nsight Compute")
+        terminal.print_tables(made, notes, f"{many(cells, 'cell')} under Nsight Compute")
+
+
+@app.command("memory", cls=Verb, short_help="DRAM, L2, L1 traffic of each kernel, by Nsight Compute.")
+@takes(*_OF_REFS)
+def memory(
+    ctx: typer.Context,
+    refs: Annotated[
+        Many,
+        typer.Argument(
+            metavar="[BASE [TARGET]... | -- PROGRAM ARGS]", help="Refs, or a program.", autocompletion=complete_refs
+        ),
+    ] = [],  # noqa: B006
+    from_: Annotated[
+        Many, typer.Option("--from", metavar="FILE.csv", help="What `ncu --csv` wrote; the first is base.")
+    ] = [],  # noqa: B006
+    warmup: Annotated[
+        list[int],
+        typer.Option(metavar="CALLS", help="Warm-up calls of a shape; of refs 10; with --from also per file."),
+    ] = [],  # noqa: B006
+    runs: Annotated[
+        list[int], typer.Option(metavar="CALLS", help="Calls after them; of refs 50; with --from also per file.")
+    ] = [],  # noqa: B006
+    kernel: Annotated[
+        Many, typer.Option(metavar="NAME|GLOB", help="Kernel under test: must be there; others are `other`.")
+    ] = [],  # noqa: B006
+    nvtx: Annotated[
+        str, typer.Option(metavar="RANGE", help="Of a program only what is in this NVTX range (NAME/ for push/pop).")
+    ] = "",
+    export: Annotated[
+        str, typer.Option(metavar="FILE.ncu-rep", help="Where a program's report is kept; else in this folder.")
+    ] = "",
+    out: Annotated[Many, typer.Option(metavar="FILE.csv|.md|.json", help="Write it there as well.")] = [],  # noqa: B006
+    format: Annotated[str, typer.Option(metavar="|".join(_FORMATS), help="Print this instead of a table.")] = "",
+    **values: Any,
+) -> int:
+    """DRAM, L2 and L1 bytes of each kernel, per launch and per call.
+
+    `abprof memory BASE TARGET` runs every cell, side, variant and peer under Nsight Compute, each in a process of its own;
+    `abprof memory --warmup 10 --runs 50 -- ./main --its args` any program; `--from` reads files that `ncu --csv` wrote.
+    Each shape is called warm-up + runs times, and the warm-ups are dropped. A count that is no multiple of warm-up +
+    runs is refused (exit code 2). docs/MEMORY.md has the rules.
+    """
+    own = {name: value for name, value in locals().items() if name not in ("ctx", "values")}
+    behind = program(ctx)
+    modes = (("BASE", refs), ("--from", from_), ("-- PROGRAM", behind))
+    chosen = [name for name, of in modes if of]
+    if len(chosen) != 1:
+        what = f"{chosen[0]} with {chosen[1]}" if chosen else "no refs, files or program"
+        raise AbprofError(what, advice="abprof memory BASE TARGET, or --from FILE.csv, or -- PROGRAM ARGS")
+    if chosen[0] in _BESIDE:
+        refuse(ctx, f"it has no effect beside {chosen[0]}", but=_BESIDE[chosen[0]])
+    else:
+        refuse(ctx, f"it has no effect beside {chosen[0]}", only=("from_", "kernel", "nvtx", "export"))
+    if format:
+        one_of(format, "--format", _FORMATS)
+    if format and values["json"]:
+        raise AbprofError(f"--format {format} with --json", advice="one thing is printed; take one of the two")
+    printing = "json" if values["json"] else format
+    targets = [(Path(name), _suffix(name)) for name in out]
+    for name in out:
+        if any(Path(name).resolve() == Path(file).resolve() for file in from_):
+            raise AbprofError("this is what --from reads", where=f"--out {name}", advice="write it to another file")
+    if refs:
+        return _of_refs(own, values, printing, targets)
+    for name in ("warmup", "runs"):
+        if not own[name]:
+            raise AbprofError(
+                "how many calls does each shape make?", where=f"--{name}", advice=f"--{name} N; see --help"
+            )
+    groups = _of_program({**own, "quiet": values["quiet"]}, behind) if behind else _of_files(own)
+    return _show_traffic(groups, printing, targets)
+
+
+def _of_files(options: Mapping[str, Any]) -> list[MemoryGroup]:
+    from abprof.evidence.ncu.traffic import measured
+    from abprof.report.probes import MemoryGroup
+
+    files = options["from_"]
+    warmups = _per_file(options["warmup"], len(files), "--warmup")
+    counts = _per_file(options["runs"], len(files), "--runs")
+    made = [
+        measured(Path(name), warmup=before, runs=after, kernels=options["kernel"])
+        for name, before, after in zip(files, warmups, counts, strict=True)
+    ]
+    return [MemoryGroup(tuple(made))]
+
+
+def _of_program(options: Mapping[str, Any], program: Sequence[str]) -> list[MemoryGroup]:
+    from abprof.evidence.ncu.tool import record_program
+    from abprof.report.probes import MemoryGroup
+
+    (warmup,), (runs,) = (_per_file(options[name], 1, f"--{name}") for name in ("warmup", "runs"))
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    report = Path(options["export"] or f"{Path(program[0]).name}-{stamp}.ncu-rep")
+
+    def say(line: str) -> None:
+        if not options["quiet"]:
+            print(line, file=sys.stderr)
+
+    kernels, nvtx = options["kernel"], options["nvtx"]
+    return [
+        MemoryGroup((record_program(program, report, warmup=warmup, runs=runs, kernels=kernels, nvtx=nvtx, say=say),))
+    ]
+
+
+def _of_refs(own: Mapping[str, Any], values: dict[str, Any], printing: str, targets: Sequence[tuple[Path, str]]) -> int:
+    from abprof.evidence.ncu.capture import memory as order
+    from abprof.extras import profiling
+    from abprof.report.probes import memory_groups
+
+    (warmup,) = _per_file(own["warmup"] or [10], 1, "--warmup")
+    (runs,) = _per_file(own["runs"] or [50], 1, "--runs")
+    view = view_of(values)
+    looked = profiling.refs(options_from(own["refs"], values), order(warmup, runs), view)
+    _show_traffic(memory_groups(looked.run), printing, targets)
+    view.say(f"kept in {os.path.relpath(looked.folder)}: memory.csv, memory.md, report.html, ncu/*.ncu-rep")
+    header = looked.run.header
+    return Exit.INTERRUPTED if looked.interrupted else header.exit_code if header else Exit.CANNOT_RUN
+
+
+def _show_traffic(groups: Sequence[MemoryGroup], printing: str, targets: Sequence[tuple[Path, str]]) -> int:
+    from abprof.report import probes, terminal
+    from abprof.system import files as disk
+
+    for path, suffix in targets:
+        disk.put(path, probes.FORMATS[suffix](groups).encode())
+    with while_read():
+        if printing:
+            sys.stdout.write(probes.FORMATS[printing](groups))
+        else:
+            tables = [table for group in groups for table in probes.traffic_tables(group.tables)]
+            terminal.print_tables(tables, probes.memory_notes(groups), probes.memory_sentence(groups))
+    return Exit.OK
+
+
+def _suffix(name: str) -> str:
+    suffix = Path(name).suffix.removeprefix(".")
+    if suffix not in _FORMATS:
+        raise AbprofError(f"{name!r} ends in none of .csv, .md, .json", where="--out")
+    return suffix
+
+
+def _per_file(values: Sequence[int], files: int, option: str) -> list[int]:
+    """One value for all files, or one for each."""
+    if len(values) not in (1, files):
+        raise AbprofError(
+            f"{len(values)} values for {files} files", where=option, advice="give one, or one for each --from"
+        )
+    return list(values) * files if len(values) == 1 else list(values)

@@ -1,135 +1,44 @@
-"""`abprof run`: from options to a Options, and from a run to an exit code."""
+"""`abprof run`, `rerun` and `run-cell`: what measures, or is profiled from outside."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-import inspect
-import os
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abprof.cli import shared
-from abprof.cli.completion import refs as complete_refs
-from abprof.cli.given import given
-from abprof.cli.guard import while_read
-from abprof.cli.program import BeforeProgram, program, refuse_beside
-from abprof.cli.shared import PLACE, Many
-from abprof.cli.variables import FromEnvironment, as_given, slips
+from abprof.cli.app import app
+from abprof.cli.command import Verb, program, refuse, while_read
+from abprof.cli.options import RUN, VIEW, WORKERS, Many, Refs, RunFolder, complete_refs, options_from, takes
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.visible import visible
 
 if TYPE_CHECKING:
-    from abprof.records import Run
-    from abprof.records.options import Options
+    from abprof.records import Options, Run
     from abprof.system.console import View
 
-_BESIDE_RESUME = {
-    "resume": "",
-    "repo": "--repo",
-    "budget": "--budget",
-    "all_": "--all",
-    "json": "--json",
-    "quiet": "--quiet",
-    "verbose": "--verbose",
-}
-
-_NOT_WATCHED = {
-    "devices",
-    "executor",
-    "executor_option",
-    "epochs",
-    "precision",
-    "probe",
-    "sustained",
-    "fail_on",
-    "all_",
-    "json",
+_BESIDE_RESUME = ("resume", "repo", "budget", "all_", "json", "quiet", "verbose")
+_NOT_WATCHED = (
+    *("devices", "executor", "executor_option", "epochs", "precision", "probe", "sustained", "fail_on", "all_", "json"),
     "dry_run",
-}
+)
+OF_WORKLOADS = (  # options without effect on a command that times itself
+    *("watch", "kernels", "workloads", "workloads_from", "preset", "set_", "cell", "peers", "peer", "python", "timer"),
+    *("sustained", "probe", "allow_wrong", "autotune", "check", "rebuild", "dry_run", "resume"),
+)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("run", help=run.__doc__, cls=_Run)(run)
-
-
-class _Run(BeforeProgram, FromEnvironment):
-    """Its options come from the environment too, and behind `--` a command may stand."""
-
-
-def defaults() -> dict[str, Any]:
-    """What `run` does where an option is not given, for verbs that share its set-up and lack some of its options."""
-    return {name: param.default for name, param in inspect.signature(run).parameters.items() if name != "ctx"}
-
-
-def options_with_values(command: Any) -> set[str]:
-    """Options of `command`, which is `run`, that take the next word as their value."""
-    options = (p for p in command.params if p.param_type_name == "option" and not p.is_flag)
-    return {name for option in options for name in (*option.opts, *option.secondary_opts)}
-
-
+@app.command("run", cls=Verb)
+@takes(*RUN, "watch", "dry_run")
 def run(
     ctx: typer.Context,
-    refs: Annotated[
-        Many,
-        typer.Argument(
-            metavar="BASE [TARGET]... [-- COMMAND]",
-            help="Refs, `.`, BASE...TARGET (merge base), releases (dist:NAME==VERSION); behind -- a command that times itself.",
-            autocompletion=complete_refs,
-        ),
-    ] = [],  # noqa: B006
-    repo: shared.Repo = ".",
-    kernels: shared.Kernels = [],  # noqa: B006
-    workloads: shared.Workloads = [],  # noqa: B006
-    workloads_from: shared.WorkloadsFrom = "",
-    preset: shared.Preset = "",
-    only: shared.Only = [],  # noqa: B006
-    set_: shared.Set = [],  # noqa: B006
-    cell: shared.Cell = [],  # noqa: B006
-    peers: shared.Peers = True,
-    peer: shared.Peer = [],  # noqa: B006
-    device: shared.Device = [],  # noqa: B006
-    devices: shared.Devices = "",
-    executor: shared.Executor = "local",
-    executor_option: shared.ExecutorOption = [],  # noqa: B006
-    python: shared.Python = [],  # noqa: B006
-    threshold: shared.Threshold = "",
-    margin: shared.Margin = "",
-    precision: shared.Precision = "",
-    budget: shared.Budget = "",
-    epochs: shared.Epochs = None,
-    quick: shared.Quick = False,
-    timer: shared.Timer = "",
-    sustained: shared.Sustained = False,
-    probe: shared.Probe = [],  # noqa: B006
-    allow_wrong: shared.AllowWrong = False,
-    all_: shared.All = False,
-    seed: shared.Seed = 0,
-    timeout: shared.Timeout = "120s",
-    build_timeout: shared.BuildTimeout = "30m",
-    fail_on: shared.FailOn = "slower,broken",
-    runs_dir: shared.RunsDir = "",
-    env: shared.Env = "",
-    autotune: shared.Autotune = "pinned",
-    check: shared.Check = "inside",
-    contain: shared.Contain = "auto",
-    rebuild: shared.Rebuild = False,
-    keep_worktrees: shared.KeepWorktrees = False,
-    watch: shared.Watch = False,
-    dry_run: shared.DryRun = False,
-    no_wait: shared.NoWait = False,
-    resume: Annotated[
-        str, typer.Option(metavar="RUN", help="Go on with an interrupted run.", rich_help_panel=PLACE)
-    ] = "",
-    json: shared.RunJson = False,
-    quiet: shared.Quiet = False,
-    verbose: shared.Verbose = False,
+    refs: Refs = [],  # noqa: B006
+    resume: Annotated[str, typer.Option(metavar="RUN", help="Go on with an interrupted run.")] = "",
+    **values: Any,
 ) -> int:
     """Compare two refs or more, or profile one branch alone.
 
@@ -141,99 +50,92 @@ def run(
 
     An option that takes a value is also read from the environment: ABPROF_THRESHOLD for --threshold.
     """
-    options = dict(locals())
-    with as_given(ctx), _perhaps_a_verb(ctx, refs):
-        return _run(ctx, options)
-
-
-@contextlib.contextmanager
-def _perhaps_a_verb(ctx: typer.Context, refs: Many) -> Iterator[None]:
-    """While the block runs, an error about a first ref that there is not names the verb that may have been meant."""
-    try:
-        yield
-    except AbprofError as error:
-        verbs = list(getattr(ctx.parent.command, "commands", ())) if ctx.parent else []
-        near = difflib.get_close_matches(refs[0], verbs, 1) if refs and refs[0] not in verbs else []
-        if not near or error.what != f"unknown ref {refs[0]!r}":
-            raise
-        advice = f"{error.advice}; or the verb, abprof {near[0]}?" if error.advice else f"the verb, abprof {near[0]}?"
-        raise AbprofError(error.what, where=error.where, advice=advice) from error
-
-
-def _run(ctx: typer.Context, options: Mapping[str, Any]) -> int:
     from abprof import session
-    from abprof.cli.options import config_from
     from abprof.store import runfolder
-    from abprof.system.console import View
 
-    if options["resume"]:
-        return _resume(ctx, options)
-    if not options["refs"]:
-        raise AbprofError("which refs?", advice="abprof BASE TARGET, or abprof run REF for one branch alone")
-    command = program(ctx)
-    if command is not None:
-        refuse_beside(ctx, command, "abprof BASE TARGET -- python bench.py")
-    spread = {"devices": options["devices"] or ("" if options["watch"] else "all")}
-    config = config_from({**options, "command": command or (), **spread}, sys.argv[1:])
-    view = View(quiet=options["quiet"], verbose=options["verbose"])
-    for line in slips(ctx, os.environ):
-        view.warn(line)
-    if options["watch"]:
-        return _watch(ctx, config, view)
-    if config.dry_run:
-        if config.runs_dir:  # a repository that cannot be written to can be planned for
-            runfolder.makeable(Path(config.runs_dir).absolute())
-        return _show_plan(session.dry_run(config, view), options["json"], peers=options["peers"])
-    finished, folder = session.run(config, view)
-    return show(finished, folder, json=options["json"], everything=config.all)
+    view = view_of(values)
+    with _verb_meant(ctx, refs):
+        if resume:
+            if refs:
+                raise AbprofError("an interrupted run has its refs", where="--resume", advice="abprof run --resume RUN")
+            advice = "beside --resume go --repo, --budget, --all, --json, --quiet, --verbose"
+            refuse(ctx, "an interrupted run goes on as it began", but=_BESIDE_RESUME, advice=advice)
+            return show(
+                session.rerun(Path(resume), (), values["repo"], _budget(values), view, resume=True), **_shown(values)
+            )
+        if not refs:
+            raise AbprofError("which refs?", advice="abprof BASE TARGET, or abprof run REF for one branch alone")
+        command = command_of(ctx, "abprof BASE TARGET -- python bench.py")
+        if not (values["devices"] == 0 and not values["watch"]):
+            options = options_from(refs, values, command=command)
+        else:
+            options = options_from(refs, values, command=command, devices=None)
+        if values["watch"]:
+            return _watch(ctx, options, view)
+        if options.dry_run:
+            if options.runs_dir:  # a repository that cannot be written to can be planned for
+                runfolder.makeable(Path(options.runs_dir).absolute())
+            return _show_plan(session.dry_run(options, view), json=values["json"], peers=values["peers"])
+        return show(session.run(options, view), **_shown(values))
 
 
-def _watch(ctx: typer.Context, config: Options, view: View) -> int:
-    from abprof.extras.watch import answer as watched
-    from abprof.extras.watch.loop import Answer, watch
+@app.command("rerun", short_help="Measure cells again; results are added.")
+@takes("only", "repo", "budget", "all_", "json", *VIEW)
+def rerun(run: RunFolder, **values: Any) -> int:
+    """Measure cells of a run again, in fresh epochs: results are added, never replaced."""
+    from abprof import session
 
-    for name, option in given(ctx).items():
-        if name in _NOT_WATCHED:
-            what = "--watch answers every save by one epoch"
-            raise AbprofError(what, where=option, advice="leave it out, and confirm by a run")
+    done = session.rerun(Path(run), values["only"], values["repo"], _budget(values), view_of(values), resume=False)
+    return show(done, **_shown(values))
 
-    def answer(found: Answer) -> None:
-        with while_read():
-            print("\n".join(watched.lines(found.run, found.before, found.seconds)), flush=True)
 
-    watch(config, view, answer)
+@app.command("run-cell", short_help="Call one cell of one side, for a profiler.")
+@takes("repo", *WORKERS, "preset", "workloads_from", "contain", *VIEW)
+def run_cell(
+    ref: Annotated[str, typer.Argument(metavar="REF", help="A ref, or `.`.", autocompletion=complete_refs)],
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="Its id, as every report prints it.")],
+    variant: Annotated[str, typer.Option(metavar="NAME", help="This variant; else the first.")] = "",
+    peer: Annotated[str, typer.Option(metavar="NAME", help="This peer of the workload, in place of the kernel.")] = "",
+    warmup: Annotated[int, typer.Option(metavar="CALLS", help="Calls before the runs, alike in all.")] = 10,
+    runs: Annotated[int, typer.Option(metavar="CALLS", help="Calls.")] = 50,
+    **values: Any,
+) -> int:
+    """Call one cell of one side in the foreground, with no measuring apparatus around it; then print what ran.
+
+    It is what profilers are pointed at: `ncu --target-processes all --nvtx --nvtx-include abprof_call abprof run-cell
+    main CELL`, `perf record abprof run-cell . CELL`. The worktree, the build (cached) and one call that compiles come
+    first; then warm-ups and runs, on a GPU each in the NVTX range `abprof_call`. No output is checked.
+    """
+    from abprof.extras.run_cell import Wanted
+    from abprof.extras.run_cell import run as call
+
+    print(call(options_from([ref], values), Wanted(cell, variant, peer, warmup, runs), view_of(values)))
     return Exit.OK
 
 
-def _resume(ctx: typer.Context, options: Mapping[str, Any]) -> int:
-    from abprof import session
-    from abprof.records.quantities import seconds
+def view_of(values: dict[str, Any]) -> View:
+    """The view that --quiet and --verbose ask for."""
     from abprof.system.console import View
 
-    if options["refs"]:
-        raise AbprofError("an interrupted run has its refs", where="--resume", advice="abprof run --resume RUN")
-    _refuse_beside_resume(ctx)
-    view, budget = (
-        View(quiet=options["quiet"], verbose=options["verbose"]),
-        seconds(options["budget"] or "10m", "--budget"),
-    )
-    finished, folder = session.rerun(Path(options["resume"]), (), options["repo"], budget, view, resume=True)
-    return show(finished, folder, json=options["json"], everything=options["all_"])
+    return View(quiet=values["quiet"], verbose=values.get("verbose", False))
 
 
-def _refuse_beside_resume(ctx: typer.Context) -> None:
-    """Raises AbprofError for an option that would not be followed."""
-    for name, option in given(ctx).items():
-        if name not in _BESIDE_RESUME:
-            beside = ", ".join(name for name in _BESIDE_RESUME.values() if name)
-            advice = f"beside --resume go {beside}"
-            raise AbprofError("an interrupted run goes on as it began", where=option, advice=advice)
+def command_of(ctx: typer.Context, example: str, allowed: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The command behind `--`. Raises AbprofError for an option that only workloads have, and for no command at all."""
+    command = program(ctx)
+    if command is None:
+        return ()
+    if not command:
+        raise AbprofError("there is no command", where="--", advice=example)
+    refuse(ctx, "goes with workloads, not with a command", only=set(OF_WORKLOADS) - set(allowed))
+    return tuple(command)
 
 
-def show(finished: Run, folder: Path, *, json: bool, everything: bool) -> int:
-    """Print the result; the exit code is the run's."""
+def show(done: tuple[Run, Path], *, json: bool, everything: bool) -> int:
+    """Print a finished run, in its folder; the exit code is the run's."""
     from abprof.report import print_run
 
+    finished, folder = done
     with while_read():
         if json:
             print(run_as_json(finished, folder))
@@ -248,18 +150,59 @@ def run_as_json(finished: Run, folder: Path) -> str:
     """run.json's content plus `run_dir`."""
     import msgspec
 
-    from abprof.system import checksummed as sealed
+    from abprof.system import checksummed
 
-    return sealed.text({**msgspec.to_builtins(finished), "run_dir": str(folder)}, None).decode()
+    return checksummed.text({**msgspec.to_builtins(finished), "run_dir": str(folder)}, None).decode()
 
 
-def _show_plan(planned: Run, json: bool, *, peers: bool) -> int:
+def _shown(values: dict[str, Any]) -> dict[str, bool]:
+    return {"json": values["json"], "everything": values["all_"]}
+
+
+def _budget(values: dict[str, Any]) -> float:
+    from abprof.records.options import DEFAULT_BUDGET
+    from abprof.records.quantities import seconds
+
+    return values["budget"] or seconds(DEFAULT_BUDGET, "--budget")
+
+
+@contextlib.contextmanager
+def _verb_meant(ctx: typer.Context, refs: Many) -> Iterator[None]:
+    """Let an error about an unknown first ref name the verb that may be meant."""
+    try:
+        yield
+    except AbprofError as error:
+        verbs = list(getattr(ctx.parent.command, "commands", ())) if ctx.parent else []
+        near = difflib.get_close_matches(refs[0], verbs, 1) if refs and refs[0] not in verbs else []
+        if not near or error.what != f"unknown ref {refs[0]!r}":
+            raise
+        advice = f"{error.advice}; or the verb, abprof {near[0]}?" if error.advice else f"the verb, abprof {near[0]}?"
+        raise AbprofError(error.what, where=error.where, advice=advice) from error
+
+
+def _watch(ctx: typer.Context, options: Options, view: View) -> int:
+    from abprof.extras.watch import answer as watched
+    from abprof.extras.watch.loop import Answer, watch
+
+    refuse(
+        ctx, "--watch answers every save by one epoch", only=_NOT_WATCHED, advice="leave it out, and confirm by a run"
+    )
+
+    def answer(found: Answer) -> None:
+        with while_read():
+            print("\n".join(watched.lines(found.run, found.before, found.seconds)), flush=True)
+
+    watch(options, view, answer)
+    return Exit.OK
+
+
+def _show_plan(planned: Run, *, json: bool, peers: bool) -> int:
     from abprof.measure.estimate import estimate
+    from abprof.records.quantities import many
+    from abprof.system import checksummed
 
     if json:
-        from abprof.system import checksummed as sealed
-
-        print(sealed.text(planned, None).decode())
+        print(checksummed.text(planned, None).decode())
         return Exit.OK
     for side in planned.sides:
         print(visible(f"{side.id:8} {side.spec}  {side.commit[:10]}  {side.subject}"))
@@ -267,9 +210,8 @@ def _show_plan(planned: Run, json: bool, *, peers: bool) -> int:
     for cell in planned.cells:
         unsupported = f"  (unsupported: {cell.skip})" if cell.skip else ""
         print(visible(f"  {cell.id}{broken.get(cell.id, unsupported)}"))
-    count = len(planned.cells) - len(broken)
-    cells = "1 cell" if count == 1 else f"{count} cells"
     models = Counter(machine.device for machine in planned.machines.values())
     where = ", ".join(f"{count} x {model}" for model, count in models.items()) or planned.machine.device
+    cells = many(len(planned.cells) - len(broken), "cell")
     print(visible(f"{cells} on {where}; {estimate(planned, peers=peers)}"))
     return Exit.OK

@@ -1,4 +1,4 @@
-"""Durations and percentages as people write them."""
+"""Numbers as people write them: durations, percentages, counts."""
 
 from __future__ import annotations
 
@@ -32,3 +32,8 @@ def refuse_calls(warmup: int, runs: int) -> None:
     for name, value, least in (("--warmup", warmup, 0), ("--runs", runs, 1)):
         if value < least:
             raise AbprofError(f"{value} calls", where=name, advice=f"use {least} or more")
+
+
+def many(number: int, noun: str, plural: str = "") -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

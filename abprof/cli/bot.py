@@ -1,24 +1,24 @@
-"""`abprof comment`: post a run's answer where it is reviewed."""
+"""`abprof comment` and `abprof admit`: the bot on pull requests."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from abprof.cli.app import app
+from abprof.cli.command import note, one_of
+from abprof.cli.options import takes
 from abprof.records.errors import AbprofError, Exit
 
 _POLICIES = ("always", "on-change", "on-alert", "never")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb."""
-    app.command("comment", help=comment.__doc__, short_help="Post a run's answer on a pull request.")(comment)
-
-
+@app.command("comment", short_help="Post a run's answer on a pull request.")
+@takes("dry_run")
 def comment(
     run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run folder.")] = "",
     repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="The repository.")] = "",
@@ -34,7 +34,7 @@ def comment(
     url: Annotated[str, typer.Option(metavar="URL", help="Where the full report is.")] = "",
     summary: Annotated[str, typer.Option(metavar="FILE", help="Add it to this file too [$GITHUB_STEP_SUMMARY].")] = "",
     check: Annotated[bool, typer.Option("--check", help="Make a check run too.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print it; contact no server.")] = False,
+    **values: Any,
 ) -> int:
     """Post a run's answer on a pull request as one comment that is kept up to date, or print it (--dry-run).
 
@@ -43,8 +43,7 @@ def comment(
     """
     from abprof.extras.bot import Context, render
 
-    if policy not in _POLICIES:
-        raise AbprofError(f"{policy!r} is not one of {', '.join(_POLICIES)}", where="--policy")
+    one_of(policy, "--policy", _POLICIES)
     if bool(run) == bool(artifact):
         raise AbprofError("give either a run or an artifact", where="abprof comment", advice="abprof comment RUN")
     if artifact:
@@ -56,14 +55,14 @@ def comment(
         from abprof.extras.bot import make_notice
 
         path = Path(run)
-        judged, _ = session.judged(path, lambda text: print(f"abprof: {text}", file=sys.stderr))
+        judged, _ = session.judged(path, note)
         notice = make_notice(judged, path.parent if path.is_file() else path)
     text = render(notice, Context(link=url))
-    if dry_run:
+    if values["dry_run"]:
         sys.stdout.write(text)
         return Exit.OK
     if path_of_summary := summary or os.environ.get("GITHUB_STEP_SUMMARY", ""):
-        append(path_of_summary, text + "\n", "--summary")  # first, so that a refused comment is not the only record
+        _append(path_of_summary, text + "\n", "--summary")  # first, so that a refused comment is not the only record
     from abprof.extras.bot import Destination, post_notice
 
     to = Destination(repo, pr or 0, event, untrusted=bool(artifact))
@@ -72,10 +71,29 @@ def comment(
     return Exit.OK
 
 
-def append(path: str, text: str, option: str) -> None:
+def _append(path: str, text: str, option: str) -> None:
     """Add text to a file. Raises AbprofError naming the option."""
     try:
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         raise AbprofError(error.strerror or str(error), where=f"{option} {path}") from None
+
+
+@app.command("admit", short_help="Whether a /abprof comment may run, and on what.")
+def admit(
+    event: Annotated[str, typer.Option(metavar="FILE", help="GitHub's event of the comment.")],
+    allow: Annotated[str, typer.Option(metavar="FILE", help="The list of users.")] = ".github/abprof-bot.toml",
+    output: Annotated[str, typer.Option(metavar="FILE", help="Add name=value lines to it [$GITHUB_OUTPUT].")] = "",
+) -> int:
+    """Check a comment `/abprof COMMIT key=value ...`: may its author run it, and is COMMIT still the pull request's head?
+
+    Prints name=value lines for the measuring job: base, target, pr and the options. Exit code 2 and one line if not.
+    """
+    from abprof.extras.bot import admit as checked
+
+    lines = "".join(f"{name}={value}\n" for name, value in checked(Path(event), Path(allow)).items())
+    if path := output or os.environ.get("GITHUB_OUTPUT", ""):
+        _append(path, lines, "--output")
+    sys.stdout.write(lines)
+    return Exit.OK
