@@ -358,7 +358,7 @@ def hostile(text: str = HOSTILE) -> Run:
         machine=changed(plain.machine, host=text, device=text, facts={text: text}),
         builds=tuple(changed(build, log=text, facts={text: text}) for build in plain.builds),
         withheld=(text,),
-        arguments=(text),
+        arguments=(text,),
         workloads_from=text,
     )
 

@@ -251,17 +251,6 @@ def broken(tmp_path: Path, change) -> Path:
     return path
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_results_that_are_no_numbers_are_made_again_from_the_rounds(tmp_path, value):
-    path = broken(tmp_path, lambda loose: loose["comparisons"][0].update(pct=value))
-    run, blocks, notes = runfolder.read(path)
-    assert (run.header, run.observations, run.comparisons) == (None, (), ())
-    assert len(blocks) == 2 * len(run.cells)
-    (note,) = notes
-    assert note.startswith("run.json: a number in it is ")
-    assert note.endswith("its results are made again from rounds.jsonl")
-
-
 def test_rounds_of_cells_that_the_run_lacks_are_dropped_and_said(tmp_path):
     path = broken(
         tmp_path, lambda loose: loose.update(cells=loose["cells"][:1], observations=[], comparisons=[], controls=[])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
 import shutil
@@ -17,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
-from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,7 +37,6 @@ _NOTES = "unfinished"  # in the state folder: a file for each living run
 _ELSEWHERE = "choose another place with --runs-dir"
 _COPY_AGAIN = "abprof writes it whole and checked: copy the folder again from where it was made"
 _Line = TypeVar("_Line", Block, Told)
-_RESULTS = ("header", "observations", "comparisons", "within", "controls", "warnings")  # made again from rounds.jsonl
 
 
 @dataclass(frozen=True)
@@ -245,8 +242,7 @@ def read(path: Path) -> tuple[Run, list[Block], list[str]]:
         raise AbprofError("no run here", where=str(folder), advice=f"a run folder holds {RUN}") from None
     except OSError as error:
         raise AbprofError(error.strerror or str(error), where=str(file)) from None
-    run, notes = _read_run(data, file)
-    del data
+    run, notes = _read_run(data, file), list[str]()
     found = list(blocks(folder, notes))
     cells = {cell.id for cell in run.cells}
     known = [block for block in found if block.cell in cells]
@@ -285,12 +281,11 @@ def _read_lines(file: Path, kind: type[_Line], what: str, notes: list[str]) -> I
                 notes.append(f"{file.name} line {number}: {error}, dropped")
 
 
-def _read_run(data: bytes, file: Path) -> tuple[Run, list[str]]:
+def _read_run(data: bytes, file: Path) -> Run:
     with suppress(*UNREADABLE):  # the usual case
         run = _decode(data)
         if run.schema == SCHEMA:
-            return run, []
-    data, notes = _finite(data)
+            return run
     try:
         loose: Any = msgspec.json.decode(data)
     except UNREADABLE as error:
@@ -303,7 +298,7 @@ def _read_run(data: bytes, file: Path) -> tuple[Run, list[str]]:
         what += f"; it says: {sentence}" if sentence else ""
         raise AbprofError(what, where=str(file), advice="update abprof to read this run")
     try:
-        return _decode(data), notes
+        return _decode(data)
     except UNREADABLE as error:
         raise AbprofError(f"not a run of this abprof: {error}", where=str(file), advice=_COPY_AGAIN) from None
 
@@ -320,31 +315,6 @@ def _decode(data: bytes) -> Run:
 
 class _Schema(msgspec.Struct):
     schema: int = SCHEMA
-
-
-def _finite(data: bytes) -> tuple[bytes, list[str]]:
-    """run.json without its results if it has a NaN or an infinity: results are made again from the rounds."""
-    with suppress(*UNREADABLE):
-        msgspec.json.decode(data)
-        return data, []
-    strange: list[str] = []
-
-    def number(text: str) -> float | None:
-        value = float(text)
-        if isfinite(value):
-            return value
-        strange.append(text)
-        return None
-
-    try:
-        loose = json.loads(data, parse_constant=strange.append, parse_float=number)
-    except (ValueError, RecursionError):
-        return data, []
-    if not strange or not isinstance(loose, dict):
-        return data, []
-    kept = {key: value for key, value in loose.items() if key not in _RESULTS}
-    note = f"{RUN}: a number in it is {strange[0]}, which JSON has not; its results are made again from {ROUNDS}"
-    return json.dumps(kept).encode(), [note]
 
 
 def _completed(run: Run, told: Sequence[Told]) -> Run:
