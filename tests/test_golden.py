@@ -1,0 +1,105 @@
+"""Golden runs: what `abprof report RUN` says of recorded runs stays what it was, whatever becomes of the code behind it.
+
+tests/golden/runs.tar.xz holds a folder a run: `run.json`, `rounds.jsonl` and `evidence.jsonl` as abprof wrote them, without
+results where rounds give them again, and `expected.json`, what `abprof report RUN --json` said of it (without prose) and the
+CSV files that it wrote. The runs were recorded at commit 68e5379: whole runs of this suite's simulated workers, torch on a
+CPU and commands that time themselves, records that its unit tests judge, and the runs of tests/runs.py, tests/declared.py
+and tests/fuzz/rich.py. Of a thousand such runs those were kept that together reach every (verdict, reasons) of each family,
+cause, warning, exit code and kind of record that any of them reached. Names of folders and machines were replaced.
+
+The words of sentences, warnings and reasons of failures may change; verdicts, numbers, codes and tables may not. Where one
+is to change on purpose, the expectation in the archive changes in the same commit, which says why.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import json
+import math
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from abprof.cli import run_command_line
+
+ARCHIVE = Path(__file__).parent / "golden" / "runs.tar.xz"
+RECORDED = ("run.json", "rounds.jsonl", "evidence.jsonl")
+RESULTS = ("header", "comparisons", "within", "controls", "observations", "warnings")
+PROSE = {"sentence", "text", "advice", "reason", "missing", "protocol", "uncaptured"}  # keys whose text is for people
+PROSE_COLUMNS = {  # the same of the CSV files, by the first part of a file's name
+    "cells": {"reason", "no_graph"},
+    "memory": {"reason"},
+    "profile": {"reason"},
+    "profiles": {"reason"},
+}
+
+
+@functools.cache
+def kept() -> dict[str, dict[str, bytes]]:
+    """Run -> file name -> content."""
+    found: dict[str, dict[str, bytes]] = {}
+    with tarfile.open(ARCHIVE) as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            assert content is not None, member.name
+            run, _, name = member.name.partition("/")
+            found.setdefault(run, {})[name] = content.read()
+    return found
+
+
+def told(value: Any) -> Any:
+    """The value without its prose."""
+    if isinstance(value, dict):
+        return {key: told(one) for key, one in value.items() if key not in PROSE}
+    return [told(one) for one in value] if isinstance(value, list) else value
+
+
+def table(name: str, text: str) -> list[list[str]]:
+    """A CSV file without its columns of prose."""
+    rows = list(csv.reader(io.StringIO(text)))
+    prose = PROSE_COLUMNS.get(name.removesuffix(".csv").split("_")[0], set())
+    kept_columns = [number for number, column in enumerate(rows[0]) if column not in prose]
+    return [[row[number] for number in kept_columns] for row in rows]
+
+
+def report(folder: Path, out: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What `abprof report` makes of a folder: its exit code, its results and its CSV files."""
+    out.readouterr()
+    code = run_command_line(["report", str(folder), "--json"])
+    said = json.loads(out.readouterr().out)
+    files = {path.name: path.read_bytes().decode() for path in sorted(folder.glob("*.csv"))}
+    return {"code": code, **{name: told(said[name]) for name in RESULTS}, "files": files}
+
+
+def differences(was: Any, now: Any, where: str = "") -> list[str]:
+    """Where two values differ; numbers that are equal to nine digits do not."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        keys = [*was, *(key for key in now if key not in was)]
+        return [line for key in keys for line in differences(was.get(key), now.get(key), f"{where}.{key}")]
+    if isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
+        pairs = enumerate(zip(was, now, strict=True))
+        return [line for number, (a, b) in pairs for line in differences(a, b, f"{where}[{number}]")]
+    if isinstance(was, float) and isinstance(now, float | int) and math.isclose(was, now, rel_tol=1e-9, abs_tol=1e-12):
+        return []
+    return [] if was == now else [f"{where}: was {was!r}, is {now!r}"]
+
+
+@pytest.mark.parametrize("run", sorted(kept()))
+def test_a_recorded_run_is_judged_as_it_was(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / run
+    folder.mkdir()
+    for name in RECORDED:
+        if name in kept()[run]:
+            (folder / name).write_bytes(kept()[run][name])
+    was, now = json.loads(kept()[run]["expected.json"]), report(folder, capsys)
+    files, made = was.pop("files"), now.pop("files")
+    assert differences(was, now) == []
+    assert sorted(made) == sorted(files)
+    for name, text in files.items():
+        assert table(name, made[name]) == table(name, text), name
+        if not PROSE_COLUMNS.get(name.removesuffix(".csv").split("_")[0]):
+            assert made[name] == text, f"{name}, byte for byte"
