@@ -106,15 +106,11 @@ def test_what_is_true_of_a_night_needs_no_later_night() -> None:
         assert changes([cut]) == [change for change in whole if change.found <= night]
 
 
-@pytest.mark.parametrize("code", [1.0, 1.06])
-def test_a_new_machine_begins_a_new_stretch_and_a_ratio_is_seen_across(code: float) -> None:
-    values = wobble(20, size=0.002) + [1.3 * code * x for x in wobble(20, 1, 0.002)]
-    trend = one(values, ["old"] * 20 + ["new"] * 20)
+def test_a_new_machine_begins_a_new_stretch() -> None:
+    trend = one(wobble(20) + [1.3 * x for x in wobble(20, 1)], ["old"] * 20 + ["new"] * 20)
     trend.base[20] = trend.head[19] * 1.3  # the same commit, on the new machine
     trend.ratio[20] = math.log(trend.head[20] / trend.base[20])
-    found, shifts = find_changes([trend])
-    assert [(change.night, change.because, round(change.pct)) for change in found] == [(21, "code", 6)] * (code > 1)
-    assert shifts == []
+    assert find_changes([trend]) == ([], [])
 
 
 def test_a_gap_is_no_night() -> None:

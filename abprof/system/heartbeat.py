@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from abprof.records import UNREADABLE
-from abprof.records.errors import Exit
+from abprof.records.errors import AbprofError, Exit
 from abprof.records.visible import printable
 from abprof.system.files import content, put
 
@@ -31,6 +32,49 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     reported: int | None = None  # the newest night whose result was reported; None: unknown
     last_end: float | None = None  # end of the previous job, while this one runs
+
+
+class Beat:
+    """The heartbeat of a running job, written as it changes. Raises AbprofError when the disk refuses."""
+
+    def __init__(self, state: Path, record: Heartbeat) -> None:
+        self._state, self._record = state, record
+        self._write()
+
+    def _write(self, **changes: Any) -> None:
+        self._record = msgspec.structs.replace(self._record, **changes)
+        write(self._state, self._record)
+
+    def reported(self, newest: int) -> int:
+        """The newest night that was reported. If that is unknown, all nights so far count as reported."""
+        if self._record.reported is None:
+            self._write(reported=newest)
+        return self._record.reported or 0
+
+    def end(self, did: str, code: int, number: int = 0) -> None:
+        """The job ended; `number`: the newest night that it reported."""
+        reported = self._record.reported
+        latest = None if reported is None else max(reported, number)
+        self._write(ended=time.time(), did=did, exit_code=int(code), reported=latest)
+
+
+@contextmanager
+def beating(state: Path, repo: str, series: str, runs_dir: str) -> Iterator[Beat]:
+    """Write that a job began, and that it failed if the block does. The block calls `end` on success."""
+    before = read(state, repo, series)
+    last_end = (before.ended or before.last_end) if before else None
+    reported = before.reported if before and before.runs_dir == runs_dir else None
+    now = time.time()
+    record = Heartbeat(series=series, repo=repo, runs_dir=runs_dir, began=now, last_end=last_end, reported=reported)
+    beat = Beat(state, record)
+    try:
+        yield beat
+    except AbprofError as error:
+        beat.end(f"failed: {error.line}", Exit.CANNOT_RUN)
+        raise
+    except Exception as error:
+        beat.end(f"failed: {error!r}", Exit.BUG)
+        raise
 
 
 def write(state: Path, beat: Heartbeat) -> None:

@@ -1,10 +1,10 @@
 """Change detection over many nights: a pure function from trends to confirmed changes and machine shifts.
 
-Two series of each cell are searched, both as logarithms, so that 0.05 is about 5 %. The *level* is the head's absolute time:
-its noise is independent from night to night, so it shows slow drift, but it moves with the machine. The *chain* is the
-product of the nights' base-to-head ratios: the machine cancels, but noise accumulates.
+The *level*, the head's absolute time, is searched as a logarithm, so that 0.05 is about 5 %. It shows slow drift, but moves
+with the machine; so machine shifts, told by commits that were measured on two nights, are removed first. The *chain*, the
+product of the nights' base-to-head ratios, in which the machine cancels, then tells whether the code or the machine moved.
 
-A change is confirmed on the first night on which the last nights differ from an earlier stretch by FLOOR or more and by Z
+A change is confirmed on the first night on which the last nights differ from an earlier stretch by FLOOR or more and by _Z
 standard deviations or more, and each of the last CONFIRM nights shows it by itself. So one bad night is never a change.
 The search then restarts at the change. The answer for night n depends on nights up to n only. Comparing the end with
 earlier stretches at several distances is a moving-sum test (Bauer and Hackl, 1978; Eichinger and Kirch, 2018).
@@ -32,7 +32,6 @@ _LAST = (3, 6)  # nights in the stretch at the end
 # rise the rank counts from the slowest. So half of a long stretch may be outliers.
 _BEFORE = {4: 0, 8: 3, 16: 7, 32: 15}
 _BETWEEN = (0, 4, 8, 16, 32)  # nights between both stretches: those in which a drift rose
-_SPANS = (3, 4, 6, 8, 12, 16, 24, 32)  # nights of the chain that a change may extend over
 _Z = 4.5
 _Z_DENIED = 3.5  # a ratio that denies a change by this many standard deviations blames the machine
 _NORMAL = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
@@ -88,20 +87,6 @@ class _Series:
     places: list[int]  # index in the trend, of each value
     values: Floats
     sigma: Floats
-    chained: bool = False
-
-
-@dataclass(frozen=True)
-class _Hit:
-    """A confirmed change in a series: found at index `at`, in a search that began at index `first`."""
-
-    series: _Series
-    first: int
-    at: int
-
-    @property
-    def place(self) -> int:
-        return self.series.places[self.at]
 
 
 def trends(values: Iterable[tuple[NightRow, Value]]) -> Iterator[Trend]:
@@ -187,15 +172,13 @@ def _without(trend: Trend, shifts: Sequence[Shift]) -> Trend:
 def _changes_of(trend: Trend, drift: Mapping[int, float]) -> Iterator[Change]:
     levels, chain = _levels_of(trend), _chain_of(trend)
     start = -1  # place of the present level's first night
-    while hits := [hit for hit in (*(_level_hit(it, start) for it in levels), _chain_hit(chain, start, trend)) if hit]:
-        hit = min(hits, key=lambda one: one.place)
-        values = hit.series.values[hit.first : hit.at + 1]
-        level = np.concatenate([[0.0], np.cumsum(values)]) if hit.series.chained else values
-        index, size = _step(level)
-        place = hit.series.places[min(hit.first + index - hit.series.chained, hit.at)]
-        because = _because(trend, chain, drift, (place, hit.place), size)
-        yield Change(trend.name, trend.numbers[place], trend.numbers[hit.place], math.expm1(size) * 100, because)
-        start = max(start + 1, place, hit.place - CONFIRM + 1)
+    while hits := [(level.places[at], level, first, at) for level in levels for first, at in _hit(level, start)]:
+        found, level, first, at = min(hits, key=lambda hit: hit[0])
+        index, size = _step(level.values[first : at + 1])
+        place = level.places[min(first + index, at)]
+        because = _because(trend, chain, drift, (place, found), size)
+        yield Change(trend.name, trend.numbers[place], trend.numbers[found], math.expm1(size) * 100, because)
+        start = max(start + 1, place, found - CONFIRM + 1)
 
 
 def _levels_of(trend: Trend) -> list[_Series]:
@@ -218,7 +201,7 @@ def _chain_of(trend: Trend) -> _Series:
     """The measured ratios, over all machines."""
     places = [i for i in range(len(trend.numbers)) if not np.isnan(trend.head[i]) and math.isfinite(trend.ratio[i])]
     values = trend.ratio[places] if places else np.empty(0)
-    return _Series(places, values, _sigma(values, len(values)), chained=True)
+    return _Series(places, values, _sigma(values, len(values)))
 
 
 def _sigma(scatter: Floats, length: int) -> Floats:
@@ -240,8 +223,9 @@ def _spread(sizes: Floats) -> float:
     return math.sqrt(float(inside @ inside) / len(inside))
 
 
-def _level_hit(series: _Series, start: int) -> _Hit | None:
-    """The first night whose last nights stand apart from an earlier stretch."""
+def _hit(series: _Series, start: int) -> Iterator[tuple[int, int]]:
+    """The first night whose last nights stand apart from an earlier stretch, if any: index at which the search begins, and
+    index of that night."""
     first = bisect_left(series.places, start)
     x, sigma = series.values[first:], series.sigma[first:]
     total = np.concatenate([[0.0], np.cumsum(x)])
@@ -263,43 +247,8 @@ def _level_hit(series: _Series, start: int) -> _Hit | None:
                 for back in range(CONFIRM):
                     clear &= (x[n - back] - early) * np.sign(apart) >= each
                 hits[n] |= clear
-    return _Hit(series, first, first + int(np.argmax(hits))) if hits.any() else None
-
-
-def _chain_hit(series: _Series, start: int, trend: Trend) -> _Hit | None:
-    """The first night on which the ratios of some nights up to it add up to a change that the last nights did not undo and
-    that absolute times do not deny: an outlier ratio stays in the chain for ever, but shows in no other night's time."""
-    first = bisect_left(series.places, start + 1)  # the ratio of the level's first night led to the level
-    r, sigma, places = series.values[first:], series.sigma[first:], np.array(series.places[first:], dtype=int)
-    total = np.concatenate([[0.0], np.cumsum(r)])
-    hits = np.zeros(len(r), dtype=bool)
-    middles = _medians_of_three(np.concatenate([[0.0, 0.0], total]))  # one bad night is no reference
-    for span in _SPANS:
-        n = np.arange(span - 1, len(r))
-        if not len(n):
-            continue
-        early = middles[n + 1 - span]
-        apart = total[n + 1] - early
-        moved = _moved(trend, places[n], places[n + 1 - span])
-        clear = ~(moved * np.sign(apart) < np.abs(apart) / 3)  # nan denies nothing
-        clear &= np.abs(apart) >= np.maximum(FLOOR, _Z * sigma[n] * math.sqrt(span + 1))
-        for back in range(1, CONFIRM):
-            clear &= (total[n + 1 - back] - early) * np.sign(apart) >= np.maximum(FLOOR / 2, _EACH * np.abs(apart))
-        hits[n] |= clear
-    return _Hit(series, first, first + int(np.argmax(hits))) if hits.any() else None
-
-
-def _moved(trend: Trend, late: Any, early: Any) -> Floats:
-    """How far the head's time moved from the three nights before `early` to the three up to `late`, by medians; nan where a
-    night is missing or the machine differs."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        three = _medians_of_three(np.concatenate([[np.nan] * 3, np.log(trend.head)]))  # of places p - 3 to p - 1, at p
-        same = np.array([trend.machine[i] == trend.machine[max(j - 3, 0)] for i, j in zip(late, early, strict=True)])
-        return np.where(same, three[late + 1] - three[early], np.nan)
-
-
-def _medians_of_three(values: Floats) -> Floats:
-    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(values, 3), axis=1))
+    if hits.any():
+        yield first, first + int(np.argmax(hits))
 
 
 def _step(level: Floats) -> tuple[int, float]:

@@ -6,14 +6,13 @@ import contextlib
 import hashlib
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import msgspec
+from markupsafe import Markup
 
 from abprof import session
 from abprof import sides as repo
@@ -25,12 +24,14 @@ from abprof.measure import RunContext, look_around
 from abprof.records import Night
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.options import Options
-from abprof.records.visible import printable
 from abprof.report import sentences
+from abprof.report.render import environment
+from abprof.report.text import code, markdown
 from abprof.store import runfolder
 from abprof.system import heartbeat
 from abprof.system.console import View
 from abprof.system.files import put
+from abprof.system.heartbeat import Beat
 
 _LOOK_BACK = 200  # nights that are searched for changes; the page shows all
 _MOST_NAMED = 5  # workloads named in a sentence
@@ -95,14 +96,14 @@ def run_night(
             what = f"another nightly job is at work: {busy.what}"
             raise AbprofError(what, where=str(place.root), advice=advice) from None
         series = nightly.series or place.sides[0].label
-        beat = held.enter_context(_beating(place, series))
+        beat = held.enter_context(heartbeat.beating(place.state, str(place.root), series, str(place.runs_dir)))
         made = _measure(place, nightly, series, beat, view)
         report(made)  # before the heartbeat records it: a job killed in between reports twice rather than never
         beat.end(made.did, made.exit_code, made.number)
         return made
 
 
-def _measure(place: RunContext, nightly: NightOptions, series: str, beat: _Beat, view: View) -> NightReport:
+def _measure(place: RunContext, nightly: NightOptions, series: str, beat: Beat, view: View) -> NightReport:
     """Measure what is new; the report is of all nights since the last one that was reported."""
 
     def commit(spec: str) -> str:
@@ -172,48 +173,6 @@ def _run_of(runs_dir: Path, night: NightRow) -> NightRun:
     return NightRun(night.kind, night.base, night.head, code, night.sentence, str(folder), weaker)
 
 
-class _Beat:
-    """The heartbeat of a running job."""
-
-    def __init__(self, place: RunContext, series: str) -> None:
-        root, runs_dir = str(place.root), str(place.runs_dir)
-        before = heartbeat.read(place.state, root, series)
-        last_end = (before.ended or before.last_end) if before else None
-        reported = before.reported if before and before.runs_dir == runs_dir else None
-        self._state = place.state
-        self._record = heartbeat.Heartbeat(series=series, repo=root, runs_dir=runs_dir, began=time.time())
-        self._write(last_end=last_end, reported=reported)
-
-    def _write(self, **changes: Any) -> None:
-        self._record = msgspec.structs.replace(self._record, **changes)
-        heartbeat.write(self._state, self._record)
-
-    def reported(self, newest: int) -> int:
-        """The newest night that was reported. If that is unknown, all nights so far count as reported."""
-        if self._record.reported is None:
-            self._write(reported=newest)
-        return self._record.reported or 0
-
-    def end(self, did: str, code: int, number: int = 0) -> None:
-        reported = self._record.reported
-        latest = None if reported is None else max(reported, number)
-        self._write(ended=time.time(), did=did, exit_code=int(code), reported=latest)
-
-
-@contextlib.contextmanager
-def _beating(place: RunContext, series: str) -> Iterator[_Beat]:
-    """Write that the job began, and that it failed if it does."""
-    beat = _Beat(place, series)
-    try:
-        yield beat
-    except AbprofError as error:
-        beat.end(f"failed: {error.line}", Exit.CANNOT_RUN)
-        raise
-    except Exception as error:
-        beat.end(f"failed: {error!r}", Exit.BUG)
-        raise
-
-
 # ---------------------------------------------------------------- retention
 
 
@@ -247,35 +206,11 @@ def _began(night: NightRow) -> datetime:
     return datetime.max.replace(tzinfo=UTC)
 
 
-# ---------------------------------------------------------------- the summary
-
-
 def summary(report: NightReport) -> str:
-    """The night in Markdown, some thousand characters at most. Foreign text is shown as code."""
+    """The night in Markdown, some thousand characters at most; templates/night.md has the layout. Foreign text is shown as
+    code."""
     answers = {Exit.OK: "nothing to do", Exit.SLOWER: "slower or broken, please read", Exit.UNTRUSTED: "not judged"}
     answer = "nothing new" if report.did == "nothing" else answers.get(Exit(report.exit_code), "could not run")
-    number = f"Night {report.number}, head" if report.number else "Head"
-    lines = [f"## abprof nightly, {_code(report.series)}: {answer}", "", f"{number} {_code(report.head[:10])}."]
-    for run in report.runs:
-        sides = f"{_code(run.base[:10])} with {_code(run.head[:10])}" if run.base else f"{_code(run.head[:10])} alone"
-        lines += ["", f"- {run.kind}: {sides}: {_code(run.sentence)} ({_code(run.run_dir)})"]
-        lines += [f"\n  **{_code(line, 2000)}**" for line in run.weaker]
-    for shift in report.shifts:
-        moved = f"all {shift.cells} cells moved together by {shift.pct:+.1f} % of time, with the same code"
-        lines += ["", f"Machine shift: {moved}."]
-    if report.changes:
-        lines += ["", "| cell | since night | change of time | moved by |", "|---|--:|--:|---|"]
-        for change in report.changes[:_MOST_CHANGES]:
-            because = {"code": "the code", "machine": "the machine", "open": "not known"}[change.because]
-            row = (_code(change.trend), str(change.night), f"{change.pct:+.1f} %", because)
-            lines.append(f"| {' | '.join(row)} |")
-        if len(report.changes) > _MOST_CHANGES:
-            lines += ["", f"{len(report.changes) - _MOST_CHANGES} more are in history.html."]
-    lines += [f"\n{_code(note)}" for note in report.notes]
-    return "\n".join(lines) + "\n"
-
-
-def _code(text: str, most: int = 200) -> str:
-    """A code span that nothing in the text can end: no mentions, no links, no markup."""
-    clean = printable(text, most).replace("`", "'").replace("|", "¦")
-    return f"`{clean or ' '}`"
+    pages = environment(markdown)
+    pages.filters["code"] = lambda text, limit=200: code(text, limit) or Markup("` `")
+    return pages.get_template("night.md").render(report=report, answer=answer, most=_MOST_CHANGES)
