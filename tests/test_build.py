@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof.builds import Job, build_packages, environment, identical, keys
+from abprof.builds import Job, build_packages, environment, identical
 from abprof.builds.worker_factory import WorkerFactory, install_bundle
-from abprof.measure.run_context import toolchain
 from abprof.records import Build, Cell, Checkout, Package, Side
 from abprof.records.errors import AbprofError
 from abprof.system.console import View
@@ -191,17 +190,6 @@ def test_a_package_that_a_side_does_not_have_is_missing(shop: Shop) -> None:
     assert (made.failure.status, made.failure.reason) == ("missing", "kernels/other does not exist on this side")
 
 
-def test_without_build_each_case_is_called_at_build_time(torch_shop: Shop) -> None:
-    body = "print('imported')\ndef double(x):\n    print('called with', x.numel())\n    return x * 2\n"
-    cells = tuple(
-        Cell(id=f"tiny/n={n}", workload="tiny", kernel="tiny", suite="tiny", params={"n": n}) for n in (10, 20)
-    )
-    made = torch_shop.build(torch_shop.tree("base", {"kernels/tiny/__init__.py": body}), cells=cells)
-    log = (torch_shop.folder / "logs" / made.log).read_text()
-    assert "called with 10" in log
-    assert "called with 20" in log
-
-
 def test_two_at_once_build_once(shop: Shop) -> None:
     trees = [shop.tree("base", TINY), shop.tree("target", TINY)]
     threads = [threading.Thread(target=shop.build, args=(tree,)) for tree in trees]
@@ -250,53 +238,6 @@ def test_a_variable_that_build_reads_makes_another_build(shop: Shop) -> None:
     assert (again.cached, again.key) == (True, first.key), "another terminal"
     shop.shop = dataclasses.replace(shop.shop, named=frozenset({"TERM"}))
     assert made(RMS_UNROLL="4", TERM="vt100").key != made(RMS_UNROLL="4", TERM="xterm").key
-
-
-@pytest.mark.parametrize(("variable", "tool"), [("CC", "cc"), ("CXX", "c++")])
-def test_another_compiler_is_another_toolchain(tmp_path: Path, variable: str, tool: str) -> None:
-    """The one that the builder finds: on its path, or named by its variable."""
-    for version, place in (("1.0", tmp_path / "old"), ("2.0", tmp_path / "new")):
-        place.mkdir()
-        (place / tool).write_text(f"#!/bin/sh\necho {tool} {version} $1\n")
-        (place / tool).chmod(0o755)
-
-    def chain(**env: str) -> str:
-        env = {"PATH": f"{tmp_path / 'old'}:/usr/bin:/bin", **env}
-        return toolchain({}, {}, "cpu", env)["cxx" if variable == "CXX" else "cc"]
-
-    assert chain() == f"{tool} 1.0 --version"
-    assert chain(PATH=f"{tmp_path / 'new'}:/usr/bin:/bin") == f"{tool} 2.0 --version"
-    assert chain(**{variable: f"{tmp_path / 'new' / tool} -m64"}) == f"{tool} 2.0 -m64"
-
-
-BY_SIDE = {
-    "env": Package(name="tiny", env={"SCHEDULE": "of-{side}", "PLACE": "{build_dir}"}),
-    "build": Package(name="tiny", build=("sh", "-c", "echo {side} > {build_dir}/who")),
-}
-FOR_ALL = Package(
-    name="tiny", env={"SCHEDULE": "one", "PLACE": "{worktree}"}, build=("sh", "-c", "echo > {build_dir}/x")
-)
-
-
-@pytest.mark.slow
-def test_what_a_setting_is_on_each_side_is_part_of_the_key(shop: Shop) -> None:
-    """Equal sources: a build of one side must not be taken for the other's, nor its cells for identical code."""
-    trees = [shop.tree("base", TINY), shop.tree("target", TINY)]
-
-    def made(package: Package) -> list[Build]:
-        jobs = [Job(tree, package, (CELL,)) for tree in trees]
-        return list(build_packages(shop.shop, jobs, Lines([]), gpu=False))
-
-    for package in BY_SIDE.values():
-        base, target = made(package)
-        assert base.key != target.key
-        assert not target.cached
-        assert not shop.identical([base, target], package)
-    who = [(Path(side.path) / "out" / "who").read_text() for side in made(BY_SIDE["build"])]
-    assert who == ["base\n", "target\n"]
-    base, target = made(FOR_ALL)
-    assert base.key == target.key
-    assert shop.identical([base, target], FOR_ALL)
 
 
 def test_a_setting_with_an_unknown_name_in_braces_is_one_clear_line(shop: Shop) -> None:
@@ -376,19 +317,6 @@ def test_identical_code_is_all_that_the_package_can_reach(shop: Shop, path: str,
     assert shop.identical([base, target], Package(name="tiny")) is same
 
 
-@pytest.mark.parametrize("part", ["torch", "cc"])
-def test_the_same_sources_by_another_toolchain_are_not_identical_code(shop: Shop, part: str) -> None:
-    """Equal files, equal objects, and another torch on one side that runs them."""
-    shop.shop = dataclasses.replace(shop.shop, toolchain={"base": {part: "1"}, "target": {part: "2"}})
-    base, target = shop.build(shop.tree("base", TINY)), shop.build(shop.tree("target", TINY))
-    assert base.failure is None
-    assert {(a.name, a.sha256) for a in base.artefacts} == {(a.name, a.sha256) for a in target.artefacts}
-    assert not shop.identical([base, target], Package(name="tiny"))
-    assert identical(
-        [base, target], dict.fromkeys(("base", "target"), Package(name="tiny")), {"base": {}, "target": {}}
-    ), "in all else they agree"
-
-
 ADDED = {
     "compiled": "src/kernels/tiny/__pycache__/__init__.cpython-312.pyc",
     "compiled in out/": "out/__pycache__/x.cpython-312.pyc",
@@ -410,18 +338,6 @@ def test_a_cached_build_that_was_changed_is_made_again(shop: Shop, what: str) ->
     assert again.path != made.path
 
 
-def test_python_that_a_recipe_compiled_is_not_kept(shop: Shop) -> None:
-    """A tool that minds no variables leaves it beside the sources. Workers would load what might be anybody's there."""
-    compiles = "\n    import py_compile; py_compile.compile(__file__)\n"
-    package = LOADED.replace("def build(*, verbose):\n", f"def build(*, verbose):{compiles}", 1)
-    assert compiles in package
-    tree = {**TINY, "kernels/tiny/__init__.py": package}
-    made = shop.build(shop.tree("base", tree))
-    assert made.failure is None
-    assert not list(Path(made.path).rglob("*.pyc"))
-    assert shop.build(shop.tree("base", tree)).cached
-
-
 def test_what_comes_from_elsewhere_is_never_identical_code_and_decides_a_rebuild(torch_shop: Shop) -> None:
     """The same sources on both sides, and a module from a folder that they put on the path."""
     away = torch_shop.folder / "away"
@@ -437,24 +353,3 @@ def test_what_comes_from_elsewhere_is_never_identical_code_and_decides_a_rebuild
     assert not torch_shop.identical([base, target], Package(name="tiny"))
     (away / "leakmod.py").write_text("N = 2\n")
     assert not torch_shop.build(torch_shop.tree("base", leaks)).cached
-
-
-@pytest.mark.parametrize(
-    ("package", "folders"),
-    [
-        (Package(name="k"), ("kernels",)),
-        (Package(name="k", path="src/k"), ("",)),
-        (Package(name="k", module="mylib.k"), ("",)),
-        (Package(name="k", module="mylib.k", inputs=("mylib/**", "csrc/cuda/**")), ("mylib", "csrc/cuda")),
-        (Package(name="k", inputs=("mylib/**", "*.cu")), ("",)),
-        (Package(name="k", inputs=("**",)), ("",)),
-    ],
-)
-def test_folders_that_hold_all_inputs(package: Package, folders: tuple[str, ...], tmp_path: Path) -> None:
-    """Whatever else a commit changes, its inputs are the same."""
-    assert keys.folders(package) == folders
-    for name in ("kernels/k/a.py", "mylib/k/a.py", "csrc/cuda/a.cu", "other/a.cu", "src/k/a.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    for name in keys.inputs(tmp_path, package):
-        assert any(name.startswith(f"{folder}/") or not folder for folder in folders), name

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from abprof.builds import sandbox as contain
 from abprof.records import messages as wire
 from abprof.system import processes as proc
 from tests.simulated.client import CASE, WORKER, faulty
@@ -108,18 +107,6 @@ def test_hostile_code_reaches_its_own_folder_alone(
     assert (others / "kernel.so").read_text() == "base's"
 
 
-def test_a_folder_that_is_needed_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interpreter may lie in ~/.config, and a cache anywhere."""
-    (tmp_path / ".config" / "venv").mkdir(parents=True)
-    (tmp_path / ".ssh").mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path))
-    made = contain.Sandbox("bwrap", "bubblewrap 1")
-    python = str(tmp_path / ".config" / "venv" / "bin" / "python")
-    argv, _ = made.around([python, "x.py"], {}, own=tmp_path / "own", network=False)
-    assert str(tmp_path / ".ssh") in argv
-    assert str(tmp_path / ".config") not in argv
-
-
 # ---------------------------------------------------------------- life and death behind it
 
 
@@ -152,18 +139,6 @@ def living(scenario: Path) -> list[int]:
         except OSError:
             pass
     return found
-
-
-@needs_wall
-@pytest.mark.parametrize("do", ["fork", "daemon"])
-def test_what_it_forks_dies_with_it(begin: Callable[..., proc.Worker], tmp_path: Path, do: str) -> None:
-    worker = begin(Fault(do, "turn"))
-    worker.call(wire.Turn("a", 1, "cpu_clock"), 20)
-    before = living(tmp_path / "scenario.json")
-    assert worker.pid in before, "the process that measures, by the number that it has out here"
-    worker.end()  # as all workers of an epoch are ended at once
-    worker.kill()
-    assert not living(tmp_path / "scenario.json")
 
 
 @needs_wall

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,7 @@ import pytest
 from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Time, Workload
 from tests.test_proofs import artefacts, reasons, sha256
-from tests.tinyrepo import WORKLOAD, abprof, tiny_repo
-from tests.watching.test_watch import watched
+from tests.tinyrepo import WORKLOAD, abprof
 from tests.wheels import only, wheel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # many workers that import torch
@@ -71,21 +69,6 @@ def test_two_releases_away_from_any_repository(tmp_path: Path) -> None:
     assert "side target: dist:tiny-release==2.0 is not what it was in the run (start a new run)" in refused.err
 
 
-def test_a_branch_and_the_working_tree_against_a_release(tmp_path: Path) -> None:
-    repo = tiny_repo(tmp_path / "repo")
-    config = '[kernels.tiny]\npath = "src/tiny"\nimport = "tiny"\n'
-    files = release(tmp_path / "links", "1.0")
-    repo.git("rm", "-rq", "kernels")
-    repo.commit("a package", {"abprof.toml": config, "src/tiny/__init__.py": "def double(x): return x + x\n"})
-    repo.write({"src/tiny/__init__.py": "def double(x): return x * 3\n"})
-    env = only(PIP_FIND_LINKS=str(tmp_path / "links"), PIP_NO_INDEX="1")
-    done = abprof("dist:tiny-release==1.0", "main", ".", *QUICK, cwd=repo.path, home=tmp_path, **env)
-    assert [side["kind"] for side in done.run["sides"]] == ["dist", "commit", "worktree"], done.err
-    assert [done.statuses(arm)[CELL] for arm in ("base", "target", "target2")] == ["ok", "ok", "wrong"]
-    assert artefacts(done, "base", "module")["tiny.ops"]["sha256"] == sha256(files["tiny/ops.py"].encode())
-    assert list(artefacts(done, "target", "module")) == ["tiny"]
-
-
 def test_a_release_that_reaches_for_anothers_files(tmp_path: Path) -> None:
     """One that lacks the package is `missing`; one that takes it from elsewhere is `broken`."""
     links = tmp_path / "links"
@@ -104,22 +87,6 @@ def test_a_release_that_reaches_for_anothers_files(tmp_path: Path) -> None:
     assert reasons(done, "target").endswith("tiny does not exist on this side")
     assert "module thief was loaded from" in reasons(done, "target2")
     assert [row["verdict"] for row in done.run["comparisons"]] == ["broken", "broken"]
-
-
-def test_a_command_measures_each_releases_own_files(tmp_path: Path) -> None:
-    for version, ms in (("1.0", 1.0), ("2.0", 3.0)):
-        wheel(tmp_path / "links", "printed", version, {"printed.py": f"print('sort,{ms}')\n"})
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "bench.py").write_text("import printed\n")
-    env = only(PIP_FIND_LINKS=str(tmp_path / "links"), PIP_NO_INDEX="1")
-    (tmp_path / "away").mkdir()
-    command = ("--", sys.executable, str(tmp_path / "scripts" / "bench.py"))
-    sides = ("dist:printed==1.0", "dist:printed==2.0")
-    done = abprof(
-        *sides, "--device", "cpu", "--epochs", "4", "--json", *command, cwd=tmp_path / "away", home=tmp_path, **env
-    )
-    assert [row["verdict"] for row in done.run["comparisons"]] == ["slower"], done.err
-    assert done.run["comparisons"][0]["pct"] == pytest.approx(200)
 
 
 @pytest.fixture
@@ -143,14 +110,6 @@ def test_did_my_branch_get_faster_than_the_release(lab: Lab) -> None:
     assert "are the same release: this is an A/A run" in " ".join(both.run.notes)
     scripts = lab.command("scripts", str(done.folder), "--repo", str(lab.repo.path))
     assert "dist:k==1.0" in Path(scripts.out.split()[0]).read_text()
-
-
-def test_saves_are_answered_beside_a_release(lab: Lab) -> None:
-    with watched(lab, base="dist:k==1.0") as it:
-        assert it.answer()[0].startswith("w: 10.0 % faster")
-        lab.set(Scenario(workloads=lab.now.workloads, times=[Time(ns=20e6)]))
-        it.save("WHO = 'saved'\n")
-        assert it.answer()[0].startswith("w: 0.0 % change")
 
 
 def test_what_a_release_asks_for_is_told_where_it_is_not_there(lab: Lab, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def interpreter(config: Options, side: str) -> str:
     return str(Path(found).absolute())
 
 
-def surroundings(config: Options, cache: Path) -> tuple[dict[str, str], tuple[str, ...]]:
+def base_environment(config: Options, cache: Path) -> tuple[dict[str, str], tuple[str, ...]]:
     """The base of every worker's environment, and the names withheld from it. Raises AbprofError."""
     settings = (config.file or File()).environment
     env, withheld = environment.clean(os.environ, environment.mode(config.env, os.environ), settings.allow)
@@ -182,14 +182,14 @@ def alone(
 
     Raises AbprofError, and WorkerDied if it cannot be started.
     """
-    variables, _ = surroundings(config, cache)
+    variables, _ = base_environment(config, cache)
     argv, env = list(command(config, side, cache)), environment.worker(variables, folder / "caches", device, {})
     if wall is not None:
         argv, env = wall.around(argv, env, own=folder, network=False)
     return Worker(argv, env=env, cwd=folder, log=log or folder / "log", name="survey", walled=wall is not None)
 
 
-def wall_for(config: Options, cache: Path, device: str, folder: Path) -> tuple[Sandbox | None, tuple[str, ...]]:
+def sandbox_for(config: Options, cache: Path, device: str, folder: Path) -> tuple[Sandbox | None, tuple[str, ...]]:
     """Return the run's sandbox, and a note if `auto` wants one and there is none. A GPU is tried in it: drivers may need more than
     files. Raises AbprofError if --contain always is impossible."""
     wall, why = sandbox.chosen(config.contain, environment.mode(config.env, os.environ))

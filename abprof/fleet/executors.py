@@ -114,7 +114,7 @@ def _ray(place: RunContext, plan: Plan, record: Record, options: Any) -> Executo
     file = plan.shop.scratch / "bundle"
     workloads = Path(next(iter(plan.shop.workloads.values()))).parent
     packed = bundle.pack(list(plan.checkouts.values()), workloads, file)
-    address = place.options.executor.partition("://")[2]
+    address = place.options.executor.partition("://")[2] or "auto"
     return RayExecutor(
         address, options, gpu=place.device.kind == "cuda", bundle=packed, file=file, logs=record.folder.logs
     )

@@ -1,6 +1,6 @@
 """Executor of a Ray cluster: each shard is an actor of its own with one GPU, which runs the shard worker and returns its lines.
 
-An actor and not a task, because it can be asked while its process runs, through Ray's client too, which streams no task's results.
+An actor and not a task, because it returns lines while its process runs, through Ray's client too, which streams no task's results.
 It serves one shard and is killed: nothing is retried (`max_restarts=0`, `max_task_retries=0`), since half a pair that is run again
 silently is no pair. Nodes need abprof, and no folder in common with the run (bundle.py).
 """
@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,15 +27,13 @@ from abprof.records import Record
 from abprof.records.errors import AbprofError
 from abprof.system import checksummed as sealed
 
-SCHEME = "ray"
 _GPU_LABEL = "ray.io/accelerator-type"
 _OPTIONS = "gpu=MODEL, label.KEY=VALUE, cpus=N"
-RESOURCE = "abprof"  # what a node without GPUs is started with, for each shard that it may run at a time
+_RESOURCE = "abprof"  # resource of nodes without GPUs: one for each shard that they may run at a time
 _LISTENS = 10.0  # seconds in which a cluster's port answers
 _ATTEMPTS = 3  # at a connection, before anything is sent
-_TOKEN = secrets.token_hex(32)  # of clusters that this process starts
-_LISTEN = 1.0  # seconds that an actor waits for a line before it says that there is none
-_ORDERLY = 15.0  # seconds that programs have to put away what they have begun
+_LISTEN = 1.0  # seconds that an actor waits for a line
+_ORDERLY = 15.0  # seconds that shard workers have to clean up
 
 
 class Options(Record, frozen=True, kw_only=True):
@@ -58,18 +54,20 @@ def read_options(given: Mapping[str, str]) -> Options:
         elif name == "cpus" and value.replace(".", "", 1).isdigit():
             cpus = float(value)
         else:
-            raise AbprofError(f"no option {name}={value}", where="--executor ray", advice=f"there is {_OPTIONS}")
+            raise AbprofError(f"unknown option {name}={value}", where="--executor ray", advice=f"options: {_OPTIONS}")
     return Options(labels=labels, cpus=cpus)
 
 
 class RayExecutor:
-    """See abprof.fleet.executor.Executor."""
+    """An `Executor`."""
 
-    lasting = False  # which GPU of its node a shard gets is Ray's affair
+    lasting = False  # Ray chooses the GPU of each shard
 
     def __init__(self, address: str, options: Options, *, gpu: bool, bundle: Bundle, file: Path, logs: Path) -> None:
-        """`address`: "" to start a cluster on this machine, "auto" for the one this machine is a node of, or HOST:PORT of another's
-        client server. `file`: the bundle's tar file; `logs`: the folder for shards' logs."""
+        """`address`: "auto" for the cluster that this machine is a node of, or HOST:PORT of another's client server.
+
+        `file`: the bundle's tar file; `logs`: the folder for shards' logs.
+        """
         self._address, self._options, self._gpu = address, options, gpu
         self._bundle, self._file, self._logs = bundle, file, logs
         self._actors: dict[int, Any] = {}  # shard -> its actor
@@ -79,10 +77,10 @@ class RayExecutor:
     def __enter__(self) -> Self:
         self._stack = contextlib.ExitStack()
         try:
-            self._ray = self._stack.enter_context(_connected(self._address))
+            self._ray = self._stack.enter_context(_connected(self._address, self._where))
             self._sent = self._ray.put(self._file.read_bytes())
             if not self.slots():
-                raise AbprofError(self._no_slot(), where=self._where, advice=f"options are {_OPTIONS}")
+                raise AbprofError(self._no_slot(), where=self._where, advice=f"options: {_OPTIONS}")
         except BaseException:
             self._stack.close()
             raise
@@ -109,7 +107,7 @@ class RayExecutor:
     def submit(self, shard: Shard, slot: str) -> None:
         """RunContext an actor on the slot's node."""
         pinned = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-        resources = {"num_gpus": 1} if self._gpu else {"num_gpus": 0, "resources": {RESOURCE: 1}}
+        resources = {"num_gpus": 1} if self._gpu else {"num_gpus": 0, "resources": {_RESOURCE: 1}}
         made = self._ray.remote(_Actor).options(
             **resources,
             num_cpus=self._options.cpus,
@@ -160,18 +158,18 @@ class RayExecutor:
 
     @property
     def _where(self) -> str:
-        return f"--executor {SCHEME}://{self._address}" if self._address else f"--executor {SCHEME}"
+        return f"--executor ray://{self._address}"
 
     def _room(self, resources: Mapping[str, float]) -> int:
         """Shards that a node may run at a time."""
-        rooms = [resources.get("GPU" if self._gpu else RESOURCE, 0.0)]
+        rooms = [resources.get("GPU" if self._gpu else _RESOURCE, 0.0)]
         rooms += [resources.get("CPU", 0.0) / self._options.cpus] if self._options.cpus else []
         return int(min(rooms))
 
     def _no_slot(self) -> str:
         labels = self._options.labels
         seen = sorted({node.get("Labels", {}).get(_GPU_LABEL, "none") for node in self._ray.nodes() if node["Alive"]})
-        kind = "a GPU" if self._gpu else f"the resource {RESOURCE!r} (ray start --resources='{{\"{RESOURCE}\": 1}}')"
+        kind = "a GPU" if self._gpu else f"the resource {_RESOURCE!r} (ray start --resources='{{\"{_RESOURCE}\": 1}}')"
         which = f" and {', '.join(f'{name}={value}' for name, value in labels.items())}" if labels else ""
         return f"no node has {kind}{which}; models of GPUs: {', '.join(seen)}"
 
@@ -246,62 +244,38 @@ def _import_ray() -> Any:
 
 
 @contextlib.contextmanager
-def _connected(address: str) -> Iterator[Any]:
-    """Connect to a cluster, or start one on this machine alone, for the length of the block. Raises AbprofError."""
-    where = f"--executor ray://{address}" if address else "--executor ray"
-    with contextlib.ExitStack() as stack:
-        folder = "" if address else stack.enter_context(_private())
-        ray = _import_ray()
-        if ray.is_initialized():
-            raise AbprofError("Ray is in use in this process", where=where)
-        try:
-            with _handlers_kept():
-                _init(ray, address, folder)
-        except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
-            advice = "HOST:PORT is that of its client server (10001), auto a cluster of this machine" if address else ""
-            raise AbprofError(f"no cluster: {_reason(error)}", where=where, advice=advice) from error
-        stack.callback(ray.shutdown)
+def _connected(address: str, where: str) -> Iterator[Any]:
+    """Connect to a cluster for the length of the block. Raises AbprofError."""
+    ray = _import_ray()
+    if ray.is_initialized():
+        raise AbprofError("Ray is in use in this process", where=where)
+    try:
+        with _handlers_kept():
+            _init(ray, address)
+    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+        advice = "HOST:PORT is that of its client server (10001), auto a cluster of this machine"
+        raise AbprofError(f"no cluster: {_reason(error)}", where=where, advice=advice) from error
+    try:
         yield ray
+    finally:
+        ray.shutdown()
 
 
-def _init(ray: Any, address: str, folder: str) -> None:
+def _init(ray: Any, address: str) -> None:
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "auto":
         ray.init("auto", **quiet)
         return
-    if address:
-        host, _, port = address.rpartition(":")
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_LISTENS).close()  # Ray tries for half a minute
-        for attempt in range(_ATTEMPTS):
-            try:
-                ray.init(f"ray://{address}", **quiet)
-                return
-            except ConnectionAbortedError:  # the server that it starts for each client may die of its own fork
-                ray.shutdown()
-                if attempt == _ATTEMPTS - 1:
-                    raise
-    own = {"resources": {RESOURCE: 1}, "include_dashboard": False, "object_store_memory": 256 << 20}
-    ray.init("local", _temp_dir=folder, _node_ip_address="127.0.0.1", **own, **quiet)
-
-
-@contextlib.contextmanager
-def _private() -> Iterator[str]:
-    """A folder for a cluster started in the block, which accepts this process alone, reports no usage and writes nowhere else.
-
-    Ray reads the variables for that at import; they are restored afterwards."""
-    # Its sockets lie below it, and a socket's path has at most 107 characters.
-    short = "/tmp" if os.access("/tmp", os.W_OK) else None  # noqa: S108
-    with tempfile.TemporaryDirectory(prefix="abr-", dir=short, ignore_cleanup_errors=True) as folder:
-        auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
-        told = {**auth, "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": folder}
-        before = {name: os.environ.get(name) for name in told}
-        os.environ |= told
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=_LISTENS).close()  # Ray tries for half a minute
+    for attempt in range(_ATTEMPTS):
         try:
-            yield folder
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name)
-                os.environ |= {} if value is None else {name: value}
+            ray.init(f"ray://{address}", **quiet)
+            return
+        except ConnectionAbortedError:  # the server that it starts for each client may die of its own fork
+            ray.shutdown()
+            if attempt == _ATTEMPTS - 1:
+                raise
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from abprof.builds import Job, Watch, WorkerFactory, build_packages, environment
 from abprof.builds import sandbox as contain
 from abprof.builds.build import missing
 from abprof.builds.tampering import elsewhere, inputs_of
-from abprof.builds.worker_factory import alone, command, surroundings, wall_for
+from abprof.builds.worker_factory import alone, base_environment, command, sandbox_for
 from abprof.devices import Device
 from abprof.measure import continued as earlier
 from abprof.measure import discovery, matrix, timers
@@ -107,7 +107,7 @@ def make_plan(
     config, device, before = place.options, place.device, continued.run if continued else None
     folder = Path(trees[0].path).parent  # this run's own: what is put here goes with the worktrees
     source, files, digest = _lay_out(place, trees, before.workloads_from if before else "")
-    env, withheld = surroundings(config, place.cache)
+    env, withheld = base_environment(config, place.cache)
     workers = {checkout.side.id: command(config, checkout.side.id, place.cache) for checkout in trees}
     log = logs / "survey.log"
     worker = alone(config, place.cache, device.worker, folder, log=log)
@@ -125,7 +125,7 @@ def make_plan(
         best = best or (None if dry or config.executor else discovery.ceilings(worker, config.timeout))
     finally:
         worker.stop()
-    wall, not_contained = wall_for(config, place.cache, device.worker, folder)
+    wall, not_contained = sandbox_for(config, place.cache, device.worker, folder)
     if "ncu" in config.probe:
         not_contained += contain.foreground_notes(wall, "what --probe ncu looks at")
     base = Toolchain(versions=toolchain(found.ready.versions, found.ready.facts, device.kind, env), packages=installed)

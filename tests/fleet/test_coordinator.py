@@ -177,24 +177,6 @@ def test_what_the_whole_leaves_open_goes_to_its_device_again(tmp_path: Path) -> 
     assert again.run.ceilings == Ceilings(tflops=1.0), "measured once a device"
 
 
-def test_no_cell_goes_again_without_time(tmp_path: Path) -> None:
-    """The budget is every device's own: what its shards took is gone, and what others took is not."""
-    ids = [cell.id for cell in head().cells]
-    spent = {"GPU-a": 100.0, "GPU-b": 10.0}
-    stage = Stage(tmp_path, fewer_than(6, ids), budget=101.0)
-
-    def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
-        assert shard.budget <= 101.0
-        return told(shard, slot, max(shard.least.values(), default=4), seconds=spent[slot])
-
-    player = Player(["GPU-a", "GPU-b"], play)
-    stage.run(player)
-    homes = {block.cell: block.device for block in stage.record.blocks}
-    assert {homes[id] for id in ids} == {"GPU-a", "GPU-b"}
-    for id in ids:
-        assert counts(stage.record.blocks)[id] == (4 if homes[id] == "GPU-a" else 6), homes[id]
-
-
 @pytest.mark.parametrize("how", ["missing", "torn", "killed", "refused", "interrupted"])
 def test_what_is_not_told_whole_is_lost_and_runs_elsewhere(tmp_path: Path, how: str) -> None:
     ids = [cell.id for cell in head().cells]

@@ -129,13 +129,6 @@ def test_what_cannot_be_spread_is_one_line(lab: Lab, words: tuple[str, ...], say
     assert says in done.err.splitlines()[-1]
 
 
-def test_a_command_on_two_devices_is_refused(lab: Lab) -> None:
-    where = ("--repo", str(lab.repo.path), "--runs-dir", str(lab.runs))
-    done = lab.command("main", "fast", *where, *TWO, "--", "true")
-    assert done.code == 2
-    assert "a command is run on one device" in done.err
-
-
 def test_another_abprofs_lease_holds_for_every_device(lab: Lab) -> None:
     child: subprocess.Popen[str] = hold(lab.state, "simulated:1")
     try:

@@ -90,17 +90,6 @@ def programs(pid: int) -> list[int]:
     return found
 
 
-def test_a_killed_parent_takes_a_stopped_program_with_it(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, LONG)
-    process = lab.start("main", "fast", "--epochs", "5", *TWO)
-    wait_for(lambda: lines(lab) >= 2, process)
-    mine = programs(process.pid)
-    os.kill(mine[0], signal.SIGSTOP)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert not [pid for pid in (*mine, *noted(lab.scenario)) if alive(pid, wait=120)]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     lab = Lab(tmp_path, LONG)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 from abprof.records import Block, Run
 from abprof.store import runfolder
 from tests.simulated.lab import Lab, Result
-from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
+from tests.simulated.scenario import Noise, Scenario, Time, Workload
 
 TWO = ("--device", "simulated:0", "--device", "simulated:1")
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8]
@@ -97,17 +96,6 @@ def test_devices_of_two_models_are_two_machines_in_every_report(tmp_path: Path) 
     for lease in result.run.machines:
         controls = [one for one in result.run.controls if homes_of[one.cell] == lease]
         assert len(controls) >= 2, lease
-
-
-def test_what_is_not_built_for_one_architecture_is_measured_on_the_other(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, scenario())
-    lab.set(replace(lab.now, faults=[Fault("exit", "build", side="target", device="simulated:1:*")]))
-    result = lab.abprof("main", "fast", "--device", "simulated:0:H200", "--device", "simulated:1:A100", "--all")
-    homes_of = {seen.cell: seen.device for seen in result.run.observations if seen.arm == "base"}
-    assert set(homes_of.values()) == {"simulated:0:H200", "simulated:1:A100"}
-    for cell, home in homes_of.items():
-        assert (result.status(cell, "target")[0] == "build_failed") == (home == "simulated:1:A100"), cell
-        assert (result.verdict(cell) == "broken") == (home == "simulated:1:A100"), cell
 
 
 def test_a_rerun_goes_where_the_cell_was(tmp_path: Path) -> None:

@@ -132,12 +132,3 @@ def test_a_clone_goes_with_its_repository_or_with_everything(repo: GitRepo, cach
     clone_of(repo, cache)
     shutil.rmtree(repo.path)
     assert sweep(cache) == [f"removed {clone} (clone of {repo.path}/.git/objects, which is gone)"]
-
-
-def test_indexes_of_dead_runs(repo: GitRepo, cache: Path) -> None:
-    left = cache / "index" / "0123456789ab"
-    left.mkdir(parents=True)
-    (left / "index.lock").touch()
-    left.with_suffix(".lock").touch()
-    assert sweep(cache) == [f"removed {left} (left by a run that ended)"]
-    assert leftovers(cache) == []

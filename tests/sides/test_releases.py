@@ -85,19 +85,6 @@ def test_files_that_were_changed_in_the_cache_are_installed_again(shelf: Shelf, 
 
 
 @slow
-def test_what_killed_installations_left_is_swept(shelf: Shelf) -> None:
-    wheel(shelf.links, "tinyk", "1.0", FILES)
-    left = shelf.cache / "dists" / "tmpleft"
-    left.mkdir(parents=True)
-    shelf.resolve("dist:tinyk==1.0")
-    assert not left.exists()
-    left.mkdir()
-    assert list(releases.sweep(shelf.cache, everything=False)) == ["removed the unfinished installation tmpleft"]
-    assert not left.exists()
-    assert list((shelf.cache / "dists" / "files").glob("*")), "what is installed stays"
-
-
-@slow
 def test_an_index_that_does_not_answer(shelf: Shelf) -> None:
     """What an earlier run took does: nothing else could be meant by a release's name."""
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_NO_INDEX": "0"}

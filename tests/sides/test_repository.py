@@ -22,18 +22,6 @@ def test_found_from_any_folder_inside(repo: GitRepo, cache: Path) -> None:
     assert not cache.exists()  # looking costs nothing
 
 
-def test_all_folders_that_the_user_has_of_it(repo: GitRepo, tmp_path: Path, cache: Path) -> None:
-    """From whichever of them it was found, that one first; what abprof checks out itself is not among them."""
-    linked = tmp_path / "a linked one"
-    repo.git("worktree", "add", "--quiet", str(linked), "-b", "old")
-    assert open_repository(repo.path, cache=cache).folders() == (str(repo.path), str(linked))
-    found = open_repository(linked, cache=cache)
-    assert found.folders() == (str(linked), str(repo.path))
-    sides, _ = resolve(found, ["main"])
-    with checkouts(found, sides, run="r"):
-        assert len(found.folders()) == 2
-
-
 @pytest.mark.parametrize(
     ("place", "what"),
     [
@@ -151,26 +139,6 @@ def test_commits_between_two(history: GitRepo, tmp_path: Path) -> None:
     assert links[merge].parents == (second, side)
     assert links[last].reverts == (second,)
     assert links[second].reverts == ()
-
-
-def test_a_message_that_is_no_utf_8_and_one_that_is_empty(history: GitRepo, tmp_path: Path) -> None:
-    first = history.git("rev-parse", "main")
-    tree = history.git("rev-parse", "main^{tree}")
-    raw = history.path / "raw"
-    raw.write_bytes(f"tree {tree}\nparent {first}\nauthor A <a@b> 2000000000 +0000\n".encode() +
-                    b"committer A <a@b> 2000000000 +0000\n\nc\xe4sar\n")  # fmt: skip
-    odd = history.git("hash-object", "-t", "commit", "-w", str(raw))
-    empty = history.git("commit-tree", "-p", odd, "-m", "", tree)
-    links = opened(history, tmp_path).between(first, empty)
-    assert [(link.commit, link.parents) for link in links] == [(odd, (first,)), (empty, (odd,))]
-    assert [link.subject for link in links] == ["c\ufffdsar", ""]
-
-
-def test_what_a_terminal_would_obey_is_not_in_a_subject(history: GitRepo, tmp_path: Path) -> None:
-    first = history.git("rev-parse", "main")
-    odd = history.git("commit-tree", "-p", first, "-m", "a\x1b[2Jb\x07 c\x9bd \u202ee", f"{first}^{{tree}}")
-    (link,) = opened(history, tmp_path).between(first, odd)
-    assert link.subject == "a\ufffd[2Jb\ufffd c\ufffdd \ufffde"
 
 
 def test_what_commits_hold(history: GitRepo, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from abprof.records.errors import AbprofError
-from abprof.sides import Repository, checkouts, open_repository, resolve
+from abprof.sides import Repository, checkouts, resolve
 from tests.gitrepo import GitRepo, make_repo
 from tests.sides.conftest import KERNEL, forked
 
@@ -96,18 +96,6 @@ def test_no_such_ref(repo: GitRepo, opened: Opened, spec: str, line: str) -> Non
     assert "\n" not in caught.value.line
 
 
-def test_an_abbreviation_of_several_objects(repo: GitRepo, opened: Opened) -> None:
-    # Enough files that two of them share their first four digits, whatever these are.
-    files = {f"many/{number}": f"{number}\n" for number in range(1200)}
-    repo.commit("many", files)
-    hashes = [line.split()[2] for line in repo.git("ls-tree", "-r", "HEAD").splitlines()]
-    shared = next(
-        start for start in (blob[:4] for blob in hashes) if sum(blob.startswith(start) for blob in hashes) > 1
-    )
-    with pytest.raises(AbprofError, match=f"several objects begin with '{shared}'"):
-        resolve(opened(repo), [shared])
-
-
 def test_no_commit_yet(tmp_path: Path, opened: Opened) -> None:
     repo = make_repo(tmp_path / "new")
     repo.write(KERNEL)
@@ -136,18 +124,6 @@ def test_same_commit_twice_is_an_aa_run(repo: GitRepo, opened: Opened) -> None:
     sides, notes = resolve(opened(repo), ["main", commit])
     assert len(sides) == 2
     assert notes == (f"base (main) and target ({commit[:10]}) are the same commit {commit[:10]}: this is an A/A run",)
-
-
-def test_one_target_that_is_base_again_makes_no_aa_run(repo: GitRepo, opened: Opened) -> None:
-    forked(repo)
-    commit = repo.git("rev-parse", "main")[:10]
-    _, notes = resolve(opened(repo), ["main", "optimize_ffa", "main"])
-    assert notes[0] == f"base (main) and target2 (main) are the same commit {commit}"
-    _, notes = resolve(opened(repo), ["main", "optimize_ffa", "optimize_ffa"])
-    assert "target (optimize_ffa) and target2 (optimize_ffa) are the same commit" in notes[0]
-    assert notes[0].endswith(": measured twice")
-    _, notes = resolve(opened(repo), ["main", "main", "main"])
-    assert [note.endswith("this is an A/A run") for note in notes] == [True, True]
 
 
 def test_tips_are_compared_and_the_merge_base_offered(repo: GitRepo, opened: Opened) -> None:
@@ -216,36 +192,6 @@ def test_shallow_clone(shallow: GitRepo, repo: GitRepo, opened: Opened) -> None:
     )
     with checkouts(repository, sides, run="r") as made:
         assert Path(made[1].path, "kernels/ffa/__init__.py").read_text() == "SPEED = 2\n"
-
-
-def test_a_ref_is_resolved_once(repo: GitRepo, opened: Opened) -> None:
-    repository = opened(repo)
-    sides, _ = resolve(repository, ["main"])
-    repo.commit("later", {"kernels/ffa/__init__.py": "SPEED = 9\n"})
-    with checkouts(repository, sides, run="r") as (made,):
-        assert Path(made.path, "kernels/ffa/__init__.py").read_text() == "SPEED = 1\n"
-
-
-def test_replaced_commits_stay_what_their_hash_says(repo: GitRepo, opened: Opened) -> None:
-    first = repo.git("rev-parse", "HEAD")
-    tree = repo.git("rev-parse", "HEAD^{tree}")
-    second = repo.commit("second", {"a": "1"})
-    repo.git("replace", first, second)
-    (side,), _ = resolve(opened(repo), [first])
-    assert (side.commit, side.tree) == (first, tree)
-
-
-def test_sha256_repository(tmp_path: Path, cache: Path) -> None:
-    repo = GitRepo(tmp_path / "long")
-    repo.path.mkdir()
-    repo.git("init", "--quiet", "--object-format=sha256", "--initial-branch=main")
-    commit = repo.commit("first", KERNEL)
-    repo.write({"a": "1"})
-    repository = open_repository(repo.path, cache=cache)
-    (side, tree), _ = resolve(repository, ["main", "."])
-    assert side.commit == commit
-    with checkouts(repository, (side, tree), run="r") as made:
-        assert Path(made[1].path, "a").read_text() == "1"
 
 
 def test_read_file(repo: GitRepo, opened: Opened) -> None:

@@ -67,13 +67,6 @@ def test_nothing_of_the_users_changes(dirty: GitRepo, opened: Opened) -> None:
     assert sides[1].tree != sides[0].tree
 
 
-def test_a_clean_working_tree_is_an_aa_run(repo: GitRepo, opened: Opened) -> None:
-    _, notes = resolve(opened(repo), ["main", "."])
-    assert notes == ("base (main) and target (working-tree) hold the same files: this is an A/A run",)
-    _, notes = resolve(opened(repo), [".", "."])
-    assert notes == ("base (working-tree) and target (working-tree) are the same working tree: this is an A/A run",)
-
-
 def test_marks_that_hide_changes_are_seen_through(repo: GitRepo, opened: Opened) -> None:
     repo.commit("more", {"assumed": "1", "skipped": "1"})
     repo.git("update-index", "--assume-unchanged", "assumed")
@@ -84,20 +77,6 @@ def test_marks_that_hide_changes_are_seen_through(repo: GitRepo, opened: Opened)
     files = files_of(opened(repo))
     assert files == {name: mark for name, mark in before.items() if not name.startswith(".git")}
     assert fingerprint(repo.path) == before
-
-
-def test_a_change_within_the_clocks_tick(repo: GitRepo, opened: Opened) -> None:
-    repo.git("config", "core.trustctime", "false")
-    repo.git("config", "core.checkStat", "minimal")
-    file, index = repo.path / "kernels/ffa/__init__.py", repo.path / ".git" / "index"
-    tick = file.stat().st_mtime_ns - 60 * 10**9
-    os.utime(file, ns=(tick, tick))
-    repo.git("update-index", "--refresh")
-    file.write_text("SPEED = 2\n")  # same size and time: only the index's own time tells that it may be stale
-    os.utime(file, ns=(tick, tick))
-    os.utime(index, ns=(tick, tick))
-    (side,), _ = resolve(opened(repo), ["."])
-    assert side.tree != repo.git("rev-parse", "HEAD^{tree}")
 
 
 def test_sparse_checkout_stays_complete(repo: GitRepo, opened: Opened) -> None:
@@ -122,12 +101,6 @@ def test_in_the_middle_of_a_merge(repo: GitRepo, opened: Opened) -> None:
     assert fingerprint(repo.path) == before
 
 
-def test_while_another_git_holds_the_index(repo: GitRepo, opened: Opened) -> None:
-    (repo.path / ".git" / "index.lock").touch()
-    repo.write({"a": "1"})
-    assert "a" in files_of(opened(repo))
-
-
 def test_hooks_and_monitors_of_the_repository_do_not_run(repo: GitRepo, opened: Opened, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     for hook in ("post-checkout", "post-index-change", "fsmonitor", "pre-commit"):
@@ -149,13 +122,3 @@ def test_nested_repository_is_left_out_and_said(repo: GitRepo, opened: Opened) -
     (side,), notes = resolve(opened(repo), ["."])
     assert notes == ("'.' leaves out the nested repository vendor/other",)
     assert side.tree == repo.git("rev-parse", "HEAD^{tree}")
-
-
-def test_clean_filters_of_lfs_do_not_run(repo: GitRepo, opened: Opened) -> None:
-    for step in ("clean", "smudge", "process"):
-        subprocess.run(["git", "config", "--global", f"filter.lfs.{step}", "false"], check=True)
-    subprocess.run(["git", "config", "--global", "filter.lfs.required", "true"], check=True)
-    repo.write({".gitattributes": "*.bin filter=lfs\n", "data.bin": "version https://git-lfs..."})
-    assert "data.bin" in files_of(opened(repo))
-    repo.commit("pointer")
-    assert "data.bin" in files_of(opened(repo), "main")

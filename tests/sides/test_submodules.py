@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -62,27 +61,6 @@ def test_by_url_where_the_user_has_no_copy(superproject: GitRepo, opened: Opened
     assert caught.value.advice.startswith("git submodule update --init --recursive")
     subprocess.run(["git", "config", "--global", "protocol.file.allow", "always"], check=True)
     assert contents(repository, "origin/main", "origin/optimize_ffa") == [("1", "1"), ("2", "1")]
-
-
-def test_uncommitted_changes_inside_are_said(superproject: GitRepo, opened: Opened) -> None:
-    (superproject.path / "third party/outer/outer.h").write_text("9")
-    os.utime(superproject.path / "third party/outer/.gitmodules", (0, 0))  # `git status` would note that in the index
-    before = fingerprint(superproject.path)
-    _, notes = resolve(opened(superproject), ["."])
-    assert notes == ("uncommitted changes in submodule third party/outer are not part of '.'",)
-    assert fingerprint(superproject.path) == before
-
-
-def test_a_link_without_an_entry(repo: GitRepo, opened: Opened) -> None:
-    repo.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},lib/loose")
-    repo.git("commit", "--quiet", "-m", "loose link")
-    repository = opened(repo)
-    sides, _ = resolve(repository, ["main"])
-    with (
-        pytest.raises(AbprofError, match=r"submodule 'lib/loose': not listed in \.gitmodules"),
-        checkouts(repository, sides, run="r", submodules=True),
-    ):
-        pass
 
 
 def test_a_name_that_climbs_out(repo: GitRepo, opened: Opened) -> None:

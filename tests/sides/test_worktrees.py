@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,20 +44,6 @@ def test_both_sides_at_paths_of_equal_length(repo: GitRepo, opened: Opened, cach
     assert leftovers(cache) == []
 
 
-def test_a_large_history_is_borrowed_and_not_copied(repo: GitRepo, opened: Opened, cache: Path) -> None:
-    """Worktrees cost what their commits hold, whatever lies behind them."""
-    repo.commit("large", {"weights.bin": os.urandom(4 << 20)})
-    repo.git("rm", "-q", "weights.bin")
-    repo.commit("gone")
-    repo.branch("optimize_ffa")
-    repo.commit("faster", {"kernels/ffa/__init__.py": "SPEED = 2\n"})
-    assert sum(file.stat().st_size for file in (repo.path / ".git").rglob("*") if file.is_file()) > 4 << 20
-    repository = opened(repo)
-    sides, _ = resolve(repository, ["main", "optimize_ffa", "."])
-    with checkouts(repository, sides, run="r"):
-        assert sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) < 1 << 20
-
-
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_nothing_stays_after_an_exception(
     repo: GitRepo, opened: Opened, cache: Path, error: type[BaseException]
@@ -87,20 +72,6 @@ def test_unusable_cache(repo: GitRepo, tmp_path: Path) -> None:
     repository = open_repository(repo.path, cache=tmp_path / "file" / "cache")
     with pytest.raises(AbprofError, match="cannot use the cache folder: Not a directory"):
         resolve(repository, ["main"])
-
-
-def test_disk_full_while_checking_out(repo: GitRepo, opened: Opened, cache: Path) -> None:
-    repo.commit("big", {"big": os.urandom(300_000)})
-    repository = opened(repo)
-    sides, _ = resolve(repository, ["main"])
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-        with pytest.raises(AbprofError, match="cannot check out main"), checkouts(repository, sides, run="r"):
-            pass
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert leftovers(cache) == []
 
 
 def test_odd_folder_names(tmp_path: Path, cache: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import signal
 import subprocess
 import time
 from collections import defaultdict
@@ -145,13 +144,6 @@ def test_a_job_that_somebody_cancels_is_measured_again_whole(lab: OnSlurm) -> No
 
 
 @pytest.mark.slow
-def test_a_job_that_is_requeued_comes_back_in_a_job_of_its_own(lab: OnSlurm) -> None:
-    run, shard = struck(lab, lambda lab, node: lab.on.requeue(job_on(lab, node)))
-    (loss,) = [loss for loss in run.losses if loss.shard == shard]
-    assert loss.reason
-
-
-@pytest.mark.slow
 def test_a_lost_nodes_cells_are_measured_on_another(tmp_path: Path) -> None:
     installed()
     with cluster(tmp_path / "slurm", {"n1": "h200", "n2": "h100"}) as made:
@@ -188,32 +180,6 @@ def test_what_slurm_would_refuse_is_said_before_anything_is_measured(
     assert lab.on.jobs() == known
     assert not list(lab.folder.rglob("pwned"))
     assert lab.newest() is None
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_goes_on_through_slurm(lab: OnSlurm) -> None:
-    lab.set(STANDS)
-    process = lab.start(*lab.options("constraint=h100|h200"))
-    in_the_middle(lab, process)
-    process.send_signal(signal.SIGINT)
-    begun = lab.finish(process)
-    assert begun.code == 130, begun.err
-    known = set(lab.on.jobs())
-    done = lab.abprof("--resume", str(begun.folder))
-    assert done.code == 1, done.err
-    assert done.folder == begun.folder
-    assert done.table() == TRUTH
-    at_once(done)
-    jobs = set(lab.on.jobs()) - known
-    assert jobs
-    assert {lab.on.facts(job)["Features"] for job in jobs} == {"h100|h200"}, "as it was asked for then"
-    assert done.folder
-    rounds = (done.folder / "rounds.jsonl").read_bytes()
-    more = lab.command("rerun", str(done.folder), "--repo", str(lab.repo.path))
-    assert more.code == 2, "which GPU a new job gets nobody knows"
-    assert "start a new run" in more.err
-    assert (done.folder / "rounds.jsonl").read_bytes() == rounds
-    assert lab.command("report", str(done.folder)).table() == TRUTH
 
 
 @pytest.mark.slow
