@@ -235,7 +235,7 @@ def measure(place: RunContext, plan: Plan, record: Record, also: Study | None = 
         for trace in probed(plan, record.judged, probes, path, record.next_epoch, record.view.say):
             record.add(trace)
         record.note(watch.look("after the epochs"))
-        prefixes = [chain.get("prefix", "") for chain in plan.shop.toolchain.values()]
+        prefixes = [chain.get("prefix", "") for chain in plan.factory.toolchain.values()]
         _read_machine_code(record, Reader(place.cache / "code", prefixes))
 
 

@@ -69,7 +69,7 @@ class ByHand(CudaDevice):
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> WorkerFactory:
+def factory(tmp_path: Path) -> WorkerFactory:
     return workshop(tmp_path)
 
 
@@ -92,7 +92,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pl
     return nvml, gpu
 
 
-def plan(folder: Path, shop: WorkerFactory, device: CudaDevice, *faults: Fault, check: str = "inside") -> Plan:
+def plan(folder: Path, factory: WorkerFactory, device: CudaDevice, *faults: Fault, check: str = "inside") -> Plan:
     """Three short cells of one workload, whose base has a peer."""
     planned = load(CASES, judge="gpu", peers=["lib"])
     Scenario(workloads={"w": planned}, times=[Time(ns=1e4)], faults=list(faults)).write(folder / "scenario.json")
@@ -102,7 +102,7 @@ def plan(folder: Path, shop: WorkerFactory, device: CudaDevice, *faults: Fault, 
     options = Options(threshold=1.5, margin=0.5, timer="auto", check=check, sustained=True)
     run = head(sides=SIDES, workloads=(workload,), cells=cells, builds=builds, options=options)
     return Plan(
-        shop=shop,
+        factory=factory,
         device=device,
         run=run,
         cells=run.cells,
@@ -144,30 +144,30 @@ FAULTS = {
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("what", FAULTS)
 def test_a_worker_that_is_started_anew_is_no_stranger(
-    tmp_path: Path, shop: WorkerFactory, played: tuple[Played, ByHand], what: str, late: bool
+    tmp_path: Path, factory: WorkerFactory, played: tuple[Played, ByHand], what: str, late: bool
 ) -> None:
     nvml, gpu = played
     nvml.late = late
-    blocks = measured(plan(tmp_path, shop, gpu, *FAULTS[what]))
+    blocks = measured(plan(tmp_path, factory, gpu, *FAULTS[what]))
     assert starts(tmp_path) > 2 * (2 + 4) + 2, "more than one for each side and crew, and the peers of each epoch"
     assert any(block.rounds for block in blocks)
     assert {block.state.foreign for block in blocks} == {()}
     assert {(block.rejected, block.rejected_why) for block in blocks} == {((), "")}
 
 
-def test_nor_is_the_judge(tmp_path: Path, shop: WorkerFactory, played: tuple[Played, ByHand]) -> None:
+def test_nor_is_the_judge(tmp_path: Path, factory: WorkerFactory, played: tuple[Played, ByHand]) -> None:
     _, gpu = played
-    blocks = measured(plan(tmp_path, shop, gpu, check="outside"), 1)
+    blocks = measured(plan(tmp_path, factory, gpu, check="outside"), 1)
     assert " worker judge " in (tmp_path / "scenario.json.pids").read_text()
     assert {block.state.foreign for block in blocks} == {()}
     assert {block.rejected for block in blocks} == {()}
 
 
-def test_a_stranger_is_seen_all_the_same(tmp_path: Path, shop: WorkerFactory, played: tuple[Played, ByHand]) -> None:
+def test_a_stranger_is_seen_all_the_same(tmp_path: Path, factory: WorkerFactory, played: tuple[Played, ByHand]) -> None:
     """A process of this test's, which no workshop started."""
     nvml, gpu = played
     nvml.others = [os.getpid()]
-    blocks = measured(plan(tmp_path, shop, gpu, *FAULTS["one that dies of the profiled pass"]), 1)
+    blocks = measured(plan(tmp_path, factory, gpu, *FAULTS["one that dies of the profiled pass"]), 1)
     name = f"{Path('/proc/self/comm').read_text().strip()} {os.getpid()}"
     turned = [block for block in blocks if block.rounds and block.metric == "gpu_span"]
     assert len(turned) == len(CASES)
@@ -180,18 +180,18 @@ def test_a_stranger_is_seen_all_the_same(tmp_path: Path, shop: WorkerFactory, pl
 # ---------------------------------------------------------------- who is told of
 
 
-def test_all_that_a_workshop_started_is_told(tmp_path: Path, shop: WorkerFactory) -> None:
+def test_all_that_a_workshop_started_is_told(tmp_path: Path, factory: WorkerFactory) -> None:
     Scenario(workloads={"w": load(CASES)}).write(tmp_path / "scenario.json")
-    assert shop.own == set()
+    assert factory.own == set()
     build = Build(side="base", kernel="k", key="k", path=str(tmp_path / "build"))
     spec = WorkerSpec("base", Checkout(side=SIDES[0], path=str(tmp_path)), Package(name="k"), build)
-    with WorkerPool(shop, [spec], 1) as pool:
+    with WorkerPool(factory, [spec], 1) as pool:
         first = pool.pid("base")
         assert pool.own() == {first}
         pool.retire("base")
         second, judge = pool.worker("base").pid, pool.judge().pid
         assert pool.own() == {first, second, judge}
-    assert WorkerPool(shop, [spec], 2).own() == {first, second, judge}
+    assert WorkerPool(factory, [spec], 2).own() == {first, second, judge}
 
 
 Begin = Callable[..., proc.Worker]

@@ -21,7 +21,7 @@ from tests.simulated.workshop import workshop
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> WorkerFactory:
+def factory(tmp_path: Path) -> WorkerFactory:
     Scenario(workloads={"w": LOAD}).write(tmp_path / "scenario.json")
     return workshop(tmp_path)
 
@@ -37,8 +37,8 @@ def specs(tmp_path: Path) -> list[WorkerSpec]:
 
 
 @pytest.fixture
-def hand(shop: WorkerFactory) -> Iterator[Prefork]:
-    with Prefork(shop, SimulatedDevice()) as found:
+def hand(factory: WorkerFactory) -> Iterator[Prefork]:
+    with Prefork(factory, SimulatedDevice()) as found:
         yield found
 
 
@@ -82,15 +82,15 @@ def test_a_process_that_died_waiting_is_started_again(hand: Prefork, specs: list
 
 
 def test_nobody_waits_where_they_would_take_what_is_measured(
-    shop: WorkerFactory, specs: list[WorkerSpec], monkeypatch: pytest.MonkeyPatch
+    factory: WorkerFactory, specs: list[WorkerSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cpu = Prefork(shop, CpuDevice())
+    cpu = Prefork(factory, CpuDevice())
     cpu.ahead(specs, 2)
     assert not waiting(cpu)
     gpu = SimulatedDevice()
     gpu.kind = "cuda"  # type: ignore[assignment]
     monkeypatch.setattr(pools.os, "sched_getaffinity", lambda _: range(4))
-    few = Prefork(shop, gpu)
+    few = Prefork(factory, gpu)
     few.ahead(specs, 2)
     assert not waiting(few)
     monkeypatch.setattr(pools.os, "sched_getaffinity", lambda _: range(16))

@@ -131,7 +131,7 @@ def _profile(
     order, ncu, folder, view = job
     made: list[Profile] = []
     rows: Rows = ()
-    for line in sandbox.foreground_notes(plan.shop.wall, "what ncu looks at"):
+    for line in sandbox.foreground_notes(plan.factory.wall, "what ncu looks at"):
         view.say(line)
     with interruptible(record), in_use(place.cache):
         plan = start(place, plan, build_kernels(place, plan, view), record)

@@ -54,7 +54,7 @@ def run(options: Options, wanted: Wanted, view: View) -> str:
                 raise
             where = f"no cell {wanted.cell} on {side.label}"  # its id gave these options
             raise AbprofError(error.what, where=where, advice=error.advice) from error
-        for line in sandbox.foreground_notes(plan.shop.wall, "the cell of run-cell"):
+        for line in sandbox.foreground_notes(plan.factory.wall, "the cell of run-cell"):
             view.say(line)
         cell = _cell(plan, wanted)
         with in_use(place.cache):
@@ -63,7 +63,7 @@ def run(options: Options, wanted: Wanted, view: View) -> str:
             checkout = plan.checkouts["base"]
             spec = WorkerSpec("base", checkout, plan.packages[cell.kernel].of(checkout.side), build)
             warmup, runs, seed = wanted.warmup, wanted.runs, options.seed
-            job = foreground.job(plan.shop, spec, cell, arm, warmup=warmup, runs=runs, seed=seed)
+            job = foreground.job(plan.factory, spec, cell, arm, warmup=warmup, runs=runs, seed=seed)
             outcome = job.outcome(proc.foreground(job.argv, env=job.env, cwd=job.cwd))
     if outcome.status != "ok":
         raise AbprofError(f"{outcome.status}: {outcome.reason}", where=f"{cell.id} on {side.label}")

@@ -260,7 +260,7 @@ class _ShardMaker:
         self._plan, self._record, self._place = plan, record, place
         self._arms = dict(plan.arms)
         self._controlled: dict[str, set[str]] = {}  # slot -> its cells with a control
-        judge = Path(next(iter(plan.shop.workloads.values()))).parent
+        judge = Path(next(iter(plan.factory.workloads.values()))).parent
         self._judge = f"{judge} sha256:{discovery.content(judge)}"  # taken before code under test runs
         numbers = (*(block.shard for block in record.blocks), *(loss.shard for loss in record.head.losses))
         self._number = max(numbers, default=0)

@@ -90,7 +90,7 @@ def pool_of(place: RunContext, plan: Plan, record: Record) -> Executor:
     """The executor of this host's own devices."""
     from abprof.fleet.local import LocalPool
 
-    folder = plan.shop.scratch.parent / "shards"  # goes with the run's worktrees
+    folder = plan.factory.scratch.parent / "shards"  # goes with the run's worktrees
     return LocalPool(place, record.folder.logs, folder)
 
 
@@ -111,8 +111,8 @@ def _ray(place: RunContext, plan: Plan, record: Record, options: Any) -> Executo
     from abprof.fleet import bundle
     from abprof.fleet.ray import RayExecutor
 
-    file = plan.shop.scratch / "bundle"
-    workloads = Path(next(iter(plan.shop.workloads.values()))).parent
+    file = plan.factory.scratch / "bundle"
+    workloads = Path(next(iter(plan.factory.workloads.values()))).parent
     packed = bundle.pack(list(plan.checkouts.values()), workloads, file)
     address = place.options.executor.partition("://")[2] or "auto"
     return RayExecutor(

@@ -142,7 +142,7 @@ class ShardWorker(contextlib.ExitStack):
 def _same_toolchain(plan: Plan, shard: Shard) -> bool:
     """Whether the toolchain here made the run's builds."""
     chains = shard.run.toolchains
-    return all(chains[side].versions == chain for side, chain in plan.shop.toolchain.items() if side in chains)
+    return all(chains[side].versions == chain for side, chain in plan.factory.toolchain.items() if side in chains)
 
 
 @contextlib.contextmanager

@@ -76,7 +76,7 @@ def epochs(
     fixed, more = turns.epoch_cost(plan.device.kind, sum(len(plan.arms[cell]) for cell in todo))
     left = Budget(budget, done, fixed, more)
     with contextlib.ExitStack() as stack:
-        pools = prefork or stack.enter_context(Prefork(plan.shop, plan.device))
+        pools = prefork or stack.enter_context(Prefork(plan.factory, plan.device))
         while todo:
             share = 1.0 if quick else left.share()
             if number > first and (quick or not left.affords(share)):

@@ -44,7 +44,7 @@ def follow_up(plan: Plan, before: Sequence[Block], first: int) -> Iterator[Block
         for kernel in dict.fromkeys(cell.kernel for cell in cells):
             specs = plan.specs(kernel, [side.id for side in plan.run.sides])
             present = {spec.id for spec in specs}
-            with WorkerPool(plan.shop, specs, epoch) as pool:
+            with WorkerPool(plan.factory, specs, epoch) as pool:
                 for cell in (cell for cell in cells if cell.kernel == kernel):
                     arms = [arm for arm in plan.arms[cell.id] if arm.side in present and not arm.peer]
                     arms = [arm for arm in arms if (cell.id, arm.id) not in failed]

@@ -56,7 +56,7 @@ _SHOWN = ("CUDA", "TORCH", "TRITON", "OMP", "GOMP", "KMP", "FFA", "CXX")  # pref
 class Plan:
     """Everything that is settled before the first turn."""
 
-    shop: WorkerFactory
+    factory: WorkerFactory
     device: Device
     run: Run  # the head: settings, sides, all cells, workloads, builds
     cells: tuple[Cell, ...]  # those of this invocation: a rerun measures some of the run's
@@ -134,7 +134,7 @@ def make_plan(
         _require_cupti(config.asked_by("--timer"), workers, chains)
     for cell in (c for c in continued.cells if continued.timers.get(c.id) == CUPTI) if continued else ():
         _require_cupti(f"{cell.id}, which CUPTI's records read so far", workers, chains)
-    shop = WorkerFactory(
+    factory = WorkerFactory(
         cache=place.cache,
         logs=logs,
         scratch=folder / "scratch",
@@ -188,7 +188,7 @@ def make_plan(
         toolchains=head.toolchains or chains,
     )
     return Plan(
-        shop=shop,
+        factory=factory,
         device=device,
         run=head,
         cells=found.cells,
@@ -211,8 +211,8 @@ def other_cells(place: RunContext, plan: Plan, run: Run, logs: Path) -> Plan:
     head = msgspec.structs.replace(
         run, notes=then.notes, options=then.options, ceilings=run.ceilings or then.ceilings, toolchains=then.toolchains
     )
-    shop = dataclasses.replace(plan.shop, logs=logs, token=secrets.token_hex(8))
-    return dataclasses.replace(plan, shop=shop, run=head, cells=run.cells, packages=_packages(place, run.cells))
+    factory = dataclasses.replace(plan.factory, logs=logs, token=secrets.token_hex(8))
+    return dataclasses.replace(plan, factory=factory, run=head, cells=run.cells, packages=_packages(place, run.cells))
 
 
 def assign_arms(
@@ -286,7 +286,7 @@ def _identical_cells(plan: Plan, builds: Sequence[Build]) -> set[str]:
         name: {id: package.of(checkout.side) for id, checkout in plan.checkouts.items()}
         for name, package in plan.packages.items()
     }
-    same = {name for name, packages in folders.items() if identical(builds, packages, plan.shop.toolchain)}
+    same = {name for name, packages in folders.items() if identical(builds, packages, plan.factory.toolchain)}
     return {cell.id for cell in plan.cells if cell.kernel in same}
 
 
@@ -304,9 +304,9 @@ def watched(place: RunContext, plan: Plan) -> Watch:
 
     If that code may be a stranger's and no sandbox contains it, places outside the run are watched too.
     """
-    folder = plan.shop.scratch.parent
-    judging = (folder / "workloads", Path(plan.shop.argv("base")[-1]).parent)
-    uncontained = environment.mode(place.options.env, os.environ) == "clean" and plan.shop.wall is None
+    folder = plan.factory.scratch.parent
+    judging = (folder / "workloads", Path(plan.factory.argv("base")[-1]).parent)
+    uncontained = environment.mode(place.options.env, os.environ) == "clean" and plan.factory.wall is None
     git = place.repository.common_dir if isinstance(place.repository, Repository) else place.root / ".git"
     others = elsewhere(place.root, git, place.runs_dir, os.environ) if uncontained else ()
     inputs = {
@@ -314,7 +314,7 @@ def watched(place: RunContext, plan: Plan) -> Watch:
         for package in plan.packages.values()
         for side, checkout in plan.checkouts.items()
     }
-    return Watch(judging, plan.checkouts.values(), others, plan.shop.scratch, inputs)
+    return Watch(judging, plan.checkouts.values(), others, plan.factory.scratch, inputs)
 
 
 def _packages(place: RunContext, cells: Sequence[Cell]) -> dict[str, Package]:
@@ -403,7 +403,7 @@ def _stored(place: RunContext, workers: Mapping[str, Sequence[str]], wall: conta
 def build_kernels(place: RunContext, plan: Plan, view: View) -> tuple[Build, ...]:
     """Build every package that a cell is measured with, on every side. Raises AbprofError if no side has any."""
     gpu, rebuild = place.device.kind == "cuda", place.options.rebuild
-    builds = build_packages(plan.shop, _jobs(plan), view, gpu=gpu, rebuild=rebuild)
+    builds = build_packages(plan.factory, _jobs(plan), view, gpu=gpu, rebuild=rebuild)
     if builds and all(made.failure is not None and made.failure.status == "missing" for made in builds):
         raise _on_no_side(place, [made.kernel for made in builds])
     return builds

@@ -75,7 +75,7 @@ def sent(lab: Lab, *specs: str, **asked: object) -> Sent:
     (lab.folder / "logs").mkdir(exist_ok=True)
     with worktrees(place, place.id, VIEW) as trees:
         plan = make_plan(place, trees, lab.folder / "logs", VIEW)
-        packed = pack(trees, plan.shop.scratch.parent / "workloads", file)
+        packed = pack(trees, plan.factory.scratch.parent / "workloads", file)
     return Sent(elsewhere(plan.run, packed), place.file, packed, file.read_bytes())
 
 

@@ -120,7 +120,7 @@ class Stage:
         device = SimpleNamespace(kind="cuda", lease="GPU-a")
         shop = SimpleNamespace(workloads={"dense": str(judge / "dense.py")})
         self.plan: Any = SimpleNamespace(
-            run=self.head, cells=self.head.cells, arms=arms, identical=frozenset(), device=device, shop=shop
+            run=self.head, cells=self.head.cells, arms=arms, identical=frozenset(), device=device, factory=shop
         )
         self.place: Any = SimpleNamespace(
             state=folder,

@@ -93,8 +93,8 @@ def _one(
     empty = Profile(cell=cell.id, arm=arm.id, purpose=order.purpose, warmup=order.warmup, runs=order.runs,
                     ncu=ncu.version)  # fmt: skip
     seed = plan.run.options.seed
-    job = foreground.job(plan.shop, spec, cell, arm, warmup=order.warmup, runs=order.runs, seed=seed, facts=True)
-    log = plan.shop.logs / f"ncu-{stem}.log"
+    job = foreground.job(plan.factory, spec, cell, arm, warmup=order.warmup, runs=order.runs, seed=seed, facts=True)
+    log = plan.factory.logs / f"ncu-{stem}.log"
     try:
         did = tool.record(ncu, job.argv, env=job.env, cwd=job.cwd, metrics=order.metrics, to=report, log=log,
                           nvtx=wire.CALL_RANGE)  # fmt: skip

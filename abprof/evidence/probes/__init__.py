@@ -105,7 +105,7 @@ def each_arm(
     for kernel in dict.fromkeys(subject.cell.kernel for subject in subjects):
         specs = plan.specs(kernel, sides)
         own = {spec.id: spec for spec in specs}
-        with WorkerPool(plan.shop, specs, epoch) as pool:
+        with WorkerPool(plan.factory, specs, epoch) as pool:
             for subject in (subject for subject in subjects if subject.cell.kernel == kernel):
                 for arm in (arm for arm in subject.arms if arm.side in own):
                     yield pool, own[arm.side], subject, arm

@@ -46,7 +46,7 @@ def _sampled(plan: Plan, pool: WorkerPool, spec: WorkerSpec, subject: Subject, a
     try:
         worker, reply = opened(plan, pool, subject, arm)
         calls = min(_MOST_CALLS, max(1, math.ceil(_SAMPLED_NS / max(reply.call_ns, 1.0))))
-        data = plan.shop.scratch / "perf.data"
+        data = plan.factory.scratch / "perf.data"
         with _recording(tool, hz, data, worker.pid):
             worker.call(wire.Turn(arm.id, calls, "wall_clock", cold=False), plan.timeout)
         argv = [tool, "script", "-i", str(data), "-F", "event,ip,sym,dso"]

@@ -35,7 +35,7 @@ def _traced(plan: Plan, pool: WorkerPool, subject: Subject, arm: Arm, folder: Pa
     none = Trace(cell=subject.cell.id, arm=arm.id, by=by)
     suffix = "json" if by == "torch" else "hatchet"
     name = f"{row_file(subject.cell.id, subject.variant)}.{arm.side}.{suffix}"
-    made = plan.shop.scratch / arm.side / name
+    made = plan.factory.scratch / arm.side / name
     try:
         worker, reply = opened(plan, pool, subject, arm)
         calls, discarded = (1, 1) if reply.call_ns >= wire.LONG_CALL else (_CALLS, _DISCARDED)

@@ -58,7 +58,7 @@ def one_after_the_other(plan: Plan, name: str, epoch: int) -> Iterator[Block]:
         found: dict[tuple[str, str], wire.Turned] = {}
         for side in plan.checkouts:
             stand = plan.specs(kernel, [side])
-            with WorkerPool(plan.shop, stand, epoch) as pool:
+            with WorkerPool(plan.factory, stand, epoch) as pool:
                 for cell in cells if stand else []:
                     for arm in (a for a in plan.arms[cell.id] if a.side == side and not a.peer):
                         turned = _turn(plan, pool, protocol, cell, arm)

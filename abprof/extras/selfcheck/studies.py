@@ -45,7 +45,7 @@ def _chosen(plan: Plan, cell: Cell) -> bool:
 
 
 def _crew(plan: Plan, cells: Sequence[Cell], sides: Sequence[str], epoch: int) -> WorkerPool:
-    return WorkerPool(plan.shop, plan.specs(cells[0].kernel, sides), epoch)
+    return WorkerPool(plan.factory, plan.specs(cells[0].kernel, sides), epoch)
 
 
 def _turn_lengths(plan: Plan, pool: WorkerPool, cell: Cell, epoch: int) -> Iterator[Block]:

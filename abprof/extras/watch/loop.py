@@ -60,7 +60,7 @@ def watch(config: Options, view: View, answer: Callable[[Answer], None]) -> None
         logs = Path(folder) / "logs"
         logs.mkdir()
         plan = make_plan(place, trees, logs, view)
-        with Warm(plan.shop, place.device) as warm:
+        with Warm(plan.factory, place.device) as warm:
             _answers(_Loop(place, plan, warm, Path(folder), view), saves, began, answer)
 
 

@@ -17,8 +17,8 @@ _KEPT = ("base", PEERS)  # whose code no save changes
 class Warm(Prefork):
     """Hands out pools with a fresh target; base and peers are kept while the block runs."""
 
-    def __init__(self, shop: WorkerFactory, device: Device) -> None:
-        super().__init__(shop, device)
+    def __init__(self, factory: WorkerFactory, device: Device) -> None:
+        super().__init__(factory, device)
         self._kept: dict[_Key, Worker] = {}
 
     def __exit__(self, *exc: object) -> None:
@@ -35,8 +35,10 @@ class Warm(Prefork):
 
 
 class _KeepingPool(WorkerPool):
-    def __init__(self, shop: WorkerFactory, specs: Sequence[WorkerSpec], epoch: int, kept: dict[_Key, Worker]) -> None:
-        super().__init__(shop, specs, epoch)
+    def __init__(
+        self, factory: WorkerFactory, specs: Sequence[WorkerSpec], epoch: int, kept: dict[_Key, Worker]
+    ) -> None:
+        super().__init__(factory, specs, epoch)
         self._kept = kept
         for id in _KEPT:
             worker = kept.pop(self._key(id), None)
