@@ -41,12 +41,12 @@ from abprof.records import (
     Workload,
 )
 from abprof.records.errors import AbprofError
+from abprof.records.quantities import plural
 from abprof.system import config_unused as unused
 from abprof.system import processes as proc
 from abprof.system.config_file import fill
 from abprof.system.console import View
 from abprof.system.processes import WorkerDied, WorkerHung
-from abprof.verdict.headline import many
 
 NAME = "command"  # the only workload, whose cells are the printed names
 AXIS = "name"
@@ -207,7 +207,7 @@ def _first(side: _Side, timeout: float, view: View) -> _Ended:
     """A run that is not counted: it fills the side's caches, and gives the names."""
     ended = _run(side, _FIRST, timeout)
     ok = ended.status == "ok"
-    result = many(len(ended.readings.times), "name") if ok else f"{ended.status}, {ended.reason}"
+    result = plural(len(ended.readings.times), "name") if ok else f"{ended.status}, {ended.reason}"
     seconds = (ended.ended - ended.began) / 1e9
     view.say(f"{side.id}: the command took {seconds:.1f} s: {result}", style="" if ok else "red")
     over = ended.readings.passed_over

@@ -6,6 +6,7 @@ import re
 
 from markupsafe import Markup, escape
 
+from abprof.records.quantities import plural as plural
 from abprof.records.visible import visible
 
 NOT_RECORDED = "not recorded"
@@ -16,11 +17,6 @@ def clean(text: object, limit: int = 300) -> str:
     """Foreign text on one line: invisible and control characters become U+FFFD; longer than `limit` is cut with `…`."""
     line = " ".join(visible(str(text)).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
-def plural(count: int, one: str, many: str = "") -> str:
-    """`1 cell`, `2 cells`."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def signed(pct: float, places: int = 1) -> str:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from abprof.records import Arm, Comparison, Header, Run
 from abprof.records.errors import Exit
+from abprof.records.quantities import plural
 from abprof.verdict import stats
 from abprof.verdict.cells import CellData, same_code
 
@@ -54,7 +55,7 @@ def untimed(run: Run) -> Header:
     """The header of a run in which nothing was timed: what Nsight Compute recorded, and what failed."""
     failed = [one for one in run.profiles if one.status not in ("ok", "unsupported")]
     ok = [one for one in run.profiles if one.status == "ok"]
-    sentence = f"{many(len({one.cell for one in ok}), 'cell')} under Nsight Compute, nothing was timed"
+    sentence = f"{plural(len({one.cell for one in ok}), 'cell')} under Nsight Compute, nothing was timed"
     if failed:
         first = failed[0]
         sentence += (
@@ -62,11 +63,6 @@ def untimed(run: Run) -> Header:
         )
     code = Exit.OK if ok and not failed else Exit.CANNOT_RUN
     return Header(sentence=sentence, counts={"cells": len(run.cells)}, trusted=True, exit_code=int(code))
-
-
-def many(number: int, noun: str) -> str:
-    """`1 cell`, `2 cells`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 # ---------------------------------------------------------------- trust
@@ -196,8 +192,8 @@ def _sentence(run: Run, counts: Counts, within: Sequence[Comparison], *, measure
     between = "one branch alone has no verdict"
     if known:
         verdicts = ", ".join(f"{number} {verdict}" for verdict, number in known.most_common())
-        between = f"of {many(known.total(), 'comparison')} between its variants {verdicts}"
-    profiled = f"rofiled {many(counts['cells'], 'cell')} of {run.sides[0].label if run.sides else ''}; {between}."
+        between = f"of {plural(known.total(), 'comparison')} between its variants {verdicts}"
+    profiled = f"rofiled {plural(counts['cells'], 'cell')} of {run.sides[0].label if run.sides else ''}; {between}."
     return f"{_tampered(counts)}: p{profiled}" if counts.get("tampered") else f"P{profiled}"
 
 
@@ -212,7 +208,7 @@ def compared(counts: Counts, *, margin: float, same_code: bool) -> str:
     `margin` is in per cent; `same_code`: every side is the same tree.
     """
     noun = "cell" if counts.get("comparisons", 0) == counts.get("cells", 0) else "comparison"
-    total = many(counts.get("comparisons", 0), noun)
+    total = plural(counts.get("comparisons", 0), noun)
     changed = {verdict: certain(counts, verdict) for verdict in ("broken", "slower", "faster")}
     found = ", ".join(f"{number} {verdict}" for verdict, number in changed.items() if number)
     if found:
@@ -226,7 +222,7 @@ def compared(counts: Counts, *, margin: float, same_code: bool) -> str:
 
 
 def _tampered(counts: Counts) -> str:
-    return f"Do not act on this run, {many(counts['tampered'], 'file')} that it rests on changed while it ran"
+    return f"Do not act on this run, {plural(counts['tampered'], 'file')} that it rests on changed while it ran"
 
 
 def _lead(counts: Counts, margin: float, same_code: bool) -> str:
@@ -234,7 +230,7 @@ def _lead(counts: Counts, margin: float, same_code: bool) -> str:
         return _tampered(counts)
     if counts.get("controls_outside"):
         return (
-            f"Do not act on this run, {counts['controls_outside']} of {many(counts.get('controls', 0), 'control')} "
+            f"Do not act on this run, {counts['controls_outside']} of {plural(counts.get('controls', 0), 'control')} "
             f"(the same code twice) came out beyond the margin of {margin:g} %"
         )
     fine = "Nothing to act on" + (" (the same code on every side)" if same_code else "")

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from abprof.records import Advice, Block, Comparison, Run, Touched
 from abprof.records import messages as wire
+from abprof.records.quantities import plural
 from abprof.verdict import stats, waivers
 from abprof.verdict.cells import ArmState, CellData
 from abprof.verdict.comparison import WITHHELD
-from abprof.verdict.headline import base_not_ok, many, outside_margin, trust_panel, undecided_row
+from abprof.verdict.headline import base_not_ok, outside_margin, trust_panel, undecided_row
 
 Cells = Mapping[str, CellData]
 Rows = Sequence[Comparison]
@@ -130,7 +131,7 @@ def _arms(cells: Cells, kind: str, test: Callable[[CellData, str], bool], what: 
         cell, arm, state = hits[0]
         found = tuple(dict.fromkeys(hit[0] for hit in hits))
         why = f", {state.reason}" if state.reason else ""
-        text = f"{many(len(found), 'cell')}: {what} (first: {cell}, {arm}{why})"
+        text = f"{plural(len(found), 'cell')}: {what} (first: {cell}, {arm}{why})"
         yield Advice(kind=kind, text=text, advice=advice, cells=found)
 
 
@@ -141,7 +142,7 @@ def _failed(cells: Cells, kind: str, rows: Rows, what: str) -> Iterator[Advice]:
         arm, state = next((pair for pair in states if not pair[1].runs), states[0])
         found = tuple(dict.fromkeys(each.cell for each in rows))
         why = f"{arm} {state.status}" + (f": {state.reason}" if state.reason else "")
-        text = f"{many(len(found), 'cell')} {what} (first: {row.cell}, {why})"
+        text = f"{plural(len(found), 'cell')} {what} (first: {row.cell}, {why})"
         hint = _hint(cells[row.cell], state, on_base=kind == "base_not_ok")
         yield Advice(kind=kind, text=text, advice=hint, cells=found)
 

@@ -13,6 +13,7 @@ from pathlib import PurePath
 from abprof.evidence.causes import wording
 from abprof.evidence.causes.sides import Sides
 from abprof.records import Cause, Function, Kernel, Sampled
+from abprof.records.quantities import plural
 
 UNRECORDED = "; whether this row calls it is not recorded on a CPU"
 _WIDTHS = ("512-bit arithmetic", "256-bit arithmetic", "128-bit arithmetic")
@@ -107,7 +108,7 @@ def _passes(sides: Sides) -> list[Cause]:
     run = _reached(many, few) | {key for key, seen in (_sampled(sides, lone) or {}).items() if seen}
     found = {}
     for key in (key for key in lone if key in run):
-        parts = [wording.plural(lone[key].classes.get(f"{name}s", 0), name) for name in ("loop", "load", "store")]
+        parts = [plural(lone[key].classes.get(f"{name}s", 0), name) for name in ("loop", "load", "store")]
         found[key] = ", ".join(parts)
     names = ("loops", "loads", "stores")
     for key in sorted(few.keys() & many.keys()):

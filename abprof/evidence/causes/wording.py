@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from abprof.records import Value
+from abprof.records.quantities import plural
 
 _MOST = 4  # items listed
 
@@ -27,11 +28,6 @@ def _scaled(value: float, units: Sequence[tuple[str, float]], plain: str) -> str
 def times(count: int) -> str:
     """`once`, `3 times`."""
     return "once" if count == 1 else f"{count} times"
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 loop`, `2 loops`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def listed(items: Sequence[str]) -> str:
