@@ -12,6 +12,7 @@ from markupsafe import Markup
 from abprof.evidence.causes.sides import Part, Sides
 from abprof.evidence.causes.wording import dims, ns
 from abprof.records import HOST, SUSTAINED, Block, Census, Kernel, Launch, Observation, Run
+from abprof.records.quantities import plural
 from abprof.report import charts, facts, sentences
 from abprof.report.rows import (
     Group,
@@ -27,7 +28,7 @@ from abprof.report.rows import (
     time_text,
     value,
 )
-from abprof.report.text import LONGEST, NOT_RECORDED, clean, duration, interval, plural, rate, signed, size
+from abprof.report.text import LONGEST, NOT_RECORDED, clean, duration, interval, rate, signed, size
 
 POINTS = 60  # turns drawn a cell, all arms together
 UP_TO = 300  # rows of a run that have a detail; a larger run has those of rows that need a person

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from abprof.records import JUDGED_METRIC, REPORTED, Block, Ceilings, Machine, Run
+from abprof.records.quantities import plural
 from abprof.report import rows, sentences
 from abprof.report.rows import Group, Table
 from abprof.report.sentences import weaker
-from abprof.report.text import LONGEST, NOT_RECORDED, clean, interval, plural, rate, size
+from abprof.report.text import LONGEST, NOT_RECORDED, clean, interval, rate, size
 from abprof.verdict import waivers
 from abprof.verdict.headline import inside_margin, outside_margin
 from abprof.verdict.rounds import ARM, MHZ, table

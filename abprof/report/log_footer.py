@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from abprof.records import Observation, Run
+from abprof.records.quantities import plural
 from abprof.records.visible import visible
 from abprof.report import rows, sentences, suite_csv
 from abprof.report.rows import Failed, Group, Row
 from abprof.report.sentences import weaker
 from abprof.report.suite_csv import RULE
-from abprof.report.text import NOT_RECORDED, clean, plural
+from abprof.report.text import NOT_RECORDED, clean
 
 _TITLES = {"fwd": "FORWARD PERFORMANCE", "bwd": "BACKWARD PERFORMANCE"}
 _WIDE = "=" * 80

@@ -9,11 +9,12 @@ from markupsafe import Markup
 
 from abprof.records import Block as Measured
 from abprof.records import Run
+from abprof.records.quantities import plural
 from abprof.report import charts, details, facts, probes, rows, sentences, workload_tables
 from abprof.report.details import Detail
 from abprof.report.rows import Failed, Group, Line, Table
 from abprof.report.sentences import weaker
-from abprof.report.text import clean, plural
+from abprof.report.text import clean
 
 PHASES_UP_TO = 40  # rows of a group: above it phases stand in the rows' details alone
 

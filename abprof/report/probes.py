@@ -15,9 +15,10 @@ from abprof.evidence.ncu.recording import LEVELS
 from abprof.evidence.ncu.traffic import Pair, Row, beside, summed, sums_beside
 from abprof.evidence.ncu.traffic import Table as Traffic
 from abprof.records import KernelProfile, Profile, Run, Sampled, Trace
+from abprof.records.quantities import plural
 from abprof.report.csv_files import Line, csv_text, plain
 from abprof.report.rows import Table, arm
-from abprof.report.text import NOT_RECORDED, clean, markdown, plural, size
+from abprof.report.text import NOT_RECORDED, clean, markdown, size
 
 ABSENT = "not launched"
 _Seen = TypeVar("_Seen", Trace, Sampled)

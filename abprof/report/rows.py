@@ -23,6 +23,7 @@ from abprof.records import (
     Verdict,
     Workload,
 )
+from abprof.records.quantities import plural
 from abprof.report import sentences, text
 
 ORDER: tuple[Verdict | None, ...] = ("broken", "slower", "unclear", "faster", "slight", None, "same")
@@ -479,7 +480,7 @@ def _overview(several: list[Group], unchanged: bool) -> tuple[Table, str]:
         (*axes, "base", *names), tuple(every), len(axes), "Base's time, then each target's verdict and change"
     )
     hidden = total - len(every[:OVERVIEW_UP_TO])
-    return table.first(OVERVIEW_UP_TO), f"{text.plural(hidden, 'row')} not shown" if hidden else ""
+    return table.first(OVERVIEW_UP_TO), f"{plural(hidden, 'row')} not shown" if hidden else ""
 
 
 def _against(line: Line | None) -> str:
@@ -515,7 +516,7 @@ class Failed:
     @property
     def what(self) -> str:
         """`package ffa (16 cells)`, `8 cells (first: dense mask_type=full)`, or the one cell."""
-        cells = text.plural(len(self.cases), "cell")
+        cells = plural(len(self.cases), "cell")
         if self.package:
             return f"package {self.package} ({cells if self.several else self.cases[0]})"
         return f"{cells} (first: {self.cases[0]})" if self.several else self.cases[0]

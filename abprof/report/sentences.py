@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Literal
 
 from abprof.records import GPU_GRAPH, REPORTED, Comparison, Run, Status, Value, Verdict
-from abprof.report.text import NOT_RECORDED, clean, interval, plural, signed
+from abprof.records.quantities import plural
+from abprof.report.text import NOT_RECORDED, clean, interval, signed
 
 NO_INTERVAL = "no interval"
 NO_CAUSE = "no cause found"

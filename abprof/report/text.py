@@ -6,7 +6,6 @@ import re
 
 from markupsafe import Markup, escape
 
-from abprof.records.quantities import plural as plural
 from abprof.records.visible import visible
 
 NOT_RECORDED = "not recorded"

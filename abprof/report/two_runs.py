@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from abprof.records import Comparison, Run
+from abprof.records.quantities import plural
 from abprof.report import sentences
 from abprof.report.csv_files import csv_text, plain
 from abprof.report.rows import Table
-from abprof.report.text import clean, markdown, plural
+from abprof.report.text import clean, markdown
 
 Key = tuple[str, str, str]  # cell, from, to
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from abprof.records import Observation, Sweep, Value
+from abprof.records.quantities import plural
 from abprof.report import charts, sentences
 from abprof.report.charts import Series
 from abprof.report.rows import ArmOf, Group, Row, Table, gbps, label, tflops, time_text, value
-from abprof.report.text import NOT_RECORDED, clean, plural, rate, size
+from abprof.report.text import NOT_RECORDED, clean, rate, size
 
 ROWS_UP_TO = 300  # of a section's table; cells.csv has all
 LINES_UP_TO = 8  # of a chart
