@@ -14,6 +14,7 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from abprof.records.quantities import plural
 from abprof.report import page as pages
 from abprof.report import sentences, text
 from abprof.report.csv_files import cells_csv
