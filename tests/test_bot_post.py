@@ -242,7 +242,6 @@ def test_a_comment_whose_answer_was_lost_leaves_one(hub, post):
         ("wrong", {}, "the token is refused: Bad credentials"),
         ("reader-token", {}, "the token may not do this: Resource not accessible by integration"),
         ("", {}, "GITHUB_TOKEN: no token"),
-        ("bot-token\n", {}, "GITHUB_TOKEN: invalid characters"),
         ("bot-token", {"status": 404}, "pull request 7 of team/kernels: not found, or the token may not see it"),
         ("bot-token", {"status": 418}, "GitHub answers 418"),
         ("bot-token", {"status": 502, "times": 99}, "GitHub cannot be reached: too many 502 error responses"),

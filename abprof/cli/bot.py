@@ -63,10 +63,20 @@ def comment(
         return Exit.OK
     if path_of_summary := summary or os.environ.get("GITHUB_STEP_SUMMARY", ""):
         _append(path_of_summary, text + "\n", "--summary")  # first, so that a refused comment is not the only record
-    from abprof.extras.bot import Destination, post_notice
+    from abprof.extras.bot import post_notice
 
-    to = Destination(repo, pr or 0, event, untrusted=bool(artifact))
-    for line in post_notice(notice, to, policy=policy, key=key, link=url, check=check):
+    done = post_notice(
+        notice,
+        repo=repo,
+        pr=pr or 0,
+        event=Path(event) if event else None,
+        untrusted=bool(artifact),
+        policy=policy,
+        key=key,
+        link=url,
+        check=check,
+    )
+    for line in done:
         print(line)
     return Exit.OK
 

@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from abprof.extras.bot.comment import Context, render
     from abprof.extras.bot.make import make_notice
     from abprof.extras.bot.notice import encode, read_notice
-    from abprof.extras.bot.posting import Destination, NightIssue, post_notice
+    from abprof.extras.bot.posting import NightIssue, post_notice
 
 __all__ = [
     "Context",
-    "Destination",
     "NightIssue",
     "admit",
     "encode",

@@ -51,8 +51,6 @@ def connect(name: str, environ: Mapping[str, str] = os.environ) -> Repository:
     if not token:
         advice = "set it (or GH_TOKEN) in the environment; --dry-run needs none"
         raise AbprofError("no token", where="GITHUB_TOKEN", advice=advice)
-    if not (token.isascii() and token.isprintable()):
-        raise AbprofError("invalid characters in the token", where="GITHUB_TOKEN")
     url = environ.get("GITHUB_API_URL") or "https://api.github.com"
     try:
         parts = urlsplit(url if url.isascii() and url.isprintable() else "")

@@ -140,23 +140,9 @@ def _log(folder: Path, name: str, reason: str) -> list[str]:
 
 
 def _command(run: Run) -> tuple[str, ...]:
-    """The run's command line with commits in place of refs, and its seed; () if it is too long, or if an option's value
-    could be one of the refs. Of a night the plain comparison of its commits."""
-    if run.arguments[:1] == ("demo",):  # its repository is made anew, and is the same every time
-        return ("abprof", *run.arguments)
-    given = list(run.arguments)
-    for word in ("abprof", "run"):
-        given = given[1:] if given[:1] == [word] else given
-    end = given.index("--") if "--" in given else len(given)  # a command behind `--` has words of its own
-    given, measured = [] if run.night else given[:end], given[end:]
-    specs = [side.spec for side in run.sides]
-    spellings = ([],) if run.night else (specs, ["...".join(specs[:2]), *specs[2:]])
-    refs = next((refs for refs in spellings if [word for word in given if word in refs] == refs), None)
-    if refs is None:
-        return ()
-    rest = [word for word in given if word not in refs]
-    seed = [] if "--seed" in rest else ["--seed", str(run.options.seed)]
-    command = ["abprof", *(side.anew for side in run.sides), *rest, *seed, *measured]
-    if len(command) > 100 or any(len(word) > _TEXT or _text(word) != word for word in command if word):
-        return ()
-    return tuple(command)
+    """The run's command line with its seed; () if it is too long. The bot names refs by their commits."""
+    words = run.arguments[1:] if run.arguments[:1] == ("abprof",) else run.arguments
+    end = words.index("--") if "--" in words else len(words)  # a command behind `--` has options of its own
+    seed = () if "--seed" in words[:end] or words[:1] == ("demo",) else ("--seed", str(run.options.seed))
+    command = ("abprof", *words[:end], *seed, *words[end:])
+    return command if len(command) <= 100 and all(_text(word) == word for word in command) else ()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -24,9 +24,7 @@ from abprof.extras.bot.github import IssueComment, Repository, connect, mark, ma
 from abprof.extras.bot.notice import Notice
 from abprof.records.errors import AbprofError
 from abprof.records.visible import printable
-from abprof.verdict.headline import certain, mostly_undecided
 
-POLICIES = ("always", "on-change", "on-alert", "never")
 _MOST_BYTES = 59_500  # of a text, without its hidden line; GitHub takes 65,536 characters
 _STEPS = 8  # after which another poster seems to write as often as this one
 _CLOCKS = timedelta(hours=1)  # how far the measuring machine's clock may be ahead
@@ -34,55 +32,50 @@ _CHECK_ID = re.compile(r"abprof:v1 key=([0-9a-f]{12}) (began=[0-9TZ:-]{20} done=
 Conclusion = Literal["success", "failure", "neutral", "action_required"]
 
 
-@dataclass(frozen=True)
-class Destination:
-    """Where a notice is posted."""
-
-    repo: str = ""  # OWNER/NAME; "": the event's
-    pr: int = 0  # 0: the event's
-    event: str = ""  # file
-    untrusted: bool = False  # the notice is a file that anybody may have written
-
-
 def post_notice(
-    notice: Notice, to: Destination, *, policy: str = "always", key: str = "", link: str = "", check: bool = False
+    notice: Notice,
+    *,
+    repo: str = "",
+    pr: int = 0,
+    event: Path | None = None,
+    untrusted: bool = False,
+    policy: str = "always",
+    key: str = "",
+    link: str = "",
+    check: bool = False,
 ) -> Iterator[str]:
     """Post the notice; yields a line for each thing done. Raises AbprofError.
 
-    `policy`: when a first comment is made. `key`: one comment and check run for each, e.g. per device.
+    `repo`, `pr`: where; by default those of the event file. `untrusted`: anybody may have written the notice. `policy`: when
+    a first comment is made. `key`: one comment and check run for each, e.g. per device.
     """
     _check_clock(notice.began)
-    event = read_event(Path(to.event)) if to.event else None
-    if not event and not to.pr:
-        raise AbprofError("no pull request", where="abprof comment", advice="--pr N, or --event FILE")
-    name = to.repo or (event.repo if event else "")
-    if not name:
-        raise AbprofError("no repository", where="abprof comment", advice="--repo OWNER/NAME, or --event FILE")
-    if event and event.repo.lower() != name.lower():
-        what = f"{to.repo}, but the event is of {event.repo}"
-        raise AbprofError(what, where="--repo", advice="leave it out")
-    if event and event.head != notice.head:
-        what = f"the artifact is of commit {notice.head[:10]}, the event of {event.head[:10]}"
+    origin = read_event(event) if event else Event(repo, notice.head, pr)
+    name, number = repo or origin.repo, pr or origin.number
+    if not name or not (event or pr):
+        advice = "--repo OWNER/NAME and --pr N, or --event FILE"
+        raise AbprofError("no pull request to post on", where="abprof comment", advice=advice)
+    if origin.repo.lower() != name.lower():
+        raise AbprofError(f"{repo}, but the event is of {origin.repo}", where="--repo", advice="leave it out")
+    if origin.head != notice.head:
+        what = f"the artifact is of commit {notice.head[:10]}, the event of {origin.head[:10]}"
         raise AbprofError(what, where="--artifact", advice="only the answer for the event's own commit is posted")
-    repo = connect(name)
-    if to.untrusted and not event:
-        with refusals(f"pull request {to.pr} of {name}"):
-            head = str(repo.get_pull(to.pr).head.sha)
+    there = connect(name)
+    if untrusted and not event:
+        with refusals(f"pull request {pr} of {name}"):
+            head = str(there.get_pull(pr).head.sha)
         if head != notice.head:
-            what = f"the artifact is of commit {notice.head[:10]}, the head of {to.pr} is {head[:10]}"
-            raise AbprofError(
-                what, where="--artifact", advice="without an event only the answer for the head is posted"
-            )
+            what = f"the artifact is of commit {notice.head[:10]}, the head of {pr} is {head[:10]}"
+            raise AbprofError(what, where="--artifact", advice="without an event it must be of the head")
     if check:
-        yield _post_check(repo, notice, key, link)
+        yield _post_check(there, notice, key, link)
     if policy == "never":
         yield "comment: nothing, the policy is never"
         return
-    number = to.pr or (event.number if event else 0)
-    if not number and event:
-        with refusals(f"commit {event.head[:10]} of {name}"):
-            number = _pull_of(repo, event)
-    yield f"comment: {_post_comment(repo, number, notice, policy, key, Context(link=link))}"
+    if not number:
+        with refusals(f"commit {origin.head[:10]} of {name}"):
+            number = _pull_of(there, origin)
+    yield f"comment: {_post_comment(there, number, notice, policy, key, Context(link=link))}"
 
 
 def _check_clock(began: str) -> None:
@@ -188,16 +181,14 @@ def conclusion(notice: Notice) -> Conclusion:
     speaks against it; `neutral` for all else: nothing judged, untrusted, more than a tenth undecided, one epoch, interrupted,
     in doubt, or a finding that the run's --fail-on allows."""
     counts = notice.counts
-    if not notice.measured or counts.get("controls_outside") or counts.get("tampered"):
-        return "neutral"
-    if counts.get("broken"):
-        return "action_required" if "broken" in notice.fail_on else "neutral"
-    if certain(counts, "slower"):
+    if notice.answer == "act":
+        if counts.get("broken"):
+            return "action_required" if "broken" in notice.fail_on else "neutral"
         return "failure" if "slower" in notice.fail_on else "neutral"
     left_out = sum(counts.get(name, 0) for name in ("unsupported", "missing", "base_not_ok"))
     judged = counts.get("comparisons", 0) - left_out
-    undecided = mostly_undecided(counts) or counts.get("undecided", 0) > 0.1 * max(judged, 0)
-    if notice.status != "complete" or judged <= 0 or undecided or counts.get("quick") or notice.answer != "fine":
+    undecided = counts.get("undecided", 0) > 0.1 * max(judged, 0) or counts.get("quick")
+    if notice.status != "complete" or judged <= 0 or undecided or notice.answer != "fine":
         return "neutral"
     return "neutral" if "unclear" in notice.fail_on and counts.get("unclear") else "success"
 

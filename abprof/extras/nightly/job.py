@@ -179,12 +179,12 @@ def _run_of(runs_dir: Path, night: NightRow) -> NightRun:
 def prune(runs_dir: Path, nights: Sequence[NightRow], keep: NightOptions, now: datetime | None = None) -> list[str]:
     """Remove rounds, logs and pages of nights older than `keep_days`, but of the newest `keep_nights`. Returns a line for
     each. `nights`: of one series, in their order."""
-    limit = (now or datetime.now(UTC)) - timedelta(days=keep.keep_days)
+    limit = f"{(now or datetime.now(UTC)) - timedelta(days=keep.keep_days):%Y-%m-%dT%H:%M:%S}"
     newest = sorted({night.number for night in nights})[-keep.keep_nights :]
     lines = []
     for night in nights:
         folder = runs_dir / night.folder
-        if night.number in newest or _began(night) >= limit or not folder.is_dir():
+        if night.number in newest or night.began >= limit or not folder.is_dir():
             continue
         old = [path for path in folder.iterdir() if path.name not in _KEPT]
         for path in old:
@@ -196,14 +196,6 @@ def prune(runs_dir: Path, nights: Sequence[NightRow], keep: NightOptions, now: d
         if old:
             lines.append(f"{folder.name}: rounds, logs and pages removed because of its age")
     return lines
-
-
-def _began(night: NightRow) -> datetime:
-    """When the night began; one without a readable date counts as new."""
-    with contextlib.suppress(ValueError):
-        when = datetime.fromisoformat(night.began)
-        return when if when.tzinfo else when.replace(tzinfo=UTC)
-    return datetime.max.replace(tzinfo=UTC)
 
 
 def summary(report: NightReport) -> str:

@@ -13,7 +13,6 @@ from markupsafe import Markup, escape
 
 from abprof.extras.nightly.changes import Change, Floats, Shift, Trend, find_changes, trends
 from abprof.extras.nightly.index import Index, NightRow, Query
-from abprof.records import UNREADABLE
 from abprof.records.visible import visible
 from abprof.report.render import asset, environment
 
@@ -37,7 +36,7 @@ def render(
     step = (_WIDTH - 2 * _PAD) / max(len(nights) - 1, 1)
     at = {night.number: _PAD + step * place for place, night in enumerate(nights)}
     machines = {
-        after.number: _difference(_facts(before.machine), _facts(after.machine))
+        after.number: _difference(before.machine, after.machine)
         for before, after in pairwise(nights)
         if before.machine != after.machine
     }
@@ -60,14 +59,8 @@ def render(
     )
 
 
-def _facts(machine: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(machine, type=dict[str, Any])
-    except UNREADABLE:
-        return {}
-
-
-def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+def _difference(before: str, after: str) -> str:
+    old, new = (msgspec.json.decode(machine, type=dict[str, str]) for machine in (before, after))
     names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
     return "; ".join(f"{name} {old.get(name, 'none')} to {new.get(name, 'none')}" for name in names)
 
