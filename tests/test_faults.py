@@ -102,32 +102,6 @@ def test_a_crash_that_never_comes_again_is_forgiven_with_a_warning(tmp_path: Pat
     assert result.code == 0
 
 
-def test_a_cell_that_fails_on_every_side_is_an_outcome(tmp_path: Path) -> None:
-    """Its block has no rounds, and nothing to plan further ones by."""
-    result = run(tmp_path, scenario(fault("crash_status", "open", side="*")), "--quick")
-    assert (result.verdict(BAD), result.code) == ("broken", 1), result.err
-    assert [result.status(BAD, side)[0] for side in ("base", "target")] == ["crash", "crash"]
-
-
-@pytest.mark.slow
-def test_a_crashing_peer_or_variant_does_not_take_the_others_with_it(tmp_path: Path) -> None:
-    """All run in the base's worker: it dies with the peer, and the others are opened again without it."""
-    planted = scenario(
-        Fault("crash", "open", arm="peer:lib", epoch=None),
-        Fault("hang", "turn", arm="v1", side="target", epoch=None),
-        cases=["a", "c"],
-        peers=["lib"],
-        variants=["v1", "v2"],
-    )
-    result = run(tmp_path, planted, *LIMIT)
-    for cell in ("w/case=a", "w/case=c"):
-        assert result.status(cell, "peer:lib")[0] == "crash"
-        assert result.status(cell, "target:v1")[0] == "timeout"
-        assert result.status(cell, "base:v1")[0] == "ok"
-        assert result.verdict(cell, "target:v1") == "broken"
-        assert result.verdict(cell, "target:v2") == "same"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("do", ["crash", "hang"])
 def test_a_cell_that_also_fails_at_build_time_fails_alone(tmp_path: Path, do: str) -> None:
@@ -190,7 +164,7 @@ def test_a_build_that_hangs_is_ended(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["describe", "screen"])
-def test_workloads_that_cannot_say_what_they_are_are_broken_and_the_others_go_on(tmp_path: Path, verb: str) -> None:
+def test_workloads_that_fail_to_load_are_broken_and_the_others_go_on(tmp_path: Path, verb: str) -> None:
     """A workload for each way to fail, in one run, among two that are fine."""
     ways = {"raises": "crash_status", "exits": "exit:1", "crashes": "crash", "hangs": "hang", "babbles": "garbage"}
     loads = {name: Workload(kernel="k", presets={"default": {"case": ["a"]}}) for name in ("fine", *ways, "well")}
@@ -248,7 +222,7 @@ def test_forked_children_are_ended(tmp_path: Path, do: str) -> None:
     assert lab.left_behind() == []
 
 
-def test_what_hung_in_two_epochs_is_not_asked_a_third_time(tmp_path: Path) -> None:
+def test_a_call_that_hung_in_two_epochs_is_not_made_a_third_time(tmp_path: Path) -> None:
     """In epochs 3 and 4, which the base and its control need, the target would crash if it were called."""
     faults = [fault("hang", "open", epoch=epoch) for epoch in (1, 2)]
     faults += [fault("crash", "open", epoch=epoch) for epoch in (3, 4)]

@@ -51,12 +51,12 @@ def take(
     return message
 
 
-def test_a_free_device_is_taken_without_a_word_and_given_back(tmp_path: Path) -> None:
+def test_a_free_device_is_leased_silently_and_released(tmp_path: Path) -> None:
     assert take(tmp_path) == take(tmp_path) == []
     assert not (tmp_path / "locks" / "cpu.owner").exists()
 
 
-def test_a_busy_device_is_refused_saying_who_has_it(tmp_path: Path) -> None:
+def test_a_busy_device_is_refused_with_its_holder(tmp_path: Path) -> None:
     child = hold(tmp_path)
     try:
         with pytest.raises(AbprofError) as refused:
@@ -70,7 +70,7 @@ def test_a_busy_device_is_refused_saying_who_has_it(tmp_path: Path) -> None:
     assert take(tmp_path) == []
 
 
-def test_a_busy_device_is_waited_for_saying_for_whom(tmp_path: Path) -> None:
+def test_a_busy_device_is_waited_for(tmp_path: Path) -> None:
     child = hold(tmp_path)
     message: queue.SimpleQueue[str] = queue.SimpleQueue()
     waiting = threading.Thread(target=take, args=(tmp_path,), kwargs={"wait": True, "say": message.put})

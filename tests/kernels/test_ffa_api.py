@@ -81,12 +81,6 @@ def test_bad_block_lists_are_one_clear_line(message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("option", [{"pack_gqa": True}, {"swap_ab": True}, {"sparse_load": True}])
-def test_options_the_cpu_lacks_are_unsupported(option):
-    with pytest.raises(UnsupportedOption, match=f"{next(iter(option))} is not implemented on the CPU"):
-        sparse(**option)
-
-
 @pytest.mark.parametrize("ref_block", [(129, 64), (64, 224), (64, 48), (0, 32)])
 def test_compute_tiles_the_cpu_lacks_are_unsupported(ref_block):
     with pytest.raises(UnsupportedOption, match=f"ref_block {ref_block[0]}x{ref_block[1]} is not implemented"):

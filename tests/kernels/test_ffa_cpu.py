@@ -139,14 +139,6 @@ def test_block_sparse_forward_and_backward(name, density, dtype):
     assert_close(got, inputs, grad, blocks_mask(num, indices, q_block, k_block, sq, sk), d**-0.5)
 
 
-def test_bfloat16_is_the_float32_result_rounded_to_nearest_even():
-    inputs, _ = tensors(200, 230, 4, 2, 64, BF16)
-    out, lse = ffa.ffa_attention(*inputs, [(0, 200)], [(0, 230)], [1], return_lse=True)
-    wide, wide_lse = ffa.ffa_attention(*(x.float() for x in inputs), [(0, 200)], [(0, 230)], [1], return_lse=True)
-    assert torch.equal(out, wide.bfloat16())
-    assert torch.equal(lse, wide_lse)
-
-
 @pytest.mark.parametrize("hk", [1, 4])
 def test_repeats_are_bit_equal(hk):
     inputs, grad = tensors(400, 400, 4, hk, 64, FP32)

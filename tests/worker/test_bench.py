@@ -198,7 +198,7 @@ def test_a_workload_describes_itself(worker: Side) -> None:
         ("nameless", "AttributeError: module 'abprof_workloads.nameless' has no attribute 'KERNEL'"),
     ],
 )
-def test_a_workload_that_breaks_the_contract_is_told_how(worker: Side, name: str, reason: str) -> None:
+def test_a_broken_contract_is_named(worker: Side, name: str, reason: str) -> None:
     assert refused(worker, wire.Describe(name)) == ("crash", reason)
 
 
@@ -212,7 +212,7 @@ def test_cases_are_screened(worker: Side) -> None:
     assert ranks.skips == ["needs 4 ranks, and abprof starts one process a side"]
 
 
-def test_facts_of_the_case_and_of_the_arm_are_told_with_the_check(worker: Side) -> None:
+def test_facts_come_with_the_check(worker: Side) -> None:
     opened(worker, "base:other", variant="other", case={"sum": 2})
     checked = worker.check("base:other")
     assert not checked.ok
@@ -292,7 +292,7 @@ def checked(worker: Side, how: str) -> None:
         ("unsupported", "", ""),
     ],
 )
-def test_what_the_workloads_own_functions_raise_is_told_as_theirs(
+def test_the_workloads_own_exceptions_name_its_function(
     worker: Side, how: str, line: str, message: str
 ) -> None:
     lines = GOOD.splitlines()
@@ -308,7 +308,7 @@ def test_what_the_workloads_own_functions_raise_is_told_as_theirs(
 @pytest.mark.parametrize(
     ("how", "line"), [("answers", "Answers: of the kernel"), ("forged", "ValueError: of the kernel")]
 )
-def test_a_kernels_exception_cannot_be_said_to_be_the_workloads(worker: Side, how: str, line: str) -> None:
+def test_a_kernel_cannot_blame_the_workload(worker: Side, how: str, line: str) -> None:
     """Whatever attributes it has, and has an answer for: its reason is reported, and the worker lives on."""
     with pytest.raises(WorkerFault) as fault:
         opened(worker, case={"how": how})
@@ -332,7 +332,7 @@ def test_a_new_placement_re_makes_the_inputs_with_the_same_values(worker: Side) 
 @pytest.mark.parametrize(
     ("seconds", "usual_ns", "opening", "checked"), [(0.07, 0.0, 2, 3), (0.08, 8e9, 1, 2), (0.001, 1e6, 5, 7)]
 )
-def test_a_long_call_is_made_no_oftener_than_it_must(
+def test_a_long_call_is_made_no_more_often_than_needed(
     worker: Side, seconds: float, usual_ns: float, opening: int, checked: int
 ) -> None:
     """Once to compile and once to be timed, which an earlier epoch may have done; short ones a few times more, and once

@@ -90,23 +90,6 @@ def test_a_real_name_is_found_before_path_and_hooks_at_every_depth(tmp_path: Pat
     assert all(file and file.startswith(str(roots[0])) for file in files)
 
 
-def test_a_namespace_package_is_the_sides_first_and_others_after_it(tmp_path: Path) -> None:
-    """What other distributions have of it, and had when it was imported: a folder that comes to the path later is not
-    looked into."""
-    names = ("kernels/__init__.py", "deep/inner/__init__.py")
-    side = write(tmp_path / "side", {f"company/{name}": "WHO = 'side'" for name in names})
-    other = {f"company/{name}": "WHO = 'other'" for name in (*names, "extra.py", "deep/more.py")}
-    sys.path.insert(0, str(write(tmp_path / "other", other)))
-    package: Any = kernel_package(mount(side, "company.kernels"))
-    inner: Any = importlib.import_module("company.deep.inner")
-    assert (package.WHO, inner.WHO) == ("side", "side")
-    others: list[Any] = [importlib.import_module(name) for name in ("company.extra", "company.deep.more")]
-    assert [module.WHO for module in others] == ["other", "other"]
-    sys.path.insert(0, str(write(tmp_path / "late", {"company/late.py": ""})))
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("company.late")
-
-
 def test_a_release_brings_all_its_modules_and_says_its_own_version(tmp_path: Path) -> None:
     def files(who: str, version: str) -> dict[str, str]:
         info = f"mypkg-{version}.dist-info/METADATA"
