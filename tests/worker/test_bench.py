@@ -292,9 +292,7 @@ def checked(worker: Side, how: str) -> None:
         ("unsupported", "", ""),
     ],
 )
-def test_the_workloads_own_exceptions_name_its_function(
-    worker: Side, how: str, line: str, message: str
-) -> None:
+def test_the_workloads_own_exceptions_name_its_function(worker: Side, how: str, line: str, message: str) -> None:
     lines = GOOD.splitlines()
     place = message.format(next((number for number, text in enumerate(lines, 1) if line and text.strip() == line), 0))
     with pytest.raises(WorkerFault) as fault:

@@ -10,6 +10,12 @@ from typing import Any
 
 import torch
 
+FULL, CAUSAL = 0, 1
+
+
+class UnsupportedOption(NotImplementedError):
+    """As ffa's."""
+
 
 @dataclass(frozen=True)
 class Slips:
@@ -36,3 +42,64 @@ def slip(**changes: Any) -> Iterator[None]:
         SLIPS = before
 
 
+def ffa_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_ranges: Sequence[tuple[int, int]],
+    k_ranges: Sequence[tuple[int, int]],
+    mask_types: Sequence[int],
+    *,
+    scale: float | None = None,
+) -> torch.Tensor:
+    allowed = torch.zeros(q.shape[0], k.shape[0], dtype=torch.bool)
+    for (q0, q1), (k0, k1), kind in zip(q_ranges, k_ranges, mask_types, strict=True):
+        block = torch.ones(q1 - q0, k1 - k0, dtype=torch.bool)
+        if kind == CAUSAL:
+            block = block.tril((k1 - k0) - (q1 - q0) + SLIPS.shift)
+        block[(q1 - q0) // 2 :, : SLIPS.drop_keys] = False
+        allowed[q0:q1, k0:k1] = block
+    return _attend(q, k, v, allowed.expand(k.shape[1], -1, -1), scale)
+
+
+def ffa_block_sparse(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    kv_num: torch.Tensor,
+    kv_indices: torch.Tensor,
+    *,
+    q_block: int,
+    k_block: int,
+    scale: float | None = None,
+    ref_block: tuple[int, int] | None = None,
+    pack_gqa: bool = False,
+    swap_ab: bool = False,
+    sparse_load: bool = False,
+) -> torch.Tensor:
+    if swap_ab:
+        raise UnsupportedOption("swap_ab is not here")
+    allowed = torch.zeros(k.shape[1], q.shape[0], k.shape[0], dtype=torch.bool)
+    for head in range(kv_num.shape[0]):
+        for row in range(kv_num.shape[1]):
+            kept = kv_indices[head, row, : int(kv_num[head, row])].tolist()
+            if SLIPS.drop_block == (head, row):
+                kept = kept[:-1]
+            for column in kept:
+                at = slice(column * k_block, (column + 1) * k_block)
+                allowed[head, row * q_block : (row + 1) * q_block, at] = True
+    return _attend(q, k, v, allowed, scale)
+
+
+def _attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, allowed: torch.Tensor, scale: float | None
+) -> torch.Tensor:
+    """`allowed` [key heads, Sq, Sk]. Float32 inside, as flash kernels are, with the probabilities in q's dtype."""
+    group = q.shape[1] // k.shape[1]
+    wide = [x.float().transpose(0, 1).repeat_interleave(g, 0) for x, g in ((q, 1), (k, group), (v, group))]
+    factor = (scale or 1 / math.sqrt(q.shape[2])) * SLIPS.scale
+    scores = wide[0] @ wide[1].transpose(1, 2) * factor
+    if SLIPS.round_to:
+        scores = scores.to(SLIPS.round_to).float()
+    p = scores.masked_fill(~allowed.repeat_interleave(group, 0), -math.inf).softmax(2).nan_to_num(0)
+    return (p.to(q.dtype).float() @ wide[2]).transpose(0, 1).to(q.dtype)
