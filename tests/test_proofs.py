@@ -217,7 +217,7 @@ LEAKS: dict[str, tuple[str, str]] = {
         ).replace('Path(os.environ["ABPROF_BUILD_DIR"]) / "tiny.so"', 'Path.home() / ".cache" / "tiny" / "tiny.so"'),
         "shared object {home}/.cache/tiny/tiny.so was loaded from outside this side's tree",
     ),
-    "a module from a folder of no_one's": (
+    "a module from an unknown folder": (
         PACKAGE + "\nimport sys; sys.path.insert(0, {away!r}); import leakmod\n",
         "module leakmod was loaded from {away}/leakmod.py, outside this side's tree",
     ),

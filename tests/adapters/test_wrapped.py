@@ -27,7 +27,7 @@ def test_the_sides_outputs_are_compared_with_each_other(tmp_path: Path) -> None:
     fine = rows["report/N=64,provider=torch", "target"]
     assert (fine["status"], fine["check"]["ok"]) == ("ok", True)
     assert done.run["workloads"][0]["checked"] == "sides"
-    assert all(proof["ok"] for proof in done.run["proofs"]), "the benchmark judges, and is no_one's code"
+    assert all(proof["ok"] for proof in done.run["proofs"]), "the benchmark judges, and belongs to no side"
     (folder,) = (repo.path / "runs").glob("2*")
     for page in ("report.html", "report.md", "output.txt"):
         assert GUARANTEE in (folder / page).read_text().replace("&#39;", "'")

@@ -153,5 +153,5 @@ def wrong(got: Tensors, data: Tensors, scale: float | None) -> str:
     group = data["q"].shape[2] // data["k"].shape[2]
     unseen = ~planes.any(-2).unflatten(1, (-1, group)).any(2).transpose(1, 2)
     if bool(got["dk"][unseen].any()) or bool(got["dv"][unseen].any()):
-        found.append("a key that no_one sees has a gradient")
+        found.append("a key that no row sees has a gradient")
     return "; ".join(filter(None, found))

@@ -49,7 +49,7 @@ def test_example_describes_itself(built: Side) -> None:
     message: wire.Described = built.ask(wire.Describe("rmsnorm"))
     assert message.text == "Root-mean-square normalisation of rows."
     assert [names for names, _ in message.presets["smoke"]] == [["rows", "width"], ["dtype"]]
-    assert message.presets["default"][0][1] == [[1024, 1024]], "the function was requested for a CPU's matrix"
+    assert message.presets["default"][0][1] == [[1024, 1024]], "the preset function got a CPU's matrix"
     assert [name for name, _, _ in message.phases] == ["prepare", "run"]
     assert message.peers == ["torch"]
 
