@@ -64,10 +64,10 @@ test: $(STAMP) lint compiled browser wall
 
 test-slow: $(STAMP) compiled browser wall
 	@# Test by test: a file may be split, for none of these tests leans on another.
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'slow and not gpu' --ignore=tests/test_demo.py --ignore=tests/test_bad_days.py \
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'slow and not gpu' --ignore=tests/test_demo.py \
 	  --ignore=tests/why/test_real_causes.py --ignore=tests/on_ray --ignore=tests/slurm
 	@# What measures real kernels against the clock of a budget, or takes every core, has the machine for itself.
-	$(BIN)/pytest -rs -m 'slow and not gpu' tests/test_demo.py tests/test_bad_days.py tests/why/test_real_causes.py \
+	$(BIN)/pytest -rs -m 'slow and not gpu' tests/test_demo.py tests/why/test_real_causes.py \
 	  tests/slurm tests/on_ray
 
 clean:

@@ -63,10 +63,6 @@ def test_zipped_axes_go_in_step() -> None:
     assert {(c["q"], c["k"]) for c in found} == {(64, 64), (128, 128)}
 
 
-def test_a_cell_id_names_every_axis_in_file_order() -> None:
-    assert wire.cell_id("w", {"seqlen": 512, "causal": True, "p": 0.05}) == "w/seqlen=512,causal=true,p=0.05"
-
-
 def test_set_replaces_values_and_keeps_types() -> None:
     axes = matrix.set_axes({"w": AXES}, ["seqlen=2048,4096", "causal=true"])["w"]
     assert {(c["seqlen"], c["causal"]) for c in matrix.cases(axes)} == {(2048, True), (4096, True)}
@@ -75,17 +71,6 @@ def test_set_replaces_values_and_keeps_types() -> None:
 def test_set_of_one_zipped_axis_keeps_the_step() -> None:
     axes = matrix.set_axes({"w": AXES}, ["q=64"])["w"]
     assert {(c["q"], c["k"]) for c in matrix.cases(axes)} == {(64, 64)}
-
-
-def test_set_of_all_zipped_axes_replaces_them_together() -> None:
-    axes = matrix.set_axes({"w": AXES}, ["q=32,256", "k=16,128"])["w"]
-    assert {(c["q"], c["k"]) for c in matrix.cases(axes)} == {(32, 16), (256, 128)}
-
-
-def test_values_of_zipped_axes_may_come_again_but_not_a_whole_row() -> None:
-    assert len(matrix.cases(matrix.set_axes({"w": AXES}, ["q=64,64", "k=64,128"])["w"])) == 8
-    with pytest.raises(AbprofError, match=r"^--set: q,k has 64,128 twice$"):
-        matrix.set_axes({"w": AXES}, ["q=64,64", "k=128,128"])
 
 
 @pytest.mark.parametrize(
@@ -194,11 +179,6 @@ def test_controls_are_spread_over_the_range_of_work_identical_code_first() -> No
     assert matrix.controls(many[:4], set()) == {c.id for c in many[:4]}
 
 
-def test_a_control_is_named_by_its_variant() -> None:
-    rows = matrix.arms(load(variants=("ws", "plain")), SIDES[:2], (), control=True, peers=False)
-    assert rows[-1].id == "control:ws"
-
-
 def test_cells_by_id_are_exactly_those_also_where_axes_are_zipped_and_no_preset_has_them() -> None:
     matrices = {"w": [(["n"], [[4], [8]]), (["a", "b"], [[1, True], [2, False]])], "other": [(["n"], [[1]])]}
     ids = ["w/n=8,a=2,b=false", "w/n=5,a=7,b=true", "gone/n=1", "w/n=8,a=2,b=false"]
@@ -206,11 +186,6 @@ def test_cells_by_id_are_exactly_those_also_where_axes_are_zipped_and_no_preset_
         "w": [{"n": 8, "a": 2, "b": False}, {"n": 5, "a": 7, "b": True}],
         "other": [],
     }
-
-
-def test_a_cells_value_may_hold_commas() -> None:
-    matrices = {"w": [(["shape"], [["8,8"], ["8,16"]]), (["n"], [[4]])]}
-    assert matrix.exactly(matrices, ["w/shape=8,16,n=4"]) == {"w": [{"shape": "8,16", "n": 4}]}
 
 
 @pytest.mark.parametrize(
