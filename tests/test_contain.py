@@ -18,7 +18,6 @@ from abprof.system import processes as proc
 from tests.simulated.client import CASE, WORKER, faulty
 from tests.simulated.lab import Lab
 from tests.simulated.planted import load
-from tests.simulated.processes import alive
 from tests.simulated.scenario import Fault, Scenario, Time
 from tests.tinyrepo import PACKAGE, abprof_afresh, source, tiny_repo
 from tests.walls import needs_wall, wall
@@ -139,34 +138,6 @@ def living(scenario: Path) -> list[int]:
         except OSError:
             pass
     return found
-
-
-@needs_wall
-def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
-    """kill -9 of abprof itself: bubblewrap dies with it, and all behind it."""
-    path = faulty().write(tmp_path / "scenario.json")
-    parent = f"""
-import os, sys, time
-from pathlib import Path
-from abprof import contain, proc, wire
-own = Path({str(tmp_path)!r})
-env = {{"PATH": os.environ["PATH"], "ABPROF_SIMULATED": {str(path)!r}}}
-argv, env = contain.find().around([sys.executable, "-P", {str(WORKER)!r}], env, own=own, network=False)
-worker = proc.Worker(argv, env=env, cwd=own, log=own / "log", name="base", walled=True)
-worker.call(wire.Start("cpu", "base"), 120)
-print(worker.pid, flush=True)
-time.sleep(600)
-"""
-    root = str(Path(__file__).parents[1])
-    child = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True, cwd=root)
-    try:
-        assert child.stdout
-        worker = int(child.stdout.readline())
-        assert alive(worker)
-    finally:
-        child.kill()
-        child.wait()
-    assert not alive(worker, wait=60)
 
 
 # ---------------------------------------------------------------- when there is one

@@ -17,8 +17,7 @@ from abprof.fleet.bundle import Bundle, edition, here, unpack
 from abprof.fleet.messages import DEVICE, Shard
 from abprof.records.errors import AbprofError
 from abprof.system import checksummed as sealed
-from abprof.system import locks as leases
-from abprof.system import paths
+from abprof.system import locks, paths
 from abprof.system.processes import ALIVE_EVERY, Program, WorkerDied
 
 _LOG_LIMIT = 1 << 20  # bytes of a log that come back, its last
@@ -36,7 +35,7 @@ class RemoteRunner:
             what = f"this machine has another abprof ({edition()}) than the run ({bundle.abprof})"
             raise AbprofError(what, where=sys.executable, advice="install the same on every node")
         self._folder = paths.cache_dir() / "landed" / secrets.token_hex(6)
-        while not leases.hold(self._lock):  # a sweep held it in the moment it was made
+        while not locks.hold(self._lock):  # a sweep held it in the moment it was made
             self._folder = self._folder.with_name(secrets.token_hex(6))
         self._logs = self._folder / "logs"
         try:
@@ -89,7 +88,7 @@ class RemoteRunner:
 
     def _put_away(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
-        leases.drop(self._lock)
+        locks.drop(self._lock)
 
     def _last_words(self, gone: str | None) -> str | None:
         """How it ended, with its last line on standard error."""

@@ -96,14 +96,6 @@ def put(cache: Path, side: Side, path: Path) -> None:
         raise AbprofError(f"the files of {side.label} were changed", where=str(source), advice="run again")
 
 
-def known(cache: Path) -> Iterator[str]:
-    """Yield `NAME==VERSION` of every release that is installed in the cache."""
-    for kept in sorted((cache / "dists" / "wheels").glob("*.json")):
-        if made := _read(kept, _Installed):
-            name, _, rest = made.file.partition("-")
-            yield f"{name}=={rest.partition('-')[0]}"
-
-
 def sweep(cache: Path, *, everything: bool) -> Iterator[str]:
     """Remove what killed installations left, or `everything` that is installed; a line for each."""
     home = cache / "dists"

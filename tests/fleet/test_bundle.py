@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from abprof import sides as repo
-from abprof.fleet.bundle import Bundle, elsewhere, here, pack, sweep, unpack
+from abprof.fleet.bundle import Bundle, elsewhere, here, pack, unpack
 from abprof.fleet.messages import DEVICE, Ended, Measured, Shard, read_news
 from abprof.fleet.remote_runner import RemoteRunner
 from abprof.measure import continued
@@ -25,7 +25,6 @@ from abprof.records import Arm, Build, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options
 from abprof.system import checksummed as sealed
-from abprof.system import locks as leases
 from abprof.system.console import View
 from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Time, Workload
@@ -154,22 +153,6 @@ def test_spoilt_bytes_leave_nothing(lab: Lab, node: Callable[[str], Path]) -> No
         unpack(cache, got.packed, lambda: got.bundle[:1000])
     assert [path for path in (cache / "bundles").iterdir() if path.is_dir()] == []
     assert unpack(cache, got.packed, lambda: got.bundle).is_dir()
-
-
-def test_what_nobody_uses_goes_in_its_turn(tmp_path: Path) -> None:
-    cache = tmp_path
-    for number in range(12):
-        home = cache / "bundles" / f"{number:040}"
-        home.mkdir(parents=True)
-        os.utime(home, (number, number))
-    leases.hold(cache / "bundles" / f"{0:040}.use", shared=True)
-    try:
-        assert len(sweep(cache)) == 3
-        kept = sorted(int(path.name) for path in (cache / "bundles").iterdir() if path.is_dir())
-        assert kept == [0, *range(4, 12)]
-        assert len(sweep(cache, everything=True)) == 8
-    finally:
-        leases.drop(cache / "bundles" / f"{0:040}.use")
 
 
 def test_a_shard_is_built_and_measured_from_its_bundle(lab: Lab, node: Callable[[str], Path]) -> None:

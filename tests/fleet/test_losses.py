@@ -19,7 +19,6 @@ from tests.fleet.test_pool import TWO, blocks, homes, once_each, scenario
 from tests.simulated.lab import Lab
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault
-from tests.simulated.shard_trouble import CUTTING
 from tests.test_interruptions import LONG, wait_for
 from tests.test_interruptions import blocks as lines
 
@@ -135,16 +134,4 @@ def test_a_killed_parent_takes_its_shards_with_it(tmp_path: Path, stale: bool) -
     assert {
         cell: len({block.epoch for block in found if block.cell == cell}) for cell in homes(found)
     } == dict.fromkeys(homes(found), 5)
-    assert lab.left_behind() == []
-
-
-@pytest.mark.slow
-def test_an_end_that_is_lost_on_the_way_is_said_again(tmp_path: Path) -> None:
-    """Its program waits for another shard, and whoever gives it one for its end."""
-    lab = Lab(tmp_path, scenario())
-    quiet = lab.abprof("main", "fast", *TWO)
-    result = lab.finish(lab.start("main", "fast", *TWO, program=("-P", str(CUTTING)), env={"CUTS": "ended"}))
-    assert result.table() == quiet.table()
-    assert result.run.losses == ()
-    once_each(result.run, blocks(result))
     assert lab.left_behind() == []

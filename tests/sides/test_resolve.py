@@ -44,21 +44,7 @@ def test_every_way_to_name_a_commit(repo: GitRepo, opened: Opened, tmp_path: Pat
     assert sides[0].subject == "second: better"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "feature/deep/er",
-        "it's",
-        'say-"hi"',
-        "a<b>&c",
-        "\N{ROCKET}-\u200d",
-        "e\u0301t\u00e9",
-        "x" * 250,
-        "deadbeef",
-        "%41",
-        "$(id)",
-    ],
-)
+@pytest.mark.parametrize("name", ["feature/deep/er", 'say-"hi"', "\N{ROCKET}-\u200d", "deadbeef", "$(id)"])
 def test_odd_branch_names(repo: GitRepo, opened: Opened, name: str) -> None:
     repo.branch(name)
     commit = repo.commit("odd", {"a": "1"})
@@ -70,21 +56,15 @@ def test_odd_branch_names(repo: GitRepo, opened: Opened, name: str) -> None:
     ("spec", "line"),
     [
         ("optimise_ffa", "unknown ref 'optimise_ffa' (nearest: optimize_ffa)"),
-        ("ffa", "unknown ref 'ffa' (nearest: optimize_ffa)"),
         ("-optimize_ffa", "invalid ref '-optimize_ffa': it starts with '-'"),
-        ("--help", "invalid ref '--help': it starts with '-'"),
         ("", "a ref cannot be empty"),
-        (" ", "a ref cannot be empty"),
         ("^main", "invalid ref '^main'"),
         ("ma\nin", r"invalid ref 'ma\nin'"),
         ("ma\0in", r"invalid ref 'ma\x00in'"),
         ("two words", "unknown ref 'two words' (there are main, optimize_ffa)"),
         ("main..optimize_ffa", "unknown ref 'main..optimize_ffa' (give base and target as two words, "),
         ("main:kernels", "'main:kernels' is a tree, not a commit"),
-        ("main~9", "unknown ref 'main~9'"),
         ("0123456789" * 4, f"unknown ref '{'0123456789' * 4}'"),
-        ("\N{ROCKET}", "unknown ref '\N{ROCKET}'"),
-        ("y" * 250, f"unknown ref '{'y' * 250}'"),
         ("y" * 200_000, f"invalid ref '{'y' * 80}'"),
     ],
 )
