@@ -221,7 +221,7 @@ def measure(place: RunContext, plan: Plan, record: Record, also: Study | None = 
         record.note(watch.built(builds, "while kernels were built"))
         several = len(place.devices) > 1 and (len(plan.cells) > 1 or bool(record.head.machines))
         spread = bool(place.options.executor) or several
-        with record.view.measuring():
+        with record.view.measuring(record.head.options.budget):
             for item in _spread(place, plan, record, cluster) if spread else _in_process(place, plan, record):
                 show.add(item)
                 if isinstance(item, Block) and not spread:
@@ -252,7 +252,7 @@ def start(
 
 def measure_command(place: RunContext, bench: commands.Bench, record: Record) -> None:
     """Measure a command that times itself: nothing of it can be checked, proved or probed."""
-    with proc.no_orphans(), interruptible(record), record.view.measuring():
+    with proc.no_orphans(), interruptible(record), record.view.measuring(record.head.options.budget):
         record.start(record.head)
         show, budget = Progress(record), place.options.budget
         for block in commands.epochs(

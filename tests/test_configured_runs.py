@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 
 from abprof.cli import app
 from tests.simulated.lab import Lab, loose
-from tests.simulated.scenario import Fault, Scenario, Time, Workload
+from tests.simulated.scenario import Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}, "small": {"case": ["a"]}})
 SIZED = Workload(kernel="k", presets={"default": {"case": ["a", "b"], "n": [1]}})
@@ -217,85 +216,6 @@ def test_bases_file_and_waivers_may_begin_with_a_byte_order_mark_and_are_utf8(
         done = lab.command("main", "fast", "--dry-run", "--repo", str(lab.repo.path), "--device", "simulated")
         said = f"abprof: main:{name}:{line}: not UTF-8 (save it as UTF-8, as TOML is)"
         assert (done.code, done.err.splitlines()[-1]) == (2, said)
-
-
-def rule(cells: str) -> str:
-    return f'[[threshold]]\ncells = "{cells}"\npercent = 2.0\n'
-
-
-def test_a_threshold_whose_pattern_is_for_no_workload_is_told_once_in_a_run_and_its_pages(lab: Lab) -> None:
-    lab.repo.write({"abprof.toml": rule("w/case=b") + rule("wo/case=*")})
-    said = "abprof.toml:5, [[threshold]]: 'wo/case=*' matches no workload of this run"
-    done = lab.command("main", "fast", "--dry-run", "--repo", str(lab.repo.path), "--device", "simulated")
-    assert (done.code, done.err.splitlines().count(said)) == (0, 1)
-    result = lab.abprof("main", "fast", "--quick")
-    assert result.run.notes.count(said) == 1
-    assert result.err.splitlines().count(said) == 1
-    assert result.folder
-    for page in ("report.md", "report.html"):
-        text = html.unescape((result.folder / page).read_text()).replace("\\", "")
-        assert said in text, page
-    again = lab.command("rerun", str(result.folder), "--repo", str(lab.repo.path))
-    assert said not in again.err, "it was said of the whole run"
-    assert again.run.notes.count(said) == 1
-
-
-@pytest.mark.parametrize(
-    ("patterns", "told"),
-    [
-        (["w/*"], ""),
-        (["w/case=a", "w/case=b", "*"], ""),
-        (["command/name=x", "w/size=8192", "?/size=1", "[vw]/*", "*size=8192", "w*=8192", "*=x/y"], ""),
-        (["W/*"], ":2, [[threshold]]: 'W/*' matches no workload of this run"),
-        (["w"], ":2, [[threshold]]: 'w' matches no workload of this run"),
-        (["w/size=1", "*w2/size=1"], ":5, [[threshold]]: '*w2/size=1' matches no workload of this run"),
-        (["x" * 5000], f":2, [[threshold]]: '{'x' * 79}... matches no workload of this run"),
-        (["x", "y"], ":2, [[threshold]]: 'x' matches no workload of this run, nor does 'y' in line 5"),
-        (["a", "w/*", "b", "c", "d", "e"], (":2, [[threshold]]: 'a' matches no workload of this run, nor do 'b' "
-         "in line 8, 'c' in line 11 and 2 more")),
-    ],
-)  # fmt: skip
-def test_which_patterns_are_told_of(lab: Lab, patterns: list[str], told: str) -> None:
-    lab.repo.write({"abprof.toml": "".join(map(rule, patterns))})
-    assert [note for note in planned(lab)["notes"] if "threshold" in note] == ([f"abprof.toml{told}"] if told else [])
-    for part in (
-        ["--only", "case=a"],
-        ["--cell", "w/case=b"],
-        ["--set", "case=c"],
-        ["--workloads", "w"],
-        ["--kernels", "k"],
-    ):
-        assert planned(lab, *part)["notes"] == []
-
-
-def test_nothing_is_said_of_patterns_for_a_workload_that_is_broken(lab: Lab) -> None:
-    lab.set(Scenario(workloads={"w": LOAD, "v": LOAD}, faults=[Fault(do="crash_status", verb="describe", cell="v")]))
-    lab.repo.write({"workloads/v.py": "# simulated\n", "abprof.toml": rule("v/case=b") + rule("u/*")})
-    assert planned(lab)["notes"] == ["abprof.toml:5, [[threshold]]: 'u/*' matches no workload of this run"]
-
-
-@pytest.mark.parametrize(
-    ("names", "told"),
-    [
-        (["k"], ""),
-        (["k", "kk"], ":3, [kernels.kk] has no workload: the packages that workloads name are k"),
-        (["k" * 5000], f":2, [kernels.{'k' * 80}...] has no workload: the packages that workloads name are k"),
-        (
-            ["a", "b", "k", "c", "d"],
-            ":2, [kernels.a], [kernels.b], [kernels.c] and 1 more have no workload: the packages that",
-        ),
-    ],
-)
-def test_packages_that_no_workload_is_for_are_told(lab: Lab, names: list[str], told: str) -> None:
-    lab.repo.write({"abprof.toml": "".join(f"\n[kernels.{name}]" for name in names)})
-    notes = planned(lab)["notes"]
-    assert len(notes) == bool(told)
-    assert not notes or notes[0].startswith(f"abprof.toml{told}")
-    for part in (["--only", "case=a"], ["--kernels", "k"], ["--workloads", str(lab.repo.path / "workloads" / "w.py")]):
-        assert planned(lab, *part)["notes"] == []
-    lab.set(Scenario(workloads={"w": LOAD, "v": LOAD}, faults=[Fault(do="crash_status", verb="describe", cell="v")]))
-    lab.repo.write({"workloads/v.py": "# simulated\n"})
-    assert planned(lab)["notes"] == [], "it may be for any of them"
 
 
 def test_of_the_packages_that_workloads_name_three_are_told(lab: Lab) -> None:

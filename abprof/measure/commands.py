@@ -42,7 +42,6 @@ from abprof.records import (
 )
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import plural
-from abprof.system import config_unused as unused
 from abprof.system import processes as proc
 from abprof.system.config_file import fill
 from abprof.system.console import View
@@ -143,10 +142,7 @@ def prepare(
     if continued:
         head = msgspec.structs.replace(continued.run, arms=every)
     else:
-        idle = unused.thresholds(place.options, (cell.id for cell in cells))
-        for line in idle:
-            view.say(line)
-        head = _head(place, command, cells, every, (*notes, *idle), withheld, wall)
+        head = _head(place, command, cells, every, notes, withheld, wall)
     return Bench(head, sides, arms, frozenset(names), logs, place.options.timeout)
 
 

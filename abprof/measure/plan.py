@@ -22,7 +22,6 @@ from abprof.builds.worker_factory import alone, base_environment, command, sandb
 from abprof.devices import Device
 from abprof.measure import continued as earlier
 from abprof.measure import discovery, matrix, timers
-from abprof.measure.discovery import Survey
 from abprof.measure.pool import WorkerSpec, worker_specs
 from abprof.measure.run_context import RunContext, forbidden, sources, toolchain
 from abprof.measure.turns import CUPTI
@@ -44,7 +43,6 @@ from abprof.records import (
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.sides import Repository, releases
-from abprof.system import config_unused as unused
 from abprof.system.console import View
 from abprof.system.trees import remove_tree
 
@@ -150,7 +148,7 @@ def make_plan(
         named=frozenset({*place.file.environment.set, *place.file.environment.allow}),
         wall=wall,
     )
-    notes = (*not_contained, *_unmet(trees, chains), *(() if continued else _unused(place, found)))
+    notes = (*not_contained, *_unmet(trees, chains))
     if not (continued and continued.part):
         for line in (*place.notes, *notes):
             view.say(line)
@@ -375,13 +373,6 @@ def _unmet(trees: Sequence[Checkout], chains: Mapping[str, Toolchain]) -> list[s
         if unmet := releases.unmet(path, chain.versions.get("python", ""), chain.packages):
             lines.append(f"{side.label} asks for {', '.join(unmet)}, and abprof installs no dependencies")
     return lines
-
-
-def _unused(place: RunContext, found: Survey) -> tuple[str, ...]:
-    """Lines on workloads and packages that abprof.toml names and this run does not have."""
-    cells, loads = (cell.id for cell in found.cells), found.workloads
-    named = unused.thresholds(place.options, cells, [load.name for load in loads])
-    return (*named, *unused.packages(place.options, loads, broken=bool(found.broken)))
 
 
 def _stored(place: RunContext, workers: Mapping[str, Sequence[str]], wall: contain.Sandbox | None) -> Options:

@@ -26,6 +26,7 @@ from abprof.records import (
     Trace,
 )
 from abprof.records.errors import AbprofError
+from abprof.records.names import short_labels
 from abprof.store import runfolder
 from abprof.store.runfolder import RunFolder
 from abprof.system.console import View
@@ -58,6 +59,7 @@ class Record:
         self.folder = folder
         self.head = head
         self.view = view
+        self._labels = short_labels(head.cells)
         self.blocks = list(blocks)
         self.proofs = list(head.proofs)
         self.kernels = {runfolder.kernel_key(kernel): kernel for kernel in head.kernels}
@@ -152,7 +154,8 @@ class Record:
     def wanted(self) -> set[str]:
         """Cells that need one more epoch."""
         todo = self._wanted(self.head, self.own_blocks, self.proofs)
-        self.view.progress(f"epoch {self.next_epoch}: {len(todo)} of {len(self.head.cells)} cells undecided")
+        labels = [self._labels[cell.id] for cell in self.head.cells if cell.id in todo]
+        self.view.progress(f"epoch {self.next_epoch}", len(self.head.cells) - len(todo), len(self.head.cells), labels)
         return todo
 
     def known(self, status: Status) -> Run:

@@ -6,19 +6,36 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 from rich.console import Console
 from rich.live import Live
-from rich.status import Status
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 from abprof.records.visible import visible, visible_lines
 
 # What compilers write around their words on a terminal: colours, and an end of the line wiped for them.
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*[mK]")
+
+
+_OPEN_SHOWN = 3  # labels of open cells in the live block
+
+
+class _TimeLeft(ProgressColumn):
+    """The time until the budget is spent."""
+
+    def __init__(self, end: float) -> None:
+        super().__init__()
+        self._end = end
+
+    def render(self, task: Task) -> Text:  # noqa: ARG002 - rich passes it
+        """At most `4:10 left`."""
+        minutes, seconds = divmod(max(0, round(self._end - time.monotonic())), 60)
+        return Text(f"at most {minutes}:{seconds:02} left")
 
 
 class View:
@@ -31,10 +48,8 @@ class View:
         self._log: IO[str] | None = None
         self._lock = threading.Lock()
         self._live: Live | None = None
-        self._status: Status | None = None
-        self._progress = ""
+        self._bar: Progress | None = None
         self._last: dict[str, list[str]] = {}
-        self._began = time.monotonic()
 
     def attach(self, path: Path) -> None:
         """Keep the log in this file from now on."""
@@ -70,28 +85,27 @@ class View:
     # ------------------------------------------------------------ measuring
 
     @contextlib.contextmanager
-    def measuring(self) -> Iterator[None]:
-        """On a terminal one line at the bottom says how far the epochs are, and what is built meanwhile; elsewhere nothing is
-        redrawn."""
+    def measuring(self, budget: float) -> Iterator[None]:
+        """On a terminal one live block: a bar of decided cells, the time left of `budget` seconds, and the open cells."""
         if not self.console.is_terminal or self.quiet:
             yield
             return
-        with self.console.status("starting workers") as status:
-            self._status = status
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("cells decided,"))
+        left = _TimeLeft(time.monotonic() + budget)
+        with Progress(*columns, left, TextColumn("{task.fields[open]}"), console=self.console, transient=True) as bar:
+            bar.add_task("starting workers", total=None, open="")
+            self._bar = bar
             try:
                 yield
             finally:
-                self._status = None
+                self._bar = None
 
-    def progress(self, line: str) -> None:
-        """What is being done now."""
-        with self._lock:
-            self._progress = f"[{time.monotonic() - self._began:.0f} s] {visible(line)}"
-            self._redraw("")
-
-    def _redraw(self, built: str) -> None:
-        if self._status is not None:
-            self._status.update(Text("  ".join(filter(None, (self._progress, built)))[:200]))
+    def progress(self, text: str, decided: int, cells: int, open: Sequence[str]) -> None:
+        """Update the live block: the number of `decided` cells, and the labels of the `open` ones."""
+        if self._bar is not None:
+            more = f" and {len(open) - _OPEN_SHOWN} more" if len(open) > _OPEN_SHOWN else ""
+            shown = escape(visible(", ".join(open[:_OPEN_SHOWN]))) + more
+            self._bar.update(self._bar.task_ids[0], description=text, completed=decided, total=cells, open=shown)
 
     # ------------------------------------------------------------ builds
 
@@ -122,7 +136,7 @@ class View:
                 del self._last[job][:-3]
                 rows = [Text(f"[{name}] {row}"[:200]) for name, last in self._last.items() for row in last]
                 self._live.update(Text("\n").join(rows))
-            elif self._status is not None and not self.verbose:
-                self._redraw(text)
+            elif self._bar is not None and not self.verbose:
+                self._bar.update(self._bar.task_ids[0], open=escape(text[:80]))
             elif not self.quiet:
                 self.console.print(Text(text, style="dim"))
