@@ -12,7 +12,7 @@ import pytest
 from abprof.extras.nightly import NightOptions, NightReport, open_index, summary
 from abprof.extras.nightly.changes import Change, Shift
 from abprof.extras.nightly.index import NightRow
-from abprof.extras.nightly.job import NightRun, prune
+from abprof.extras.nightly.job import prune
 from abprof.extras.nightly.plan import Job, Tonight, jobs
 from abprof.system import heartbeat
 from tests.nights import BEGAN, Nights
@@ -156,8 +156,8 @@ def test_the_summary_begins_with_the_answer_and_keeps_foreign_text_in_code() -> 
     evil = "w/`x`|@you\n# <script>"
     changes = tuple(Change(f"{evil}{i}", 7, 9, 5.25, "code") for i in range(30))
     weaker = (f"Weaker guarantee: {evil} has no reference.",)
-    run = NightRun("step", LAST, HEAD, 1, "1 slower", "/runs/x", weaker)
-    text = summary(NightReport("step", "main", 9, HEAD, 1, (run,), changes, (Shift(9, 4.0, 12),), ("`note`",)))
+    run = row(9, "step", LAST, HEAD, exit_code=1, sentence="1 slower")
+    text = summary(NightReport("step", "main", 9, HEAD, 1, (run,), weaker, changes, (Shift(9, 4.0, 12),), ("`note`",)))
     assert text.startswith("## abprof nightly, `main`: slower or broken, please read\n")
     assert "all 12 cells moved together by +4.0 %" in text
     assert "10 more are in history.html" in text

@@ -9,7 +9,7 @@ import pytest
 
 from abprof.extras.nightly import NightReport, summary
 from abprof.extras.nightly.changes import Change, Shift
-from abprof.extras.nightly.job import NightRun
+from abprof.extras.nightly.index import NightRow
 from abprof.records.errors import AbprofError
 from tests import runs
 from tests.fuzz import rich
@@ -95,8 +95,8 @@ def test_keys_of_odd_values_in_tables_of_older_scripts(asker: Asker, examples: i
 def test_a_nights_summary(text: str) -> None:
     def made(word: str) -> list[object]:
         change = Change(word, 7, 9, 5.25, "code")
-        run = NightRun("step", "a" * 40, "b" * 40, 1, word, word)
-        report = NightReport("step", word, 9, "b" * 40, 1, (run,), (change,), (Shift(9, 4.0, 12),), (word,))
+        run = NightRow(word, "main", 9, "step", "", "", "", "a" * 40, "b" * 40, word, 1, word, 1)
+        report = NightReport("step", word, 9, "b" * 40, 1, (run,), (word,), (change,), (Shift(9, 4.0, 12),), (word,))
         return rendered(summary(report))
 
     same(made(text), made("a word"))

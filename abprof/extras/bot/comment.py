@@ -118,15 +118,11 @@ def next_step(notice: Notice, *, outdated: bool = False) -> str:
 
 def _controls(notice: Notice) -> str:
     """What the same code against itself showed."""
-    counts = notice.counts
-    total, inside, outside = (counts.get(name, 0) for name in ("controls", "controls_inside", "controls_outside"))
+    total, inside, outside = (notice.counts.get(f"controls{name}", 0) for name in ("", "_inside", "_outside"))
     if not total:
         return "No controls (the same code twice) were measured with an interval."
-    undecided = max(0, total - inside - outside)
-    return (
-        f"Controls (the same code twice): {inside} of {total} inside the margin of {notice.margin:g} %, "
-        f"{outside} beyond it, {undecided} undecided."
-    )
+    beyond = f"{inside} of {total} inside the margin of {notice.margin:g} %, {outside} beyond it"
+    return f"Controls (the same code twice): {beyond}."
 
 
 def _because(row: Row, limit: int) -> Markup:

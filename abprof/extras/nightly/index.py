@@ -62,7 +62,7 @@ class NightRow:
     base: str  # commit; "" on a night that profiled the head alone
     head: str  # commit
     subject: str
-    exit_code: int
+    exit_code: int  # 0 on a first night that measured anything
     sentence: str
     heads: int  # cells and variants whose head ran, or whose code was the base's
     settled: int = 1  # 0: nothing could run, not because of the head, or files changed meanwhile: to be tried again
@@ -338,6 +338,8 @@ def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
     about, header, head = run.night, run.header or _Header(), run.sides[-1]
     tampered = header.counts.get("tampered", 0) > 0
     values = [] if tampered else list(_values(run))
+    heads = sum(value.judged and value.head_status in ("ok", "identical") for value in values)
+    first = about.kind == "first" and heads and header.exit_code == Exit.UNTRUSTED  # it has nothing to compare with
     ran = header.exit_code != Exit.CANNOT_RUN or any(value.head_status in _ANSWERS for value in values)
     night = NightRow(
         folder=file.parent.name,
@@ -350,9 +352,9 @@ def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
         base=run.sides[0].commit if len(run.sides) > 1 else "",
         head=head.commit,
         subject=head.subject,
-        exit_code=header.exit_code,
+        exit_code=Exit.OK if first else header.exit_code,
         sentence=header.sentence,
-        heads=sum(value.judged and value.head_status in ("ok", "identical") for value in values),
+        heads=heads,
         settled=int(ran and not tampered),
     )
     return night, values

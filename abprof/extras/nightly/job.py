@@ -51,19 +51,6 @@ class NightOptions:
 
 
 @dataclass(frozen=True)
-class NightRun:
-    """The result of one run of the night."""
-
-    kind: str
-    base: str  # "" where the head was profiled alone
-    head: str
-    exit_code: int
-    sentence: str
-    run_dir: str
-    weaker: tuple[str, ...] = ()  # weaker guarantees, a sentence each
-
-
-@dataclass(frozen=True)
 class NightReport:
     """The night as one record: the JSON line on standard output."""
 
@@ -72,7 +59,8 @@ class NightReport:
     number: int  # 0: nothing new
     head: str
     exit_code: int
-    runs: tuple[NightRun, ...] = ()
+    runs: tuple[NightRow, ...] = ()  # of all nights since the last report
+    weaker: tuple[str, ...] = ()  # weaker guarantees of these runs, a sentence each
     changes: tuple[Change, ...] = ()  # confirmed since the last report
     shifts: tuple[Shift, ...] = ()  # of the machine, since the last report
     notes: tuple[str, ...] = ()
@@ -134,8 +122,8 @@ def _measure(place: RunContext, nightly: NightOptions, series: str, beat: Beat, 
         view.say(f"night {newest} was measured, but its job ended before it reported")
     for job in todo:
         about = Night(series=series, number=newest + 1, kind=job.kind, asked=matrix, machine=machine)
-        run, _ = session.run(msgspec.structs.replace(place.options, specs=job.commits, night=about, file=None), view)
-        if run.status == "interrupted":
+        made, _ = session.run(msgspec.structs.replace(place.options, specs=job.commits, night=about, file=None), view)
+        if made.status == "interrupted":
             raise KeyboardInterrupt
     with open_index(place.runs_dir) as index:
         nights = index.nights(series)
@@ -143,7 +131,11 @@ def _measure(place: RunContext, nightly: NightOptions, series: str, beat: Beat, 
         changes, shifts = find_changes(list(trends(recent)))
         put(place.runs_dir / page.FILE, page.history_page(index, series).encode())
         notes = [*index.notes, *prune(place.runs_dir, nights, nightly)]
-    runs = tuple(_run_of(place.runs_dir, night) for night in nights if night.number > reported)
+    runs = tuple(night for night in nights if night.number > reported)
+    weaker: dict[str, None] = {}
+    for run in runs:
+        with contextlib.suppress(AbprofError):  # the folder may have been removed
+            weaker |= dict.fromkeys(sentences.weaker(runfolder.read(place.runs_dir / run.folder)[0], _MOST_NAMED))
     changes = [change for change in changes if change.found > reported]
     codes = {run.exit_code for run in runs}
     if any(change.pct > 0 and change.because != "machine" for change in changes):
@@ -156,21 +148,11 @@ def _measure(place: RunContext, nightly: NightOptions, series: str, beat: Beat, 
         head=head,
         exit_code=int(next((code for code in worst if code in codes), Exit.CANNOT_RUN)),
         runs=runs,
+        weaker=tuple(weaker),
         changes=tuple(changes),
         shifts=tuple(shift for shift in shifts if shift.night > reported),
         notes=tuple(notes),
     )
-
-
-def _run_of(runs_dir: Path, night: NightRow) -> NightRun:
-    """A night's run, from the index and its folder."""
-    folder, code = runs_dir / night.folder, night.exit_code
-    if night.kind == "first" and night.heads and code == Exit.UNTRUSTED:
-        code = Exit.OK  # there is nothing to compare with yet
-    weaker: tuple[str, ...] = ()
-    with contextlib.suppress(AbprofError):  # the folder may have been removed
-        weaker = sentences.weaker(runfolder.read(folder)[0], _MOST_NAMED)
-    return NightRun(night.kind, night.base, night.head, code, night.sentence, str(folder), weaker)
 
 
 # ---------------------------------------------------------------- retention
