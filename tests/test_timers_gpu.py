@@ -74,7 +74,7 @@ CELLS = ONE, TWO, LONG = ("parts/part=one", "parts/part=two", "parts/part=long")
 
 
 @dataclass(frozen=True)
-class Told:
+class Measured:
     """A run of main against a branch whose waits are half as long again."""
 
     run: dict[str, Any]
@@ -102,25 +102,25 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> GitRepo:
     return made
 
 
-def reported(repo: GitRepo, *more: str) -> Told:
+def measured(repo: GitRepo, *more: str) -> Measured:
     requested = ("main", "slower", "--device", "cuda", "--devices", "1", "--json", *more)
     done = abprof(*requested, cwd=repo.path, home=repo.path.parent)
     assert done.out, done.err
     run = done.run
-    return Told(run, runfolder.read(Path(run["run_dir"]))[1])
+    return Measured(run, runfolder.read(Path(run["run_dir"]))[1])
 
 
 @pytest.fixture(scope="module")
-def auto(repo: GitRepo) -> Told:
-    return reported(repo, "--epochs", "4", "--budget", "5m")
+def auto(repo: GitRepo) -> Measured:
+    return measured(repo, "--epochs", "4", "--budget", "5m")
 
 
 @pytest.fixture(scope="module")
-def durations(repo: GitRepo) -> Told:
-    return reported(repo, "--epochs", "4", "--budget", "5m", "--timer", "cupti")
+def durations(repo: GitRepo) -> Measured:
+    return measured(repo, "--epochs", "4", "--budget", "5m", "--timer", "cupti")
 
 
-def test_short_calls_are_read_by_cupti_and_long_ones_by_events(auto: Told) -> None:
+def test_short_calls_are_read_by_cupti_and_long_ones_by_events(auto: Measured) -> None:
     assert auto.read_by() == {ONE: {"cupti"}, TWO: {"cupti"}, LONG: {"cuda_event"}}
     assert {row["metric"] for row in auto.run["comparisons"]} == {"gpu_span"}
     verdicts = {row["cell"]: row["verdict"] for row in auto.run["comparisons"] if row["from"] == "base"}
@@ -128,19 +128,19 @@ def test_short_calls_are_read_by_cupti_and_long_ones_by_events(auto: Told) -> No
     assert verdicts[ONE] in ("same", "slight", "unclear")
 
 
-def test_a_kernel_alone_spans_what_it_lasts(auto: Told, durations: Told) -> None:
+def test_a_kernel_alone_spans_what_it_lasts(auto: Measured, durations: Measured) -> None:
     """By `--timer cupti` its duration is read on an idle device, by `auto` behind another kernel."""
     assert durations.read_by()[ONE] == {"cupti"}
     ratio = auto.ns(ONE, "gpu_span") / durations.ns(ONE, "gpu_kernels")
     assert 0.85 < ratio < 1.2
 
 
-def test_of_two_kernels_the_gap_counts(auto: Told, durations: Told) -> None:
+def test_of_two_kernels_the_gap_counts(auto: Measured, durations: Measured) -> None:
     gap = auto.ns(TWO, "gpu_span") - durations.ns(TWO, "gpu_kernels")
     assert 0 < gap < 8_000
 
 
-def test_the_profiled_pass_is_there_and_no_turn_was_read_in_ticks(auto: Told) -> None:
+def test_the_profiled_pass_is_there_and_no_turn_was_read_in_ticks(auto: Measured) -> None:
     """Of the processor's counter, at least two of which make a nanosecond."""
     passes = [block for block in auto.blocks if not (block.rounds or block.beside)]
     assert {block.cell for block in passes} == {ONE, TWO}
