@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import py_compile
 import subprocess
 import sys
@@ -73,3 +74,16 @@ def test_its_messages_need_the_standard_library_alone(tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(place)!r}); import abprof.records.messages; print(abprof.records.messages.__file__)"
     done = subprocess.run([sys.executable, "-S", "-I", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(place / "abprof" / "records" / "messages.py")
+
+
+def test_the_worker_imports_the_standard_library_torch_and_its_messages_alone() -> None:
+    foreign = {"torch", "triton", "cupti"}
+    for file in [ROOT / "kit.py", ROOT / "records" / "messages.py", *(ROOT / "worker").rglob("*.py")]:
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            for name in names:
+                top = name.partition(".")[0]
+                ours = name.startswith(("abprof.worker.", "abprof.records.messages"))
+                assert ours or top in sys.stdlib_module_names | foreign, f"{file.name} imports {name}"
