@@ -27,7 +27,7 @@ def record(tmp_path: Path) -> Record:
     folder.write_run(run)
     for block in runs.blocks(run):
         folder.append_block(block)
-    return Record(folder, run, runs.blocks(run), View(quiet=True))
+    return session.new_record(folder, run, runs.blocks(run), View(quiet=True))
 
 
 def test_a_proof_that_failed_is_known_after_a_kill(record: Record) -> None:

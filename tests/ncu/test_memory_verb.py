@@ -86,9 +86,9 @@ def test_files_are_written_by_their_suffix(tmp_path: Path, capsys: pytest.Captur
         (["--warmup", "2", "--runs", "3", "--kernel", "MiddleRows"], "no launch of 'MiddleRows'"),
         (["--warmup", "-1", "--runs", "6"], "--warmup: -1 calls (use 0 or more)"),
         (["--warmup", "2", "--runs", "3", "--runs", "3"], "--runs: 2 values for 1 files"),
-        (["--warmup", "2", "--runs", "3", "--format", "png"], "--format: no format 'png'"),
+        (["--warmup", "2", "--runs", "3", "--format", "png"], "--format: 'png' is not one of md, csv, json"),
         (["--warmup", "2", "--runs", "3", "--out", "t.txt"], "--out: 't.txt' ends in none of .csv, .md, .json"),
-        (["--warmup", "two", "--runs", "3"], "Invalid value for '--warmup'"),
+        (["--warmup", "two", "--runs", "3"], "--warmup: Input should be a valid integer"),
         (["--runs", "3"], "--warmup"),
     ],
 )  # fmt: skip
