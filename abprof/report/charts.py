@@ -26,8 +26,10 @@ FARTHEST = 60.0  # per cent of time that an axis shows at most
 
 
 def _svg(kind: str, width: int, height: int, inside: str, label: str) -> Markup:
-    said = escape(visible(label))
-    return Markup(f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" aria-label="{said}">{inside}</svg>')  # noqa: S704
+    sentence = escape(visible(label))
+    return Markup(
+        f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" aria-label="{sentence}">{inside}</svg>'
+    )
 
 
 # ---------------------------------------------------------------- one interval in a table
@@ -221,7 +223,6 @@ def turns(tracks: Sequence[Track]) -> Markup:
 # ---------------------------------------------------------------- line charts
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 300, 64, 170, 14, 46  # px; names of lines stand on the right
-_DASHES = ("", "6 3", "2 3", "9 3 2 3")
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,6 @@ def lines(
     x: str = "",
     ticks: Sequence[str] = (),
     log_x: bool = False,
-    log_y: bool = False,
     bands: Sequence[tuple[float, float, float, float]] = (),
 ) -> Markup:
     """Lines with a mark at each point, their names at the right end. `ticks` names the places 0, 1, ... of the x axis; a band
@@ -270,11 +270,9 @@ def lines(
         marks = [(v, _short(v)) for v in (distinct if log_x and len(distinct) <= 9 else _nice(low, high))]  # type: ignore[misc]
     across = _scale(low, high, LEFT, WIDTH - RIGHT, log_x)
     ys = [p[1] for p in points] + [bound for band in bands for bound in band[2:]]
-    log_y = log_y and min(ys) > 0
-    bottom, top = (min(ys) / 1.2, max(ys) * 1.2) if log_y else (min(0.0, *ys), max(ys) * 1.08)
-    up = _scale(bottom, top, HEIGHT - BOTTOM, TOP, log_y)
-    decades = range(math.floor(math.log10(bottom)), math.ceil(math.log10(top)) + 1) if log_y else ()
-    heights = [m * 10.0**e for e in decades for m in (1, 2, 5) if bottom <= m * 10.0**e <= top] or _nice(bottom, top)
+    bottom, top = min(0.0, *ys), max(ys) * 1.08
+    up = _scale(bottom, top, HEIGHT - BOTTOM, TOP, log=False)
+    heights = _nice(bottom, top)
     floor, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     parts = [
         f'<path class="band" d="M{across(a):.0f} {up(d):.0f}H{across(b):.0f}V{up(c):.0f}H{across(a):.0f}"/>'
@@ -287,14 +285,12 @@ def lines(
     parts += [_text(across(at), floor + 16, clean(name, 14), "mid") for at, name in marks]
     parts += [_text((LEFT + right) // 2, floor + 36, clean(x, 40), "mid"), _text(LEFT + 6, TOP, clean(y, 40), "start")]
     last = 0.0
-    drawn = [(number, one) for number, one in enumerate(series) if one.points]
-    for number, one in drawn:
+    drawn = [one for one in series if one.points]
+    for one in drawn:
         spots = " ".join(f"{across(px):.0f},{up(py):.0f}" for px, py in one.points)
-        dash = _DASHES[number // 2 % len(_DASHES)] if one.joined else ""
         kind = "base" if one.side == "base" else "target"
-        style = f' stroke-dasharray="{dash}"' if dash else ""
-        parts.append(f'<g class="{kind}{"" if one.joined else " dots"}"><polyline points="{spots}"{style}/></g>')
-    for height, _, one in sorted((up(one.points[-1][1]) + 4, number, one) for number, one in drawn):
+        parts.append(f'<g class="{kind}{"" if one.joined else " dots"}"><polyline points="{spots}"/></g>')
+    for height, one in sorted(((up(one.points[-1][1]) + 4, one) for one in drawn), key=lambda pair: pair[0]):
         last = max(height, last + 13)  # names that would lie on each other are pushed apart
         kind, mark = ("base", "○") if one.side == "base" else ("target", "■")
         parts.append(_text(right + 8, last, f"{mark} {clean(one.name, 26)}", f"start {kind}"))
@@ -302,8 +298,10 @@ def lines(
     return _svg("chart", WIDTH, HEIGHT, "".join(parts), label)
 
 
-def _text(x: float, y: float, said: str, kind: str = "") -> str:
-    return f'<text{f" class={chr(34)}{kind}{chr(34)}" if kind else ""} x="{x:.0f}" y="{y:.0f}">{escape(said)}</text>'
+def _text(x: float, y: float, sentence: str, kind: str = "") -> str:
+    return (
+        f'<text{f" class={chr(34)}{kind}{chr(34)}" if kind else ""} x="{x:.0f}" y="{y:.0f}">{escape(sentence)}</text>'
+    )
 
 
 def _nice(low: float, high: float) -> list[float]:

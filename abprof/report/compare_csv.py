@@ -18,7 +18,7 @@ from abprof.report.suite_csv import DENSE_KEYS, LATER
 from abprof.system.files import replace
 
 OLD_SPARSE = ("seqlen", "sparsity_ratio", "block_size", "direction")
-_OWN_KEYS = ("cell", "variant")  # an abprof profile's rows are told apart by these as well
+_OWN_KEYS = ("cell", "variant")  # an abprof profile's rows differ in these as well
 _OF_ARMS = frozenset({"cell", "workload", "arm", "side", "epochs"})  # of cells.csv: as keys, commits would never meet
 _MODES = (
     ("block_sparse", ("seqlen", "sparsity_ratio", "q_block_size", "k_block_size", "direction")),
@@ -122,8 +122,8 @@ def _cases(profile: Profile, keys: Sequence[str]) -> dict[str, Line]:
     for line in profile.lines:
         case = repr([_value(line[name]) for name in keys])
         if case in found:
-            said = ", ".join(f"{name}={line[name]}" for name in keys)
-            raise AbprofError(f"two rows for {said}", where=str(profile.path))
+            named = ", ".join(f"{name}={line[name]}" for name in keys)
+            raise AbprofError(f"two rows for {named}", where=str(profile.path))
         found[case] = line
     return found
 

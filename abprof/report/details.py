@@ -123,9 +123,11 @@ def _rows(run: Run, row: Row, sides: Sequence[Observation | None], clocks: Seque
     """Label and a text per side; nothing of what no side has."""
     cell, judged = row.cell, row.comparison
     times = [row.ns(seen) for seen in sides]
-    said = [time_text(seen, row.metric) for seen in sides]
+    sentence = [time_text(seen, row.metric) for seen in sides]
     around = [own_interval(seen, row.metric) for seen in sides]
-    yield from _shown("time", [s if t is None else f"{s} ({a})" for s, t, a in zip(said, times, around, strict=True)])
+    yield from _shown(
+        "time", [s if t is None else f"{s} ({a})" for s, t, a in zip(sentence, times, around, strict=True)]
+    )
     reasons = [clean(seen.reason) if seen else "" for seen in sides]
     yield from _shown("why", [reason or "–" for reason in reasons] if any(reasons) else [])
     yield from _shown("clock", [mhz and f"{sum(mhz) / len(mhz):.0f} MHz" for mhz in clocks])
@@ -157,9 +159,9 @@ def _rows(run: Run, row: Row, sides: Sequence[Observation | None], clocks: Seque
     digests = {seen.check.digest if seen and seen.check else "" for seen in sides}
     equal = len(sides) > 1 and len(digests) == 1 and "" not in digests
     yield from _shown("error", [_error(seen, equal=equal) for seen in sides])
-    told = [seen.facts if seen else {} for seen in sides]
-    for name in dict.fromkeys(name for known in told for name in known):
-        yield from _shown(clean(name, 40), [sentences.fact(known[name]) if name in known else None for known in told])
+    known = [seen.facts if seen else {} for seen in sides]
+    for name in dict.fromkeys(name for known in known for name in known):
+        yield from _shown(clean(name, 40), [sentences.fact(known[name]) if name in known else None for known in known])
 
 
 def _times(sides: Sequence[Observation | None], name: str) -> list[str | None]:
@@ -177,18 +179,18 @@ def _error(seen: Observation | None, *, equal: bool) -> str:
         return "not known: nothing was compared"
     if check is None or check.max_abs is None:
         return ""
-    said = f"{check.max_abs:.2g}" + ("" if check.max_rel is None else f" ({check.max_rel:.2g} relative)")
+    sentence = f"{check.max_abs:.2g}" + ("" if check.max_rel is None else f" ({check.max_rel:.2g} relative)")
     if equal:
-        return f"{said}; sides bit-equal"
-    return said + ("" if check.base_max_abs is None else f"; {check.base_max_abs:.2g} from base’s output")
+        return f"{sentence}; sides bit-equal"
+    return sentence + ("" if check.base_max_abs is None else f"; {check.base_max_abs:.2g} from base’s output")
 
 
 def _shown(label: str, texts: Sequence[object], mark: str = "") -> Iterator[Texts]:
     """A row, unless no side has anything; once where all sides say the same, else with the mark."""
     known = ["" if text is None else str(text) for text in texts]
     if any(known):
-        said = [text or NOT_RECORDED for text in known]
-        yield (label, said[0]) if len(set(said)) == 1 else (f"{mark}{label}", *said)
+        sentence = [text or NOT_RECORDED for text in known]
+        yield (label, sentence[0]) if len(set(sentence)) == 1 else (f"{mark}{label}", *sentence)
 
 
 # ---------------------------------------------------------------- kernels of both sides
@@ -235,11 +237,11 @@ def _code(run: Run, row: Row) -> Iterator[Texts]:
     if judged.causes is None:
         own = [pair.same_code for pair in sides.pairs if pair.before.kernel or pair.after.kernel]
         if sides.on_gpu and sides.same_launches and own and all(own):
-            said = f"{plural(len(sides.pairs), 'kernel')}, the same code and launches on both sides"
+            sentence = f"{plural(len(sides.pairs), 'kernel')}, the same code and launches on both sides"
             heaviest = max(censuses[0].launches, key=lambda launch: launch.ns, default=None) if censuses[0] else None
             found = [*_resources(heaviest)] if heaviest else []
             more = ", ".join((clean(heaviest.name, 40), *found)) if heaviest and found else ""
-            yield "kernels", "; ".join(filter(None, (said, more)))
+            yield "kernels", "; ".join(filter(None, (sentence, more)))
         return
     missing = [clean(census.missing if census else "not recorded", 120) for census in censuses]
     if any(missing):
@@ -254,8 +256,8 @@ def _code(run: Run, row: Row) -> Iterator[Texts]:
         yield from _compared(_OF_KERNEL, [part.kernel for part in parts])
     for label, alone in (("only base launches", sides.gone), ("only target launches", sides.new)):
         if alone:
-            said = ", ".join(f"{clean(part.name, 60)} ({part.count}×, {ns(part.ns)})" for part in alone[:_MOST])
-            yield f"{_DIFFERENT}{label}", said
+            sentence = ", ".join(f"{clean(part.name, 60)} ({part.count}×, {ns(part.ns)})" for part in alone[:_MOST])
+            yield f"{_DIFFERENT}{label}", sentence
     if len(ordered) > _MOST:
         yield "further kernels", f"{len(ordered) - _MOST}, in run.json"
     for both in sides.objects:

@@ -54,27 +54,27 @@ def trusted(run: Run) -> str:
     """In one line whether the run may be trusted, and why: the end of a run on a terminal."""
     if any(one.falsifies for one in run.touched):
         return "not trusted: files that the run rests on changed while it ran (see the warnings)"
-    said = controls(run)
+    sentence = controls(run)
     if run.header and not run.header.trusted:
-        return f"not trusted: {said or 'a control failed'}; any cell may be off by as much"
+        return f"not trusted: {sentence or 'a control failed'}; any cell may be off by as much"
     if len(run.sides) < 2:
         return ""
     bad = [proof for proof in run.proofs if not proof.ok]
     proofs = "; each worker loaded its own side's files" if run.proofs and not bad else ""
-    if not said:
+    if not sentence:
         return f"no control was measured{proofs}"
-    return f"{'trusted' if _controls(run)[1] else 'not contradicted'}: {said}{proofs}"
+    return f"{'trusted' if _controls(run)[1] else 'not contradicted'}: {sentence}{proofs}"
 
 
 def trust(run: Run, blocks: Sequence[Block]) -> Facts:
     """Why this run may be believed, or may not."""
     found: Facts = [("guarantee", text) for text in weaker(run)]
-    if said := trusted(run):
-        found.append(("trust", said))
+    if sentence := trusted(run):
+        found.append(("trust", sentence))
     known = [(c.low_pct, c.high_pct) for c in run.controls if c.low_pct is not None and c.high_pct is not None]
     if known:
         span = interval(min(low for low, _ in known), max(high for _, high in known), 2)
-        found.append(("controls", f"{controls(run)}; their intervals lie within {span}"))
+        found.append(("controls", f"their intervals lie within {span}"))
     else:
         found.append(("controls", "none in this run" if len(run.sides) > 1 else "none: the run has one side"))
     return [*found, ("proofs", _proofs(run)), *_epochs(blocks), *_state(blocks)]
@@ -246,15 +246,15 @@ def builds(run: Run) -> Facts:
     apart = [(build, f" on {machine.device}") for machine in run.machines.values() for build in machine.builds]
     for build, place in [*((build, "") for build in run.builds), *apart]:
         if build.failure:
-            said = f"failed: {clean(build.failure.reason, LONGEST)}"
+            sentence = f"failed: {clean(build.failure.reason, LONGEST)}"
         else:
-            said = ("from the cache" if build.cached else f"built in {build.seconds:.1f} s") + f", key {build.key}"
+            sentence = ("from the cache" if build.cached else f"built in {build.seconds:.1f} s") + f", key {build.key}"
         facts = ", ".join(f"{clean(name)} {clean(value, 120)}" for name, value in build.facts.items())
         if len(build.facts) > 4:
             facts = f"{len(build.facts)} kernels compiled, each in run.json and the log"
         log = f"; log {clean(rows.log_path(build.log))}" if build.log else ""
         found.append(
-            (f"{build.side} {clean(build.kernel)}{clean(place)}", said + (f"; {facts}" if facts else "") + log)
+            (f"{build.side} {clean(build.kernel)}{clean(place)}", sentence + (f"; {facts}" if facts else "") + log)
         )
     return found
 
@@ -289,11 +289,11 @@ def differences(run: Run, blocks: Sequence[Block]) -> tuple[str, Table]:
     if not run.toolchains:
         return "What each side was built and run with is not recorded in this run.", made
     packages = plural(max(len(one.packages) for one in run.toolchains.values()), "installed package")
-    said = f"{'All else is the same' if found else 'Nothing differs'} between the sides: interpreter, {packages}, "
-    said += "compilers, variables, build commands, on one device in turns."
+    sentence = f"{'All else is the same' if found else 'Nothing differs'} between the sides: interpreter, {packages}, "
+    sentence += "compilers, variables, build commands, on one device in turns."
     if clocks and apart < CLOCKS_AGREE:
-        said += f" The mean clocks of the sides' turns agree within {apart:.2f} %."
-    return f"{said} Flags that a package's own build() passes stand in the build's log.", made
+        sentence += f" The mean clocks of the sides' turns agree within {apart:.2f} %."
+    return f"{sentence} Flags that a package's own build() passes stand in the build's log.", made
 
 
 def _differing(run: Run) -> Iterator[tuple[str, str, BySide]]:

@@ -144,5 +144,5 @@ def _alert(group: Group, row: Row) -> list[str]:
 def _verdict(row: Row) -> str:
     if row.comparison is None:
         return "not judged"
-    said = sentences.verdict(row.comparison)
-    return said if row.comparison.pct is None else f"{said}; time {sentences.change(row.comparison)}"
+    sentence = sentences.verdict(row.comparison)
+    return sentence if row.comparison.pct is None else f"{sentence}; time {sentences.change(row.comparison)}"

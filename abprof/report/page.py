@@ -145,7 +145,7 @@ def _workload(
         title=group.title(run),
         lines=lines,
         axis=charts.Axis((row.comparison for row in group.rows), run.options),
-        causes=tuple((case, said) for case, said in causes if said),
+        causes=tuple((case, sentence) for case, sentence in causes if sentence),
         blocks=tuple(_blocks(run, group)),
         detail_ids=found,
         details=lambda: details.details(run, group, lines, ids, measured) if found else iter(()),
@@ -186,8 +186,8 @@ def _probes(run: Run) -> Iterator[Section]:
 def _about(run: Run, blocks: Sequence[Measured]) -> Iterator[Section]:
     found = [Block(facts=facts.machine(run))]
     if len(run.sides) > 1:
-        said, differing = facts.differences(run, blocks)
-        found.append(Block("Environments of the sides", (said,), tables=(differing,) if differing.rows else ()))
+        sentence, differing = facts.differences(run, blocks)
+        found.append(Block("Environments of the sides", (sentence,), tables=(differing,) if differing.rows else ()))
     if builds := facts.builds(run):
         found.append(Block("Builds", facts=builds))
     loaded = facts.artefacts(run)

@@ -170,8 +170,8 @@ def _part(
     found = _compared(before, after)
     rows: list[tuple[str, ...]] = []
     for one in found[:30]:
-        told = one[1:] if after else one[1:2]
-        counts, times = [str(t[0]) if t else "0" for t in told], [ns(t[1]) if t else "" for t in told]
+        known = one[1:] if after else one[1:2]
+        counts, times = [str(t[0]) if t else "0" for t in known], [ns(t[1]) if t else "" for t in known]
         sign = "+" if _more(one) > 0 else "-" if _more(one) < 0 else ""
         last = [f"{sign}{ns(abs(_more(one)))}", _presence(one, *sides)] if after else []
         rows.append((*(clean(text, 120) for text in one[0]), *counts, *times, *last))
@@ -193,11 +193,11 @@ def _lines(run: Run, of: Sequence[_Seen], columns: tuple[str, ...], unit: str) -
         fixed |= {"kind": _kind(before), "profiler": before.by} if isinstance(before, Trace) else {}
         for one in _compared(before, after):
             line = fixed | dict(zip(columns, one[0], strict=True))
-            for label, told in zip(("from", "to"), one[1:], strict=True):
-                if told or (unit == "samples" and line[label]):
+            for label, known in zip(("from", "to"), one[1:], strict=True):
+                if known or (unit == "samples" and line[label]):
                     line |= {
-                        f"{label}_{unit}": str(told[0] if told else 0),
-                        f"{label}_ns": str(told[1] if told else 0.0),
+                        f"{label}_{unit}": str(known[0] if known else 0),
+                        f"{label}_ns": str(known[1] if known else 0.0),
                     }
             if second:
                 line |= {"difference_ns": str(_more(one)), "presence": _presence(one, "from", "to", "both")}
@@ -260,8 +260,8 @@ def _kernels(before: Profile, after: Profile | None) -> list[Kernels]:
     if after is None:
         return [(kernel, None) for kernel in before.kernels]
     one, two = traffic(before), traffic(after)
-    of = {id(row): kernel for made, told in ((one, before), (two, after))
-          for row, kernel in zip(made.rows, told.kernels, strict=True)}  # fmt: skip
+    of = {id(row): kernel for made, known in ((one, before), (two, after))
+          for row, kernel in zip(made.rows, known.kernels, strict=True)}  # fmt: skip
     return [(of.get(id(pair.base)), of.get(id(pair.target))) for pair in beside(one, two)]
 
 
@@ -500,14 +500,14 @@ def memory_notes(groups: Sequence[MemoryGroup]) -> list[str]:
 
 def memory_sentence(groups: Sequence[MemoryGroup]) -> str:
     """Of one file a call's bytes, of several how they differ."""
-    said = []
+    sentence = []
     for tables in (group.tables for group in groups if group.tables):
         parts = []
         if len(tables) == 1:
             for row in (row for row in tables[0].sums if row.kind == "all"):
                 sizes = ", ".join(f"{label} {size(row.per_call[level])}" for level, label in LEVELS.items())
                 parts.append(f"A call{f', shape {row.shape}' if tables[0].shapes > 1 else ''} moves {sizes}")
-            said.append(("" if len(groups) == 1 else f"{tables[0].label}: ") + "; ".join(parts))
+            sentence.append(("" if len(groups) == 1 else f"{tables[0].label}: ") + "; ".join(parts))
         for target in tables[1:]:
             for pair in (pair for pair in sums_beside(tables[0], target) if pair.either.kind == "all"):
                 changes = [f"{label} {change}" for level, label in LEVELS.items() if (change := _change(pair, level))]
@@ -516,10 +516,10 @@ def memory_sentence(groups: Sequence[MemoryGroup]) -> str:
                 )
                 differs = differs if pair.base and pair.target else f"only in {'target' if pair.target else 'base'}"
                 parts.append(f"{target.label}{f', shape {pair.either.shape}' if target.shapes > 1 else ''}: {differs}")
-        said += ["; ".join(parts)] if len(tables) > 1 else []
-    said = [text for text in said if text]
-    more = [f"and {len(said) - 8} more"] if len(said) > 8 else []
-    return clean("; ".join([*said[:8], *more]) or "nothing was recorded", 1000)
+        sentence += ["; ".join(parts)] if len(tables) > 1 else []
+    sentence = [text for text in sentence if text]
+    more = [f"and {len(sentence) - 8} more"] if len(sentence) > 8 else []
+    return clean("; ".join([*sentence[:8], *more]) or "nothing was recorded", 1000)
 
 
 def memory_csv(groups: Sequence[MemoryGroup]) -> str:

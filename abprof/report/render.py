@@ -29,9 +29,9 @@ def environment(escaped: Callable[[str], Markup]) -> Environment:
     def safe(value: Any) -> Any:
         if isinstance(value, Markup) or value is None:
             return value
-        said = str(value)
-        shown = escaped(text.clean(said, text.LONGEST))
-        before, after = said.startswith(" "), said.endswith(" ")  # joins in the templates keep their blanks
+        sentence = str(value)
+        shown = escaped(text.clean(sentence, text.LONGEST))
+        before, after = sentence.startswith(" "), sentence.endswith(" ")  # joins in the templates keep their blanks
         return Markup(" ") * before + shown + Markup(" ") * after
 
     made = Environment(

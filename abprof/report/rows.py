@@ -82,7 +82,7 @@ class Group:
 
     @cached_property
     def variants(self) -> bool:
-        """Whether rows are told apart by a variant too."""
+        """Whether rows are known apart by a variant too."""
         return any(row.variant for row in self.rows)
 
     @cached_property
@@ -488,10 +488,10 @@ def _against(line: Line | None) -> str:
     if line is None:
         return text.NOT_RECORDED
     named = line.change.endswith(f" {line.verdict}")
-    said = line.change if named else ": ".join(filter(None, (line.verdict, line.change)))
+    sentence = line.change if named else ": ".join(filter(None, (line.verdict, line.change)))
     judged = line.row.comparison
     interval = f" ({line.interval})" if judged and judged.pct is not None else ""
-    return f"{line.mark} {said}{interval}".strip()
+    return f"{line.mark} {sentence}{interval}".strip()
 
 
 # ---------------------------------------------------------------- arms that have no speed
@@ -593,11 +593,11 @@ def warnings(run: Run, found: Iterable[Group]) -> list[tuple[str, str, tuple[str
     long = [(seen.cell, seen.reason) for seen in run.observations if len(seen.reason) > 80]
     made = []
     for advice in run.warnings:
-        said = advice.text
+        sentence = advice.text
         for cell, reason in long:
             if cell in advice.cells:
-                said = said.replace(reason, text.clean(reason, 80))
+                sentence = sentence.replace(reason, text.clean(reason, 80))
         for cell in sorted(set(advice.cells) & names.keys(), key=len, reverse=True):
-            said = said.replace(cell, names[cell])
-        made.append((text.clean(said, 1000), text.clean(advice.advice, 1000), advice.cells))
+            sentence = sentence.replace(cell, names[cell])
+        made.append((text.clean(sentence, 1000), text.clean(advice.advice, 1000), advice.cells))
     return made

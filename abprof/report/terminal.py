@@ -77,8 +77,8 @@ def _workload(workload: Workload, console: Console, everything: bool) -> None:
     shown = workload.lines if everything else workload.brief
     if group.target and shown:
         console.print(_verdicts(group, shown, console.width < NARROW))
-        for case, said in workload.causes:
-            _say(console, f"why {case}: {said}", "")
+        for case, sentence in workload.causes:
+            _say(console, f"why {case}: {sentence}", "")
     for block in workload.blocks:
         if block.brief or everything:
             _block(block, console)
@@ -109,9 +109,9 @@ def _verdicts(group: rows.Group, shown: Sequence[rows.Line], narrow: bool) -> Ta
     for line in shown:
         case = list(filter(None, [" ".join(line.values)])) if narrow else list(line.values)
         more = [] if narrow else [line.before, line.after, line.rate]
-        said = "; ".join(filter(None, (line.interval, line.note)))
+        sentence = "; ".join(filter(None, (line.interval, line.note)))
         verdict = Text(f"{line.mark} {line.verdict}".strip(), style=_STYLES.get(line.verdict, ""))
-        table.add_row(verdict, *map(Text, (*case, line.change, said, *more)))
+        table.add_row(verdict, *map(Text, (*case, line.change, sentence, *more)))
     return table
 
 

@@ -33,16 +33,16 @@ def compare(first: Run, second: Run) -> TwoRuns:
     moved = [key for key in both if left[key].verdict != right[key].verdict]
     alone = [key for key in (*left, *right) if (key in left) != (key in right)]
     ways = Counter((left[key].verdict, right[key].verdict) for key in moved).most_common()
-    said = "; ".join(f"{count} {before} → {after}" for (before, after), count in ways)
-    sentence = f"{len(moved)} of {plural(len(both), 'row')} have another verdict{f': {said}' if said else ''}."
+    moves = "; ".join(f"{count} {before} → {after}" for (before, after), count in ways)
+    sentence = f"{len(moved)} of {plural(len(both), 'row')} have another verdict{f': {moves}' if moves else ''}."
     sentence += f" {plural(len(alone), 'row')} only in one of the runs." if alone else ""
     header = ("row", "first", "change", "95 % interval", "second", "change, second", "95 % interval, second")
-    found = tuple((_name(key), *_said(left.get(key)), *_said(right.get(key))) for key in (*moved, *alone))
+    found = tuple((_name(key), *_verdict(left.get(key)), *_verdict(right.get(key))) for key in (*moved, *alone))
     sentence = sentence if both else "The runs have no row in common."
     return TwoRuns(sentence, tuple(_notes(first, second)), Table(header, found, 1))
 
 
-def _said(row: Comparison | None) -> tuple[str, str, str]:
+def _verdict(row: Comparison | None) -> tuple[str, str, str]:
     if row is None:
         return "not in this run", "", ""
     return row.verdict, sentences.change_text(row), sentences.bounds(row)

@@ -219,7 +219,7 @@ def _scaling(group: Group) -> Iterator[Section]:
     axis = clean(axis)
     header = ("case", "side", axis, *(names or ("time",)), *(["best"] if names else []), "TFLOP/s", "efficiency")
     unit = "TFLOP/s" if rated else "ms a call"
-    picture = charts.lines(_some(drawn), y=unit, x=axis, log_x=True, log_y=not rated)
+    picture = charts.lines(_some(drawn), y=unit, x=axis, log_x=True)
     yield Section(f"Scaling over {axis}", text, Table(tuple(map(clean, header)), tuple(rows), 3), picture)
 
 

@@ -202,30 +202,27 @@ def nothing_measured(counts: Counts) -> str:
     return f"Nothing was measured: {_rest(counts) or 'no cell ran'}."
 
 
-def compared(counts: Counts, *, margin: float, same_code: bool) -> str:
-    """The sentence of a comparison: whether to act, then how many of what, changes by false-discovery control.
+def compared(counts: Counts, *, margin: float, same_code: bool, action: bool = False) -> str:
+    """The sentence of a comparison: `3 slower, 1 faster, 2 unchanged (6 cells).`, changes by false-discovery control.
 
+    A run that must not be acted on, or has no answer, says so first; with `action` every run says first whether to act.
     `margin` is in per cent; `same_code`: every side is the same tree.
     """
     noun = "cell" if counts.get("comparisons", 0) == counts.get("cells", 0) else "comparison"
-    total = plural(counts.get("comparisons", 0), noun)
     changed = {verdict: certain(counts, verdict) for verdict in ("broken", "slower", "faster")}
-    found = ", ".join(f"{number} {verdict}" for verdict, number in changed.items() if number)
-    if found:
-        found += f" of {total}"
-    elif counts.get("quick", 0) == counts.get("comparisons", 0):
-        found = f"one epoch can't be certain in {total}"
-    else:
-        found = f"nothing {'else ' if counts.get('waived') else ''}certainly slower or faster in {total}"
-    rest = _rest(counts)
-    return f"{_lead(counts, margin, same_code)}: {found}" + (f"; {rest}." if rest else ".")
+    found = [f"{number} {verdict}" for verdict, number in changed.items() if number] + [_rest(counts)]
+    notes = [plural(counts.get("comparisons", 0), noun), *(["the same code on every side"] if same_code else [])]
+    notes += ["one epoch, nothing is certain"] if counts.get("quick", 0) == counts.get("comparisons", 0) else []
+    sentence = f"{', '.join(filter(None, found))} ({', '.join(notes)})."
+    doubtful = counts.get("tampered") or answer(counts, measured=True) == "unjudged"
+    return f"{_lead(counts, margin)}: {sentence}" if action or doubtful else sentence
 
 
 def _tampered(counts: Counts) -> str:
     return f"Do not act on this run, {plural(counts['tampered'], 'file')} that it rests on changed while it ran"
 
 
-def _lead(counts: Counts, margin: float, same_code: bool) -> str:
+def _lead(counts: Counts, margin: float) -> str:
     if counts.get("tampered"):
         return _tampered(counts)
     if counts.get("controls_outside"):
@@ -233,8 +230,7 @@ def _lead(counts: Counts, margin: float, same_code: bool) -> str:
             f"Do not act on this run, {counts['controls_outside']} of {plural(counts.get('controls', 0), 'control')} "
             f"(the same code twice) came out beyond the margin of {margin:g} %"
         )
-    fine = "Nothing to act on" + (" (the same code on every side)" if same_code else "")
-    leads = {"act": "Act", "confirm": "Confirm before acting", "unjudged": "No answer yet", "fine": fine}
+    leads = {"act": "Act", "confirm": "Confirm before acting", "unjudged": "No answer yet", "fine": "Nothing to act on"}
     return leads[answer(counts, measured=True)]
 
 
@@ -248,7 +244,7 @@ def _rest(counts: Counts) -> str:
         (of["quick"] - of["worth_confirming"], "with nothing large seen"),
         (of["waived"], "slower and waived"),
         (of["slight"], "slight"),
-        (of["same"], f"same{identical}"),
+        (of["same"], f"unchanged{identical}"),
         (of["undecided"] - of["worth_confirming"], "undecided"),
         (of["base_not_ok"], "not ok on the base"),
         (of["unsupported"], "unsupported"),

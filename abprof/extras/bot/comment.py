@@ -75,7 +75,7 @@ def _sentence(notice: Notice) -> str:
         return "Measuring, no answer yet."
     if not notice.measured:
         return nothing_measured(notice.counts)
-    return compared(notice.counts, margin=notice.margin, same_code=notice.same_code)
+    return compared(notice.counts, margin=notice.margin, same_code=notice.same_code, action=True)
 
 
 def _weaker(notice: Notice, limit: int) -> Markup:
