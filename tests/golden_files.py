@@ -1,4 +1,4 @@
-"""What small runs look like, byte for byte: the formats of the five original systems, one page and one log.
+"""What small runs look like, byte for byte: the formats of the five original systems, and one page.
 
 `python -m tests.golden_files` writes them anew: read the diff.
 """
@@ -21,7 +21,7 @@ def rendered() -> dict[str, bytes]:
     made = {f"legacy/{name}": text for name, text in legacy.files(scripts, runs.blocks(scripts)).items()}
     made |= {f"suites/{name}": text for name, text in suite_csv.files(run).items()}
     made |= {f"suites/{name}": text for name, text in suite_csv.files(declared.run()).items()}
-    made |= {"run.md": reports.markdown(run, runs.blocks(run)), "run.txt": reports.footer(run)}
+    made["run.md"] = reports.markdown(run, runs.blocks(run))
     made |= {f"comment/{kind}.md": render(notices.made(kind)) for kind in notices.KINDS}
     moved_on = Context(head="5" * 40, link="https://ci.example/runs/7", replaces="6" * 40)
     made["comment/outdated.md"] = render(notices.made("unchanged"), moved_on)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup, escape
 
 from abprof.records import Comparison, Options, Verdict
-from abprof.records.quantities import plural
 from abprof.records.visible import visible
 from abprof.report import sentences
-from abprof.report.text import clean, duration, signed
+from abprof.report.text import clean, duration, plural, signed
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
@@ -26,10 +25,8 @@ FARTHEST = 60.0  # per cent of time that an axis shows at most
 
 
 def _svg(kind: str, width: int, height: int, inside: str, label: str) -> Markup:
-    sentence = escape(visible(label))
-    return Markup(
-        f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" aria-label="{sentence}">{inside}</svg>'
-    )
+    aria = escape(visible(label))
+    return Markup(f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" aria-label="{aria}">{inside}</svg>')  # noqa: S704
 
 
 # ---------------------------------------------------------------- one interval in a table
