@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup, escape
 
 from abprof.records import Comparison, Options, Verdict
+from abprof.records.quantities import plural
 from abprof.records.visible import visible
 from abprof.report import sentences
-from abprof.report.text import clean, duration, plural, signed
+from abprof.report.text import clean, duration, signed
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
