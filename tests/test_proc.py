@@ -12,7 +12,7 @@ import pytest
 
 from abprof.records import messages as wire
 from abprof.system import processes as proc
-from abprof.system.processes import reading
+from abprof.system.processes import children
 from tests.simulated.client import CASE, WORKER, faulty
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault
@@ -162,15 +162,15 @@ def test_what_cannot_be_started_is_a_death(tmp_path: Path) -> None:
 
 def test_a_thread_that_cannot_begin_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """One without memory ends before it says that it has begun: threading.Thread would be waited for without an end."""
-    monkeypatch.setattr(reading, "_TO_BEGIN", 0.1)
-    monkeypatch.setattr(reading._thread, "start_new_thread", lambda run, args: None)
+    monkeypatch.setattr(children, "_TO_BEGIN", 0.1)
+    monkeypatch.setattr(children._thread, "start_new_thread", lambda run, args: None)
     with pytest.raises(MemoryError):
-        reading.Reading(lambda: None).start()
+        children.Reading(lambda: None).start()
 
 
 def test_a_reading_thread_is_waited_for() -> None:
     read: list[int] = []
-    thread = reading.Reading(lambda: read.append(1))
+    thread = children.Reading(lambda: read.append(1))
     thread.start()
     thread.join(LONG)
     assert read == [1]

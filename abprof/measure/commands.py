@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +44,7 @@ from abprof.records.quantities import plural
 from abprof.system import processes as proc
 from abprof.system.config_file import fill
 from abprof.system.console import View
-from abprof.system.processes import WorkerDied, WorkerHung
+from abprof.system.processes import WorkerDied, WorkerHung, how_ended
 
 NAME = "command"  # the only workload, whose cells are the printed names
 AXIS = "name"
@@ -332,8 +331,7 @@ def _run(side: _Side, heading: str, timeout: float) -> _Ended:
     if side.wall is not None and code > 128:  # how bubblewrap reports a signal
         code = 128 - code
     if code:
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        how = f"exit code {code}" if code > 0 else f"killed by {name}"
+        how = how_ended(code).removeprefix("ended with ")
         return _Ended("crash", f"{how}{f': {last}' if last else ''}", began, ended)
     try:
         if len(printed.encode()) >= proc.LOG_LIMIT:  # bytes, as the log that cut it counts

@@ -12,6 +12,7 @@ from abprof.builds import WorkerFactory
 from abprof.measure.pool import WorkerSpec
 from abprof.records import Arm, Cell
 from abprof.records import messages as wire
+from abprof.system.processes import how_ended
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Job:
         with contextlib.suppress(OSError, ValueError, TypeError):
             outcome: wire.Finished = wire.unpack(wire.Finished, wire.load(self.result.read_bytes()))
             return outcome
-        return wire.Finished("crash", f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}")
+        return wire.Finished("crash", how_ended(code))
 
 
 def job(

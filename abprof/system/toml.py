@@ -10,11 +10,6 @@ from typing import Any
 
 from abprof.records.errors import AbprofError
 
-_TOKEN = re.compile(r'"""|\'\'\'|"(?:\\.|[^"\\])*"|\'[^\']*\'|#.*|[\[\]{}]')
-_ENDS = {  # of texts of several lines, which may end in two quotes of their own
-    '"""': re.compile(r'(?:\\.|[^\\])*?"""("{0,2})'),
-    "'''": re.compile(r".*?'''('{0,2})"),
-}
 _BOM = "\ufeff"  # some editors begin a file with it; it is no part of what stands there
 
 
@@ -42,59 +37,28 @@ def loads(text: str, where: str) -> dict[str, Any]:
         raise AbprofError(str(error), where=where) from None
 
 
-# ---------------------------------------------------------------- where a key stands
-
-
 def lines(text: str) -> dict[str, int]:
     """Dotted key -> the line on which it is set, of a text that `loads` reads: tables by their head, elements of arrays of
-    tables by number (`threshold.0.cells`)."""
+    tables by number (`threshold.0.cells`). A key within an inline table or a value of several lines has its first line."""
     found: dict[str, int] = {}
     arrays = Counter[tuple[str, ...]]()
     table: tuple[str, ...] = ()
-    for first, statement in _statements(text.removeprefix(_BOM)):
-        loose = tomllib.loads(statement)
-        if statement.lstrip().startswith("["):
+    begun, kept = 0, ""
+    for number, line in enumerate(text.removeprefix(_BOM).replace("\r\n", "\n").split("\n"), 1):
+        begun, kept = (begun, f"{kept}\n{line}") if kept else (number, line)
+        try:
+            loose = tomllib.loads(kept)
+        except tomllib.TOMLDecodeError:
+            continue  # the statement goes on in the next line
+        if kept.lstrip().startswith("["):
             table = _head(loose, arrays)
             for end in range(1, len(table) + 1):
-                found.setdefault(".".join(table[:end]), first)
+                found.setdefault(".".join(table[:end]), begun)
         else:
             for key, _ in values(loose, ".".join(table)):
-                found.setdefault(key, first)
+                found.setdefault(key, begun)
+        kept = ""
     return found
-
-
-def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Each table's head, and each key with its value, and the line on which it begins."""
-    first, kept, depth, within = 1, "", 0, ""
-    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
-        if not kept and (not line.strip() or line.lstrip().startswith("#")):
-            continue
-        first, kept = (first, f"{kept}\n{line}") if kept else (number, line)
-        depth, within = _open(line, depth, within)
-        if depth <= 0 and not within:
-            yield first, kept
-            kept, depth = "", 0
-
-
-def _open(line: str, depth: int, within: str) -> tuple[int, str]:
-    """How many brackets are open at the end of a line, and the quotes of the text that goes on in the next."""
-    at = 0
-    while at < len(line):
-        if within:
-            end = _ENDS[within].match(line, at)
-            if end is None:
-                return depth, within
-            at, within = end.end(), ""
-            continue
-        token = _TOKEN.search(line, at)
-        if token is None:
-            break
-        at, found = token.end(), token[0]
-        if found in _ENDS:
-            within = found
-        else:
-            depth += (found in "[{") - (found in "]}") if len(found) == 1 else 0
-    return depth, within
 
 
 def _head(loose: dict[str, Any], arrays: Counter[tuple[str, ...]]) -> tuple[str, ...]:

@@ -7,12 +7,18 @@ when that one is killed with -9, it sees to itself (abprof/worker/main.py).
 
 from __future__ import annotations
 
-from abprof.system.processes.faults import WorkerDied, WorkerFault, WorkerHung
-from abprof.system.processes.log import LOG_LIMIT, Log
-from abprof.system.processes.printing import printing
-from abprof.system.processes.program import Program
-from abprof.system.processes.strays import MARK, dies_with, no_orphans
-from abprof.system.processes.tools import Watching, foreground, logged, output, tried
+from abprof.system.processes.children import (
+    LOG_LIMIT,
+    MARK,
+    Log,
+    WorkerDied,
+    WorkerFault,
+    WorkerHung,
+    dies_with,
+    how_ended,
+    no_orphans,
+)
+from abprof.system.processes.tools import Program, Watching, foreground, logged, output, printing, tried
 from abprof.system.processes.worker import ALIVE_EVERY, Worker, to_start
 
 __all__ = [
@@ -28,6 +34,7 @@ __all__ = [
     "WorkerHung",
     "dies_with",
     "foreground",
+    "how_ended",
     "logged",
     "no_orphans",
     "output",

@@ -14,11 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from abprof.records import messages as wire
-from abprof.system.processes import inner
-from abprof.system.processes.faults import WorkerDied, WorkerFault, WorkerHung
-from abprof.system.processes.log import Log
-from abprof.system.processes.reading import Reading
-from abprof.system.processes.strays import MARK, kill_strays, new_mark
+from abprof.system.processes.children import (
+    MARK,
+    Log,
+    Reading,
+    WorkerDied,
+    WorkerFault,
+    WorkerHung,
+    await_end,
+    how_ended,
+    inside,
+    kill_strays,
+    new_mark,
+)
 
 ALIVE_EVERY = 0.2  # seconds between looks whether a silent child still lives
 START = 30.0  # seconds that a start may take however short --timeout is
@@ -110,7 +118,7 @@ class Worker:
 
     def _behind(self) -> tuple[int, ...]:
         if self._walled and len(self._inner) < 2:
-            self._inner = inner.inside(self._child.pid) or self._inner
+            self._inner = inside(self._child.pid) or self._inner
             self._tell(*self._inner)
         return self._inner
 
@@ -213,10 +221,7 @@ class Worker:
         said = f": {self.log.last_line}" if self.log.last_line else ""
         if self._walled and code > 128:  # how bubblewrap tells of a signal
             code = 128 - code
-        if code < 0:
-            why = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-            return WorkerDied(f"killed by {why}{said}")
-        return WorkerDied(f"ended with exit code {code}{said}")
+        return WorkerDied(f"{how_ended(code)}{said}")
 
     def stop(self, timeout: float = 10.0) -> None:
         """Ask it to end; kill the whole group in any case, for a child may have forked."""
@@ -245,7 +250,7 @@ class Worker:
         with contextlib.suppress(subprocess.TimeoutExpired):  # one stuck in a driver's call cannot even be killed
             self._child.wait(timeout=10)
         if self._inner:
-            inner.await_end(self._inner[0], 5.0)
+            await_end(self._inner[0], 5.0)
         for fd in (self._in, self._out):
             with contextlib.suppress(OSError):
                 os.close(fd)

@@ -1,0 +1,251 @@
+"""Child processes: how they fail, what they print, and that nothing they fork outlives them.
+
+A forked process is found by a mark in its environment, or because it became this process's child as an orphan.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import ctypes
+import os
+import secrets
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+MARK = "ABPROF_CHILD"  # environment variable: whose descendant a process is
+_PARENT_EVERY = 0.2  # seconds between looks whether the parent lives
+_PR_SET_PDEATHSIG = 1
+_ORDERLY = 20.0  # seconds for an orderly end
+_PR_SET_CHILD_SUBREAPER = 36
+LOG_LIMIT = 16 << 20  # bytes of one child's output that are kept; the rest is counted, read and thrown away
+_TO_BEGIN = 20.0  # seconds until a thread must run
+
+
+class WorkerDied(Exception):
+    """The child ended, or its answer could not be read. `reason` is one line for a person."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class WorkerHung(WorkerDied):
+    """The child did not answer in time."""
+
+
+class WorkerFault(Exception):
+    """The child answered that it could not do it, and lives on."""
+
+    def __init__(self, status: str, reason: str, at: str = "") -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.at = at  # the workload's own function that raised it, and its file; "": not the workload's doing
+
+
+def how_ended(code: int) -> str:
+    """`killed by SIGKILL` or `ended with exit code 1`, for the exit code of a child (negative for a signal)."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"killed by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"killed by signal {-code}"
+
+
+def new_mark() -> str:
+    """A mark that no other child bears. Within a child it begins with that one's, so that it is the outer one's too."""
+    outer = os.environ.get(MARK, "")
+    return f"{outer}/{os.getpid()}.{secrets.token_hex(8)}".lstrip("/")
+
+
+def kill_strays(mark: str) -> None:
+    """Kill every process of this user whose environment bears the mark, or one within it; again while there are any: they may
+    fork."""
+    needle = f"{MARK}={mark}".encode()
+    for _ in range(5):
+        found = False
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it ended, or is another user's
+                if any(_bears(entry, needle) for entry in (folder / "environ").read_bytes().split(b"\0")):
+                    os.kill(int(folder.name), signal.SIGKILL)
+                    found = True
+        if not found:
+            return
+
+
+def _bears(entry: bytes, needle: bytes) -> bool:
+    return entry == needle or entry.startswith(needle + b"/")
+
+
+def end_tree(child: subprocess.Popen[bytes], mark: str) -> None:
+    """Kill a child that starts others in sessions of their own, with all of them."""
+    own = _descendants(child.pid)  # before it is gone: then they are somebody else's
+    end_group(child, mark)
+    _kill(own)
+    kill_strays(mark)
+    psutil.wait_procs(own, timeout=5)
+
+
+def end_group(child: subprocess.Popen[bytes], mark: str) -> None:
+    """Kill a child that leads a process group, with the group and whatever left it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    kill_strays(mark)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(timeout=10)
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.Error:
+        return []
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+def dies_with(parent: int) -> None:
+    """This process ends in an orderly way (SIGTERM) once process `parent`, which started it, is gone, however that ended; and
+    is killed if it does not within some seconds. One that was stopped goes on for that."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_EVERY)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_ORDERLY)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextlib.contextmanager
+def no_orphans() -> Iterator[None]:
+    """At the end of the block nothing that was started in it lives on: orphans come to this process, and are killed."""
+    known = {process.pid for process in _descendants(os.getpid())}
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        left = [process for process in _descendants(os.getpid()) if process.pid not in known]
+        _kill(left)
+        psutil.wait_procs(left, timeout=5)
+
+
+class Log:
+    """Keeps a child's output whole up to LOG_LIMIT bytes, and hands each line on as it comes."""
+
+    def __init__(self, path: Path, on_line: Callable[[str], None] | None = None) -> None:
+        self.path = path
+        self.on_line = on_line
+        self.dropped = 0
+        self.last_line = ""
+        self._size = 0
+
+    def drain(self, fd: int) -> None:
+        """Read `fd` until it closes. Runs in a thread of its own; never raises for a full disk."""
+        rest = b""
+        with self._open() as out:
+            self._size = out.tell()
+            while chunk := os.read(fd, 1 << 16):
+                self._keep(out, chunk)
+                *lines, rest = (rest + chunk).split(b"\n")
+                rest = rest[-4096:]
+                for line in lines:
+                    self._line(line)
+        if rest:
+            self._line(rest)
+
+    def _open(self) -> Any:
+        """The log, or nowhere: where it cannot be opened the child's output is still read, or it would die of it."""
+        try:
+            return open(self.path, "ab", buffering=0)
+        except OSError:
+            return open(os.devnull, "ab", buffering=0)
+
+    def _keep(self, out: Any, chunk: bytes) -> None:
+        room = max(0, LOG_LIMIT - self._size)
+        if room:
+            with contextlib.suppress(OSError):  # a full disk must not stop the reading: the child would block on it
+                out.write(chunk[:room])
+        self._size += len(chunk)
+        if len(chunk) > room and not self.dropped:
+            with contextlib.suppress(OSError):
+                out.write(b"\n[abprof: more output than is kept; the rest was thrown away]\n")
+        self.dropped += max(0, len(chunk) - room)
+
+    def _line(self, raw: bytes) -> None:
+        text = raw.decode(errors="replace").rstrip("\r")
+        if text.strip():
+            self.last_line = text[-400:]
+        if self.on_line and not self.dropped:
+            self.on_line(text)
+
+
+class Reading:
+    """`threading.Thread` waits for ever for a thread that had no memory left to begin in; this one says so."""
+
+    def __init__(self, read: Callable[[], None]) -> None:
+        self._read = read
+        self._begun, self._ended = threading.Event(), threading.Event()
+
+    def start(self) -> None:
+        """Returns once it has begun. Raises MemoryError where it does not, RuntimeError where the system has no thread left."""
+        _thread.start_new_thread(self._run, ())
+        if not self._begun.wait(_TO_BEGIN):
+            raise MemoryError
+
+    def _run(self) -> None:
+        with contextlib.suppress(MemoryError):
+            self._begun.set()
+            try:
+                self._read()
+            finally:
+                self._ended.set()
+
+    def join(self, timeout: float) -> None:
+        """Wait so long for its end."""
+        self._ended.wait(timeout)
+
+
+def inside(outer: int) -> tuple[int, ...]:
+    """Process ids, as seen from here, of what bubblewrap `outer` has started: the first process of the new space, with which the
+    kernel ends all others there, and the command. () or one where they are not there yet."""
+    found: list[int] = []
+    for _ in range(2):
+        parent = found[-1] if found else outer
+        try:
+            children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        except OSError:
+            break
+        if not children:
+            break
+        found.append(int(children[0]))
+    return tuple(found)
+
+
+def await_end(pid: int, seconds: float) -> None:
+    """Until the process has ended: an orphan that came to this process is reaped, others are left to who has them."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return
+        if state in "ZX":
+            return
+        time.sleep(0.002)
