@@ -44,11 +44,14 @@ def nightly(
     exits as a run does: 0 nothing slower, 1 slower or broken, 2 could not run, 4 not to be trusted. What was judged before
     is not measured again.
     """
-    from abprof.extras.bot import NightIssue
     from abprof.extras.nightly import NightOptions, run_night
 
     with _refused_in_json():
-        target = NightIssue(issue) if issue else None  # refuses a missing token before anything is measured
+        target = None
+        if issue:
+            from abprof.extras.bot import NightIssue
+
+            target = NightIssue(issue)  # refuses a missing token before anything is measured
         _check_summary(summary)
         options, view = options_from((), values), view_of(values)
         chosen = NightOptions(branch, against, series, keep_days, keep_nights)

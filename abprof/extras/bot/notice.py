@@ -113,7 +113,7 @@ class Notice(Record, frozen=True, kw_only=True):
 
     @property
     def answer(self) -> Answer | Literal["running"]:
-        """Whether somebody must act."""
+        """Whether the reader must act."""
         if self.status == "running":
             return "running"
         return answer(self.counts, measured=self.measured)

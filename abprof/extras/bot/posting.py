@@ -2,8 +2,8 @@
 
 Posting always starts from what GitHub has: look, take one step, look again. So a lost answer, a second poster and a killed job
 all end with one comment that has the newest result. The last line of each is hidden and says which run it is of:
-`<!-- abprof:v1 key=... answer=act head=... began=... run=... text=... -->`. Anyone can write such a line; GitHub is asked
-who its author is.
+`<!-- abprof:v1 key=... answer=act head=... began=... run=... text=... -->`. Anyone can write such a
+line, but GitHub says who the author of a comment is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Change detection over many nights: a pure function from trends to confirmed changes and machine shifts.
 
 The *level*, the head's absolute time, is searched as a logarithm, so that 0.05 is about 5 %. It shows slow drift, but moves
-with the machine; so machine shifts, told by commits that were measured on two nights, are removed first. The *chain*, the
+with the machine; so machine shifts, seen in commits that were measured on two nights, are removed first. The *chain*, the
 product of the nights' base-to-head ratios, in which the machine cancels, then tells whether the code or the machine moved.
 
 A change is confirmed on the first night on which the last nights differ from an earlier stretch by FLOOR or more and by _Z

@@ -69,7 +69,7 @@ class NightRow:
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
-        """What was asked: a night with an equal key is not measured again."""
+        """What the night compared; a night with an equal key is not measured again."""
         return self.kind, self.base, self.head, self.matrix, self.machine
 
 
@@ -178,18 +178,15 @@ def open_index(runs_dir: Path, *, rebuild: bool = False) -> Iterator[Index]:
         )
     file, notes = runs_dir / FILE, list[str]()
     try:
-        try:
-            database = _updated(str(file), runs_dir, rebuild=rebuild)
-        except sqlite3.OperationalError:
-            raise
-        except sqlite3.DatabaseError as error:
-            notes = [f"{FILE} could not be read ({error}): it was rebuilt from the run folders"]
-            database = _updated(str(file), runs_dir, rebuild=True)
+        database = _updated(str(file), runs_dir, rebuild=rebuild)
     except (sqlite3.OperationalError, OSError) as error:
         if "locked" in str(error):
             raise AbprofError("another abprof is writing the index", where=str(file), advice="try again") from None
         notes = [f"{file}: {error}; the index is built in memory"]
         database = _updated(":memory:", runs_dir)
+    except sqlite3.DatabaseError as error:
+        notes = [f"{FILE} could not be read ({error}): it was rebuilt from the run folders"]
+        database = _updated(str(file), runs_dir, rebuild=True)
     with closing(database):
         try:
             rows = database.execute("SELECT name, problem FROM folder WHERE problem != '' ORDER BY name")
