@@ -226,7 +226,7 @@ def _make(builder: _Builder, key: str, home: Path, names: Sequence[str], log: Pa
         return Build(
             side=job.checkout.side.id, kernel=job.package.name, key=key, seconds=seconds, log=log.name, failure=failed
         )
-    for made in (place / "src", place / "out"):  # where a tool compiles that minds no variables
+    for made in (place / "src", place / "out"):  # of a tool that ignores PYTHONDONTWRITEBYTECODE
         for name in _compiled(made):
             (made / name).unlink()
     lies = keys.importable(place / "src")
@@ -238,7 +238,7 @@ def _make(builder: _Builder, key: str, home: Path, names: Sequence[str], log: Pa
 
 
 def _compiled(folder: Path) -> list[str]:
-    """Python's compiled files in the places where it looks for them itself, beside their source."""
+    """Compiled Python files in `__pycache__` folders, where an import finds them."""
     return [name for name in keys.importable(folder, keys.COMPILED) if "__pycache__" in Path(name).parts]
 
 
@@ -433,10 +433,10 @@ def _loaded(build: Build) -> frozenset[tuple[str, str, str]]:
 
 
 def _package_content(build: Build, package: Package) -> str:
-    """SHA-256 of the files in this build's copy that the package can reach, prose left out.
+    """SHA-256 of the files in this build's copy that the package can reach, without prose.
 
-    Of the conventional layout's kernels/ these are all but the folders of other packages that no file of this one
-    names; of a configured package, all its inputs.
+    For a configured package these are all its inputs; in the conventional layout all of kernels/ except the folders of other
+    packages that no file of this one names.
     """
     src = Path(build.path) / "src"
     names = [name for name in keys.inputs(src, package) if not name.endswith((".md", ".rst", ".ipynb"))]
@@ -447,7 +447,7 @@ def _package_content(build: Build, package: Package) -> str:
 
 
 def _unreached(src: Path, package: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Folders of kernels/ whose name is a word in no file of this package, nor of those that it names in turn."""
+    """Folders of kernels/ whose name is a word in no file that this package reaches by such words."""
     folders = {parts[1] for name in names if len(parts := name.split("/")) > 2}
     reached, todo = {package}, [package]
     while todo:

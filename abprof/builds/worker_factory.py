@@ -37,7 +37,7 @@ sys.exit(main())
 
 @dataclass(frozen=True)
 class WorkerFactory:
-    """Settings of a run's workers."""
+    """Settings of a run's workers, and the processes started with them."""
 
     cache: Path
     logs: Path

@@ -60,7 +60,7 @@ def cluster_of(place: RunContext, plan: Plan, record: Record) -> contextlib.Abst
 
 
 def executor_options(place: RunContext) -> Any:
-    """The options of the run's executor, None without one. Raises AbprofError for invalid ones, with their line of abprof.toml."""
+    """The options of the run's executor, None without one. Raises AbprofError for invalid ones, naming their line of abprof.toml."""
     kind, given = place.options.executor.partition(":")[0], place.options.executor_options
     read_options: Callable[[Mapping[str, str]], Any]
     if kind == "slurm":

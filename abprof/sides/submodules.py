@@ -1,4 +1,4 @@
-"""Submodules of a worktree: each a worktree too, of a clone that borrows from the user's copy where there is one."""
+"""Submodules of a worktree: each is a worktree of a clone that borrows from the user's copy, or is fetched from its URL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ADVICE = "git submodule update --init --recursive in your checkout, then run ag
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a superproject's submodules may be found: the user's copies of them, and what relative URLs start from."""
+    """Where a superproject's submodules come from: the user's copies, or URLs relative to the superproject's."""
 
     git_dirs: tuple[Path, ...]  # the superproject's git folders, each perhaps with modules/NAME
     work_tree: Path | None  # the user's checkout of the superproject
@@ -55,7 +55,7 @@ def _called(module: Submodule) -> str:
 
 
 def modules_of(worktree: Path) -> Iterator[Submodule]:
-    """The links of the commit that the worktree stands on. Raises AbprofError for one that .gitmodules does not list."""
+    """Yield the submodules of the commit checked out. Raises AbprofError for one that .gitmodules does not list."""
     git = Git(str(worktree))
     links = {}
     for record in git.records("ls-tree", "-r", "-z", "HEAD"):
@@ -115,7 +115,7 @@ def _holds(store: Path, commit: str) -> bool:
 
 
 def _fetch(store: Path, url: str, commit: str) -> None:
-    """The commit alone where the server gives it; otherwise all branches and tags."""
+    """Fetch the commit alone if the server allows it, else all branches and tags."""
     # As `git submodule` does: a URL that a commit brought along must not read local files or start programs.
     git = Git(str(store), {"GIT_PROTOCOL_FROM_USER": "0"}, {"http.lowSpeedLimit": "1000", "http.lowSpeedTime": "60"})
     options = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
@@ -125,7 +125,7 @@ def _fetch(store: Path, url: str, commit: str) -> None:
 
 
 def submodule_url(module: Submodule, origin: Origin) -> str:
-    """The user's own setting first, then .gitmodules, whose relative URLs start from the superproject's."""
+    """Return the user's own setting, or the URL in .gitmodules, resolved against the superproject's."""
     for git_dir in origin.git_dirs:
         setting = f"submodule.{module.name}.url"
         chosen = Git(str(git_dir)).maybe("config", "--file", str(git_dir / "config"), "--get", setting)

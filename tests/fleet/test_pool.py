@@ -86,13 +86,9 @@ def test_devices_of_two_models_are_two_machines_in_every_report(tmp_path: Path) 
             assert f"## {load} on {model}" in pages["report.md"]
             assert f"{load} on {model}</h2>" in pages["report.html"]
             assert f"{load} on {model}" in result.out
-        for text in (*pages.values(), result.out):
-            assert f"{lease}: " in text, "its controls stand by themselves"
         for cell in mine:
             assert f"{cell}," in cells
             assert lease in next(line for line in cells.splitlines() if line.startswith((f"{cell},", f'"{cell}"')))
-    for text in pages.values():
-        assert "controls by device" in text
     for lease in result.run.machines:
         controls = [one for one in result.run.controls if homes_of[one.cell] == lease]
         assert len(controls) >= 2, lease
