@@ -10,7 +10,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -20,13 +19,12 @@ from abprof.builds import environment
 from abprof.builds import sandbox as contain
 from abprof.devices import Device
 from abprof.measure import matrix, turns
-from abprof.measure.plan import Continued
+from abprof.measure.plan import Continued, new_head
 from abprof.measure.readings import Readings, read
 from abprof.measure.run_context import RunContext
 from abprof.records import (
     LONGEST_CALL,
     REPORTED,
-    SCHEMA,
     Arm,
     Block,
     Cell,
@@ -141,7 +139,21 @@ def prepare(
     if continued:
         head = msgspec.structs.replace(continued.run, arms=every)
     else:
-        head = _head(place, command, cells, every, notes, withheld, wall)
+        options = msgspec.structs.replace(
+            place.options.resolved(place.device.kind, "reported"), env=mode, wall=wall.version if wall else ""
+        )
+        text = shlex.join(command.argv)
+        head = new_head(
+            place,
+            options,
+            command=command,
+            workloads=(Workload(name=NAME, kernel="", suite=NAME, axes=(AXIS,), judge="reported", text=text),),
+            arms=every,
+            cells=cells,
+            versions={"abprof": __version__},
+            withheld=withheld,
+            notes=notes,
+        )
     return Bench(head, sides, arms, frozenset(names), logs, place.options.timeout)
 
 
@@ -223,39 +235,6 @@ def _arms(place: RunContext, cells: Sequence[Cell]) -> dict[str, tuple[Arm, ...]
     controlled = set() if alone else matrix.controls(cells, set())
     control = Arm(id=CONTROL, side=CONTROL)
     return {cell.id: (*sides, control) if cell.id in controlled else sides for cell in cells}
-
-
-def _head(
-    place: RunContext,
-    command: Command,
-    cells: tuple[Cell, ...],
-    arms: tuple[Arm, ...],
-    notes: tuple[str, ...],
-    withheld: tuple[str, ...],
-    wall: contain.Sandbox | None,
-) -> Run:
-    config, text = place.options, shlex.join(command.argv)
-    return Run(
-        schema=SCHEMA,
-        id=place.id,
-        status="running",
-        began=datetime.now(UTC).isoformat(timespec="seconds"),
-        options=msgspec.structs.replace(
-            config.resolved(place.device.kind, "reported"),
-            env=environment.mode(config.env, os.environ),
-            wall=wall.version if wall else "",
-        ),
-        sides=place.sides,
-        waivers=place.waivers,
-        command=command,
-        workloads=(Workload(name=NAME, kernel="", suite=NAME, axes=(AXIS,), judge="reported", text=text),),
-        arms=arms,
-        cells=cells,
-        machine=place.device.machine(),
-        versions={"abprof": __version__},
-        withheld=withheld,
-        notes=notes,
-    )
 
 
 # ---------------------------------------------------------------- measuring

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -158,20 +159,13 @@ def make_plan(
         view.warn(f"workload {name} has no cell in preset {config.preset}")
     options = _stored(place, workers, wall)
     shown = environment.shared(env, device.worker)
-    head = before or Run(
-        schema=SCHEMA,
-        id=place.id,
-        status="running",
-        began=datetime.now(UTC).isoformat(timespec="seconds"),
-        options=options,
-        sides=place.sides,
-        waivers=place.waivers,
+    head = before or new_head(
+        place,
+        options,
         workloads=found.workloads,
         workloads_from=f"{source} sha256:{digest}",
-        night=config.night,
         arms=(),
         cells=found.cells,
-        machine=device.machine(),
         versions=found.ready.versions,
         environment={name: shown[name] for name in sorted(shown) if name.startswith(_SHOWN)},
         withheld=withheld,
@@ -195,6 +189,22 @@ def make_plan(
         timeout=config.timeout,
         broken=found.broken,
         timers=continued.timers if continued else {},
+    )
+
+
+def new_head(place: RunContext, options: Options, **rest: Any) -> Run:
+    """The head of a new run. `rest`: what is found out about its code."""
+    return Run(
+        schema=SCHEMA,
+        id=place.id,
+        status="running",
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+        options=options,
+        sides=place.sides,
+        waivers=place.waivers,
+        night=place.options.night,
+        machine=place.device.machine(),
+        **rest,
     )
 
 
