@@ -17,7 +17,7 @@ def main() -> None:
     code = run_command_line(sys.argv[1:])
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
-    )  # all is told: a second ^C while Python ends would take the exit code's place
+    )  # the result is printed: a second ^C while Python ends would take the exit code's place
     sys.exit(code)
 
 

@@ -39,7 +39,7 @@ def bisect(
     """Find the commits between GOOD and BAD that made cells slower: each step is an ordinary run of one commit against the
     good end, which goes on until it is certain; the culprit is then measured against its parent.
 
-    Commits that do not build are passed over, more than one culprit is found, and what stays unclear is told as a range of
+    Commits that do not build are passed over, more than one culprit is found, and what stays unclear is reported as a range of
     commits. Exit codes: 0 found, or nothing is slower; 4 not all of it could be decided.
     """
     from abprof.extras.bisect import start

@@ -97,14 +97,14 @@ def adopt(wanted: Wanted) -> None:
     folder = _folder(root, wanted, file)
     files = repository.files()
     settings, _ = place(root)
-    made, told = _made(wanted, files, root, file, folder)
+    made, notes = _made(wanted, files, root, file, folder)
     if made.missing:
         print("\n".join(made.missing))
         what = "is there and has no table for this package"
         raise AbprofError(what, where=str(settings), advice="add the lines above and run this again")
     _refuse_outside(root, made, folder if wanted.workloads_dir else "")
     _write(root, made, overwrite=wanted.overwrite)
-    for line in told:
+    for line in notes:
         print(line)
     _what_next(root, made, begun=bool(repository.ref_names()))
 
@@ -112,7 +112,7 @@ def adopt(wanted: Wanted) -> None:
 def _made(
     wanted: Wanted, files: Sequence[str], root: Path, file: File | None, folder: str
 ) -> tuple[Made, tuple[str, ...]]:
-    """What is to be written, and what is to be said of it."""
+    """The files to write, and notes about them."""
     from abprof.extras.init import look, scaffold, source
     from abprof.records.options import File
     from abprof.system.config_file import place
@@ -158,7 +158,7 @@ def _chosen(found: Found, some: Sequence[Candidate], wanted: Wanted) -> Candidat
 
 
 def _choice(question: str, choices: Sequence[str], advice: str, *, yes: bool) -> int:
-    """The place of what a person chose. Raises AbprofError where nobody can be asked."""
+    """The index of the user's choice. Raises AbprofError without a terminal to ask on."""
     if yes or len(choices) == 1:
         return 0
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -195,8 +195,8 @@ def _refuse_outside(root: Path, made: Made, meant: str) -> None:
         folder = Path(name).parent
         if (root / folder).resolve().is_relative_to(root.resolve()) or (meant and str(folder) == str(Path(meant))):
             continue
-        asked = f"--workloads-dir {shlex.quote(os.path.normpath(root / folder))} says that it is meant"
-        advice = asked if name == made.workload else "nothing was written"
+        meant_by = f"--workloads-dir {shlex.quote(os.path.normpath(root / folder))} says that it is meant"
+        advice = meant_by if name == made.workload else "nothing was written"
         raise AbprofError(
             f"lies outside of the repository, at {(root / folder).resolve()}", where=str(root / folder), advice=advice
         )

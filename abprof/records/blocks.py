@@ -1,4 +1,4 @@
-"""What workers and devices said: turns, blocks of rounds, launches, checks."""
+"""What workers and devices report: turns, blocks of rounds, launches, checks."""
 
 from __future__ import annotations
 
@@ -27,14 +27,12 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
     wall: float  # ns per call by the wall clock
     empty: float = 0.0  # ns of an empty launch by the judged metric's timer, in this turn; 0: not timed
     mhz: float = 0.0  # the device's mean clock over the turn's calls; 0: not known
-    waited: int = (
-        0  # ns that the parent waited for the answer, by its own clock; 0: not told, or inputs were made again
-    )
+    waited: int = 0  # ns that the parent waited for the answer, by its own clock; 0: unknown, or inputs were made again
 
 
 class Launch(Record, frozen=True, kw_only=True):
     """One kernel within a call (on a CPU one of torch's operations), as often as it ran with this grid. None, and what
-    is empty, was not told."""
+    is empty, is unknown."""
 
     name: str
     count: int
@@ -63,7 +61,7 @@ class Census(Record, frozen=True, kw_only=True):
     hidden_ns: float | None = None  # of the kernels' time, that which passed while another kernel ran
     missing: str = ""  # why it is not known; then there are no launches here
     on_device: bool = False  # of a device's kernels; False: of torch's operations on a CPU
-    ranges: tuple[Range, ...] | None = None  # that it went through; None: not told, or calls of one pass differ
+    ranges: tuple[Range, ...] | None = None  # that a call passes; None: unknown, or calls of one pass differ
 
 
 class CheckResult(Record, frozen=True, kw_only=True):
@@ -87,10 +85,10 @@ class Outcome(Record, frozen=True, kw_only=True):
     check: CheckResult | None = None
     peak_mem_bytes: int | None = None
     phases: dict[str, float | None] | None = None  # ns per call by phase name, with "total"; None: not recorded
-    facts: dict[str, Value] = {}  # what the workload says of this case and arm; told with the check
+    facts: dict[str, Value] = {}  # the workload's facts about this case and arm; they come with the check
     log: str = ""
-    census: Census | None = None  # None: not asked in this block
-    host_ns: float | None = None  # what the host needed to enqueue a warm call on an idle device; None: not told
+    census: Census | None = None  # None: not recorded in this block
+    host_ns: float | None = None  # what the host needed to enqueue a warm call on an idle device; None: unknown
 
 
 class MachineState(Record, frozen=True, kw_only=True):

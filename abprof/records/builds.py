@@ -54,7 +54,7 @@ class Proof(Record, frozen=True, kw_only=True):
     ok: bool
     reason: str = ""
     artefacts: tuple[Artefact, ...] = ()  # at the last look
-    looks: int = 1  # how often it was asked in this epoch with this answer: twice when it lived through the timing
+    looks: int = 1  # number of checks in this epoch with this answer: 2 if the worker lived through the timing
     device: str = ""  # the lease's name, in a run on several devices; it says nothing of another's cells
     shard: int = 0
 

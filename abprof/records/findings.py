@@ -1,4 +1,4 @@
-"""What is told of a run while it is measured, and must not be lost with it."""
+"""Findings that are written while a run is measured, so that a killed run keeps them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Placed(Record, frozen=True, kw_only=True):
 
 
 class Told(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of evidence.jsonl, written as it is told: one of these. run.json holds all of them when the run ends."""
+    """A line of evidence.jsonl, written at once: exactly one of these. run.json holds all of them when the run ends."""
 
     proof: Proof | None = None
     kernel: Kernel | None = None

@@ -1,4 +1,4 @@
-"""What a run is asked to do, and the tables of abprof.toml that fill in what the command line leaves open."""
+"""What is requested of a run, and the tables of abprof.toml that fill in what the command line leaves open."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Night(Record, frozen=True, kw_only=True):
     """Which night of a series a run is (abprof/extras/nightly/)."""
 
     series: str  # the branch that is watched, or the series' own name
-    number: int  # 1, 2, ...: nights stand in this order, whatever the clock said
+    number: int  # 1, 2, ...: the order of nights, whatever the clock
     kind: Literal["first", "step", "against"]  # the head alone; the last judged commit with it; a fixed release with it
     asked: str  # hash of the requested matrix and of the workloads
     machine: dict[str, str]  # the fingerprint: what must be equal for times of two nights to be comparable

@@ -24,7 +24,7 @@ class Profile(Record, frozen=True, kw_only=True):
 
     cell: str
     arm: str
-    purpose: Literal["memory", "profile"]  # which metrics were asked for
+    purpose: Literal["memory", "profile"]  # the set of metrics
     warmup: int
     runs: int
     kernels: tuple[KernelProfile, ...] = ()

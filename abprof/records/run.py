@@ -1,4 +1,4 @@
-"""A run, whole: how it was asked for, where it was made, and all that came of it."""
+"""A whole run: what was requested, where it was measured, and its results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Waiver(Record, frozen=True, kw_only=True):
 
 
 class Touched(Record, frozen=True, kw_only=True):
-    """A file that changed while code under test ran, and nobody should have written (abprof/builds/tampering.py)."""
+    """A file that changed while code under test ran and must not change (abprof/builds/tampering.py)."""
 
     path: str
     how: Literal["changed", "removed", "added"]
@@ -97,7 +97,7 @@ class Run(Record, frozen=True, kw_only=True):
     losses: tuple[Loss, ...] = ()
     versions: dict[str, str] = {}
     toolchains: dict[str, Toolchain] = {}  # by side; {} in older runs
-    ceilings: Ceilings | None = None  # None: not asked for, or an older run
+    ceilings: Ceilings | None = None  # None: not measured, or an older run
     environment: dict[str, str] = {}
     withheld: tuple[str, ...] = ()  # names of environment variables kept from the workers
     notes: tuple[str, ...] = ()  # lines about the sides: merge base moved on, same ref twice, ...

@@ -1,4 +1,4 @@
-"""Lines with a checksum: what is written to be read again, after a crash or at the other end of a pipe, is whole or is told."""
+"""JSON lines with a checksum: a line that is torn or changed, by a crash or in a pipe, is detected."""
 
 from __future__ import annotations
 

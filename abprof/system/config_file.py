@@ -46,7 +46,7 @@ def place(root: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def file_above(folder: Path) -> File | None:
-    """The configuration of the repository that `folder` lies in, as far as it is known before git is asked."""
+    """The configuration of the repository that `folder` lies in, found without git."""
     for place in (folder.absolute(), *folder.absolute().parents):
         file = read_file(place)
         if file or (place / ".git").exists():

@@ -63,7 +63,7 @@ class View:
 
     def _write(self, line: str) -> None:
         if self._log:
-            with contextlib.suppress(OSError, ValueError):  # a full disk is told by who writes results
+            with contextlib.suppress(OSError, ValueError):  # the writer of results reports a full disk
                 self._log.write(f"{line}\n")
                 self._log.flush()
 

@@ -51,7 +51,7 @@ def replace(
 
     Raises AbprofError when the disk refuses, ValueError when `check` does or when a piece cannot be made.
     """
-    # A name that nobody can know before, made and never opened: in a folder of somebody else's a link may lie there.
+    # An unpredictable name, created and never opened: in another user's folder a link may lie there.
     temporary = target.with_name(f".{token_hex(8)}.partial")
     with refusals(target):
         try:
@@ -77,7 +77,7 @@ def pour(file: FileIO, data: bytes | Iterable[bytes]) -> None:
 
 
 def batches(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Small pieces put together: the system is asked once for some thousands of them."""
+    """Small pieces put together: one system call writes some thousands of them."""
     waiting: list[bytes] = []
     length = 0
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Locks that end with their process, however it ends: what a dead run left behind is what nobody holds.
+"""Locks that end with their process, however it ends: an unheld lock belongs to a dead run.
 
 A lock is a file held with flock(2). The kernel drops it when the process goes, also after kill -9, so that no pid has
 to be guessed at. A held lock file that was deleted meanwhile counts for nothing, hence the check after each lock.
@@ -59,7 +59,7 @@ def _waited_for(lock: Path, how: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def abandoned(lock: Path) -> Iterator[bool]:
-    """Whether nobody holds `lock`. If so it is held for the length of the block, and its file deleted at the end."""
+    """Whether `lock` is free. If so it is held during the block, and its file is deleted at the end."""
     descriptor = None if lock in _held else _lock(lock, fcntl.LOCK_EX, wait=False)
     try:
         yield descriptor is not None

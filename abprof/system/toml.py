@@ -1,4 +1,4 @@
-"""The doorway to TOML: a file that anybody may have written is a table, or one clear line."""
+"""TOML files: a table and the line of each key, or one clear error."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def loads(text: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text.removeprefix(_BOM))
     except tomllib.TOMLDecodeError as error:
-        told = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", str(error))
-        line = told[1] or len(text.splitlines()) if told else ""
-        what = str(error).replace(told[0], "") if told else str(error)
+        place = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", str(error))
+        line = place[1] or len(text.splitlines()) if place else ""
+        what = str(error).replace(place[0], "") if place else str(error)
         raise AbprofError(what, where=f"{where}:{line}" if line else where) from error
     except RecursionError:
         raise AbprofError("too many brackets within brackets", where=where) from None

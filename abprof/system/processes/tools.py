@@ -25,7 +25,7 @@ from abprof.system.processes.children import (
 )
 
 _CHUNK = 1 << 20
-_STOPPED = 30.0  # seconds that a program may be stopped (SIGSTOP): nobody says whether it will ever go on
+_STOPPED = 30.0  # seconds that a program may be stopped (SIGSTOP): it may never go on
 _LOOK = 1.0  # seconds between two looks, at most: what is more is time in which this process was stopped as well
 _LOOKS_ON_WITHIN = 20.0  # seconds a tool may take until it looks on, and to end
 
@@ -98,9 +98,9 @@ def logged(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path,
 
 
 class Watching:
-    """A tool that looks on while a block runs: it is started before, and told to end (SIGINT) after it.
+    """A tool that looks on while a block runs: it starts before, and gets SIGINT after it.
 
-    Entering raises WorkerDied when it cannot be started, or ends before `ready()`; `why` makes the reason of what it said.
+    Entering raises WorkerDied when it cannot be started, or ends before `ready()`; `why` makes the reason from its log.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ def printing(
     argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, out: Path, log: Path, timeout: float
 ) -> tuple[int, str]:
     """Run a command to its end: what it prints is added to `out`, its standard error to `log`, as much as a `Log` keeps.
-    Its exit code, negative for a signal, and the last line that it said on standard error, or else at all.
+    Its exit code, negative for a signal, and its last line on standard error, or else on standard output.
 
     Raises WorkerDied when it cannot be started, WorkerHung when it takes longer than `timeout` seconds.
     """
@@ -175,15 +175,15 @@ def _start(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> subprocess
             start_new_session=True,
         )
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
-        said = error.strerror if isinstance(error, OSError) else error
-        raise WorkerDied(f"{argv[0]} could not be started: {said}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise WorkerDied(f"{argv[0]} could not be started: {why}") from error
 
 
 class Program:
     """Started at once, in a session of its own. Nothing of it outlives `end`."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], log: Path, listens: bool = False) -> None:
-        """What it says on standard error goes to `log`. One that `listens` is told more by `say`. Raises WorkerDied when it
+        """Its standard error goes to `log`; if it `listens`, `say` writes to its standard input. Raises WorkerDied when it
         cannot be started."""
         self._mark = new_mark()
         self._buffer = b""

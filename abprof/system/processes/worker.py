@@ -1,4 +1,4 @@
-"""A child that speaks abprof/wire."""
+"""A child that speaks the worker protocol (abprof/records/messages.py)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def to_start(timeout: float) -> float:
 
 
 class Worker:
-    """A child that speaks abprof/wire. One request at a time; `call` blocks until its reply."""
+    """A child that speaks the worker protocol. One request at a time; `call` blocks until its reply."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Worker:
         walled: bool = False,
         started: Callable[[int], None] | None = None,
     ) -> None:
-        """`walled`: the command is bubblewrap's (abprof/builds/sandbox.py), and the child is what that starts. `started` is told the
+        """`walled`: the command is bubblewrap's (abprof/builds/sandbox.py), and the child is what that starts. `started` gets the
         process id of whatever is started, as soon as it is known."""
         self.name = name
         self._started = started
@@ -129,7 +129,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still be asked."""
+        """Whether it can still answer."""
         return self._out >= 0 and self._child.poll() is None
 
     def call(self, request: Any, timeout: float) -> Any:
@@ -218,10 +218,10 @@ class Worker:
             return WorkerDied("closed its channel without ending")
         self.kill()  # whatever it forked
         self._drainer.join(timeout=1)
-        said = f": {self.log.last_line}" if self.log.last_line else ""
+        last = f": {self.log.last_line}" if self.log.last_line else ""
         if self._walled and code > 128:  # how bubblewrap tells of a signal
             code = 128 - code
-        return WorkerDied(f"{how_ended(code)}{said}")
+        return WorkerDied(f"{how_ended(code)}{last}")
 
     def stop(self, timeout: float = 10.0) -> None:
         """Ask it to end; kill the whole group in any case, for a child may have forked."""
