@@ -98,7 +98,7 @@ for (const svg of document.querySelectorAll("svg.turns")) {
   const value = (row, at) => {
     if (at === 0) return row.rank;
     const text = row.tr.cells[at].textContent.trim(), [, number, word] = /^(\d[\d.]*)(?: (ns|µs|ms|s|% (?:slower|faster|change)))?(?:$|[ ,])/.exec(text) ?? [];
-    return text === "" ? null : number === undefined ? text : number * (SCALE[word] ?? 1);
+    return text === "" ? null : text === "~" ? 0 : number === undefined ? text : number * (SCALE[word] ?? 1);
   };
   const order = (one, at, down) => {
     const first = one.rows.map((row) => ({ row, key: value(row, at) }));

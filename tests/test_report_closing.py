@@ -144,9 +144,9 @@ def test_one_report_that_cannot_be_made_costs_no_other(tmp_path, monkeypatch, er
     monkeypatch.setattr("abprof.report.csv_files.comparisons_csv", fails)
     with pytest.raises(type(error)) as found:
         report.write_all(path, run, runs.blocks(run))
-    told = "\n".join([str(found.value), *getattr(found.value, "__notes__", ())])
-    assert "report.html" in told
-    assert "comparisons.csv" in told
+    listed = "\n".join([str(found.value), *getattr(found.value, "__notes__", ())])
+    assert "report.html" in listed
+    assert "comparisons.csv" in listed
     assert {"cells.csv", "report.md", "output.txt"} <= {file.name for file in path.iterdir()}
     assert not {"report.html", "comparisons.csv"} & {file.name for file in path.iterdir()}
 

@@ -58,7 +58,7 @@ def crashes(statuses: str) -> Run:
     return runs.changed(plain, cells=cells, observations=tuple(seen), comparisons=judged, warnings=())
 
 
-def told(run: Run) -> list[Failed]:
+def listed(run: Run) -> list[Failed]:
     return all_failures(run, groups(run))
 
 
@@ -74,11 +74,11 @@ def test_a_failed_build_is_told_once_per_side_and_package():
     run = failed_builds()
     cells = len(run.cells)
     assert cells == 15
-    assert [(one.arm, one.package, len(one.cases), one.log) for one in told(run)] == [
+    assert [(one.arm, one.package, len(one.cases), one.log) for one in listed(run)] == [
         ("main", "ffa", cells, "logs/build-base-ffa.log"),
         ("feature/optimize ffa", "ffa", cells, "logs/build-target-ffa.log"),
     ]
-    assert {one.reason for one in told(run)} == {ERROR}
+    assert {one.reason for one in listed(run)} == {ERROR}
 
 
 def test_the_reason_is_told_once_a_side_and_cut_to_a_line():
@@ -100,7 +100,7 @@ def test_the_reason_is_told_once_a_side_and_cut_to_a_line():
 
 def test_equal_reasons_of_crashes_are_told_together():
     run = crashes("ccdc")
-    assert [(one.what, one.reason[:12]) for one in told(run)] == [
+    assert [(one.what, one.reason[:12]) for one in listed(run)] == [
         ("3 cells (first: dense mask_type=full direction=fwd)", "RuntimeError"),
         ("dense mask_type=causal direction=fwd", "Segmentation"),
     ]
@@ -116,7 +116,7 @@ def test_a_peer_that_fails_alone_says_why():
     peer = runs.observed(plain.cells[-1], "peer:sdpa", None, "crash", reason="no kernel for hd=256")
     rest = [seen for seen in plain.observations if seen.arm != "peer:sdpa"]
     assert (
-        told(runs.changed(plain, observations=(*rest, peer)))[-1].line()
+        listed(runs.changed(plain, observations=(*rest, peer)))[-1].line()
         == "peer sdpa, ladder: crash: no kernel for hd=256"
     )
 

@@ -135,10 +135,10 @@ def test_cells_that_differ_in_another_axis_are_not_compared():
 
 
 def test_autotuning_says_where_sides_differ(found):
-    told = {row[0]: row[1:] for row in found["Autotuning"].table.rows}
-    assert told["seqlen=4096 basic"] == ("BLOCK_M=128 num_warps=8", "BLOCK_M=128 num_warps=8", "same")
-    assert told["seqlen=4096 approx"] == ("BLOCK_M=128 num_warps=8", "BLOCK_M=64 num_warps=8", "differs")
-    assert told["seqlen=1024 exp2"] == ("not recorded", "BLOCK_M=128 num_warps=4", "-")
+    listed = {row[0]: row[1:] for row in found["Autotuning"].table.rows}
+    assert listed["seqlen=4096 basic"] == ("BLOCK_M=128 num_warps=8", "BLOCK_M=128 num_warps=8", "same")
+    assert listed["seqlen=4096 approx"] == ("BLOCK_M=128 num_warps=8", "BLOCK_M=64 num_warps=8", "differs")
+    assert listed["seqlen=1024 exp2"] == ("not recorded", "BLOCK_M=128 num_warps=4", "-")
 
 
 def test_one_branch_alone_has_its_own():

@@ -1,4 +1,4 @@
-"""`abprof scripts`: what it writes is run, with tools that keep what they are told, and with abprof itself."""
+"""`abprof scripts`: what it writes is run, with tools that keep what they are listed, and with abprof itself."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def written(texts: dict[str, str], folder: Path) -> Path:
 
 
 class Called:
-    """What a script did: its exit code, what it printed, and what the tools were told, in order."""
+    """What a script did: its exit code, what it printed, and what the tools were listed, in order."""
 
     def __init__(self, script: Path, path: Path | str, *args: str, fails: str = "") -> None:
         calls = script.with_suffix(".calls")
@@ -336,8 +336,8 @@ def test_scripts_of_refs_need_no_run(lab: Lab, tmp_path: Path) -> None:
 def test_what_cannot_be_as_in_the_run_is_said(lab: Lab, tmp_path: Path) -> None:
     """A working tree that is another now, and workloads that only one side's run-cell can be given."""
     lab.repo.write({"kernels/k/__init__.py": "WHO = 'now'\n"})
-    asked = ("main", ".", "--cell", "w/n=2", "--workloads-from", "base", "--out", str(tmp_path / "made"))
-    done = lab.command("scripts", *asked, "--repo", str(lab.repo.path), "--device", "simulated")
+    given = ("main", ".", "--cell", "w/n=2", "--workloads-from", "base", "--out", str(tmp_path / "made"))
+    done = lab.command("scripts", *given, "--repo", str(lab.repo.path), "--device", "simulated")
     lab.repo.git("checkout", "--", ".")
     assert done.code == 0, done.err
     assert "warning: the workloads are base's; what is recorded of target takes the working tree's" in done.err
@@ -385,8 +385,8 @@ def test_compare_analysis_on_a_real_repository(tmp_path: Path) -> None:
     repo.commit("twice the work", {"kernels/tiny/tiny.c": source(80)})
     repo.checkout("main")
     home, out = tmp_path / "home", tmp_path / "made"
-    asked = ("scripts", "main", "slow", "--cell", "tiny/n=5000", "--device", "cpu", "--out", str(out))
-    done = abprof(*asked, cwd=repo.path, home=home)
+    given = ("scripts", "main", "slow", "--cell", "tiny/n=5000", "--device", "cpu", "--out", str(out))
+    done = abprof(*given, cwd=repo.path, home=home)
     assert done.code == 0, done.err
     env: dict[str, Any] = {"ABPROF_CACHE_DIR": str(home / "cache"), "ABPROF_STATE_DIR": str(home / "state")}
     env |= {"PYTHONPATH": str(ROOT), "PATH": f"{BIN}:{os.environ['PATH']}", "HOME": str(tmp_path)}
@@ -414,8 +414,8 @@ def test_the_profilers_scripts_on_a_gpu(tmp_path: Path) -> None:
     repo.commit("two kernels", {"kernels/tiny/__init__.py": package.replace("x * 2", "x.clone().mul_(2)")})
     repo.checkout("main")
     home, out = tmp_path / "home", tmp_path / "made"
-    asked = ("scripts", "main", "other", "--cell", "tiny/n=5000", "--device", "cuda", "--out", str(out))
-    done = abprof(*asked, cwd=repo.path, home=home)
+    given = ("scripts", "main", "other", "--cell", "tiny/n=5000", "--device", "cuda", "--out", str(out))
+    done = abprof(*given, cwd=repo.path, home=home)
     assert done.code == 0, done.err
     (tmp_path / "abprof").write_text(f'#!/bin/sh\nexec {sys.executable} -P -m abprof "$@"\n')
     (tmp_path / "abprof").chmod(0o755)

@@ -51,7 +51,7 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Open]:
         page.on("pageerror", lambda error: seen.append(f"error: {error}"))
         page.on("dialog", lambda dialog: (seen.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.on(
-            "request", lambda asked: asked.url.split("#")[0] == file.as_uri() or seen.append(f"request: {asked.url}")
+            "request", lambda given: given.url.split("#")[0] == file.as_uri() or seen.append(f"request: {given.url}")
         )
         page.goto(file.as_uri() + fragment)
         return page

@@ -18,7 +18,7 @@ TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 RULES = {
     "runOnly": {"type": "tag", "values": TAGS},
     "rules": {"target-size": {"enabled": True}},
-}  # off unless asked for
+}  # off unless given for
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 
 
@@ -32,10 +32,10 @@ def broken_rules(page) -> list[str]:
     found = Axe().run(page, options=RULES).response
     assert "color-contrast" in {rule["id"] for rule in found["passes"]}
     rules = [(rule, [node["html"] for node in rule["nodes"]]) for rule in found["violations"] + found["incomplete"]]
-    told = [
+    listed = [
         (rule, [one for one in nodes if (rule["id"], one[:5]) != ("color-contrast", "<text")]) for rule, nodes in rules
     ]
-    return [f"{rule['id']}: {rule['help']}: {nodes[:3]} of {len(nodes)}" for rule, nodes in told if nodes]
+    return [f"{rule['id']}: {rule['help']}: {nodes[:3]} of {len(nodes)}" for rule, nodes in listed if nodes]
 
 
 def with_ladder() -> Run:
