@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from abprof.extras.bisect.state import State
+from abprof.extras.bisect import Bisection
 from abprof.extras.bot.notice import Notice
 from abprof.extras.selfcheck.result import Selfcheck
 from abprof.fleet.messages import SHARD_SCHEMA, News, Shard
@@ -27,7 +27,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "evidence.schema.json": _evidence(),
         "selfcheck.schema.json": _whole("abprof selfcheck.json", Selfcheck),
         "notice.schema.json": _whole("abprof notice, schema 2", Notice),
-        "bisect.schema.json": _whole("abprof bisect.json, schema 1", State),
+        "bisect.schema.json": _whole("abprof bisect.json, schema 2", Bisection),
         "shard.schema.json": _whole(f"abprof shard, schema {SHARD_SCHEMA}", Shard),
         "news.schema.json": _news(),
         "wire.schema.json": _wire(),

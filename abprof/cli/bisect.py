@@ -15,7 +15,7 @@ from abprof.records.errors import AbprofError, Exit
 from abprof.records.visible import visible
 
 if TYPE_CHECKING:
-    from abprof.extras.bisect.state import State
+    from abprof.extras.bisect import Bisection
     from abprof.system.console import View
 
 _BESIDE_RESUME = ("resume", "repo", "json", *VIEW)
@@ -76,22 +76,21 @@ def bisect(
 def _resume(ctx: typer.Context, path: str, repo: str, view: View, *, json: bool) -> int:
     import msgspec
 
-    from abprof.extras.bisect import state
+    from abprof.extras.bisect import steps
 
-    begun, folder = state.read(Path(path))
+    begun, folder = steps.read(Path(path))
     if "repo" in given(ctx):
-        begun = msgspec.structs.replace(begun, asked=msgspec.structs.replace(begun.asked, repo=repo))
+        begun = msgspec.structs.replace(begun, options=msgspec.structs.replace(begun.options, repo=repo))
     return _go_on(begun, folder, view, json=json)
 
 
-def _go_on(begun: State, folder: Path, view: View, *, json: bool) -> int:
-    from abprof.extras.bisect import page as pages
-    from abprof.extras.bisect import telling, work
+def _go_on(begun: Bisection, folder: Path, view: View, *, json: bool) -> int:
+    from abprof.extras.bisect import report, steps
     from abprof.measure import resources as holding
 
     try:
         with holding.signals():
-            done = work.finish(begun, folder, view, lambda now: pages.write(folder, now))
+            done = steps.finish(begun, folder, view, lambda now: report.write(folder, now))
     except KeyboardInterrupt:
         view.warn(f"interrupted; abprof bisect --resume {folder} goes on")
         return Exit.INTERRUPTED
@@ -102,13 +101,13 @@ def _go_on(begun: State, folder: Path, view: View, *, json: bool) -> int:
         print(
             _as_json(done, folder)
             if json
-            else "\n".join(map(visible, [*pages.lines(done), *telling.weaker(done), *telling.result(done)]))
+            else "\n".join(map(visible, [*report.lines(done), *report.weaker(done), *report.result(done)]))
         )
     view.say(f"kept in {folder}: report.html, report.md, bisect.json, steps/")
-    return Exit.OK if telling.decided(done) else Exit.UNTRUSTED
+    return Exit.OK if report.decided(done) else Exit.UNTRUSTED
 
 
-def _show_plan(planned: State, lines: list[str], *, json: bool) -> int:
+def _show_plan(planned: Bisection, lines: list[str], *, json: bool) -> int:
     import msgspec
 
     if json:
@@ -123,11 +122,11 @@ def _show_plan(planned: State, lines: list[str], *, json: bool) -> int:
     return Exit.OK
 
 
-def _as_json(done: State, folder: Path) -> str:
+def _as_json(done: Bisection, folder: Path) -> str:
     import msgspec
 
-    from abprof.extras.bisect import telling
+    from abprof.extras.bisect import report
 
     loose = msgspec.to_builtins(done)
     shown = {name: loose[name] for name in ("culprits", "steps", "found", "status")}
-    return msgspec.json.encode({**shown, "weaker": telling.weaker(done), "bisect_dir": str(folder)}).decode()
+    return msgspec.json.encode({**shown, "weaker": report.weaker(done), "bisect_dir": str(folder)}).decode()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +22,6 @@ from abprof.system.trees import remove_tree
 
 SOURCE = "abprof-source"  # file of a clone with the path of the object folder that it borrows from
 _ADVICE = "run abprof inside a repository, or name one with --repo PATH"
-_REVERTS = re.compile(r"\bThis reverts commit ([0-9a-f]{7,64})\b")
 
 # For other programs that run git in a worktree, such as a build's version script: no repacking, pruning or hooks.
 _CONFIG = """[gc]
@@ -58,12 +56,11 @@ class Folder:
 
 @dataclass(frozen=True)
 class Link:
-    """A commit as part of a history. `reverts`: commits that its message says it reverts."""
+    """A commit as part of a history."""
 
     commit: str
     parents: tuple[str, ...]
     subject: str
-    reverts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -204,7 +201,7 @@ def _link(text: str) -> Link:
     head, parents, message = [*text.split("\n", 2), "", ""][:3]
     subject = unicode(" ".join(message.partition("\n\n")[0].split()))
     shown = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in subject)
-    return Link(head.removeprefix("commit "), tuple(parents.split()), shown, tuple(_REVERTS.findall(message)))
+    return Link(head.removeprefix("commit "), tuple(parents.split()), shown)
 
 
 def unicode(text: str) -> str:

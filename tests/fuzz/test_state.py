@@ -14,9 +14,7 @@ import msgspec
 import pytest
 
 from abprof.devices.lease import _owner
-from abprof.extras.bisect import page as pages
-from abprof.extras.bisect import state as bisections
-from abprof.extras.bisect import step, telling, work
+from abprof.extras.bisect import report, steps
 from abprof.extras.nightly.index import FILE
 from abprof.records.errors import AbprofError
 from abprof.system import heartbeat
@@ -153,29 +151,29 @@ def test_any_note_beside_a_lock_is_words_or_none(tmp_path: Path, examples: int) 
 # ---------------------------------------------------------------- bisect.json
 
 
-@pytest.mark.parametrize("steps", [4, 1000])
+@pytest.mark.parametrize("count", [4, 1000])
 @many
 def test_any_bisection_is_gone_on_with_or_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, examples: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, examples: int
 ) -> None:
     """Of one that is interrupted, and of one that is complete: what stands there is asked further, or refused."""
     world, bad = line(slips(20, {7: 3.0, 15: 5.0}), silent={9})
-    monkeypatch.setattr(step, "measure", Measured(world, stop_after=steps))
+    monkeypatch.setattr(steps, "measure", Measured(world, stop_after=count))
     with contextlib.suppress(KeyboardInterrupt):
-        work.finish(begun(world, bad), tmp_path, View(quiet=True), lambda _: None)
-    whole = json.loads((tmp_path / bisections.FILE).read_bytes())
-    monkeypatch.setattr(step, "measure", Measured(world, stop_after=0))
+        steps.finish(begun(world, bad), tmp_path, View(quiet=True), lambda _: None)
+    whole = json.loads((tmp_path / steps.FILE).read_bytes())
+    monkeypatch.setattr(steps, "measure", Measured(world, stop_after=0))
 
     def ask(data: bytes) -> None:
         folder = tmp_path / "one"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        (folder / bisections.FILE).write_bytes(data)
+        (folder / steps.FILE).write_bytes(data)
         try:
-            known, _ = bisections.read(folder)
+            known, _ = steps.read(folder)
             with contextlib.suppress(KeyboardInterrupt):
-                known = work.finish(known, folder, View(quiet=True), lambda now: pages.write(folder, now))
-            telling.decided(known), telling.result(known), pages.lines(known)
+                known = steps.finish(known, folder, View(quiet=True), lambda now: report.write(folder, now))
+            report.decided(known), report.result(known), report.lines(known)
         except AbprofError as error:
             one_clear_line(error)
 

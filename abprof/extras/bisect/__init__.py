@@ -1,7 +1,10 @@
 """`abprof bisect GOOD BAD`: which commit made the cells slower.
 
-Pure: `lineage.py` (what can have done it), `search.py` (what to measure next between two ends, and what is found),
-`explore.py` (from one pair of ends to the next, reverts), `rule.py` (when an answer is certain), `telling.py` (in words).
-`start.py` says what is planned, `step.py` measures one commit against another, `work.py` goes from step to step,
-`state.py` keeps them.
+In: Options with two refs (start.py), or a folder with a bisect.json (steps.py). Out: a `Bisection`, and report.md and
+report.html in its folder (report.py). search.py decides which commit is measured next, and is pure; every step is an
+ordinary run that continues until its question is answered.
 """
+
+from abprof.extras.bisect.steps import Bisection
+
+__all__ = ["Bisection"]

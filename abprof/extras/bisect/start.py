@@ -1,4 +1,4 @@
-"""How a bisection begins: everything that can be refused is refused here, and what every step needs is written down."""
+"""The start of a bisection: check both ends, find the cells and the commits between, and write the first bisect.json."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import msgspec
 
 from abprof import session
 from abprof.builds import keys
-from abprof.extras.bisect import rule, state, work
-from abprof.extras.bisect.lineage import History
-from abprof.extras.bisect.state import State
-from abprof.extras.bisect.telling import name, weaker
+from abprof.extras.bisect import steps
+from abprof.extras.bisect.report import weaker
+from abprof.extras.bisect.search import halvings
+from abprof.extras.bisect.steps import Bisection, name
 from abprof.measure import RunContext, continued, look_around, make_plan
 from abprof.measure import resources as holding
 from abprof.measure.commands import NAME as COMMAND
@@ -37,7 +37,7 @@ WORKLOADS = "workloads"  # in the bisection's folder: one judge for all steps, w
 
 
 @contextlib.contextmanager
-def planned(config: Options, view: View) -> Iterator[tuple[State, RunContext, Path]]:
+def planned(config: Options, view: View) -> Iterator[tuple[Bisection, RunContext, Path]]:
     """The bisection before its first step, and where it takes place; the folder holds the workloads while the block runs.
 
     Raises AbprofError for ends that are no good and bad end, and for all that a run would be refused for.
@@ -47,7 +47,7 @@ def planned(config: Options, view: View) -> Iterator[tuple[State, RunContext, Pa
     with holding.signals(), proc.no_orphans(), tempfile.TemporaryDirectory() as logs:
         with holding.worktrees(place, f"{place.id}-bisect", view) as trees:
             if config.command:
-                head, epoch = _heard(place, trees, Path(logs), view)
+                head, epoch = _measured_by_command(place, trees, Path(logs), view)
             else:
                 head = make_plan(place, trees, Path(logs), view, dry=True).run
                 epoch = epoch_seconds(head, peers=False)[1]
@@ -55,7 +55,7 @@ def planned(config: Options, view: View) -> Iterator[tuple[State, RunContext, Pa
         yield _state(place, good, bad, head, epoch), place, Path(logs) / WORKLOADS
 
 
-def _heard(place: RunContext, trees: Sequence[Checkout], logs: Path, view: View) -> tuple[Run, float]:
+def _measured_by_command(place: RunContext, trees: Sequence[Checkout], logs: Path, view: View) -> tuple[Run, float]:
     """What the command measures, by running it once at both ends, and how long an epoch of it takes."""
     with holding.alone(place, view, wait=not place.options.no_wait):
         began = time.monotonic()
@@ -63,17 +63,17 @@ def _heard(place: RunContext, trees: Sequence[Checkout], logs: Path, view: View)
         return head, time.monotonic() - began
 
 
-def folder_of(of: State, place: RunContext, workloads: Path) -> tuple[State, Path]:
+def folder_of(of: Bisection, place: RunContext, workloads: Path) -> tuple[Bisection, Path]:
     """A folder of its own beside the run folders, with the workloads and the file in it. Raises AbprofError."""
     labels = names.safe_labels((of.labels[commit], commit) for commit in (of.good, of.bad))
     stamp = place.id.partition("-")[0]
     folder = runfolder.create(place.runs_dir, "-".join([stamp, "bisect", *labels])[:180])
     folder.logs.rmdir()
-    if not of.asked.command:
+    if not of.options.command:
         copy_workloads(workloads, folder.path / WORKLOADS)
-        asked = msgspec.structs.replace(of.asked, workloads_from=str((folder.path / WORKLOADS).absolute()))
-        of = msgspec.structs.replace(of, asked=asked)
-    state.write(folder.path, of)
+        options = msgspec.structs.replace(of.options, workloads_from=str((folder.path / WORKLOADS).absolute()))
+        of = msgspec.structs.replace(of, options=options)
+    steps.write(folder.path, of)
     return of, folder.path
 
 
@@ -140,7 +140,7 @@ def _advice(place: RunContext, good: Side, bad: Side) -> str:
     return f"their merge base is: abprof bisect {common[:10]} {bad.spec}"
 
 
-def _state(place: RunContext, good: Side, bad: Side, head: Run, epoch: float) -> State:
+def _state(place: RunContext, good: Side, bad: Side, head: Run, epoch: float) -> Bisection:
     """`epoch`: seconds that one takes."""
     cells = tuple(cell for cell in head.cells if (cell.kernel or head.command) and not cell.skip)
     if not cells:
@@ -149,9 +149,7 @@ def _state(place: RunContext, good: Side, bad: Side, head: Run, epoch: float) ->
     links = place.commits.between(good.commit, bad.commit)
     commits = tuple(dict.fromkeys([good.commit, *(c for link in links for c in (*link.parents, link.commit))]))
     holds = {kernel: place.commits.contents(commits, folders) for kernel, folders in _inputs(place, kernels)}
-    by_commit = {link.commit: link for link in links}
-    histories = {kernel: History(good.commit, by_commit, held) for kernel, held in holds.items()}
-    asked = msgspec.structs.replace(
+    options = msgspec.structs.replace(
         place.options,
         repo=str(place.root),
         no_peers=True,
@@ -164,9 +162,9 @@ def _state(place: RunContext, good: Side, bad: Side, head: Run, epoch: float) ->
         rebuild=False,
         dry_run=False,
     )
-    return State(
+    return Bisection(
         began=datetime.now(UTC).isoformat(timespec="seconds"),
-        asked=asked,
+        options=options,
         good=good.commit,
         bad=bad.commit,
         labels={side.commit: side.label for side in (good, bad)},
@@ -176,7 +174,6 @@ def _state(place: RunContext, good: Side, bad: Side, head: Run, epoch: float) ->
         kernels=kernels,
         links=links,
         holds=holds,
-        planned=work.planned(histories, bad.commit),
         step_seconds=stats.LOOKS[0] * epoch,
     )
 
@@ -190,15 +187,15 @@ def _inputs(place: RunContext, kernels: Mapping[str, str]) -> Iterator[tuple[str
         yield kernel, keys.folders(package)
 
 
-def plan(of: State) -> list[str]:
-    """What is going to be done, for people."""
+def plan(of: Bisection) -> list[str]:
+    """The plan in a few lines."""
     lines = [f"{len(of.links)} commits from {name(of, of.good)} to {name(of, of.bad)}", *weaker(of)]
     for kernel in dict.fromkeys(of.kernels.values()):
-        history = work.history(of, kernel)
+        history = of.history(kernel)
         path = history.path(of.good, of.bad)
         turns = len(history.turns(path)) - 1
         aside = f" of {len(path) - 1} along first parents" if len(path) - 1 < len(of.links) else ""
-        halving = rule.steps(turns)
+        halving = halvings(turns)
         lines.append(f"{kernel}: {turns}{aside} change its inputs: log2 of that is {halving} steps, and one each for the "
                      "ends, for the commit against its parent and for what is left after it")  # fmt: skip
     seconds = of.planned * of.step_seconds
