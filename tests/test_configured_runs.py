@@ -218,37 +218,6 @@ def test_bases_file_and_waivers_may_begin_with_a_byte_order_mark_and_are_utf8(
         assert (done.code, done.err.splitlines()[-1]) == (2, said)
 
 
-def test_of_the_packages_that_workloads_name_three_are_told(lab: Lab) -> None:
-    kernels = ["k", "l" * 100, "m", "n", "o"]
-    lab.set(Scenario(workloads={f"w{name[0]}": replace(LOAD, kernel=name) for name in kernels}))
-    (lab.repo.path / "workloads" / "w.py").unlink()
-    lab.repo.write({f"workloads/w{name[0]}.py": "# simulated\n" for name in kernels})
-    lab.repo.write({f"kernels/{name}/__init__.py": "" for name in kernels})
-    lab.repo.commit("more packages")
-    lab.repo.git("branch", "--force", "fast")
-    lab.repo.write({"abprof.toml": "[kernels.kk]\n"})
-    note = planned(lab)["notes"][-1]
-    assert note.endswith(f"has no workload: the packages that workloads name are k, {'l' * 80}..., m and 2 more")
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "says"),
-    [
-        ("[executor.slurm]\ngpus = 2\n", "slurm", "/abprof.toml:2, executor.slurm.gpus: unknown field `gpus` (Slurm has gres"),
-        ("[executor.slurm]\nqos = 'a'\ncpus = 'many'\n", "slurm", "/abprof.toml:3, executor.slurm.cpus: Expected `int | null`"),
-        ("[executor.slurm]\ncpus = 'many'\n", "slurm --executor-option cpus=some", "--executor slurm: Expected `int | null`"),
-        ("[executor.ray]\nfoo = 1\n", "ray", "/abprof.toml:2, executor.ray.foo: no option foo=1 (there is gpu=MODEL"),
-        ("", "ray --executor-option foo=1", "--executor ray: no option foo=1 (there is gpu=MODEL"),
-    ],
-)  # fmt: skip
-def test_a_dry_run_refuses_what_the_cluster_has_no_word_for(lab: Lab, text: str, options: str, says: str) -> None:
-    lab.repo.write({"abprof.toml": text})
-    places = ("--dry-run", "--repo", str(lab.repo.path), "--device", "simulated", "--executor", *options.split())
-    done = lab.command("main", "fast", *places)
-    said = f"abprof: {lab.repo.path if says.startswith('/') else ''}{says}"
-    assert (done.code, done.err.splitlines()[-1][: len(said)]) == (2, said)
-
-
 def test_interpreters_for_sides_that_a_run_does_not_have_are_left_alone(lab: Lab) -> None:
     """One file serves runs of one, two and three sides; what can never be a side is refused in any of them."""
     lab.repo.write(

@@ -116,7 +116,6 @@ def test_a_cell_that_is_not_there(repo: GitRepo, cell: str, said: str) -> None:
             ["main", CELL, "--contain", "always"],
             "--contain always: the cell of run-cell runs for a profiler",
         ),
-        (["main", CELL, "--env", "none"], "--env: 'none' is not one of user, clean"),
     ],
 )
 def test_what_is_refused_before_anything_starts(
