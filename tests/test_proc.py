@@ -166,11 +166,3 @@ def test_a_thread_that_cannot_begin_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(children._thread, "start_new_thread", lambda run, args: None)
     with pytest.raises(MemoryError):
         children.Reading(lambda: None).start()
-
-
-def test_a_reading_thread_is_waited_for() -> None:
-    read: list[int] = []
-    thread = children.Reading(lambda: read.append(1))
-    thread.start()
-    thread.join(LONG)
-    assert read == [1]

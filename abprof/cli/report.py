@@ -165,7 +165,7 @@ def _write_scripts(run: Run, cells: Sequence[Cell], folder: Path, repo: str) -> 
     source = run.options.workloads_from
     others = [side.id for side in run.sides if side.id != source]
     if others and len(others) < len(run.sides):
-        note(f"the workloads are {source}'s; what is recorded of {', '.join(others)} takes the working tree's")
+        note(f"warning: the workloads are {source}'s; what is recorded of {', '.join(others)} takes the working tree's")
     for name, text in made(run, cells, root).items():
         written = disk.put(folder / name, text.encode())
         written.chmod(0o755)
@@ -204,5 +204,5 @@ def _repository(run: Run, where: str) -> Path:
     now, _ = repo.resolve(repository, tuple(side.anew for side in run.sides), known=released)
     for before, side in zip(run.sides, now, strict=True):
         if before.tree != side.tree:
-            note(f"{before.id} is the working tree, which is not what it was in the run")
+            note(f"warning: {before.id} is the working tree, which is not what it was in the run")
     return Path(repository.path)

@@ -142,7 +142,7 @@ def test_a_configuration_in_pyproject_is_told_what_it_lacks(tmp_path: Path) -> N
     done = init(repo, "--yes", home=tmp_path)
     assert done.code == 2
     assert f"{repo.path}/pyproject.toml: is there and has no table" in done.err
-    assert done.out.startswith("[tool.abprof.evidence.kernels.ops]\n")
+    assert done.out.startswith("[tool.abprof.kernels.ops]\n")
     with (repo.path / "pyproject.toml").open("a") as file:
         file.write(done.out)
     again = init(repo, "--yes", home=tmp_path)
