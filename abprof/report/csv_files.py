@@ -156,7 +156,7 @@ def comparisons_csv(run: Run) -> str:
     """A row per comparison of any family, in the order of run.json."""
     families: dict[str, list[Comparison]] = {"target": [], "peer": []}
     for one in run.comparisons:
-        families["peer" if one.from_.startswith("peer:") else "target"].append(one)
+        families["peer" if one.with_peer else "target"].append(one)
     families |= {"variant": list(run.within), "control": list(run.controls)}
     cells = {cell.id: cell for cell in run.cells}
     found = [(cells[one.cell], family, one) for family, several in families.items() for one in several]
