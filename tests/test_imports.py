@@ -37,7 +37,7 @@ DOORWAYS = {
     "submitit": ("shards/slurm.py",),
     "ray": ("shards/ray_connection.py",),
     "tomllib": ("toml.py",),
-    "watchdog": ("watching/saves.py",),
+    "watchfiles": ("extras/watch/loop.py",),
     "packaging": ("dists/needs.py",),
     "subprocess": ("proc/", "worker/bench.py"),
 }

@@ -181,8 +181,7 @@ def _verb_meant(ctx: typer.Context, refs: Many) -> Iterator[None]:
 
 
 def _watch(ctx: typer.Context, options: Options, view: View) -> int:
-    from abprof.extras.watch import answer as watched
-    from abprof.extras.watch.loop import Answer, watch
+    from abprof.extras.watch import Answer, lines, watch
 
     refuse(
         ctx, "--watch answers every save by one epoch", only=_NOT_WATCHED, advice="leave it out, and confirm by a run"
@@ -190,7 +189,7 @@ def _watch(ctx: typer.Context, options: Options, view: View) -> int:
 
     def answer(found: Answer) -> None:
         with while_read():
-            print("\n".join(watched.lines(found.run, found.before, found.seconds)), flush=True)
+            print("\n".join(lines(found.run, found.before, found.seconds)), flush=True)
 
     watch(options, view, answer)
     return Exit.OK

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from abprof.extras.watch.saves import Saves
 from tests.simulated.lab import Lab
 from tests.simulated.processes import noted, signal_another_thread
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
@@ -161,14 +160,3 @@ def test_what_cannot_be_watched_is_one_line(tmp_path: Path, args: str, said: str
 class Event:
     def __init__(self, kind: str, path: str) -> None:
         self.event_type, self.src_path = kind, path
-
-
-def test_reading_a_file_and_what_lies_beside_is_no_save(tmp_path: Path) -> None:
-    saves = Saves(tmp_path, (tmp_path / "runs",))
-    for kind, path in (("opened", "a.py"), ("closed_no_write", "a.py"), ("modified", "runs/x/run.json")):
-        saves.note(Event(kind, str(tmp_path / path)))
-    assert not saves._happened.is_set()
-    saves.note(Event("modified", str(tmp_path / "a.py")))
-    saves.note(Event("moved", str(tmp_path / "runs.py")))
-    assert saves.wait() <= saves._last
-    assert not saves._happened.is_set()

@@ -1,5 +1,9 @@
-"""`abprof BASE . --watch`: the chosen cells once more at every save, in one epoch of a fresh target beside a base that is kept.
+"""`abprof BASE . --watch`: measure the chosen cells again at every save, one epoch of a fresh target.
 
-`saves.py` tells that something was saved, `warm.py` keeps base's workers, `loop.py` measures and answers. Nothing is kept of it:
-what is worth confirming is confirmed by a run.
+In: Options with a base ref and `.`. Out: an `Answer` for each save, and its `lines`. Base's workers are kept from save to
+save (warm.py); no run folder is kept.
 """
+
+from abprof.extras.watch.loop import Answer, lines, watch
+
+__all__ = ["Answer", "lines", "watch"]
