@@ -69,14 +69,14 @@ def test_every_save_is_answered_beside_the_answer_before(tmp_path: Path) -> None
     lab.repo.write({"kernels/k/__init__.py": "WHO = 'edited'\n"})
     with watched(lab) as it:
         assert it.answer() == [
-            "w case=a: 0.0 % change, one epoch: nothing large seen",
-            "w case=b: 0.0 % change, one epoch: nothing large seen",
+            "w case=a: ~, one epoch: nothing large seen",
+            "w case=b: ~, one epoch: nothing large seen",
         ]
         started = len(noted(lab.scenario))
         lab.set(slower(1.2))
         it.save("WHO = 'slower'\n")
         assert it.answer()[0] == (
-            "w case=a: 20.0 % slower, one epoch: worth confirming (before: 0.0 % change, one epoch: nothing large seen)"
+            "w case=a: 20.0 % slower, one epoch: worth confirming (before: ~, one epoch: nothing large seen)"
         )
         # What was started for it: a builder and the target's worker. The base answers that answered before.
         assert len(noted(lab.scenario)) - started == 2
@@ -110,7 +110,7 @@ def test_a_save_that_breaks_the_kernel_is_answered_and_the_next_one_too(tmp_path
         lab.set(EVEN)
         it.save("WHO = 'whole'\n")
         (line,) = it.answer()
-        assert line.startswith("w: 0.0 % change, one epoch: nothing large seen (before: broken")
+        assert line.startswith("w: ~, one epoch: nothing large seen (before: broken")
 
 
 def test_a_saved_workload_is_said_not_to_judge_and_once(tmp_path: Path) -> None:
