@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from abprof.extras import demo
-from abprof.records.errors import AbprofError
 from tests.gitrepo import GitRepo
 
 ROOT = Path(__file__).parents[1]
@@ -94,33 +93,6 @@ def test_two_branches_of_ordinary_commits(made: GitRepo) -> None:
     assert not [name for name in tracked if "__pycache__" in name or name.endswith(".so")]
 
 
-@pytest.mark.parametrize("branch", BRANCHES)
-def test_each_branch_holds_what_was_planted(made: GitRepo, branch: str, tmp_path: Path) -> None:
-    """By counting what the package asks of its backend, on each branch."""
-    made.git("archive", f"--output={tmp_path / 'tree.tar'}", branch, "kernels")
-    shutil.unpack_archive(tmp_path / "tree.tar", tmp_path, filter="data")
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", COUNT, str(tmp_path / "kernels")], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == PLANTED[branch]
-
-
-def test_the_branchs_first_commit_is_the_bundled_kernel(made: GitRepo) -> None:
-    """main is what was before the optimisation; nothing but the planted edit differs from what is bundled."""
-    bundled = (ROOT / demo.EDITED).read_text()
-    assert made.git("show", f"optimize_ffa~1:{demo.EDITED}") + "\n" == bundled
-    assert made.git("show", f"main:{demo.EDITED}") + "\n" == bundled.replace(demo.FUSED, demo.SPLIT)
-    assert demo.SPLIT != demo.FUSED
-
-
-def test_kernels_that_have_moved_on_are_one_clear_line() -> None:
-    with pytest.raises(AbprofError, match="the bundled kernels are not those this demo was written for"):
-        demo.replace("nothing of the kind", demo.FUSED, demo.SPLIT)
-    with pytest.raises(AbprofError, match="the bundled kernels are not those"):
-        demo.replace(demo.FUSED * 2, demo.FUSED, demo.SPLIT)
-
-
 def test_a_folder_that_is_not_empty_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine\n")
     done = command("-m", "abprof", "demo", str(tmp_path), cwd=tmp_path)
@@ -139,7 +111,8 @@ def test_after_a_plain_install_away_from_the_checkout(tmp_path: Path) -> None:
         shutil.copytree(ROOT / source, site / target, ignore=ignore)
     code = """
 from pathlib import Path
-from abprof import bundled, demo
+from abprof.extras import demo
+from abprof.system import bundled
 print(bundled.bundled("templates"))
 demo.make(Path("made"))
 """
@@ -163,8 +136,9 @@ PATIENT = """
 import sys
 from pathlib import Path
 import msgspec
-from abprof import demo, session
-from abprof.view import View
+from abprof import session
+from abprof.extras import demo
+from abprof.system.console import View
 path = demo.make(Path("abprof-demo"))
 config = msgspec.structs.replace(demo.config(path, ("cpu",)), budget=900.0, epochs=8)
 session.run(config, View(quiet=True))

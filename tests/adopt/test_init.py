@@ -35,22 +35,6 @@ def next_command(said: str) -> list[str]:
     return next(line for line in said.splitlines() if line.startswith("Next: abprof ")).split()[2:]
 
 
-def test_the_next_command_runs(tmp_path: Path) -> None:
-    """Of one shape of repository; tests/adopt/test_page.py goes through the others."""
-    repo = repository(tmp_path / "a repo", SINGLE)
-    done = init(repo, "--yes", home=tmp_path)
-    assert (done.code, done.err) == (0, "")
-    written = [line for line in repo.git("status", "--porcelain", "--untracked-files=all").splitlines() if line]
-    assert [line[:3] for line in written] == ["?? ", "?? "], "abprof.toml and one workload, and nothing that was there"
-    planned = abprof(*next_command(done.out), "--device", "cpu", cwd=repo.path, home=tmp_path)
-    assert planned.code == 0, planned
-    again = init(repo, "--yes", home=tmp_path)
-    assert again.code == 0, "the same once more is no conflict"
-    assert done.out.count("wrote ") == 2
-    assert again.out.count("wrote ") == 0
-    assert again.out.count("unchanged ") == 1, "the workload; abprof.toml has the table and is left alone"
-
-
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
@@ -137,19 +121,6 @@ def test_a_configuration_that_is_there_is_told_what_it_lacks(tmp_path: Path) -> 
     assert "threshold = 3.0" in (repo.path / "abprof.toml").read_text()
 
 
-def test_a_configuration_in_pyproject_is_told_what_it_lacks(tmp_path: Path) -> None:
-    repo = repository(tmp_path / "repo", {**PLAIN, "pyproject.toml": "[tool.abprof]\nschema = 1\n"})
-    done = init(repo, "--yes", home=tmp_path)
-    assert done.code == 2
-    assert f"{repo.path}/pyproject.toml: is there and has no table" in done.err
-    assert done.out.startswith("[tool.abprof.kernels.ops]\n")
-    with (repo.path / "pyproject.toml").open("a") as file:
-        file.write(done.out)
-    again = init(repo, "--yes", home=tmp_path)
-    assert again.code == 0, again
-    assert not (repo.path / "abprof.toml").exists()
-
-
 def test_workloads_beside_the_repository(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", PLAIN)
     done = init(repo, "--yes", "--workloads-dir", str(tmp_path / "judges"), home=tmp_path)
@@ -174,16 +145,6 @@ def test_nothing_is_written_outside_of_the_repository_unasked(tmp_path: Path, ho
     asked = done.err.partition("--workloads-dir ")[2].partition(" says that it is meant")[0]
     assert init(repo, "--yes", "--workloads-dir", asked, home=tmp_path).code == 0
     assert (tmp_path / "elsewhere" / "softmax.py").exists()
-
-
-def test_a_link_at_a_kernel_packages_place_is_refused(tmp_path: Path) -> None:
-    repo = repository(tmp_path / "repo", {"README.md": "# new\n"})
-    (tmp_path / "elsewhere").mkdir()
-    (repo.path / "kernels").symlink_to(tmp_path / "elsewhere")
-    done = init(repo, "--kernel", "rows", home=tmp_path)
-    assert (done.code, "lies outside of the repository" in done.err) == (2, True), done
-    assert not list((tmp_path / "elsewhere").iterdir())
-    assert not (repo.path / "workloads").exists()
 
 
 def test_nothing_to_measure(tmp_path: Path) -> None:
@@ -212,14 +173,6 @@ def test_a_kernel_and_a_workload_in_our_own_layout(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_run_finds_workloads_beside_the_repository(tmp_path: Path) -> None:
-    repo = repository(tmp_path / "repo", PLAIN)
-    done = init(repo, "--yes", "--workloads-dir", str(tmp_path / "judges"), home=tmp_path)
-    assert abprof(*next_command(done.out), "--device", "cpu", cwd=repo.path, home=tmp_path).code == 0
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("files", "args"), [(PLAIN, ("--yes",)), ({"README.md": "# new\n"}, ("--kernel", "rows"))], ids=["found", "begun"]
 )
@@ -237,10 +190,3 @@ def test_a_repository_without_a_commit_is_told_to_make_one(tmp_path: Path) -> No
     done = init(repo, "--kernel", "rows", home=tmp_path)
     assert done.code == 0
     assert "First: git add --all && git commit" in done.out, "a side stands on a commit, `.` too"
-
-
-def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
-    repo = repository(tmp_path / "repo", PLAIN)
-    done = init(repo, "--github", "--kernel", "rows", home=tmp_path)
-    assert (done.code, "--kernel: does not go with --github" in done.err) == (2, True)
-    assert repo.git("status", "--porcelain") == ""

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
+from abprof.extras.init.conventions import Known, known
 from abprof.extras.init.facts import Candidate, Parameter, Use
-from abprof.extras.init.references import Known, known
 from abprof.records import Record
 
 _SCALARS = (  # a parameter's name, or its annotation, -> a value that is likely to be accepted

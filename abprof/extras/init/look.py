@@ -8,40 +8,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from abprof.extras.init import project, shapes, source
+from abprof.extras.init import project, source
+from abprof.extras.init.conventions import known
 from abprof.extras.init.facts import Candidate, Found, Function, Kind, Module, Use
-from abprof.extras.init.references import known
 
-ASIDE = {
-    *(
-        "test",
-        "tests",
-        "testing",
-        "unit_tests",
-        "benchmark",
-        "benchmarks",
-        "bench",
-        "docs",
-        "doc",
-        "example",
-        "examples",
-    ),
-    *("scripts", "script", "tools", "third_party", "3rdparty", "vendor", "evals", "ci", "legacy", "profiling", "utils"),
-    *(
-        "exps",
-        "experiments",
-        "baselines",
-        "prototypes",
-        "workloads",
-        "runs",
-        "node_modules",
-        "dev",
-        "demo",
-        "demos",
-        "tutorial",
-        "tutorials",
-    ),
-}
+_ASIDE = """
+test tests testing unit_tests benchmark benchmarks bench docs doc example examples scripts script tools third_party 3rdparty
+vendor evals ci legacy profiling utils exps experiments baselines prototypes workloads runs node_modules dev demo demos tutorial
+tutorials
+"""
+ASIDE = frozenset(_ASIDE.split())  # folders whose Python files are measured only if there are no others
 _LARGEST = 1 << 20  # bytes of a Python file that a person wrote
 _DEPTH = 6
 _BACK = ("backward", "bwd", "_grad", "grad_", "dgrad", "wgrad")
@@ -224,8 +200,8 @@ class _Index:
         """What its own body and those it hands its parameters to say of them."""
         uses = dict(function.uses)
         for place, callee, places in self.steps(module, function) if depth else ():
-            for name, use in shapes.along(self.uses(place, callee, depth - 1), places).items():
-                uses[name] = shapes.merged(uses.get(name), use)
+            for name, use in source.along(self.uses(place, callee, depth - 1), places).items():
+                uses[name] = source.merged(uses.get(name), use)
         return uses
 
     def inside_forwards(self) -> set[str]:

@@ -17,8 +17,7 @@ import msgspec
 from abprof import devices, session
 from abprof.extras.selfcheck.examine import examine
 from abprof.extras.selfcheck.result import Selfcheck
-from abprof.extras.selfcheck.sequential import PROTOCOLS, one_after_the_other
-from abprof.extras.selfcheck.studies import studies
+from abprof.extras.selfcheck.studies import PROTOCOLS, one_after_the_other, studies
 from abprof.measure import Plan
 from abprof.records import Block
 from abprof.records.errors import AbprofError

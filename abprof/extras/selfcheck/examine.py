@@ -6,10 +6,20 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from abprof.extras.selfcheck import instrument
-from abprof.extras.selfcheck.result import CLASSES, Alarms, Coverage, Detection, Resolution, Selfcheck
-from abprof.records import DO_BENCH_METRIC, SEED_METRIC, Block, Run
+from abprof.extras.selfcheck.result import (
+    CLASSES,
+    Alarms,
+    Coverage,
+    Detection,
+    IdleWorker,
+    Resolution,
+    Selfcheck,
+    TurnLength,
+)
+from abprof.measure import turns
+from abprof.records import ALONE, DO_BENCH_METRIC, IDLE_SECOND, SEED_METRIC, TURN_LENGTH, Block, Run
 from abprof.verdict import CellData, aggregate, stats
 from abprof.verdict.comparison import decide
 from abprof.verdict.observations import busy_share
@@ -56,9 +66,9 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
         detection=tuple(_detection(cells, plans)),
         coverage=tuple(_coverage(cells)),
         resolution=tuple(_resolution(cells)),
-        turn_lengths=tuple(instrument.turn_lengths(run, blocks)),
-        idle_worker=tuple(instrument.idle_worker(run, blocks)),
-        between_turns_us=instrument.between_turns_us(blocks),
+        turn_lengths=tuple(_turn_lengths(run, blocks)),
+        idle_worker=tuple(_idle_worker(run, blocks)),
+        between_turns_us=_between_turns_us(blocks),
     )
 
 
@@ -241,3 +251,65 @@ def _classes(cells: Sequence[Measured]) -> Iterable[tuple[str, list[Measured]]]:
         here = [cell for cell in cells if cell.duration_class == name]
         if here:
             yield name, here
+
+
+# ---------------------------------------------------------------- the studies' tables
+
+
+def _turn_lengths(run: Run, blocks: Sequence[Block]) -> Iterable[TurnLength]:
+    """A row for each kernel and length, in the order they were measured."""
+    names = _names(run)
+    for block in (block for block in blocks if block.metric == TURN_LENGTH):
+        rows = [{turn.arm: turn.value for turn in row} for row in block.rounds]
+        logs = [math.log(row[1] / row[0]) for row in rows if min(row.values()) > 0]
+        if len(logs) < 2:
+            continue
+        scatter = turns.spread(logs)
+        seconds = sum(turn.end - turn.start for row in block.rounds for turn in row) / 1e9
+        # The standard error of a median is sqrt(pi / 2) sd / sqrt(n), and n grows with the time.
+        error = math.sqrt(math.pi / 2) * scatter * math.sqrt(seconds / len(block.rounds))
+        yield TurnLength(
+            kernel=names[block.cell],
+            call_ns=statistics.median(row[0] for row in rows),
+            calls=block.calls,
+            pairs=len(logs),
+            scatter_pct=stats.percent(scatter),
+            error_pct=stats.percent(error),
+        )
+
+
+def _idle_worker(run: Run, blocks: Sequence[Block]) -> Iterable[IdleWorker]:
+    """A row for each kernel that has both visits of both kinds."""
+    names = _names(run)
+    visits: dict[str, dict[str, list[float]]] = {}
+    for block in (block for block in blocks if block.metric in (ALONE, IDLE_SECOND)):
+        values = [turn.value for row in block.rounds for turn in row if turn.value > 0]
+        if values:
+            visits.setdefault(block.cell, {}).setdefault(block.metric, []).append(statistics.median(values))
+    for cell, found in visits.items():
+        alone, beside = found.get(ALONE, []), found.get(IDLE_SECOND, [])
+        if len(alone) == len(beside) == 2:
+            yield IdleWorker(
+                kernel=names[cell],
+                alone_ns=statistics.mean(alone),
+                beside_ns=statistics.mean(beside),
+                alone_pct=100 * (alone[1] / alone[0] - 1),
+                beside_pct=100 * (beside[1] / beside[0] - 1),
+            )
+
+
+def _between_turns_us(blocks: Sequence[Block]) -> float | None:
+    """Median over neighbours inside the rounds of the turn lengths, which never re-allocate; None where there are none."""
+    gaps = [
+        (after.start - before.end) / 1000
+        for block in blocks
+        if block.metric == TURN_LENGTH
+        for row in block.rounds
+        for before, after in pairwise(row)
+    ]
+    return statistics.median(gaps) if gaps else None
+
+
+def _names(run: Run) -> dict[str, str]:
+    """Cell -> what it computes and how much of it."""
+    return {cell.id: f"{cell.params.get('op')} {cell.params.get('steps')}" for cell in run.cells}
