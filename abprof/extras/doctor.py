@@ -57,7 +57,7 @@ def examine(python: str) -> list[Finding]:
         config = msgspec.structs.replace(config, file=file_above(Path.cwd()))
     except AbprofError as error:
         found.append(Finding(name="abprof.toml", state="problem", text=error.line, advice="mend that line"))
-    return [*_folders(), _git(), *_compilers(), *found, *_devices(config), *containment(), *_nights()]
+    return [*_folders(), _git(), *_compilers(), *found, *_devices(config), *sandbox_row(), *_nights()]
 
 
 def _folders() -> list[Finding]:
@@ -72,8 +72,8 @@ def _folders() -> list[Finding]:
     return found
 
 
-def containment() -> Iterator[Finding]:
-    """Whether code under test can be started behind a wall."""
+def sandbox_row() -> Iterator[Finding]:
+    """Whether code under test can run in a sandbox."""
     try:
         yield Finding(name="bubblewrap", state="ok", text=contain.find().version)
     except contain.Refused as refused:
@@ -82,7 +82,7 @@ def containment() -> Iterator[Finding]:
 
 
 def _nights() -> Iterator[Finding]:
-    """A row for each nightly job that ever ran here: one that stopped is a problem, though a machine can still measure."""
+    """A row for each nightly job of this machine; one that stopped is a problem."""
     for fine, text, advice in heartbeat.examine(paths.state_dir()):
         yield Finding(name="nightly", state="ok" if fine else "problem", text=text, advice=advice)
 
@@ -119,7 +119,7 @@ def _ncu() -> Finding:
 
 
 def _beside(command: str) -> str:
-    """A tool that pip put beside this interpreter is there although it may not be on the path."""
+    """A tool that pip installed next to this interpreter, which need not be on PATH."""
     near = Path(sys.executable).parent / command
     return str(near) if near.exists() else command
 
