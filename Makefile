@@ -23,6 +23,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 # The report's pages are tested in a real browser: the system's Chromium. Where there is none and none can be installed,
 # those tests are skipped with that reason, except in CI.

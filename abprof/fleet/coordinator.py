@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof.fleet.executors import Executor, Lost
+from abprof.fleet.executor import Executor, Lost
 from abprof.fleet.messages import Began, Ended, Loaded, Measured, Noticed, Proved, Said, Shard, read_news
 from abprof.fleet.queue import Queue, Task, start_up
 from abprof.measure import Plan, RunContext, discovery, estimate, timers

@@ -17,7 +17,7 @@ from typing import Self
 import msgspec
 
 from abprof import sides
-from abprof.fleet.executors import Lost
+from abprof.fleet.executor import Lost
 from abprof.fleet.messages import IDLE, Ended, Shard, read_news
 from abprof.measure import RunContext
 from abprof.system import checksummed as sealed

@@ -20,7 +20,7 @@ from typing import Any, Self
 import msgspec
 
 from abprof.fleet.bundle import Bundle, elsewhere
-from abprof.fleet.executors import Lost
+from abprof.fleet.executor import Lost
 from abprof.fleet.messages import Shard, read_shard
 from abprof.fleet.remote_runner import RemoteRunner
 from abprof.records import Record

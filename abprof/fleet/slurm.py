@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import msgspec
 
-from abprof.fleet.executors import Lost
+from abprof.fleet.executor import Lost
 from abprof.fleet.messages import Shard
 from abprof.fleet.slurm_job import ALIVE, Mailbox
 from abprof.records import Record

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from abprof.fleet import coordinate
-from abprof.fleet.executors import Lost
+from abprof.fleet.executor import Lost
 from abprof.fleet.messages import Began, Ended, Measured, Said, Shard
 from abprof.records import Block, Ceilings, Machine, Proof, Run
 from abprof.records.errors import AbprofError

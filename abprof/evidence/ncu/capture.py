@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from abprof.evidence.ncu import metrics, recording, tool, traffic
-from abprof.evidence.probes import Subject
+from abprof.evidence.probes.subject import Subject
 from abprof.measure import Plan, foreground
 from abprof.measure.pool import WorkerSpec
 from abprof.records import Arm, Cell, KernelProfile, Profile

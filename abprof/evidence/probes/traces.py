@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from abprof.evidence.probes import Subject, each_arm, opened
+from abprof.evidence.probes.subject import Subject, each_arm, opened
 from abprof.measure import Plan
 from abprof.measure.pool import WorkerPool
 from abprof.records import UNREADABLE, Arm, Census, Trace

@@ -11,7 +11,7 @@ import time
 import torch
 
 from abprof.worker.api import Op
-from abprof.worker.clocks import Clock, mean
+from abprof.worker.clocks.base import Clock, mean
 
 
 class CpuClock(Clock):

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import torch
 
 from abprof.worker.api import Op, Unsupported
-from abprof.worker.clocks import Clock, cupti, mean
+from abprof.worker.clocks import cupti
+from abprof.worker.clocks.base import Clock, mean
 from abprof.worker.clocks.graphs import Graph
 from abprof.worker.clocks.stamps import Stamps
 
