@@ -10,15 +10,16 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-WIDTH = 1060
-# The first workload with its first cell opened. Of what is trusted the first lines; other workloads and what comes after are
-# left out.
+WIDTH = 1280
+# The first workload's table, without the cells one by one, other workloads and what comes after.
 CUT = """() => {
   const sections = [...document.querySelectorAll("main > section")];
   const first = sections.findIndex((one) => one.querySelector("table.cells"));
   sections.slice(first + 1).forEach((one) => one.remove());
   sections[0].querySelectorAll("dl div").forEach((one, at) => { if (at > 3) one.remove(); });
-  document.querySelectorAll("details.cell").forEach((one, at) => { if (at) one.remove(); else one.open = true; });
+  const last = [...sections[first].children].findIndex((one) => one.querySelector("table.cells") || one.matches("table.cells"));
+  [...sections[first].children].slice(last + 1).forEach((one) => one.remove());
+  document.querySelectorAll("footer").forEach((one) => one.remove());
 }"""
 
 
@@ -26,7 +27,7 @@ def main(run: Path, out: Path) -> None:
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": WIDTH, "height": 900})
+        page = browser.new_page(viewport={"width": WIDTH, "height": 600})
         page.goto((run / "report.html").resolve().as_uri())
         page.evaluate(CUT)
         taken = page.screenshot(full_page=True)
