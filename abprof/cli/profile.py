@@ -118,7 +118,7 @@ def memory(
     `abprof memory BASE TARGET` runs every cell, side, variant and peer under Nsight Compute, each in a process of its own;
     `abprof memory --warmup 10 --runs 50 -- ./main --its args` any program; `--from` reads files that `ncu --csv` wrote.
     Each shape is called warm-up + runs times, and the warm-ups are dropped. A count that is no multiple of warm-up +
-    runs is refused (exit code 2). docs/MEMORY.md has the rules.
+    runs is refused (exit code 2). docs/NCU.md has the rules.
     """
     own = {name: value for name, value in locals().items() if name not in ("ctx", "values")}
     behind = program(ctx)

@@ -35,7 +35,7 @@ def rows(text: str) -> list[dict[str, str]]:
 
 def test_the_pages_example_is_what_is_printed() -> None:
     """Run as a person runs it, on a terminal that is wide enough."""
-    page = (ROOT / "docs" / "MEMORY.md").read_text()
+    page = (ROOT / "docs" / "NCU.md").read_text()
     example = re.search(r"^\$ abprof (.*)\n((?:.*\n)*?)```", page, re.M)
     assert example
     argv, env = [sys.executable, "-m", "abprof", *example[1].split()], {**os.environ, "COLUMNS": "130"}
