@@ -105,7 +105,7 @@ class RayExecutor:
         return list(found)
 
     def submit(self, shard: Shard, slot: str) -> None:
-        """RunContext an actor on the slot's node."""
+        """Run an actor on the slot's node."""
         pinned = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         resources = {"num_gpus": 1} if self._gpu else {"num_gpus": 0, "resources": {_RESOURCE: 1}}
         made = self._ray.remote(_Actor).options(
