@@ -22,7 +22,7 @@ from abprof.builds import sandbox as contain
 from abprof.devices import cuda
 from abprof.devices.cuda import CudaDevice
 from abprof.measure.epoch_loop import epochs
-from abprof.measure.followup import sustained
+from abprof.measure.followup import follow_up
 from abprof.measure.matrix import arms
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool, WorkerSpec
@@ -124,7 +124,7 @@ def measured(on: Plan, number: int = 2) -> list[Block]:
 
     for item in epochs(on, wanted, first=1, done=0, budget=600.0):
         made += [item] if isinstance(item, Block) else []
-    return [*made, *sustained(on, made, number + 1)]
+    return [*made, *follow_up(on, made, number + 1)]
 
 
 def starts(folder: Path) -> int:

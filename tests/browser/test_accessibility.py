@@ -7,10 +7,8 @@ import itertools
 
 import pytest
 
-from abprof.records import Run
 from tests import declared, runs
 from tests.reports import html
-from tests.test_report_gains import made
 
 pytestmark = pytest.mark.slow  # axe-core takes some five seconds a page
 
@@ -38,11 +36,6 @@ def broken_rules(page) -> list[str]:
     return [f"{rule['id']}: {rule['help']}: {nodes[:3]} of {len(nodes)}" for rule, nodes in listed if nodes]
 
 
-def with_ladder() -> Run:
-    """One branch whose variants and peers are judged."""
-    return made()[0]
-
-
 @pytest.mark.parametrize(
     ("make", "colours", "size"),
     [
@@ -50,7 +43,6 @@ def with_ladder() -> Run:
         (declared.run, "light", PHONE),
         (declared.run, "dark", WIDE),
         (runs.single, "light", WIDE),
-        (with_ladder, "dark", PHONE),
     ],
 )
 def test_with_everything_opened_no_rule_of_wcag_is_broken(visit, make, colours, size):
