@@ -71,7 +71,7 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --set n=1 --set --dry-run", "--set: it has no value: the next word is --dry-run"),
         ("main fast --cell zz/case=a", "--cell: no workload 'zz' in "),
         ("main fast --cell w", "--cell 'w': no id of a cell (as every report prints it: WORKLOAD/axis=value"),
-        ("main {repo}/kernels", "kernels' (a folder is no ref: . is the working tree, --repo names another repository)"),
+        ("main {repo}/kernels", "kernels' (a folder is not a ref: . is the working tree, --repo names another repository)"),
         ("main ~nobody-at-all/x", "unknown ref '~nobody-at-all/x'"),
         ("main a/" + "b" * 300, "unknown ref 'a/bbb"),
         ("main fast --workloads nope", "--workloads: no workload 'nope'"),
