@@ -12,7 +12,7 @@ from abprof.extras.bisect import Bisection
 from abprof.extras.bot.notice import Notice
 from abprof.extras.selfcheck.result import Selfcheck
 from abprof.fleet.messages import SHARD_SCHEMA, News, Shard
-from abprof.records import SCHEMA, Block, Run, Told
+from abprof.records import SCHEMA, Block, Finding, Run
 from abprof.records import messages as wire
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -66,8 +66,8 @@ def _rounds() -> dict[str, Any]:
 
 
 def _evidence() -> dict[str, Any]:
-    schema = _whole(f"abprof evidence.jsonl, one line, schema {SCHEMA}", Told)
-    _sealed(schema["$defs"]["Told"])
+    schema = _whole(f"abprof evidence.jsonl, one line, schema {SCHEMA}", Finding)
+    _sealed(schema["$defs"]["Finding"])
     return schema
 
 

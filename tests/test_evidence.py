@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from abprof import session
-from abprof.records import Kernel, Proof, Told, Touched
+from abprof.records import Finding, Kernel, Proof, Touched
 from abprof.store import runfolder
 from abprof.store.record import Record
 from abprof.system.console import View
@@ -61,6 +61,6 @@ def test_a_line_of_evidence_that_is_torn_is_said_and_written_over(record: Record
     file.write_bytes(file.read_bytes() + b'{"proof":{"epoch":4')
     notes = runfolder.read(record.folder.path)[2]
     assert notes == ["evidence.jsonl line 2: torn (the run was killed while writing it), dropped"]
-    record.folder.append_told(Told(touched=Touched(path="/a", how="added", moment="in epoch 2")))
+    record.folder.append_finding(Finding(touched=Touched(path="/a", how="added", moment="in epoch 2")))
     run, _, notes = runfolder.read(record.folder.path)
     assert (notes, len(run.touched), BAD in run.proofs) == ([], 1, True)

@@ -258,7 +258,7 @@ def epochs(
         if number > first and (bench.head.options.quick or cost > budget):
             return
         began, clock = time.time(), time.monotonic()
-        device.watch(frozenset)  # nobody knows which processes are the command's
+        device.watch(frozenset)  # the command's processes are not known
         ended = {arm.id: _run(_side_of(bench, arm), f"epoch {number}, {arm.id}", bench.timeout)
                  for arm in _order(bench, todo, number)}  # fmt: skip
         cost = time.monotonic() - clock

@@ -164,7 +164,7 @@ def survey(
         reason = "--check outside compares with a reference, and it has none"
         broken[name] = Failure(status="unsupported", reason=reason)
     wanted = {name: one for name, one in found.items() if not config.kernels or one.kernel in config.kernels}
-    if not broken or not wanted:  # nobody knows which kernel a broken workload is for
+    if not broken or not wanted:  # the kernel of a broken workload is not known
         _known_kernels(config, found)
     if wanted or not broken:
         matrix.known_peers(wanted.values(), config.peer)

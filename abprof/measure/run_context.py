@@ -124,7 +124,7 @@ def _sides(
 ) -> tuple[tuple[Side, ...], tuple[str, ...], File]:
     """The sides that the specs name, notes on them, and the configuration that holds."""
     kernels = tuple(entry.path for entry in file.kernels.values() if entry.path) or ("kernels",)
-    kernels = () if options.command else kernels  # nobody knows what a command runs
+    kernels = () if options.command else kernels  # what a command runs is not known
     timeout = options.under(file).build_timeout
     known = releases.install(options.specs, partial(interpreter, options), repository.cache, timeout, view.say)
     sides, notes = repo.resolve(repository, options.specs, kernel_paths=kernels, known=known)

@@ -36,7 +36,7 @@ from abprof.records.cells import (
     Sweep,
     Workload,
 )
-from abprof.records.findings import Placed, Told
+from abprof.records.findings import Finding, Placed
 from abprof.records.metrics import (
     ALONE,
     DO_BENCH_METRIC,
@@ -97,6 +97,7 @@ __all__ = [
     "Command",
     "Comparison",
     "Failure",
+    "Finding",
     "Function",
     "Header",
     "Judge",
@@ -125,7 +126,6 @@ __all__ = [
     "Status",
     "Sweep",
     "Timer",
-    "Told",
     "Toolchain",
     "Touched",
     "Trace",

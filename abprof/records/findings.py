@@ -15,7 +15,7 @@ class Placed(Record, frozen=True, kw_only=True):
     machine: Machine  # all that is known of it by now
 
 
-class Told(Record, frozen=True, kw_only=True, omit_defaults=True):
+class Finding(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A line of evidence.jsonl, written at once: exactly one of these. run.json holds all of them when the run ends."""
 
     proof: Proof | None = None

@@ -13,6 +13,7 @@ import msgspec
 from abprof.records import (
     Arm,
     Block,
+    Finding,
     Kernel,
     Loss,
     Machine,
@@ -21,7 +22,6 @@ from abprof.records import (
     Proof,
     Run,
     Sampled,
-    Told,
     Touched,
     Trace,
 )
@@ -101,13 +101,13 @@ class Record:
             machine = msgspec.structs.replace(machine, ceilings=ceilings, builds=tuple(made.values()))
         if machine != before:
             self.head = msgspec.structs.replace(self.head, machines={**self.head.machines, device: machine})
-            self.folder.append_told(Told(placed=Placed(device=device, machine=machine)))
+            self.folder.append_finding(Finding(placed=Placed(device=device, machine=machine)))
 
     def knows(self, arm: Arm) -> None:
         """Add an arm that takes turns in some cell."""
         if arm not in self.head.arms:
             self.head = msgspec.structs.replace(self.head, arms=(*self.head.arms, arm))
-            self.folder.append_told(Told(arm=arm))
+            self.folder.append_finding(Finding(arm=arm))
 
     def lost(self, losses: Sequence[Loss]) -> None:
         """Drop the blocks of lost shards, on disk first."""
@@ -121,7 +121,7 @@ class Record:
         found = tuple(found)
         self.head = msgspec.structs.replace(self.head, touched=(*self.head.touched, *found))
         for touched in found:
-            self.folder.append_told(Told(touched=touched))
+            self.folder.append_finding(Finding(touched=touched))
             self.view.warn(f"{touched.path} was {touched.how} {touched.moment}")
 
     def add(self, item: Block | Proof | Kernel | Trace | Profile | Sampled) -> None:
@@ -136,10 +136,10 @@ class Record:
             case Kernel():
                 if runfolder.kernel_key(item) not in self.kernels:
                     self.kernels[runfolder.kernel_key(item)] = item
-                    self.folder.append_told(Told(kernel=item))
+                    self.folder.append_finding(Finding(kernel=item))
             case Proof():
                 self.proofs = runfolder.merged(self.proofs, [item])
-                self.folder.append_told(Told(proof=item))
+                self.folder.append_finding(Finding(proof=item))
             case Block():
                 self._writing = item
                 self.folder.append_block(item)

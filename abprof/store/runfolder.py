@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from abprof.records import SCHEMA, UNREADABLE, Block, Kernel, Proof, Run, Told
+from abprof.records import SCHEMA, UNREADABLE, Block, Finding, Kernel, Proof, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import upgraded
 from abprof.records.visible import printable
@@ -36,7 +36,7 @@ LOGS = "logs"
 _NOTES = "unfinished"  # in the state folder: a file for each living run
 _ELSEWHERE = "choose another place with --runs-dir"
 _COPY_AGAIN = "abprof writes it whole and checked: copy the folder again from where it was made"
-_Line = TypeVar("_Line", Block, Told)
+_Line = TypeVar("_Line", Block, Finding)
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class RunFolder:
         """
         _append(self.path / ROUNDS, checksummed.line(block))
 
-    def append_told(self, told: Told) -> None:
+    def append_finding(self, finding: Finding) -> None:
         """Add one line to evidence.jsonl: what run.json will hold when it is written again."""
-        _append(self.path / EVIDENCE, checksummed.line(told))
+        _append(self.path / EVIDENCE, checksummed.line(finding))
 
     def sweep(self) -> None:
         """Remove partial files of a killed run. Only while no other run uses the folder."""
@@ -251,8 +251,8 @@ def read(path: Path) -> tuple[Run, list[Block], list[str]]:
     known = list(standing(run, known))
     if run.observations and not known:
         notes.append(f"{ROUNDS}: no round can be read, so the results are those that {RUN} holds")
-    told = list(_read_lines(folder / EVIDENCE, Told, "evidence", notes))
-    return _completed(run, told), known, notes
+    findings = list(_read_lines(folder / EVIDENCE, Finding, "evidence", notes))
+    return _completed(run, findings), known, notes
 
 
 def blocks(folder: Path, notes: list[str]) -> Iterator[Block]:
@@ -317,21 +317,23 @@ class _Schema(msgspec.Struct):
     schema: int = SCHEMA
 
 
-def _completed(run: Run, told: Sequence[Told]) -> Run:
+def _completed(run: Run, findings: Sequence[Finding]) -> Run:
     """The run with what evidence.jsonl has and run.json, of a killed run, has not."""
-    if not told:
+    if not findings:
         return run
-    looked = {_proof_key(proof): proof for proof in merged((), (one.proof for one in told if one.proof is not None))}
+    looked = {
+        _proof_key(proof): proof for proof in merged((), (one.proof for one in findings if one.proof is not None))
+    }
     proofs = tuple(looked.pop(_proof_key(proof), proof) for proof in run.proofs)  # evidence.jsonl has all looks
-    kernels = {kernel_key(one.kernel): one.kernel for one in told if one.kernel is not None}
+    kernels = {kernel_key(one.kernel): one.kernel for one in findings if one.kernel is not None}
     kernels |= {kernel_key(kernel): kernel for kernel in run.kernels}  # run.json's may have been read already
     return msgspec.structs.replace(
         run,
         proofs=(*proofs, *looked.values()),
         kernels=tuple(kernels.values()),
-        touched=tuple(dict.fromkeys((*run.touched, *(one.touched for one in told if one.touched is not None)))),
-        machines=run.machines | {one.placed.device: one.placed.machine for one in told if one.placed is not None},
-        arms=tuple(dict.fromkeys((*run.arms, *(one.arm for one in told if one.arm is not None)))),
+        touched=tuple(dict.fromkeys((*run.touched, *(one.touched for one in findings if one.touched is not None)))),
+        machines=run.machines | {one.placed.device: one.placed.machine for one in findings if one.placed is not None},
+        arms=tuple(dict.fromkeys((*run.arms, *(one.arm for one in findings if one.arm is not None)))),
     )
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from abprof.records import Arm, Artefact, Block, Kernel, Machine, Placed, Proof, Run, Told, Touched
+from abprof.records import Arm, Artefact, Block, Finding, Kernel, Machine, Placed, Proof, Run, Touched
 from abprof.records.errors import AbprofError
 from abprof.store import runfolder
 from abprof.system import checksummed as sealed
@@ -23,11 +23,11 @@ from tests.fuzz.mutations import DEEP, bytes_of, fewest, hunt, many, texts_of, v
 __all__ = ["asker"]
 LOADED = Artefact(kind="module", name="a", path="/a", sha256="0")
 TOLD = [
-    Told(proof=Proof(epoch=9, side="base", kernel="ffa", ok=True, artefacts=(LOADED,))),
-    Told(kernel=Kernel(side="base", package="ffa", name="k", kind="triton", key="k0")),
-    Told(touched=Touched(path="/a", how="changed", moment="in epoch 2")),
-    Told(placed=Placed(device="GPU-1", machine=Machine(host="h", device="NVIDIA H200", kind="cuda", facts={"driver": "570"}))),
-    Told(arm=Arm(id="target:fast", side="target", variant="fast")),
+    Finding(proof=Proof(epoch=9, side="base", kernel="ffa", ok=True, artefacts=(LOADED,))),
+    Finding(kernel=Kernel(side="base", package="ffa", name="k", kind="triton", key="k0")),
+    Finding(touched=Touched(path="/a", how="changed", moment="in epoch 2")),
+    Finding(placed=Placed(device="GPU-1", machine=Machine(host="h", device="NVIDIA H200", kind="cuda", facts={"driver": "570"}))),
+    Finding(arm=Arm(id="target:fast", side="target", variant="fast")),
 ]  # fmt: skip
 
 

@@ -140,7 +140,7 @@ class Reader:
                 argv = [self._objdump, "-d", "-C", "--no-show-raw-insn", str(path)]
                 functions |= x86(proc.output(argv, timeout=_TIMEOUT, env={"LC_ALL": "C"}) or "")
             elif not functions:
-                missing = "stripped of its symbols: its functions cannot be told apart"
+                missing = "stripped of its symbols: its functions cannot be distinguished"
         elif elf.machine != "EM_CUDA":
             return Content(elf.code, elf.compiler, missing="machine code of this kind of processor is not read")
         missing = missing or ("" if functions else "the disassembler found no function in it")

@@ -134,7 +134,7 @@ def _exports(bound: dict[str, ast.expr], imported: dict[str, str]) -> frozenset[
 
 
 def _runs(body: list[ast.stmt], text: str) -> tuple[int, str] | None:
-    """The first statement that does something when the file is imported: a call whose value nobody keeps."""
+    """The first statement that does something when the file is imported: a call whose value is not kept."""
     for node in body:
         call = node.value if isinstance(node, ast.Expr) else None
         if isinstance(call, ast.Call) and _dotted(call).split(".")[-1] not in _HARMLESS:

@@ -1,4 +1,4 @@
-"""Kernels that take as long as they are told to: a chain of multiplications, a copy, and on a GPU a matrix product.
+"""Kernels that take a set time: a chain of multiplications, a copy, and on a GPU a matrix product.
 
 On main the share of the case's injected work that is done is 0, on the branch 1 (share.py): the machine code is the
 same on both sides, only a loop's run-time bound differs.
