@@ -94,7 +94,7 @@ def test_an_object_without_symbols_says_so_and_keeps_its_hash(tmp_path: Path) ->
         reader.read(built(tmp_path, "-O2", *more, name=name)) for more, name in (((), "a.so"), (("-s",), "b.so"))
     )
     assert set(whole.functions) == {"scale", "other"}
-    assert (bare.functions, bare.missing) == ({}, "stripped of its symbols: its functions cannot be told apart")
+    assert (bare.functions, bare.missing) == ({}, "stripped of its symbols: its functions cannot be distinguished")
     assert bare.code == whole.code != ""
 
 

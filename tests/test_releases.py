@@ -130,4 +130,4 @@ def test_what_a_release_cannot_be(lab: Lab) -> None:
         done = lab.abprof(*words)
         assert (done.code, done.err.splitlines()[-1]) == (2, f"abprof: {says}")
     night = lab.command("nightly", "--repo", str(lab.repo.path), "--branch", "dist:k==1.0", "--device", "simulated")
-    assert "dist:k==1.0: a night watches a branch, and a release never moves" in night.out + night.err
+    assert "dist:k==1.0: a nightly job needs a branch: a release never moves" in night.out + night.err

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -288,7 +289,7 @@ RUN = (
 def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) -> Options:
     """Options of a run of `refs` with a verb's values. Raises AbprofError naming the option that cannot be."""
     value = {name: parameter.default for name, parameter in _DECLARED.items()} | dict(values) | more
-    if not Path(value["repo"]).exists():
+    if not os.path.exists(value["repo"]):  # noqa: PTH110 - pathlib raises on names that no file can have
         raise AbprofError("no such folder", where=f"--repo {value['repo']}")
     if value["quick"] and value["epochs"] is not None:
         raise AbprofError("--quick is one epoch", where="--epochs", advice="leave one of them out")

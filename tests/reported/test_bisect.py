@@ -62,7 +62,7 @@ def test_what_does_not_build_prints_nothing_or_crashes_is_passed_over(tmp_path: 
     assert finding["kind"] == "range"
     assert finding["commits"] == [*commits[2:6], bad]
     said = {
-        row["answer"]["reason"] for step in told["steps"] for row in step["rows"] if row["answer"]["said"] == "cannot"
+        row["answer"]["reason"] for step in told["steps"] for row in step["rows"] if row["answer"]["result"] == "cannot"
     }
     assert said <= {"build_failed", "crash", "missing"}
     assert "build_failed" in said
