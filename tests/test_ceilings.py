@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from abprof.records import Ceilings
-from abprof.report import facts
+from abprof.report import facts, sentences
 from abprof.report.rows import groups
 from tests import runs
 from tests.reports import html
@@ -78,6 +78,7 @@ def test_what_goes_wrong_there_is_a_reason_and_the_run_goes_on(tmp_path: Path, f
     folder = lab.newest()
     assert folder is not None
     page = (folder / "report.html").read_text()
+    assert sentences.NO_CEILING.split(":")[0].partition("s peak")[2] in page
     assert "<th>TFLOP/s<td colspan=2>50.00<" in page
     assert why in page
 
