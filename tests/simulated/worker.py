@@ -14,6 +14,7 @@ import math
 import os
 import signal
 import sys
+import types
 from dataclasses import dataclass
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
@@ -21,6 +22,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+
+if __name__ == "__main__":  # as in a worker's bundle: the messages without the records beside them, which need msgspec
+    records = sys.modules["abprof.records"] = types.ModuleType("abprof.records")
+    records.__path__ = [str(ROOT / "abprof" / "records")]
 
 from abprof.records import messages as wire  # noqa: E402
 from tests.simulated.clock import Clock  # noqa: E402
