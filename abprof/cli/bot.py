@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from abprof.cli.app import app
-from abprof.cli.command import note, one_of
+from abprof.cli.command import one_of, warn
 from abprof.cli.options import takes
 from abprof.records.errors import AbprofError, Exit
 
@@ -55,7 +55,7 @@ def comment(
         from abprof.extras.bot import make_notice
 
         path = Path(run)
-        judged, _ = session.judged(path, note)
+        judged, _ = session.judged(path, warn)
         notice = make_notice(judged, path.parent if path.is_file() else path)
     text = render(notice, Context(link=url))
     if values["dry_run"]:

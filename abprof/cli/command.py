@@ -127,6 +127,11 @@ def note(text: str) -> None:
     print(f"abprof: {text}", file=sys.stderr)
 
 
+def warn(text: str) -> None:
+    """Print a warning on standard error."""
+    print(f"warning: {text}", file=sys.stderr)
+
+
 # ---------------------------------------------------------------- errors and exit codes
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abprof.cli.app import app
-from abprof.cli.command import note, one_of, refuse, while_read
+from abprof.cli.command import note, one_of, refuse, warn, while_read
 from abprof.cli.options import MATRIX, RunOrRefs, options_from, takes
 from abprof.cli.run import show, view_of
 from abprof.records.errors import AbprofError, Exit
@@ -61,7 +61,7 @@ def _in(format: str, path: Path) -> int:
     from abprof import session
     from abprof.system import files as disk
 
-    run, blocks = session.judged(path, note)
+    run, blocks = session.judged(path, warn)
     if format == "legacy":
         from abprof.report import legacy
 
@@ -176,7 +176,7 @@ def _recorded(path: Path, only: Sequence[str]) -> tuple[Run, tuple[Cell, ...]]:
     from abprof import session
     from abprof.measure import continued
 
-    run, _ = session.judged(path, note)
+    run, _ = session.judged(path, warn)
     continued.of_workloads(run, str(path))
     return run, continued.choose(run, only)
 
