@@ -248,7 +248,7 @@ def test_what_can_be_shown_of_a_poor_run_is_shown(abprof, folder, format, lost, 
     code, out, err = abprof("report", folder, "--format", format)
     assert code == 0
     assert out
-    assert err.splitlines() == ([f"abprof: {line}"] if line else []), "a clear line of what was dropped"
+    assert err.splitlines() == ([f"warning: {line}"] if line else []), "a clear line of what was dropped"
     assert b"NaN" not in out
 
 
