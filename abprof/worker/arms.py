@@ -15,8 +15,7 @@ import torch
 from abprof.records import messages as wire
 from abprof.worker import workload
 from abprof.worker.api import Op
-from abprof.worker.clocks import Clock, mean, shortest
-from abprof.worker.clocks.graphs import Graph, NotCaptured
+from abprof.worker.clocks import Clock, NotCaptured, mean, shortest
 from abprof.worker.faults import MissingPackage, running
 
 # A first call that takes longer than this times its usual time loaded or compiled something.
@@ -32,7 +31,7 @@ class Arm:
     inputs: Any
     pad: object
     wall: float = 0.0
-    graph: Graph | None = None
+    graph: Any = None  # of the clock, once captured
 
 
 class Arms(dict[str, Arm]):

@@ -10,13 +10,11 @@ import pytest
 import torch
 
 from abprof.records import messages as wire
+from abprof.worker import cuda
 from abprof.worker.api import Op, Unsupported
 from abprof.worker.arms import Arms
-from abprof.worker.clocks import clock, cuda
-from abprof.worker.clocks.cuda import CudaClock
-from abprof.worker.clocks.cupti import Records, added, span
-from abprof.worker.clocks.graphs import NotCaptured
-from abprof.worker.clocks.stamps import Stamps
+from abprof.worker.clocks import NotCaptured, clock
+from abprof.worker.cuda import CudaClock, Records, Stamps, added, span
 
 
 class Made:

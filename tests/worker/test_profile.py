@@ -18,13 +18,13 @@ import torch
 from torch.profiler import record_function
 
 from abprof.records import messages as wire
-from abprof.worker import ceilings, census, main, profile
+from abprof.worker import ceilings, main, profile
 from abprof.worker.api import Op
 from abprof.worker.bench import Bench
 from abprof.worker.ceilings import Try, best
-from abprof.worker.census import Marked, Ran
 from abprof.worker.clocks import clock
 from abprof.worker.compiles import Watch, chosen
+from abprof.worker.profile import Marked, Ran
 
 HOST, DEVICE = torch.autograd.DeviceType.CPU, torch.autograd.DeviceType.CUDA
 SPANS = [(0, 100), (200, 300)]
@@ -51,30 +51,30 @@ class Raw:
 def test_launches_are_counted_by_name_and_grid() -> None:
     calls = [[ran("k", at + 1, grid=(8, 1, 1)), ran("k", at + 20, grid=(8, 1, 1)), ran("k", at + 40, grid=(2, 1, 1))]
              for at, _ in SPANS]  # fmt: skip
-    found = census.census([*calls[0], *calls[1], ran("flush", 150)], SPANS)
+    found = profile.census([*calls[0], *calls[1], ran("flush", 150)], SPANS)
     assert not found.missing
     assert [(one.name, one.grid, one.count, one.ns) for one in found.launches] == [
         ("k", [8, 1, 1], 2, 20), ("k", [2, 1, 1], 1, 10)]  # fmt: skip
-    assert census.census([ran("k", 1), ran("k", 201), ran("k", 220)], SPANS) == wire.Census(missing=census.DIFFER)
-    assert census.census([ran("k", 1)], []).missing
+    assert profile.census([ran("k", 1), ran("k", 201), ran("k", 220)], SPANS) == wire.Census(missing=profile.DIFFER)
+    assert profile.census([ran("k", 1)], []).missing
 
 
 def test_time_beside_another_kernel_is_hidden() -> None:
-    assert census.hidden([ran("a", 0, 100), ran("b", 50, 30), ran("c", 90, 60)]) == 30 + 10
+    assert profile.hidden([ran("a", 0, 100), ran("b", 50, 30), ran("c", 90, 60)]) == 30 + 10
 
 
 def test_a_name_launched_as_often_as_it_ran_is_matched_in_order_and_a_replayed_graph_if_it_is_one_kernel() -> None:
-    found = census.identified([ran("k", 30), ran("k", 10), ran("other", 20)], [("k", "k[1]"), ("k", "k[2]")])
+    found = profile.identified([ran("k", 30), ran("k", 10), ran("other", 20)], [("k", "k[1]"), ("k", "k[2]")])
     assert [(one.at, one.key) for one in found] == [(10, "k[1]"), (20, ""), (30, "k[2]")]
     seen = [ran("k", 10), ran("k", 20), ran("k", 30)]
-    assert {one.key for one in census.identified(seen, [("k", "k[1]")])} == {"k[1]"}
-    assert {one.key for one in census.identified(seen, [("k", "k[1]"), ("k", "k[2]")])} == {""}
+    assert {one.key for one in profile.identified(seen, [("k", "k[1]")])} == {"k[1]"}
+    assert {one.key for one in profile.identified(seen, [("k", "k[1]"), ("k", "k[2]")])} == {""}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"traceEvents": [{"cat": "kernel", "args": {"correlation": "x"}}]}'])
 def test_details_of_a_malformed_trace_are_left_out(text: str, tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text(text)
-    assert census.geometry(tmp_path / "trace.json") == {}
+    assert profile.geometry(tmp_path / "trace.json") == {}
     args = {"grid": [8, 1, 1], "block": "128", "registers per thread": 40, "shared memory": True}
     assert Ran.detailed("k", 1, 2, 3, args) == Ran("k", 1, 2, 3, (8, 1, 1), (), 40, None)
 
@@ -83,11 +83,11 @@ def test_a_range_has_its_own_time_without_that_of_ranges_inside() -> None:
     marked = [Marked("outer", at, at + 90) for at, _ in SPANS]
     marked += [Marked("run", at + begin, at + begin + 20) for at, _ in SPANS for begin in (10, 50)]
     marked += [Marked("reset", 150, 160)]  # between calls
-    assert census.ranges(marked, SPANS) == [wire.Range("outer", 1, 50.0), wire.Range("run", 2, 40.0)]
-    assert census.ranges([Marked("run", 1, 2)], SPANS) is None, "calls differ"
+    assert profile.ranges_of(marked, SPANS) == [wire.Range("outer", 1, 50.0), wire.Range("run", 2, 40.0)]
+    assert profile.ranges_of([Marked("run", 1, 2)], SPANS) is None, "calls differ"
     marked = [Marked("outer", 0, 90), Marked("run", 10, 30), Marked("run", 50, 70)]
     kernels = [(5, 1e3), (20, 7e3), (40, 2e3), (60, 7e3), (80, 4e3), (95, 9e9)]
-    assert census.ranges(marked, SPANS[:1], kernels) == [wire.Range("outer", 1, 7e3), wire.Range("run", 2, 14e3)]
+    assert profile.ranges_of(marked, SPANS[:1], kernels) == [wire.Range("outer", 1, 7e3), wire.Range("run", 2, 14e3)]
 
 
 # ---------------------------------------------------------------- Kineto's events of a GPU
@@ -125,7 +125,7 @@ def test_a_kernel_belongs_to_the_call_and_range_that_launched_it() -> None:
 def test_a_call_without_launches_is_told_from_a_profiler_that_sees_nothing() -> None:
     nothing = read(device_pass(kernels=0)).census
     assert (nothing.launches, nothing.missing) == ([], "")
-    assert read(device_pass(shown=False, kernels=0)).census.missing == census.UNSEEN
+    assert read(device_pass(shown=False, kernels=0)).census.missing == profile.UNSEEN
 
 
 # ---------------------------------------------------------------- real passes on a CPU

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from abprof.worker.api import Op
-from abprof.worker.clocks import clock
-from abprof.worker.clocks.cuda import CudaClock
-from abprof.worker.clocks.graphs import NotCaptured
+from abprof.worker.clocks import NotCaptured, clock
+from abprof.worker.cuda import CudaClock
 from tests.gpus import INSIDE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
@@ -147,7 +146,7 @@ SPOILING = """
 import sys, torch
 from abprof.kit import Op
 from abprof.worker.clocks import clock
-from abprof.worker.clocks.graphs import NotCaptured
+from abprof.worker.clocks import NotCaptured
 cuda, x, other = clock("cuda"), torch.ones(1024, device="cuda"), torch.cuda.Stream()
 def elsewhere():
     with torch.cuda.stream(other):

@@ -8,8 +8,6 @@ The call that it would have timed is intercepted and timed by abprof. There is n
 between the sides. triton, pytest and tritonbench are imported when a benchmark needs them.
 """
 
-from abprof.worker.adapters.operators import tritonbench
-from abprof.worker.adapters.reports import perf_report
-from abprof.worker.adapters.suites import pytest_benchmark
+from abprof.worker.adapters.styles import perf_report, pytest_benchmark, tritonbench
 
 __all__ = ["perf_report", "pytest_benchmark", "tritonbench"]

@@ -3,13 +3,26 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import random
+import resource
+import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from abprof.worker.api import Op, Unsupported
 
-if TYPE_CHECKING:
-    from abprof.worker.clocks.graphs import Graph
+
+class NotCaptured(Unsupported):
+    """A call that cannot be captured. `spoiled`: a capture had begun, and torch's allocator and generators may be left in
+    any state (CUDAGraph::reset): this process must not measure any more."""
+
+    def __init__(self, why: str, reason: str, *, spoiled: bool = False) -> None:
+        super().__init__(reason)
+        self.why, self.spoiled = why, spoiled  # why: one word
 
 
 class Clock:
@@ -59,11 +72,11 @@ class Clock:
 
     # Of GPUs alone:
 
-    def graph(self, op: Op, compiled: Callable[[], int]) -> Graph:
+    def graph(self, op: Op, compiled: Callable[[], int]) -> Any:
         """A call captured in a CUDA graph. Raises NotCaptured."""
         raise Unsupported("CUDA graphs need a GPU")
 
-    def replays(self, graph: Graph, op: Op, times: int, *, arm: str = "") -> float:
+    def replays(self, graph: Any, op: Op, times: int, *, arm: str = "") -> float:
         """Mean of `times` replays with warm caches; one by one if `op` has a reset."""
         raise Unsupported("CUDA graphs need a GPU")
 
@@ -88,6 +101,50 @@ class Clock:
         raise Unsupported("do_bench needs a GPU")
 
 
+class CpuClock(Clock):
+    """Wall time on the host."""
+
+    kind = "cpu"
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+        _limit_memory()
+
+    def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
+        """Mean over calls; caches stay warm, also if `cold` (docs/MEASUREMENT.md)."""
+        readings = []
+        for _ in range(calls):
+            if op.reset:
+                op.reset()
+            start = time.perf_counter_ns()
+            op.call()
+            readings.append(time.perf_counter_ns() - start)
+        return mean(readings)
+
+    def wall(self, op: Op) -> float:
+        return self.turn(op, 1, cold=False)
+
+    def pad(self, placement: int) -> object:
+        """Up to 4 MiB in 64-byte steps."""
+        return torch.empty(64 * random.Random(placement).randrange(1, 1 << 16), dtype=torch.uint8)
+
+    def identity(self) -> tuple[str, str, int, dict[str, str]]:
+        facts = {"threads": str(torch.get_num_threads()), "capability": torch.backends.cpu.get_cpu_capability()}
+        with open("/proc/cpuinfo") as file:
+            models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+        name = models[0] if models else platform.processor() or platform.machine()
+        return name, "", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), facts
+
+
+def clock(device: str) -> Clock:
+    """The clock for "cpu", "cuda" or "cuda:UUID". Raises RuntimeError when the device is not there."""
+    if device == "cpu":
+        return CpuClock()
+    from abprof.worker.cuda import CudaClock
+
+    return CudaClock()
+
+
 def mean(readings: Sequence[float]) -> float:
     """Mean of a turn's calls, or the smallest if that is not positive: then the parent drops the round."""
     least = min(readings)
@@ -97,3 +154,13 @@ def mean(readings: Sequence[float]) -> float:
 def shortest(readings: Sequence[float]) -> float:
     """The smallest positive reading, or 0."""
     return float(min((reading for reading in readings if reading > 0), default=0.0))
+
+
+def _limit_memory() -> None:
+    """Limit this process to 90 % of the free memory: a greedy workload gets a MemoryError and the machine does not swap."""
+    with open("/proc/meminfo") as file:
+        rows = dict(line.split(":") for line in file)
+    wanted = int(int(rows["MemAvailable"].split()[0]) * 1024 * 0.9)
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard == resource.RLIM_INFINITY or wanted < hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted if soft == -1 else min(soft, wanted), hard))
