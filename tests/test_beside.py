@@ -8,7 +8,7 @@ import pytest
 
 from abprof.records import Block, Run
 from abprof.report.rows import groups, pair_table
-from abprof.report.workload_tables import sections
+from abprof.report.workload_tables import blocks
 from abprof.verdict import Judgement, judge, undecided
 from tests.blocks import block, head, side
 from tests.reports import html, markdown, shown
@@ -160,8 +160,8 @@ def test_every_page_has_the_verdicts_between_variants() -> None:
     rows = pair_table(run, group).rows
     assert [row[0] for row in rows] == ["▼ faster", "= same", "? unclear", "▲ slower", "? unclear"]
     assert rows[0][2:4] == ("main plain", "main fast")
-    (climb,) = sections(group)
-    assert [row[5:] for row in climb.table.rows][:3] == [
+    (climb,) = blocks(group)
+    assert [row[5:] for row in climb.tables[0].rows][:3] == [
         ("1.00 ×", "-"),
         ("1.080 × (1.077 to 1.083), faster", "1.080 × (1.077 to 1.083), faster"),
         ("1.000 × (0.998 to 1.002), same", "0.926 × (0.926 to 0.926), slower"),

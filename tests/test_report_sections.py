@@ -9,25 +9,24 @@ import pytest
 from abprof.records import Sweep
 from abprof.report import workload_tables
 from abprof.report.charts import Series, lines
-from abprof.report.rows import groups
-from abprof.report.workload_tables import Section
+from abprof.report.rows import Block, groups
 from tests.reports import html, markdown
 
 from . import declared, runs
 
 
-def made(run) -> dict[str, Section]:
-    return {part.title: part for group in groups(run) for part in workload_tables.sections(group)}
+def made(run) -> dict[str, Block]:
+    return {part.title: part for group in groups(run) for part in workload_tables.blocks(group)}
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Section]:
+def found() -> dict[str, Block]:
     return made(declared.run())
 
 
-def rows(part: Section, *keys: str) -> list[tuple[str, ...]]:
+def rows(part: Block, *keys: str) -> list[tuple[str, ...]]:
     """The rows that begin so, without what they begin with."""
-    return [row[len(keys) :] for row in part.table.rows if row[: len(keys)] == keys]
+    return [row[len(keys) :] for row in part.tables[0].rows if row[: len(keys)] == keys]
 
 
 def test_sections_are_those_that_are_declared(found):
@@ -39,14 +38,14 @@ def test_sections_are_those_that_are_declared(found):
 
 def test_a_step_is_compared_with_the_first_and_with_the_one_before(found):
     part = found["Ladder"]
-    assert part.table.header[:5] == ("case", "side", "step", "time", "TFLOP/s")
-    assert part.table.header[5:] == ("scaling efficiency", "of the baseline", "of the step before")
+    assert part.tables[0].header[:5] == ("case", "side", "step", "time", "TFLOP/s")
+    assert part.tables[0].header[5:] == ("scaling efficiency", "of the baseline", "of the step before")
     assert rows(part, "seqlen=4096", "target") == [
         ("basic", "1.000 ms", "274.9", "0.400", "1.00 ×", "-"),
         ("exp2", "900.0 µs", "305.4", "0.356", "1.11 ×", "1.11 ×"),
         ("approx", "450.0 µs", "610.8", "0.400", "2.22 ×", "2.00 ×"),
     ]
-    assert "the baseline is basic" in part.text
+    assert "the baseline is basic" in part.text[0]
 
 
 def test_a_step_that_did_not_run_says_so_and_the_next_has_none_before_it(found):
@@ -58,12 +57,12 @@ def test_a_step_that_did_not_run_says_so_and_the_next_has_none_before_it(found):
 
 
 def test_cases_stand_in_the_order_of_their_numbers(found):
-    assert [row[0] for row in found["Ladder"].table.rows][::6] == ["seqlen=1024", "seqlen=4096", "seqlen=16384"]
+    assert [row[0] for row in found["Ladder"].tables[0].rows][::6] == ["seqlen=1024", "seqlen=4096", "seqlen=16384"]
 
 
 def test_scaling_has_the_best_step_and_the_share_of_the_most(found):
     part = found["Scaling over seqlen"]
-    assert part.table.header[2:] == ("seqlen", "basic", "exp2", "approx", "best", "TFLOP/s", "efficiency")
+    assert part.tables[0].header[2:] == ("seqlen", "basic", "exp2", "approx", "best", "TFLOP/s", "efficiency")
     assert rows(part, "fmha", "base") == [
         ("1024", "100.0 µs", "out of memory", "50.00 µs", "approx", "343.6", "55 %"),
         ("4096", "1.000 ms", "900.0 µs", "500.0 µs", "approx", "549.8", "87 %"),
@@ -75,14 +74,14 @@ def test_without_flops_scaling_has_times_alone():
     plain = declared.run()
     bare = runs.changed(plain, cells=tuple(runs.changed(cell, flops=None) for cell in plain.cells))
     part = made(bare)["Scaling over seqlen"]
-    assert {row[-2:] for row in part.table.rows} == {("not recorded", "not recorded")}
+    assert {row[-2:] for row in part.tables[0].rows} == {("not recorded", "not recorded")}
     assert "ms a call over seqlen" in part.chart
 
 
 def test_speed_up_is_by_measured_density_against_the_densest_and_its_band(found):
     part = found["Density sweep"]
-    assert part.table.header == ("case", "side", "density", "time", "speed-up", "expected", "it is")
-    assert [row[1:] for row in part.table.rows] == [
+    assert part.tables[0].header == ("case", "side", "density", "time", "speed-up", "expected", "it is")
+    assert [row[1:] for row in part.tables[0].rows] == [
         ("base", "0.100", "3.200 ms", "2.50 ×", "2 to 4 ×", "inside"),
         ("base", "0.400", "5.000 ms", "1.60 ×", "-", "-"),
         ("base", "0.700", "7.900 ms", "1.01 ×", "0.97 to 1.5 ×", "inside"),
@@ -97,12 +96,12 @@ def test_speed_up_is_by_measured_density_against_the_densest_and_its_band(found)
 
 def test_a_sweep_whose_densest_case_was_not_measured_says_that_there_may_be_one(found):
     """An interrupted run had counted from the densest case that it had, and called bands missed."""
-    assert "may be denser" not in found["Density sweep"].text
+    assert "may be denser" not in found["Density sweep"].text[0]
     plain = declared.run()
     dense = max((o for o in plain.observations if "density" in o.facts), key=lambda o: o.facts["density"]).cell
     left = tuple(one for one in plain.observations if one.cell != dense)
     part = made(runs.changed(plain, observations=left))["Density sweep"]
-    assert part.text.endswith(" 2 rows without a density here may be denser than all of them.")
+    assert part.text[0].endswith(" 2 rows without a density here may be denser than all of them.")
 
 
 def test_speed_up_may_be_against_a_variant_of_the_same_case():
@@ -112,8 +111,8 @@ def test_speed_up_may_be_against_a_variant_of_the_same_case():
     seen = tuple(runs.changed(one, facts={"share": 0.5}) for one in plain.observations)
     part = made(runs.changed(plain, workloads=loads, observations=seen))["Density sweep"]
     assert rows(part, "seqlen=4096 approx", "target") == [("0.500", "450.0 µs", "2.22 ×", "-", "-")]
-    assert not any("basic" in row[0] for row in part.table.rows)
-    assert "against the variant basic of the same case" in part.text
+    assert not any("basic" in row[0] for row in part.tables[0].rows)
+    assert "against the variant basic of the same case" in part.text[0]
 
 
 def test_cells_that_differ_in_another_axis_are_not_compared():
@@ -125,7 +124,7 @@ def test_cells_that_differ_in_another_axis_are_not_compared():
         for cell in cells.values()
     )
     part = made(runs.changed(plain, cells=other))["Density sweep"]
-    gains = {row[0].split()[0]: row[4] for row in part.table.rows if row[1] == "base"}
+    gains = {row[0].split()[0]: row[4] for row in part.tables[0].rows if row[1] == "base"}
     assert gains == {
         "pattern=band": "2.50 ×",
         "pattern=dense": "1.00 ×",
@@ -135,7 +134,7 @@ def test_cells_that_differ_in_another_axis_are_not_compared():
 
 
 def test_autotuning_says_where_sides_differ(found):
-    listed = {row[0]: row[1:] for row in found["Autotuning"].table.rows}
+    listed = {row[0]: row[1:] for row in found["Autotuning"].tables[0].rows}
     assert listed["seqlen=4096 basic"] == ("BLOCK_M=128 num_warps=8", "BLOCK_M=128 num_warps=8", "same")
     assert listed["seqlen=4096 approx"] == ("BLOCK_M=128 num_warps=8", "BLOCK_M=64 num_warps=8", "differs")
     assert listed["seqlen=1024 exp2"] == ("not recorded", "BLOCK_M=128 num_warps=4", "-")
@@ -146,8 +145,8 @@ def test_one_branch_alone_has_its_own():
     alone = runs.changed(plain, sides=plain.sides[:1], comparisons=(), controls=(),
                          observations=tuple(o for o in plain.observations if o.arm.startswith("base")))  # fmt: skip
     part = made(alone)["Ladder"]
-    assert {row[1] for row in part.table.rows} == {"base"}
-    assert made(alone)["Autotuning"].table.header == ("case", "base")
+    assert {row[1] for row in part.tables[0].rows} == {"base"}
+    assert made(alone)["Autotuning"].tables[0].header == ("case", "base")
 
 
 def test_every_number_of_a_chart_is_in_the_table_of_both_pages(found):
@@ -157,15 +156,15 @@ def test_every_number_of_a_chart_is_in_the_table_of_both_pages(found):
     for title, part in found.items():
         assert f"<h3>{title}</h3>" in page
         assert f"### {title}" in text
-        for row in part.table.rows:
+        for row in part.tables[0].rows:
             assert all(cell.replace("_", "\\_") in text for cell in row)
 
 
 def test_a_long_table_is_cut_and_says_so(monkeypatch):
     monkeypatch.setattr(workload_tables, "ROWS_UP_TO", 4)
     part = made(declared.run())["Ladder"]
-    assert len(part.table.rows) == 4
-    assert part.text.endswith("The first 4 of 18 rows.")
+    assert len(part.tables[0].rows) == 4
+    assert part.text[0].endswith("The first 4 of 18 rows.")
 
 
 def test_points_lie_where_their_numbers_say():

@@ -73,9 +73,9 @@ def _show_profiles(looked: Profiled, *, json: bool) -> None:
         if json:
             print(run_as_json(looked.run, looked.folder))
             return
-        parts = probes.counters(msgspec.structs.replace(looked.run, profiles=looked.made))
+        parts = list(probes.counters(msgspec.structs.replace(looked.run, profiles=looked.made)))
         made = [replace(t, caption=f"{part.title}: {t.caption}") for part in parts for t in part.tables]
-        notes = [f"{part.title}: {line}" for part in parts for line in part.notes]
+        notes = [f"{part.title}: {line}" for part in parts for line in part.text]
         cells = len({one.cell for one in looked.made if one.status == "ok"})
         terminal.print_tables(made, notes, f"{many(cells, 'cell')} under Nsight Compute")
 

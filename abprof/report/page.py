@@ -3,44 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-
-from markupsafe import Markup
+from dataclasses import dataclass, replace
 
 from abprof.records import Block as Measured
 from abprof.records import Run
 from abprof.records.quantities import plural
 from abprof.report import charts, details, facts, probes, rows, sentences, workload_tables
 from abprof.report.details import Detail
-from abprof.report.rows import Failed, Group, Line, Table
+from abprof.report.rows import Block, Failed, Group, Line, Section
 from abprof.report.sentences import weaker
 from abprof.report.text import clean
 
 PHASES_UP_TO = 40  # rows of a group: above it phases stand in the rows' details alone
-
-
-@dataclass(frozen=True)
-class Block:
-    """A titled piece of a section. `folded`: behind a click, with the title as its summary."""
-
-    title: str = ""
-    text: tuple[str, ...] = ()
-    files: tuple[tuple[str, str, str], ...] = ()  # label, path from the run folder, remark
-    facts: Sequence[tuple[str, str]] = ()
-    chart: Markup = Markup("")  # noqa: RUF009 - a constant
-    tables: tuple[Table, ...] = ()
-    folded: bool = False
-    brief: bool = True  # whether a terminal shows it without --all
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading and its blocks; `id` is its anchor."""
-
-    title: str
-    blocks: tuple[Block, ...]
-    text: str = ""
-    id: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,13 +81,10 @@ def page(run: Run, blocks: Sequence[Measured], groups: Sequence[Group] = ()) -> 
         trust=facts.trust(run, blocks),
         trusted=facts.trusted(run),
         strip=charts.Strip((row.comparison for g in groups for row in g.rows if row.comparison), run.options),
-        overview=tuple(
-            Block(title, (left,) if left else (), tables=(table,))
-            for title, table, left in rows.overview_tables(groups)
-        ),
+        overview=tuple(rows.overview(groups)),
         workloads=tuple(_workload(run, *pair, ids, measured) for pair in zip(groups, lines, strict=True)),
         left_out=left_out,
-        probes=tuple(_probes(run)),
+        probes=tuple(probes.sections(run)),
         failed=rows.all_failures(run, groups),
         about=tuple(_about(run, blocks)),
         command=" ".join(words),
@@ -163,24 +134,12 @@ def _blocks(run: Run, group: Group) -> Iterator[Block]:
         yield Block("" if alone else "Phases of a call", tables=(phases,), folded=not alone, brief=alone)
     elif phases.rows:
         yield Block(text=("Phases stand in the detail of each cell, and in cells.csv.",), brief=False)
-    for part in workload_tables.sections(group):
-        yield Block(part.title, (part.text,), chart=part.chart, tables=(part.table,), brief=alone)
+    yield from (replace(block, brief=alone) for block in workload_tables.blocks(group))
     if peers.rows:
         yield Block(tables=(peers,), brief=alone)
     if pairs.rows:
         title = f"{plural(len(pairs.rows), 'comparison')} with peers and between variants"
         yield Block(title, tables=(pairs,), folded=not alone, brief=alone)
-
-
-def _probes(run: Run) -> Iterator[Section]:
-    for title, text, parts, id in (
-        (probes.traces_title(run), probes.traces_text(run), list(probes.traces(run)), ""),
-        ("Under Nsight Compute", probes.COUNTERS_TEXT, probes.counters(run), "counters"),
-        ("Sampled by perf", probes.SAMPLES_TEXT, list(probes.samples(run)), ""),
-    ):
-        if parts:
-            made = (Block(p.title, p.notes, p.files, tables=p.tables, folded=len(parts) > 4) for p in parts)
-            yield Section(title, tuple(made), text, id)
 
 
 def _about(run: Run, blocks: Sequence[Measured]) -> Iterator[Section]:

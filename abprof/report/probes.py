@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,29 +17,36 @@ from abprof.evidence.ncu.traffic import Table as Traffic
 from abprof.records import KernelProfile, Profile, Run, Sampled, Trace
 from abprof.records.quantities import plural
 from abprof.report.csv_files import Line, csv_text, plain
-from abprof.report.rows import Table, arm
-from abprof.report.text import NOT_RECORDED, clean, markdown, size
+from abprof.report.rows import Block, Section, Table, arm
+from abprof.report.text import NOT_RECORDED, clean, markdown_table, size
+from abprof.report.text import markdown as escape
 
 ABSENT = "not launched"
-_Seen = TypeVar("_Seen", Trace, Sampled)
+ROWS_UP_TO = 30  # of a table of launches or samples; the CSV files have all
+_Seen = TypeVar("_Seen", Trace, Sampled, Profile)
+_Evidence = TypeVar("_Evidence", Trace, Sampled)
 Evidence = Trace | Sampled
-Listed = dict[tuple[str, ...], tuple[int, float]]  # (name, ...) -> times or samples, and ns, in a call
+Known = tuple[int, float] | None  # times or samples, and ns, in a call; None: not there
+Kernels = tuple[KernelProfile | None, KernelProfile | None]
+Both = tuple[tuple[str, ...], Known, Known]  # (name, ...), first side, second side
 _TRACES = ("cell", "variant", "kind", "name", "from", "to", "from_count", "to_count", "from_ns", "to_ns",
            "difference_ns", "presence", "profiler")  # fmt: skip
 _SAMPLES = ("cell", "variant", "function", "object", "own", "from", "to", "from_samples", "to_samples", "from_ns", "to_ns",
             "difference_ns", "presence")  # fmt: skip
 _PROFILES = ("cell", "variant", "kernel", "grid", "block", "launches_a_call", "metric", "from", "to", "from_value", "to_value",
              "change_pct", "presence", "status", "reason")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Part:
-    """One row of the run: notes, files (label, path from the run folder, remark), and tables."""
-
-    title: str
-    notes: tuple[str, ...]
-    files: tuple[tuple[str, str, str], ...]
-    tables: tuple[Table, ...]
+_TRACED = (
+    "A few calls after all timing, with the profiler's own cost in them: they show where the time goes, not how much."
+)
+_ON_CPU = " On a CPU these are torch's operations: what a kernel does without torch has no row."
+_SAMPLED = (
+    "Calls after all timing, sampled by perf: where their time goes in all threads together, not how much it is. "
+    "A difference of few samples is chance: n samples vary by the square root of n."
+)
+_COUNTED = (
+    "Counters of single launches after all timing, with caches emptied before each and clocks left as they are: they show what "
+    "a kernel does, not how fast it is. Sums are of a call; rates, shares and waits are means over its launches."
+)
 
 
 def files(run: Run) -> dict[str, str]:
@@ -55,76 +62,80 @@ def files(run: Run) -> dict[str, str]:
     return made
 
 
+def sections(run: Run) -> Iterator[Section]:
+    """A section for each profiler that the run used, with a block for each row of the run."""
+    names = [name for by, name in (("torch", "torch's profiler"), ("proton", "Triton's proton"))
+             if by in {one.by for one in run.traces}]  # fmt: skip
+    for title, text, made, id in (
+        (f"Under {' and '.join(names)}", _TRACED + (_ON_CPU if run.machine.kind == "cpu" else ""), _traces(run), ""),
+        ("Under Nsight Compute", _COUNTED, counters(run), "counters"),
+        ("Sampled by perf", _SAMPLED, _samples(run), ""),
+    ):
+        if found := list(made):
+            yield Section(title, tuple(replace(block, folded=len(found) > 4) for block in found), text, id)
+
+
+# ---------------------------------------------------------------- both sides beside each other
+
+
+def _groups(run: Run, of: Iterable[_Seen]) -> list[list[_Seen]]:
+    """What stands beside each other: of a cell and profiler the sides of each variant, base first, and each peer alone."""
+    order = {side.id: place for place, side in enumerate(run.sides)}
+    found: dict[tuple[str, ...], list[_Seen]] = {}
+    for one in of:
+        where = arm(run, one.arm)
+        found.setdefault((getattr(one, "by", ""), one.cell, where.variant, where.peer), []).append(one)
+    return [sorted(group, key=lambda one: order.get(arm(run, one.arm).side, len(order))) for group in found.values()]
+
+
+def _pairs(run: Run, group: Sequence[_Seen]) -> list[tuple[_Seen, _Seen | None]]:
+    """Base with each other side; each alone where base is not there."""
+    if len(group) > 1 and arm(run, group[0].arm).side == "base":
+        return [(group[0], other) for other in group[1:]]
+    return [(one, None) for one in group]
+
+
+def _presence(first: object, second: object, names: Sequence[str], both: str = "") -> str:
+    return both if first is not None and second is not None else f"only {names[0 if second is None else 1]}"
+
+
 # ---------------------------------------------------------------- torch's profiler, proton, perf
 
 
-def traces_title(run: Run) -> str:
-    kinds = {one.by for one in run.traces}
-    if len(kinds) > 1:
-        return "Under torch's profiler and Triton's proton"
-    return "Under Triton's proton" if kinds == {"proton"} else "Under torch's profiler"
-
-
-def traces_text(run: Run) -> str:
-    text = "A few calls after all timing, with the profiler's own cost in them: they show where the time goes, not how much."
-    cpu = " On a CPU these are torch's operations: what a kernel does without torch has no row."
-    return text + (cpu if run.machine.kind == "cpu" else "")
-
-
-SAMPLES_TEXT = (
-    "Calls after all timing, sampled by perf: where their time goes in all threads together, not how much it is. "
-    "A difference of few samples is chance: n samples vary by the square root of n."
-)
-
-
-def traces(run: Run) -> Iterator[Part]:
-    """A part for each traced row and target."""
-    for before, after in _pairs(run, run.traces):
-        notes, listed, both = [], [], [(arm(run, one.arm).side, one) for one in (before, after) if one]
-        for side, one in both:
+def _traces(run: Run) -> Iterator[Block]:
+    for before, after in (pair for group in _groups(run, run.traces) for pair in _pairs(run, group)):
+        notes, files = [], []
+        for one in filter(None, (before, after)):
+            side = arm(run, one.arm).side
             kind, opened = ("trace", "Perfetto (ui.perfetto.dev)") if one.by == "torch" else ("tree", "proton-viewer")
             notes += [f"{side} has no {kind}: {clean(one.missing)}"] if one.missing else []
             missing = one.census.missing if one.census else ""
             notes += [f"{side}'s launches are not known: {clean(missing)}"] if missing else []
             cut = f"the first part: {plural(one.left_out, 'event')} had no room" if one.left_out else ""
-            listed += [(f"{side}, for {opened}", one.file, cut)] if one.file else []
-        part = _part(run, before, after, (_kind(before),), "times", "traces.csv", notes)
-        yield Part(
-            part.title + (", by proton" if before.by == "proton" else ""), part.notes, tuple(listed), part.tables
-        )
+            files += [(f"{side}, for {opened}", one.file, cut)] if one.file else []
+        made = _block(run, before, after, (_kind(before),), "times", "traces.csv")
+        title = made.title + (", by proton" if before.by == "proton" else "")
+        yield replace(made, title=title, text=tuple(notes), files=tuple(files))
 
 
-def samples(run: Run) -> Iterator[Part]:
-    """A part for each sampled row and target."""
-    for before, after in _pairs(run, run.sampled):
+def _samples(run: Run) -> Iterator[Block]:
+    for before, after in (pair for group in _groups(run, run.sampled) for pair in _pairs(run, group)):
         notes = []
         for one in filter(None, (before, after)):
             side, taken = arm(run, one.arm).side, f"{plural(one.samples, 'sample')} of {clean(one.event)}"
             took = f"{side}: {taken} in {plural(one.calls, 'call')}, {one.hz} a second"
             notes.append(f"{side} was not sampled: {clean(one.missing)}" if one.missing else took)
-        yield _part(run, before, after, ("function", "in", "own"), "samples", "samples.csv", notes)
-
-
-def _pairs(run: Run, of: Sequence[_Seen]) -> Iterator[tuple[_Seen, _Seen | None]]:
-    """What base shows with that of each other side in the same cell and variant; alone where there is one side."""
-    made = {}
-    for one in of:
-        where = arm(run, one.arm)
-        made[getattr(one, "by", ""), one.cell, where.variant, where.side] = one
-    others = [side.id for side in run.sides if side.id != "base"]
-    for (by, cell, variant, side), one in made.items():
-        if side == "base":
-            found = [made[key] for other in others if (key := (by, cell, variant, other)) in made]
-            yield from ((one, other) for other in (found if others else [None]))
+        made = _block(run, before, after, ("function", "in", "own"), "samples", "samples.csv")
+        yield replace(made, text=tuple(notes))
 
 
 def _kind(one: Trace) -> str:
     return "kernel" if one.census and one.census.on_device else "operation"
 
 
-def _listed(one: Evidence | None) -> Listed | None:
+def _listed(one: Evidence | None) -> dict[tuple[str, ...], tuple[int, float]] | None:
     """What a side launched or was found in; None where that is not known: it must not read as absent."""
-    found: Listed = {}
+    found: dict[tuple[str, ...], tuple[int, float]] = {}
     if isinstance(one, Sampled):
         each = 1e9 / one.hz / one.calls if one.hz and one.calls else 0.0  # ns of a call that a sample stands for
         found = {(f.name, f.object, str(f.own).lower()): (f.samples, f.samples * each) for f in one.functions}
@@ -137,57 +148,41 @@ def _listed(one: Evidence | None) -> Listed | None:
     return found
 
 
-Both = tuple[tuple[str, ...], tuple[int, float] | None, tuple[int, float] | None]
-
-
 def _compared(before: Evidence, after: Evidence | None) -> list[Both]:
     """Every name with (times, ns) of both sides, the largest difference first; of one side alone the longest."""
     first, second = _listed(before), _listed(after)
     if first is None or second is None:
         return []
     made = [(name, first.get(name), second.get(name)) for name in dict.fromkeys((*first, *second))]
-    return sorted(made, key=lambda m: -abs(_more(m) if after else (m[1] or (0, 0.0))[1]))
+    return sorted(made, key=lambda both: -abs(_more(both)))
 
 
 def _more(of: Both) -> float:
     return (of[2] or (0, 0.0))[1] - (of[1] or (0, 0.0))[1]
 
 
-def _presence(of: Both, first: str, second: str, both: str = "") -> str:
-    return f"only {first}" if of[2] is None else f"only {second}" if of[1] is None else both
-
-
-def _part(
-    run: Run,
-    before: Evidence,
-    after: Evidence | None,
-    names: tuple[str, ...],
-    unit: str,
-    file: str,
-    notes: Sequence[str],
-) -> Part:
+def _block(run: Run, before: Evidence, after: Evidence | None, names: tuple[str, ...], unit: str, file: str) -> Block:
+    """The two sides' counts and times by name, as a table."""
     sides = [arm(run, one.arm).side for one in (before, after) if one]
     found = _compared(before, after)
     rows: list[tuple[str, ...]] = []
-    for one in found[:30]:
+    for one in found[:ROWS_UP_TO]:
         known = one[1:] if after else one[1:2]
         counts, times = [str(t[0]) if t else "0" for t in known], [ns(t[1]) if t else "" for t in known]
         sign = "+" if _more(one) > 0 else "-" if _more(one) < 0 else ""
-        last = [f"{sign}{ns(abs(_more(one)))}", _presence(one, *sides)] if after else []
+        last = [f"{sign}{ns(abs(_more(one)))}", _presence(*one[1:], sides)] if after else []
         rows.append((*(clean(text, 120) for text in one[0]), *counts, *times, *last))
     header = (*names, *(f"{side}, {unit}" for side in sides), *(f"{side}, time" for side in sides))
-    title = clean(f"{before.cell} {arm(run, before.arm).variant}".strip()) + (
-        f", {' and '.join(sides)}" if after else ""
-    )
-    caption = "In one call; the largest difference first" + (
-        f", {len(found) - 30} more in {file}" if found[30:] else ""
-    )
+    title = clean(f"{before.cell} {arm(run, before.arm).variant}".strip())
+    title += f", {' and '.join(sides)}" if after else ""
+    more = f", {len(found) - len(rows)} more in {file}" if len(found) > len(rows) else ""
+    caption = f"In one call; the largest difference first{more}"
     table = Table((*header, "difference", "") if after else header, tuple(rows), len(names), caption)
-    return Part(title, tuple(notes), (), (table,) if rows else ())
+    return Block(title, tables=(table,) if rows else ())
 
 
-def _lines(run: Run, of: Sequence[_Seen], columns: tuple[str, ...], unit: str) -> Iterator[Line]:
-    for before, after in _pairs(run, of):
+def _lines(run: Run, of: Sequence[_Evidence], columns: tuple[str, ...], unit: str) -> Iterator[Line]:
+    for before, after in (pair for group in _groups(run, of) for pair in _pairs(run, group)):
         first, second = arm(run, before.arm), arm(run, after.arm) if after else None
         fixed = {"cell": before.cell, "variant": first.variant, "from": first.side, "to": second.side if second else ""}
         fixed |= {"kind": _kind(before), "profiler": before.by} if isinstance(before, Trace) else {}
@@ -195,82 +190,50 @@ def _lines(run: Run, of: Sequence[_Seen], columns: tuple[str, ...], unit: str) -
             line = fixed | dict(zip(columns, one[0], strict=True))
             for label, known in zip(("from", "to"), one[1:], strict=True):
                 if known or (unit == "samples" and line[label]):
-                    line |= {
-                        f"{label}_{unit}": str(known[0] if known else 0),
-                        f"{label}_ns": str(known[1] if known else 0.0),
-                    }
+                    count, time = known or (0, 0.0)
+                    line |= {f"{label}_{unit}": str(count), f"{label}_ns": str(time)}
             if second:
-                line |= {"difference_ns": str(_more(one)), "presence": _presence(one, "from", "to", "both")}
+                line |= {"difference_ns": str(_more(one)), "presence": _presence(*one[1:], ("from", "to"), "both")}
             yield {column: plain(text) for column, text in line.items()}
 
 
 # ---------------------------------------------------------------- Nsight Compute
 
-COUNTERS_TEXT = (
-    "Counters of single launches after all timing, with caches emptied before each and clocks left as they are: they show what "
-    "a kernel does, not how fast it is. Sums are of a call; rates, shares and waits are means over its launches."
-)
-Kernels = tuple[KernelProfile | None, KernelProfile | None]
 
-
-def counters(run: Run) -> list[Part]:
-    """A part for each row under Nsight Compute: traffic alone where only bytes were recorded, else every metric."""
-    made = []
+def counters(run: Run) -> Iterator[Block]:
+    """A block for each row under Nsight Compute: traffic alone where only bytes were recorded, else every metric."""
     for row in _profiled(run):
         if all(one.purpose == "memory" for one in row):
             tables = [table for group in _of_row(run, row) for table in traffic_tables(group.tables)]
         else:
-            compared = _profiles_compared(run, row)
+            compared = _pairs(run, [one for one in row if one.status == "ok"])
             tables = [t for one, two in compared for t in _kernel_tables(one, two, named=len(compared) > 1)]
         notes = [clean(f"{one.arm}: {one.status}: {one.reason}", 400) for one in row if one.status != "ok"]
         notes += [clean(f"{one.arm}: {note}", 400) for one in row for note in one.notes]
         listed = tuple((f"{one.arm}, for ncu-ui", one.file, "") for one in row if one.file)
-        title = clean(f"{row[0].cell} {', '.join(one.arm for one in row)}")
-        made.append(Part(title, tuple(notes), listed, tuple(tables)))
-    return made
+        yield Block(clean(f"{row[0].cell} {', '.join(o.arm for o in row)}"), tuple(notes), listed, tables=tuple(tables))
 
 
-def _profiled(run: Run) -> Iterator[list[Profile]]:
-    """What stands beside each other: of a cell the sides of each variant, base first, then each peer."""
-    order = {side.id: place for place, side in enumerate(run.sides)}
+def _profiled(run: Run) -> list[list[Profile]]:
+    """The groups in the order of the run's cells, peers after the sides."""
     cells = {cell.id: place for place, cell in enumerate(run.cells)}
-    found: dict[tuple[str, str, str], list[Profile]] = {}
-    for one in run.profiles:
-        where = arm(run, one.arm)
-        found.setdefault((one.cell, where.variant, where.peer), []).append(one)
-    for key in sorted(found, key=lambda key: (cells.get(key[0], len(cells)), bool(key[2]))):
-        yield sorted(found[key], key=lambda one: order.get(arm(run, one.arm).side, len(order)))
+    found = _groups(run, run.profiles)
+    return sorted(found, key=lambda row: (cells.get(row[0].cell, len(cells)), bool(arm(run, row[0].arm).peer)))
 
 
-def _together(run: Run, row: Sequence[Profile]) -> list[tuple[Profile, ...]]:
-    """The arms that ran: together with base, each alone without it."""
-    ok = tuple(one for one in row if one.status == "ok")
-    return [ok] if ok and arm(run, ok[0].arm).side == "base" else [(one,) for one in ok]
-
-
-def _profiles_compared(run: Run, row: Sequence[Profile]) -> list[tuple[Profile, Profile | None]]:
-    found: list[tuple[Profile, Profile | None]] = []
-    for first, *others in _together(run, row):
-        found += [(first, other) for other in others] or [(first, None)]
-    return found
-
-
-def _kernels(before: Profile, after: Profile | None) -> list[Kernels]:
-    """Kernels by name, grid and block, then by name alone, as the traffic's table pairs them."""
-    if after is None:
-        return [(kernel, None) for kernel in before.kernels]
-    one, two = traffic(before), traffic(after)
-    of = {id(row): kernel for made, known in ((one, before), (two, after))
+def _kernels(before: Profile, after: Profile | None) -> Iterator[tuple[KernelProfile, Kernels]]:
+    """Kernels by name, grid and block, then by name alone, as the traffic's table pairs them; the later side's first."""
+    one, two = traffic(before), traffic(after) if after else None
+    of = {id(row): kernel for made, known in ((one, before), (two, after)) if made and known
           for row, kernel in zip(made.rows, known.kernels, strict=True)}  # fmt: skip
-    return [(of.get(id(pair.base)), of.get(id(pair.target))) for pair in beside(one, two)]
+    for pair in beside(one, two) if two else [Pair(row, None) for row in one.rows]:
+        yield of[id(pair.either)], (of.get(id(pair.base)), of.get(id(pair.target)))
 
 
 def _kernel_tables(before: Profile, after: Profile | None, *, named: bool) -> Iterator[Table]:
     """A table for each kernel of a call; `named`: its title says whose."""
     arms = (before.arm, after.arm) if after else (before.arm,)
-    for both in _kernels(before, after):
-        either = both[1] or both[0]
-        assert either is not None
+    for either, both in _kernels(before, after):
         whose = f", {' and '.join(arms)}" if named else ""
         title = clean(f"{either.name} {either.grid} x {either.block}{whose}", 200)
         rows = [("launches a call", *(str(k.launches_a_call) if k else "0" for k in both[: len(arms)]), "")]
@@ -326,31 +289,22 @@ def _difference(shown: Shown, before: float | None, after: float | None) -> str:
 def _profile_lines(run: Run) -> Iterator[Line]:
     """Every metric of a launch, by ncu's name in base units, and a line for each arm that has none."""
     for row in _profiled(run):
-        for before, after in _profiles_compared(run, row):
-            for both in _kernels(before, after):
-                either = both[1] or both[0]
-                assert either is not None
+        for before, after in _pairs(run, [one for one in row if one.status == "ok"]):
+            for either, both in _kernels(before, after):
                 line = {"cell": before.cell, "variant": arm(run, before.arm).variant, "kernel": either.name}
-                line |= {
-                    "grid": either.grid,
-                    "block": either.block,
-                    "from": before.arm,
-                    "to": after.arm if after else "",
-                }
-                line |= {"status": "ok", "launches_a_call": str(either.launches_a_call)}
-                presence = "both" if all(both) else "only from" if both[0] else "only to"
-                line["presence"] = presence if after else ""
+                line |= {"grid": either.grid, "block": either.block, "from": before.arm, "status": "ok"}
+                line |= {"to": after.arm if after else "", "launches_a_call": str(either.launches_a_call)}
+                line["presence"] = _presence(*both, ("from", "to"), "both") if after else ""
                 one, two = (kernel.metrics if kernel else {} for kernel in both)
                 for name in dict.fromkeys((*one, *two)):
                     values = {"metric": name, "from_value": _plain(one.get(name)), "to_value": _plain(two.get(name))}
                     if one.get(name) and name in two:
                         values["change_pct"] = f"{100 * (two[name] / one[name] - 1):.4f}"
                     yield {column: plain(text) for column, text in (line | values).items()}
-        for failed in row:
-            if failed.status != "ok":
-                line = {"cell": failed.cell, "variant": arm(run, failed.arm).variant, "from": failed.arm}
-                line |= {"status": failed.status, "reason": failed.reason}
-                yield {column: plain(text) for column, text in line.items()}
+        for failed in (one for one in row if one.status != "ok"):
+            line = {"cell": failed.cell, "variant": arm(run, failed.arm).variant, "from": failed.arm}
+            line |= {"status": failed.status, "reason": failed.reason}
+            yield {column: plain(text) for column, text in line.items()}
 
 
 def _plain(value: float | None) -> str:
@@ -383,8 +337,10 @@ def memory_groups(run: Run) -> list[MemoryGroup]:
 
 def _of_row(run: Run, row: Sequence[Profile]) -> Iterator[MemoryGroup]:
     failed = tuple((one.cell, one.arm, f"{one.status}: {one.reason}") for one in row if one.status != "ok")
-    for ok in _together(run, row) or [()]:
-        yield MemoryGroup(tuple(map(traffic, ok)), failed)
+    ok = [one for one in row if one.status == "ok"]
+    together = [ok] if not ok or arm(run, ok[0].arm).side == "base" else [[one] for one in ok]
+    for group in together:
+        yield MemoryGroup(tuple(map(traffic, group)), failed)
         failed = ()
 
 
@@ -500,35 +456,31 @@ def memory_notes(groups: Sequence[MemoryGroup]) -> list[str]:
 
 def memory_sentence(groups: Sequence[MemoryGroup]) -> str:
     """Of one file a call's bytes, of several how they differ."""
-    sentence = []
+    found = []
     for tables in (group.tables for group in groups if group.tables):
         parts = []
-        if len(tables) == 1:
-            for row in (row for row in tables[0].sums if row.kind == "all"):
-                sizes = ", ".join(f"{label} {size(row.per_call[level])}" for level, label in LEVELS.items())
-                parts.append(f"A call{f', shape {row.shape}' if tables[0].shapes > 1 else ''} moves {sizes}")
-            sentence.append(("" if len(groups) == 1 else f"{tables[0].label}: ") + "; ".join(parts))
+        for row in (row for row in tables[0].sums if row.kind == "all" and len(tables) == 1):
+            sizes = ", ".join(f"{label} {size(row.per_call[level])}" for level, label in LEVELS.items())
+            parts.append(f"A call{f', shape {row.shape}' if tables[0].shapes > 1 else ''} moves {sizes}")
         for target in tables[1:]:
             for pair in (pair for pair in sums_beside(tables[0], target) if pair.either.kind == "all"):
                 changes = [f"{label} {change}" for level, label in LEVELS.items() if (change := _change(pair, level))]
-                differs = (
-                    f"a call moves {', '.join(changes)} against base" if changes else "no level that both recorded"
-                )
-                differs = differs if pair.base and pair.target else f"only in {'target' if pair.target else 'base'}"
+                moved = f"a call moves {', '.join(changes)} against base" if changes else "no level that both recorded"
+                differs = _presence(pair.base, pair.target, ("in base", "in target"), moved)
                 parts.append(f"{target.label}{f', shape {pair.either.shape}' if target.shapes > 1 else ''}: {differs}")
-        sentence += ["; ".join(parts)] if len(tables) > 1 else []
-    sentence = [text for text in sentence if text]
-    more = [f"and {len(sentence) - 8} more"] if len(sentence) > 8 else []
-    return clean("; ".join([*sentence[:8], *more]) or "nothing was recorded", 1000)
+        named = f"{tables[0].label}: " if len(tables) == 1 < len(groups) else ""
+        found += [named + "; ".join(parts)] if parts else []
+    more = [f"and {len(found) - 8} more"] if len(found) > 8 else []
+    return clean("; ".join([*found[:8], *more]) or "nothing was recorded", 1000)
 
 
 def memory_csv(groups: Sequence[MemoryGroup]) -> str:
-    """A line for each kernel of each file and shape, for the sums (`kernel` is empty), for launches outside the calls, and for
-    each arm without a table (kind `error`)."""
     return csv_text(_MEMORY, _memory_lines(groups))
 
 
 def _memory_lines(groups: Sequence[MemoryGroup]) -> Iterator[Line]:
+    """A line for each kernel of each file and shape, for the sums (`kernel` is empty), for launches outside the calls, and for
+    each arm without a table (kind `error`)."""
     for group in groups:
         for place, table in enumerate(group.tables):
             base, found = group.tables[0], [Pair(None, row) for row in (*table.rows, *table.sums)]
@@ -545,17 +497,11 @@ def _memory_lines(groups: Sequence[MemoryGroup]) -> Iterator[Line]:
 def _memory_line(table: Traffic, pair: Pair, *, compared: bool) -> Line:
     """A row of this file; a kernel that only base has is named, with 0 launches."""
     row, here = pair.either, pair.target is not None
-    line = {
-        "file": str(table.path),
-        "shape": str(row.shape),
-        "kernel": row.kernel,
-        "grid": row.grid,
-        "block": row.block,
-    }
-    line |= {"cell": table.cell, "arm": table.arm}
-    line = {name: plain(text) for name, text in line.items()}
+    names = {"file": str(table.path), "kernel": row.kernel, "grid": row.grid, "block": row.block}
+    line = {name: plain(text) for name, text in (names | {"cell": table.cell, "arm": table.arm}).items()}
     both = "both" if pair.base and pair.target else "target only" if pair.target else "base only"
-    line |= {"kind": row.kind, "launches": str(row.launches if here else 0), "in_files": both if compared else ""}
+    line |= {"shape": str(row.shape), "kind": row.kind, "launches": str(row.launches if here else 0)}
+    line["in_files"] = both if compared else ""
     line |= {"launches_a_call": str(row.a_call if here else 0), "warmup": str(table.warmup), "runs": str(table.runs)}
     figures = {f"{level}_change_pct": (pair.pct(level), 4) for level in LEVELS}
     for level in LEVELS if here else ():
@@ -568,24 +514,21 @@ def _memory_line(table: Traffic, pair: Pair, *, compared: bool) -> Line:
 
 def memory_markdown(groups: Sequence[MemoryGroup]) -> str:
     """The sentence, the tables, the notes."""
-    parts = [str(markdown(memory_sentence(groups))), ""]
+    parts = [str(escape(memory_sentence(groups))), ""]
     for table in (made for group in groups for made in traffic_tables(group.tables)):
-        ruler = ["---"] * table.left + ["---:"] * (len(table.header) - table.left)
-        parts += [f"**{markdown(table.caption)}**", ""]
-        parts += [f"| {' | '.join(row)} |" for row in (tuple(map(markdown, table.header)), ruler)]
-        parts += [*(f"| {' | '.join(map(markdown, row))} |" for row in table.rows), ""]
-    parts += [f"- {markdown(note)}" for note in memory_notes(groups)]
+        parts += [f"**{escape(table.caption)}**", "", markdown_table(table.header, table.rows, table.left), ""]
+    parts += [f"- {escape(note)}" for note in memory_notes(groups)]
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
 def memory_json(groups: Sequence[MemoryGroup]) -> str:
     """The CSV's lines as objects, with notes and sentence; numbers are numbers, and what is not recorded is null."""
 
+    whole = ("shape", "launches", "launches_a_call", "warmup", "runs")
+
     def value(name: str, text: str) -> str | int | float | None:
-        if name in ("shape", "launches", "launches_a_call", "warmup", "runs"):
-            return int(text) if text else None
-        if "bytes" in name or name.endswith("_pct"):
-            return float(text) if text else None
+        if name in whole or "bytes" in name or name.endswith("_pct"):
+            return None if not text else int(text) if name in whole else float(text)
         return text
 
     rows = [{name: value(name, line.get(name, "")) for name in _MEMORY} for line in _memory_lines(groups)]

@@ -5,9 +5,11 @@ Every format walks these rows, so that terminal, log, Markdown, HTML and CSV can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+from markupsafe import Markup
 
 from abprof.records import (
     GPU_GRAPH,
@@ -26,6 +28,7 @@ from abprof.records import (
 from abprof.records.quantities import plural
 from abprof.report import sentences, text
 
+ROWS_UP_TO = 300  # of a table below the verdicts, on a page and a terminal; the CSV files have all
 ORDER: tuple[Verdict | None, ...] = ("broken", "slower", "unclear", "faster", "slight", None, "same")
 ArmOf = Callable[["Row"], Observation | None]
 
@@ -292,8 +295,29 @@ class Table:
     left: int = 1
     caption: str = ""
 
-    def first(self, most: int) -> Table:
-        return Table(self.header, self.rows[:most], self.left, self.caption)
+
+@dataclass(frozen=True)
+class Block:
+    """A titled piece of a section. `folded`: behind a click, with the title as its summary."""
+
+    title: str = ""
+    text: tuple[str, ...] = ()
+    files: tuple[tuple[str, str, str], ...] = ()  # label, path from the run folder, remark
+    facts: Sequence[tuple[str, str]] = ()
+    chart: Markup = Markup("")  # noqa: RUF009 - a constant
+    tables: tuple[Table, ...] = ()
+    folded: bool = False
+    brief: bool = True  # whether a terminal shows it without --all
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and its blocks; `id` is its anchor."""
+
+    title: str
+    blocks: tuple[Block, ...]
+    text: str = ""
+    id: str = ""
 
 
 @dataclass(frozen=True)
@@ -427,9 +451,6 @@ def peer_table(group: Group) -> Table:
     return Table(header, tuple(found), 2, "Library implementations, measured in the same rounds")
 
 
-PAIRS_UP_TO = 300  # rows of secondary comparisons on a page and a terminal; comparisons.csv has all
-
-
 def pair_table(run: Run, group: Group) -> Table:
     """Comparisons other than base with target: peers with a side, variants of a side with each other."""
     cells = {cell.id: cell for cell in run.cells}
@@ -438,18 +459,15 @@ def pair_table(run: Run, group: Group) -> Table:
     rows = [
         (f"{sentences.MARKS[one.verdict]} {one.verdict}", label(cells[one.cell], group.axes), arm_name(run, one.from_),
          arm_name(run, one.to), sentences.change_text(one), sentences.bounds(one), sentences.note(one))
-        for one in shown[:PAIRS_UP_TO]
+        for one in shown[:ROWS_UP_TO]
     ]  # fmt: skip
     more = f". The first {len(rows)} of {len(shown)} rows; comparisons.csv has all" if len(shown) > len(rows) else ""
     header = ("verdict", "case", "first", "second", "change of time", "95 % interval", "note")
     return Table(header, tuple(rows), 4, sentences.SECONDARY + more)
 
 
-OVERVIEW_UP_TO = 300
-
-
-def overview_tables(found: Iterable[Group], *, unchanged: bool = True) -> Iterator[tuple[str, Table, str]]:
-    """(title, table, what is left out) for each workload with several targets: a row a cell, a column a target.
+def overview(found: Iterable[Group], *, unchanged: bool = True) -> Iterator[Block]:
+    """A block for each workload with several targets: a row a cell, a column a target, and how many rows are left out.
     Without `unchanged`, rows that are the same against every target are left out."""
     merged: dict[tuple[str, str], list[Group]] = {}
     for group in found:
@@ -458,10 +476,10 @@ def overview_tables(found: Iterable[Group], *, unchanged: bool = True) -> Iterat
     for (name, machine), several in merged.items():
         if len(several) > 1:
             title = text.clean(name) + (f" on {text.clean(machine, 60)}" if machine else "")
-            yield title, *_overview(several, unchanged)
+            yield _overview(title, several, unchanged)
 
 
-def _overview(several: list[Group], unchanged: bool) -> tuple[Table, str]:
+def _overview(title: str, several: list[Group], unchanged: bool) -> Block:
     of = [{(line.row.cell.id, line.row.variant): line for line in lines(group)} for group in several]
     pressing = [[key for key, line in known.items() if not line.folded] for known in of]
     every = []
@@ -476,11 +494,9 @@ def _overview(several: list[Group], unchanged: bool) -> tuple[Table, str]:
     labels = [text.clean(side.label, 40) for side in targets]
     names = [n if labels.count(n) == 1 else f"{n} ({s.id})" for s, n in zip(targets, labels, strict=True)]
     axes = several[0].columns or ("case",)
-    table = Table(
-        (*axes, "base", *names), tuple(every), len(axes), "Base's time, then each target's verdict and change"
-    )
-    hidden = total - len(every[:OVERVIEW_UP_TO])
-    return table.first(OVERVIEW_UP_TO), f"{plural(hidden, 'row')} not shown" if hidden else ""
+    shown, caption = every[:ROWS_UP_TO], "Base's time, then each target's verdict and change"
+    hidden = (f"{plural(total - len(shown), 'row')} not shown",) if total > len(shown) else ()
+    return Block(title, hidden, tables=(Table((*axes, "base", *names), tuple(shown), len(axes), caption),))
 
 
 def _against(line: Line | None) -> str:
@@ -531,11 +547,6 @@ def failing(row: Row) -> list[Observation]:
     """The arms of a row that should have run and did not, or were wrong; unsupported ones where the other side ran."""
     fine = ("ok", "identical") if row.comparison and not row.apart else ("ok", "identical", "unsupported")
     return [seen for seen in (row.base, row.target) if seen and not row.apart and seen.status not in fine]
-
-
-def failures(run: Run, rows: Iterable[tuple[Group, Row]]) -> list[Failed]:
-    """Every reason among these rows once, in the rows' order."""
-    return _merged(run, [(s, group.full_name(row.cell, row.variant)) for group, row in rows for s in failing(row)])
 
 
 def all_failures(run: Run, every: Iterable[Group]) -> list[Failed]:

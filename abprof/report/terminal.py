@@ -16,7 +16,7 @@ from rich.text import Text
 from abprof.records import Run
 from abprof.report import page as pages
 from abprof.report import rows, sentences
-from abprof.report.page import Block, Page, Workload, folded_title
+from abprof.report.page import Page, Workload, folded_title
 from abprof.report.text import clean
 
 NARROW = 120  # columns; below that, axes share one column and times go
@@ -57,11 +57,11 @@ def show(page: Page, console: Console, folder: Path, *, everything: bool = False
     for line in page.weaker:
         _say(console, line, "yellow")
     groups = [workload.group for workload in page.workloads]
-    for title, table, left_out in rows.overview_tables(groups, unchanged=everything):
-        _say(console, f"All targets: {title}", "bold")
-        if table.rows:
-            _fitting(table, console)
-        _say(console, left_out, "dim")
+    for block in rows.overview(groups, unchanged=everything):
+        _say(console, f"All targets: {block.title}", "bold")
+        if block.tables[0].rows:
+            _fitting(block.tables[0], console)
+        _say(console, " ".join(block.text), "dim")
     for workload in page.workloads:
         _workload(workload, console, everything)
     _say(console, sentences.unfinished(page.run), "bold")
@@ -86,7 +86,7 @@ def _workload(workload: Workload, console: Console, everything: bool) -> None:
     _say(console, f"{folded_title(hidden)} hidden (--all)" if hidden else "", "dim")
 
 
-def _block(block: Block, console: Console) -> None:
+def _block(block: rows.Block, console: Console) -> None:
     text = " ".join(block.text)
     _say(console, f"{block.title}: {text}" if block.title and text else block.title or text, "dim")
     for table in block.tables:

@@ -12,7 +12,7 @@ from abprof.records.quantities import plural
 from abprof.report import sentences
 from abprof.report.csv_files import csv_text, plain
 from abprof.report.rows import Table
-from abprof.report.text import clean, markdown
+from abprof.report.text import clean, markdown, markdown_table
 
 Key = tuple[str, str, str]  # cell, from, to
 
@@ -88,7 +88,5 @@ def rendered(of: TwoRuns, format: str) -> str:
         lines = [dict(zip(of.table.header, map(plain, row), strict=True)) for row in of.table.rows]
         return csv_text(of.table.header, lines)
     made = [str(markdown(of.sentence)), "", *(f"- {markdown(note)}" for note in of.notes), *([""] if of.notes else [])]
-    if of.table.rows:
-        found_ = [of.table.header, ("---",) * len(of.table.header), *(map(markdown, row) for row in of.table.rows)]
-        made += [f"| {' | '.join(row)} |" for row in found_]
+    made += [markdown_table(of.table.header, of.table.rows)] if of.table.rows else []
     return "\n".join(made) + "\n"

@@ -8,37 +8,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from markupsafe import Markup
-
 from abprof.records import Observation, Sweep, Value
 from abprof.records.quantities import plural
 from abprof.report import charts, sentences
 from abprof.report.charts import Series
-from abprof.report.rows import ArmOf, Group, Row, Table, gbps, label, tflops, time_text, value
+from abprof.report.rows import ROWS_UP_TO, ArmOf, Block, Group, Row, Table, gbps, label, tflops, time_text, value
 from abprof.report.text import NOT_RECORDED, clean, rate, size
 
-ROWS_UP_TO = 300  # of a section's table; cells.csv has all
 LINES_UP_TO = 8  # of a chart
 Steps = Mapping[str, Observation | None]  # one side's arms of one cell, by variant
 
 
-@dataclass(frozen=True)
-class Section:
-    """One view of a workload's rows; `chart` is empty where there is nothing to draw."""
-
-    title: str
-    text: str
-    table: Table
-    chart: Markup = Markup("")  # noqa: RUF009 - a constant
-
-
-def sections(group: Group) -> list[Section]:
-    """The sections that this workload declares and that its rows have numbers for."""
+def blocks(group: Group) -> list[Block]:
+    """The views that this workload declares and that its rows have numbers for, each with one table and perhaps a chart."""
     found = []
     for made in (*_ladder(group), *_scaling(group), *_sweep(group), *_configurations(group), *_least_traffic(group)):
-        count = len(made.table.rows)
-        more = f"{made.text} The first {ROWS_UP_TO} of {count} rows." if count > ROWS_UP_TO else made.text
-        found += [replace(made, table=made.table.first(ROWS_UP_TO), text=more)] if count else []
+        ((text,), (table,)) = made.text, made.tables
+        if count := len(table.rows):
+            cut = replace(table, rows=table.rows[:ROWS_UP_TO])
+            more = f"{text} The first {ROWS_UP_TO} of {count} rows." if count > ROWS_UP_TO else text
+            found.append(replace(made, tables=(cut,), text=(more,)))
     return found
 
 
@@ -140,7 +129,7 @@ def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
 # ---------------------------------------------------------------- ladder
 
 
-def _ladder(group: Group) -> Iterator[Section]:
+def _ladder(group: Group) -> Iterator[Block]:
     """Each step's time and rates, against the first step, the one before, and the peers."""
     steps = group.workload.ladder
     if not steps:
@@ -178,7 +167,7 @@ def _ladder(group: Group) -> Iterator[Section]:
     if axis:
         text += f" Scaling efficiency is the growth of a step's TFLOP/s since its smallest {axis}, over the growth of {axis}."
     drawn = charts.lines(_some(lines), y="speed-up of the baseline", ticks=tuple(map(clean, steps)))
-    yield Section("Ladder", text, Table(tuple(header), tuple(rows), 3), drawn)
+    yield Block("Ladder", (text,), tables=(Table(tuple(header), tuple(rows), 3),), chart=drawn)
 
 
 def _some(lines: Sequence[Series]) -> list[Series]:
@@ -188,7 +177,7 @@ def _some(lines: Sequence[Series]) -> list[Series]:
 # ---------------------------------------------------------------- scaling
 
 
-def _scaling(group: Group) -> Iterator[Section]:
+def _scaling(group: Group) -> Iterator[Block]:
     """Time along the scaled axis, the best step at each value, and the rate as a share of the series' best."""
     axis = group.workload.scaled
     if axis not in group.axes:
@@ -220,7 +209,9 @@ def _scaling(group: Group) -> Iterator[Section]:
     header = ("case", "side", axis, *(names or ("time",)), *(["best"] if names else []), "TFLOP/s", "efficiency")
     unit = "TFLOP/s" if rated else "ms a call"
     picture = charts.lines(_some(drawn), y=unit, x=axis, log_x=True)
-    yield Section(f"Scaling over {axis}", text, Table(tuple(map(clean, header)), tuple(rows), 3), picture)
+    yield Block(
+        f"Scaling over {axis}", (text,), tables=(Table(tuple(map(clean, header)), tuple(rows), 3),), chart=picture
+    )
 
 
 def _right(row: Row, seen: Steps, name: str) -> float | None:
@@ -246,7 +237,7 @@ def _fastest(group: Group, row: Row, seen: Steps, names: Sequence[str]) -> str:
 # ---------------------------------------------------------------- density
 
 
-def _sweep(group: Group) -> Iterator[Section]:
+def _sweep(group: Group) -> Iterator[Block]:
     """Speed-up against measured density, with the band that is expected there."""
     declared = group.workload.sweep
     if declared is None:
@@ -275,7 +266,7 @@ def _sweep(group: Group) -> Iterator[Section]:
     bands = [(*band.density, *band.speedup) for band in declared.bands]
     drawn = charts.lines(lines, y="speed-up", x=clean(declared.density), bands=bands)
     header = ("case", "side", "density", "time", "speed-up", "expected", "it is")
-    yield Section("Density sweep", text, Table(header, tuple(rows), 2), drawn)
+    yield Block("Density sweep", (text,), tables=(Table(header, tuple(rows), 2),), chart=drawn)
 
 
 def _densities(group: Group, declared: Sweep, arm: ArmOf) -> list[tuple[Row, float, float | None]]:
@@ -318,7 +309,7 @@ _CONFIGURED = {
 _LEAST = {"minimum_dram_bytes": "DRAM", "minimum_l2_bytes": "L2", "minimum_l1_bytes": "L1"}
 
 
-def _configurations(group: Group) -> Iterator[Section]:
+def _configurations(group: Group) -> Iterator[Block]:
     """The configuration that each side ran with, and whether they differ."""
     for fact, (title, text) in _CONFIGURED.items():
         rows = []
@@ -329,10 +320,10 @@ def _configurations(group: Group) -> Iterator[Section]:
                 same = "-" if None in known else "same" if len(set(known)) == 1 else "differs"
                 rows.append((group.name(row), *texts, *([same] if group.target else [])))
         header = ("case", *(side for side, _ in group.sides), *(["sides"] if group.target else []))
-        yield Section(title, text, Table(header, tuple(rows), 1))
+        yield Block(title, (text,), tables=(Table(header, tuple(rows), 1),))
 
 
-def _least_traffic(group: Group) -> Iterator[Section]:
+def _least_traffic(group: Group) -> Iterator[Block]:
     """The least traffic that a call can do, per level, with the rate that would be, and peak memory."""
     seen = [(row, side, one) for row in group.rows for side, arm in group.sides if (one := arm(row))]
     levels = [name for name in _LEAST if any(name in one.facts for _, _, one in seen)]
@@ -346,4 +337,4 @@ def _least_traffic(group: Group) -> Iterator[Section]:
     names = [_LEAST[level] for level in levels]
     header = ("case", "side", *(f"{n}, least" for n in names), *(f"{n} GB/s" for n in names), "peak memory")
     text = "The least bytes that a call must move, as the workload predicts, and the rate if it moved no more."
-    yield Section("Memory traffic", text, Table(header, tuple(rows), 2))
+    yield Block("Memory traffic", (text,), tables=(Table(header, tuple(rows), 2),))
