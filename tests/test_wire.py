@@ -13,6 +13,7 @@ from abprof.records import messages as wire
 
 CASE: dict[str, wire.Value] = {"n": 8, "ratio": 0.5, "mask": "full", "packed": True}
 MOUNT = wire.Mount("k", "/r", "abprof_side.k", "/b", ["/r"], ["/home"])
+COMPILED = wire.Compiled("k[0]", "k", "/k.cubin", "00", None, 4, 3, 1, 1024, {"BLOCK": 64, "EVEN": True})
 EXAMPLES: list[Any] = [
     wire.Start("cuda:GPU-1", "target", MOUNT, {"w": "/w.py"}, "/s", 3),
     wire.Start("cpu", "base"),
@@ -30,10 +31,10 @@ EXAMPLES: list[Any] = [
     wire.Captured("host_sync", "the call waits for the device", spoiled=True),
     wire.Captured("", "", 1e4, 2e6),
     wire.Records(),
-    wire.Recordable("CUPTI does not start"),
+    wire.Done("CUPTI does not start"),
     wire.Check("a", "expected", "sample", "base"),
     wire.Hand("a", 7, "outputs", 8, True),
-    wire.Handed(),
+    wire.Done(),
     wire.Examine("w", {"n": 1}, 7, "outputs"),
     wire.Checked(True),
     wire.Checked(False, "NaN", 1.0, None, "ab", 0.5, {"density": 0.5, "autotuned": "128x64", "tiles": 3, "packed": True}),
@@ -46,13 +47,11 @@ EXAMPLES: list[Any] = [
     wire.Phased({}, 2.0, wire.Census([wire.Launch("k", 2, 5.0, "k[0]", "B: 64", "ab", [8, 1, 1], [128, 1, 1], 32, 0)], 0.0)),
     wire.Trace("a", "w-1.base.json", 5, 2, 1000),
     wire.Traced(wire.Census([wire.Launch("k", 2, 5.0)], 0.0), 3, ""),
-    wire.Load(),
-    wire.Loaded([wire.Compiled("k[0]", "k", "/k.cubin", "00", None, 4, 3, 1, 1024, {"BLOCK": 64, "EVEN": True})]),
     wire.Close(),
     wire.Closed(),
     wire.Closed(1),
     wire.Prove(),
-    wire.Proved(False, "elsewhere", [{"kind": "module", "name": "k", "path": "/k.py", "sha256": "0"}], 1, {"k": "9 ms"}),
+    wire.Proved(False, "elsewhere", [{"kind": "module", "name": "k", "path": "/k.py", "sha256": "0"}], 1, [COMPILED]),
     wire.Reach(0.5),
     wire.Reached(750.5, None, "products", ""),
     wire.Inventory(),

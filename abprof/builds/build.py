@@ -379,17 +379,14 @@ class _Builder:
 
     def _outcome(self, worker: Worker, built: wire.Built) -> _Published:
         proved: wire.Proved = worker.call(wire.Prove(), self.factory.timeout)
-        compiled: dict[str, float] = {}
-        with contextlib.suppress(WorkerFault):  # a worker that cannot list its kernels has built all the same
-            loaded: wire.Loaded = worker.call(wire.Load(), self.factory.timeout)
-            compiled = {kernel.key: kernel.seconds for kernel in loaded.kernels if kernel.seconds is not None}
+        compiled = [kernel for kernel in proved.kernels if kernel.seconds is not None]
         return _Published(
             generation="",
             seconds=0.0,
             variants=tuple(built.variants),
             artefacts=tuple(msgspec.convert(a, Artefact) for a in proved.artefacts),
-            facts=proved.facts,
-            compile_seconds=compiled,
+            facts={kernel.key: kernel.summary() for kernel in compiled},
+            compile_seconds={kernel.key: kernel.seconds or 0.0 for kernel in compiled},
             unproved=proved.reason,
         )
 

@@ -21,7 +21,7 @@ from abprof.measure.timers import INSTALL
 from abprof.measure.turns import SHORT
 from abprof.records import Record
 from abprof.records.errors import AbprofError, Exit
-from abprof.records.messages import Ready, Recordable, Records, Start
+from abprof.records.messages import Done, Ready, Records, Start
 from abprof.records.options import File, Options
 from abprof.system import heartbeat, paths
 from abprof.system import processes as proc
@@ -177,8 +177,8 @@ def _worker(name: str, device: str, config: Options, side: str) -> Iterator[Find
 def recordable(worker: Worker, name: str) -> Finding:
     """Whether CUPTI's records can read a worker's short calls."""
     try:
-        said: Recordable = worker.call(Records(), 120)
-        why = said.why
+        done: Done = worker.call(Records(), 120)
+        why = done.why
     except (WorkerDied, WorkerFault) as error:
         why = error.reason
     if not why:

@@ -59,6 +59,7 @@ class WorkerPool:
         self._workers: dict[str, Worker] = {}
         self.start_order = tuple(turns.ranked(tuple(self._specs), epoch - 1))  # the order decides the memory
         self._judge: Worker | None = None
+        self._proved: dict[str, wire.Proved] = {}  # at the last `prove`
         self._adopted: set[str] = set()  # workers that were ready before
         self._failed_starts: dict[str, list[WorkerDied]] = {id: [] for id in self._specs}  # since the last good one
 
@@ -224,10 +225,9 @@ class WorkerPool:
                 continue
             built = {a.path: a.sha256 for a in self._specs[id].build.artefacts if a.path}
             other = [a["path"] for a in reply.artefacts if built.get(a["path"], a["sha256"]) != a["sha256"]]
-            changed = (
-                wire.Proved(False, f"{other[0]} is not the file that was built", reply.artefacts) if other else None
-            )
-            proofs[id] = changed or reply
+            wrong = {"ok": False, "reason": f"{other[0]} is not the file that was built"} if other else {}
+            proofs[id] = dataclasses.replace(reply, **wrong)
+        self._proved = proofs
         return proofs
 
     def _ask_all(self, requests: Any) -> dict[str, Any]:
@@ -266,10 +266,10 @@ class WorkerPool:
 
     def kernels(self) -> Iterator[Kernel]:
         """What Triton compiled for each side's worker, as records of the run."""
-        for id, reply in self._ask_all(wire.Load()).items():
-            if isinstance(reply, wire.Loaded) and id not in STANDING_IN:
+        for id, proved in self._proved.items():
+            if id not in STANDING_IN:
                 of = {"side": id, "package": self._specs[id].package.name, "kind": "triton"}
-                yield from (msgspec.convert(dataclasses.asdict(made) | of, Kernel) for made in reply.kernels)
+                yield from (msgspec.convert(dataclasses.asdict(made) | of, Kernel) for made in proved.kernels)
 
 
 class Prefork:

@@ -83,7 +83,7 @@ def unrecorded(pool: WorkerPool, workers: Iterable[str], timeout: float) -> str:
         if pool.pid(worker) is None:
             return f"{worker} has no worker that could be asked"
         try:
-            reply: wire.Recordable = pool.worker(worker).call(wire.Records(), timeout)
+            reply: wire.Done = pool.worker(worker).call(wire.Records(), timeout)
         except WorkerFault as fault:
             return f"{worker}: {fault.reason}"
         except WorkerDied as died:

@@ -185,6 +185,13 @@ class Closed:
 
 
 @dataclass(frozen=True)
+class Done:
+    """The reply to `Hand` and `Records`. `why`: "", or the reason it cannot be done."""
+
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Fault:
     """A request that failed: the exception's class and last line. The worker lives on."""
 
@@ -251,13 +258,6 @@ class Records:
 
 
 @dataclass(frozen=True)
-class Recordable:
-    """`why`: "", or the reason CUPTI cannot be used."""
-
-    why: str = ""
-
-
-@dataclass(frozen=True)
 class Check:
     """Compare the open arm's outputs with the reference. The first caller makes `expected`, others read it."""
 
@@ -292,11 +292,6 @@ class Hand:
     outputs: str  # file in scratch: SIDE/NAME
     again: int | None = None
     anew: bool = False
-
-
-@dataclass(frozen=True)
-class Handed:
-    """The outputs are written."""
 
 
 @dataclass(frozen=True)
@@ -425,11 +420,6 @@ class Traced:
 
 
 @dataclass(frozen=True)
-class Load:
-    """List the kernels that were compiled for this worker."""
-
-
-@dataclass(frozen=True)
 class Compiled:
     """One kernel that Triton compiled, or found compiled in its cache."""
 
@@ -444,10 +434,10 @@ class Compiled:
     shared_bytes: int | None = None
     constants: dict[str, Value] = field(default_factory=dict)
 
-
-@dataclass(frozen=True)
-class Loaded:
-    kernels: list[Compiled]
+    def summary(self) -> str:
+        """Compile time and resources, in words."""
+        shared, warps = ("?" if n is None else n for n in (self.shared_bytes, self.warps))
+        return f"compiled in {self.seconds or 0.0:.2f} s, {shared} B shared, {warps} warps"
 
 
 @dataclass(frozen=True)
@@ -462,7 +452,7 @@ class Proved:
     reason: str
     artefacts: list[dict[str, str]]  # kind, name, path, sha256
     compiles: int = 0  # kernels compiled since Start
-    facts: dict[str, str] = field(default_factory=dict)  # compiled kernel -> compile time and resources, in words
+    kernels: list[Compiled] = field(default_factory=list)  # compiled, or found in the cache, since Start
 
 
 VERBS: dict[str, tuple[type, type]] = {
@@ -473,15 +463,14 @@ VERBS: dict[str, tuple[type, type]] = {
     "inventory": (Inventory, Listed),
     "build": (Build, Built),
     "open": (Open, Opened),
-    "records": (Records, Recordable),
+    "records": (Records, Done),
     "capture": (Capture, Captured),
     "check": (Check, Checked),
-    "hand": (Hand, Handed),
+    "hand": (Hand, Done),
     "examine": (Examine, Checked),
     "turn": (Turn, Turned),
     "phases": (Phases, Phased),
     "trace": (Trace, Traced),
-    "load": (Load, Loaded),
     "close": (Close, Closed),
     "prove": (Prove, Proved),
     "stop": (Stop, Closed),

@@ -107,9 +107,9 @@ class Bench:
         """What the device does at its best."""
         return ceilings.reach(self.clock, request.seconds)
 
-    def records(self, _request: wire.Records) -> wire.Recordable:
+    def records(self, _request: wire.Records) -> wire.Done:
         """Whether CUPTI can time this process."""
-        return wire.Recordable(self.clock.unrecorded())
+        return wire.Done(self.clock.unrecorded())
 
     # ------------------------------------------------------------ the kernel package
 
@@ -134,18 +134,15 @@ class Bench:
             kernel.build(verbose=request.verbose)
         return wire.Built(has_build, time.monotonic() - began, list(getattr(kernel, "VARIANTS", ())))
 
-    def load(self, _request: wire.Load) -> wire.Loaded:
-        """Kernels that Triton compiled for this process."""
-        return wire.Loaded(self._compiles.compiled())
-
     def prove(self, _request: wire.Prove) -> wire.Proved:
         """What is loaded now, and whether it may be."""
         if self._prover is None:
             assert self.start.mount is not None
             judges = tuple({str(Path(file).parent / wire.WRAPPED) for file in self.start.workloads.values()})
             self._prover = Prover(self.start.mount, self._given, judges)
-        reason, artefacts = self._prover.prove(self._compiles.hashes())
-        return wire.Proved(not reason, reason, artefacts, self._compiles.count, self._compiles.facts())
+        reason, artefacts = self._prover.prove({key: kernel.sha256 for key, kernel in self._compiles.kernels.items()})
+        kernels = list(self._compiles.kernels.values())
+        return wire.Proved(not reason, reason, artefacts, self._compiles.count, kernels)
 
     # ------------------------------------------------------------ profiled passes, and the end of a cell
 

@@ -67,7 +67,7 @@ def check(arms: Arms, scratch: Path, request: wire.Check) -> wire.Checked:
     )
 
 
-def hand(arms: Arms, scratch: Path, request: wire.Hand) -> wire.Handed:
+def hand(arms: Arms, scratch: Path, request: wire.Hand) -> wire.Done:
     """Write outputs on inputs of another seed to a file, for `examine` in another worker; then open the arm as before."""
     wall, opened = _taken(arms, request.arm)
     arm = arms.make(dataclasses.replace(opened, seed=request.seed), opened.placement)
@@ -82,7 +82,7 @@ def hand(arms: Arms, scratch: Path, request: wire.Hand) -> wire.Handed:
     del arm
     gc.collect()
     arms.reopen(opened, wall)
-    return wire.Handed()
+    return wire.Done()
 
 
 def examine(arms: Arms, scratch: Path, request: wire.Examine) -> wire.Checked:

@@ -24,7 +24,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.count = 0
-        self._kernels: dict[str, wire.Compiled] = {}
+        self.kernels: dict[str, wire.Compiled] = {}
         self._functions: dict[Any, str] = {}  # the driver's handle -> key, of what was loaded
         self._installed = False
 
@@ -47,12 +47,12 @@ class Watch:
         code_hash = str(metadata.get("hash", ""))
         key = _key(name, code_hash)
         seconds = None if cache_hit else float(getattr(times, "total", 0) or 0) / 1e6
-        known = self._kernels.get(key)
+        known = self.kernels.get(key)
         warps, stages, ctas, shared = (
             int(value) if isinstance(value := metadata.get(field), int) else None
             for field in ("num_warps", "num_stages", "num_ctas", "shared")
         )
-        self._kernels[key] = wire.Compiled(
+        self.kernels[key] = wire.Compiled(
             key=key,
             name=name,
             path=str(binary) if there else "",
@@ -66,7 +66,7 @@ class Watch:
         )
         if not cache_hit:
             self.count += 1
-            print(f"triton: {key} {_summary(self._kernels[key])}", flush=True)
+            print(f"triton: {key} {self.kernels[key].summary()}", flush=True)
 
     def _loaded(self, _module: Any, function: Any, name: str, _metadata_group: Any, code_hash: str) -> None:
         """Triton's hook after it has loaded a kernel onto the device."""
@@ -94,18 +94,6 @@ class Watch:
             yield seen
         finally:
             hooks.remove(launched)
-
-    def compiled(self) -> list[wire.Compiled]:
-        """Every kernel that was compiled, or found in the cache, since Start."""
-        return list(self._kernels.values())
-
-    def hashes(self) -> dict[str, str]:
-        """Key -> SHA-256 of the machine code."""
-        return {key: kernel.sha256 for key, kernel in self._kernels.items()}
-
-    def facts(self) -> dict[str, str]:
-        """Key -> compile time and resources in words, of what was compiled here."""
-        return {key: _summary(kernel) for key, kernel in self._kernels.items() if kernel.seconds is not None}
 
 
 def chosen(launches: list[wire.Launch], package: str) -> list[wire.Launch]:
@@ -153,8 +141,3 @@ def _constants(src: Any) -> dict[str, wire.Value]:
         plain = isinstance(value, bool | int | str) or (isinstance(value, float) and abs(value) < float("inf"))
         found[names[index]] = value if plain and not isinstance(value, str) else str(value)[:_LONGEST]
     return found
-
-
-def _summary(kernel: wire.Compiled) -> str:
-    shared, warps = ("?" if n is None else n for n in (kernel.shared_bytes, kernel.warps))
-    return f"compiled in {kernel.seconds or 0.0:.2f} s, {shared} B shared, {warps} warps"

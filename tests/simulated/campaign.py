@@ -22,7 +22,7 @@ _FACTORS = {"w/case=slow": 1.1, "w/case=fast": 0.9}
 _DEEDS = ("exit:3", "exit:0", "crash", "kill", "partial", "close", "hang", "stubborn", "sigstop", "fork", "daemon",
           "print:200000", "eat", "gone")  # fmt: skip
 _OF_A_CELL = ("open", "check", "turn", "phases", "close")
-_OF_A_WORKER = ("start", "describe", "screen", "build", "prove", "load", "stop")
+_OF_A_WORKER = ("start", "describe", "screen", "build", "prove", "stop")
 _JUMPS = ("jump:3600", "jump:-3600", "jump:-0.01")
 _ANSWERS_OF = {"turn": ("negative", "zero", "null", *_JUMPS), "check": ("wrong",), "phases": ("never_launched",),
                "prove": ("foreign_path", "compile:3")}  # fmt: skip

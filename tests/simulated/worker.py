@@ -71,7 +71,7 @@ class Worker:
         begun = args if verb == "start" else self.start_
         kernel = begun.mount.name if begun.mount else ""
         place, label = self.cell, ""
-        if verb in ("start", "build", "prove", "load", "stop"):
+        if verb in ("start", "build", "prove", "stop"):
             place = kernel
         elif verb in ("describe", "screen"):
             place = args.workload
@@ -155,12 +155,12 @@ class Worker:
         self.clock.advance(ns)
         return wire.Opened("ok", "", ns, 0.0, workload.peak_mem_bytes, workload.host_ns)
 
-    def records(self, args: wire.Records, faults: list[Fault]) -> wire.Recordable:
+    def records(self, args: wire.Records, faults: list[Fault]) -> wire.Done:
         """With the fault `unrecorded` it says why not, as it does where the scenario has no cupti-python."""
         for fault in faults:
             if fault.word == "unrecorded":
-                return wire.Recordable(fault.text)
-        return wire.Recordable("" if "cupti-python" in self.scenario.packages else "cupti-python cannot be imported")
+                return wire.Done(fault.text)
+        return wire.Done("" if "cupti-python" in self.scenario.packages else "cupti-python cannot be imported")
 
     def capture(self, args: wire.Capture, faults: list[Fault]) -> wire.Captured:
         """With the fault `uncaptured` it cannot be done, and with a number after a colon the process is spoiled."""
@@ -192,14 +192,14 @@ class Worker:
             base_max_abs=None if base is None else abs(output - base),
         )
 
-    def hand(self, args: wire.Hand, faults: list[Fault]) -> wire.Handed:
+    def hand(self, args: wire.Hand, faults: list[Fault]) -> wire.Done:
         """Outputs are the seeds that they follow: with the fault `kept` of the first call alone, with `packed` of what it
         was prepared on, with `wrong` of none."""
         words = {fault.word for fault in faults}
         old = "kept" in words or ("packed" in words and not args.anew)
         follows = [] if "wrong" in words else [args.seed] if old else [args.seed, args.again]
         self._scratch(args.outputs).write_text(json.dumps(follows))
-        return wire.Handed()
+        return wire.Done()
 
     def examine(self, args: wire.Examine, faults: list[Fault]) -> wire.Checked:
         found = json.loads(self._scratch(args.outputs).read_text())
@@ -246,9 +246,6 @@ class Worker:
             text = json.dumps([{"frame": {"name": "ROOT"}, "metrics": {}, "children": kernels}, {}])
         self._scratch(args.name).write_text(text[:-5] if broken else text)
         return wire.Traced(wire.Census(launches, on_device=args.by == "proton"))
-
-    def load(self, args: wire.Load, faults: list[Fault]) -> wire.Loaded:
-        return wire.Loaded([])
 
     def close(self, args: wire.Close, faults: list[Fault]) -> wire.Closed:
         self.cell, self.arms = "", {}

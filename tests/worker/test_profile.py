@@ -196,8 +196,12 @@ def test_compiles_are_counted_cache_hits_recorded_and_launches_identified(tmp_pa
         source, times = SimpleNamespace(name="fwd"), SimpleNamespace(total=1_500_000)
         watch._compiled(src=source, metadata=metadata, metadata_group=group, times=times, cache_hit=hit)
     assert watch.count == 1
-    assert watch.hashes() == {"fwd[aaaaaaaa]": hashlib.sha256(b"machine code").hexdigest(), "fwd[bbbbbbbb]": "b" * 64}
-    assert watch.facts() == {"fwd[aaaaaaaa]": "compiled in 1.50 s, 1024 B shared, 4 warps"}
+    hashes = {key: made.sha256 for key, made in watch.kernels.items()}
+    assert hashes == {
+        "fwd[aaaaaaaa]": hashlib.sha256(b"machine code").hexdigest(),
+        "fwd[bbbbbbbb]": "b" * 64,
+    }
+    assert watch.kernels["fwd[aaaaaaaa]"].summary() == "compiled in 1.50 s, 1024 B shared, 4 warps"
     spoken = set(inspect.signature(knobs.CompilationListener.__call__).parameters) - {"self"}
     assert spoken == set(inspect.signature(watch._compiled).parameters), "as the installed Triton calls it"
     watch._loaded(None, 7, "k", {}, "a" * 64)
