@@ -17,7 +17,7 @@ import msgspec
 
 from abprof.builds import in_use
 from abprof.evidence import Reader, explained, probed, read_kernels
-from abprof.evidence.ncu import tool
+from abprof.evidence.ncu import capture
 from abprof.fleet import Executor, cluster_of, coordinate, executor_options, pool_of
 from abprof.measure import (
     Continued,
@@ -178,7 +178,7 @@ def begin(config: Options, view: View) -> Iterator[tuple[RunContext, RunFolder, 
     """A new run: its context, its folder, its sides' worktrees, and the devices reserved for it, while the block runs."""
     place = look_around(config, view)
     if "ncu" in config.probe:
-        tool.find(os.environ)  # refuse before measuring, not after
+        capture.find(os.environ)  # refuse before measuring, not after
     with (
         signals(),
         proc.no_orphans(),

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abprof.evidence.machine_code import kernels
-from abprof.evidence.machine_code.disassembly import Reading, sass
-from abprof.evidence.machine_code.reader import Content, Reader, Unread, differing, parse_elf
+from abprof.evidence import machine_code
+from abprof.evidence.disassembly import Reading, sass
+from abprof.evidence.machine_code import Content, Reader, Unread, differing, parse_elf
 from abprof.records import Artefact, Build, Proof
 from tests import blocks
 
@@ -150,6 +150,6 @@ def test_kernels_of_cuda_cpp_are_records_of_their_own(tmp_path: Path) -> None:
         builds=(Build(side="base", kernel="ffa", key="1", path="/b"),),
         proofs=(Proof(epoch=1, side="base", kernel="ffa", ok=True, artefacts=(artefact,)),),
     )
-    whole, kernel = kernels.read_kernels(run, (), reader)
+    whole, kernel = machine_code.read_kernels(run, (), reader)
     assert (whole.kind, whole.classes) == ("object", {"loops": 1})
     assert (kernel.kind, kernel.name, kernel.registers, kernel.missing) == ("cuda", "scale(float*, int)", 40, "")

@@ -11,7 +11,7 @@ import pytest
 
 from abprof.records import Block, Turn
 from abprof.verdict import judge
-from abprof.verdict.rounds import Columns, at_one_clock
+from abprof.verdict.cells import Columns, at_one_clock
 from tests.blocks import block, head
 from tests.test_verdict import only
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from abprof.evidence.probes import perf
+from abprof.evidence import perf
 from abprof.records import SampledFunction
 from tests.simulated.planted import SPEEDS, NewLab, new_lab
 

@@ -166,7 +166,7 @@ def _of_files(options: Mapping[str, Any]) -> list[MemoryGroup]:
 
 
 def _of_program(options: Mapping[str, Any], program: Sequence[str]) -> list[MemoryGroup]:
-    from abprof.evidence.ncu.tool import record_program
+    from abprof.evidence.ncu.capture import record_program
     from abprof.report.probes import MemoryGroup
 
     (warmup,), (runs,) = (_per_file(options[name], 1, f"--{name}") for name in ("warmup", "runs"))

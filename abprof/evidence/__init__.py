@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from abprof.evidence.causes import explained
-    from abprof.evidence.machine_code.kernels import read_kernels
-    from abprof.evidence.machine_code.reader import Reader
+    from abprof.evidence.machine_code import Reader, read_kernels
     from abprof.evidence.probes import probed, subjects
 
 __all__ = ["Reader", "explained", "probed", "read_kernels", "subjects"]
@@ -20,8 +19,7 @@ __all__ = ["Reader", "explained", "probed", "read_kernels", "subjects"]
 def __getattr__(name: str) -> Any:
     """Load on first use: a short command needs none of it."""
     if name in __all__:
-        from abprof.evidence import causes, probes
-        from abprof.evidence.machine_code import kernels, reader
+        from abprof.evidence import causes, machine_code, probes
 
-        return next(vars(module)[name] for module in (causes, probes, kernels, reader) if name in vars(module))
+        return next(vars(module)[name] for module in (causes, machine_code, probes) if name in vars(module))
     raise AttributeError(name)

@@ -15,7 +15,7 @@ import msgspec
 from abprof import devices
 from abprof.builds import sandbox as contain
 from abprof.builds.worker_factory import alone, command
-from abprof.evidence.ncu import tool as ncu_tool
+from abprof.evidence.ncu import capture
 from abprof.measure.run_context import nvcc
 from abprof.measure.timers import INSTALL
 from abprof.measure.turns import SHORT
@@ -111,8 +111,8 @@ def _compilers() -> list[Finding]:
 
 def _ncu() -> Finding:
     try:
-        found = ncu_tool.find(os.environ)
-    except ncu_tool.Refused as refused:
+        found = capture.find(os.environ)
+    except capture.Refused as refused:
         advice = "abprof profile and abprof memory BASE TARGET cannot count; it comes with the CUDA toolkit"
         return Finding(name="ncu", state="missing", text=refused.what, advice=advice)
     return Finding(name="ncu", state="ok", text=f"{found.version} ({found.path})")

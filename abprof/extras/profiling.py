@@ -13,7 +13,7 @@ import msgspec
 
 from abprof import report
 from abprof.builds import in_use, sandbox
-from abprof.evidence.ncu import tool
+from abprof.evidence.ncu import capture
 from abprof.evidence.ncu.capture import Order, captured
 from abprof.evidence.probes import subjects
 from abprof.measure import Continued, Plan, RunContext, continued, make_plan
@@ -48,7 +48,7 @@ def refs(config: Options, order: Order, view: View) -> Profiled:
     Raises AbprofError for user errors; the run folder is removed if ncu refuses the first arm.
     """
     sandbox.refuse_foreground(config.contain, "what ncu looks at")
-    ncu = tool.find(os.environ)
+    ncu = capture.find(os.environ)
     config = msgspec.structs.replace(config, all=True)  # cells of identical code, too
     with begin(config, view) as (place, folder, trees):
         plan = make_plan(place, trees, folder.logs, view, dry=True)
@@ -62,7 +62,7 @@ def refs(config: Options, order: Order, view: View) -> Profiled:
 
         try:
             made = _profile(place, plan, record, (order, ncu, folder.path, view), lambda _: True, keep)
-        except tool.Refused:
+        except capture.Refused:
             if any(one.kernels for one in record.profiles.values()):
                 record.interrupted = True
                 finish(record)
@@ -77,7 +77,7 @@ def run(path: Path, only: Sequence[str], repo: str, order: Order, view: View) ->
 
     Raises AbprofError when code, workloads, machine or toolchain differ from the run's, and if no cell changed.
     """
-    ncu = tool.find(os.environ)
+    ncu = capture.find(os.environ)
     head, blocks, notes = runfolder.read(path)
     continued.of_workloads(head, str(path))
     sandbox.refuse_foreground(head.options.contain, "what ncu looks at")
@@ -123,7 +123,7 @@ def _profile(
     place: RunContext,
     plan: Plan,
     record: Record,
-    job: tuple[Order, tool.Ncu, Path, View],
+    job: tuple[Order, capture.Ncu, Path, View],
     wanted: Callable[[tuple[str, str]], bool],
     keep: Callable[[Profile], None],
 ) -> tuple[Profile, ...]:

@@ -5,7 +5,7 @@ In: a plan whose packages are built, and an executor. Out: blocks, proofs and ke
 
 from abprof.fleet.bundle import sweep
 from abprof.fleet.coordinator import coordinate
-from abprof.fleet.executor import Executor
 from abprof.fleet.executors import cluster_of, executor_options, pool_of
+from abprof.fleet.messages import Executor
 
 __all__ = ["Executor", "cluster_of", "coordinate", "executor_options", "pool_of", "sweep"]

@@ -1,4 +1,4 @@
-"""Messages between coordinator and shard workers; contracts: docs/schemas/shard.schema.json, news.schema.json.
+"""Executors, and the messages between coordinator and shard workers; contracts: docs/schemas/shard.schema.json, news.schema.json.
 
 A shard is a list of whole cells, with all arms, rounds and epochs under one lease of one device. The process `python -m abprof.fleet
 SHARD.json` measures it, wherever it runs, and prints a checksummed line for each piece of news (abprof/system/checksummed.py).
@@ -7,7 +7,9 @@ The coordinator alone writes the run's folder.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, Self
 
 import msgspec
 
@@ -103,9 +105,7 @@ class Said(Record, frozen=True, kw_only=True, tag="said"):
 class Ended(Record, frozen=True, kw_only=True, tag="ended"):
     """The last news. A shard without it is lost."""
 
-    why: Literal[
-        "done", "refused", "interrupted"
-    ]  # done: all is decided or the budget is spent; refused: an AbprofError
+    why: Literal["done", "refused", "interrupted"]  # done: all decided or budget spent; refused: an AbprofError
     reason: str = ""
     seconds: float = 0.0  # of measuring
     lines: int  # of news before this one: shows lines lost on the way
@@ -129,3 +129,34 @@ def read_news(line: bytes) -> News:
     if isinstance(news, Measured):
         news.block.coherent()
     return news
+
+
+@dataclass(frozen=True)
+class Lost:
+    """No more news of a shard: its process is gone, was never started, or is done with it (after `Ended`)."""
+
+    reason: str
+
+
+class Executor(Protocol):
+    """Runs shards, each whole and on one device. It retries nothing: its submitter decides what becomes of lost cells."""
+
+    lasting: bool  # whether a slot stays the same device, so that cells can go on where their blocks are from
+
+    def __enter__(self) -> Self:
+        """Raises AbprofError if the executor is not available."""
+
+    def __exit__(self, *error: object) -> None:
+        """As `cancel`, and gives back what it holds."""
+
+    def slots(self) -> Sequence[str]:
+        """Where shards can run at the same time, one on each: names of leases, or labels of a cluster. May change in a run."""
+
+    def submit(self, shard: Shard, slot: str) -> None:
+        """Start the shard's program, with device, repository and log folder of that place. `news` reports failures."""
+
+    def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
+        """What came within `timeout` seconds, as (shard's number, line); `Lost` comes once and last for each shard."""
+
+    def cancel(self) -> None:
+        """End everything that was started, and wait for that. Safe to call twice, and from ^C."""

@@ -1,33 +1,41 @@
 """Executor of Slurm, through submitit: shards that are submitted together are one array of jobs.
 
-A job appends its news to a file in a folder that all nodes see (slurm_job.py). The state of jobs comes from squeue, which every
-site has, and not from sacct, which needs accounting. A job that Slurm queues a second time counts as lost: what is left of its
-cells is submitted in a job of its own.
+The state of jobs comes from squeue, which every site has, and not from sacct, which needs accounting.
+
+A job runs `python -m abprof.fleet.slurm FOLDER NAME`, which measures the shard in FOLDER/NAME.json and appends its news to
+FOLDER/NAME.jsonl, in a folder that all nodes see. It measures nothing if Slurm queues it a second time (after a preemption, or the
+loss of a node): that shard counts as lost, and the rest of it is submitted anew. It ends once abprof has been silent for ten
+minutes, so that killing abprof on the login node leaves no job behind.
+
+Two machines agree on a file of a network file system only if one opens it after the other has closed or flushed it: so every look
+opens the file again, and a line counts once its newline is there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import re
 import shutil
+import signal
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
-from abprof.fleet.executor import Lost
-from abprof.fleet.messages import Shard
-from abprof.fleet.slurm_job import ALIVE, Mailbox
+from abprof.fleet.messages import DEVICE, Lost, Shard, read_shard
 from abprof.records import Record
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import seconds
 from abprof.system import checksummed as sealed
+from abprof.system import files
 from abprof.system import processes as proc
 from abprof.system.files import refusals
 
@@ -40,17 +48,9 @@ _LISTED_WITHIN = 30.0  # seconds after which a new job must be listed
 _GONE_WITHIN = 120.0  # seconds in which a cancelled job ends: Slurm's KillWait is 30 by default
 _OVERHEAD = 1800.0  # seconds a job may take besides its shard's budget: building, starting, ending
 _ORDERLY = "COMPLETED"
-_OVER = {
-    "BOOT_FAIL",
-    "CANCELLED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "REVOKED",
-    "TIMEOUT",
-}
+_OVER = frozenset(
+    ["BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"]
+)
 _COLUMNS = {"JobArrayID": 40, "State": 24, "RestartCnt": 12, "NodeList": 64, "Reason": 64}
 
 
@@ -159,9 +159,7 @@ class SlurmExecutor:
         self._check_accepted()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.cancel()
         if not self._lost:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -261,7 +259,7 @@ class SlurmExecutor:
         jobs = [self._jobs[number] for number in numbers]
         self._queue.update_parameters(**self._parameters(math.ceil(max(job.limit for job in jobs) / 60)))
         safe = ["-P"] if sys.flags.safe_path else []
-        program = [sys.executable, *safe, "-m", "abprof.fleet.slurm_job", str(self._folder)]
+        program = [sys.executable, *safe, "-m", "abprof.fleet.slurm", str(self._folder)]
         try:
             with self._queue.batch():
                 made = [self._queue.submit(CommandFunction([*program, job.box.name], verbose=False)) for job in jobs]
@@ -333,3 +331,108 @@ def _row(line: str) -> tuple[str, JobState]:
 def _cancel(ids: Sequence[str]) -> None:
     """End jobs, whatever their state."""
     proc.tried(["scancel", *ids], timeout=_ANSWERS_WITHIN)
+
+
+# ---------------------------------------------------------------- in the job
+
+ALIVE = "alive"  # file that the coordinator touches as long as it looks
+_ALONE_AFTER = 600.0  # seconds without a touch after which a job ends
+_CHECKS_ALIVE_EVERY = 10.0
+
+
+@dataclass
+class Mailbox:
+    """The files of one attempt of one shard in `folder`. No `name` is used twice."""
+
+    folder: Path
+    name: str
+    _read: int = field(default=0, init=False)  # bytes of whole lines that were returned
+
+    @property
+    def shard(self) -> Path:
+        """The shard."""
+        return self.folder / f"{self.name}.json"
+
+    @property
+    def lines(self) -> Path:
+        """Its news, a line each."""
+        return self.folder / f"{self.name}.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """Everything else that the job prints."""
+        return self.folder / f"{self.name}.log"
+
+    def post(self, shard: bytes) -> None:
+        """Write the shard, on disk before a job is submitted. Raises FileExistsError for a second one."""
+        with self.shard.open("xb") as file:
+            file.write(shard)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def new_lines(self) -> list[bytes]:
+        """Return whole lines since the last look, without their newlines."""
+        try:
+            with self.lines.open("rb") as file:
+                file.seek(self._read)
+                whole, newline, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return []
+        self._read += len(whole) + len(newline)
+        return whole.split(b"\n") if newline else []
+
+    def last_words(self) -> str:
+        """Return the last non-empty line of the log, "" if there is none."""
+        try:
+            text = self.log.read_bytes()[-4000:].decode(errors="replace")
+        except OSError:
+            return ""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines[-1][:300] if lines else ""
+
+
+def main(argv: list[str]) -> int:
+    """Return the exit code of the shard worker."""
+    folder, box = Path(argv[0]), Mailbox(Path(argv[0]), argv[1])
+    _append_to(box.log, 2)
+    if int(os.environ.get("SLURM_RESTART_COUNT", "0")) > 0:
+        print("started a second time by the queue: the rest of this shard is submitted anew", file=sys.stderr)
+        return 0
+    with contextlib.suppress(OSError):  # by the clock of the folder's server
+        box.log.touch()
+        if box.log.stat().st_mtime - (folder / ALIVE).stat().st_mtime > _ALONE_AFTER:
+            print(f"abprof was silent for {_ALONE_AFTER:.0f} s before this job: nothing is measured", file=sys.stderr)
+            return 1
+    _append_to(box.lines, 1)
+    if DEVICE in os.environ:
+        shard = msgspec.structs.replace(read_shard(box.shard.read_bytes()), device=os.environ[DEVICE])
+        files.replace(box.shard, sealed.dump(shard))
+    threading.Thread(target=_end_when_alone, args=(folder / ALIVE,), daemon=True).start()
+    from abprof.fleet.__main__ import main as measure
+
+    return measure([str(box.shard)])
+
+
+def _append_to(path: Path, descriptor: int) -> None:
+    """Send what this process and its children write to `descriptor` to the end of a file."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.dup2(file, descriptor)
+    os.close(file)
+
+
+def _end_when_alone(alive: Path) -> None:
+    """Send SIGTERM to this process once `alive` has not been touched for long, by this machine's clock alone."""
+    last, since = 0.0, time.monotonic()
+    while time.monotonic() - since < _ALONE_AFTER:
+        time.sleep(_CHECKS_ALIVE_EVERY)
+        now = last
+        with contextlib.suppress(OSError):  # an unreadable folder shows no touch
+            now = alive.stat().st_mtime
+        if now != last:
+            last, since = now, time.monotonic()
+    print(f"abprof was silent for {_ALONE_AFTER:.0f} s: ended", file=sys.stderr)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -15,8 +15,8 @@ from abprof.report.rows import Group, Table
 from abprof.report.sentences import weaker
 from abprof.report.text import LONGEST, NOT_RECORDED, clean, interval, rate, size
 from abprof.verdict import waivers
+from abprof.verdict.cells import ARM, MHZ, table
 from abprof.verdict.headline import inside_margin, outside_margin
-from abprof.verdict.rounds import ARM, MHZ, table
 
 Facts = list[tuple[str, str]]
 

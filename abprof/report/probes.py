@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from abprof.evidence.causes.wording import ns
-from abprof.evidence.ncu import metrics, recording
-from abprof.evidence.ncu.metrics import Shown
-from abprof.evidence.ncu.recording import LEVELS
+from abprof.evidence.ncu import recording
+from abprof.evidence.ncu.recording import LEVELS, Shown
 from abprof.evidence.ncu.traffic import Pair, Row, beside, summed, sums_beside
 from abprof.evidence.ncu.traffic import Table as Traffic
 from abprof.records import KernelProfile, Profile, Run, Sampled, Trace
@@ -238,7 +237,7 @@ def _kernel_tables(before: Profile, after: Profile | None, *, named: bool) -> It
         title = clean(f"{either.name} {either.grid} x {either.block}{whose}", 200)
         rows = [("launches a call", *(str(k.launches_a_call) if k else "0" for k in both[: len(arms)]), "")]
         labels = set()
-        for shown in (*metrics.TABLE, *_waits(both)):
+        for shown in (*recording.TABLE, *_waits(both)):
             values = [_value(shown, kernel) for kernel in both]
             if shown.label not in labels and any(value is not None for value in values):
                 labels.add(shown.label)
@@ -253,11 +252,11 @@ def _waits(both: Kernels) -> list[Shown]:
     """The three things that warps of either side wait for most."""
     found: dict[str, float] = {}
     for kernel in both:
-        known = {r: kernel.metrics.get(metrics.stall(r), 0.0) for r in metrics.STALLS} if kernel else {}
+        known = {r: kernel.metrics.get(recording.stall(r), 0.0) for r in recording.STALLS} if kernel else {}
         for reason in sorted(known, key=lambda reason: -known[reason])[:3]:
             found[reason] = max(found.get(reason, 0.0), known[reason])
     reasons = sorted((reason for reason in found if found[reason] > 0), key=lambda reason: -found[reason])
-    return [Shown(f"waits: {reason.replace('_', ' ')}", (metrics.stall(reason),), "", "lower") for reason in reasons]
+    return [Shown(f"waits: {reason.replace('_', ' ')}", (recording.stall(reason),), "", "lower") for reason in reasons]
 
 
 def _value(shown: Shown, kernel: KernelProfile | None) -> float | None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from abprof.verdict.cells import CellCache, CellData, aggregate
-    from abprof.verdict.judgement import Judgement, judge, provisional
-    from abprof.verdict.stopping import epochs_counted, undecided
+    from abprof.verdict.judgement import Judgement, epochs_counted, judge, provisional, undecided
 
 __all__ = [
     "CellCache", "CellData", "Judgement", "aggregate", "epochs_counted", "judge", "provisional", "undecided",
@@ -22,7 +21,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load on first use: numpy costs more than a short command."""
     if name in __all__:
-        from abprof.verdict import cells, judgement, stopping
+        from abprof.verdict import cells, judgement
 
-        return next(vars(module)[name] for module in (cells, judgement, stopping) if name in vars(module))
+        return next(vars(module)[name] for module in (cells, judgement) if name in vars(module))
     raise AttributeError(name)

@@ -16,7 +16,7 @@ import pytest
 from abprof import sides as repo
 from abprof.fleet.bundle import Bundle, elsewhere, here, pack, unpack
 from abprof.fleet.messages import DEVICE, Ended, Measured, Shard, read_news
-from abprof.fleet.remote_runner import RemoteRunner
+from abprof.fleet.ray import RemoteRunner
 from abprof.measure import continued
 from abprof.measure.plan import Continued, make_plan
 from abprof.measure.resources import worktrees
@@ -110,7 +110,7 @@ def test_what_arrives_is_measured_from_as_the_repository_was(lab: Lab, node: Cal
 LANDS = """
 import json, os, sys
 from abprof.fleet.bundle import Bundle
-from abprof.fleet.remote_runner import RemoteRunner
+from abprof.fleet.ray import RemoteRunner
 from abprof.fleet.messages import read_shard
 import msgspec
 from pathlib import Path

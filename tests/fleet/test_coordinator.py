@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from abprof.fleet import coordinate
-from abprof.fleet.executor import Lost
-from abprof.fleet.messages import Began, Ended, Measured, Said, Shard
+from abprof.fleet.messages import Began, Ended, Lost, Measured, Said, Shard
 from abprof.records import Block, Ceilings, Machine, Proof, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import File

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from abprof.evidence.probes import perf, traces
+from abprof.evidence import perf, probes
 from abprof.measure import readings
 from abprof.records.errors import AbprofError
 from tests.fuzz.asked import Asker, asker
@@ -78,14 +78,14 @@ def test_any_lines_of_perf_are_counted(examples: int) -> None:
 
 @many
 @pytest.mark.parametrize(("document", "by"), [(CHROME, "torch"), (PROTON, "proton")], ids=["torch", "proton"])
-def test_any_trace_is_kept_or_told(tmp_path: Path, document: object, by: traces.By, examples: int) -> None:
-    """The errors are those that become the trace's `missing` (abprof/evidence/probes/traces.py)."""
+def test_any_trace_is_kept_or_told(tmp_path: Path, document: object, by: probes.By, examples: int) -> None:
+    """The errors are those that become the trace's `missing` (abprof/evidence/probes/probes.py)."""
     made, target = tmp_path / "made", tmp_path / "kept"
 
     def ask(data: bytes) -> None:
         made.write_bytes(data)
         try:
-            size = traces._keep(made, target, by)
+            size = probes._keep(made, target, by)
         except (OSError, ValueError, AbprofError):
             return
         assert size == len(data) == target.stat().st_size
@@ -101,7 +101,7 @@ def test_a_trace_that_no_parser_expects_is_told(tmp_path: Path, data: bytes) -> 
     (tmp_path / "made").write_bytes(data)
     for by in ("torch", "proton"):
         with pytest.raises((OSError, ValueError)):
-            traces._keep(tmp_path / "made", tmp_path / "kept", by)  # type: ignore[arg-type]
+            probes._keep(tmp_path / "made", tmp_path / "kept", by)  # type: ignore[arg-type]
 
 
 @many

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof.evidence.ncu import capture, metrics
+from abprof.evidence.ncu import capture, recording
 from abprof.records import KernelProfile, Profile, Run
 from abprof.records.errors import Exit
 from abprof.report import probes
@@ -28,7 +28,7 @@ CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 
 
 def measured(name: str = "attn_fwd", **more: Any) -> KernelProfile:
-    told = {metrics.TIME: 1000.0, "dram__bytes_read.sum": 1024.0, "dram__bytes_write.sum": 1024.0}
+    told = {recording.TIME: 1000.0, "dram__bytes_read.sum": 1024.0, "dram__bytes_write.sum": 1024.0}
     fields = {"grid": "(132, 1, 1)", "block": "(384, 1, 1)", "kind": "compute", "launches": 5, "launches_a_call": 1}
     given = more.pop("metrics", {})
     return KernelProfile(name=name, metrics=told | given, **(fields | more))
@@ -48,7 +48,7 @@ def table(run: Run, which: int = 0) -> dict[str, tuple[str, ...]]:
 
 
 def test_differences_are_per_cent_of_sums_points_of_shares_and_waits_as_they_are() -> None:
-    stalls = [metrics.stall(reason) for reason in ("long_scoreboard", "wait", "barrier", "membar", "drain")]
+    stalls = [recording.stall(reason) for reason in ("long_scoreboard", "wait", "barrier", "membar", "drain")]
     base = measured(
         metrics={HIT: 80.0, TENSOR: 60.0, CONFLICTS: 0.0, **dict(zip(stalls, (4.0, 2, 1, 0.5, 0), strict=True))}
     )
@@ -73,7 +73,7 @@ def page(folder: Path, launches: list[dict[str, Any]], monkeypatch: pytest.Monke
     """The raw page of these launches, as the stand-in prints it."""
     monkeypatch.setenv("LC_ALL", "C")
     report, out = folder / "r.ncu-rep", io.StringIO()
-    report.write_bytes(b"NVR\0" + msgspec.json.encode({"metrics": list(metrics.PROFILE), "launches": launches}))
+    report.write_bytes(b"NVR\0" + msgspec.json.encode({"metrics": list(recording.PROFILE), "launches": launches}))
     with redirect_stdout(out):
         fake_ncu.show({"--import": str(report), "--csv": "", "--page": "raw", "--print-units": "base"})
     (folder / "r.csv").write_text(out.getvalue())
@@ -89,7 +89,7 @@ def test_sums_are_means_over_launches_and_rates_are_weighted_by_time(
     path = page(tmp_path, [cold] * 4 + call * 3, monkeypatch)
     ((kernel,), notes) = capture.read(path, capture.PROFILE)
     assert (kernel.launches, kernel.launches_a_call) == (10, 2)
-    assert kernel.metrics["dram__bytes.sum"] == kernel.metrics[metrics.TIME] == 2e6
+    assert kernel.metrics["dram__bytes.sum"] == kernel.metrics[recording.TIME] == 2e6
     assert kernel.metrics[HIT] == pytest.approx(50.0)
     assert notes == ("k grid (132, 1, 1) block (128, 1, 1): 10 launches are 2 a call in 5 calls",)
 
@@ -98,7 +98,7 @@ def test_sums_are_means_over_launches_and_rates_are_weighted_by_time(
 def test_refs_then_a_run_then_the_main_job(tmp_path: Path) -> None:
     """The three ways in, with one repository: what is told of a kernel, what is kept, and that a run keeps its times."""
     told = 'launch("twice_kernel", 8 * x.numel(), **{"lts__t_sector_hit_rate.pct": %d, "%s": 3.0})'
-    base, hotter = (told % (rate, metrics.stall("long_scoreboard")) for rate in (80, 30))
+    base, hotter = (told % (rate, recording.stall("long_scoreboard")) for rate in (80, 30))
     repo = launching_repo(tmp_path / "repo", base, hotter=hotter + '\nlaunch("copy_kernel", 4)')
     done = with_ncu("profile", "main", "hotter", *CPU, repo=repo, home=tmp_path, FAKE_NCU_LACKS=TENSOR)
     assert done.code == Exit.OK, done.err
@@ -154,7 +154,7 @@ def test_real_ncu_knows_the_metrics_and_sees_what_changed(tmp_path: Path) -> Non
     done = abprof("profile", "main", "strided", "--set", "n=16777216", "--json", cwd=repo.path, home=tmp_path / "home")
     assert done.code == Exit.OK, done.err + done.out
     base, target = (one["kernels"][0]["metrics"] for one in done.run["profiles"])
-    lacking = [name for name in metrics.PROFILE if name not in base]
+    lacking = [name for name in recording.PROFILE if name not in base]
     assert len(lacking) <= 4, f"not known here: {lacking}"
     name = "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct"
     assert base[name] > 90
@@ -162,4 +162,4 @@ def test_real_ncu_knows_the_metrics_and_sees_what_changed(tmp_path: Path) -> Non
     assert target["lts__t_bytes.sum"] > 1.3 * base["lts__t_bytes.sum"]
     assert 0 < base["sm__warps_active.avg.pct_of_peak_sustained_active"] <= 100
     assert base["launch__registers_per_thread"] > 0
-    assert any(base[metrics.stall(reason)] > 0 for reason in metrics.STALLS if metrics.stall(reason) in base)
+    assert any(base[recording.stall(reason)] > 0 for reason in recording.STALLS if recording.stall(reason) in base)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from abprof.fleet.messages import Shard
-from abprof.fleet.slurm import Options, SlurmExecutor, read_options
-from abprof.fleet.slurm_job import Mailbox
+from abprof.fleet.slurm import Mailbox, Options, SlurmExecutor, read_options
 from abprof.records.errors import AbprofError
 from abprof.system import checksummed as sealed
 from tests import runs
@@ -55,7 +54,7 @@ def test_lines_are_given_out_once_and_whole(tmp_path: Path) -> None:
 
 def job(folder: Path, **variables: str) -> subprocess.Popen[bytes]:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "ABPROF_STATE_DIR": str(folder), "ABPROF_CACHE_DIR": str(folder)}
-    argv = [sys.executable, "-P", "-m", "abprof.fleet.slurm_job", str(folder), "7"]
+    argv = [sys.executable, "-P", "-m", "abprof.fleet.slurm", str(folder), "7"]
     return subprocess.Popen(argv, env={**env, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from abprof.evidence.machine_code import kernels
-from abprof.evidence.machine_code.reader import Reader
+from abprof.evidence import machine_code
+from abprof.evidence.machine_code import Reader
 from abprof.records import Kernel
 from tests import blocks
 from tests.why.cases import RECORDED
@@ -35,7 +35,7 @@ def compiled(folder: Path) -> dict[str, dict[str, Any]]:
         for side, part in sides.items():
             raw = [msgspec.convert(one | {"side": side, "package": "ffa", "kind": "triton"}, Kernel)
                    for one in part["kernels"]]  # fmt: skip
-            read = kernels.read_kernels(blocks.head(), raw, reader)
+            read = machine_code.read_kernels(blocks.head(), raw, reader)
             kept = [msgspec.structs.replace(kernel, path="", seconds=None) for kernel in read]
             part["kernels"] = [msgspec.to_builtins(kernel) for kernel in kept]
     return told

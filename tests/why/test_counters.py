@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from abprof.evidence.ncu.metrics import (
+from abprof.evidence.ncu.recording import (
     DRAM_BUSY,
     L2_BYTES,
     L2_HITS,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from abprof.evidence.ncu.metrics import L1_BYTES, L2_BYTES, TIME
+from abprof.evidence.ncu.recording import L1_BYTES, L2_BYTES, TIME
 from abprof.records import KernelProfile, Profile
 from tests import blocks
 from tests.planted import BRANCHES, COMPILED

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from abprof.evidence.causes import wording
 from abprof.evidence.causes.sides import Sides
-from abprof.evidence.ncu.metrics import (
+from abprof.evidence.ncu.recording import (
     DRAM_BUSY,
     DRAM_BYTES,
     L1_BYTES,

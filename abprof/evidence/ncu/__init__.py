@@ -1,1 +1,1 @@
-"""Nsight Compute: find and run ncu (`tool`), profile arms (`capture`), read its CSV files (`recording`, `traffic`)."""
+"""Nsight Compute: run ncu and profile arms (`capture`), read its CSV files (`recording`, `traffic`)."""

@@ -28,7 +28,7 @@ from abprof.system.console import View
 from abprof.verdict import CellData, aggregate, stats
 from abprof.verdict.cells import arm_id
 from abprof.verdict.comparison import WITHHELD
-from abprof.verdict.stopping import MOST_ATTEMPTS
+from abprof.verdict.judgement import MOST_ATTEMPTS
 
 FILE = "bisect.json"
 SCHEMA = 2

@@ -22,7 +22,7 @@ from abprof.measure import turns
 from abprof.records import ALONE, DO_BENCH_METRIC, IDLE_SECOND, SEED_METRIC, TURN_LENGTH, Block, Run
 from abprof.verdict import CellData, aggregate, stats
 from abprof.verdict.comparison import decide
-from abprof.verdict.observations import busy_share
+from abprof.verdict.judgement import busy_share
 
 THRESHOLDS = {"cuda": ((1.5, 0.5), (0.5, 0.5), (0.25, 0.25)), "cpu": ((5.0, 5.0), (2.0, 2.0), (1.0, 1.0))}
 GROUP = stats.LOOKS[0]  # epochs of one plain interval
