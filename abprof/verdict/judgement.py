@@ -1,6 +1,6 @@
 """`judge`: records in, verdicts out. A live run and `abprof report` call the same function.
 
-The rules of a verdict are in `comparison`, its numbers in `stats`, the number of epochs in `stopping`.
+The rules of a verdict are in `comparison`, its numbers in `stats`.
 """
 
 from __future__ import annotations
