@@ -184,7 +184,7 @@ class Bench:
         with self.marked(arm.request):
             made = profile.profiled(arm.op, request.calls, self.clock, request.discarded, self._compiles)
         with profile.exported(made[0]) as raw:
-            counted = profile.counted_calls(made, self._ranges(arm), self.clock, request.discarded, raw)
+            counted = profile.counted(made, self._ranges(arm), self.clock, request.discarded, raw).census
             try:
                 return wire.Traced(counted, trace.write_chrome(raw, target, request.most_bytes))
             except ValueError as error:

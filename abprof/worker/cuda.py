@@ -38,7 +38,12 @@ class CudaClock(Clock):
         self._held = 0
         self._spins: dict[str, float] = {}  # ns, by arm: those of one worker need different times
         self._cycles_per_ns = max(float(getattr(self._properties, "clock_rate", 0) or 2_000_000) / 1e6, 0.5)
-        self._stamps = _stamps(self.device)
+        self._stamps: Stamps | None = None
+        torch.cuda.synchronize(self.device)  # makes the context that the driver's calls need
+        try:
+            self._stamps = Stamps(self.device)
+        except (OSError, RuntimeError, AttributeError) as error:  # MIG, an emulator: then the clock is unknown
+            print(f"cannot read the device's clocks: {error}", flush=True)
         self._records: Records | None = None
 
     def sync(self) -> None:
@@ -117,7 +122,7 @@ class CudaClock(Clock):
         key = f"{arm} in a graph"
         if op.reset:
             return self.turn(Op(graph.replay, reset=op.reset), times, cold=False, arm=key)
-        return self.turn(Op(graph.repeated(times)), 1, cold=False, arm=key) / times
+        return self.turn(Op(lambda: graph.replay(times)), 1, cold=False, arm=key) / times
 
     def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
         """Records are read before and after each call, on an idle device: between them lies only the call."""
@@ -307,18 +312,10 @@ class Graph:
             raise NotCaptured("empty", "nothing of the call reaches the captured stream")
         self._graph.instantiate()
 
-    def replay(self) -> None:
-        """Enqueue it once."""
-        self._graph.replay()
-
-    def repeated(self, times: int) -> Callable[[], None]:
-        """A function that enqueues it so many times."""
-
-        def replay() -> None:
-            for _ in range(times):
-                self._graph.replay()
-
-        return replay
+    def replay(self, times: int = 1) -> None:
+        """Enqueue it so many times."""
+        for _ in range(times):
+            self._graph.replay()
 
 
 def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> None:
@@ -474,13 +471,3 @@ class Stamps:
             if first_turn == last_turn == self._turn and ns > first_ns and cycles > first_cycles
         ]
         return statistics.fmean(clocks or [0.0])
-
-
-def _stamps(device: torch.device) -> Stamps | None:
-    """None if the driver refuses the kernel (MIG, an emulator): then the clock is unknown."""
-    torch.cuda.synchronize(device)  # makes the context that the driver's calls need
-    try:
-        return Stamps(device)
-    except (OSError, RuntimeError, AttributeError) as error:
-        print(f"cannot read the device's clocks: {error}", flush=True)
-        return None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
 
 from abprof.records import messages as wire
 from abprof.worker.api import Unsupported
@@ -19,38 +19,26 @@ class MissingPackage(ImportError):
     """The kernel package, or a variant of it, does not exist on this side."""
 
 
-class _Running:
-    """Remembers which function of the workload an exception left last. Code under test can set any attribute of an
-    exception, so that nothing is stored there."""
-
-    def __init__(self) -> None:
-        self._block: tuple[types.ModuleType, str] | None = None
-        self._raised: BaseException | None = None
-
-    def __call__(self, module: types.ModuleType, function: str) -> Self:
-        self._block, self._raised = (module, function), None
-        return self
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._raised = error
-
-    def taken(self, error: BaseException) -> tuple[types.ModuleType, str] | None:
-        """(module, function) that raised this very exception; forgotten afterwards."""
-        block = self._block if self._raised is error else None
-        self._block = self._raised = None
-        return block
+# What an exception left last: it, and the workload's function. Code under test can set any attribute of an exception, so
+# that nothing is stored there.
+_left: list[tuple[BaseException, types.ModuleType, str]] = []
 
 
-running = _Running()
-"""`with running(module, "check"):` attributes what is raised inside to that function of the workload."""
+@contextlib.contextmanager
+def running(module: types.ModuleType, function: str) -> Iterator[None]:
+    """`with running(module, "check"):` attributes what is raised inside to that function of the workload."""
+    _left.clear()
+    try:
+        yield
+    except BaseException as error:
+        _left.append((error, module, function))
+        raise
 
 
 def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fault:
     """unsupported, missing, oom or crash, with one line for the report. `package` is the kernel package, if mounted."""
-    block = running.taken(error)
+    block = next(((module, function) for raised, module, function in _left if raised is error), None)
+    _left.clear()
     status: wire.Failed
     try:
         status = _status(error, package)

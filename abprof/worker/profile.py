@@ -46,10 +46,8 @@ def phases(
     """
     made = profiled(op, calls, clock, discarded, watch)
     try:
-        if clock.kind != "cuda":
-            return read(*_host_events(made[0].function_events, ranges), ranges, discarded)
-        with exported(made[0]) as trace:
-            return read(*_device_events(made, ranges, geometry(trace)), ranges, discarded, on_device=True)
+        with exported(made[0]) if clock.kind == "cuda" else contextlib.nullcontext() as trace:
+            return counted(made, ranges, clock, discarded, trace)
     except Exception as error:  # noqa: BLE001 - evidence, which must not cost the cell its time
         traceback.print_exc()
         why = f"the profiled pass could not be read: {type(error).__name__}: {error}"
@@ -89,11 +87,11 @@ def exported(profiler: Any) -> Iterator[Path]:
         yield trace
 
 
-def counted_calls(made: Pass, ranges: dict[str, str], clock: Clock, discarded: int, trace: Path) -> wire.Census:
-    """What each call of a profiled pass launched; `trace` is its file."""
-    if clock.kind != "cuda":
-        return read(*_host_events(made[0].function_events, ranges), ranges, discarded).census
-    return read(*_device_events(made, ranges, geometry(trace)), ranges, discarded, on_device=True).census
+def counted(made: Pass, ranges: dict[str, str], clock: Clock, discarded: int, trace: Path | None) -> wire.Phased:
+    """Phases and launches of a pass; `trace` is its file, which only a GPU needs."""
+    if clock.kind != "cuda" or trace is None:
+        return read(*_host_events(made[0].function_events, ranges), ranges, discarded)
+    return read(*_device_events(made, ranges, geometry(trace)), ranges, discarded, on_device=True)
 
 
 # ---------------------------------------------------------------- reading a pass

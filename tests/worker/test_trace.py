@@ -42,7 +42,7 @@ def test_a_real_profile_is_written_with_its_operations(tmp_path: Path, device: s
     x, timer = torch.randn(64, device=device), clock(device)
     made = profile.profiled(Op(lambda: torch.exp(x + 1)), 3, timer, 1, None)
     with profile.exported(made[0]) as raw:
-        counted = profile.counted_calls(made, {}, timer, 1, raw)
+        counted = profile.counted(made, {}, timer, 1, raw).census
         assert trace.write_chrome(raw, tmp_path / "t.json", 10**7) == 0
         assert str(raw.parent) not in (tmp_path / "t.json").read_text()
     assert not counted.missing
