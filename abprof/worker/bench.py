@@ -19,11 +19,12 @@ from pathlib import Path
 import torch
 
 from abprof.records import messages as wire
-from abprof.worker import ceilings, checks, mount, profile, trace, workload
+from abprof.worker import ceilings, checks, mount, profile, workload
 from abprof.worker.api import Work
 from abprof.worker.arms import Arm, Arms
-from abprof.worker.clocks import clock
+from abprof.worker.clocks import Clock, CpuClock
 from abprof.worker.compiles import Watch, chosen
+from abprof.worker.cuda import CudaClock
 from abprof.worker.proof import Given, Prover
 
 
@@ -180,13 +181,13 @@ class Bench:
         arm, target = self.arms[request.arm], Path(self.start.scratch) / request.name
         if request.by == "proton":
             with self.marked(arm.request):
-                return trace.proton(arm.op, request.calls, self.clock, request.discarded, target, request.most_bytes)
+                return profile.proton(arm.op, request.calls, self.clock, request.discarded, target, request.most_bytes)
         with self.marked(arm.request):
             made = profile.profiled(arm.op, request.calls, self.clock, request.discarded, self._compiles)
         with profile.exported(made[0]) as raw:
             counted = profile.counted(made, self._ranges(arm), self.clock, request.discarded, raw).census
             try:
-                return wire.Traced(counted, trace.write_chrome(raw, target, request.most_bytes))
+                return wire.Traced(counted, profile.write_chrome(raw, target, request.most_bytes))
             except ValueError as error:
                 return wire.Traced(counted, missing=f"{type(error).__name__}: {error}")
 
@@ -198,6 +199,11 @@ class Bench:
         gc.freeze()  # what outlives a cell stays for good: walking torch's objects at every cell took 70 ms each time
         self.clock.reset_peak()
         return wire.Closed(peak)
+
+
+def clock(device: str) -> Clock:
+    """The clock for "cpu", "cuda" or "cuda:UUID". Raises RuntimeError when the device is not there."""
+    return CpuClock() if device == "cpu" else CudaClock()
 
 
 @functools.cache

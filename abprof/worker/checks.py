@@ -48,7 +48,7 @@ def check(arms: Arms, scratch: Path, request: wire.Check) -> wire.Checked:
     if alone:
         _refuse_incomparable(results)
         results = found.tensors
-        expected = _agreed(scratch / request.expected, results)
+        expected = _expected(scratch / request.expected, lambda: results, host=True)
     verdict = _verdict(module, case, results, expected)
     if verdict.ok and before is not None and before != input_digests(arm.inputs):
         verdict = dataclasses.replace(verdict, ok=False, reason=OVERWRITTEN)
@@ -136,31 +136,24 @@ def _finite(value: float | None) -> float | None:
 # ---------------------------------------------------------------- files that a run's workers share
 
 
-def _expected(path: Path, make: Callable[[], Any]) -> Any:
+def _expected(path: Path, make: Callable[[], Any], *, host: bool = False) -> Any:
     """The reference of this case: computed by the first worker, read by the others, on the device where it was left.
 
     A worker that may not write there (the sandbox) computes its own. So does each one if it is more than tensors and
-    plain containers: other objects are not loaded.
+    plain containers: other objects are not loaded. `host`: it is the first side's outputs, which no other side's may
+    replace; then this raises ValueError if they cannot be loaded.
     """
     if path.exists():
-        with contextlib.suppress(pickle.UnpicklingError):
+        try:
             return torch.load(path, weights_only=True)
-        return make()
-    values = _portable(make())
+        except pickle.UnpicklingError:
+            if host:
+                raise ValueError("the first side's outputs hold more than tensors") from None
+            return make()
+    values = _portable(make(), host=host)
     if os.access(path.parent, os.W_OK):
         _save(values, path)
     return values
-
-
-def _agreed(path: Path, results: list[torch.Tensor]) -> Any:
-    """The first side's outputs. Raises ValueError if they cannot be read: no other side's may replace them."""
-
-    def make() -> Any:
-        if path.exists():
-            raise ValueError("the first side's outputs hold more than tensors")
-        return _portable(results, host=True)
-
-    return _expected(path, make)
 
 
 def _portable(values: Any, *, host: bool = False) -> Any:

@@ -136,15 +136,6 @@ class CpuClock(Clock):
         return name, "", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), facts
 
 
-def clock(device: str) -> Clock:
-    """The clock for "cpu", "cuda" or "cuda:UUID". Raises RuntimeError when the device is not there."""
-    if device == "cpu":
-        return CpuClock()
-    from abprof.worker.cuda import CudaClock
-
-    return CudaClock()
-
-
 def mean(readings: Sequence[float]) -> float:
     """Mean of a turn's calls, or the smallest if that is not positive: then the parent drops the round."""
     least = min(readings)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from abprof.worker.adapters import styles
-from abprof.worker.adapters.base import Caught
+from abprof.worker import adapters
+from abprof.worker.wrapped import Caught
 
 REPORT = """
 import triton.testing
@@ -28,9 +28,9 @@ def benchmark(N, provider):
 """
 
 
-def report(folder: Path, values: str) -> styles._Report:
+def report(folder: Path, values: str) -> adapters._Report:
     (folder / "bench.py").write_text(REPORT.format(values=values))
-    return styles._Report("bench.py:benchmark", "nolib", str(folder / "workload.py"))
+    return adapters._Report("bench.py:benchmark", "nolib", str(folder / "workload.py"))
 
 
 def test_a_package_that_is_not_there_can_be_named_called_and_decorated_with(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_timer_is_caught_under_whatever_name(monkeypatch: pytest.MonkeyPatch) 
     benchmark.__dict__.update(bench=real, do_bench=real, graph=testing.do_bench_cudagraph)
     monkeypatch.setitem(sys.modules, benchmark.__name__, benchmark)
     for name in ("bench", "do_bench", "graph"):
-        with pytest.raises(Caught) as caught, styles._intercepted():
+        with pytest.raises(Caught) as caught, adapters._intercepted():
             getattr(benchmark, name)(lambda: 5)
         assert caught.value.op.call() == 5
     assert benchmark.bench is benchmark.do_bench is testing.do_bench is real, "put back"

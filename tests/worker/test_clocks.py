@@ -13,7 +13,8 @@ from abprof.records import messages as wire
 from abprof.worker import cuda
 from abprof.worker.api import Op, Unsupported
 from abprof.worker.arms import Arms
-from abprof.worker.clocks import NotCaptured, clock
+from abprof.worker.bench import clock
+from abprof.worker.clocks import NotCaptured
 from abprof.worker.cuda import CudaClock, Records, Stamps, added, span
 
 

@@ -20,9 +20,8 @@ from torch.profiler import record_function
 from abprof.records import messages as wire
 from abprof.worker import ceilings, main, profile
 from abprof.worker.api import Op
-from abprof.worker.bench import Bench
+from abprof.worker.bench import Bench, clock
 from abprof.worker.ceilings import Try, best
-from abprof.worker.clocks import clock
 from abprof.worker.compiles import Watch, chosen
 from abprof.worker.profile import Marked, Ran
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from abprof.worker.api import Op
-from abprof.worker.clocks import NotCaptured, clock
+from abprof.worker.bench import clock
+from abprof.worker.clocks import NotCaptured
 from abprof.worker.cuda import CudaClock
 from tests.gpus import INSIDE
 
@@ -75,7 +76,7 @@ PROFILED = """
 import sys, torch
 from abprof.kit import Op, Unsupported
 from abprof.worker import profile
-from abprof.worker.clocks import clock
+from abprof.worker.bench import clock
 cuda, op = clock("cuda"), Op(lambda: torch.cuda._sleep(2_000_000))
 assert cuda.unrecorded() == "", cuda.unrecorded()
 assert 0.9 < cuda.span(op, 1, cold=True) / cuda.turn(op, 1, cold=True) < 1.1
@@ -145,7 +146,7 @@ def test_a_call_that_compiles_each_time_is_refused(cuda: CudaClock) -> None:
 SPOILING = """
 import sys, torch
 from abprof.kit import Op
-from abprof.worker.clocks import clock
+from abprof.worker.bench import clock
 from abprof.worker.clocks import NotCaptured
 cuda, x, other = clock("cuda"), torch.ones(1024, device="cuda"), torch.cuda.Stream()
 def elsewhere():

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.worker import profile, trace
+from abprof.worker import profile
 from abprof.worker.api import Op
-from abprof.worker.clocks import clock
+from abprof.worker.bench import clock
 
 
 def test_a_trace_has_no_folders_of_the_machine_and_a_limited_size(tmp_path: Path) -> None:
@@ -23,18 +23,18 @@ def test_a_trace_has_no_folders_of_the_machine_and_a_limited_size(tmp_path: Path
     events.append({"ph": "M", "name": "process_name", "args": {"name": "python", "file": "/opt/x/y.py"}})
     raw, target = tmp_path / "raw", tmp_path / "target"
     raw.write_text(json.dumps({"traceName": "/tmp/x/t.json", "traceEvents": events, "schemaVersion": 1}))
-    assert trace.write_chrome(raw, target, 10**6) == 0
+    assert profile.write_chrome(raw, target, 10**6) == 0
     text = target.read_text()
     assert not any(folder in text for folder in ("/home", "/opt", "/tmp"))
     assert [event["name"] for event in json.loads(text)["traceEvents"]][-5:] == ["at kernel_0.py(3)", *names]
-    left_out = trace.write_chrome(raw, target, 2000)
+    left_out = profile.write_chrome(raw, target, 2000)
     kept = json.loads(target.read_text())["traceEvents"]
     assert target.stat().st_size <= 2000
     assert left_out == 105 - len(kept) > 0
     assert (kept[0]["ph"], kept[1]["ts"]) == ("M", -99), "names of threads, then the first in time"
     raw.write_text('{"traceEvents": []}')
     with pytest.raises(ValueError, match="no events"):
-        trace.write_chrome(raw, target, 100)
+        profile.write_chrome(raw, target, 100)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -43,7 +43,7 @@ def test_a_real_profile_is_written_with_its_operations(tmp_path: Path, device: s
     made = profile.profiled(Op(lambda: torch.exp(x + 1)), 3, timer, 1, None)
     with profile.exported(made[0]) as raw:
         counted = profile.counted(made, {}, timer, 1, raw).census
-        assert trace.write_chrome(raw, tmp_path / "t.json", 10**7) == 0
+        assert profile.write_chrome(raw, tmp_path / "t.json", 10**7) == 0
         assert str(raw.parent) not in (tmp_path / "t.json").read_text()
     assert not counted.missing
     assert [launch.count for launch in counted.launches] == [1, 1]
@@ -68,7 +68,7 @@ CALLS = frame(
 
 def test_protons_tree_is_read_as_what_one_call_launched() -> None:
     tree = [frame("ROOT", kernel("reset", 3, 50), CALLS, count=0), DEVICES]
-    found = {launch.name: (launch.count, launch.ns) for launch in trace.read_proton(tree, 3)}
+    found = {launch.name: (launch.count, launch.ns) for launch in profile.read_proton(tree, 3)}
     assert found == {"tiny_kernel": (2, 3000.0), "other": (1, 100.0)}, "no reset, no metadata"
 
 
@@ -83,17 +83,17 @@ def test_protons_tree_is_read_as_what_one_call_launched() -> None:
 )
 def test_a_malformed_tree_is_refused(tree: object, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        trace.read_proton(tree, 3)
+        profile.read_proton(tree, 3)
 
 
 def test_where_proton_fails_the_reason_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[int]()
-    found = trace.proton(Op(lambda: calls.append(1)), 3, clock("cpu"), 2, tmp_path / "tree", 1000)
+    found = profile.proton(Op(lambda: calls.append(1)), 3, clock("cpu"), 2, tmp_path / "tree", 1000)
     assert found.missing.startswith("proton does not work here: ")
     assert len(calls) == 2, "the calls before it"
     torn = lambda op, calls, timer, made: made.with_suffix(".hatchet").write_text('[{"frame": {"name": "RO')  # noqa: E731
-    monkeypatch.setattr(trace, "_profiled", torn)
-    found = trace.proton(Op(lambda: torch.zeros(1)), 2, clock("cpu"), 1, tmp_path / "tree", 1 << 20)
+    monkeypatch.setattr(profile, "_under_proton", torn)
+    found = profile.proton(Op(lambda: torch.zeros(1)), 2, clock("cpu"), 1, tmp_path / "tree", 1 << 20)
     assert found.missing.startswith("cannot read proton's file: ")
     assert found.census.missing == found.missing
     assert not (tmp_path / "tree").exists()
@@ -103,10 +103,10 @@ REAL_PROTON = """
 import json, sys, torch
 from pathlib import Path
 from abprof.kit import Op
-from abprof.worker import trace
-from abprof.worker.clocks import clock
+from abprof.worker import profile
+from abprof.worker.bench import clock
 x = torch.randn(1 << 16, device="cuda")
-found = trace.proton(Op(lambda: torch.exp(x + 1)), 3, clock("cuda"), 1, Path(sys.argv[1]), 10**7)
+found = profile.proton(Op(lambda: torch.exp(x + 1)), 3, clock("cuda"), 1, Path(sys.argv[1]), 10**7)
 print(json.dumps([found.missing, [[launch.count, launch.ns] for launch in found.census.launches]]))
 """
 

@@ -173,7 +173,7 @@ def _load(file: Path) -> types.ModuleType:
 def importing(file: Path, package: str) -> Iterator[Callable[[], None]]:
     """While the block runs a stand-in replaces the package, unless it was imported already. Yields a function that removes
     the stand-in, so that an installed package is imported. What was imported meanwhile is forgotten at the end."""
-    before, finder = set(sys.modules), _StandIns(package)
+    before, finder = set(sys.modules), StandIns(package)
 
     def without() -> None:
         if finder in sys.meta_path:
@@ -195,12 +195,7 @@ def importing(file: Path, package: str) -> Iterator[Callable[[], None]]:
                 sys.modules.pop(name, None)
 
 
-def stand_in(package: str) -> None:
-    """Replace a missing package from now on by one whose names can be imported, called and used as decorators."""
-    sys.meta_path.append(_StandIns(package))
-
-
-class _StandIns(MetaPathFinder, Loader):
+class StandIns(MetaPathFinder, Loader):
     """Finds a package and all below it as stand-ins."""
 
     def __init__(self, package: str) -> None:

@@ -1,4 +1,12 @@
-"""The three styles of benchmark that are wrapped: triton's perf_report, pytest-benchmark, and tritonbench's operators."""
+"""Existing benchmarks as workloads: one line in a workload file (docs/ADOPT.md).
+
+    from abprof.adapters import perf_report
+    WORKLOAD = perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib")
+
+The benchmark's file comes from one place for all sides, as workloads do, and the package that it imports from each side.
+The call that it would have timed is intercepted and timed by abprof. There is no reference: outputs are only compared
+between the sides. triton, pytest and tritonbench are imported when a benchmark needs them.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +27,10 @@ from typing import Any
 
 import torch
 
-from abprof.worker.adapters.base import Caught, Wrapped, as_now, caller, caught, importing, plain, seed, stand_in
 from abprof.worker.api import Op, Unsupported
+from abprof.worker.wrapped import Caught, StandIns, Wrapped, as_now, caller, caught, importing, plain, seed
+
+__all__ = ["perf_report", "pytest_benchmark", "tritonbench"]
 
 
 def _cleared(tensors: Sequence[Any]) -> Callable[[], None] | None:
@@ -445,7 +455,7 @@ def _provide_style() -> None:
     if _STYLE in sys.modules:
         return
     if importlib.util.find_spec("tritonbench") is None:
-        stand_in("tritonbench")
+        sys.meta_path.append(StandIns("tritonbench"))
     style = types.ModuleType(_STYLE)
     style.__dict__.update(
         Mode=Mode,
