@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from abprof.evidence.disassembly import Reading, sass, x86
-from abprof.records import UNREADABLE, Artefact, Function, Kernel, Run
+from abprof.records import UNREADABLE, Function, Kernel, Run
 from abprof.system import files
 from abprof.system import processes as proc
 
@@ -81,7 +81,9 @@ def _objects(run: Run) -> list[Kernel]:
     for proof in run.proofs:
         home = homes.get((proof.side, proof.kernel))
         for artefact in proof.artefacts:
-            if home and artefact.path.startswith(f"{home}/") and _is_object(artefact):
+            native = artefact.kind == "object" or (artefact.kind == "module" and ".so" in artefact.path)
+            own = home and artefact.path.startswith(f"{home}/")
+            if native and own and not _LAUNCHERS.search(artefact.path):
                 found[proof.side, proof.kernel, artefact.path] = Kernel(
                     side=proof.side,
                     package=proof.kernel,
@@ -93,11 +95,6 @@ def _objects(run: Run) -> list[Kernel]:
                     flags=_flags(Path(artefact.path)),
                 )
     return list(found.values())
-
-
-def _is_object(artefact: Artefact) -> bool:
-    native = artefact.kind == "object" or (artefact.kind == "module" and ".so" in artefact.path)
-    return native and not _LAUNCHERS.search(artefact.path)
 
 
 def _flags(path: Path) -> str:

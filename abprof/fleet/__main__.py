@@ -182,9 +182,8 @@ def _device(place: RunContext, shard: Shard, view: View) -> Iterator[None]:
 def _measure(place: RunContext, plan: Plan, watch: Watch, builds: tuple[Build, ...], shard: Shard, tell: Tell) -> Ended:
     machine = place.device.machine()
     head = msgspec.structs.replace(plan.run, builds=builds, machine=machine)
-    plan = dataclasses.replace(
-        plan, run=head, arms=shard.arms, timers=shard.timers, identical=frozenset(shard.identical)
-    )
+    same = frozenset(shard.identical)
+    plan = dataclasses.replace(plan, run=head, arms=shard.arms, timers=shard.timers, identical=same)
     # A GPU's lease is unique in the world; every machine's processor is called cpu.
     device = f"cpu@{machine.host}" if machine.kind == "cpu" and not shard.held else place.device.lease
     best, chains = head.ceilings, head.toolchains
@@ -194,8 +193,7 @@ def _measure(place: RunContext, plan: Plan, watch: Watch, builds: tuple[Build, .
     progress, began, seconds = _Progress(shard, head), time.monotonic(), 0.0
 
     def followed_up() -> Iterator[Block]:  # once the epochs have ended
-        before = (*shard.earlier, *progress.blocks)
-        yield from follow_up(plan, before, progress.next_epoch)
+        yield from follow_up(plan, (*shard.earlier, *progress.blocks), progress.next_epoch)
 
     # Epochs of earlier shards count towards the first look.
     done = len({block.epoch for block in shard.blocks if block.metric and block.judged})

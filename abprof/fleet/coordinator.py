@@ -53,26 +53,15 @@ class Task:
     attempt: int = 1
 
 
-@dataclass(frozen=True)
-class StartUp:
-    """Seconds before a shard's first turn, and for each kernel package beyond its first."""
-
-    shard: float
-    package: float
-
-
-def start_up(kind: str, *, kept: bool) -> StartUp:
-    """The cost of a shard on this kind of device. `kept`: its process starts once for all shards of a slot."""
-    workers = turns.epoch_cost(kind, 0)[0] + (stats.LOOKS[0] - 1) * estimate.RESTART[kind]
-    return StartUp(workers if kept else estimate.PROGRAM[kind] + workers, workers)
-
-
 class Queue:
     """Cells without a shard, and the slots that may take them."""
 
-    def __init__(self, slots: Iterable[str], start_up: StartUp) -> None:
+    def __init__(self, slots: Iterable[str], kind: str, *, kept: bool) -> None:
+        """`kind`: of the devices. `kept`: a shard's process starts once for all shards of a slot."""
         self.slots = dict.fromkeys(slots)
-        self._start_up = start_up
+        # Seconds for each kernel package of a shard beyond its first, and before its first turn.
+        self._package = turns.epoch_cost(kind, 0)[0] + (stats.LOOKS[0] - 1) * estimate.RESTART[kind]
+        self._start_up = self._package if kept else estimate.PROGRAM[kind] + self._package
         self._fresh: list[Task] = []  # longest first
         self._own: dict[str, list[Task]] = {}  # slot -> cells whose blocks are of its device
         self._lost: list[tuple[str, Task]] = []  # slot that lost it, cell
@@ -81,17 +70,13 @@ class Queue:
         """Add cells that any slot may take."""
         self._fresh = sorted([*self._fresh, *tasks], key=lambda task: (-task.seconds, task.cell))
 
-    def add_own(self, slot: str, tasks: Iterable[Task]) -> None:
-        """Add cells that only this slot may take, together."""
-        self._own.setdefault(slot, []).extend(tasks)
+    def add_own(self, slot: str, task: Task) -> None:
+        """Add a cell that only this slot may take; it takes all of its own together."""
+        self._own.setdefault(slot, []).append(task)
 
     def retry(self, slot: str, tasks: Iterable[Task]) -> None:
         """Add cells that this slot lost; another slot takes them while there is one."""
         self._lost += [(slot, replace(task, attempt=task.attempt + 1)) for task in tasks]
-
-    def drop_slot(self, slot: str) -> None:
-        """Give this slot no further cells."""
-        del self.slots[slot]
 
     def take(self, slot: str) -> tuple[Task, ...]:
         """Remove and return the slot's next shard; () if there is nothing for it."""
@@ -112,12 +97,12 @@ class Queue:
 
     def _take_fresh(self) -> tuple[Task, ...]:
         fair = sum(task.seconds for task in self._fresh) / len(self.slots)
-        room = min(_MOST_SECONDS, fair if (1 - _PART) * fair <= self._start_up.shard else _PART * fair)
+        room = min(_MOST_SECONDS, fair if (1 - _PART) * fair <= self._start_up else _PART * fair)
         first = self._fresh[0]
         taken, kernels = [first], {first.kernel}
         room -= first.seconds
         for task in sorted(self._fresh[1:], key=lambda task: task.kernel != first.kernel):
-            cost = task.seconds + (0.0 if task.kernel in kernels else self._start_up.package)
+            cost = task.seconds + (0.0 if task.kernel in kernels else self._package)
             if cost <= room:
                 taken.append(task)
                 kernels.add(task.kernel)
@@ -192,13 +177,13 @@ class _Coordinator:
             for cell in run.cells
             if cell.id in plan.arms
         }
-        self._queue = Queue(self._left, start_up(plan.device.kind, kept=executor.lasting))
+        self._queue = Queue(self._left, plan.device.kind, kept=executor.lasting)
         todo = (record.wanted() | self._owed_here()) & self._tasks.keys()
         self._void_foreign(todo)
         homes = {cell: home for cell, home in self._homes().items() if cell in todo}
         self._queue.add(self._tasks[cell] for cell in todo - homes.keys())
         for cell, home in homes.items():
-            self._queue.add_own(home, [self._tasks[cell]])
+            self._queue.add_own(home, self._tasks[cell])
 
     def submit(self) -> bool:
         """Give every free slot a shard. Returns False when nothing is out and nothing is left."""
@@ -285,9 +270,8 @@ class _Coordinator:
             self._open_at, self._open, homes = self._ended, {}, self._homes()
             for cell in self._record.wanted() & self._plan.arms.keys() & homes.keys():
                 self._open.setdefault(homes[cell], set()).add(cell)
-        wanted = self._open.get(slot, set()) - {
-            cell.id for live in self._live.values() for cell in live.shard.run.cells
-        }
+        out = {cell.id for live in self._live.values() for cell in live.shard.run.cells}
+        wanted = self._open.get(slot, set()) - out
         counts = epochs_counted(self._record.head, self._record.own_blocks, self._record.proofs) if wanted else {}
         least = {cell: next((look - counts[cell] for look in stats.LOOKS if look > counts[cell]), 0) for cell in wanted}
         if not wanted or self._epochs_cost(least) > self._left[slot]:
@@ -343,7 +327,7 @@ class _Coordinator:
         self._losses[live.slot] += 1
         if self._losses[live.slot] >= _LOSSES_IN_A_ROW and len(self._queue.slots) > 1:
             warn(f"{live.slot} lost {self._losses[live.slot]} shards in a row and gets no more")
-            self._queue.drop_slot(live.slot)
+            del self._queue.slots[live.slot]
 
     def _void(self, slot: str, cells: set[str], reason: str) -> None:
         """Void these cells' blocks of this invocation: the cells run again whole."""

@@ -144,14 +144,8 @@ class LocalPool:
     def submit(self, shard: Shard, slot: str) -> None:
         logs = self._logs / f"shard-{shard.number}"
         logs.mkdir(parents=True, exist_ok=True)
-        placed = msgspec.structs.replace(
-            shard,
-            device=slot,
-            held=True,
-            cpus=self._cpus(slot),
-            repository=str(self._place.repository.path),
-            logs=str(logs),
-        )
+        here = {"repository": str(self._place.repository.path), "logs": str(logs), "cpus": self._cpus(slot)}
+        placed = msgspec.structs.replace(shard, device=slot, held=True, **here)
         file = self._folder / f"{shard.number}.json"
         file.write_bytes(sealed.dump(placed))
         worker = self._workers.get(slot)

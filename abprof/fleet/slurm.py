@@ -348,20 +348,10 @@ class Mailbox:
     name: str
     _read: int = field(default=0, init=False)  # bytes of whole lines that were returned
 
-    @property
-    def shard(self) -> Path:
-        """The shard."""
-        return self.folder / f"{self.name}.json"
-
-    @property
-    def lines(self) -> Path:
-        """Its news, a line each."""
-        return self.folder / f"{self.name}.jsonl"
-
-    @property
-    def log(self) -> Path:
-        """Everything else that the job prints."""
-        return self.folder / f"{self.name}.log"
+    def __post_init__(self) -> None:
+        self.shard = self.folder / f"{self.name}.json"
+        self.lines = self.folder / f"{self.name}.jsonl"  # its news
+        self.log = self.folder / f"{self.name}.log"  # everything else that the job prints
 
     def post(self, shard: bytes) -> None:
         """Write the shard, on disk before a job is submitted. Raises FileExistsError for a second one."""

@@ -152,7 +152,7 @@ class Block(Record, frozen=True, kw_only=True):
 
 
 class Trace(Record, frozen=True, kw_only=True):
-    """What one arm of a cell did under torch's profiler, or Triton's, after all timing (abprof/evidence/probes/)."""
+    """What one arm of a cell did under torch's profiler, or Triton's, after all timing (abprof/evidence/probes.py)."""
 
     cell: str
     arm: str

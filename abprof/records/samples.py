@@ -1,4 +1,4 @@
-"""Where one arm of a cell spent the processors' time, by samples that perf took after all timing (abprof/evidence/probes/perf.py)."""
+"""Where one arm of a cell spent the processors' time, by samples that perf took after all timing (abprof/evidence/perf.py)."""
 
 from __future__ import annotations
 

@@ -293,13 +293,12 @@ class CellData:
         if not all(map(self.shows_times, arms)):
             return []
         groups: dict[int, list[Columns]] = {}
+        usable = RUNS | {"wrong"} if self.allow_wrong else RUNS
         for block in rounds:
-            if all(arm in block.values and self._usable(block.outcomes.get(arm)) for arm in arms):
+            states = [block.outcomes[arm].status for arm in arms if arm in block.outcomes]
+            if all(arm in block.values for arm in arms) and usable.issuperset(states):
                 groups.setdefault(block.epoch, []).append(block)
         return [blocks for _, blocks in sorted(groups.items())]
-
-    def _usable(self, outcome: Outcome | None) -> bool:
-        return outcome is None or outcome.status in RUNS or (outcome.status == "wrong" and self.allow_wrong)
 
 
 # ---------------------------------------------------------------- aggregation

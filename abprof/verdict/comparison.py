@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -35,6 +35,7 @@ from abprof.verdict.cells import ArmState, CellData, arm_id, same_code
 
 CHANGED: frozenset[Verdict] = frozenset({"slower", "faster", "slight"})
 WITHHELD = frozenset({"clock", "power", "timer"})  # reasons
+_replace = msgspec.structs.replace
 _SEEN = 0.5  # share of a claimed saving that the parent's clock must see
 Role = Literal["target", "peer", "variant", "control"]
 
@@ -142,10 +143,6 @@ def with_discoveries(rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
     found = iter(stats.discoveries([row.p for row in rows if row.p is not None]))
     survives = [row.p is not None and next(found) and row.verdict in {"slower", "faster"} for row in rows]
     return tuple(_replace(row, discovery=True) if yes else row for row, yes in zip(rows, survives, strict=True))
-
-
-def _replace(row: Comparison, **fields: Any) -> Comparison:
-    return msgspec.structs.replace(row, **fields)
 
 
 def _arm_failed(before: ArmState, after: ArmState, role: Role) -> tuple[Verdict, tuple[str, ...]] | None:

@@ -65,10 +65,9 @@ def judge(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache
     rows: dict[Role, list[Comparison]] = {"target": [], "peer": [], "variant": [], "control": []}
     observations: list[Observation] = []
     for data in cells.values():
-        every = data.once("rows", partial(_compared, run, data))
-        for role, row in every:
+        for role, row in data.once("rows", partial(_compared, run, data)):
             rows[role].append(row)
-        observations += data.once("observed", partial(observe, data))
+        observations += data.once("observed", partial(_observed, data))
     targets, peers, within = (with_discoveries(rows[family]) for family in ("target", "peer", "variant"))
     targets = waivers.applied(run, targets)
     controls = tuple(rows["control"])
@@ -78,7 +77,7 @@ def judge(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache
         comparisons=(*targets, *peers),
         within=within,
         controls=controls,
-        warnings=warnings(run, cells, targets, controls),
+        warnings=tuple(warnings(run, cells, targets, controls)),
     )
 
 
@@ -117,7 +116,8 @@ def undecided(
     cells = aggregate(run, blocks, proofs, cache)
     more = {cell for cell, data in cells.items() if data.once("open", partial(_wants_more, run, data))}
     rows = [row for data in cells.values() for row in data.once("tested", partial(_tested, run, data))]
-    return more | {row.cell for row in with_discoveries(rows) if _suspect(row)}
+    changed = [row for row in with_discoveries(rows) if row.verdict in {"slower", "faster"} and not row.discovery]
+    return more | {row.cell for row in changed if row.look < len(stats.LOOKS)}
 
 
 def _tested(run: Run, data: CellData) -> tuple[Comparison, ...]:
@@ -125,11 +125,6 @@ def _tested(run: Run, data: CellData) -> tuple[Comparison, ...]:
     if run.options.epochs is not None or data.quick or data.attempts >= MOST_ATTEMPTS:
         return ()
     return tuple(compare(run, data, pair) for pair in pairs(run, data) if pursued(run, pair))
-
-
-def _suspect(row: Comparison) -> bool:
-    """Whether a change is certain by its own interval but not among all the tested cells."""
-    return row.verdict in {"slower", "faster"} and not row.discovery and row.look < len(stats.LOOKS)
 
 
 def _wants_more(run: Run, data: CellData) -> bool:
@@ -208,8 +203,7 @@ def _epochs_counted(run: Run, data: CellData) -> int:
 _PAUSE = 120.0  # seconds between two blocks that mean a later invocation (rerun, --resume)
 
 
-def observe(data: CellData) -> tuple[Observation, ...]:
-    """One observation per arm that was tried, in the run's order."""
+def _observed(data: CellData) -> tuple[Observation, ...]:
     return tuple(_observation(data, arm) for arm in data.states if data.state(arm).seen)
 
 
@@ -218,25 +212,13 @@ def busy_share(blocks: Sequence[Block]) -> float | None:
     if any(block.metric == REPORTED for block in blocks):
         return None  # the process reports durations, not moments
     tables = [table(block.rounds)[0] for block in blocks]
-    wall = _wall(blocks)
-    return sum(float((each[:, END] - each[:, START]).sum()) for each in tables) / 1e9 / wall if wall else None
-
-
-def check_share(blocks: Sequence[Block]) -> float | None:
-    """Time spent on checking outputs, references included, over the same (0 to 1)."""
-    wall = _wall(blocks)
-    return sum(block.check_seconds for block in blocks if block.rounds) / wall if wall else None
-
-
-def _wall(blocks: Sequence[Block]) -> float:
-    """Seconds from the first block with rounds to the last, per device, without pauses before later invocations."""
-    wall = 0.0
+    wall = 0.0  # seconds per device, without pauses before later invocations
     for device in {block.device for block in blocks}:
         ordered = sorted((b for b in blocks if b.rounds and b.device == device), key=lambda block: block.began)
         wall += sum(block.seconds for block in ordered)
         gaps = (after.began - before.began - before.seconds for before, after in pairwise(ordered))
         wall += sum(gap for gap in gaps if 0 < gap < _PAUSE)
-    return wall
+    return sum(float((each[:, END] - each[:, START]).sum()) for each in tables) / 1e9 / wall if wall else None
 
 
 def _observation(data: CellData, arm: str) -> Observation:

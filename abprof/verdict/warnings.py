@@ -18,13 +18,14 @@ Rows = Sequence[Comparison]
 _ABOVE_BEST = 1.1  # the measured best rate of a device may be too low by so much
 
 
-def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> tuple[Advice, ...]:
+def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Advice]:
     """All warnings of a run, the gravest first."""
-    return tuple(_warnings(run, cells, rows, controls))
-
-
-def _warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Advice]:
-    yield from _tampered(run)
+    if found := [one for one in run.touched if one.falsifies]:
+        yield Advice(
+            kind="tampered",
+            text=f"{_touched(found)}: what was measured or judged may not be what was built",
+            advice="a package may have written there: read the change, then measure again with --contain always",
+        )
     yield from _untrusted(run, rows, controls)
     yield from _arms(
         cells,
@@ -147,16 +148,6 @@ def _failed(cells: Cells, kind: str, rows: Rows, what: str) -> Iterator[Advice]:
         yield Advice(kind=kind, text=text, advice=hint, cells=found)
 
 
-def _tampered(run: Run) -> Iterator[Advice]:
-    found = [one for one in run.touched if one.falsifies]
-    if found:
-        yield Advice(
-            kind="tampered",
-            text=f"{_touched(found)}: what was measured or judged may not be what was built",
-            advice="a package may have written there: read the change, then measure again with --contain always",
-        )
-
-
 def _touched(found: Sequence[Touched]) -> str:
     one = found[0]
     return f"{one.path} was {one.how} {one.moment}" + (f", and {len(found) - 1} more files" if len(found) > 1 else "")
@@ -229,9 +220,8 @@ def _how_to_decide(run: Run, out: Rows) -> str:
 
 def _sufficient_budget(run: Run, cells: Cells) -> int:
     """Seconds to reach the first look at the pace of this run's epochs: a tenth more, rounded up."""
-    spans: dict[
-        tuple[str, int], float
-    ] = {}  # (device, epoch) -> seconds: a device measures its cells one after the other
+    # (device, epoch) -> seconds: a device measures its cells one after the other.
+    spans: dict[tuple[str, int], float] = {}
     for block in (block for data in cells.values() for block in data.blocks):
         spans[block.device, block.epoch] = spans.get((block.device, block.epoch), 0.0) + block.seconds
     longest = max(spans.values(), default=0.0)

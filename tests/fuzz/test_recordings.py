@@ -79,7 +79,7 @@ def test_any_lines_of_perf_are_counted(examples: int) -> None:
 @many
 @pytest.mark.parametrize(("document", "by"), [(CHROME, "torch"), (PROTON, "proton")], ids=["torch", "proton"])
 def test_any_trace_is_kept_or_told(tmp_path: Path, document: object, by: probes.By, examples: int) -> None:
-    """The errors are those that become the trace's `missing` (abprof/evidence/probes/probes.py)."""
+    """The errors are those that become the trace's `missing` (abprof/evidence/probes.py)."""
     made, target = tmp_path / "made", tmp_path / "kept"
 
     def ask(data: bytes) -> None:

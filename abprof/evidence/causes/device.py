@@ -147,12 +147,8 @@ def _autotune(_sides: Sides, pair: Pair) -> Found:
     (before, one), (after, two) = pair.before.choice, pair.after.choice
     if not before or not after or before == after:
         return None
-    same = (
-        "different autotune choice"
-        if one == two
-        else "other configurations to choose from, and a different autotune choice"
-    )
-    return "autotune", f"{same} ({wording.settings(before, after)})"
+    others = "" if one == two else "other configurations to choose from, and a "
+    return "autotune", f"{others}different autotune choice ({wording.settings(before, after)})"
 
 
 def _tensor(sides: Sides, pair: Pair) -> Found:

@@ -104,7 +104,8 @@ def _passes(sides: Sides) -> list[Cause]:
     before, after = _functions(sides)
     few, many = (before, after) if sides.slower else (after, before)
     codes = {function.code for function in few.values()}
-    lone = {key: f for key, f in many.items() if key not in few and f.code not in codes and _walks(f)}
+    lone = {key: f for key, f in many.items() if key not in few and f.code not in codes}
+    lone = {key: f for key, f in lone.items() if f.classes.get("loops") and _accesses(f)}
     run = _reached(many, few) | {key for key, seen in (_sampled(sides, lone) or {}).items() if seen}
     found = {}
     for key in (key for key in lone if key in run):
@@ -142,10 +143,6 @@ def _width(function: Function) -> int:
 
 def _accesses(function: Function) -> int:
     return function.classes.get("loads", 0) + function.classes.get("stores", 0)
-
-
-def _walks(function: Function) -> bool:
-    return function.classes.get("loops", 0) > 0 and _accesses(function) > 0
 
 
 def _flags(one: Kernel, two: Kernel) -> str:

@@ -141,7 +141,7 @@ def _kernel(one: traffic.Counted, names: Sequence[str]) -> KernelProfile:
     for name in names:
         if all(name in launch.values for launch in one.kept):
             times = [launch.values.get(recording.TIME, 0.0) for launch in one.kept]
-            weights = times if not recording.adds_up(name) and all(times) else [1.0] * len(times)
+            weights = times if not name.endswith(".sum") and all(times) else [1.0] * len(times)
             total = sum(launch.values[name] * weight for launch, weight in zip(one.kept, weights, strict=True))
             found[name] = total / sum(weights)
     name, grid, block = one.name
@@ -222,13 +222,8 @@ def record(
     Refused if counters may not be read, WorkerDied if ncu cannot be started or takes too long.
     """
     wanted = [name for name in metrics if name not in ncu.unknown]
-    options = [
-        "--target-processes",
-        "all",
-        "--clock-control",
-        "none",
-        *(["--nvtx", "--nvtx-include", nvtx] * bool(nvtx)),
-    ]
+    options = ["--target-processes", "all", "--clock-control", "none"]
+    options += ["--nvtx", "--nvtx-include", nvtx] if nvtx else []
     options += ["--metrics", ",".join(wanted), "--force-overwrite", "--export", str(to).replace("%", "%%")]
     began = log.stat().st_size if log.exists() else 0
     code = proc.logged([ncu.path, *options, *argv], env={**env, "LC_ALL": "C"}, cwd=cwd, log=log, timeout=_TIMEOUT)

@@ -315,11 +315,6 @@ def stall(reason: str) -> str:
     return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
 
 
-def adds_up(name: str) -> bool:
-    """Whether a metric is a sum over a launch, not a rate or a ratio."""
-    return name.endswith(".sum")
-
-
 _PEAK = "pct_of_peak_sustained"
 DRAM_BUSY = f"gpu__dram_throughput.avg.{_PEAK}_elapsed"
 L2_HITS = "lts__t_sector_hit_rate.pct"
