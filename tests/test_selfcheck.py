@@ -14,9 +14,7 @@ import msgspec
 import pytest
 
 from abprof.extras import selfcheck
-from abprof.extras.selfcheck import tables as pages
-from abprof.extras.selfcheck.examine import examine, stopped
-from abprof.extras.selfcheck.result import Selfcheck
+from abprof.extras.selfcheck.examine import Selfcheck, examine, stopped
 from abprof.records import (
     ALONE,
     DO_BENCH_METRIC,
@@ -151,7 +149,7 @@ def test_the_page_says_what_each_protocol_called() -> None:
     found = examine(
         run, [*measured(quiet, QUIET), *measured(changed, [5.0, 5.1, 4.9, 5.0]), read(changed, -9, SEED_METRIC)]
     )
-    text = pages.markdown(found, Path("runs/x"))
+    text = selfcheck.as_markdown(found, Path("runs/x"))
     assert "| abprof | 0.3 ms and longer | 1.5 % | 0 of 1 (0 %) | 95.0 % | 1 of 1 (100 %) | 0 | 4.0 |" in text
     assert "| sleep +5 % | 0.3 ms and longer | +5.00 % | 1 of 1 | 1 of 1 | 1 of 1 | 0 of 1, 1 faster | 1 of 1 |" in text
 

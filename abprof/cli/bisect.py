@@ -42,7 +42,7 @@ def bisect(
     Commits that do not build are passed over, more than one culprit is found, and what stays unclear is reported as a range of
     commits. Exit codes: 0 found, or nothing is slower; 4 not all of it could be decided.
     """
-    from abprof.extras.bisect import start
+    from abprof.extras.bisect import steps
 
     view, json = view_of(values), values["json"]
     if program(ctx) is not None and (resume or from_run):
@@ -63,13 +63,13 @@ def bisect(
         advice = "abprof bisect GOOD BAD, --from-run RUN or --resume FOLDER"
         raise AbprofError("which ends?", where="abprof bisect", advice=advice)
     options = options_from(refs, values, command=command)
-    options = start.of_run(Path(from_run), options) if from_run else options
-    with start.planned(options, view) as (planned, place, workloads):
+    options = steps.of_run(Path(from_run), options) if from_run else options
+    with steps.planned(options, view) as (planned, place, workloads):
         if options.dry_run:
-            return _show_plan(planned, start.plan(planned), json=json)
-        for line in start.plan(planned):
+            return _show_plan(planned, steps.plan(planned), json=json)
+        for line in steps.plan(planned):
             view.say(line)
-        begun, folder = start.folder_of(planned, place, workloads)
+        begun, folder = steps.folder_of(planned, place, workloads)
     return _go_on(begun, folder, view, json=json)
 
 
@@ -101,7 +101,7 @@ def _go_on(begun: Bisection, folder: Path, view: View, *, json: bool) -> int:
         print(
             _as_json(done, folder)
             if json
-            else "\n".join(map(visible, [*report.lines(done), *report.weaker(done), *report.result(done)]))
+            else "\n".join(map(visible, [*report.lines(done), *steps.weaker(done), *report.result(done)]))
         )
     view.say(f"kept in {folder}: report.html, report.md, bisect.json, steps/")
     return Exit.OK if report.decided(done) else Exit.UNTRUSTED
@@ -125,8 +125,8 @@ def _show_plan(planned: Bisection, lines: list[str], *, json: bool) -> int:
 def _as_json(done: Bisection, folder: Path) -> str:
     import msgspec
 
-    from abprof.extras.bisect import report
+    from abprof.extras.bisect import steps
 
     loose = msgspec.to_builtins(done)
     shown = {name: loose[name] for name in ("culprits", "steps", "found", "status")}
-    return msgspec.json.encode({**shown, "weaker": report.weaker(done), "bisect_dir": str(folder)}).decode()
+    return msgspec.json.encode({**shown, "weaker": steps.weaker(done), "bisect_dir": str(folder)}).decode()

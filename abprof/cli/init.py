@@ -18,8 +18,7 @@ from abprof.cli.options import takes
 from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
-    from abprof.extras.init.facts import Candidate, Found
-    from abprof.extras.init.scaffold import Made
+    from abprof.extras.init import Candidate, Found, Made
     from abprof.records.options import File
 
 _FILES = {"abprof.yml": ".github/workflows/abprof.yml", "abprof-bot.toml": ".github/abprof-bot.toml"}
@@ -113,35 +112,35 @@ def _made(
     wanted: Wanted, files: Sequence[str], root: Path, file: File | None, folder: str
 ) -> tuple[Made, tuple[str, ...]]:
     """The files to write, and notes about them."""
-    from abprof.extras.init import look, scaffold, source
+    from abprof.extras import init as maker
     from abprof.records.options import File
     from abprof.system.config_file import place
 
-    name = scaffold.plain_name(wanted.workload, "--workload") if wanted.workload else ""
-    kernel = scaffold.plain_name(wanted.kernel, "--kernel") if wanted.kernel else ""
+    name = maker.plain_name(wanted.workload, "--workload") if wanted.workload else ""
+    kernel = maker.plain_name(wanted.kernel, "--kernel") if wanted.kernel else ""
     there = [path for path in files if path.startswith(f"kernels/{kernel}/") or path == f"kernels/{kernel}.py"]
     if kernel and not there and kernel not in (file or File()).kernels:
-        return scaffold.begun(kernel, name, file, folder), ()
+        return maker.begun(kernel, name, file, folder), ()
     if kernel and not name:
         raise AbprofError(
             "is there", where=there[0] if there else place(root)[0].name, advice="--workload NAME writes one for it"
         )
-    found = look.look(files, lambda path: source.content(root / path))
+    found = maker.look(files, lambda path: maker.content(root / path))
     unread = f"no Python of this version, or no text: {', '.join(found.unread[:3])}" if found.unread else ""
     unread += f" and {len(found.unread) - 3} more" if len(found.unread) > 3 else ""
-    some = scaffold.within(found, kernel or name, file) if name else look.candidates(found)
+    some = maker.within(found, kernel or name, file) if name else maker.candidates(found)
     if not some:
         what = f"found nothing to measure in {len(found.modules)} Python files: no @triton.jit, no function of tensors"
         what += f"; {unread}" if unread else ""
         raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME begins a kernel package")
     one = _chosen(found, some, wanted)
-    made = scaffold.adopted(found, one, file, folder, name, under=place(root)[1])
+    made = maker.adopted(found, one, file, folder, name, under=place(root)[1])
     return made, (*made.proposal.notes, *found.project.broken, *([unread] if unread else []))
 
 
 def _chosen(found: Found, some: Sequence[Candidate], wanted: Wanted) -> Candidate:
     """What is to be measured first: by --function, by a person, or the likeliest."""
-    from abprof.extras.init import scaffold
+    from abprof.extras import init as maker
 
     if wanted.function:
         file, _, name = wanted.function.rpartition(":")
@@ -152,7 +151,7 @@ def _chosen(found: Found, some: Sequence[Candidate], wanted: Wanted) -> Candidat
                 "no such function of tensors", where=f"--function {wanted.function}", advice=f"there is {names}"
             )
         some = fitting
-    shown = [scaffold.shown(found, one) for one in some]
+    shown = [maker.shown(found, one) for one in some]
     advice = "--yes takes the first, --function FILE:NAME another"
     return some[_choice("Which function is to be measured first?", shown, advice, yes=wanted.yes)]
 

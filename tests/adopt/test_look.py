@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.extras.init import look, scaffold
-from abprof.extras.init.facts import Candidate, Found
+from abprof.extras.init import repository as look
+from abprof.extras.init import scaffold
 from abprof.extras.init.propose import Proposal, propose
+from abprof.extras.init.repository import Candidate, Found
 from abprof.system.config_file import parse_file
 from tests.adopt.repositories import EXTENSION, ROWS, SINGLE, TRITON
 

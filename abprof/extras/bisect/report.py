@@ -8,10 +8,9 @@ from pathlib import Path
 from markupsafe import Markup, escape
 
 from abprof.extras.bisect.search import Answer, Finding
-from abprof.extras.bisect.steps import Bisection, Row, answer_text, change_text, name, question_text
+from abprof.extras.bisect.steps import Bisection, Row, answer_text, change_text, name, question_text, weaker
 from abprof.records.visible import visible
 from abprof.report.render import asset, environment
-from abprof.report.sentences import in_one_line
 from abprof.report.text import code
 from abprof.report.text import markdown as escape_markdown
 from abprof.system import files as disk
@@ -29,13 +28,6 @@ _ANSWERS = {
 _KINDS = {"below": "good", "above": "slow", "between": "slow", "unclear": "open", "cannot": "cannot"}
 _MARKS = {"good": "o", "slow": "+", "open": "?", "cannot": "x", "culprit": "@"}
 _KEY = "  @ culprit; + slower than the commit it was measured against, o not; ? open; x cannot be measured"
-
-
-def weaker(of: Bisection) -> tuple[str, ...]:
-    """The weaker guarantees of every step, one sentence each."""
-    if of.options.command:
-        return (in_one_line("reported"),)
-    return (in_one_line("sides", ", ".join(of.unchecked)),) if of.unchecked else ()
 
 
 def decided(of: Bisection) -> bool:

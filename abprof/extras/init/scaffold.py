@@ -11,11 +11,10 @@ from string import Template
 
 import msgspec
 
-from abprof.extras.init import look
-from abprof.extras.init.arguments import Argument, Called, unused
+from abprof.extras.init import repository
 from abprof.extras.init.conventions import scaled, sizes
-from abprof.extras.init.facts import Candidate, Found
-from abprof.extras.init.propose import Proposal, place_of, propose
+from abprof.extras.init.propose import Argument, Called, Proposal, place_of, propose, unused
+from abprof.extras.init.repository import Candidate, Found
 from abprof.records import Record
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, PackageEntry
@@ -77,8 +76,8 @@ def begun(name: str, workload: str, file: File | None, folder: str) -> Made:
     """A kernel package in abprof's own layout that runs as it stands, and its workload."""
     path = f"kernels/{name}/__init__.py"
     text = Template((bundled("templates") / "adopt" / "kernel.txt").read_text(encoding="utf-8")).substitute(name=name)
-    found = look.look([path], {path: text}.__getitem__)
-    made = adopted(found, look.candidates(found)[0], file, folder, workload or name)
+    found = repository.look([path], {path: text}.__getitem__)
+    made = adopted(found, repository.candidates(found)[0], file, folder, workload or name)
     return msgspec.structs.replace(made, files={path: text, **made.files})
 
 
@@ -90,7 +89,7 @@ def within(found: Found, kernel: str, file: File | None) -> tuple[Candidate, ...
     if not inside:
         advice = f"abprof init --kernel {kernel} begins one; with a workload of another name --kernel says for which"
         raise AbprofError(f"no kernel package {kernel}", where=folder, advice=advice)
-    some = tuple(one for one in look.candidates(_only(found, inside)) if one.module in inside)
+    some = tuple(one for one in repository.candidates(_only(found, inside)) if one.module in inside)
     if not some:
         raise AbprofError(
             "no function of tensors found", where=folder, advice="docs/WRITING.md says how a workload is written"

@@ -9,7 +9,63 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from abprof.extras.init.facts import Call, Function, Module, Parameter, Use
+from abprof.records import Record
+
+
+class Use(Record, frozen=True, kw_only=True):
+    """What a function's body, or its docstring, says of one parameter."""
+
+    tensor: bool = False
+    ndim: int = 0  # 0: not known
+    dims: tuple[tuple[int, str], ...] = ()  # which dimension is called how; negative ones count from the end
+
+
+class Parameter(Record, frozen=True, kw_only=True):
+    """One parameter as it is written."""
+
+    name: str
+    annotation: str = ""
+    default: str | None = None
+    placed: bool = False  # only by its position
+    rest: bool = False  # *args, **kwargs
+
+
+class Call(Record, frozen=True, kw_only=True):
+    """A call whose arguments are parameters of the caller: where they go."""
+
+    name: str  # of what is called; of `Class.apply` the class
+    apply: bool = False
+    places: tuple[tuple[int | str, str], ...] = ()  # position or keyword -> the caller's parameter
+
+
+class Function(Record, frozen=True, kw_only=True):
+    """A Python function at the top of a file, or a class's `forward`."""
+
+    name: str
+    line: int
+    parameters: tuple[Parameter, ...] = ()
+    names: frozenset[str] = frozenset()  # every name that its body reads; `torch.ops` stands for its users
+    calls: tuple[Call, ...] = ()
+    uses: dict[str, Use] = {}
+    same: tuple[tuple[tuple[str, int], tuple[str, int]], ...] = ()  # dimensions that it asserts to be equal
+    returns: bool = True
+
+
+class Module(Record, frozen=True, kw_only=True):
+    """One Python file."""
+
+    path: str
+    kernels: tuple[str, ...] = ()  # @triton.jit, @gluon.jit
+    functions: dict[str, Function] = {}
+    forwards: dict[str, Function] = {}  # torch.autograd.Function's name -> its forward, without ctx
+    aliases: dict[str, str] = {}  # name = Class.apply
+    imported: dict[str, str] = {}  # name here -> the last part of what it is
+    roots: frozenset[str] = frozenset()  # first parts of absolute imports
+    relative: bool = False
+    exports: frozenset[str] = frozenset()  # what an __init__.py brings to the front
+    extensions: frozenset[str] = frozenset()  # names that torch's load(...) or load_inline(...) is bound to
+    runs: tuple[int, str] | None = None  # the first line that does work when the file is imported
+
 
 _JIT = {"triton.jit", "gluon.jit", "jit", "triton.experimental.gluon.jit", "experimental.gluon.jit"}
 _LOADERS = {"load", "load_inline"}
@@ -180,19 +236,16 @@ def _parameters(args: ast.arguments) -> tuple[Parameter, ...]:
     pairs = zip(plain, defaults, strict=True)
     made = [_parameter(arg, default, placed=at < len(args.posonlyargs)) for at, (arg, default) in enumerate(pairs)]
     made += [Parameter(name=args.vararg.arg, rest=True)] if args.vararg else []
-    made += [
-        _parameter(arg, default, keyword=True) for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)
-    ]
+    made += [_parameter(arg, default) for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)]
     made += [Parameter(name=args.kwarg.arg, rest=True)] if args.kwarg else []
     return tuple(made)
 
 
-def _parameter(arg: ast.arg, default: ast.expr | None, *, keyword: bool = False, placed: bool = False) -> Parameter:
+def _parameter(arg: ast.arg, default: ast.expr | None, *, placed: bool = False) -> Parameter:
     return Parameter(
         name=arg.arg,
         annotation=ast.unparse(arg.annotation) if arg.annotation else "",
         default=None if default is None else ast.unparse(default),
-        keyword=keyword,
         placed=placed,
     )
 

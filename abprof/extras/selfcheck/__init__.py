@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from abprof import devices, session
-from abprof.extras.selfcheck.examine import examine
-from abprof.extras.selfcheck.result import Selfcheck
+from abprof.extras.selfcheck.examine import Detection, Selfcheck, examine
 from abprof.extras.selfcheck.studies import PROTOCOLS, one_after_the_other, studies
 from abprof.measure import Plan
 from abprof.records import Block
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
+from abprof.report.render import environment
+from abprof.report.text import code, duration
+from abprof.report.text import markdown as escape
 from abprof.sides import NewRepository
 from abprof.store import runfolder
 from abprof.system.console import View
+from abprof.verdict import stats
 
 TREE = Path(__file__).parent / "tree"
 SHARE = "kernels/meter/share.py"
@@ -90,7 +93,42 @@ def as_json(found: Selfcheck, folder: Path) -> str:
 
 
 def as_markdown(found: Selfcheck, folder: Path) -> str:
-    """The tables for people."""
-    from abprof.extras.selfcheck import tables as pages
+    """The tables for people, by templates/selfcheck.md."""
+    columns = list(dict.fromkeys((row.protocol, row.threshold) for row in found.detection))
+    return (
+        environment(escape)
+        .get_template("selfcheck.md")
+        .render(
+            found=found,
+            command=code(" ".join(("abprof", *found.arguments))),
+            folder=code(folder),
+            heads=[f"{protocol} {threshold:g} %" if threshold else protocol for protocol, threshold in columns],
+            detected=list(_detected(found.detection, columns)),
+            thresholds=sorted({row.threshold for row in found.alarms if row.protocol == "abprof"}, reverse=True),
+            duration=duration,
+            rate=rate,
+            bound=stats.false_alarm_bound,
+        )
+    )
 
-    return pages.markdown(found, folder)
+
+def _detected(
+    rows: Sequence[Detection], columns: Sequence[tuple[str, float]]
+) -> Iterable[tuple[str, str, str, list[str]]]:
+    """(injected, time of a call, measured, called slower by each column)."""
+    for how, percent, name in dict.fromkeys((row.how, row.inject, row.duration_class) for row in rows):
+        here = {(row.protocol, row.threshold): row for row in rows if (row.how, row.inject) == (how, percent)
+                and row.duration_class == name}  # fmt: skip
+        mean = next(iter(here.values())).mean_pct
+        called = [_called(here[column]) if column in here else "-" for column in columns]
+        yield f"{how} +{percent:g} %", name, f"{mean:+.2f} %", called
+
+
+def _called(row: Detection) -> str:
+    wrong = f", {row.faster} faster" if row.faster else ""
+    return f"{row.slower} of {row.cells}{wrong}"
+
+
+def rate(count: int, of: int) -> str:
+    """ "3 of 40 (7.5 %)"."""
+    return f"{count} of {of} ({100 * count / of:.3g} %)" if of else "none"
