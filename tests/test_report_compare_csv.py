@@ -9,7 +9,7 @@ import pytest
 
 from abprof.records.errors import AbprofError
 from abprof.report import suite_csv
-from abprof.report.compare_csv import compare
+from abprof.report.suite_csv import compare
 
 from . import runs
 from .test_report_csv import DENSE, SPARSE, TARGET

@@ -49,6 +49,6 @@ def test_half_a_table_is_refused(tmp_path, data, says):
 
 
 def test_pandas_waits_until_a_table_is_read():
-    code = "import sys, abprof.cli; from abprof.report import compare_csv, csv_files; csv_files.csv_text(['a'], [{'a': '1'}]); "
+    code = "import sys, abprof.cli; from abprof.report import csv_files, suite_csv; csv_files.csv_text(['a'], [{'a': '1'}]); "
     code += "sys.exit('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -122,9 +122,9 @@ def compare_csv(
 ) -> int:
     """Compare two profile CSVs that exist, of dense or block-sparse runs, by the original scripts' formula."""
     from abprof.records.options import GPU_THRESHOLD
-    from abprof.report import compare_csv as comparing
+    from abprof.report import suite_csv
 
-    sys.stdout.write(comparing.compare(base, target, out, threshold=values["threshold"] or GPU_THRESHOLD))
+    sys.stdout.write(suite_csv.compare(base, target, out, threshold=values["threshold"] or GPU_THRESHOLD))
     return Exit.OK
 
 

@@ -6,7 +6,8 @@ output. All three print one model (page.py), whose wording comes from sentences.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from abprof.records import Block, Run
@@ -39,54 +40,39 @@ def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
 
     Raises AbprofError when the disk refuses.
     """
-    written: list[Path] = []
-    failed: list[tuple[str, Exception]] = []
-    for name, make in _makers(folder, run, blocks):
-        try:
-            for file, text in make():
-                pieces = [text] if isinstance(text, str) else text
-                written.append(disk.replace(folder / file, (piece.encode(errors="replace") for piece in pieces)))
-                del text, pieces  # of ten thousand cells tens of megabytes: before the next is made
-        except Exception as error:  # noqa: BLE001 - raised below, when the others are there
-            failed.append((name, error))
-    if failed:
-        raise _failure(failed)
-    return written
-
-
-def _makers(
-    folder: Path, run: Run, blocks: Sequence[Block]
-) -> Iterator[tuple[str, Callable[[], Iterable[tuple[str, str | Iterable[str]]]]]]:
     from abprof.report import csv_files, log_footer, page, probes, render, rows, suite_csv
 
     groups = rows.groups(run)
-    made: list[page.Page] = []  # one page for both formats, made by the first
-
-    def model() -> page.Page:
-        if not made:
-            made.append(page.page(run, blocks, groups))
-        return made[0]
+    model = functools.cache(lambda: page.page(run, blocks, groups))  # one for both formats
 
     def log() -> Iterator[str]:
         with disk.refusals(folder / LOG):
             before = disk.content(folder / LOG).decode(errors="replace") if (folder / LOG).exists() else ""
         return log_footer.with_footer(before, run, groups)
 
-    yield "cells.csv", lambda: [("cells.csv", csv_files.cells_csv(run))]
-    yield "comparisons.csv", lambda: [("comparisons.csv", csv_files.comparisons_csv(run))]
-    yield "the suites' tables", lambda: suite_csv.files(run).items()
-    yield "the probes' tables", lambda: probes.files(run).items()
-    yield "report.html", lambda: [("report.html", render.html(model()))]
-    yield "report.md", lambda: [("report.md", render.markdown(model()))]
-    yield LOG, lambda: [(LOG, log())]
-
-
-def _failure(failed: Sequence[tuple[str, Exception]]) -> Exception:
-    """The first of these errors, with the names of all that could not be made."""
-    error, names = failed[0][1], ", ".join(name for name, _ in failed)
-    if isinstance(error, AbprofError):
-        advice = "; ".join(filter(None, (error.advice, f"not written: {names}")))
-        return AbprofError(error.what, where=error.where, advice=advice)
-    for name, other in failed:
-        error.add_note(f"not written: {name} ({type(other).__name__}: {other})")
-    return error
+    makers: dict[str, Callable[[], Mapping[str, str | Iterable[str]]]] = {
+        "cells.csv": lambda: {"cells.csv": csv_files.cells_csv(run)},
+        "comparisons.csv": lambda: {"comparisons.csv": csv_files.comparisons_csv(run)},
+        "the suites' tables": lambda: suite_csv.files(run),
+        "the probes' tables": lambda: probes.files(run),
+        "report.html": lambda: {"report.html": render.html(model())},
+        "report.md": lambda: {"report.md": render.markdown(model())},
+        LOG: lambda: {LOG: log()},
+    }
+    written: list[Path] = []
+    failed: dict[str, Exception] = {}
+    for name, make in makers.items():
+        try:
+            for file, text in make().items():
+                pieces = [text] if isinstance(text, str) else text
+                written.append(disk.replace(folder / file, (piece.encode(errors="replace") for piece in pieces)))
+                del text, pieces  # of ten thousand cells tens of megabytes: before the next is made
+        except Exception as error:  # noqa: BLE001 - raised below, when the others are there
+            failed[name] = error
+    for first in failed.values():
+        if isinstance(first, AbprofError):
+            advice = "; ".join(filter(None, (first.advice, f"not written: {', '.join(failed)}")))
+            raise AbprofError(first.what, where=first.where, advice=advice)
+        first.add_note("not written: " + "; ".join(f"{name} ({type(e).__name__}: {e})" for name, e in failed.items()))
+        raise first
+    return written
