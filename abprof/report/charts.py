@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 from markupsafe import Markup, escape
 
 from abprof.records import Comparison, Options, Verdict
@@ -107,10 +108,10 @@ class Strip:
         """The strip as SVG; nothing without a number. A verdict has its own shape as well as its colour."""
         if not self.rows:
             return Markup("")
-        left, width, height, edge = 52, 1000, 190, 8
+        left, width, height = 52, 1000, 190
 
         def at(share: float) -> float:
-            return edge + share * (height - 2 * edge)
+            return 8 + share * (height - 16)
 
         parts = []
         for kind, pct in zip(("inside", "margin"), self.bands(), strict=True):
@@ -118,20 +119,14 @@ class Strip:
             parts.append(f'<path class="{kind}" d="M{left} {top:.1f}H{width}V{bottom:.1f}H{left}"/>')
         parts.append(f'<path class="zero" d="M{left} {at(0.5):.1f}H{width}"/>')
         for pct, name in self.levels():
-            y = min(max(at(self.y(pct)) + 4, 11.0), at(1.0) + 4)
-            parts.append(f'<text x="{left - 6}" y="{y:.0f}">{name}</text>')
+            parts.append(_text(left - 6, min(max(at(self.y(pct)) + 4, 11.0), at(1.0) + 4), name))
         for verdict in sentences.MARKS:
-            mine = [
-                (left + x * (width - left - 10), y, low, high) for of, x, y, low, high in self.rows if of == verdict
-            ]
-            whiskers = "".join(
-                f"M{x:.1f} {at(low):.1f}V{at(high):.1f}"
-                for x, _, low, high in mine
-                if low is not None and high is not None
-            )
-            dots = " ".join(f"{x:.1f},{at(y):.1f}" for x, y, _, _ in mine)
+            mine = [(left + x * (width - left - 10), *of) for kind, x, *of in self.rows if kind == verdict]
+            whiskers = (f"M{x:.1f} {at(a):.1f}V{at(b):.1f}" for x, _, a, b in mine if a is not None and b is not None)
+            dots = " ".join(f"{x:.1f},{at(y):.1f}" for x, y, _, _ in mine if y is not None)
             if mine:
-                parts.append(f'<g class="{verdict}"><path d="{whiskers}"/><polyline points="{dots}"/></g>')
+                path = f'<path d="{"".join(whiskers)}"/>'
+                parts.append(f'<g class="{verdict}">{path}<polyline points="{dots}"/></g>')
         return _svg("strip", width, height, "".join(parts), self.label)
 
     def png(self, sentence: str, below: str) -> bytes:
@@ -141,8 +136,8 @@ class Strip:
         image = Image.new("RGB", (1600, 700), "white")
         draw = ImageDraw.Draw(image)
         ink, soft = "#16202c", "#556270"
-        draw.text((40, 30), _fit(sentence, 92), fill=ink, font=ImageFont.load_default(34))
-        draw.text((40, 88), _fit(below, 130), fill=soft, font=ImageFont.load_default(24))
+        draw.text((40, 30), _latin(sentence, 92), fill=ink, font=ImageFont.load_default(34))
+        draw.text((40, 88), _latin(below, 130), fill=soft, font=ImageFont.load_default(24))
         if self.rows:
             self._draw(draw, soft)
             for pct, name in self.levels():
@@ -177,10 +172,9 @@ class Strip:
                 draw.ellipse((x - 5, y - 5, x + 5, y + 5), fill=colour)
 
 
-def _fit(text: str, letters: int) -> str:
-    """Letters of the font's, cut to the picture's width."""
-    plain = text.encode("latin-1", "replace").decode("latin-1")
-    return plain if len(plain) <= letters else plain[: letters - 3] + "..."
+def _latin(text: str, letters: int) -> str:
+    """Letters that the font has, cut to the picture's width."""
+    return clean(text, letters - 2).replace("…", "...").encode("latin-1", "replace").decode("latin-1")
 
 
 # ---------------------------------------------------------------- one cell's turns
@@ -188,32 +182,33 @@ def _fit(text: str, letters: int) -> str:
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
-@dataclass(frozen=True)
-class Track:
-    """One arm's turns in the order they ran, thinned, and the quantiles of all of them (5, 25, 50, 75, 95 %), in ns."""
-
-    arm: str
-    values: tuple[float, ...]
-    quantiles: tuple[float, ...]
+POINTS = 60  # turns drawn a cell, all arms together
 
 
-def turns(tracks: Sequence[Track]) -> Markup:
-    """Turns from the first to the last with their distribution, on one axis of time, as letters that report.js draws.
+def turns(played: Mapping[str, Sequence[float]]) -> Markup:
+    """Each arm's turns (ns) from the first to the last, thinned, with the distribution of all of them (5, 25, 50, 75, 95 %), on
+    one axis of time, as letters that report.js draws.
 
     Each height is one letter (A is the top), the quantiles' five first: as paths 200 cells would be 100 KB more. The axis
     spans at least 2 % of the median, so that quiet cells look quiet.
     """
+    tracks: dict[str, list[float]] = {}
+    for arm, values in played.items():
+        if values:
+            places = np.linspace(0, len(values) - 1, min(len(values), POINTS // len(played))).round().astype(int)
+            quantiles = map(float, np.percentile(values, (5, 25, 50, 75, 95)))
+            tracks[arm] = [*quantiles, *(values[place] for place in places)]
     if not tracks:
         return Markup("")
-    low = min(min(*t.values, t.quantiles[0]) for t in tracks)
-    high = max(max(*t.values, t.quantiles[4]) for t in tracks)
-    least = 0.02 * tracks[0].quantiles[2]
+    low = min(min(track[0], *track[5:]) for track in tracks.values())
+    high = max(max(track[4], *track[5:]) for track in tracks.values())
+    least = 0.02 * next(iter(tracks.values()))[2]
     if high - low < least:
         low, high = (low + high - least) / 2, (low + high + least) / 2
     span = (high - low) or 1.0
     drawn = "".join(
-        f" data-{t.arm}={''.join(_LETTERS[round((high - v) / span * 63)] for v in (*t.quantiles, *t.values))}"
-        for t in tracks
+        f" data-{arm}={''.join(_LETTERS[round((high - value) / span * 63)] for value in track)}"
+        for arm, track in tracks.items()
     )
     return Markup(f'<svg class=turns data-ends="{duration(high)}|{duration(low)}"{drawn}></svg>')  # noqa: S704
 
@@ -297,9 +292,8 @@ def lines(
 
 
 def _text(x: float, y: float, sentence: str, kind: str = "") -> str:
-    return (
-        f'<text{f" class={chr(34)}{kind}{chr(34)}" if kind else ""} x="{x:.0f}" y="{y:.0f}">{escape(sentence)}</text>'
-    )
+    named = f' class="{kind}"' if kind else ""
+    return f'<text{named} x="{x:.0f}" y="{y:.0f}">{escape(sentence)}</text>'
 
 
 def _nice(low: float, high: float) -> list[float]:

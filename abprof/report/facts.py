@@ -39,22 +39,14 @@ def _controls(run: Run) -> tuple[int, int, int]:
     return counted.get("controls", known), inside, outside
 
 
-def controls(run: Run) -> str:
-    """What the base against itself showed: `6 of 6 controls within 0.5 %`; "" without controls."""
-    tested, inside, outside = _controls(run)
-    if not tested:
-        return ""
-    text = f"{inside} of {plural(tested, 'control')} within {run.options.margin:g} %"
-    text += f", {outside} beyond it" if outside else ""
-    undecided = tested - inside - outside
-    return text + (f", {undecided} undecided" if undecided else "")
-
-
 def trusted(run: Run) -> str:
     """In one line whether the run may be trusted, and why: the end of a run on a terminal."""
     if any(one.falsifies for one in run.touched):
         return "not trusted: files that the run rests on changed while it ran (see the warnings)"
-    sentence = controls(run)
+    tested, inside, outside = _controls(run)
+    sentence = f"{inside} of {plural(tested, 'control')} within {run.options.margin:g} %" if tested else ""
+    for count, what in ((outside, "beyond it"), (tested - inside - outside, "undecided")):
+        sentence += f", {count} {what}" if count else ""
     if run.header and not run.header.trusted:
         return f"not trusted: {sentence or 'a control failed'}; any cell may be off by as much"
     if len(run.sides) < 2:
@@ -63,7 +55,7 @@ def trusted(run: Run) -> str:
     proofs = "; each worker loaded its own side's files" if run.proofs and not bad else ""
     if not sentence:
         return f"no control was measured{proofs}"
-    return f"{'trusted' if _controls(run)[1] else 'not contradicted'}: {sentence}{proofs}"
+    return f"{'trusted' if inside else 'not contradicted'}: {sentence}{proofs}"
 
 
 def trust(run: Run, blocks: Sequence[Block]) -> Facts:
@@ -253,9 +245,8 @@ def builds(run: Run) -> Facts:
         if len(build.facts) > 4:
             facts = f"{len(build.facts)} kernels compiled, each in run.json and the log"
         log = f"; log {clean(rows.log_path(build.log))}" if build.log else ""
-        found.append(
-            (f"{build.side} {clean(build.kernel)}{clean(place)}", sentence + (f"; {facts}" if facts else "") + log)
-        )
+        sentence += (f"; {facts}" if facts else "") + log
+        found.append((f"{build.side} {clean(build.kernel)}{clean(place)}", sentence))
     return found
 
 

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 from markupsafe import Markup
 
 from abprof.evidence.causes.sides import Part, Sides
@@ -35,7 +34,6 @@ from abprof.report.rows import (
 from abprof.report.sentences import weaker
 from abprof.report.text import LONGEST, NOT_RECORDED, clean, duration, interval, rate, signed, size
 
-POINTS = 60  # turns drawn a cell, all arms together
 DETAILS_UP_TO = 300  # rows of a run that have a detail; a larger run has those of rows that need a person
 PHASES_UP_TO = 40  # rows of a group: above it phases stand in the rows' details alone
 Texts = tuple[str, ...]  # a label, then one text for all sides or one per side
@@ -242,7 +240,7 @@ def _details(
         yield Detail(
             id=id,
             line=line,
-            picture=charts.turns(_tracks(turns, arms)),
+            picture=charts.turns({kind: [t[arm].value for t in turns if arm in t] for kind, arm in arms.items()}),
             rows=(*_numbers(run, row, sides, clocks), *_code(run, row)),
             logs=tuple(dict.fromkeys(rows.log_path(seen.log) for seen in sides if seen and seen.log)),
             epochs=max((seen.epochs for seen in sides if seen), default=0),
@@ -258,18 +256,6 @@ def _by_cell(blocks: Sequence[Measured]) -> dict[str, list[Measured]]:
         if block.rounds and block.judged:
             found.setdefault(block.cell, []).append(block)
     return found
-
-
-def _tracks(turns: Sequence[Mapping[str, object]], arms: Mapping[str, str]) -> list[charts.Track]:
-    """As many turns as POINTS allows, the same rounds of both arms, with the quantiles of all."""
-    tracks = []
-    for kind, id in arms.items():
-        values = [row[id].value for row in turns if id in row]  # type: ignore[attr-defined]
-        if values:
-            places = np.linspace(0, len(values) - 1, min(len(values), POINTS // len(arms))).round().astype(int)
-            quantiles = tuple(map(float, np.percentile(values, (5, 25, 50, 75, 95))))
-            tracks.append(charts.Track(kind, tuple(values[place] for place in places), quantiles))
-    return tracks
 
 
 def _numbers(run: Run, row: Row, sides: Sequence[Observation | None], clocks: Sequence[list[float]]) -> Iterator[Texts]:

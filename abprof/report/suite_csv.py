@@ -362,8 +362,17 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path, *, threshold: float
     shared = [name for name in ("status", *_OWN_KEYS[::-1]) if name in base.columns or name in target.columns]
     lines = [_joined(one, other, keys, columns, shared) for one, other in pairs]
     _put(out_csv, csv_text(list(lines[0]), lines))
-    alerts = [alert for one, other in pairs if (alert := _alert_of(one, other, keys, threshold))]
-    apart = list(_uncompared(pairs, keys))
+    alerts, apart = [], []
+    for one, other in pairs:
+        case = {name: _key((one or other)[name]) for name in keys}
+        before, after = (number(line["tflops_per_sec"]) if line else None for line in (one, other))
+        if before is None or after is None:
+            bare = [name for name, rate in (("baseline", before), ("target", after)) if rate is None]
+            why = f"TFLOP/s not recorded in the {' and the '.join(bare)}"
+            why = why if one and other else f"no row in the {'target' if one else 'baseline'}"
+            apart.append(f"  - {case}: {why}")
+        elif abs(improvement(before, after) or 0.0) > threshold:
+            alerts.append(alert(case, before, after))
     head = [
         f"--- Automatically detected mode: '{mode}' ---",
         "",
@@ -453,30 +462,6 @@ def _joined(base: Line, target: Line, keys: Sequence[str], columns: Sequence[str
         else:
             line |= {f"{name}_baseline": base.get(name, ""), f"{name}_target": target.get(name, "")}
     return line
-
-
-def _tflops(line: Line) -> float | None:
-    return number(line["tflops_per_sec"]) if line else None
-
-
-def _alert_of(base: Line, target: Line, keys: Sequence[str], threshold: float) -> list[str]:
-    left, right = _tflops(base), _tflops(target)
-    change = improvement(left, right)
-    if left is None or right is None or change is None or abs(change) <= threshold:
-        return []
-    return alert({name: _key(base[name]) for name in keys}, left, right)
-
-
-def _uncompared(pairs: Sequence[tuple[Line, Line]], keys: Sequence[str]) -> Iterator[str]:
-    """A line for each case that has no TFLOP/s to compare, and why."""
-    for pair in pairs:
-        named = list(zip(("baseline", "target"), pair, strict=True))
-        lacking = [name for name, line in named if not line]
-        bare = [name for name, line in named if _tflops(line) is None]
-        if bare:
-            why = f"no row in the {lacking[0]}" if lacking else f"TFLOP/s not recorded in the {' and the '.join(bare)}"
-            case = {name: _key((pair[0] or pair[1])[name]) for name in keys}
-            yield f"  - {case}: {why}"
 
 
 def _put(path: Path, text: str) -> None:
