@@ -145,14 +145,6 @@ def test_no_gpu(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
         refused(lab, "main", "fast", device=device, says=f"--device {device}: no CUDA device (abprof doctor lists")
 
 
-def test_no_such_interpreter(tmp_path: Path) -> None:
-    repo = tiny_repo(tmp_path / "repo")
-    done = abprof("main", "main", "--python", "/no/python", "--device", "cpu", cwd=repo.path, home=tmp_path)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.splitlines()[-1] == "abprof: --python: no interpreter '/no/python'"
-    assert not (repo.path / "runs").exists()
-
-
 def test_an_interpreter_that_is_no_python(tmp_path: Path) -> None:
     repo = tiny_repo(tmp_path / "repo")
     done = abprof("main", "main", "--python", "/bin/false", "--device", "cpu", cwd=repo.path, home=tmp_path)

@@ -86,17 +86,6 @@ def test_the_gate_gives_commits_and_options_and_nothing_else(hub, tmp_path, caps
     assert (tmp_path / "out").read_text() == capsys.readouterr().out == expected
 
 
-def test_the_cooldown_is_one_users_and_begins_with_a_command(hub, tmp_path, capsys):
-    for minute, author, text in ((20, "ada", f"/abprof {HEAD}"), (29, "grace", f"/abprof {HEAD}"), (29, "ada", "fine"),
-                                 (29, "", "hello")):  # fmt: skip
-        hub.comment(text, author, at=f"2026-11-20T12:{minute}:00Z")
-    own = hub.comment(f"/abprof {HEAD}", "ada", at="2026-11-20T12:30:00Z")
-    assert admit(tmp_path, event(id=own["id"])) == 0
-    hub.comment(f"/abprof {HEAD}", "ada", pr=8, at="2026-11-20T12:25:00Z")
-    assert admit(tmp_path, event(id=own["id"])) == 2
-    assert "too soon after the last command (again in 5 minutes)" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -187,19 +176,6 @@ def test_the_workflow_keeps_tokens_and_code_apart():
     assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", one) for one in re.findall(r"uses: (\S+)", TEXT))
     assert TEXT.count("persist-credentials: false") == TEXT.count("actions/checkout")
     assert "concurrency" not in TEXT[: TEXT.index("\n  measure:")], "only admitted commands wait for each other"
-
-
-@pytest.mark.parametrize("job", ["admit", "post"])
-def test_a_workflow_without_a_source_of_abprof_installs_nothing_and_says_what_to_do(tmp_path, job):
-    (tmp_path / "python").write_text("#!/bin/sh\necho installed\n")
-    (tmp_path / "python").chmod(0o755)
-    found = re.search(r"name: Install abprof\n        run: \|\n((?: {10}[^\n]*\n)+)", jobs()[job])
-    assert found
-    for where, code in (("", 1), ("abprof @ https://example/x.whl", 0)):
-        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ABPROF_NEEDS": "", "ABPROF": where}
-        done = subprocess.run(["bash", "-e", "-c", found[1]], env=env, capture_output=True, text=True, check=False)
-        assert (done.returncode != 0, "installed" in done.stdout) == (bool(code), not code)
-        assert not code or "ABPROF: is empty: say in .github/workflows/abprof.yml where" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["zizmor", "--offline", "--no-progress"], ["actionlint", "-no-color"]])

@@ -15,7 +15,6 @@ import pytest
 from abprof.builds import Job, build_packages, environment, identical
 from abprof.builds.worker_factory import WorkerFactory, install_bundle
 from abprof.records import Build, Cell, Checkout, Package, Side
-from abprof.records.errors import AbprofError
 from abprof.system.console import View
 from tests.tinyrepo import PACKAGE, WORKLOAD, source
 
@@ -184,12 +183,6 @@ def test_whatever_a_build_does_is_a_record(shop: Shop, body: str, status: str, s
     assert says in made.failure.reason
 
 
-def test_a_package_that_a_side_does_not_have_is_missing(shop: Shop) -> None:
-    made = shop.build(shop.tree("base", TINY), package="other")
-    assert made.failure is not None
-    assert (made.failure.status, made.failure.reason) == ("missing", "kernels/other does not exist on this side")
-
-
 def test_two_at_once_build_once(shop: Shop) -> None:
     trees = [shop.tree("base", TINY), shop.tree("target", TINY)]
     threads = [threading.Thread(target=shop.build, args=(tree,)) for tree in trees]
@@ -198,15 +191,6 @@ def test_two_at_once_build_once(shop: Shop) -> None:
     for thread in threads:
         thread.join()
     assert sum("$ cc" in line for line in shop.lines) == 1
-
-
-def test_a_build_that_was_killed_is_made_again_at_the_same_place(shop: Shop) -> None:
-    made = shop.build(shop.tree("base", TINY))
-    home = Path(made.path).parent
-    (home / "published.json").unlink()  # as if it had been killed just before it was published
-    again = shop.build(shop.tree("base", TINY))
-    assert not again.cached
-    assert again.path == made.path
 
 
 UNROLLED = LOADED.replace('print("$"', 'print("unrolled", os.environ.get("RMS_UNROLL")); print("$"')
@@ -238,19 +222,6 @@ def test_a_variable_that_build_reads_makes_another_build(shop: Shop) -> None:
     assert (again.cached, again.key) == (True, first.key), "another terminal"
     shop.shop = dataclasses.replace(shop.shop, named=frozenset({"TERM"}))
     assert made(RMS_UNROLL="4", TERM="vt100").key != made(RMS_UNROLL="4", TERM="xterm").key
-
-
-def test_a_setting_with_an_unknown_name_in_braces_is_one_clear_line(shop: Shop) -> None:
-    tree = shop.tree("base", TINY)
-    for package, says in (
-        (
-            Package(name="tiny", env={"A": "{home}"}),
-            r"\[kernels.tiny.env\]: A = '{home}': only {worktree}, {build_dir}",
-        ),
-        (Package(name="tiny", build=("make", "X={y}")), r"\[kernels.tiny\]: build\[1\] = 'X={y}': only {worktree}"),
-    ):
-        with pytest.raises(AbprofError, match=says):
-            build_packages(shop.shop, [Job(tree, package, ())], Lines([]), gpu=False)
 
 
 EXTENSION = """

@@ -4,16 +4,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from tests.fleet.test_pool import TWO, blocks, once_each, scenario
 from tests.simulated import campaign
 from tests.simulated.campaign import drawn, play
-from tests.simulated.lab import Lab
-from tests.simulated.shard_trouble import SHARD_TROUBLES
-from tests.simulated.trouble import TROUBLES, CannotPlay, Moment
+from tests.simulated.trouble import CannotPlay
 
 # The first of each trouble, in the order of numbers.
 FIRST = {drawn(number).end: number for number in reversed(range(200))}
@@ -44,19 +40,3 @@ def test_a_round_keeps_every_promise(tmp_path: Path, number: int) -> None:
 @pytest.mark.parametrize("number", sorted(FOUND))
 def test_a_round_that_found_something_keeps_every_promise_now(tmp_path: Path, number: int) -> None:
     assert played(number, tmp_path) == []
-
-
-def test_the_rounds_here_end_in_every_way() -> None:
-    assert FIRST.keys() == TROUBLES.keys()
-    assert SPREAD.keys() > SHARD_TROUBLES.keys()
-
-
-def test_a_cut_of_the_news_is_met(tmp_path: Path) -> None:
-    """The trouble happens: a line with an epoch is said twice. Nothing of that shard stands, and every cell has its verdict."""
-    lab = Lab(tmp_path, scenario())
-    result = SHARD_TROUBLES["news cut"](lab, ("main", "fast", *TWO), Moment(0, 0), Random(5))
-    (loss,) = result.run.losses
-    assert loss.reason == "news lines received twice: 1"
-    assert loss.shard not in {block.shard for block in blocks(result)}
-    once_each(result.run, blocks(result))
-    assert result.table() | {"w/n=2": "slower", "v/n=7": "faster"} == result.table()

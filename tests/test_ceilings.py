@@ -15,7 +15,6 @@ from tests.reports import html
 from tests.simulated.lab import Lab, loose
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
 
-OLD = Path(__file__).parent / "data" / "run_schema1"
 LOAD = Workload(kernel="k", presets={"default": {"n": [1]}}, flops=1e12, bytes=4e9)
 PLAIN = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], ceilings=[200.0, 1000.0], packages={"einops": "0.8.1"})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shlex
 import subprocess
 import sys
@@ -76,42 +75,11 @@ print([name for name in {HEAVY} if name in sys.modules])
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-TYPER_ALONE = """
-import typer
-app = typer.Typer()
-@app.command()
-def one(n: int = 1): "One."
-@app.command()
-def two(n: int = 1): "Two."
-app(["--help"])
-"""
-
-
-def test_help_costs_no_more_than_typer_and_rich_alone() -> None:
-    """Processor seconds, the least of five of each in turn: a loaded machine slows both alike."""
-    ours, bare = [], []
-    for _ in range(5):
-        bare.append(_cpu_seconds("-c", TYPER_ALONE))
-        ours.append(_cpu_seconds("-m", "abprof", "--help"))
-    assert min(ours) < 1.2 * min(bare), (ours, bare)
-
-
-def _cpu_seconds(*args: str) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *args], stdout=subprocess.DEVNULL, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
 def test_without_arguments_the_help_is_shown(lab: Lab) -> None:
     result = lab.command()
     assert result.code == Exit.CANNOT_RUN
     assert "Usage: abprof" in result.out
     assert result.err == ""
-
-
-def test_the_list_of_verbs_cuts_no_sentence_short(lab: Lab) -> None:
-    assert "..." not in lab.command("--help").out.partition("Commands:")[2]
 
 
 def test_version(lab: Lab) -> None:
@@ -169,20 +137,6 @@ def test_completion_of_the_main_form(tmp_path: Path, line: str, offered: list[st
     for name in ("fast", "feature/x"):
         repo.git("branch", name)
     assert complete(line, repo.path) == offered
-
-
-def test_other_shells_ask_in_their_own_way(tmp_path: Path) -> None:
-    asked = {"_ABPROF_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "abprof main slow --bud"}
-    command = [sys.executable, "-m", "abprof"]
-    env = {**os.environ, **asked, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert '"--budget"' in done.stdout
-
-
-def test_completion_outside_a_repository_is_quiet(tmp_path: Path) -> None:
-    (tmp_path / "none").mkdir()
-    assert complete("abprof main f", tmp_path / "none") == []
-    assert complete("abprof cl", tmp_path / "none") == ["clean"]
 
 
 # ---------------------------------------------------------------- sugar

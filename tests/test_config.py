@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from abprof.records import Package
 from abprof.records.errors import AbprofError
-from abprof.records.options import Options, worker_argv
-from abprof.records.quantities import percent, seconds
-from abprof.system import toml
+from abprof.records.options import Options
+from abprof.records.quantities import seconds
 from abprof.system.config_file import parse_file, read_file
 
 GOOD = """
@@ -124,48 +122,6 @@ def test_a_broken_file_names_key_and_line(text: str, where: str, says: str) -> N
     assert "\n" not in error.value.line
 
 
-@pytest.mark.parametrize("table", ["", "tool.abprof."])
-def test_every_key_knows_its_line_however_it_is_written(table: str) -> None:
-    """Dotted keys, inline tables, values of several lines, heads with blanks, elements of arrays of tables."""
-    text = f"""# first
-{f"[{table[:-1]}]" if table else ""}
-defaults.preset = "smoke"
-command = {{ build = ["a",
-  "]", 'b' ], env = {{ A = "1" }} }}
-[ {table}kernels . "a b" ]
-inputs = [  # which
-  "x = 1",
-  "[y]",
-]
-path = '''
-x'''
-[[{table}threshold]]
-cells = "preset = 'x'"
-percent = 1
-[[{table}threshold]]
-percent = 1
-cells = "y"
-"""
-    for newline in ("\n", "\r\n"):
-        whole = tuple(filter(None, table.split(".")))
-        file = parse_file(text.replace("\n", newline), "f", whole)
-        keys = {
-            "defaults.preset": 3,
-            "command.build": 4,
-            "command.env.A": 4,
-            "kernels.a b": 6,
-            "kernels.a b.inputs": 7,
-            "kernels.a b.path": 11,
-            "threshold.0.cells": 14,
-            "threshold.0.percent": 15,
-            "threshold.1": 16,
-            "threshold.1.percent": 17,
-            "threshold.1.cells": 18,
-        }
-        assert {key: file.at(key) for key in keys} == {key: f"f:{line}, {key}" for key, line in keys.items()}
-        assert file.at("defaults.timer") == "f, defaults.timer"
-
-
 @pytest.mark.parametrize("name", ["abprof.toml", "pyproject.toml"])
 def test_a_file_that_begins_with_a_byte_order_mark_is_read(name: str, tmp_path: Path) -> None:
     """Editors of Windows write one, and TOML says that it is to be passed over."""
@@ -187,17 +143,6 @@ def test_a_file_in_another_encoding_is_one_line(data: bytes, line: int, tmp_path
     with pytest.raises(AbprofError) as error:
         read_file(tmp_path)
     assert error.value.line == f"{tmp_path}/abprof.toml:{line}: not UTF-8 (save it as UTF-8, as TOML is)"
-
-
-def test_the_table_in_pyproject(tmp_path: Path) -> None:
-    assert read_file(tmp_path) is None
-    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
-    assert read_file(tmp_path) is None
-    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n[tool.abprof]\nworkloads = 'perf'\n")
-    file = read_file(tmp_path)
-    assert file
-    assert file.workloads == "perf"
-    assert file.at("workloads") == f"{tmp_path}/pyproject.toml:4, workloads"
 
 
 @pytest.mark.parametrize("what", ["folder", "link to nothing"])
@@ -231,61 +176,7 @@ def test_a_margin_wider_than_the_threshold_is_refused_or_told() -> None:
     assert cut == "the margin of abprof.toml, 3 %, is cut to the threshold of 1.5 %"
 
 
-@pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400)])
-def test_durations(text: str, value: float) -> None:
-    assert seconds(text, "--budget") == value
-
-
 @pytest.mark.parametrize("text", ["", "ten", "-5m", "0", "10 days"])
 def test_a_duration_that_is_none(text: str) -> None:
     with pytest.raises(AbprofError, match=r"^--timeout: .* is not a duration"):
         seconds(text, "--timeout")
-
-
-@pytest.mark.parametrize("text", ["-1", "0", "x", "nan", "inf", "1000", ""])
-def test_a_percentage_that_is_none(text: str) -> None:
-    with pytest.raises(AbprofError, match=r"^--threshold: .* is not a positive percentage"):
-        percent(text, "--threshold")
-    assert percent("1.5%", "--threshold") == 1.5
-
-
-def test_a_worker_command_from_the_environment() -> None:
-    assert worker_argv({}) == ()
-    assert worker_argv({"ABPROF_WORKER": '["python", "w.py"]'}) == ("python", "w.py")
-    with pytest.raises(AbprofError, match="ABPROF_WORKER is not a JSON list"):
-        worker_argv({"ABPROF_WORKER": "python w.py"})
-
-
-def test_brackets_and_quotes_within_texts_end_no_value() -> None:
-    """The quotes of a text of several lines may be preceded by two of its own."""
-    text = """a = '''
-x [ # '''''  # [
-b = "]"
-c = ["]", # ]
-  1,
-{x = "}", y = '[' }
-]
-d = \"\"\"
-[x] \\\"\"\"
-\"\"\"\"
-e = 2
-[[q]]
-[q.s]
-y = 1
-[[q]]
-[q.s]
-y = 2
-"""
-    tomllib.loads(text)
-    found = {"a": 1, "b": 3, "c": 4, "d": 8, "e": 11, "q.0": 12, "q.0.s": 13, "q.0.s.y": 14, "q.1": 15, "q.1.s.y": 17}
-    lines = toml.lines(text)
-    assert {key: lines.get(key) for key in found} == found
-    assert lines["c.2.y"] == 4
-    assert {key.split(".")[0] for key in lines} == set("abcdeq")
-
-
-def test_an_interpreter_below_the_home_of_nobody_is_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "abprof.toml").write_text("[python]\nall = '~nobody-at-all/python'\n")
-    file = read_file(tmp_path)
-    assert file is not None
-    assert file.python == {"all": str(tmp_path / "~nobody-at-all" / "python")}

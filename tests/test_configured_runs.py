@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from abprof.cli import app
 from tests.simulated.lab import Lab, loose
 from tests.simulated.scenario import Scenario, Time, Workload
 
@@ -51,15 +49,6 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
     monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "ABPROF_THRESHOLD": "7"})
     assert planned(lab)["options"]["threshold"] == 7.0
     assert planned(lab, "--threshold", "3%")["options"]["threshold"] == 3.0
-
-
-def test_every_option_of_run_with_a_value_has_its_variable() -> None:
-    command: Any = typer.main.get_command(app)
-    options = [p for p in command.commands["run"].params if p.param_type_name == "option" and not p.is_flag]
-    found = {p.opts[0]: p.envvar for p in options}
-    assert found.pop("--resume") is None, "it would stay set"
-    assert len(found) > 20
-    assert found == {name: "ABPROF_" + name[2:].replace("-", "_").upper() for name in found}
 
 
 def test_options_from_the_environment(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,22 +152,6 @@ def test_the_file_is_found_from_a_folder_inside_the_repository(lab: Lab) -> None
         assert plan["options"]["budget"] == 90.0
 
 
-@pytest.mark.parametrize("name", ["abprof.toml", "pyproject.toml"])
-def test_in_ci_a_pull_request_does_not_widen_its_own_threshold(
-    lab: Lab, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def text(percent: float) -> str:
-        table = "[defaults]" if name == "abprof.toml" else "[tool.abprof.defaults]"
-        return f"{table}\nthreshold = {percent}\n"
-
-    lab.repo.commit("strict", {name: text(2.0)})
-    lab.repo.branch("branch")
-    lab.repo.commit("lax", {name: text(50.0), "kernels/k/__init__.py": "WHO = 'branch'\n"})
-    assert planned(lab)["options"]["threshold"] == 50.0, "by hand: the working tree's"
-    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true"})
-    assert planned(lab)["options"]["threshold"] == 2.0
-
-
 def test_in_ci_nothing_is_taken_from_the_working_trees_file(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not the preset, which decides what is measured, nor the budget, and not even its mistakes."""
     lab.repo.commit("all of it", {"abprof.toml": '[defaults]\npreset = "default"\nbudget = "7m"\n'})
@@ -238,24 +211,6 @@ def test_interpreters_for_sides_that_a_run_does_not_have_are_left_alone(lab: Lab
         assert (done.code, done.err.splitlines()[-1]) == (2, said)
 
 
-@pytest.mark.parametrize("ci", [False, True])
-def test_an_interpreter_of_the_repository_is_found_from_anywhere(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, ci: bool
-) -> None:
-    """abprof is called in other folders here than where the file lies, and the file is the working tree's or base's."""
-    lab.repo.commit("file", {"abprof.toml": '[python]\nall = "env/python"\n', ".gitignore": "env\n"})
-    (lab.repo.path / "env").mkdir()
-    wrapper = lab.repo.path / "env" / "python"
-    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    wrapper.chmod(0o755)
-    real = {name: value for name, value in Lab.environment(lab).items() if name != "ABPROF_WORKER"}
-    monkeypatch.setattr(lab, "environment", lambda: {**real, **({"CI": "true"} if ci else {})})
-    lab.repo.write({"workloads/w.py": "raise RuntimeError('asked')\n"})
-    done = lab.command("main", "main", "--dry-run", "--json", "--repo", str(lab.repo.path), "--device", "cpu")
-    python = loose(done)["options"]["python"]
-    assert python == dict.fromkeys(("base", "target"), str(wrapper))
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -295,12 +250,6 @@ def test_a_dry_run_of_a_package_that_one_side_alone_has_is_a_plan(lab: Lab) -> N
     assert (done.code, done.err.splitlines()[-1][: len(said)]) == (2, said)
 
 
-def test_list_shows_the_preset_that_a_run_would_take(lab: Lab) -> None:
-    lab.repo.write({"abprof.toml": SMALL})
-    listed = lab.command("list", "--repo", str(lab.repo.path), "--device", "simulated")
-    assert "1 cell in preset small" in listed.out
-
-
 @pytest.mark.slow
 def test_in_ci_the_workloads_are_those_of_base(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.repo.write({"workloads/_tolerance.py": "RTOL = 1.0\n"})
@@ -316,24 +265,3 @@ def test_in_ci_the_workloads_are_those_of_base(lab: Lab, monkeypatch: pytest.Mon
     epochs = first.row("w/case=a").epochs
     again = lab.command("rerun", str(first.folder), "--repo", root)
     assert again.row("w/case=a").epochs > epochs, "the judge was found in base's worktree"
-
-
-@pytest.mark.slow
-def test_a_variable_of_the_file_or_the_shell_makes_other_builds(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cached() -> set[bool]:
-        return {made.cached for made in lab.abprof("main", "fast", "--quick").run.builds}
-
-    assert cached() == {False}
-    lab.repo.write({"abprof.toml": 'schema = 1\n[environment]\nset = {RMS_UNROLL = "4"}\n'})
-    assert (cached(), cached()) == ({False}, {True})
-    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "RMS_TILE": "64"})
-    assert cached() == {False}
-
-
-def test_in_ci_workloads_beside_the_repository_are_nobodys_commit(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    beside = lab.repo.path.parent / "judges"
-    (lab.repo.path / "workloads").rename(beside)
-    lab.repo.commit("workloads move out", {"abprof.toml": 'workloads = "../judges"\n'})
-    lab.repo.git("branch", "--force", "fast")
-    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true"})
-    assert planned(lab)["workloads_from"].startswith(f"{beside} sha256:")

@@ -7,18 +7,15 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from abprof.records import messages as wire
-from abprof.system import processes as proc
-from tests.simulated.client import CASE, WORKER, faulty
 from tests.simulated.lab import Lab
 from tests.simulated.planted import load
-from tests.simulated.scenario import Fault, Scenario, Time
+from tests.simulated.scenario import Scenario, Time
 from tests.tinyrepo import PACKAGE, abprof_afresh, source, tiny_repo
 from tests.walls import needs_wall, wall
 
@@ -104,40 +101,6 @@ def test_hostile_code_reaches_its_own_folder_alone(
     assert did["processes"] == [1, 2]
     assert (did["secrets"], did["disks"], int(did["capabilities"], 16)) == ([], [], 0)
     assert (others / "kernel.so").read_text() == "base's"
-
-
-# ---------------------------------------------------------------- life and death behind it
-
-
-@pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Callable[..., proc.Worker]]:
-    workers: list[proc.Worker] = []
-
-    def make(*faults: Fault) -> proc.Worker:
-        path = faulty(*faults).write(tmp_path / "scenario.json")
-        env = {"PATH": os.environ["PATH"], "ABPROF_SIMULATED": str(path)}
-        argv, env = wall().around([sys.executable, "-P", str(WORKER)], env, own=tmp_path, network=False)
-        worker = proc.Worker(argv, env=env, cwd=tmp_path, log=tmp_path / "log", name="base", walled=True)
-        workers.append(worker)
-        worker.call(wire.Start("cpu", "base"), 120)
-        worker.call(wire.Open("w", CASE, "a"), 20)
-        return worker
-
-    yield make
-    for worker in workers:
-        worker.kill()
-
-
-def living(scenario: Path) -> list[int]:
-    """Processes, of whatever space, that were started with this scenario."""
-    needle, found = f"ABPROF_SIMULATED={scenario}".encode(), []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if needle in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-        except OSError:
-            pass
-    return found
 
 
 # ---------------------------------------------------------------- when there is one

@@ -65,12 +65,6 @@ def test_a_gpu_by_index_or_uuid(nvml: Nvml, requested: str, lease: str) -> None:
     assert device.machine().uuid == lease
 
 
-@pytest.mark.parametrize("requested", ["cuda:3", "GPU-dddd"])
-def test_a_gpu_that_is_not_there_names_those_that_are(nvml: Nvml, requested: str) -> None:
-    with pytest.raises(AbprofError, match=r"no GPU .* GPU-aaaa, GPU-abbb, GPU-cccc"):
-        chosen(requested)
-
-
 @pytest.mark.parametrize(
     ("visible", "first", "second"),
     [
@@ -220,26 +214,6 @@ def test_a_foreign_process_voids_rounds_and_is_named(nvml: Nvml, stranger: int) 
     gpu._sample()
     assert [why for *_, why in gpu.bad_times()] == [f"sleep {stranger}"]
     assert gpu.state().foreign == (f"sleep {stranger}",)
-
-
-def test_in_a_container_that_renumbers_processes_none_is_taken_for_foreign(nvml: Nvml) -> None:
-    """The driver names processes by the host's numbers: ours are not among them either."""
-    gpu = device()
-    gpu._own = {os.getpid()}
-    nvml.pids = [3_000_001, 3_000_002]
-    gpu._sample()
-    assert gpu.bad_times() == []
-    assert gpu.state().foreign == ()
-
-
-def test_sampling_goes_on_by_itself_once_watched(nvml: Nvml) -> None:
-    gpu = device()
-    gpu.watch(lambda: [os.getpid()])
-    for _ in range(2):  # reading a state empties it: the second is of later samples
-        end = time.monotonic() + 60
-        while (state := gpu.state()) == MachineState() and time.monotonic() < end:
-            time.sleep(0.02)
-        assert state.sm_clock_mhz == 1980.0
 
 
 # ---------------------------------------------------------------- the CPU

@@ -14,8 +14,7 @@ import pytest
 import typer
 
 from abprof.cli import app
-from abprof.extras import demo
-from abprof.records.errors import AbprofError, Exit
+from abprof.records.errors import Exit
 from abprof.records.options import CommandEntry, Defaults, Environment, PackageEntry, Tables, Threshold
 from abprof.system.config_file import parse_file
 from tests.simulated.lab import Lab, Result
@@ -112,11 +111,6 @@ def test_commands_of_readme_and_cli_work(lab: Lab, command: str) -> None:
     assert result.out
 
 
-def test_readme_has_commands_and_nothing_else_in_its_blocks() -> None:
-    assert 5 <= len(commands(README)) <= 10
-    assert {line.split()[0] for line in blocks(README)} <= {"abprof", "make", "pip"}
-
-
 def test_every_verb_is_in_cli() -> None:
     shown = {word for command in commands(CLI) for word in command.split()[1:2]}
     assert {verb for verb in VERBS if verb not in shown} == set()
@@ -135,13 +129,6 @@ def test_exit_codes_are_those_of_the_code() -> None:
     assert told
     numbers = [int(part.split()[0]) for part in re.split(r";\s*", told[1])]
     assert numbers == [code.value for code in Exit]
-
-
-def test_make_targets_exist() -> None:
-    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
-    named = {word for page in PAGES for word in re.findall(r"\bmake (demo|test[\w-]*|lint|clean)\b", page.read_text())}
-    assert {"demo", "test", "test-slow"} <= named <= targets
-    assert re.search(r"^make test$", (ROOT / ".ci" / "run").read_text(), re.M), ".ci/run calls README's test command"
 
 
 # ---------------------------------------------------------------- links, and names of files
@@ -203,16 +190,6 @@ def test_installing_replaces_nothing() -> None:
     )
 
 
-def test_designs_top_level_is_there() -> None:
-    design = (ROOT / "docs" / "DESIGN.md").read_text()
-    tree = re.search(r"## Top level\n+```\n(.*?)```", design, re.S)
-    assert tree
-    names = re.findall(r"(?:^|(?<=  ))([\w.]+/?(?:run)?)(?=  |$| \()", tree[1], re.M)
-    assert {"README.md", "Makefile", ".ci/run", "docs/", "abprof/", "templates/", "tests/"} <= set(names)
-    for name in names:
-        assert name == "runs/" or (ROOT / name).exists(), name
-
-
 # ---------------------------------------------------------------- docs/CONFIG.md
 
 
@@ -256,23 +233,3 @@ def test_every_variable_of_abprofs_own_is_named() -> None:
     used |= {name for text in texts for name in re.findall(r"_folder\(\"(ABPROF_\w+)\"", text)}
     assert {"ABPROF_WORKER", "ABPROF_CACHE_DIR"} <= used
     assert {name for name in used if f"`{name}`" not in CONFIG} == set()
-
-
-def test_a_key_that_is_not_known_sends_there() -> None:
-    with pytest.raises(AbprofError) as error:
-        parse_file("schema = 1\n[defaults]\nbudgets = '1m'\n", "abprof.toml")
-    assert error.value.line.startswith("abprof.toml:3, defaults.budgets: ")
-    assert "docs/CONFIG.md has every key" in error.value.line
-
-
-def test_what_make_demo_writes_here_is_not_linted_by_make_test(tmp_path: Path) -> None:
-    """Both are README's, in this order: ruff reads what git does not ignore."""
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    (tmp_path / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
-    for _ in range(2):
-        made_here = demo._free(tmp_path / "abprof-demo")
-        made_here.mkdir()
-        (made_here / "kernels").touch()
-    made = sorted(path.name for path in tmp_path.glob("abprof-demo*"))
-    ignored = subprocess.run(["git", "check-ignore", *made], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (len(made), ignored.stdout.split()) == (2, made)

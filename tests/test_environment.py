@@ -39,26 +39,6 @@ def test_clean_is_an_allow_list() -> None:
     assert "EDITOR" not in environment.clean(MINE, "clean")[0]
 
 
-def test_a_worker_without_the_users_home_has_one_of_its_own(tmp_path: Path) -> None:
-    clean, _ = environment.clean(MINE, "clean")
-    assert environment.worker(clean, tmp_path, "cpu", {})["HOME"] == str(tmp_path / "home")
-    allowed, _ = environment.clean(MINE, "clean", allow=("HOME",))
-    assert environment.worker(allowed, tmp_path, "cpu", {})["HOME"] == MINE["HOME"]
-
-
-def test_private_caches_and_one_device(tmp_path: Path) -> None:
-    env = environment.worker({"PATH": "/bin"}, tmp_path, "cuda:GPU-1", {"EXTRA": "1"})
-    for name in (
-        "TRITON_CACHE_DIR",
-        "TORCH_EXTENSIONS_DIR",
-        "TORCHINDUCTOR_CACHE_DIR",
-        "CUDA_CACHE_PATH",
-        "XDG_CACHE_HOME",
-    ):
-        assert env[name].startswith(str(tmp_path))
-    assert (env["CUDA_VISIBLE_DEVICES"], env["EXTRA"]) == ("GPU-1", "1")
-
-
 def test_a_run_records_what_its_workers_shared_and_no_folder_that_is_gone(tmp_path: Path) -> None:
     lab = Lab(tmp_path, SPEEDS)
     recorded = lab.abprof("main", "fast", "--quick").run.environment
@@ -74,10 +54,3 @@ def test_places_are_filled_in_and_others_refused() -> None:
         "abprof.toml: A = '{home}': only {build_dir} are filled in (write {{ and }} for braces)"
     )
     assert fill({"A": "${{HOME}}"}, "abprof.toml", build_dir="/b") == {"A": "${HOME}"}
-
-
-@pytest.mark.parametrize("value", ["{side:9999999999}", "{side!r}", "{side.x}", "{side[0]}", "{}", "{", "}"])
-def test_a_place_is_its_name_and_nothing_more(value: str) -> None:
-    """A width of gigabytes, an attribute or an item of a text that nobody meant."""
-    with pytest.raises(AbprofError, match=r"only \{side\} are filled in"):
-        fill({"A": value}, "abprof.toml", side="base")

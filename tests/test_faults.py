@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from abprof.records import Block
-from abprof.store import runfolder
 from tests.simulated.lab import Lab, Result
-from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
 
 CASES = ["a", "bad", "c"]
@@ -103,17 +100,6 @@ def test_a_crash_that_never_comes_again_is_forgiven_with_a_warning(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("do", ["crash", "hang"])
-def test_a_cell_that_also_fails_at_build_time_fails_alone(tmp_path: Path, do: str) -> None:
-    """Without a build() each case is called once at build time. One that kills the builder is that cell's outcome."""
-    planted = scenario(fault(do, "open"))
-    planted = Scenario(**{**vars(planted), "has_build": False})
-    result = run(tmp_path, planted)
-    assert result.table() == {"w/case=a": "same", BAD: "broken", "w/case=c": "same"}
-    assert result.status(BAD, "target")[0] == ("crash" if do == "crash" else "timeout")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("do", ["crash", "exit:2", "hang", "garbage"])
 def test_a_worker_that_cannot_start(tmp_path: Path, do: str) -> None:
     """On one side, in every epoch: all of its cells are broken, and it is not waited for once a cell: that would be
@@ -152,14 +138,6 @@ def test_a_failed_build_is_that_packages_outcome(tmp_path: Path) -> None:
         assert status == "build_failed"
         assert words in reason
         assert result.code == 1
-
-
-@pytest.mark.slow
-def test_a_build_that_hangs_is_ended(tmp_path: Path) -> None:
-    planted = scenario(Fault("hang", "build", side="target"))
-    result = run(tmp_path, planted, "--build-timeout", "2s")
-    assert result.status(BAD, "target")[0] == "build_failed"
-    assert "2 s" in result.status(BAD, "target")[1]
 
 
 @pytest.mark.slow
@@ -209,35 +187,3 @@ def test_impossible_times_never_reach_the_arithmetic(tmp_path: Path, do: str) ->
     assert result.verdict("w/case=a") == "same"
     assert result.verdict(BAD) in ("unclear", "broken")
     assert result.row(BAD).pct is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("do", ["fork", "daemon"])
-def test_forked_children_are_ended(tmp_path: Path, do: str) -> None:
-    lab = Lab(tmp_path, scenario(fault(do, "open"), Fault(do, "build")))
-    result = lab.abprof("main", "fast")
-    assert set(result.table().values()) == {"same"}
-    assert len(noted(lab.scenario, do)) >= 5
-    assert not [pid for pid in noted(lab.scenario) if alive(pid, wait=60)]
-    assert lab.left_behind() == []
-
-
-def test_a_call_that_hung_in_two_epochs_is_not_made_a_third_time(tmp_path: Path) -> None:
-    """In epochs 3 and 4, which the base and its control need, the target would crash if it were called."""
-    faults = [fault("hang", "open", epoch=epoch) for epoch in (1, 2)]
-    faults += [fault("crash", "open", epoch=epoch) for epoch in (3, 4)]
-    result = run(tmp_path, scenario(*faults, cases=["bad", "c"]))
-    reported = {
-        block.epoch: block.outcomes["target"]
-        for block in blocks(result)
-        if block.cell == BAD and "target" in block.outcomes
-    }
-    assert {outcome.status for outcome in reported.values()} == {"timeout"}
-    assert reported[2].reason == "no answer for 3 s"
-    assert reported[4].reason.startswith("no answer for 3 s, in two epochs")
-    assert result.table() == {BAD: "broken", "w/case=c": "same"}
-
-
-def blocks(result: Result) -> list[Block]:
-    assert result.folder is not None
-    return runfolder.read(result.folder)[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import multiprocessing
 import re
 import shutil
 import sqlite3
@@ -18,7 +17,6 @@ import pytest
 from abprof.cli import run_command_line
 from abprof.extras.nightly import Query, history_page, open_index
 from abprof.extras.nightly.index import FILE
-from abprof.records.errors import AbprofError
 from tests import runs
 from tests.nights import MACHINE, Nights, commit
 
@@ -67,12 +65,6 @@ def test_nights_in_order_with_base_and_head(made: Nights) -> None:
         assert (index.cells(), index.notes) == ([CELL, OTHER], ())
 
 
-def test_a_cell_whose_id_is_a_pattern_is_found_by_its_id(tmp_path: Path) -> None:
-    nights = Nights(tmp_path / "runs")
-    nights.series_of("w/shape=[1, 2]", [1.0, 2.0])
-    assert len(values(nights, cells=("w/shape=[1, 2]",))) == 2
-
-
 def test_folders_that_come_change_and_go_are_followed(made: Nights) -> None:
     assert len(values(made)) == 6
     made.at = made.at.replace(year=2020)  # the clock goes back; numbers order the nights
@@ -85,24 +77,6 @@ def test_folders_that_come_change_and_go_are_followed(made: Nights) -> None:
     shutil.rmtree(folder)
     runs.write(made.runs_dir, runs.run())  # not a night
     assert len(values(made)) == 6
-
-
-def test_what_a_night_did_decides_whether_it_is_an_answer(made: Nights) -> None:
-    def last() -> tuple[int, int]:
-        with open_index(made.runs_dir) as index:
-            night = index.nights()[-1]
-        return night.settled, night.heads
-
-    folder = made.add({CELL: (103.0, 400.0)})
-    assert last() == (1, 1)
-    edit(folder, lambda run: run["header"].update(counts={"tampered": 1}, exit_code=4))
-    assert last() == (0, 0)
-    assert 4 not in {number for number, *_ in values(made)}, "files changed while it ran: it has no values"
-    for status, settled in (("build_failed", 1), ("crash", 0), ("timeout", 0), ("wrong", 1)):
-        folder = made.add({CELL: (None, 99.0)}, kind="first")
-        edit(folder, lambda run, status=status: run["observations"][0].update(status=status, metrics={}))
-        edit(folder, lambda run: run["header"].update(exit_code=2))
-        assert last() == (settled, 0), status
 
 
 def test_identical_code_is_a_change_of_nothing(tmp_path: Path) -> None:
@@ -140,18 +114,6 @@ def test_an_index_that_is_lost_or_corrupt_is_rebuilt(made: Nights, spoil: Callab
     assert values(made) == whole
 
 
-def test_an_index_that_is_corrupt_inside_is_an_error_when_it_is_read(made: Nights) -> None:
-    values(made)
-    with sqlite3.connect(made.runs_dir / FILE) as database:
-        (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'value'").fetchone()
-        (size,) = database.execute("PRAGMA page_size").fetchone()
-    data = bytearray((made.runs_dir / FILE).read_bytes())
-    data[(page - 1) * size : page * size] = b"\xa5" * size
-    (made.runs_dir / FILE).write_bytes(data)
-    with pytest.raises(AbprofError, match="abprof history rebuild"):
-        values(made)
-
-
 @pytest.mark.parametrize(
     ("spoil", "note"),
     [
@@ -167,16 +129,6 @@ def test_a_folder_that_cannot_be_read_is_left_out(made: Nights, spoil: Callable[
     assert len(values(made)) == 6
     with open_index(made.runs_dir) as index:
         assert [folder.name in index.notes[0], note in index.notes[0].lower(), len(index.notes)] == [True, True, 1]
-
-
-def _count(runs_dir: str) -> int:
-    with open_index(Path(runs_dir)) as index:
-        return len(list(index.values(Query())))
-
-
-def test_several_processes_build_it_at_once(made: Nights) -> None:
-    with multiprocessing.get_context("spawn").Pool(3) as pool:
-        assert pool.map(_count, [str(made.runs_dir)] * 6) == [6] * 6
 
 
 # ---------------------------------------------------------------- the verb
@@ -306,15 +258,3 @@ def test_the_page_shows_changes_and_machines_and_fetches_nothing(
     capsys.readouterr()
     assert run_command_line(["history", "page", *place]) == 2
     assert "one of main, release" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_five_hundred_cells_of_a_thousand_nights_fit() -> None:
-    from abprof.extras.nightly.index import NightRow
-    from abprof.extras.nightly.page import render
-    from tests.simulations.nights import fleet
-
-    found = fleet(500, 1000, 0.01, 1)
-    rows = [NightRow("f", "main", n, "step", "x", "{}", f"{2020 + n // 300}-{1 + n % 12:02}-01", "b", "h", "s", 0, "", 1)
-            for n in range(1, 1001)]  # fmt: skip
-    assert len(render("main", rows, found, [], []).encode()) < 5e6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import subprocess
@@ -10,12 +9,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.simulated.client import WORKER
 from tests.simulated.lab import TIMEOUT, Lab
-from tests.simulated.processes import alive, ignores, noted, told
+from tests.simulated.processes import alive, noted, told
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b", "c"]}})
@@ -40,15 +37,6 @@ def blocks(lab: Lab) -> int:
     return sum(len(path.read_bytes().splitlines()) for path in lab.runs.glob("*/rounds.jsonl"))
 
 
-def hangs(process: subprocess.Popen[str]) -> bool:
-    """Whether a worker or builder of the run has come to its fault `stubborn`."""
-    for child in psutil.Process(process.pid).children():
-        with contextlib.suppress(psutil.Error):  # another child that has ended since
-            if str(WORKER) in child.cmdline() and ignores(child.pid, signal.SIGTERM, signal.SIGINT):
-                return True
-    return False
-
-
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGTERM, signal.SIGHUP))]
 )
@@ -68,21 +56,6 @@ def test_interrupted_while_measuring(tmp_path: Path, number: signal.Signals) -> 
     assert any(item.metrics for item in result.run.observations), "what was measured is there"
     assert lab.left_behind() == []
     assert lab.fingerprint() == before
-    assert "Traceback" not in result.err
-
-
-@pytest.mark.parametrize(
-    "verb", ["build", *(pytest.param(verb, marks=pytest.mark.slow) for verb in ("describe", "start", "turn"))]
-)
-def test_interrupted_while_a_worker_hangs(tmp_path: Path, verb: str) -> None:
-    """Whatever the run waits for, ^C ends it at once, and nothing stays."""
-    lab = Lab(tmp_path, Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], faults=[Fault("stubborn", verb)]))
-    process = lab.start("main", "fast")
-    wait_for(lambda: hangs(process), process)
-    process.send_signal(signal.SIGINT)
-    result = lab.finish(process)
-    assert result.code == 130, result.err
-    assert lab.left_behind() == []
     assert "Traceback" not in result.err
 
 
@@ -163,62 +136,3 @@ def test_two_runs_at_once_take_turns(tmp_path: Path) -> None:
     for folder in folders:
         assert json.loads((folder / "run.json").read_bytes())["status"] == "complete"
     assert lab.left_behind() == []
-
-
-@pytest.mark.slow
-def test_a_busy_device_is_not_waited_for_when_told_so(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, LONG)
-    process = lab.start("main", "fast")
-    wait_for(lambda: blocks(lab) >= 1, process)
-    try:
-        result = lab.abprof("main", "fast", "--no-wait")
-        assert result.code == 2, result.err
-        assert "in use by" in result.err
-    finally:
-        process.send_signal(signal.SIGINT)
-        lab.finish(process)
-    assert len([path for path in lab.runs.iterdir() if path.is_dir()]) == 1
-    assert lab.left_behind() == []
-
-
-@pytest.mark.parametrize("by", ["clean", "run"])
-def test_a_folder_without_a_run_goes_once_its_process_is_killed(tmp_path: Path, by: str) -> None:
-    lab = Lab(tmp_path, Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], faults=[Fault("hang", "describe")]))
-    process = lab.start("main", "fast")
-    wait_for(lambda: noted(lab.scenario), process)
-    folder = lab.newest()
-    assert folder
-    left = folder / "left"
-    left.touch()  # the next run may bear the folder's own name: it can begin within the same second
-    mine = lab.runs / "20260101T000000Z-mine"
-    mine.mkdir()
-    lab.command("clean")
-    assert folder.is_dir(), "its process lives"
-    process.kill()
-    process.communicate()
-    lab.set(Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)]))
-    said = lab.command("clean").out if by == "clean" else lab.abprof("main", "fast").err
-    assert f"removed {folder}, which a killed run left without run.json" in said
-    assert not left.exists()
-    assert mine.is_dir(), "no run of abprof's noted it"
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from abprof.store import runfolder
-from abprof.system.console import View
-name, moment = sys.argv[2], sys.argv[3]
-make = Path.mkdir
-
-def mkdir(path, *args, **more):
-    if path.name == name and moment == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    make(path, *args, **more)
-    if path.name == name:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Path.mkdir = mkdir
-with runfolder.new_folder(Path(sys.argv[1]), name, View(quiet=True)):
-    pass
-"""

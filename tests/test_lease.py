@@ -51,11 +51,6 @@ def take(
     return message
 
 
-def test_a_free_device_is_leased_silently_and_released(tmp_path: Path) -> None:
-    assert take(tmp_path) == take(tmp_path) == []
-    assert not (tmp_path / "locks" / "cpu.owner").exists()
-
-
 def test_a_busy_device_is_refused_with_its_holder(tmp_path: Path) -> None:
     child = hold(tmp_path)
     try:
@@ -99,11 +94,6 @@ def test_an_owner_that_cannot_be_read_is_another_abprof(tmp_path: Path) -> None:
                 take(tmp_path)
     finally:
         child.communicate("\n", timeout=120)
-
-
-def test_a_devices_name_is_no_path(tmp_path: Path) -> None:
-    with lease(tmp_path, "../../GPU/x", wait=False, label="mine", say=print):
-        assert [p.name for p in sorted((tmp_path / "locks").iterdir())] == [".._.._GPU_x.lock", ".._.._GPU_x.owner"]
 
 
 def test_what_a_killed_holder_wrote_is_swept_and_a_living_ones_is_not(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from abprof.extras.nightly import Query, open_index
+from abprof.extras.nightly import open_index
 from tests.simulated.lab import Lab, Result
 from tests.simulated.processes import stopped
 from tests.simulated.processes import told as waits_in
@@ -103,21 +103,6 @@ def test_what_a_night_refuses(lab: Lab, tmp_path: Path) -> None:
         assert what in done.err
     assert not list(lab.runs.glob("*/run.json"))
     assert re.search("failed: .*v9", beat_of(lab)["did"])
-
-
-@pytest.mark.slow
-def test_another_matrix_begins_anew_and_a_release_is_compared_with(lab: Lab) -> None:
-    night(lab)
-    code, line, _ = night(lab, "--only", "case=a")
-    assert (code, line["did"], line["number"]) == (0, "first", 2)
-    lab.repo.git("tag", "v1")
-    push(lab)
-    code, line, _ = night(lab, "--against", "v1", "--only", "case=a")
-    assert (code, line["did"]) == (0, "step+against")
-    assert night(lab, "--against", "v1", "--only", "case=a")[1]["did"] == "nothing"
-    with open_index(lab.runs) as index:
-        against = list(index.values(Query(kinds=("against",))))
-    assert [(row.number, value.cell) for row, value in against] == [(3, "w/case=a")]
 
 
 @pytest.mark.slow

@@ -85,14 +85,6 @@ def test_a_given_up_head_is_reported_until_there_is_something_new() -> None:
     assert (given_up(lost, RELEASED), given_up(lost, TONIGHT)) == ("no release", "")
 
 
-def test_a_judged_commit_that_is_gone_is_never_a_base() -> None:
-    nights = [row(1, "first", "", "x"), row(2, "step", "x", LAST), row(3, "against", RELEASE, LAST)]
-    assert planned(nights, TONIGHT, "x") == [Job("step", ("x", HEAD))]
-    assert planned(nights, TONIGHT, "") == [Job("first", (HEAD,))]
-    nights.append(row(4, "first", "", HEAD, heads=0, exit_code=1))  # it does not build
-    assert planned(nights, TONIGHT, "") == []
-
-
 @pytest.mark.parametrize(
     ("keep", "days", "kept"),
     [

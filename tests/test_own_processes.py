@@ -25,7 +25,6 @@ from abprof.measure.epoch_loop import epochs
 from abprof.measure.followup import follow_up
 from abprof.measure.matrix import arms
 from abprof.measure.plan import Plan
-from abprof.measure.pool import WorkerPool, WorkerSpec
 from abprof.records import Block, Build, Cell, Checkout, Options, Package, Workload
 from abprof.records import messages as wire
 from abprof.system import processes as proc
@@ -154,14 +153,6 @@ def test_a_worker_that_is_started_anew_is_no_stranger(
     assert {(block.rejected, block.rejected_why) for block in blocks} == {((), "")}
 
 
-def test_nor_is_the_judge(tmp_path: Path, factory: WorkerFactory, played: tuple[Played, ByHand]) -> None:
-    _, gpu = played
-    blocks = measured(plan(tmp_path, factory, gpu, check="outside"), 1)
-    assert " worker judge " in (tmp_path / "scenario.json.pids").read_text()
-    assert {block.state.foreign for block in blocks} == {()}
-    assert {block.rejected for block in blocks} == {()}
-
-
 def test_a_stranger_is_seen_all_the_same(tmp_path: Path, factory: WorkerFactory, played: tuple[Played, ByHand]) -> None:
     """A process of this test's, which no workshop started."""
     nvml, gpu = played
@@ -177,20 +168,6 @@ def test_a_stranger_is_seen_all_the_same(tmp_path: Path, factory: WorkerFactory,
 
 
 # ---------------------------------------------------------------- who is told of
-
-
-def test_all_that_a_workshop_started_is_told(tmp_path: Path, factory: WorkerFactory) -> None:
-    Scenario(workloads={"w": load(CASES)}).write(tmp_path / "scenario.json")
-    assert factory.own == set()
-    build = Build(side="base", kernel="k", key="k", path=str(tmp_path / "build"))
-    spec = WorkerSpec("base", Checkout(side=SIDES[0], path=str(tmp_path)), Package(name="k"), build)
-    with WorkerPool(factory, [spec], 1) as pool:
-        first = pool.pid("base")
-        assert pool.own() == {first}
-        pool.retire("base")
-        second, judge = pool.worker("base").pid, pool.judge().pid
-        assert pool.own() == {first, second, judge}
-    assert WorkerPool(factory, [spec], 2).own() == {first, second, judge}
 
 
 Begin = Callable[..., proc.Worker]

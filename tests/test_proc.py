@@ -12,7 +12,6 @@ import pytest
 
 from abprof.records import messages as wire
 from abprof.system import processes as proc
-from abprof.system.processes import children
 from tests.simulated.client import CASE, WORKER, faulty
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault
@@ -158,11 +157,3 @@ def test_what_cannot_be_started_is_a_death(tmp_path: Path) -> None:
     with pytest.raises(proc.WorkerDied, match="could not be started"):
         proc.Worker([str(tmp_path / "nothing")], env={}, cwd=tmp_path, log=tmp_path / "log", name="base")
     assert descriptors() == before
-
-
-def test_a_thread_that_cannot_begin_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One without memory ends before it says that it has begun: threading.Thread would be waited for without an end."""
-    monkeypatch.setattr(children, "_TO_BEGIN", 0.1)
-    monkeypatch.setattr(children._thread, "start_new_thread", lambda run, args: None)
-    with pytest.raises(MemoryError):
-        children.Reading(lambda: None).start()

@@ -112,16 +112,6 @@ def test_did_my_branch_get_faster_than_the_release(lab: Lab) -> None:
     assert "dist:k==1.0" in Path(scripts.out.split()[0]).read_text()
 
 
-def test_what_a_release_asks_for_is_told_where_it_is_not_there(lab: Lab, tmp_path: Path) -> None:
-    needs = ("triton>=1", "no-such-thing==1.0", "torch>=99; python_version < '3'")
-    wheel(tmp_path / "links", "k", "3.0", {"k/__init__.py": "WHO = 3.0\n"}, needs=needs)
-    lab.set(Scenario(workloads=lab.now.workloads, times=lab.now.times, packages={"triton": "3.6.0"}))
-    done = lab.abprof("dist:k==1.0", "dist:k==3.0", "--quick")
-    asked = [note for note in done.run.notes if "asks for" in note]
-    assert asked == ["k==3.0 asks for no-such-thing==1.0 (not there), and abprof installs no dependencies"]
-    assert asked[0] in done.err
-
-
 def test_what_a_release_cannot_be(lab: Lab) -> None:
     for words, says in {
         ("main", "dist:k"): "dist:k: not one version of one distribution (dist:NAME==VERSION)",

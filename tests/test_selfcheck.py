@@ -303,19 +303,3 @@ def test_selfchecks_timer_is_the_runs(tmp_path: Path) -> None:
         asked = ("selfcheck", "--quick", "--device", "cpu", "--timer", timer)
         done = abprof(*asked, cwd=tmp_path, home=tmp_path)
         assert (done.code, said in done.err) == (2, True), done.err
-
-
-WALKED = """
-import gc, sys
-from abprof import selfcheck, wire
-from abprof.worker.bench import Bench
-tree, scratch = selfcheck.TREE, sys.argv[1]
-mount = wire.Mount("meter", str(tree / "kernels"), "abprof_side.meter", scratch, [str(tree), scratch], [])
-bench = Bench(wire.Start("cpu", "base", mount, {"meter": str(tree / "workloads" / "meter.py")}, scratch, 1))
-bench.build(wire.Build())
-case = {"op": "chain", "steps": 100, "inject": 0.0, "how": "work", "copy": 0}
-before = len(gc.get_objects())
-bench.open(wire.Open("meter", case, "base"))
-bench.close(wire.Close())
-print(before, len(gc.get_objects()))
-"""

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from abprof.builds.tampering import Watch, inputs_of
-from abprof.records import Artefact, Build, Checkout, Package, Side, Touched
+from abprof.builds.tampering import Watch
+from abprof.records import Artefact, Build, Touched
 from tests.simulated.planted import NewLab, load, new_lab
 from tests.simulated.scenario import Fault, Scenario, Time
 
 __all__ = ["new_lab"]
-SIDE = Side(id="base", spec="main", kind="commit", commit="a" * 40, tree="b" * 40, label="main")
 
 
 def built(folder: Path) -> Build:
@@ -102,40 +101,6 @@ def test_compiled_python_that_somebody_puts_beside_a_source_is_seen(tmp_path: Pa
     assert told(list(found), tmp_path) == sorted((str(path.relative_to(tmp_path)), "added", True) for path in compiled)
 
 
-@pytest.mark.parametrize("strangers", [False, True])
-def test_copies_of_inputs_are_compared_with_what_they_were_copied_from(tmp_path: Path, strangers: bool) -> None:
-    """Base's are there while target is built; a package that rewrites its own, by hand, is told of it and no more."""
-    build = built(tmp_path / "base")
-    (tmp_path / "base" / "src" / "k" / "k.cu").write_text("base's")
-    inputs = {("base", "k"): inputs_of(tmp_path / "base" / "src", Package(name="k", path="k"))}
-    watch = Watch([], [], [tmp_path / "nowhere"] if strangers else [], inputs=inputs)
-    (tmp_path / "base" / "src" / "k" / "k.cu").write_text("slower")
-    (tmp_path / "base" / "src" / "k" / "__init__.py").unlink()
-    assert told(list(watch.built([build], "now")), tmp_path) == [
-        ("base/src/k/__init__.py", "removed", strangers),
-        ("base/src/k/k.cu", "changed", strangers),
-    ]
-
-
-def test_builders_may_not_touch_each_others_trees_and_results(tmp_path: Path) -> None:
-    tree = tmp_path / "s0"
-    tree.mkdir()
-    (tree / "kernel.c").write_text("base's")
-    build = built(tmp_path / "base")
-    watch = Watch([], [Checkout(side=SIDE, path=str(tree))])
-    (tree / "kernel.c").write_text("target's")
-    (tree / "torch.py").write_text("# found before the real one")
-    (tmp_path / "base" / "out" / "k.so").write_text("target's")
-    found = told(list(watch.built([build], "now")), tmp_path)
-    assert found == [
-        ("base/out/k.so", "changed", True),
-        ("s0/kernel.c", "changed", True),
-        ("s0/torch.py", "added", True),
-    ]
-    (tree / "kernel.c").write_text("of no consequence any more")
-    assert not list(watch.look("now"))
-
-
 # ---------------------------------------------------------------- whole runs
 
 JUDGING = {
@@ -166,18 +131,6 @@ def test_a_run_whose_ground_was_written_to_is_not_trusted(new_lab: NewLab, what:
     assert {one.falsifies for one in result.run.touched} == {True}
     again = lab.command("report", str(result.folder))
     assert "Do not act on this run" in (result.folder / "report.md").read_text(), again  # type: ignore[operator]
-
-
-def test_what_is_written_after_the_last_epoch_is_seen_too(new_lab: NewLab) -> None:
-    """Probes and the like still run code under test."""
-    spoils = Fault("write", "trace", side="target", text="cache/builds/*/*/src/kernels/k/__init__.py", once=True)
-    times = [Time(ns=1e6), Time(factor=0.5, side="target")]
-    lab = new_lab(Scenario(workloads={"w": load(["a"])}, times=times, faults=[spoils]))
-    result = lab.abprof("main", "fast", "--probe", "torch")
-    assert {(one.how, one.moment, one.falsifies) for one in result.run.touched} == {
-        ("changed", "after the epochs", True)
-    }
-    assert result.code == 4
 
 
 @pytest.mark.parametrize("where", ["repo/planted+", "home/.profile+", "repo/.git/hooks/post-checkout+"])

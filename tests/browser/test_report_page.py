@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests import declared, large, runs
+from tests import declared, runs
 from tests.reports import html
 
 SLOWER = ("dense", "mask_type=full direction=bwd", "slower", "2.1 % slower", "1.8 to 2.4 % slower", "10.01 ms", "10.22 ms",
@@ -165,16 +165,3 @@ def test_a_phone_scrolls_tables_and_not_the_page(visit, make):
     page = visit(page_of(make), viewport={"width": 360, "height": 700})
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") == 360
-
-
-@pytest.mark.slow
-def test_thousands_of_rows_are_filtered_and_sorted(visit):
-    run = large.run(2000)
-    page = visit(html(run, []))
-    assert page.locator("#said").inner_text() == "200 of 2000 rows shown, 1800 hidden"
-    page.get_by_role("button", name="Show all").click()
-    sort_by(page, "change of time").click()
-    assert page.locator("#said").inner_text() == "1000 of 2000 rows shown, 1000 hidden"
-    assert column(page, 5)[0].endswith("faster"), "the first of all, not of those that were shown"
-    page.get_by_role("button", name="Show 1000 more that fit").click()
-    assert page.locator("#said").inner_text() == "2000 of 2000 rows shown, 0 hidden"

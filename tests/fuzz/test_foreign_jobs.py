@@ -9,7 +9,6 @@ import os
 import zipfile
 
 import pytest
-from hypothesis import strategies as st
 
 from abprof.extras.bot import encode
 from abprof.extras.bot.notice import MOST_BYTES
@@ -101,41 +100,3 @@ def test_an_artifact_that_is_another_thing(asker: Asker, data: bytes) -> None:
     """Archives are unpacked by GitHub's own action; one that is taken for the file itself is none."""
     (asker.folder / "notice.json").write_bytes(data)
     assert asker("comment", "--artifact", asker.folder / "notice.json", "--dry-run") == Exit.CANNOT_RUN
-
-
-@pytest.mark.parametrize("kind", ["folder", "loop", "pipe", "nothing", "device"])
-def test_an_artifact_that_is_no_file(asker: Asker, kind: str) -> None:
-    path = asker.folder / "notice.json"
-    {"folder": path.mkdir, "loop": lambda: path.symlink_to(path.name), "pipe": lambda: os.mkfifo(path), "nothing": lambda: None,
-     "device": lambda: path.symlink_to("/dev/zero")}[kind]()  # fmt: skip
-    assert asker("comment", "--artifact", path, "--dry-run") == Exit.CANNOT_RUN
-
-
-# ---------------------------------------------------------------- variables
-
-WORDS = ("", " ", "x", "-1", "0", "nan", "inf", "9" * 400, "\x1b[2J", "../..", "[", "[]", "[1]", "{}", '["a"', "\udcff", "--help",
-         "a" * 5000, "\u202e", "1e999", "%s", "[" * 3000, "\n", "~", "http://[", "https://", "0x10",
-         "\u0663", "\xb2", "/dev/full",
-         "1,2", "a=b", "=")  # fmt: skip
-OPTIONS = ("THRESHOLD", "BUDGET", "SEED", "EPOCHS", "DEVICE", "PRESET", "ONLY", "SET", "TIMER", "RUNS_DIR", "REPO", "FAIL_ON",
-           "PYTHON",
-           "TIMEOUT", "PRECISION", "DEVICES", "EXECUTOR", "WORKLOADS_FROM", "CONTAIN", "CHECK", "ENV", "CELL", "KERNELS",
-           "MARGIN")  # fmt: skip
-
-
-@fewest
-@pytest.mark.parametrize("verb", ["run", "nightly"])
-def test_any_variable_is_read_or_refused(
-    asker: Asker, monkeypatch: pytest.MonkeyPatch, verb: str, examples: int
-) -> None:
-    """In a folder that is no repository: what can be read is refused for that alone."""
-    monkeypatch.chdir(asker.folder)
-
-    def ask(variables: dict[str, str]) -> None:
-        with monkeypatch.context() as patch:
-            for name, value in variables.items():
-                patch.setenv(f"ABPROF_{name}", value)
-            assert asker(verb, *(("main", "feature") if verb == "run" else ())) == Exit.CANNOT_RUN
-
-    hunt(st.dictionaries(st.sampled_from((*OPTIONS, "WORKER")), st.sampled_from(WORDS), min_size=1,
-                         max_size=2), ask, 2 * examples)  # fmt: skip

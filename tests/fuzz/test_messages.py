@@ -11,12 +11,12 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import strategies as st
 
-from abprof.fleet.messages import News, Noticed, Said, read_news, read_shard
+from abprof.fleet.messages import News, Noticed, Said, read_news
 from abprof.records import Touched
 from abprof.records import messages as wire
 from abprof.system import checksummed as sealed
 from abprof.system.processes import Worker, WorkerDied, WorkerFault
-from tests.fuzz.mutations import DEEP, ODD, RAW, bytes_of, encoded, hunt, many, values_of
+from tests.fuzz.mutations import DEEP, bytes_of, encoded, hunt, many, values_of
 
 REPLIES = [reply for _, reply in wire.VERBS.values()] + [wire.Fault]
 VALUES: dict[Any, Any] = {int: 3, float: 1.5, str: "ok", bool: True, Any: [1, {"a": "b"}], type(None): None}
@@ -38,12 +38,6 @@ def example(kind: Any) -> Any:
     if origin is tuple:
         return [example(one) for one in inner]
     return {name: example(hint) for name, hint in get_type_hints(kind).items()}
-
-
-@pytest.mark.parametrize("kind", REPLIES, ids=lambda kind: kind.__name__)
-def test_what_fits_is_read(kind: type) -> None:
-    made = wire.unpack(kind, example(kind))
-    assert isinstance(made, kind)
 
 
 @many
@@ -123,12 +117,3 @@ def test_any_news_are_news_or_no_news(examples: int) -> None:
         )
     )
     hunt(st.sampled_from(NEWS).flatmap(bytes_of) | resealed, read, examples)
-
-
-@many
-def test_any_file_is_a_shard_or_none(examples: int) -> None:
-    def read(data: bytes) -> None:
-        with pytest.raises(ValueError, match="not a shard"):
-            read_shard(data)
-
-    hunt(st.sampled_from([*RAW, *(encoded(odd) for odd in ODD)]) | st.binary(max_size=200), read, examples)

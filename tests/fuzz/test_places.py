@@ -11,14 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from abprof.devices import lease, sweep_leases
-from abprof.extras.nightly.index import FILE
-from abprof.records.errors import AbprofError
-from abprof.system import heartbeat
 from tests import runs
-from tests.fuzz.asked import Asker, asker, one_clear_line
-from tests.fuzz.rich import plain
-from tests.fuzz.test_state import beaten
+from tests.fuzz.asked import Asker, asker
 
 __all__ = ["asker"]
 KINDS: dict[str, Callable[[Path], object]] = {
@@ -99,31 +93,3 @@ def test_named_on_the_command_line(asker: Asker, verb: str, kind: str) -> None:
         "abprof.toml": ("list", "--repo", asker.folder),
     }
     assert asker(*words[verb]) in ((0, 2) if verb == "waive" and kind in ("null", "loop") else (2,))
-
-
-@each
-@pytest.mark.parametrize("end", ["lock", "owner"])
-def test_a_lease(tmp_path: Path, end: str, kind: str) -> None:
-    """What lies in the place of a lock cannot be locked: told in one line. A note is only words."""
-    put(tmp_path / "locks" / f"cpu.{end}", kind)
-    try:
-        with lease(tmp_path, "cpu", wait=False, label="main", say=lambda _: None):
-            pass
-    except AbprofError as error:
-        one_clear_line(error)
-    list(sweep_leases(tmp_path))
-
-
-@each
-def test_a_heartbeat(tmp_path: Path, kind: str) -> None:
-    put(beaten(tmp_path), kind)
-    heartbeat.read(tmp_path, str(tmp_path), "main")
-    for _, said, advice in heartbeat.examine(tmp_path):
-        one_clear_line(AbprofError(said, advice=advice))
-
-
-@each
-def test_an_index_of_nights(asker: Asker, kind: str) -> None:
-    runs.write(asker.folder / "runs", plain())
-    put(asker.folder / "runs" / FILE, kind)
-    assert asker("history", "query", "--runs-dir", asker.folder / "runs") in (0, 2)

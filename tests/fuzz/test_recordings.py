@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 
 import pytest
 
-from abprof.evidence import perf, probes
-from abprof.measure import readings
+from abprof.evidence import probes
 from abprof.records.errors import AbprofError
 from tests.fuzz.asked import Asker, asker
-from tests.fuzz.mutations import DEEP, RAW, bytes_of, few, hunt, many, texts_of
+from tests.fuzz.mutations import bytes_of, few, hunt, many, texts_of
 from tests.ncu import recorded
 
 __all__ = ["asker"]
@@ -22,11 +20,6 @@ PROFILE = b"""seqlen_q,seqlen_k,mask_type,direction,latency_ms,tflops_per_sec,fw
 2048,2048,full,fwd,0.4234,13.5,0.4000
 """
 NCU = [recorded.details([recorded.moves("attn", 3e6)] * 4), recorded.RAW.read_text() if recorded.RAW.exists() else ""]
-PERF = """cpu-clock:u:  7f1c2a3b4c5d void at::native::add<float>(int) (/usr/lib/libtorch_cpu.so)
-cycles:  401136 main (/work/a.out)
-cpu-clock: 7f1c2a3b4c5d [unknown] ([vdso])
-cpu-clock: 7f1c2a3b4c5d jitted (/tmp/perf-123.map)
-"""
 CHROME = {
     "traceEvents": [{"name": "k", "ph": "X", "ts": 0, "dur": 1.5, "args": {"grid": [1, 2, 3]}}],
     "schemaVersion": 1,
@@ -68,15 +61,6 @@ def test_any_recording_of_ncu_is_read_or_refused(asker: Asker, page: int, exampl
 
 
 @many
-def test_any_lines_of_perf_are_counted(examples: int) -> None:
-    def ask(data: bytes) -> None:
-        _, functions = perf.count_samples(data.decode(errors="replace"), ["/work"])
-        assert all(one.samples > 0 for one in functions)
-
-    hunt(bytes_of(PERF.encode()), ask, examples)
-
-
-@many
 @pytest.mark.parametrize(("document", "by"), [(CHROME, "torch"), (PROTON, "proton")], ids=["torch", "proton"])
 def test_any_trace_is_kept_or_told(tmp_path: Path, document: object, by: probes.By, examples: int) -> None:
     """The errors are those that become the trace's `missing` (abprof/evidence/probes.py)."""
@@ -92,24 +76,3 @@ def test_any_trace_is_kept_or_told(tmp_path: Path, document: object, by: probes.
         json.loads(data)
 
     hunt(texts_of(document), ask, examples)
-
-
-@pytest.mark.parametrize(
-    "data", [b"[" * DEEP, b'{"traceEvents":' + b"[" * DEEP, *RAW], ids=lambda data: repr(data[:12])
-)
-def test_a_trace_that_no_parser_expects_is_told(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "made").write_bytes(data)
-    for by in ("torch", "proton"):
-        with pytest.raises((OSError, ValueError)):
-            probes._keep(tmp_path / "made", tmp_path / "kept", by)  # type: ignore[arg-type]
-
-
-@many
-def test_any_output_of_a_command_is_read_or_none(examples: int) -> None:
-    text = b'{"benchmarks": [{"name": "a", "stats": {"data": [0.1, 0.2]}}]}\nname,ms\na,1.5\nabprof: a 1.5 ms\n'
-    hunt(bytes_of(text), lambda data: readings_of(data.decode(errors="replace")), examples)
-
-
-def readings_of(text: str) -> None:
-    with contextlib.suppress(ValueError):
-        readings.read(text)

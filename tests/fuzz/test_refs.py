@@ -11,11 +11,9 @@ from abprof import sides as repo
 from abprof.records import names
 from abprof.records.errors import AbprofError
 from abprof.sides import Repository
-from tests import runs
 from tests.fuzz.asked import one_clear_line
-from tests.fuzz.mutations import few, hunt, many
+from tests.fuzz.mutations import hunt, many
 from tests.gitrepo import GitRepo, make_repo
-from tests.reports import html, markdown
 
 # Branches that git itself takes.
 ALLOWED = (
@@ -82,15 +80,6 @@ def test_any_word_is_a_ref_or_refused(repository: Repository, word: str) -> None
     resolved(repository, word, "main")
 
 
-@few
-def test_any_words_together_are_refs_or_refused(repository: Repository, examples: int) -> None:
-    piece = st.sampled_from(
-        (*WORDS, "main", "HEAD", "~", "^", "@{", "}", ":", "...", "..", "/", "-", "\\", "{", "^{", "1")
-    )
-    words = st.lists(piece, min_size=1, max_size=3).map("".join).filter(lambda word: "\0" not in word)
-    hunt(st.lists(words, min_size=1, max_size=3), lambda specs: resolved(repository, *specs), examples)
-
-
 @many
 def test_any_label_is_a_part_of_a_file_name(examples: int) -> None:
     text = st.text(max_size=80) | st.sampled_from((*WORDS, *ALLOWED))
@@ -102,15 +91,3 @@ def test_any_label_is_a_part_of_a_file_name(examples: int) -> None:
             assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,59}", one), one
 
     hunt(st.lists(text, min_size=1, max_size=6), ask, examples)
-
-
-@pytest.mark.parametrize("name", [*ALLOWED[::4], *(word for word in WORDS[::7] if word.strip() and "\udcff" not in word)],
-                         ids=lambda word: ascii(word)[:30])  # fmt: skip
-def test_a_label_is_only_shown_in_pages(name: str) -> None:
-    """report.html and report.md of a run whose target is called so."""
-    plain = runs.run()
-    target = runs.changed(plain.sides[1], label=name, spec=name)
-    run = runs.changed(plain, sides=(plain.sides[0], target, *plain.sides[2:]))
-    page, text = html(run, ()), markdown(run, ())
-    assert "<script>alert" not in page
-    assert "\x1b" not in page + text

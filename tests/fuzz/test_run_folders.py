@@ -18,7 +18,7 @@ from abprof.system import checksummed as sealed
 from tests import declared, runs
 from tests.fuzz import rich
 from tests.fuzz.asked import Asker, asker, one_clear_line
-from tests.fuzz.mutations import DEEP, bytes_of, fewest, hunt, many, texts_of, values_of
+from tests.fuzz.mutations import DEEP, bytes_of, fewest, hunt, many, values_of
 
 __all__ = ["asker"]
 LOADED = Artefact(kind="module", name="a", path="/a", sha256="0")
@@ -67,15 +67,6 @@ def test_any_bytes_are_read_or_refused(folder: Path, name: str, examples: int) -
     hunt(bytes_of(whole), ask, examples)
 
 
-@many
-def test_any_values_of_a_head_are_read_or_refused(folder: Path, examples: int) -> None:
-    def ask(data: bytes) -> None:
-        (folder / "run.json").write_bytes(data)
-        read(folder)
-
-    hunt(texts_of(json.loads((folder / "run.json").read_bytes())), ask, examples)
-
-
 @fewest
 @pytest.mark.parametrize("name", ["run.json", "rounds.jsonl", "evidence.jsonl"])
 def test_a_report_of_any_values_ends_well(folder: Path, asker: Asker, name: str, examples: int) -> None:
@@ -112,44 +103,6 @@ def test_what_no_parser_expects_is_told(folder: Path, asker: Asker, name: str, d
     assert asker("report", folder) == (2 if name == "run.json" else 0)
 
 
-@pytest.mark.parametrize("name", ["rounds.jsonl", "evidence.jsonl"])
-@pytest.mark.parametrize("how", ["last", "middle", "gone", "twice"])
-def test_what_is_torn_costs_no_other_line(folder: Path, name: str, how: str) -> None:
-    lines = (folder / name).read_bytes().splitlines(keepends=True)
-    before = runfolder.read(folder)
-    torn = {
-        "last": [*lines[:-1], lines[-1][:-7]],
-        "middle": [lines[0][:9] + b"?" + lines[0][10:], *lines[1:]],
-        "gone": lines[1:],
-        "twice": lines,
-    }[how]
-    (folder / name).write_bytes(b"".join(torn))
-    run, blocks, notes = runfolder.read(folder)
-    assert len(notes) == (how in ("last", "middle"))
-    lost = how != "twice"
-    if name == "rounds.jsonl":
-        assert len(blocks) == len(before[1]) - lost
-    else:
-        assert _held(run) == _held(before[0]) - lost
-
-
-def _held(run: Run) -> int:
-    return len(run.proofs) + len(run.kernels) + len(run.touched) + len(run.machines) + len(run.arms)
-
-
-@fewest
-def test_two_runs_of_any_values_are_compared_or_refused(folder: Path, asker: Asker, examples: int) -> None:
-    other = asker.folder / "other"
-    shutil.copytree(folder, other)
-    document = json.loads((folder / "run.json").read_bytes())
-
-    def ask(changed: Any) -> None:
-        (other / "run.json").write_bytes(json.dumps(changed).encode())
-        asker("report", folder, other)
-
-    hunt(values_of(document) | st.just(document), ask, examples)
-
-
 MADE = {"plain": rich.plain, "spread": rich.spread, "scripts": declared.scripts}
 
 
@@ -169,10 +122,3 @@ def test_any_values_of_all_that_a_run_can_hold(tmp_path: Path, asker: Asker, kin
         asker("report", folder)
 
     hunt(values_of(document) | st.just(document), ask, examples)
-
-
-@pytest.mark.parametrize("field", ["cell", "arm"])
-def test_a_profile_of_what_the_run_has_not_ends_no_report(tmp_path: Path, asker: Asker, field: str) -> None:
-    run = rich.plain()
-    lost = tuple(runs.changed(one, **{field: "nothing/x=1"}) for one in run.profiles)
-    assert asker("report", runs.write(tmp_path / "runs", runs.changed(run, profiles=lost))) == 0

@@ -6,9 +6,7 @@ import contextlib
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -69,40 +67,6 @@ def foreign(file: Path, *statements: str) -> None:
     with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
         for statement in statements:
             database.execute(statement)
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda file: file.write_bytes(b""),
-        lambda file: file.write_bytes(b"not sqlite" * 1000),
-        lambda file: file.write_bytes(file.read_bytes()[:5000]),
-        lambda file: foreign(file, "PRAGMA user_version = 99", "DROP TABLE value"),
-        lambda file: (file.unlink(), file.mkdir()),
-        lambda file: (file.unlink(), file.symlink_to("/dev/full")),
-        lambda file: (file.unlink(), file.symlink_to(file.name)),
-    ],
-    ids=["empty", "text", "cut", "newer", "a folder", "full", "a loop"],
-)
-def test_an_index_that_is_another_thing(nights: Path, asker: Asker, spoil: Callable[[Path], Any],
-                                        capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
-    """The nights lie in their run folders: what an index lost is made again, or is made in memory."""
-    asker("history", "query", "--runs-dir", nights)
-    right = asker.said
-    spoil(nights / FILE)
-    assert history(asker, nights) == [0, 0, 0, 0]
-    asker("history", "query", "--runs-dir", nights)
-    assert asker.said == right
-
-
-def test_an_index_that_another_writes_is_refused_in_a_line(
-    nights: Path, asker: Asker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asker("history", "query", "--runs-dir", nights)
-    monkeypatch.setattr("abprof.extras.nightly.index._LOCK_WAIT", 0.1)
-    with contextlib.closing(sqlite3.connect(nights / FILE, isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        assert history(asker, nights) == [2, 2, 2, 2]
 
 
 # ---------------------------------------------------------------- the state folder

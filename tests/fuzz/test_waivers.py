@@ -16,7 +16,7 @@ from abprof.system import waiver_file
 from abprof.verdict import waivers
 from tests import notices, runs
 from tests.fuzz.asked import Asker, asker, one_clear_line
-from tests.fuzz.mutations import RAW, bytes_of, few, hunt, many
+from tests.fuzz.mutations import bytes_of, few, hunt, many
 from tests.fuzz.test_configuration import WAIVERS
 from tests.fuzz.test_odd_texts import ODD
 from tests.gitrepo import make_repo
@@ -134,14 +134,3 @@ def test_what_base_has_in_the_place_of_the_file(tmp_path: Path, kind: str) -> No
         assert kind in ("folder", "bytes", "deep")
     else:
         assert len(read) == (kind == "link")
-
-
-@pytest.mark.parametrize("data", RAW, ids=lambda data: repr(data[:12]))
-def test_a_file_that_is_another_thing_stays(asker: Asker, data: bytes) -> None:
-    (asker.folder / ".git").mkdir()
-    (asker.folder / waivers.FILE).write_bytes(data)
-    words = ("--most", "5", "--reason", "r", "--owner", "o", "--until", "2999-01-01", "--repo", asker.folder)
-    if asker("waive", "*", *words) != Exit.OK:
-        assert (asker.folder / waivers.FILE).read_bytes() == data
-    else:
-        assert data.strip() in (b"", b"\n", b"\r")

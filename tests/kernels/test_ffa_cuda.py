@@ -98,14 +98,6 @@ def test_phases_are_ranges_of_every_call() -> None:
     assert wanted <= seen
 
 
-def test_the_rule_takes_gluon_where_it_can() -> None:
-    q = torch.empty(300, 2, 128, device=DEVICE, dtype=torch.bfloat16)
-    assert dispatch.choose("fwd", q, cases.documents([300], FULL), 0.1) == dispatch.Choice("gluon")
-    assert dispatch.choose("bwd", q, cases.documents([300], CAUSAL), 0.1) == dispatch.Choice("gluon")
-    assert dispatch.choose("fwd", q, cases.documents([200, 100], FULL), 0.1).kernel == "both"
-    assert dispatch.choose("bwd", q, cases.documents([100] * 3, FULL), 0.1).kernel == "triton"
-
-
 def test_unsupported_options_say_so() -> None:
     q = torch.randn(256, 2, 128, device=DEVICE, dtype=torch.bfloat16)
     case = cases.blocks(2, 256, 256, 64, 64, 1.1, options=Options(swap_ab=True))

@@ -8,12 +8,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from kernels.ffa.schedule import FULL, Blocks, Options, UnsupportedOption
+from kernels.ffa.schedule import Blocks, Options, UnsupportedOption
 from tests.kernels import ffa_cuda_cases as cases
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
@@ -53,28 +52,6 @@ SPILLS |= {"triton dkdv blocks64 128": 40, "triton dkdv causal 128": 40}
 
 
 # ---------------------------------------------------------------- work lists and the rule
-
-
-@pytest.mark.parametrize(
-    ("schedule", "because"),
-    [
-        (cases.blocks(2, 256, 256, 64, 128, 0.5), "blocks of 64 queries"),
-        (cases.blocks(2, 256, 256, 128, 64, 0.5), "blocks of 64 keys"),
-        (cases.blocks(2, 256, 250, 128, 128, 0.5), "the last key block is not whole"),
-        (cases.blocks(2, 256, 256, 128, 128, 0.5, options=Options(ref_block=(64, 64))), "the compute tile is given"),
-        (lambda _: cases.documents([100, 90], FULL), "2 of 2 slices are shorter"),
-    ],
-)
-def test_why_the_rule_takes_triton(schedule: Any, because: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernels.ffa.cuda import dispatch
-
-    q, made = torch.empty(256, 2, 128), schedule(CPU)
-    assert dispatch.choose("fwd", q, made, 0.1) == dispatch.Choice("triton", "not a Hopper GPU")
-    monkeypatch.setattr(dispatch, "is_hopper", lambda device: True)
-    choice = dispatch.choose("fwd", q, made, 0.1)
-    assert choice.kernel == "triton"
-    assert choice.because.startswith(because)
-    assert dispatch.choose("fwd", q, made, -0.1).because == "the scale is not positive"
 
 
 @pytest.mark.parametrize(

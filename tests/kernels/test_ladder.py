@@ -36,16 +36,6 @@ def test_every_rung_in_the_interpreter() -> None:
     assert all(line.endswith(": right") for line in lines)
 
 
-def test_the_table_has_every_rung_for_every_family() -> None:
-    from kernels.ladder.platforms import FAMILIES
-
-    assert set(FAMILIES.values()) == set(ladder.TABLE)
-    assert all(tuple(row) == ladder.RUNGS for row in ladder.TABLE.values())
-    assert not any(config.tma for config in ladder.TABLE["sm80"].values()), "no such loads before 9.0"
-    for row in ladder.TABLE.values():
-        assert row["basic"] == row["exp2"], "one change a rung"
-
-
 def test_without_cutile_its_rungs_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     from kernels.ladder import api
 

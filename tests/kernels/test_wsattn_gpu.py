@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from kernels import wsattn
-from kernels.wsattn import tune
 from tests.kernels.ffa_cuda_cases import judge, poisoned
 
 pytestmark = [
@@ -63,16 +62,6 @@ def test_gradients(variant: str) -> None:
     exact = torch.autograd.grad(naive(wide, 0.1, torch.float64), wide, dout.double())
     for a, b in zip(got, exact, strict=True):
         assert float((a.double() - b).norm() / b.norm()) < 5e-3
-
-
-@VARIANTS
-def test_every_configuration_fits_and_the_quickest_is_chosen(variant: str) -> None:
-    data = draw(4096, 4096, torch.float16, heads=32)
-    milliseconds = tune.time_all(*data, 0.1, variant)
-    assert set(milliseconds) == set(wsattn.CONFIGS)
-    chosen = wsattn.configuration(*data, 0.1, variant)
-    assert chosen == wsattn.configuration(*data, 0.1, variant)
-    assert milliseconds[chosen] < 1.2 * min(milliseconds.values())
 
 
 @VARIANTS

@@ -21,7 +21,6 @@ from tests.blocks import head
 from . import fake_ncu
 from .fake import launching_repo, with_ncu
 
-OLD = Path(__file__).parents[1] / "data" / "run_schema1"
 CPU = ("--device", "cpu")
 HIT, TENSOR = "lts__t_sector_hit_rate.pct", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import venv
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,13 +134,6 @@ def test_a_release_that_was_withdrawn_or_is_for_another_python(shelf: Shelf) -> 
     )
 
 
-@slow
-def test_an_interpreter_without_pip_is_served_by_abprofs(shelf: Shelf, tmp_path: Path) -> None:
-    venv.create(tmp_path / "bare", with_pip=False)
-    wheel(shelf.links, "tinyk", "1.0", FILES)
-    assert shelf.resolve("dist:tinyk==1.0", str(tmp_path / "bare" / "bin" / "python"))[0].kind == "dist"
-
-
 # ---------------------------------------------------------------- without pip
 
 HAS = {"torch": "2.13.0+cpu", "Triton": "3.6.0", "odd": "no version"}
@@ -165,13 +157,6 @@ HAS = {"torch": "2.13.0+cpu", "Triton": "3.6.0", "odd": "no version"}
 )
 def test_one_requirement(tmp_path: Path, asked: str, says: str) -> None:
     assert releases.unmet(released(tmp_path, asked), "3.12.4", HAS) == ((says,) if says else ())
-
-
-def test_all_of_them_and_where_nothing_is_known(tmp_path: Path) -> None:
-    place = released(tmp_path, "einops", "torch>=3", "triton")
-    assert releases.unmet(place, "3.12.4", HAS) == ("einops (not there)", "torch>=3 (2.13.0+cpu is there)")
-    assert releases.unmet(place, "", {}) == (), "an interpreter that could not say what it has"
-    assert releases.unmet(tmp_path / "nothing", "3.12.4", HAS) == ()
 
 
 def released(place: Path, *asked: str) -> Path:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ from abprof.records.errors import AbprofError
 from abprof.sides import Repository, checkouts, open_repository, resolve
 from tests.gitrepo import GitRepo, make_repo
 from tests.sides.conftest import KERNEL, as_somebody_else, fingerprint
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_found_from_any_folder_inside(repo: GitRepo, cache: Path) -> None:
@@ -63,16 +60,6 @@ def test_a_hooks_environment_does_not_mislead(
     assert fingerprint(other.path) == before
 
 
-def test_owned_by_another_user(repo: GitRepo, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    refused = subprocess.run(["git", "status"], cwd=repo.path, capture_output=True, text=True, check=False)
-    assert "dubious ownership" in refused.stderr
-    before = fingerprint(repo.path / ".git")
-    (side,), _ = resolve(open_repository(repo.path, cache=cache), ["main"])
-    assert side.commit == repo.git("rev-parse", "main")
-    assert fingerprint(repo.path / ".git") == before
-
-
 def test_read_only_repository_of_another_user(open_to_all: Path) -> None:
     repo = make_repo(open_to_all / "project")
     repo.commit("first", KERNEL)
@@ -90,20 +77,6 @@ def test_read_only_repository_of_another_user(open_to_all: Path) -> None:
 
     assert as_somebody_else(job) == "['SPEED = 1', 'SPEED = 7'] False"
     assert fingerprint(repo.path) == before
-
-
-def test_without_git_it_says_so(repo: GitRepo, cache: Path) -> None:
-    script = "import sys; from abprof.records.errors import AbprofError; from abprof.sides import open_repository; from pathlib "
-    script += "import Path\ntry: open_repository(Path(sys.argv[1]), cache=Path(sys.argv[2]))\n"
-    script += "except AbprofError as error: print(error.line)"
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(repo.path), str(cache)],
-        env={"PATH": "/nonexistent", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "git is not installed, or not on PATH\n"
 
 
 # ---------------------------------------------------------------- history

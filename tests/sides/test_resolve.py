@@ -99,13 +99,6 @@ def test_a_tag_and_a_branch_of_one_name(repo: GitRepo, opened: Opened) -> None:
     assert (side.commit, side.label, notes) == (second, "twin", ())
 
 
-def test_same_commit_twice_is_an_aa_run(repo: GitRepo, opened: Opened) -> None:
-    commit = repo.git("rev-parse", "main")
-    sides, notes = resolve(opened(repo), ["main", commit])
-    assert len(sides) == 2
-    assert notes == (f"base (main) and target ({commit[:10]}) are the same commit {commit[:10]}: this is an A/A run",)
-
-
 def test_tips_are_compared_and_the_merge_base_offered(repo: GitRepo, opened: Opened) -> None:
     root = repo.git("rev-parse", "main")
     forked(repo)
@@ -124,23 +117,6 @@ def test_merge_base(repo: GitRepo, opened: Opened) -> None:
     assert (third.id, third.commit) == ("target2", repo.git("rev-parse", "main"))
     line = f"main has moved on by 3 commits (2 touching kernels) since the merge base {root[:10]}"
     assert notes == (f"{line}; these are not part of the comparison",)
-
-
-@pytest.mark.parametrize("specs", [["main", "main...optimize_ffa"], ["main...absent"], ["main...optimize_ffa...main"]])
-def test_ranges_that_mean_nothing(repo: GitRepo, opened: Opened, specs: list[str]) -> None:
-    forked(repo)
-    with pytest.raises(AbprofError):
-        resolve(opened(repo), specs)
-
-
-def test_no_common_history(repo: GitRepo, opened: Opened) -> None:
-    repo.git("switch", "--quiet", "--orphan", "island")
-    repo.commit("alone", {"a": "1"})
-    repository = opened(repo)
-    with pytest.raises(AbprofError, match="'main' and 'island' have no merge base"):
-        resolve(repository, ["main...island"])
-    _, notes = resolve(repository, ["main", "island"])
-    assert notes == ("main and island have no common history",)
 
 
 @pytest.fixture

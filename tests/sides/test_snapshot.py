@@ -79,28 +79,6 @@ def test_marks_that_hide_changes_are_seen_through(repo: GitRepo, opened: Opened)
     assert fingerprint(repo.path) == before
 
 
-def test_sparse_checkout_stays_complete(repo: GitRepo, opened: Opened) -> None:
-    repo.commit("more", {"left/a": "1", "out/b": "1", "out/deep/c": "1"})
-    whole = files_of(opened(repo), "main")
-    repo.git("sparse-checkout", "set", "--cone", "--sparse-index", "left", "kernels")
-    assert not (repo.path / "out").exists()
-    assert files_of(opened(repo)) == whole
-    repo.write({"out/new": "1"})
-    assert set(files_of(opened(repo))) == {*whole, "out/new"}
-
-
-def test_in_the_middle_of_a_merge(repo: GitRepo, opened: Opened) -> None:
-    repo.branch("other")
-    repo.commit("theirs", {"kernels/ffa/__init__.py": "SPEED = 2\n"})
-    repo.checkout("main")
-    repo.commit("ours", {"kernels/ffa/__init__.py": "SPEED = 3\n"})
-    with pytest.raises(RuntimeError):
-        repo.git("merge", "other")
-    before = fingerprint(repo.path)
-    assert files_of(opened(repo))["kernels/ffa/__init__.py"] == before["kernels/ffa/__init__.py"]
-    assert fingerprint(repo.path) == before
-
-
 def test_hooks_and_monitors_of_the_repository_do_not_run(repo: GitRepo, opened: Opened, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     for hook in ("post-checkout", "post-index-change", "fsmonitor", "pre-commit"):

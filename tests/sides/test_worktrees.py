@@ -10,7 +10,7 @@ import pytest
 
 from abprof.records import Side
 from abprof.records.errors import AbprofError
-from abprof.sides import Repository, checkouts, open_repository, resolve
+from abprof.sides import Repository, checkouts, resolve
 from tests.gitrepo import GitRepo
 from tests.sides.conftest import fingerprint, forked
 
@@ -65,26 +65,6 @@ def test_a_commit_that_is_not_there(repo: GitRepo, opened: Opened, cache: Path) 
     ):
         pass
     assert leftovers(cache) == []
-
-
-def test_unusable_cache(repo: GitRepo, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    repository = open_repository(repo.path, cache=tmp_path / "file" / "cache")
-    with pytest.raises(AbprofError, match="cannot use the cache folder: Not a directory"):
-        resolve(repository, ["main"])
-
-
-def test_odd_folder_names(tmp_path: Path, cache: Path) -> None:
-    for name in ('quo"te', '"quoted"', "#hash", "back\\slash", "new\nline", "co:lon", "sp ace", "\N{ROCKET}"):
-        path = tmp_path / "odd" / name
-        path.mkdir(parents=True)
-        repo = GitRepo(path)
-        repo.git("init", "--quiet", "--initial-branch=main")
-        repo.commit("first", {"a": "1"})
-        repository = open_repository(path, cache=cache)
-        sides, _ = resolve(repository, ["main", "."])
-        with checkouts(repository, sides, run=name) as made:
-            assert Path(made[1].path, "a").read_text() == "1"
 
 
 def test_partial_clone_fetches_into_the_cache(repo: GitRepo, opened: Opened, tmp_path: Path) -> None:

@@ -115,14 +115,6 @@ def test_slips_are_found(module: ModuleType, known: Known, spoil: Callable[..., 
     assert message in found.reason
 
 
-def test_same_seed_same_bytes(module: ModuleType, known: Known) -> None:
-    one = small(module, known)
-    first, again, other = (module.inputs(one, "cpu", seed) for seed in (3, 3, 4))
-    assert all(torch.equal(first[name], again[name]) for name in ("q", "k", "v"))
-    assert not torch.equal(first["q"], other["q"])
-    assert all(0.95 < float(tensor.float().std()) < 1.05 for tensor in first.values())
-
-
 def test_a_missing_option_is_unsupported_and_a_missing_function_an_attribute_error(
     module: ModuleType, known: Known
 ) -> None:
@@ -136,28 +128,3 @@ def test_a_missing_option_is_unsupported_and_a_missing_function_an_attribute_err
         op.call()
     with pytest.raises(AttributeError, match=known.function):
         module.prepare(ModuleType("empty"), None, one, module.inputs(one, "cpu", 1))
-
-
-# ---------------------------------------------------------------- the originals' matrices and formulas
-
-
-def test_the_hopper_analysis_matrices() -> None:
-    module = load("hopper_ws")
-    default = cases(module, "default", "cuda")
-    assert default == [{"N_CTX": n, "B": 1, "H": 32, "D": 128, "dtype": "fp16", "sm_scale": 1.3} for n in (128, 8192)]
-    assert module.VARIANTS == ("ws", "ws_pipelined"), "with the two lengths the comparison of four"
-    full = cases(module, "full")
-    assert sorted({one["N_CTX"] for one in full}) == [128 << i for i in range(8)]
-    assert {(one["B"], one["dtype"]) for one in full} == {(1, "fp16"), (1, "bf16"), (4, "fp16"), (4, "bf16")}
-    assert len(full) == 32
-
-
-def test_the_scaling_analysis_matrix() -> None:
-    module = load("fmha_scaling")
-    full = cases(module, "full")
-    assert [one["seq_len"] for one in full] == [1024, 2048, 4096, 8192, 16384]
-    assert {(o["batch"], o["n_heads"], o["head_dim"], o["dtype"], o["causal"]) for o in full} == {
-        (4, 32, 128, "fp16", True)
-    }
-    assert module.LADDER == ("basic", "exp2", "memory", "full")
-    assert (*module.LADDER, "cutile_basic", "cutile_exp2", "cutile_memory", "cutile_full") == module.VARIANTS

@@ -112,7 +112,3 @@ def test_spoilt_outputs_are_found(
     assert not found.ok
     assert message in found.reason
     assert found.reason.startswith(("dq", "dk", "dv")[index])
-
-
-def test_an_output_too_few_is_found(either: ModuleType) -> None:
-    assert judged(either, case(either, direction="bwd"), lambda outputs: outputs[:2]).reason == "2 outputs, 3 expected"

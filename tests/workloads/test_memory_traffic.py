@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.worker import workload as declared
-from tests.workloads.conftest import FOLDER, cases, load
+from tests.workloads.conftest import cases, load
 
 
 @pytest.fixture
@@ -63,30 +61,10 @@ def test_full_has_the_originals_shapes(traffic: ModuleType) -> None:
     assert len(full) == 18
 
 
-def test_declarations_are_read_as_a_worker_reads_them(traffic: ModuleType) -> None:
-    described = declared.described(traffic, "memory_traffic", "cuda")
-    assert (described.scaled, described.ladder) == ("seqlen", ["unfused", "fused"])
-    ranges = {label for label, _ in traffic.PHASES.values()}
-    text = "".join(path.read_text() for path in (FOLDER.parent / "kernels" / "memtraffic").glob("*.py"))
-    assert set(re.findall(r'record_function\("(\w+)"\)', text)) == ranges
-
-
 def test_impossible_cases_have_a_reason(traffic: ModuleType) -> None:
     assert "longformer" in traffic.skip({**FLASH2, "subject": "longformer"}, "cpu")
     assert "no multiple of the block, 64" in traffic.skip({**FLASH2, "seqlen": 100}, "cpu")
     assert "fp4" in traffic.skip({**FLASH2, "dtype": "fp4"}, "cpu")
-
-
-# ---------------------------------------------------------------- inputs
-
-
-def test_same_seed_same_bytes(traffic: ModuleType) -> None:
-    first, again, other = (traffic.inputs(BIGBIRD, "cpu", seed) for seed in (3, 3, 4))
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not torch.equal(first["q"], other["q"])
-    assert not torch.equal(first["columns"], other["columns"])
-    assert {first[name].dtype for name in ("begin", "rows", "columns")} == {torch.int32}
-    assert first["begin"].tolist()[-1] == first["columns"].numel() == first["rows"].numel() == 8 * 12 - 9
 
 
 # ---------------------------------------------------------------- formulas

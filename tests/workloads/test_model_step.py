@@ -53,12 +53,3 @@ def test_slips_of_the_attention_are_found(step: ModuleType, dtype: str, slip: di
         found = judged(step, small(step, dtype=dtype))
     assert not found.ok
     assert "off by" in found.reason
-
-
-@pytest.mark.parametrize("preset", ["smoke", "default", "full", "product"])
-def test_matrices(step: ModuleType, preset: str) -> None:
-    for device in ("cpu", "cuda"):
-        for one in cases(step, preset, device):
-            assert one["layers"] == 2
-            assert step.skip(one, device) is None
-    assert all(step.work(one).flops < 10e9 for one in [*cases(step, "smoke"), *cases(step, "default", "cpu")])

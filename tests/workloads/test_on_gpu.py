@@ -41,9 +41,3 @@ def test_cell_is_right(ffa: ModuleType, module: ModuleType, one: dict[str, Any])
             continue
         found = module.check(one, op.call(), expected)
         assert found.ok, found.reason
-
-
-@pytest.mark.parametrize(("module", "one"), CELLS)
-def test_inputs_repeat(module: ModuleType, one: dict[str, Any]) -> None:
-    inputs, again = (module.inputs(one, torch.device("cuda"), 3) for _ in range(2))
-    assert all(torch.equal(inputs[name], again[name]) for name in inputs)
