@@ -59,7 +59,7 @@ class CudaClock(Clock):
         """
         pairs = [self._one(op, arm, cold=cold, stamp=i == 0) for i in range(calls)]
         if self._stamps is not None:
-            self._stamps.end()
+            self._stamps.stamp(1)
         self.sync()
         return 1e6 * mean([first.elapsed_time(last) for first, last in pairs])
 
@@ -75,7 +75,7 @@ class CudaClock(Clock):
             torch.cuda._sleep(int(min(spin, _LONGEST_SPIN) * self._cycles_per_ns))
             began = time.perf_counter_ns()
             if stamp and self._stamps is not None:
-                self._stamps.begin()
+                self._stamps.stamp(0)
             first.record()
             op.call()
             last.record()
@@ -441,16 +441,9 @@ class Stamps:
         if code:
             raise RuntimeError(f"{name} failed with CUDA error {code}")
 
-    def begin(self) -> None:
-        """Enqueue the first stamp."""
-        self._turn += 1
-        self._launch(0)
-
-    def end(self) -> None:
-        """Enqueue the second."""
-        self._launch(1)
-
-    def _launch(self, which: int) -> None:
+    def stamp(self, which: int) -> None:
+        """Enqueue a turn's first stamp (0) or its last (1)."""
+        self._turn += not which
         values = (
             ctypes.c_uint64(self._written[which].data_ptr()),
             ctypes.c_uint32(self._written.shape[1]),

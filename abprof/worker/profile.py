@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -23,6 +23,7 @@ from abprof.worker.api import Op
 from abprof.worker.clocks import Clock
 from abprof.worker.compiles import Watch
 
+T = TypeVar("T")
 DISCARDED = 2  # the first calls include the profiler's own start: milliseconds where a call takes microseconds
 _CALL = wire.CALL_RANGE
 _SHOWN = "abprof_shown"  # a range with a kernel of abprof's own: if the profiler misses it, it records nothing
@@ -127,13 +128,18 @@ def read(
 
 def _median_call(timed: Iterable[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> float:
     """Median over calls of what began in each, from (start, duration) and the calls' (start, end)."""
-    sums = [0.0] * len(spans)
+    return statistics.median(sum(each, 0.0) for each in _by_call(timed, spans))
+
+
+def _by_call(timed: Iterable[tuple[int, T]], spans: Sequence[tuple[int, int]]) -> list[list[T]]:
+    """What began within each call, from (start, thing) and the calls' (start, end)."""
+    found = [list[T]() for _ in spans]
     starts = [start for start, _ in spans]
-    for start, duration in timed:
+    for start, thing in timed:
         call = bisect_right(starts, start) - 1
         if call >= 0 and start <= spans[call][1]:
-            sums[call] += duration
-    return statistics.median(sums)
+            found[call].append(thing)
+    return found
 
 
 def _device_events(made: Pass, ranges: dict[str, str], geometry: Mapping[int, Any]) -> tuple[list[Marked], list[Ran]]:
@@ -242,12 +248,7 @@ class Marked:
 
 def census(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> wire.Census:
     """What each call launched, from everything that ran and the calls' (start, end). All calls must agree."""
-    calls: list[list[Ran]] = [[] for _ in spans]
-    starts = [start for start, _ in spans]
-    for one in ran:
-        call = bisect_right(starts, one.at) - 1
-        if call >= 0 and one.at <= spans[call][1]:
-            calls[call].append(one)
+    calls = _by_call(((one.at, one) for one in ran), spans)
     counts = [Counter(one.kind for one in each) for each in calls]
     if not counts:
         return wire.Census(missing="no call was profiled")
