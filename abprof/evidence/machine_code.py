@@ -30,7 +30,11 @@ _replace = msgspec.structs.replace
 
 def read_kernels(run: Run, compiled: Iterable[Kernel], reader: Reader) -> tuple[Kernel, ...]:
     """The run's kernels with their code. `compiled`: those that the workers reported; objects come from the proofs."""
-    todo = [*(_with_seconds(run, kernel) for kernel in compiled if kernel.kind == "triton"), *_objects(run)]
+    # The builder's compile time, if the worker found the kernel in the build's cache.
+    known = {(b.side, b.kernel, key): took for b in reversed(run.builds) for key, took in b.compile_seconds.items()}
+    triton = [one for one in compiled if one.kind == "triton"]
+    times = [known.get((one.side, one.package, one.key), one.seconds) for one in triton]
+    todo = [*(_replace(one, seconds=took) for one, took in zip(triton, times, strict=True)), *_objects(run)]
     with ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2) // 2)) as pool:
         contents = list(pool.map(lambda kernel: _content(reader, kernel), todo))
     read = [_with_code(kernel, content) for kernel, content in zip(todo, contents, strict=True)]
@@ -64,14 +68,6 @@ def _on_gpu(kernel: Kernel, content: Content) -> list[Kernel]:
             resources = {"registers": one.registers, "stack_bytes": one.stack_bytes, "shared_bytes": one.shared_bytes}
             found.append(_replace(own, classes=one.classes, functions=(), compiler="", **resources))
     return found
-
-
-def _with_seconds(run: Run, kernel: Kernel) -> Kernel:
-    """With the builder's compile time, if the worker found it in the build's cache."""
-    builds = (b.compile_seconds for b in run.builds if (b.side, b.kernel) == (kernel.side, kernel.package))
-    return _replace(
-        kernel, seconds=next((known[kernel.key] for known in builds if kernel.key in known), kernel.seconds)
-    )
 
 
 def _objects(run: Run) -> list[Kernel]:

@@ -324,14 +324,8 @@ class RemoteRunner:
         try:
             self._logs.mkdir(parents=True)
             home = unpack(paths.cache_dir(), bundle, fetch)
-            placed = msgspec.structs.replace(
-                shard,
-                run=here(shard.run, bundle, home),
-                device=env.get(DEVICE, ""),
-                held=False,
-                repository=str(home),
-                logs=str(self._logs),
-            )
+            there = {"device": env.get(DEVICE, ""), "held": False, "repository": str(home), "logs": str(self._logs)}
+            placed = msgspec.structs.replace(shard, run=here(shard.run, bundle, home), **there)
             file = self._logs.parent / "shard.json"
             file.write_bytes(sealed.dump(placed))
             argv = [sys.executable, "-P", "-m", "abprof.fleet", str(file), "--with", str(os.getpid())]

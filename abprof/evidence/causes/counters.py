@@ -11,16 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from abprof.evidence.causes import wording
 from abprof.evidence.causes.sides import Sides
-from abprof.evidence.ncu.recording import (
-    DRAM_BUSY,
-    DRAM_BYTES,
-    L1_BYTES,
-    L2_BYTES,
-    L2_HITS,
-    LOAD_EFFICIENCY,
-    STORE_EFFICIENCY,
-    TIME,
-)
+from abprof.evidence.ncu import recording
 from abprof.records import Cause, Comparison, KernelProfile, Profile
 
 _BOUND = 60.0  # % of its peak rate from which a kernel waits for DRAM
@@ -56,7 +47,7 @@ def refutes(cause: Cause, profiles: tuple[Profile, Profile]) -> bool:
     if cause.kind != "memory":
         return False
     for pair in _pairs(*profiles):
-        moved = [both for names in (L2_BYTES, L1_BYTES) if (both := _both(pair, names)) is not None]
+        moved = [both for names in (recording.L2_BYTES, recording.L1_BYTES) if (both := _both(pair, names)) is not None]
         if pair[1].name in cause.kernels and moved and all(max(both) < _GREW * min(both) for both in moved):
             return True
     return False
@@ -66,19 +57,23 @@ def _pairs(before: Profile, after: Profile) -> Iterator[Kernels]:
     """Kernels whose name occurs once on each side, whatever the grid."""
     for one in before.kernels:
         same = [[kernel for kernel in side.kernels if kernel.name == one.name] for side in (before, after)]
-        if [len(found) for found in same] == [1, 1] and TIME in one.metrics and TIME in same[1][0].metrics:
+        if (
+            [len(found) for found in same] == [1, 1]
+            and recording.TIME in one.metrics
+            and recording.TIME in same[1][0].metrics
+        ):
             yield one, same[1][0]
 
 
 def _change_ns(pair: Kernels) -> float:
-    one, two = (kernel.metrics[TIME] * kernel.launches_a_call for kernel in pair)
+    one, two = (kernel.metrics[recording.TIME] * kernel.launches_a_call for kernel in pair)
     return two - one
 
 
 def _coalescing(sides: Sides, pair: Kernels) -> tuple[str, str] | None:
     """A smaller share of the moved bytes is requested, and more bytes are moved."""
-    moved = _both(pair, L2_BYTES)
-    for name, what in ((LOAD_EFFICIENCY, "load"), (STORE_EFFICIENCY, "store")):
+    moved = _both(pair, recording.L2_BYTES)
+    for name, what in ((recording.LOAD_EFFICIENCY, "load"), (recording.STORE_EFFICIENCY, "store")):
         used = _both(pair, (name,), per_launch=True)
         if used is None or moved is None or abs(used[1] - used[0]) < _COALESCED:
             continue
@@ -93,15 +88,15 @@ def _coalescing(sides: Sides, pair: Kernels) -> tuple[str, str] | None:
 
 def _traffic(sides: Sides, pair: Kernels) -> tuple[str, str] | None:
     """Another number of bytes between DRAM and L2, of a kernel that waits for them."""
-    busy = pair[sides.slower].metrics.get(DRAM_BUSY, 0.0)
-    moved = next((found for names in DRAM_BYTES if (found := _both(pair, names)) is not None), None)
+    busy = pair[sides.slower].metrics.get(recording.DRAM_BUSY, 0.0)
+    moved = next((found for names in recording.DRAM_BYTES if (found := _both(pair, names)) is not None), None)
     if moved is None or busy < _BOUND or not _explains(pair, moved):
         return None
     text = (
         f"{'more' if sides.slower else 'less'} DRAM traffic: {wording.bytes_of(moved[0])} -> "
         f"{wording.bytes_of(moved[1])} a call with DRAM {busy:.0f} % busy"
     )
-    hits = _both(pair, (L2_HITS,), per_launch=True)
+    hits = _both(pair, (recording.L2_HITS,), per_launch=True)
     if hits is not None and abs(hits[1] - hits[0]) >= _POINTS and (hits[1] < hits[0]) == sides.slower:
         text += f", L2 hit rate {hits[0]:.0f} -> {hits[1]:.0f} %"
     return "dram_traffic", text
@@ -109,7 +104,7 @@ def _traffic(sides: Sides, pair: Kernels) -> tuple[str, str] | None:
 
 def _explains(pair: Kernels, moved: tuple[float, float]) -> bool:
     """Whether the additional bytes, at the slower side's rate, take at least half of the kernel's change."""
-    longest = max(kernel.metrics[TIME] * kernel.launches_a_call for kernel in pair)
+    longest = max(kernel.metrics[recording.TIME] * kernel.launches_a_call for kernel in pair)
     took = (moved[1] - moved[0]) / max(moved) * longest if max(moved) else 0.0
     change = _change_ns(pair)
     return took * change > 0 and abs(took) >= _HALF * abs(change)

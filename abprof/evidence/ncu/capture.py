@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -62,14 +62,13 @@ def captured(
     for cell, arms in rows:
         specs = {spec.id: spec for spec in plan.specs(cell.kernel, sides)}
         for arm in arms:
-            empty = Profile(cell=cell.id, arm=arm.id, purpose=order.purpose, warmup=order.warmup, runs=order.runs)
             build = plan.build(arm.side, cell.kernel)
             if cell.skip:
-                made = msgspec.structs.replace(empty, status="unsupported", reason=cell.skip)
+                made = _profile(cell, arm, order, status="unsupported", reason=cell.skip)
             elif build is None:
-                made = msgspec.structs.replace(empty, status="missing")
+                made = _profile(cell, arm, order, status="missing")
             elif build.failure:
-                made = msgspec.structs.replace(empty, status=build.failure.status, reason=build.failure.reason)
+                made = _profile(cell, arm, order, status=build.failure.status, reason=build.failure.reason)
             else:
                 made, ncu = _one(plan, specs[arm.side], cell, arm, order, folder, ncu)
             size = f"{len(made.kernels)} kernels" if len(made.kernels) != 1 else "1 kernel"
@@ -85,8 +84,11 @@ def profiles(plan: Plan, subjects: Sequence[Subject], folder: Path, epoch: int) 
         yield from captured(plan, rows, PROFILE, folder, find(os.environ), lambda _: None)
     except Refused as refused:
         cell, arms = rows[0]
-        yield Profile(cell=cell.id, arm=arms[0].id, purpose="profile", warmup=PROFILE.warmup, runs=PROFILE.runs,
-                      status="error", reason=refused.line)  # fmt: skip
+        yield _profile(cell, arms[0], PROFILE, status="error", reason=refused.line)
+
+
+def _profile(cell: Cell, arm: Arm, order: Order, **fields: Any) -> Profile:
+    return Profile(cell=cell.id, arm=arm.id, purpose=order.purpose, warmup=order.warmup, runs=order.runs, **fields)
 
 
 def _one(
@@ -96,8 +98,7 @@ def _one(
     report, page = folder / FOLDER / f"{stem}.ncu-rep", folder / FOLDER / f"{stem}.csv"
     report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)  # of an earlier recording
-    empty = Profile(cell=cell.id, arm=arm.id, purpose=order.purpose, warmup=order.warmup, runs=order.runs,
-                    ncu=ncu.version)  # fmt: skip
+    empty = _profile(cell, arm, order, ncu=ncu.version)
     seed = plan.run.options.seed
     job = foreground.job(plan.factory, spec, cell, arm, warmup=order.warmup, runs=order.runs, seed=seed, facts=True)
     log = plan.factory.logs / f"ncu-{stem}.log"
