@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-
-from abprof.records import Record
+from typing import NamedTuple
 
 _BEFORE = r"(?:(?:liger|triton|fused|fast|cuda|my|custom|flash|tl|gluon|tri|cute|opt|naive|simple)_)*"
 _AFTER = r"(?:_(?:triton|cuda|kernel|fwd|forward|fn|func|function|op|impl|persistent|fused|gpu|v\d+|tma|jit|torch))*"
 
 
-class Known(Record, frozen=True, kw_only=True):
-    """`text` computes it of tensors {0}, {1}, ... and of named scalars with what they are if they are not given."""
+class Known(NamedTuple):
+    """`text` computes it of tensors {0}, {1}, ... and of named scalars."""
 
     text: str
-    tensors: int
     shapes: tuple[tuple[str, ...], ...]  # of each tensor, where the code does not say
     scalars: tuple[tuple[str, str], ...] = ()  # a pattern of the parameter's name, the default
 
@@ -27,34 +25,33 @@ _DIM = ("dim|axis", "-1")
 _EPS = ("eps|epsilon|variance_epsilon", "1e-6")
 
 
-def _of(text: str, *shapes: tuple[str, ...], scalars: tuple[tuple[str, str], ...] = ()) -> Known:
-    return Known(text=text, tensors=len(shapes), shapes=shapes, scalars=scalars)
-
-
 _ATTENTION = "torch.nn.functional.scaled_dot_product_attention({0}, {1}, {2}, is_causal={causal}, scale={scale})"
 _ATTENTION_SCALARS = (("causal|is_causal", "False"), ("sm_scale|scale|softmax_scale", "None"))
 _LAYER_NORM = "torch.nn.functional.layer_norm({0}, {0}.shape[-1:], {1}, {2}, {eps})"
 _RMS_NORM = "{0} * torch.rsqrt({0}.square().mean(-1, keepdim=True) + {eps}) * {1}"
 _TABLE: tuple[tuple[str, Known], ...] = (
-    ("softmax", _of("torch.softmax({0}, {dim})", _ROWS, scalars=(_DIM,))),
-    ("log_softmax", _of("torch.log_softmax({0}, {dim})", _ROWS, scalars=(_DIM,))),
-    ("relu|gelu|silu|sigmoid|tanh|exp|sqrt|rsqrt|sin|cos|abs|neg|log", _of("", _ROWS)),
-    ("swish", _of("torch.nn.functional.silu({0})", _ROWS)),
-    ("rms_?norm", _of(_RMS_NORM, _ROWS, _WIDTH, scalars=(_EPS,))),
-    ("layer_?norm", _of(_LAYER_NORM, _ROWS, _WIDTH, _WIDTH, scalars=(("eps|epsilon", "1e-5"),))),
-    ("mat_?mul|mm|gemm|mat_mul", _of("{0} @ {1}", ("M", "K"), ("K", "N"))),
-    ("bmm", _of("{0} @ {1}", ("B", "M", "K"), ("B", "K", "N"))),
-    ("(?:vector_|vec_|elementwise_)?add", _of("{0} + {1}", ("n",), ("n",))),
-    ("sub", _of("{0} - {1}", ("n",), ("n",))),
-    ("mul|multiply", _of("{0} * {1}", ("n",), ("n",))),
-    ("div", _of("{0} / {1}", ("n",), ("n",))),
-    ("swiglu|silu_mul", _of("torch.nn.functional.silu({0}) * {1}", _ROWS, _ROWS)),
-    ("geglu|gelu_mul", _of("torch.nn.functional.gelu({0}, approximate='tanh') * {1}", _ROWS, _ROWS)),
-    ("cross_entropy(?:_loss)?", _of("torch.nn.functional.cross_entropy({0}, {1})", ("tokens", "vocab"), ("tokens",))),
-    ("sum|mean", _of("", _ROWS, scalars=(_DIM,))),
+    ("softmax", Known("torch.softmax({0}, {dim})", (_ROWS,), (_DIM,))),
+    ("log_softmax", Known("torch.log_softmax({0}, {dim})", (_ROWS,), (_DIM,))),
+    ("relu|gelu|silu|sigmoid|tanh|exp|sqrt|rsqrt|sin|cos|abs|neg|log", Known("", (_ROWS,))),
+    ("swish", Known("torch.nn.functional.silu({0})", (_ROWS,))),
+    ("rms_?norm", Known(_RMS_NORM, (_ROWS, _WIDTH), (_EPS,))),
+    ("layer_?norm", Known(_LAYER_NORM, (_ROWS, _WIDTH, _WIDTH), (("eps|epsilon", "1e-5"),))),
+    ("mat_?mul|mm|gemm|mat_mul", Known("{0} @ {1}", (("M", "K"), ("K", "N")))),
+    ("bmm", Known("{0} @ {1}", (("B", "M", "K"), ("B", "K", "N")))),
+    ("(?:vector_|vec_|elementwise_)?add", Known("{0} + {1}", (("n",), ("n",)))),
+    ("sub", Known("{0} - {1}", (("n",), ("n",)))),
+    ("mul|multiply", Known("{0} * {1}", (("n",), ("n",)))),
+    ("div", Known("{0} / {1}", (("n",), ("n",)))),
+    ("swiglu|silu_mul", Known("torch.nn.functional.silu({0}) * {1}", (_ROWS, _ROWS))),
+    ("geglu|gelu_mul", Known("torch.nn.functional.gelu({0}, approximate='tanh') * {1}", (_ROWS, _ROWS))),
+    (
+        "cross_entropy(?:_loss)?",
+        Known("torch.nn.functional.cross_entropy({0}, {1})", (("tokens", "vocab"), ("tokens",))),
+    ),
+    ("sum|mean", Known("", (_ROWS,), (_DIM,))),
     (
         "attention|attn|sdpa|mha|scaled_dot_product_attention",
-        _of(_ATTENTION, _HEADS, _HEADS, _HEADS, scalars=_ATTENTION_SCALARS),
+        Known(_ATTENTION, (_HEADS, _HEADS, _HEADS), _ATTENTION_SCALARS),
     ),
 )
 _UNARY = {"relu": "torch.relu", "gelu": "torch.nn.functional.gelu", "silu": "torch.nn.functional.silu"}
@@ -70,7 +67,7 @@ def known(name: str) -> Known | None:
             if entry.text:
                 return entry
             text = f"{_UNARY.get(word, f'torch.{word}')}({{0}}{', {dim}' if entry.scalars else ''})"
-            return Known(text=text, tensors=entry.tensors, shapes=entry.shapes, scalars=entry.scalars)
+            return Known(text, entry.shapes, entry.scalars)
     return None
 
 
@@ -78,6 +75,7 @@ def known(name: str) -> Known | None:
 
 
 _SIZES = (  # what a dimension is called -> smoke, default
+    (r"(kernel|conv|filter)_(size|width)", 4, 4),
     (r"b|bs|bsz|batch(_?size)?|n_?batch|z|bh", 2, 8),
     (r"vocab\w*|v_?size", 512, 32768),
     (r"t|l|s|seq\w*|n_?ctx|\w*seqlen\w*|length|context\w*|total_tokens|tokens|bt|num_tokens", 128, 2048),
@@ -88,22 +86,13 @@ _SIZES = (  # what a dimension is called -> smoke, default
     (r"m|n|k", 256, 4096),
 )
 _ALONE = (65536, 1 << 24)  # of a vector
-_WINDOW = (4, 4)  # of a convolution
-_IN_THREE = (64, 1024)
-_IN_FOUR = (64, 128)  # `d`, `k` and `v` beside three others are a head's
 
 
-def sizes(axis: str, beside: int, others: Sequence[str] = ()) -> tuple[int, int]:
-    """(smoke, default) for an axis of a tensor that has `beside` more axes; `others` are all axes of the call."""
+def sizes(axis: str, beside: int) -> tuple[int, int]:
+    """(smoke, default) for an axis of a tensor that has `beside` more axes."""
     name = axis.lower()
     if beside == 0:
         return _ALONE
-    if beside >= 3 and name in {"d", "k", "v"}:
-        return _IN_FOUR
-    if re.fullmatch("(kernel|conv|filter)_(size|width)", name) or (name == "width" and {"dim", "channels"} & {*others}):
-        return _WINDOW
-    if beside >= 2 and name == "width":
-        return _IN_THREE
     for pattern, small, large in _SIZES:
         if re.fullmatch(pattern, name):
             return small, large
@@ -112,7 +101,7 @@ def sizes(axis: str, beside: int, others: Sequence[str] = ()) -> tuple[int, int]
 
 def scaled(axes: Sequence[str]) -> str:
     """The axis that the default preset has two values of: a length before a width."""
-    for pattern in (_SIZES[2][0], r"rows|n_?rows?|m", r".*"):
+    for pattern in (_SIZES[3][0], r"rows|n_?rows?|m", r".*"):
         for axis in axes:
             if re.fullmatch(pattern, axis.lower()):
                 return axis

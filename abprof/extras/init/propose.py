@@ -43,7 +43,6 @@ _GENERIC = {
     3: ("batch", "seqlen", "width"),
     4: ("batch", "heads", "seqlen", "head_dim"),
 }
-_FAMILIES = (("q", "k", "v"), ("query", "key", "value"), ("Q", "K", "V"))
 _RESERVED = {"dtype", "direction", "arm", "case", "device"}
 _OURS = {"case", "compare", "import_module", "inputs", "kernel", "Op", "torch", "variant"}  # names that a workload uses
 _ANYWHERE = {"bool", "float", "int", "torch"}  # names that mean in a workload what they mean in any file
@@ -87,7 +86,7 @@ def called(one: Candidate) -> Called:
         (p for p in reversed(tensors) if not one.function.returns and len(tensors) > 1 and _OUT.fullmatch(p.name)), None
     )
     given = [p for p in tensors if p is not out]
-    if meaning and len(given) != meaning.tensors:
+    if meaning and len(given) != len(meaning.shapes):
         meaning = None
     alike: dict[str, str] = {}
     shapes = _shapes(one, given, meaning, alike)
@@ -121,7 +120,7 @@ def _chosen(one: Candidate, meaning: Known | None) -> list[Parameter]:
     """Parameters without a default; of those with one the tensors that the meaning is of, as long as it lacks any."""
     required = [p for p in one.function.parameters if p.default is None and not p.rest]
     tensors = sum(_is_tensor(one, p, first=p is required[0]) for p in required)
-    lacking = (meaning.tensors if meaning else 1) - tensors
+    lacking = (len(meaning.shapes) if meaning else 1) - tensors
     more = [p for p in one.function.parameters if p.default == "None" and _is_tensor(one, p, first=False)][
         : max(0, lacking)
     ]
@@ -205,7 +204,7 @@ def _shapes(
     -> the code's."""
     made: dict[str, tuple[tuple[str, ...], bool]] = {}
     for at, p in enumerate(given):
-        use = _use(one, p.name)
+        use = one.function.uses.get(p.name, Use())
         usual = meaning.shapes[at] if meaning else ()
         first = made[given[0].name][0] if at else ()
         said = _said(use, len(usual))
@@ -223,17 +222,6 @@ def _shapes(
         sure = bool(use.ndim) and all(dim in said or dim in equal for dim in range(rank))
         made[p.name] = (tuple(_axis(name) for name in names), sure)
     return made
-
-
-def _use(one: Candidate, name: str) -> Use:
-    """What is said of it; a query, key or value that nothing is said of is like the one of them that something is."""
-    uses = one.function.uses
-    use = uses.get(name, Use())
-    family = next((names for names in _FAMILIES if name in names), ())
-    nearest = [uses[other] for other in reversed(family) if other != name and uses.get(other, Use()).ndim]
-    if use.ndim or not nearest:
-        return use
-    return nearest[0] if not use.dims else msgspec.structs.replace(use, ndim=nearest[0].ndim)
 
 
 def _said(use: Use, usual: int) -> dict[int, str]:
@@ -396,7 +384,10 @@ def _entry(found: Found, place: Place) -> tuple[PackageEntry, dict[str, str]]:
     elif any(found.modules[path].extensions for path in found.modules):
         inputs += native
     elif found.project.generated:
-        build, why["build"] = _generate(found.project.generated[0])
+        path = found.project.generated[0]
+        version = "__version__ = version = '0'\n__version_tuple__ = version_tuple = (0,)\n"
+        build = ("python", "-c", f"open({path!r}, 'w').write({version!r})")
+        why["build"] = f"{path} is written by a packaging tool, and git does not have it"
     if place.single and _siblings(found, place):
         env = {"PYTHONPATH": "{worktree}/" + str(PurePosixPath(place.path).parent)}
         env = {name: value.removesuffix("/.") for name, value in env.items()}
@@ -412,12 +403,6 @@ def _entry(found: Found, place: Place) -> tuple[PackageEntry, dict[str, str]]:
     )
     why["inputs"] = "what decides a rebuild, and all that a build is given: add what else it reads"
     return entry, why
-
-
-def _generate(path: str) -> tuple[tuple[str, ...], str]:
-    """A recipe for the version file that a packaging tool writes."""
-    code = f"open({path!r}, 'w').write(\"__version__ = version = '0'\\n__version_tuple__ = version_tuple = (0,)\\n\")"
-    return ("python", "-c", code), f"{path} is written by a packaging tool, and git does not have it"
 
 
 def _beside(found: Found, place: Place) -> list[str]:

@@ -96,7 +96,10 @@ def candidates(found: Found) -> tuple[Candidate, ...]:
         some = [one for one in every if one.kind in kinds]
         main = [one for one in some if not _aside(one.module)] or some
         if main:
-            inner = {name for one in main for name in index.called_by(one)} | index.inside_forwards()
+            # What another candidate or an autograd function's forward calls is less likely to be what people call.
+            forwards = [pair for pairs in index.forwards.values() for pair in pairs]
+            callers = [*forwards, *((found.modules[one.module], one.function) for one in main)]
+            inner = {step[1].name for caller in callers for step in index.steps(*caller)}
             scored = ((-_score(found, one, one.called in inner), one.module, one.function.line, one) for one in main)
             return tuple(one for *_, one in sorted(scored, key=lambda row: row[:3]))
     return ()
@@ -242,18 +245,10 @@ class _Index:
         """What its own body and those it hands its parameters to say of them."""
         uses = dict(function.uses)
         for place, callee, places in self.steps(module, function) if depth else ():
-            for name, use in source.along(self.uses(place, callee, depth - 1), places).items():
-                uses[name] = source.merged(uses.get(name), use)
+            for theirs, use in self.uses(place, callee, depth - 1).items():
+                if theirs in places:
+                    uses[places[theirs]] = source.merged(uses.get(places[theirs]), use)
         return uses
-
-    def inside_forwards(self) -> set[str]:
-        """Names of functions that an autograd function's forward calls: its wrapper is what people call."""
-        every = [pair for pairs in self.forwards.values() for pair in pairs]
-        return {step[1].name for module, forward in every for step in self.steps(module, forward)}
-
-    def called_by(self, one: Candidate) -> set[str]:
-        """Names of this repository's functions that it calls."""
-        return {step[1].name for step in self.steps(self.found.modules[one.module], one.function)}
 
 
 # ---------------------------------------------------------------- packaging files

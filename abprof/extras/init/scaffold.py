@@ -89,17 +89,15 @@ def within(found: Found, kernel: str, file: File | None) -> tuple[Candidate, ...
     if not inside:
         advice = f"abprof init --kernel {kernel} begins one; with a workload of another name --kernel says for which"
         raise AbprofError(f"no kernel package {kernel}", where=folder, advice=advice)
-    some = tuple(one for one in repository.candidates(_only(found, inside)) if one.module in inside)
+    modules = {path: module for path, module in found.modules.items() if path in inside}
+    some = tuple(
+        one for one in repository.candidates(msgspec.structs.replace(found, modules=modules)) if one.module in inside
+    )
     if not some:
         raise AbprofError(
             "no function of tensors found", where=folder, advice="docs/WRITING.md says how a workload is written"
         )
     return some
-
-
-def _only(found: Found, inside: Sequence[str]) -> Found:
-    modules = {path: module for path, module in found.modules.items() if path in inside}
-    return msgspec.structs.replace(found, modules=modules)
 
 
 def plain_name(name: str, option: str) -> str:
@@ -236,7 +234,7 @@ def _presets(proposal: Proposal) -> list[str]:
     call, kind = proposal.call, proposal.candidate.kind
     shapes = [a.shape for a in call.arguments if a.shape]
     beside = {axis: max(len(shape) for shape in shapes if axis in shape) - 1 for axis in call.axes}
-    known = {axis: sizes(call.meant.get(axis, axis), beside[axis], call.axes) for axis in call.axes}
+    known = {axis: sizes(call.meant.get(axis, axis), beside[axis]) for axis in call.axes}
     along = scaled(call.axes) if call.axes else ""
     heads = any(len(shape) == 4 for shape in shapes)
     small = ["float16"] if heads and kind == "triton" else ["float32"]
@@ -247,12 +245,9 @@ def _presets(proposal: Proposal) -> list[str]:
         if steps and along:
             most = known[along][1]
             axes[along] = sorted({max(1, most // step) for step in (*steps, 2 if name == "default" else 1)})
-        lines += _wrapped(f'    "{name}": {json.dumps({**axes, "dtype": dtypes})},', "        ")
+        line = f'    "{name}": {json.dumps({**axes, "dtype": dtypes})},'
+        lines += textwrap.wrap(line, 118, subsequent_indent=" " * 8, break_long_words=False)
     return lines
-
-
-def _wrapped(line: str, indent: str) -> list[str]:
-    return textwrap.wrap(line, 118, subsequent_indent=indent, break_long_words=False, drop_whitespace=True) or [line]
 
 
 def _tensors(call: Called) -> list[str]:

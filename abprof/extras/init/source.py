@@ -6,7 +6,7 @@ import ast
 import re
 import tokenize
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from abprof.records import Record
@@ -94,7 +94,8 @@ def read(path: str, text: str) -> Module:
     functions, forwards, kernels = {}, {}, []
     for node in _top(tree.body):
         if isinstance(node, ast.FunctionDef):
-            if _is_kernel(node, imported):
+            decorators = {_dotted(decorator) for decorator in node.decorator_list}
+            if decorators & (_JIT if "jit" in imported else _JIT - {"jit"}):
                 kernels.append(node.name)
             else:
                 functions[node.name] = _function(node, node.args)
@@ -114,7 +115,9 @@ def read(path: str, text: str) -> Module:
         roots=roots,
         relative=relative,
         exports=_exports(bound, imported) if path.rpartition("/")[2] == "__init__.py" else frozenset(),
-        extensions=frozenset(name for name, value in bound.items() if _is_loaded(value)),
+        extensions=frozenset(
+            name for name, v in bound.items() if isinstance(v, ast.Call) and _dotted(v).split(".")[-1] in _LOADERS
+        ),
         runs=_runs(tree.body, text),
     )
 
@@ -145,11 +148,6 @@ def _dotted(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _is_kernel(node: ast.FunctionDef, imported: dict[str, str]) -> bool:
-    names = [_dotted(decorator) for decorator in node.decorator_list]
-    return any(name in _JIT and (name != "jit" or "jit" in imported) for name in names)
-
-
 def _imports(tree: ast.Module) -> tuple[dict[str, str], frozenset[str], bool]:
     names, roots, relative = {}, set(), False
     for node in _statements(tree):
@@ -176,10 +174,6 @@ def _applied(value: ast.expr) -> str:
     """`Class` of `Class.apply`."""
     applies = isinstance(value, ast.Attribute) and value.attr == "apply"
     return _dotted(value).removesuffix(".apply") if applies else ""
-
-
-def _is_loaded(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and _dotted(value).split(".")[-1] in _LOADERS
 
 
 def _exports(bound: dict[str, ast.expr], imported: dict[str, str]) -> frozenset[str]:
@@ -231,23 +225,19 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _parameters(args: ast.arguments) -> tuple[Parameter, ...]:
+
+    def one(arg: ast.arg, default: ast.expr | None, *, placed: bool = False) -> Parameter:
+        annotation, value = (ast.unparse(node) if node else None for node in (arg.annotation, default))
+        return Parameter(name=arg.arg, annotation=annotation or "", default=value, placed=placed)
+
     plain = [*args.posonlyargs, *args.args]
     defaults: list[ast.expr | None] = [None] * (len(plain) - len(args.defaults)) + list(args.defaults)
     pairs = zip(plain, defaults, strict=True)
-    made = [_parameter(arg, default, placed=at < len(args.posonlyargs)) for at, (arg, default) in enumerate(pairs)]
+    made = [one(arg, default, placed=at < len(args.posonlyargs)) for at, (arg, default) in enumerate(pairs)]
     made += [Parameter(name=args.vararg.arg, rest=True)] if args.vararg else []
-    made += [_parameter(arg, default) for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)]
+    made += [one(arg, default) for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)]
     made += [Parameter(name=args.kwarg.arg, rest=True)] if args.kwarg else []
     return tuple(made)
-
-
-def _parameter(arg: ast.arg, default: ast.expr | None, *, placed: bool = False) -> Parameter:
-    return Parameter(
-        name=arg.arg,
-        annotation=ast.unparse(arg.annotation) if arg.annotation else "",
-        default=None if default is None else ast.unparse(default),
-        placed=placed,
-    )
 
 
 def _calls(nodes: Sequence[ast.AST], mine: set[str]) -> Iterator[Call]:
@@ -331,11 +321,6 @@ def from_body(nodes: Sequence[ast.AST], names: set[str]) -> tuple[dict[str, Use]
             dims.setdefault(owner, {}).setdefault(at, target.id)
     for owner, rank in _ranks(nodes, names):
         ranks.setdefault(owner, rank)
-    for owner, at in _strides(nodes, names):
-        if owner not in ranks and at >= 0:
-            dims.setdefault(owner, {})
-            ranks[owner] = max(at + 1, 1) if at else 0
-    ranks = {owner: rank for owner, rank in ranks.items() if rank}
     everything = tensors | dims.keys() | ranks.keys()
     uses = {
         name: Use(tensor=True, ndim=ranks.get(name, 0), dims=tuple(sorted(dims.get(name, {}).items())))
@@ -400,18 +385,6 @@ def _ranks(nodes: Sequence[ast.AST], names: set[str]) -> Iterator[tuple[str, int
             yield name, rank
 
 
-def _strides(nodes: Sequence[ast.AST], names: set[str]) -> Iterator[tuple[str, int]]:
-    """The largest dimension whose stride is asked for, of each tensor."""
-    most: dict[str, int] = {}
-    for inner in nodes:
-        call = inner if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) else None
-        if call and call.func.attr == "stride" and len(call.args) == 1 and isinstance(call.func.value, ast.Name):  # type: ignore[attr-defined]
-            at, owner = _integer(call.args[0]), call.func.value.id  # type: ignore[attr-defined]
-            if at is not None and owner in names:
-                most[owner] = max(at, most.get(owner, 0))
-    yield from most.items()
-
-
 def _equal(nodes: Sequence[ast.AST], names: set[str]) -> Iterator[Ends]:
     """`assert a.shape[1] == b.shape[0]`."""
     for part in _asserted(nodes):
@@ -426,8 +399,3 @@ def _asserted(nodes: Sequence[ast.AST]) -> Iterator[ast.Compare]:
         for part in ast.walk(inner.test) if isinstance(inner, ast.Assert) else ():
             if isinstance(part, ast.Compare) and len(part.ops) == 1 and isinstance(part.ops[0], ast.Eq):
                 yield part
-
-
-def along(uses: Mapping[str, Use], places: Mapping[str, str]) -> dict[str, Use]:
-    """What a callee says of its parameters, as the caller's: `places` is the callee's name -> the caller's."""
-    return {mine: uses[theirs] for theirs, mine in places.items() if theirs in uses}

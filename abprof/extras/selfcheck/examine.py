@@ -312,16 +312,10 @@ def _coverage(cells: Sequence[Measured]) -> Iterable[Coverage]:
         plain = [stats.student_interval(group, 0.05) for group in groups]
         inside = sum(i.low <= 0 <= i.high for i in plain)
         yield Coverage(interval="student", duration_class=name, intervals=len(plain), covered=inside)
-        looked = [cell.values for cell in here if len(cell.values) >= GROUP]
-        yield Coverage(
-            interval="repeated", duration_class=name, intervals=len(looked), covered=sum(map(_always_covered, looked))
-        )
-
-
-def _always_covered(values: Sequence[float]) -> bool:
-    """Whether the repeated intervals of every look hold zero."""
-    found = [stats.repeated_interval(values[:look]) for look in stats.LOOKS if look <= len(values)]
-    return all(interval is not None and interval.low <= 0 <= interval.high for interval in found)
+        looked = [[c.values[:look] for look in stats.LOOKS if look <= len(c.values)] for c in here]
+        tried = [[stats.repeated_interval(values) for values in looks] for looks in looked if looks]
+        held = sum(all(i is not None and i.low <= 0 <= i.high for i in looks) for looks in tried)
+        yield Coverage(interval="repeated", duration_class=name, intervals=len(tried), covered=held)
 
 
 def _resolution(cells: Sequence[Measured]) -> Iterable[Resolution]:

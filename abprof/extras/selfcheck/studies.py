@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from abprof.measure import Plan, turns
 from abprof.measure.pool import WorkerPool
-from abprof.measure.turns import TIMER
 from abprof.records import (
     ALONE,
     DO_BENCH_METRIC,
@@ -77,16 +76,17 @@ def _turn_lengths(plan: Plan, pool: WorkerPool, cell: Cell, epoch: int) -> Itera
 
 def _visit(plan: Plan, pool: WorkerPool, cell: Cell, epoch: int, metric: str) -> Block:
     """Base's turns, while the others of the pool have the cell open and do nothing."""
-    calls, began, base = 1, time.time(), PAIR[:1]
+    calls, began, base, failed = 1, time.time(), PAIR[:1], ""
+    rounds: tuple[tuple[Turn, ...], ...] = ()
     try:
         calls = turns.calls_of_a_turn(plan.device.kind, _open(plan, pool, cell, "base"))
         if metric == IDLE_SECOND:
             _open(plan, pool, cell, "target")
         rounds = _rounds(plan, pool, base, calls)
         pool.close()
-    except (WorkerDied, WorkerFault) as failed:
-        return _block(plan, cell, epoch, metric, base, calls, began, (), failed.reason)
-    return _block(plan, cell, epoch, metric, base, calls, began, rounds)
+    except (WorkerDied, WorkerFault) as error:
+        rounds, failed = (), error.reason
+    return _block(plan, cell, epoch, metric, base, calls, began, rounds, failed)
 
 
 def _open(plan: Plan, pool: WorkerPool, cell: Cell, side: str) -> float:
@@ -190,13 +190,13 @@ def one_after_the_other(plan: Plan, name: str, epoch: int) -> Iterator[Block]:
         for cell in cells:
             arms = tuple(arm.id for arm in plan.arms[cell.id] if (cell.id, arm.id) in found)
             if arms:
-                timer = protocol.timer or TIMER[plan.device.kind]
+                timer = protocol.timer or turns.TIMER[plan.device.kind]
                 yield _sequential_block(protocol, timer, epoch, cell, arms, [found[cell.id, arm] for arm in arms])
 
 
 def _sequential_turn(plan: Plan, pool: WorkerPool, protocol: Sequential, cell: Cell, arm: Arm) -> wire.Turned | None:
     """The timed calls of one arm, or None: what fails here has failed in the run proper, and is typed there."""
-    timer = protocol.timer or TIMER[plan.device.kind]
+    timer = protocol.timer or turns.TIMER[plan.device.kind]
     try:
         worker = pool.worker(arm.side)
         worker.call(
@@ -213,10 +213,10 @@ def _sequential_turn(plan: Plan, pool: WorkerPool, protocol: Sequential, cell: C
 
 
 def _sequential_block(
-    protocol: Sequential, timer: str, epoch: int, cell: Cell, arms: tuple[str, ...], turns: Sequence[wire.Turned]
+    protocol: Sequential, timer: str, epoch: int, cell: Cell, arms: tuple[str, ...], read: Sequence[wire.Turned]
 ) -> Block:
-    origin = min(turn.start for turn in turns)
-    row = tuple(Turn(i, t.start - origin, t.end - origin, t.value, t.wall) for i, t in enumerate(turns))
+    origin = min(turn.start for turn in read)
+    row = tuple(Turn(i, t.start - origin, t.end - origin, t.value, t.wall) for i, t in enumerate(read))
     return Block(
         epoch=epoch,
         cell=cell.id,
@@ -226,7 +226,7 @@ def _sequential_block(
         rule=protocol.rule,
         arms=arms,
         began=time.time(),
-        seconds=sum(t.end - t.start for t in turns) / 1e9,
+        seconds=sum(t.end - t.start for t in read) / 1e9,
         rounds=(row,),
         outcomes={arm: Outcome(status="ok") for arm in arms},
     )
