@@ -18,6 +18,16 @@ from abprof.report import rows
 from abprof.report.text import clean
 
 Line = dict[str, str]  # column -> cell
+_NUMBERS = (
+    "pct",
+    "low_pct",
+    "high_pct",
+    "certifiable_pct",
+    "read_pct",
+    "clock_pct",
+    "sustained_pct",
+    "p",
+)  # of a comparison
 
 
 def csv_text(header: Sequence[str], lines: Iterable[Line]) -> str:
@@ -101,6 +111,7 @@ def _cell_line(run: Run, cell: Cell, seen: Observation | None, judged: Compariso
     metric = judged.metric if judged else rows.judged_metric(run, rows.workload_of(run, cell), seen)
     time = rows.metric(seen, metric)
     ns, check = (time.value if time else None), (seen.check if seen else None)
+    changes = [_number(getattr(judged, name) if judged else None) for name in _NUMBERS]
     line = {"cell": cell.id, "workload": cell.workload, "kernel": cell.kernel, "suite": cell.suite}
     line |= {f"param_{name}": plain(str(value)) for name, value in cell.params.items()}
     line |= {
@@ -132,14 +143,9 @@ def _cell_line(run: Run, cell: Cell, seen: Observation | None, judged: Compariso
         "output_digest": check.digest if check else "",
         "compared_with": judged.from_ if judged else "",
         "verdict": judged.verdict if judged else "",
-        "pct": _number(judged.pct if judged else None),
-        "low_pct": _number(judged.low_pct if judged else None),
-        "high_pct": _number(judged.high_pct if judged else None),
+        **dict(zip(_NUMBERS[:3], changes[:3], strict=True)),
         "reasons": plain(" ".join(judged.reasons)) if judged else "",
-        **{
-            name: _number(getattr(judged, name) if judged else None)
-            for name in ("certifiable_pct", "read_pct", "clock_pct", "sustained_pct", "p")
-        },
+        **dict(zip(_NUMBERS[3:], changes[3:], strict=True)),
         "discovery": str(judged.discovery) if judged else "",
     }
     parts = rows.breakdown(cell, seen)
@@ -148,8 +154,6 @@ def _cell_line(run: Run, cell: Cell, seen: Observation | None, judged: Compariso
 
 
 # ---------------------------------------------------------------- comparisons.csv
-
-_NUMBERS = ("pct", "low_pct", "high_pct", "certifiable_pct", "read_pct", "clock_pct", "sustained_pct", "p")
 
 
 def comparisons_csv(run: Run) -> str:

@@ -226,12 +226,6 @@ def peak_sentence(run: Run, group: Group) -> str:
     return f"Percentages of rates are of the most that plain torch reached on this device: {' and '.join(parts)}."
 
 
-def environment(run: Run) -> Facts:
-    """Environment variables of the workers, and the names of those kept from them."""
-    found = [(clean(name, 80), clean(value)) for name, value in run.environment.items()]
-    return [*found, *([("withheld", ", ".join(map(clean, run.withheld)))] if run.withheld else [])]
-
-
 def builds(run: Run) -> Facts:
     """One line per kernel package and side."""
     found: Facts = []

@@ -54,11 +54,13 @@ def _case_block(
         config.pop("direction", None)  # as there, where the block's title says it
     yield from ("", f"Testing Config: {config}")
     if seen is None or ns is None:
-        one = shared.get((seen.cell, seen.arm)) if seen else None
-        what = one and (
-            f"package {one.package}" if one.package else f"as in {plural(len(one.cases) - 1, 'other case')}"
-        )
-        yield f"    not measured: {f'{one.status} ({what}; see the end)' if one else _why(seen)}"
+        why = "the run ended before"
+        if seen:
+            why = ": ".join(filter(None, (sentences.status(seen.status), clean(seen.reason, 160))))
+        if seen and (one := shared.get((seen.cell, seen.arm))):
+            others = f"as in {plural(len(one.cases) - 1, 'other case')}"
+            why = f"{one.status} ({f'package {one.package}' if one.package else others}; see the end)"
+        yield f"    not measured: {why}"
         return
     direction = str(row.cell.params.get("direction", ""))
     yield from (RULE, _TITLES.get(direction, "PERFORMANCE"), RULE)
@@ -88,12 +90,6 @@ def _case(group: Group, row: Row) -> dict[str, object]:
     shown: dict[str, object] = {name: row.cell.params[name] for name in names if name in row.cell.params}
     shown = {name: clean(value) if isinstance(value, str) else value for name, value in shown.items()}
     return shown | ({"variant": row.variant} if row.variant else {})
-
-
-def _why(seen: Observation | None) -> str:
-    if seen is None:
-        return "the run ended before"
-    return ": ".join(filter(None, (sentences.status(seen.status), clean(seen.reason, 160))))
 
 
 # ---------------------------------------------------------------- findings and warnings
@@ -132,17 +128,12 @@ def _fluctuations(run: Run, groups: Sequence[Group]) -> Iterator[str]:
 
 def _alert(group: Group, row: Row) -> list[str]:
     """The scripts' four lines and ours. Without a FLOP count they compare milliseconds instead."""
-    times, last = [row.ns(seen) for seen in (row.base, row.target)], f"    Verdict: {_verdict(row)}"
+    times, judged = [row.ns(seen) for seen in (row.base, row.target)], row.comparison
+    verdict = sentences.verdict_and_change(judged) if judged else "not judged"
+    last = f"    Verdict: {verdict}"
     columns = {"tflops_per_sec": [rows.tflops(row.cell, ns) for ns in times],
                "latency_ms": [ns / 1e6 if ns else None for ns in times]}  # fmt: skip
     for column, (left, right) in columns.items():
         if left is not None and right is not None:
             return [*suite_csv.alert(_case(group, row), left, right, column), last]
     return [f"  - Case: {_case(group, row)}", last]
-
-
-def _verdict(row: Row) -> str:
-    if row.comparison is None:
-        return "not judged"
-    sentence = sentences.verdict(row.comparison)
-    return sentence if row.comparison.pct is None else f"{sentence}; time {sentences.change(row.comparison)}"

@@ -202,7 +202,9 @@ def _about(run: Run, blocks: Sequence[Measured]) -> Iterator[Section]:
         found.append(
             Block(f"Loaded by the workers ({plural(len(loaded.rows), 'file')})", tables=(loaded,), folded=True)
         )
-    if variables := facts.environment(run):
+    variables = [(clean(name, 80), clean(value)) for name, value in run.environment.items()]
+    variables += [("withheld", ", ".join(map(clean, run.withheld)))] if run.withheld else []
+    if variables:
         found.append(Block("Environment of the workers", facts=variables, folded=True))
     yield Section("Machine, builds, proofs", tuple(found))
     found = [Block(facts=facts.method(run, blocks))]
@@ -272,7 +274,7 @@ def _numbers(run: Run, row: Row, sides: Sequence[Observation | None], clocks: Se
     yield from _shown("clock", [mhz and f"{sum(mhz) / len(mhz):.0f} MHz" for mhz in clocks])
     timers = [metric(seen, row.metric) for seen in sides]
     yield from _shown("timer", [clean(one.protocol, 100) if one else "" for one in timers])
-    yield from _shown("host, to enqueue", _times(sides, HOST))
+    yield from _shown("host, to enqueue", [_ns(value(seen, HOST)) for seen in sides])
     if judged is not None and judged.cycles_pct is not None and judged.clock_pct is not None:
         more, faster = ("more", "fewer")[judged.cycles_pct < 0], ("faster", "slower")[judged.clock_pct < 0]
         clock = f"the clock was {abs(judged.clock_pct):.2f} % {faster}"
@@ -281,9 +283,9 @@ def _numbers(run: Run, row: Row, sides: Sequence[Observation | None], clocks: Se
         yield "at one clock", f"all times here; {signed(judged.read_pct, 2)} as read"
     if judged is not None and judged.sustained_low_pct is not None and judged.sustained_high_pct is not None:
         yield "without a pause", interval(judged.sustained_low_pct, judged.sustained_high_pct)
-        yield from _shown("– time", _times(sides, SUSTAINED))
+        yield from _shown("– time", [_ns(value(seen, SUSTAINED)) for seen in sides])
     if row.metric != "wall":
-        yield from _shown("wall clock", _times(sides, "wall"))
+        yield from _shown("wall clock", [_ns(value(seen, "wall")) for seen in sides])
     for unit, of in (("TFLOP/s", tflops), ("GB/s", gbps)):
         best = facts.peak(run, unit)
         label = f"{unit} of {rate(best)}" if best else unit
@@ -301,10 +303,6 @@ def _numbers(run: Run, row: Row, sides: Sequence[Observation | None], clocks: Se
     known = [seen.facts if seen else {} for seen in sides]
     for name in dict.fromkeys(name for known in known for name in known):
         yield from _shown(clean(name, 40), [sentences.fact(known[name]) if name in known else None for known in known])
-
-
-def _times(sides: Sequence[Observation | None], name: str) -> list[str | None]:
-    return [_ns(value(seen, name)) for seen in sides]
 
 
 def _ns(time: float | None) -> str | None:
@@ -338,12 +336,10 @@ _MOST = 4  # kernels of a row that the page shows, those that differ first
 _DIFFERENT = "≠ "
 
 
-def _instructions(classes: Mapping[str, int]) -> str:
+def _instructions(classes: Mapping[str, int] | None, missing: str = "") -> str:
+    if classes is None:
+        return f"{NOT_RECORDED}: {clean(missing, 80)}" if missing else ""
     return ", ".join(f"{name} {count}" for name, count in classes.items() if count)
-
-
-def _missing(kernel: Kernel) -> str:
-    return f"{NOT_RECORDED}: {clean(kernel.missing, 80)}" if kernel.missing else ""
 
 
 _OF_KERNEL: dict[str, Callable[[Kernel], str | None]] = {
@@ -351,14 +347,14 @@ _OF_KERNEL: dict[str, Callable[[Kernel], str | None]] = {
     "shared memory": lambda k: None if k.shared_bytes is None else f"{k.shared_bytes} B",
     "warps, stages": lambda k: ", ".join("-" if n is None else str(n) for n in (k.warps, k.stages)).strip("-, "),
     "constants": lambda k: clean(" ".join(f"{name}={of}" for name, of in sorted(k.constants.items())), 200),
-    "instructions": lambda k: _instructions(k.classes) if k.classes is not None else _missing(k),
+    "instructions": lambda k: _instructions(k.classes, k.missing),
     "machine code": lambda k: k.code[:8],
     "compiled in": lambda k: None if k.seconds is None else f"{k.seconds:.2f} s",
 }
 _OF_OBJECT: dict[str, Callable[[Kernel], str | None]] = {
     "compiler": lambda k: clean(k.compiler, 80),
     "flags": lambda k: clean(k.flags, 200),
-    "functions": _missing,
+    "functions": lambda k: _instructions(None, k.missing),
 }
 
 

@@ -106,8 +106,7 @@ def _test(suite: ElementTree.Element, workload: Workload, row: Row, name: str) -
     if judged and (row.apart or "waived" in judged.reasons):
         kind = "skipped"
     if kind and judged:
-        moved = "" if judged.pct is None else f"; time {sentences.change(judged)}"
-        ElementTree.SubElement(case, kind, message=text.clean(sentences.verdict(judged) + moved, 1000))
+        ElementTree.SubElement(case, kind, message=text.clean(sentences.verdict_and_change(judged), 1000))
 
 
 FORMATS: dict[str, Callable[[Page], str | bytes]] = {

@@ -60,11 +60,6 @@ class Row:
         """Whether the row needs no action: the same, or supported on neither side."""
         return self.verdict == "same" or bool(self.apart)
 
-    @property
-    def label(self) -> str:
-        """The verdict, `unsupported` or `missing`, `not judged`; "" in a run of one branch."""
-        return self.apart or self.verdict or ""
-
     def ns(self, seen: Observation | None) -> float | None:
         """This row's judged time of an arm, in ns a call."""
         return value(seen, self.metric)
@@ -92,11 +87,6 @@ class Group:
     def pairs(self) -> dict[tuple[str, str, str], Comparison]:
         """`others` by cell, from and to."""
         return {(one.cell, one.from_, one.to): one for one in self.others}
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """What tells a group from the others of its run."""
-        return self.workload.name, self.target.id if self.target else "", self.machine
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -353,7 +343,7 @@ def _line(group: Group, row: Row) -> Line:
     rates = [text.rate(tflops(row.cell, row.ns(seen))) for seen in (row.base, row.target)]
     return Line(
         row=row,
-        verdict=row.label or ("not judged" if group.target else ""),
+        verdict=row.apart or row.verdict or ("not judged" if group.target else ""),
         mark="" if row.apart or not row.verdict else sentences.MARKS[row.verdict],
         case=group.name(row),
         values=(*values, text.clean(row.variant)) if group.variants else values,

@@ -164,6 +164,11 @@ def verdict(row: Comparison) -> str:
     return f"{row.verdict} ({why})" if why else row.verdict
 
 
+def verdict_and_change(row: Comparison) -> str:
+    """`slower; time 2.1 % slower (95 % interval: ...)`."""
+    return verdict(row) if row.pct is None else f"{verdict(row)}; time {change(row)}"
+
+
 def because(row: Comparison | None) -> str:
     """The causes of a row that changed; "" where nothing changed, or nothing was recorded to look at."""
     if row is None or row.causes is None:

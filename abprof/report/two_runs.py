@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from abprof.records import Comparison, Run
+from abprof.records import Run
 from abprof.records.quantities import plural
 from abprof.report import sentences
 from abprof.report.csv_files import csv_text, plain
 from abprof.report.rows import Table
 from abprof.report.text import clean, markdown, markdown_table
 
-Key = tuple[str, str, str]  # cell, from, to
+_ABSENT = "not in this run"
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,15 @@ def compare(first: Run, second: Run) -> TwoRuns:
     sentence = f"{len(moved)} of {plural(len(both), 'row')} have another verdict{f': {moves}' if moves else ''}."
     sentence += f" {plural(len(alone), 'row')} only in one of the runs." if alone else ""
     header = ("row", "first", "change", "95 % interval", "second", "change, second", "95 % interval, second")
-    found = tuple((_name(key), *_verdict(left.get(key)), *_verdict(right.get(key))) for key in (*moved, *alone))
+    found = []
+    for cell, *pair in (*moved, *alone):
+        row = [clean(cell if pair == ["base", "target"] else f"{cell} ({pair[0]} → {pair[1]})")]
+        for side in (left, right):
+            one = side.get((cell, pair[0], pair[1]))
+            row += [one.verdict, sentences.change_text(one), sentences.bounds(one)] if one else [_ABSENT, "", ""]
+        found.append(tuple(row))
     sentence = sentence if both else "The runs have no row in common."
-    return TwoRuns(sentence, tuple(_notes(first, second)), Table(header, found, 1))
-
-
-def _verdict(row: Comparison | None) -> tuple[str, str, str]:
-    if row is None:
-        return "not in this run", "", ""
-    return row.verdict, sentences.change_text(row), sentences.bounds(row)
-
-
-def _name(key: Key) -> str:
-    cell, before, after = key
-    return clean(cell if (before, after) == ("base", "target") else f"{cell} ({before} → {after})")
+    return TwoRuns(sentence, tuple(_notes(first, second)), Table(header, tuple(found), 1))
 
 
 def _notes(first: Run, second: Run) -> Iterator[str]:
