@@ -89,13 +89,6 @@ def test_posted_then_edited_then_posted_anew_when_the_answer_changes(hub, post):
     assert len(hub.comments) == 2
 
 
-def test_a_running_comment_gives_way_to_its_result(hub, post):
-    post(plain("running"))
-    assert "Measuring" in hub.live()[0]["body"]
-    post(plain("faster"))
-    assert [c["body"].startswith("## abprof: Nothing to act on") for c in hub.live()] == [True]
-
-
 def test_a_push_makes_an_answer_outdated_and_the_head_wins(hub, post):
     hub.heads[7] = PUSHED
     hub.pulls[7] = {"commits": [HEAD], "ref": "feature", "home": "fork/kernels"}

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from abprof.extras.nightly import Query, history_changes, open_index
 from abprof.extras.nightly.changes import Change, Trend, find_changes
-from tests.nights import Nights
 from tests.simulations.nights import fleet
 
 
@@ -84,13 +81,6 @@ def test_fewer_than_three_nights_are_no_change() -> None:
         assert changes([one(wobble(20) + values)]) == []
 
 
-def test_a_new_machine_begins_a_new_stretch() -> None:
-    trend = one(wobble(20) + [1.3 * x for x in wobble(20, 1)], ["old"] * 20 + ["new"] * 20)
-    trend.base[20] = trend.head[19] * 1.3  # the same commit, on the new machine
-    trend.ratio[20] = math.log(trend.head[20] / trend.base[20])
-    assert find_changes([trend]) == ([], [])
-
-
 def test_all_cells_together_are_the_machine_unless_their_code_changed() -> None:
     found, shifts = find_changes(fleet(30, 60, 0.01, seed=7, shift=(40, 0.08)))
     assert [(shift.night, round(shift.pct)) for shift in shifts] == [(40, 8)]
@@ -120,14 +110,3 @@ def test_identical_code_and_short_and_empty_trends_have_no_change() -> None:
     nothing = one(wobble(3))
     nothing.head[:] = nothing.base[:] = np.nan
     assert find_changes([nothing]) == ([], [])
-
-
-def test_workloads_edited_under_the_same_ids_are_neither_the_machine_nor_a_change(tmp_path: Path) -> None:
-    """From night 21 on every cell does 20 % more work: its time begins anew, and is compared with nothing before."""
-    nights, cells = Nights(tmp_path / "runs"), [f"w/n={number}" for number in range(5)]
-    for night in range(1, 41):
-        time, asked = (1.2e6, "edited") if night >= 21 else (1e6, "matrix")
-        kind = "first" if night == 1 else "step"
-        nights.add(dict.fromkeys(cells, (None if night == 1 else time, time)), kind=kind, asked=asked)
-    with open_index(nights.runs_dir) as index:
-        assert history_changes(index, Query(series="main")) == ([], [])

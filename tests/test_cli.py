@@ -12,11 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
 
 from abprof import __version__
-from abprof.cli import app
-from abprof.cli.app import with_verb
 from abprof.cli.command import guarded
 from abprof.records.errors import Exit
 from tests.gitrepo import make_repo
@@ -87,22 +84,6 @@ def test_version(lab: Lab) -> None:
     assert (result.code, result.out) == (0, f"abprof {__version__}\n")
 
 
-def test_completion_for_a_shell() -> None:
-    env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "abprof", "--show-completion", "bash"],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "complete -o default -F" in done.stdout
-    assert "_ABPROF_COMPLETE=complete_bash" in done.stdout
-    words = {**os.environ, "_ABPROF_COMPLETE": "complete_bash", "COMP_WORDS": "abprof re", "COMP_CWORD": "1"}
-    asked = subprocess.run([sys.executable, "-m", "abprof"], env=words, capture_output=True, text=True, check=False)
-    assert sorted(asked.stdout.split()) == ["report", "rerun"]
-
-
 def complete(line: str, cwd: Path) -> list[str]:
     """What bash is told for this line, the cursor at its end: as the script of --show-completion asks."""
     words = line.split(" ")
@@ -140,29 +121,6 @@ def test_completion_of_the_main_form(tmp_path: Path, line: str, offered: list[st
 
 
 # ---------------------------------------------------------------- sugar
-
-
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        ("main feature", "run main feature"),
-        ("main .", "run main ."),
-        ("main...feature", "run main...feature"),
-        ("--repo report main feature", "run --repo report main feature"),
-        ("--quiet main feature", "run --quiet main feature"),
-        ("--threshold=2 main", "run --threshold=2 main"),
-        ("-q main", "run -q main"),
-        ("report runs/1", "report runs/1"),
-        ("run report main", "run report main"),
-        ("--resume runs/1", "run --resume runs/1"),
-        ("--version", "--version"),
-        ("main --help", "run main --help"),
-        ("", ""),
-    ],
-)
-def test_two_refs_are_short_for_run(typed: str, meant: str) -> None:
-    verbs = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    assert with_verb(typed.split(), verbs) == meant.split()
 
 
 def test_a_branch_may_bear_a_verbs_name(lab: Lab) -> None:

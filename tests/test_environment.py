@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from abprof.builds import environment
 from abprof.records.errors import AbprofError
 from abprof.system.config_file import fill
-from tests.simulated.lab import Lab
-from tests.simulated.planted import SPEEDS
 
 MINE = {
     "PATH": "/bin",
@@ -37,13 +33,6 @@ def test_clean_is_an_allow_list() -> None:
     assert set(kept) == {"PATH", "EDITOR", "CUDA_HOME"}
     assert {"GITHUB_TOKEN", "HOME"} <= set(withheld)
     assert "EDITOR" not in environment.clean(MINE, "clean")[0]
-
-
-def test_a_run_records_what_its_workers_shared_and_no_folder_that_is_gone(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, SPEEDS)
-    recorded = lab.abprof("main", "fast", "--quick").run.environment
-    assert recorded["TRITON_DISABLE_LINE_INFO"] == "1"
-    assert not [value for value in recorded.values() if str(lab.cache) in value]
 
 
 def test_places_are_filled_in_and_others_refused() -> None:

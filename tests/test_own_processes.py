@@ -192,15 +192,6 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         worker.kill()
 
 
-def test_a_worker_tells_its_process_as_it_starts_and_starts_anew(begin: Begin) -> None:
-    pids = set[int]()
-    worker = begin(pids)
-    assert pids == {worker.pid}
-    first = worker.pid
-    worker.restart()
-    assert pids == {first, worker.pid}
-
-
 @needs_wall
 def test_behind_a_wall_it_is_the_process_that_measures_that_is_told_also_where_it_dies_of_its_first_request(
     tmp_path: Path, begin: Begin

@@ -45,16 +45,6 @@ def both() -> list:
     return [hostile, runs.changed(plain, cells=cells, workloads=loads, observations=seen)]
 
 
-@pytest.mark.slow  # all of them at once are in the tests below
-@pytest.mark.parametrize("name", NAMES)
-def test_a_branchs_name_is_shown_as_it_is(visit, name):
-    page = visit(html(runs.hostile(name), []))
-    shown = page.locator(".sides .name").nth(1).inner_text()
-    assert shown == " ".join(
-        "".join("\ufffd" if letter in "\x1b\x07\u202e\u2066\u200b" else letter for letter in name).split()
-    )
-
-
 @pytest.mark.parametrize("which", [0, 1])
 def test_the_page_has_no_element_that_is_not_its_own(visit, which):
     run = both()[which]

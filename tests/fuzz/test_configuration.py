@@ -71,12 +71,6 @@ def refused_or_read(read: Read, data: bytes) -> None:
         one_clear_line(error)
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_what_is_right_is_read(name: str) -> None:
-    text, read = READERS[name]
-    assert read(text)
-
-
 @many
 @pytest.mark.parametrize("name", READERS)
 def test_any_configuration_is_read_or_refused_in_one_line(name: str, examples: int) -> None:

@@ -139,15 +139,6 @@ def test_block_sparse_forward_and_backward(name, density, dtype):
     assert_close(got, inputs, grad, blocks_mask(num, indices, q_block, k_block, sq, sk), d**-0.5)
 
 
-@pytest.mark.parametrize("hk", [1, 4])
-def test_repeats_are_bit_equal(hk):
-    inputs, grad = tensors(400, 400, 4, hk, 64, FP32)
-    first = run_slices(inputs, grad, [(0, 400)], [(0, 400)], [1])
-    for _ in range(10):
-        for one, other in zip(run_slices(inputs, grad, [(0, 400)], [(0, 400)], [1]), first, strict=True):
-            assert torch.equal(one, other)
-
-
 @pytest.mark.parametrize("threads", [1, 3, 8])
 def test_any_number_of_threads(threads):
     inputs, grad = tensors(333, 333, 2, 1, 64, FP32)

@@ -122,14 +122,3 @@ def test_what_commits_hold(history: GitRepo, tmp_path: Path) -> None:
     assert len(set(everything.values())) == 4, "the revert holds README, which the branch brought"
     nothing = opened(history, tmp_path).contents(commits, ["not there", "kernels"])
     assert nothing[first] == nothing[last] != nothing[second]
-
-
-def test_who_descends_from_whom(history: GitRepo, tmp_path: Path) -> None:
-    """Also where commits are dated before their parents."""
-    place = opened(history, tmp_path)
-    first, side, second, last = (history.git("rev-parse", name) for name in ("main~3", "side", "main~2", "main"))
-    assert place.is_ancestor(first, last)
-    assert place.is_ancestor(side, last)
-    assert place.is_ancestor(last, last)
-    assert not place.is_ancestor(last, first)
-    assert not place.is_ancestor(side, second)

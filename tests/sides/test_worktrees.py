@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,35 +78,3 @@ def test_partial_clone_fetches_into_the_cache(repo: GitRepo, opened: Opened, tmp
     with checkouts(repository, sides, run="r") as made:
         assert Path(made[1].path, "kernels/ffa/__init__.py").read_text() == "SPEED = 2\n"
     assert fingerprint(partial.path) == before
-
-
-TWO = """
-import sys, time
-from pathlib import Path
-from abprof.sides import checkouts, open_repository, resolve, sweep
-project, cache, name = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-for turn in range(4):
-    sweep(cache)
-    repository = open_repository(project, cache=cache)
-    sides, _ = resolve(repository, ["main", "optimize_ffa", "."])
-    with checkouts(repository, sides, run=f"{name}{turn}") as made:
-        time.sleep(0.1)
-        speeds = [(Path(one.path) / "kernels/ffa/__init__.py").read_text().strip()[-1] for one in made]
-        assert speeds == ["1", "2", "5"], speeds
-print("well")
-"""
-
-
-def test_two_runs_at_once(repo: GitRepo, cache: Path) -> None:
-    forked(repo)
-    repo.write({"kernels/ffa/__init__.py": "SPEED = 5\n"})
-    before = fingerprint(repo.path)
-    command = [sys.executable, "-c", TWO, str(repo.path), str(cache)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    runs = [
-        subprocess.Popen([*command, name], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for name in ("a", "b")
-    ]
-    assert [run.communicate(timeout=240) for run in runs] == [("well\n", "")] * 2
-    assert leftovers(cache) == []
-    assert fingerprint(repo.path) == before

@@ -6,21 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.workloads.conftest import case, cases, load
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("preset", ["smoke", "default", "full", "product"])
-def test_cells_are_unique_and_each_has_work(either: ModuleType, preset: str, device: str) -> None:
-    made = cases(either, preset, device)
-    assert len({tuple(sorted(c.items())) for c in made}) == len(made)
-    for one in made:
-        work = either.work(one)
-        assert work.flops > 0
-        assert work.bytes > 0
-        assert work.convention.startswith(one["direction"])
-        assert either.skip(one, device) is None
-        assert set(either.SEED_COLUMNS) <= set(one)
+from tests.workloads.conftest import case, cases
 
 
 def test_full_is_the_original_benchmarks_matrix(dense: ModuleType, block_sparse: ModuleType) -> None:
@@ -59,20 +45,6 @@ def test_nominal_flops_overstate_the_real_ones(
     assert work.flops == 4 * 64 * 49152**2 * 128 * ratio
     assert work.convention == "fwd-block-nominal"
     assert round(100 * (1 - block_sparse.real_density(one) / ratio), 2) == gap_percent
-
-
-def test_profilers_find_a_call_by_the_originals_names(either: ModuleType) -> None:
-    assert either.nvtx(case(either, direction="fwd"), None) == ("forward_pass",)
-    assert either.nvtx(case(either, direction="bwd"), "sdpa") == ("backward_pass",)
-    analysis = load("hopper_ws")
-    plain = case(analysis, "smoke", B=1, H=32, N_CTX=8192)
-    assert analysis.nvtx(plain, "ws") == ("bench_triton-ws-fp16_B1_H32_N8192_D128",)
-    assert (
-        analysis.nvtx(plain, None)
-        == analysis.nvtx(plain, "ws_pipelined")
-        == ("bench_triton-ws-pp-fp16_B1_H32_N8192_D128",)
-    )
-    assert analysis.nvtx(plain, "sdpa") == ("bench_sdpa_B1_H32_N8192_D128",)
 
 
 @pytest.mark.parametrize(

@@ -45,22 +45,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
         yield worker
 
 
-def test_example_describes_itself(built: Side) -> None:
-    message: wire.Described = built.ask(wire.Describe("rmsnorm"))
-    assert message.text == "Root-mean-square normalisation of rows."
-    assert [names for names, _ in message.presets["smoke"]] == [["rows", "width"], ["dtype"]]
-    assert message.presets["default"][0][1] == [[1024, 1024]], "the preset function got a CPU's matrix"
-    assert [name for name, _, _ in message.phases] == ["prepare", "run"]
-    assert message.peers == ["torch"]
-
-
-def test_example_screens_its_cases(built: Side) -> None:
-    screened: wire.Screened = built.ask(wire.Screen("rmsnorm", [CASE, {**CASE, "dtype": "bf16"}]))
-    assert screened.skips == ["", "dtype=bf16 is not fp32"]
-    assert screened.flops == [4.0 * 64 * 2048] * 2
-    assert screened.conventions == ["rmsnorm-4-per-element"] * 2
-
-
 def test_example_runs_is_right_and_is_timed(built: Side) -> None:
     assert built.open("rmsnorm", CASE).status == "ok"
     assert built.open("rmsnorm", CASE, "peer:torch", peer="torch").status == "ok"
