@@ -222,7 +222,7 @@ def measure(place: RunContext, plan: Plan, record: Record, also: Study | None = 
         several = len(place.devices) > 1 and (len(plan.cells) > 1 or bool(record.head.machines))
         spread = bool(place.options.executor) or several
         with record.view.measuring(record.head.options.budget):
-            for item in _spread(place, plan, record, cluster) if spread else _in_process(place, plan, record):
+            for item in _items(place, plan, record, cluster, spread=spread):
                 show.add(item)
                 if isinstance(item, Block) and not spread:
                     record.note(watch.look(f"in epoch {item.epoch}"))
@@ -281,13 +281,11 @@ def interruptible(record: Record) -> Iterator[None]:
         record.view.warn("interrupted: writing what was measured")
 
 
-def _in_process(place: RunContext, plan: Plan, record: Record) -> Iterator[Item]:
-    """Epochs on the run's only device."""
-    return epochs(plan, record.wanted, first=record.next_epoch, done=record.done, budget=place.options.budget)
-
-
-def _spread(place: RunContext, plan: Plan, record: Record, cluster: Executor | None) -> Iterator[Item]:
-    """Epochs on several devices: each measures shards of whole cells, in its own process."""
+def _items(place: RunContext, plan: Plan, record: Record, cluster: Executor | None, *, spread: bool) -> Iterator[Item]:
+    """Epochs in this process, or `spread` over devices: each measures shards of whole cells in its own process."""
+    if not spread:
+        yield from epochs(plan, record.wanted, first=record.next_epoch, done=record.done, budget=place.options.budget)
+        return
     with contextlib.nullcontext(cluster) if cluster else pool_of(place, plan, record) as executor:
         yield from coordinate(plan, record, executor, place)
 

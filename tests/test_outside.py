@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from abprof.measure.setup import KEPT
+from abprof.measure.cell import KEPT
 from tests.gitrepo import GitRepo
 from tests.simulated.planted import NewLab, broken, load, new_lab
 from tests.simulated.scenario import Scenario, Time

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from abprof.measure import turns
-from abprof.measure.cell import CellResult, measure_cell, profile_cell
+from abprof.measure.cell import CellResult, CellTask, measure_cell, profile_cell
 from abprof.measure.pacing import Allocation, Budget, Timeouts
 from abprof.measure.plan import Plan
 from abprof.measure.pool import Prefork, WorkerPool, WorkerSpec
-from abprof.measure.setup import CellTask
 from abprof.measure.timers import Timers, never
 from abprof.records import Arm, Block, Cell, Kernel, Proof
 from abprof.records import messages as wire

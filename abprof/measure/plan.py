@@ -23,11 +23,12 @@ from abprof.builds.worker_factory import alone, base_environment, command, sandb
 from abprof.devices import Device
 from abprof.measure import continued as earlier
 from abprof.measure import discovery, matrix, timers
-from abprof.measure.pool import WorkerSpec, worker_specs
+from abprof.measure.pool import WorkerSpec
 from abprof.measure.run_context import RunContext, forbidden, sources, toolchain
 from abprof.measure.turns import CUPTI
 from abprof.records import (
     SCHEMA,
+    STANDING_IN,
     Arm,
     Block,
     Build,
@@ -77,7 +78,13 @@ class Plan:
 
     def specs(self, kernel: str, ids: Sequence[str]) -> list[WorkerSpec]:
         """The workers of a package, of those sides (or "control", "peers") that have a whole build of it."""
-        return worker_specs(self.checkouts, self.packages[kernel], self.build, ids)
+        found = []
+        for id in ids:
+            side = self.checkouts["base" if id in STANDING_IN else id]
+            made = self.build(side.side.id, kernel)
+            if made is not None and made.failure is None:
+                found.append(WorkerSpec(id, side, self.packages[kernel].of(side.side), made))
+        return found
 
 
 @dataclass(frozen=True)
@@ -230,9 +237,15 @@ def assign_arms(
 
     `blocks`: those of earlier invocations. Raises AbprofError if a build is not the continued run's.
     """
-    same = _identical_cells(plan, builds)
-    measured = same  # of the cells of identical code
-    if not (place.options.all or _same_code(plan.run)):
+    folders = {
+        name: {id: package.of(checkout.side) for id, checkout in plan.checkouts.items()}
+        for name, package in plan.packages.items()
+    }
+    alike = {name for name, packages in folders.items() if identical(builds, packages, plan.factory.toolchain)}
+    same = {cell.id for cell in plan.cells if cell.kernel in alike}  # load the same bytes on every side
+    measured = same
+    one_code = len(plan.run.sides) > 1 and len({side.tree for side in plan.run.sides}) == 1
+    if not (place.options.all or one_code):
         rng = random.Random(place.options.seed)
         measured = set(rng.sample(sorted(same), min(len(same), _KEPT_AS_CONTROLS)))
     several = len(place.sides) > 1 and not place.options.quick
@@ -255,10 +268,6 @@ def assign_arms(
             skipped.append(unmeasured(cell, arms[cell.id], outcomes))
     read = {**plan.timers, **timers.read_by(blocks)}
     return dataclasses.replace(plan, run=run, arms=arms, timers=read, identical=frozenset(measured)), skipped
-
-
-def _same_code(run: Run) -> bool:
-    return len(run.sides) > 1 and len({side.tree for side in run.sides}) == 1
 
 
 def unmeasured(cell: Cell, arms: Sequence[Arm], outcomes: Mapping[str, Outcome]) -> Block:
@@ -286,16 +295,6 @@ def _known_outcomes(plan: Plan, cell: Cell, arms: Sequence[Arm], *, identical: b
     if cell.skip:
         return {arm.id: Outcome(status="unsupported", reason=cell.skip) for arm in arms}
     return {arm.id: Outcome(status="identical") for arm in arms if not arm.peer} if identical else {}
-
-
-def _identical_cells(plan: Plan, builds: Sequence[Build]) -> set[str]:
-    """Cells whose kernels load the same bytes on every side, by the same toolchain."""
-    folders = {
-        name: {id: package.of(checkout.side) for id, checkout in plan.checkouts.items()}
-        for name, package in plan.packages.items()
-    }
-    same = {name for name, packages in folders.items() if identical(builds, packages, plan.factory.toolchain)}
-    return {cell.id for cell in plan.cells if cell.kernel in same}
 
 
 def broken_workloads(plan: Plan) -> tuple[Observation, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,19 +34,6 @@ class WorkerSpec:
     checkout: Checkout
     package: Package
     build: Build
-
-
-def worker_specs(
-    sides: Mapping[str, Checkout], package: Package, find: Callable[[str, str], Build | None], ids: Sequence[str]
-) -> list[WorkerSpec]:
-    """A spec for each worker id whose side has a whole build of this package. `find(side, package)` is its build."""
-    found = []
-    for id in ids:
-        side = "base" if id in STANDING_IN else id
-        made = find(side, package.name)
-        if made is not None and made.failure is None:
-            found.append(WorkerSpec(id, sides[side], package.of(sides[side].side), made))
-    return found
 
 
 class WorkerPool:
@@ -155,10 +142,7 @@ class WorkerPool:
 
         Any other failure repeats when the cell is opened, and becomes an outcome there.
         """
-        hung = []
-        for id, reply in self._ask_all(opens).items():
-            if isinstance(reply, WorkerHung):
-                hung.append(id)
+        hung = [id for id, reply in self._ask_all(opens).items() if isinstance(reply, WorkerHung)]
         self.close()
         return hung
 

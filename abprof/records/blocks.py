@@ -125,12 +125,10 @@ class Block(Record, frozen=True, kw_only=True):
     alone: bool = False  # one arm in memory at a time, because all together do not fit
     check_seconds: float = 0.0  # of `seconds`: checks of the outputs, the reference among them
     nodes: dict[str, int] = {}  # arm -> what a replay of its CUDA graph runs, where there are graphs
-    beside: bool = (
-        False  # turns of a launch-bound cell by another timer (abprof/measure/graphs.py): shown, never judged
-    )
+    beside: bool = False  # in older runs: turns by a second timer, which are never judged
     device: str = ""  # the lease's name, in a run on several devices: a cell's blocks are all of one
     unrecorded: str = ""  # why events, and not CUPTI's records, read calls under 20 us (abprof/measure/timers.py)
-    shard: int = 0  # which it was measured in (abprof/fleet/); 0: in the run's own process
+    shard: int = 0  # the shard that measured it (abprof/fleet/); 0: the run's own process
 
     @property
     def judged(self) -> bool:
@@ -138,13 +136,12 @@ class Block(Record, frozen=True, kw_only=True):
         return not self.beside and self.metric not in UNJUDGED_METRICS
 
     def coherent(self) -> None:
-        """Raises ValueError where a turn is of no arm that it has, or a number of it is none that a clock reads: it was read from
-        somewhere."""
+        """Validate a block read from a file. Raises ValueError for an arm index or a time that is out of range."""
         dropped, timed = frozenset(self.rejected), self.judged or self.beside
         for number, row in enumerate(self.rounds):
             for turn in row:
                 if not 0 <= turn.arm < len(self.arms):
-                    raise ValueError("a turn is of an arm that the block does not have")
+                    raise ValueError("a turn names an arm that the block does not have")
                 if any(isinstance(value, int) and abs(value) >= 2**63 for value in msgspec.structs.astuple(turn)):
                     raise ValueError("a number of a turn has more than 64 bits")
                 if number not in dropped and (max(turn.value, turn.wall) > LONGEST_CALL or (timed and turn.value <= 0)):

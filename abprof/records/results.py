@@ -35,7 +35,6 @@ class Observation(Record, frozen=True, kw_only=True):
     epochs: int = 0
     log: str = ""
     census: Census | None = None
-    uncaptured: str = ""  # of a launch-bound cell: why its calls have no time in a CUDA graph
     device: str = ""  # the lease's name, in a run on several devices (Run.machines)
 
 
@@ -66,16 +65,11 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
     sustained_pct: float | None = None  # change of time without a pause, at the power limit, where that was measured
     sustained_low_pct: float | None = None
     sustained_high_pct: float | None = None
-    graph_pct: float | None = None  # change of the time in CUDA graphs, where a launch-bound cell's was measured beside
-    graph_low_pct: float | None = None
-    graph_high_pct: float | None = None
     certifiable_pct: float | None = None  # with `unclear`: the smallest margin that could have been certified
     epochs: int = 0
     look: int = 0
     p: float | None = None  # against "inside the threshold", for false-discovery control
-    discovery: bool = (
-        False  # survives false-discovery control over the run's rows of its family (abprof/verdict/comparison.py)
-    )
+    discovery: bool = False  # survives false-discovery control over the run's rows of its family
     causes: tuple[Cause, ...] | None = None  # surest first; (): looked for and none found; None: not looked for
 
     @property

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abprof.measure.readings import LONGEST, MOST, MOST_TIMES, read
+from abprof.measure.commands import LONGEST, MOST, MOST_TIMES, read
 
 GOOGLE = """{"context": {"num_cpus": 2}, "benchmarks": [
   {"name": "BM_copy/64", "run_type": "iteration", "real_time": 2.5, "time_unit": "us"},
