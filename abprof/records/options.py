@@ -241,7 +241,11 @@ class Options(Record, frozen=True):
 
 
 def upgraded(run: dict[str, Any]) -> dict[str, Any]:
-    """A run.json of schema 1 as schema 2: `settings`, `setup` and `arguments` become `options`."""
+    """A run.json of schema 1 as schema 2: `settings`, `setup` and `arguments` become `options`. Fields that went are dropped."""
+    for name in ("observations", "comparisons", "within", "controls"):
+        for row in run.get(name, ()):
+            for gone in ("uncaptured", "graph_pct", "graph_low_pct", "graph_high_pct"):
+                row.pop(gone, None)
     if "settings" not in run:
         return run
     settings, setup = {"budget": 600.0, **run.pop("settings")}, {"all": True, **run.pop("setup", {})}

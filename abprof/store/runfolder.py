@@ -283,7 +283,7 @@ def _read_lines(file: Path, kind: type[_Line], what: str, notes: list[str]) -> I
 
 def _read_run(data: bytes, file: Path) -> Run:
     with suppress(*UNREADABLE):  # the usual case
-        run = _decode(data)
+        run = msgspec.json.decode(data, type=Run)
         if run.schema == SCHEMA:
             return run
     try:
@@ -298,23 +298,10 @@ def _read_run(data: bytes, file: Path) -> Run:
         what += f"; it says: {sentence}" if sentence else ""
         raise AbprofError(what, where=str(file), advice="update abprof to read this run")
     try:
-        return _decode(data)
-    except UNREADABLE as error:
-        raise AbprofError(f"not a run of this abprof: {error}", where=str(file), advice=_COPY_AGAIN) from None
-
-
-def _decode(data: bytes) -> Run:
-    """Raises what UNREADABLE names. A run of schema 1 is read as if it were written now."""
-    if msgspec.json.decode(data, type=_Schema).schema != 1:
-        return msgspec.json.decode(data, type=Run)
-    try:
-        return msgspec.convert(upgraded(msgspec.json.decode(data)), Run)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise msgspec.ValidationError(f"lacks {error}") from error
-
-
-class _Schema(msgspec.Struct):
-    schema: int = SCHEMA
+        return msgspec.convert(upgraded(loose), Run)
+    except (*UNREADABLE, KeyError, TypeError, AttributeError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise AbprofError(f"not a run of this abprof: {what}", where=str(file), advice=_COPY_AGAIN) from None
 
 
 def _completed(run: Run, findings: Sequence[Finding]) -> Run:
