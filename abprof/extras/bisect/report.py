@@ -7,7 +7,7 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
-from abprof.extras.bisect.search import Answer, Finding
+from abprof.extras.bisect.search import Finding
 from abprof.extras.bisect.steps import Bisection, Row, answer_text, change_text, name, question_text, weaker
 from abprof.records.visible import visible
 from abprof.report.render import asset, environment
@@ -45,14 +45,11 @@ def result(of: Bisection) -> list[str]:
         if not found.findings:
             ends = next(one for one in of.steps[0].rows if one.row == found.row)
             text = f"{question_text(ends).capitalize()} {answer_text(ends.answer)}"
-            lines.append(f"{found.row.label}: {_nothing(ends.answer)} {text}")
+            nothing = "nothing changed." if ends.answer.high is None or ends.answer.high >= 0 else "faster, not slower."
+            if ends.answer.low is not None and ends.answer.low > 0:
+                nothing = "slower, by less than the threshold (a smaller --threshold finds it)."
+            lines.append(f"{found.row.label}: {nothing} {text}")
     return lines
-
-
-def _nothing(ends: Answer) -> str:
-    if ends.low is not None and ends.low > 0:
-        return "slower, by less than the threshold (a smaller --threshold finds it)."
-    return "nothing changed." if ends.high is None or ends.high >= 0 else "faster, not slower."
 
 
 def _sentence(of: Bisection, finding: Finding) -> str:

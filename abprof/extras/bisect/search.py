@@ -286,17 +286,17 @@ class _Between:
 
     def _answer(self, commit: str) -> Answer | None:
         """The answer of a commit, or of one with the same content."""
+        if self.history.same(commit, self.old):
+            return Answer(result="below", theta=0.0, low=0.0, high=0.0)
         return next((answer for other, answer in self.known.items() if self.history.same(commit, other)), None)
 
     def _result(self, commit: str) -> str:
-        if self.history.same(commit, self.old):
-            return "below"
         answer = self._answer(commit)
         return answer.result if answer else ""
 
     def _level(self, commit: str) -> float:
         """Log ratio of a measured commit against the old end."""
-        answer = None if self.history.same(commit, self.old) else self._answer(commit)
+        answer = self._answer(commit)
         return answer.theta or 0.0 if answer else 0.0
 
     def _search_later(self, before: str, culprit: str) -> None:

@@ -27,7 +27,7 @@ from abprof.measure.commands import prepare
 from abprof.measure.discovery import copy_workloads
 from abprof.measure.estimate import epoch_seconds, span
 from abprof.measure.matrix import id_parts
-from abprof.records import UNREADABLE, Arm, Block, Checkout, Proof, Record, Run, Side, names
+from abprof.records import UNREADABLE, Arm, Block, Proof, Record, Run, Side, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.report import sentences
@@ -404,20 +404,15 @@ def planned(config: Options, view: View) -> Iterator[tuple[Bisection, RunContext
     with holding.signals(), proc.no_orphans(), tempfile.TemporaryDirectory() as logs:
         with holding.worktrees(place, f"{place.id}-bisect", view) as trees:
             if config.command:
-                head, epoch = _measured_by_command(place, trees, Path(logs), view)
+                with holding.alone(place, view, wait=not place.options.no_wait):
+                    began = time.monotonic()  # the command runs once at both ends: that says what it measures
+                    head = prepare(place, trees, Path(logs), view).head
+                    epoch = time.monotonic() - began
             else:
                 head = make_plan(place, trees, Path(logs), view, dry=True).run
                 epoch = epoch_seconds(head, peers=False)[1]
                 copy_workloads(Path(trees[0].path).parent / WORKLOADS, Path(logs) / WORKLOADS)
         yield _state(place, good, bad, head, epoch), place, Path(logs) / WORKLOADS
-
-
-def _measured_by_command(place: RunContext, trees: Sequence[Checkout], logs: Path, view: View) -> tuple[Run, float]:
-    """What the command measures, by running it once at both ends, and how long an epoch of it takes."""
-    with holding.alone(place, view, wait=not place.options.no_wait):
-        began = time.monotonic()
-        head = prepare(place, trees, logs, view).head
-        return head, time.monotonic() - began
 
 
 def folder_of(of: Bisection, place: RunContext, workloads: Path) -> tuple[Bisection, Path]:
@@ -505,7 +500,12 @@ def _state(place: RunContext, good: Side, bad: Side, head: Run, epoch: float) ->
     kernels = {cell.id: cell.kernel or COMMAND for cell in cells}
     links = place.commits.between(good.commit, bad.commit)
     commits = tuple(dict.fromkeys([good.commit, *(c for link in links for c in (*link.parents, link.commit))]))
-    holds = {kernel: place.commits.contents(commits, folders) for kernel, folders in _inputs(place, kernels)}
+    # What may change a cell's time: its kernel package's folders; of a command, which may run anything, the whole tree.
+    inputs: dict[str, tuple[str, ...]] = {COMMAND: ("",)}
+    if not place.options.command:
+        packages = place.packages(list(dict.fromkeys(kernels.values())))
+        inputs = {kernel: keys.folders(package) for kernel, package in packages.items()}
+    holds = {kernel: place.commits.contents(commits, folders) for kernel, folders in inputs.items()}
     options = msgspec.structs.replace(
         place.options,
         repo=str(place.root),
@@ -533,15 +533,6 @@ def _state(place: RunContext, good: Side, bad: Side, head: Run, epoch: float) ->
         holds=holds,
         step_seconds=stats.LOOKS[0] * epoch,
     )
-
-
-def _inputs(place: RunContext, kernels: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What may change a cell's time: its kernel package's folders; of a command, which may run anything, the whole tree."""
-    if place.options.command:
-        yield COMMAND, ("",)
-        return
-    for kernel, package in place.packages(list(dict.fromkeys(kernels.values()))).items():
-        yield kernel, keys.folders(package)
 
 
 def plan(of: Bisection) -> list[str]:

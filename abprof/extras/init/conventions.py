@@ -93,6 +93,8 @@ def sizes(axis: str, beside: int) -> tuple[int, int]:
     name = axis.lower()
     if beside == 0:
         return _ALONE
+    if beside >= 3 and name in {"d", "k", "v"}:  # beside three others it is a head's
+        return 64, 128
     for pattern, small, large in _SIZES:
         if re.fullmatch(pattern, name):
             return small, large

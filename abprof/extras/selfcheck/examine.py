@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Literal
 
@@ -216,18 +217,12 @@ def _abprof(cell: Measured, threshold: float, margin: float) -> str | None:
     return stopped(cell.values, threshold, margin)[0]
 
 
-def _fixed_rule(metric: str) -> Says:
+def _fixed_rule(cell: Measured, threshold: float, _: float, *, metric: str) -> str | None:
     """One reading a side, and a change beyond the threshold counts: nothing says how sure that is."""
-
-    def says(cell: Measured, threshold: float, margin: float) -> str | None:
-        del margin
-        if metric not in cell.sequential:
-            return None
-        low, high = stats.band(threshold)
-        ratio = cell.sequential[metric]
-        return "slower" if ratio > high else "faster" if ratio < low else "unclear"
-
-    return says
+    if metric not in cell.sequential:
+        return None
+    low, high = stats.band(threshold)
+    return "slower" if cell.sequential[metric] > high else "faster" if cell.sequential[metric] < low else "unclear"
 
 
 def _pooled_u(cell: Measured, threshold: float, margin: float) -> str | None:
@@ -242,8 +237,14 @@ def _pooled_u(cell: Measured, threshold: float, margin: float) -> str | None:
 
 
 OTHERS: dict[str, tuple[str, Says]] = {
-    "seed": ("one process a side, base first; the mean of 100 calls; a fixed rule", _fixed_rule(SEED_METRIC)),
-    "do_bench": ("one process a side, base first; do_bench's median; a fixed rule", _fixed_rule(DO_BENCH_METRIC)),
+    "seed": (
+        "one process a side, base first; the mean of 100 calls; a fixed rule",
+        partial(_fixed_rule, metric=SEED_METRIC),
+    ),
+    "do_bench": (
+        "one process a side, base first; do_bench's median; a fixed rule",
+        partial(_fixed_rule, metric=DO_BENCH_METRIC),
+    ),
     "pooled U": ("Mann-Whitney U, p < 0.05, on abprof's own rounds pooled; no threshold", _pooled_u),
 }
 

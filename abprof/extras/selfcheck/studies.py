@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from abprof.measure import Plan, turns
 from abprof.measure.pool import WorkerPool
 from abprof.records import (
@@ -33,6 +35,7 @@ LENGTHS = (1, 3, 10, 30, 100)  # calls a turn
 LONGEST = 100e6  # ns of a turn
 SECONDS = 0.5  # of rounds, for each length and each visit
 PAIR = ("base", "target")
+_Rounds = tuple[tuple[Turn, ...], ...]
 
 
 def studies(plan: Plan, epoch: int) -> Iterator[Block]:
@@ -77,7 +80,7 @@ def _turn_lengths(plan: Plan, pool: WorkerPool, cell: Cell, epoch: int) -> Itera
 def _visit(plan: Plan, pool: WorkerPool, cell: Cell, epoch: int, metric: str) -> Block:
     """Base's turns, while the others of the pool have the cell open and do nothing."""
     calls, began, base, failed = 1, time.time(), PAIR[:1], ""
-    rounds: tuple[tuple[Turn, ...], ...] = ()
+    rounds: _Rounds = ()
     try:
         calls = turns.calls_of_a_turn(plan.device.kind, _open(plan, pool, cell, "base"))
         if metric == IDLE_SECOND:
@@ -96,7 +99,7 @@ def _open(plan: Plan, pool: WorkerPool, cell: Cell, side: str) -> float:
     return opened.call_ns
 
 
-def _rounds(plan: Plan, pool: WorkerPool, arms: Sequence[str], calls: int) -> tuple[tuple[Turn, ...], ...]:
+def _rounds(plan: Plan, pool: WorkerPool, arms: Sequence[str], calls: int) -> _Rounds:
     """Rounds for SECONDS, no fewer than an epoch's fewest; even, for they come in mirrored pairs."""
     origin, timer = time.monotonic_ns(), turns.TIMER[plan.device.kind]
     rounds: list[tuple[Turn, ...]] = []
@@ -113,25 +116,18 @@ def _rounds(plan: Plan, pool: WorkerPool, arms: Sequence[str], calls: int) -> tu
 
 
 def _block(
-    plan: Plan,
-    cell: Cell,
-    epoch: int,
-    metric: str,
-    arms: tuple[str, ...],
-    calls: int,
-    began: float,
-    rounds: tuple[tuple[Turn, ...], ...],
-    failed: str = "",
-) -> Block:
+    plan: Plan, cell: Cell, epoch: int, metric: str, arms: Sequence[str], calls: int, began: float, rounds: _Rounds,
+    failed: str = "", rule: str = "a study of the instrument (abprof selfcheck)", timer: str = "",
+) -> Block:  # fmt: skip
     outcome = Outcome(status="crash", reason=failed) if failed else Outcome(status="ok")
     return Block(
         epoch=epoch,
         cell=cell.id,
         metric=metric,
-        timer=turns.TIMER[plan.device.kind],
+        timer=timer or turns.TIMER[plan.device.kind],
         calls=calls,
-        rule="a study of the instrument (abprof selfcheck)",
-        arms=arms,
+        rule=rule,
+        arms=tuple(arms),
         began=began,
         seconds=time.time() - began,
         rounds=rounds,
@@ -190,8 +186,15 @@ def one_after_the_other(plan: Plan, name: str, epoch: int) -> Iterator[Block]:
         for cell in cells:
             arms = tuple(arm.id for arm in plan.arms[cell.id] if (cell.id, arm.id) in found)
             if arms:
-                timer = protocol.timer or turns.TIMER[plan.device.kind]
-                yield _sequential_block(protocol, timer, epoch, cell, arms, [found[cell.id, arm] for arm in arms])
+                read = [found[cell.id, arm] for arm in arms]
+                origin = min(turn.start for turn in read)
+                row = tuple(Turn(i, t.start - origin, t.end - origin, t.value, t.wall) for i, t in enumerate(read))
+                made = _block(
+                    *(plan, cell, epoch, protocol.metric, arms, protocol.calls, time.time(), (row,)),
+                    rule=protocol.rule,
+                    timer=protocol.timer,
+                )
+                yield msgspec.structs.replace(made, seconds=sum(t.end - t.start for t in read) / 1e9)
 
 
 def _sequential_turn(plan: Plan, pool: WorkerPool, protocol: Sequential, cell: Cell, arm: Arm) -> wire.Turned | None:
@@ -210,23 +213,3 @@ def _sequential_turn(plan: Plan, pool: WorkerPool, protocol: Sequential, cell: C
     except (WorkerDied, WorkerFault):
         return None
     return turned if 0 < turned.value <= LONGEST_CALL else None
-
-
-def _sequential_block(
-    protocol: Sequential, timer: str, epoch: int, cell: Cell, arms: tuple[str, ...], read: Sequence[wire.Turned]
-) -> Block:
-    origin = min(turn.start for turn in read)
-    row = tuple(Turn(i, t.start - origin, t.end - origin, t.value, t.wall) for i, t in enumerate(read))
-    return Block(
-        epoch=epoch,
-        cell=cell.id,
-        metric=protocol.metric,
-        timer=timer,
-        calls=protocol.calls,
-        rule=protocol.rule,
-        arms=arms,
-        began=time.time(),
-        seconds=sum(t.end - t.start for t in read) / 1e9,
-        rounds=(row,),
-        outcomes={arm: Outcome(status="ok") for arm in arms},
-    )
