@@ -30,12 +30,11 @@ from abprof.records import messages as wire
 from abprof.system import processes as proc
 from tests.blocks import head, side
 from tests.nvml import Nvml
-from tests.simulated.client import WORKER
+from tests.simulated.client import WORKER, workshop
 from tests.simulated.clock import Clock
 from tests.simulated.planted import broken, load
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault, Scenario, Time
-from tests.simulated.workshop import workshop
 from tests.walls import needs_wall, wall
 
 SIDES = (side("base"), side("target"))

@@ -14,10 +14,9 @@ from abprof.devices.device import SimulatedDevice
 from abprof.measure import pool as pools
 from abprof.measure.pool import Prefork, WorkerPool, WorkerSpec
 from abprof.records import Build, Checkout, Package, Side
-from tests.simulated.client import LOAD
+from tests.simulated.client import LOAD, workshop
 from tests.simulated.processes import alive
 from tests.simulated.scenario import Scenario
-from tests.simulated.workshop import workshop
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,27 @@ import pytest
 
 from abprof.records import messages as wire
 from tests.simulated.client import CASE, CELL, SCENARIO, WORKER, Client, Spawn, faulty, opened, turns
-from tests.simulated.fixtures import spawn
 from tests.simulated.scenario import Fault, Noise, Scenario, Time
 
-__all__ = ["spawn"]
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Spawn]:
+    """spawn(scenario, side=..., epoch=..., mount=...) starts a worker and sends it `start` (not with begin=False)."""
+    clients: list[Client] = []
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+
+    def make(scenario: Scenario = SCENARIO, begin: bool = True, **start: Any) -> Client:
+        client = Client(scenario.write(tmp_path / "scenario.json"), tmp_path)
+        clients.append(client)
+        if begin:
+            ready = client.ask(wire.Start(device="cpu", side=start.pop("side", "base"), scratch=str(scratch), **start))
+            assert isinstance(ready, wire.Ready)
+        return client
+
+    yield make
+    for client in clients:
+        client.end()
 
 
 def test_scenario_round_trip() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.gitrepo import GitRepo, make_repo
 from tests.simulated import warm
-from tests.simulated.said import show
+from tests.simulated.processes import show
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 1200.0  # seconds; pytest's own limit of a test is shorter

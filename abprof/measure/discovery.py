@@ -164,8 +164,11 @@ def survey(
         reason = "--check outside compares with a reference, and it has none"
         broken[name] = Failure(status="unsupported", reason=reason)
     wanted = {name: one for name, one in found.items() if not config.kernels or one.kernel in config.kernels}
-    if not broken or not wanted:  # the kernel of a broken workload is not known
-        _known_kernels(config, found)
+    known = sorted({described.kernel for described in found.values()})
+    unknown = [name for name in config.kernels if name not in known]
+    if found and unknown and (not broken or not wanted):  # the kernel of a broken workload is not known
+        what = f"no workload is for {', '.join(unknown)}"
+        raise AbprofError(what, where="--kernels", advice=f"there are {', '.join(known)}")
     if wanted or not broken:
         matrix.known_peers(wanted.values(), config.peer)
     by = config.asked_by("--preset")
@@ -188,9 +191,9 @@ def survey(
     chosen = matrix.select(cells, config.only, by) if cells or not broken else ()
     lost = {f"{name}/": failure for name, failure in broken.items()}
     ghosts = [Cell(id=id, workload=id[:-1], kernel="", suite=id[:-1], params={}) for id in lost]
-    unknown = [Workload(name=n, kernel="", suite=n, axes=(), judge="wall") for n in broken if n not in wanted]
+    lost_loads = [Workload(name=n, kernel="", suite=n, axes=(), judge="wall") for n in broken if n not in wanted]
     empty = tuple(name for name, points in cases.items() if not points)
-    return Survey(ready, (*loads, *unknown), (*chosen, *ghosts), lost, empty)
+    return Survey(ready, (*loads, *lost_loads), (*chosen, *ghosts), lost, empty)
 
 
 def known(
@@ -269,14 +272,6 @@ def _start(worker: Worker, files: Mapping[str, Path], device: str, timeout: floa
     if ready.versions.get("hip"):
         raise AbprofError("torch was built for ROCm, which is not supported yet", advice="--device cpu")
     return ready
-
-
-def _known_kernels(config: Options, found: Mapping[str, wire.Described]) -> None:
-    known = sorted({described.kernel for described in found.values()})
-    unknown = [name for name in config.kernels if name not in known]
-    if found and unknown:
-        what = f"no workload is for {', '.join(unknown)}"
-        raise AbprofError(what, where="--kernels", advice=f"there are {', '.join(known)}")
 
 
 def _failure(error: WorkerFault | WorkerDied, file: Path) -> Failure:

@@ -104,6 +104,7 @@ def look_around(options: Options, view: View, settled: Settled | None = None) ->
         what = f"{options.by_timer} times a GPU, and this run is of a CPU"
         raise AbprofError(what, where=options.asked_by("--timer"), advice="here it is cpu or auto")
     cut = options.margin_cut(found[0].kind)
+    labels = names.safe_labels((side.label, side.commit) for side in sides)
     return RunContext(
         options=options,
         file=file,
@@ -115,7 +116,7 @@ def look_around(options: Options, view: View, settled: Settled | None = None) ->
         cache=cache,
         state=state,
         runs_dir=Path(options.runs_dir).absolute() if options.runs_dir else Path(repository.path) / "runs",
-        id=settled.id if settled else _run_id(sides),
+        id=settled.id if settled else "-".join([datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"), *labels])[:180],
     )
 
 
@@ -218,11 +219,6 @@ def _waivers(repository: _Repository, base: Side) -> tuple[Waiver, ...]:
     text = repository.read_file(base.commit, waivers.FILE)
     where = f"{base.label}:{waivers.FILE}"
     return () if text is None else waiver_file.parse(toml.decoded(text, where), where)
-
-
-def _run_id(sides: Sequence[Side]) -> str:
-    labels = names.safe_labels((side.label, side.commit) for side in sides)
-    return "-".join([datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"), *labels])[:180]
 
 
 def toolchain(

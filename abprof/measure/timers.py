@@ -17,7 +17,7 @@ from abprof.system.processes import WorkerDied, WorkerFault
 
 PACKAGE = "cupti-python"
 INSTALL = "pip install 'abprof[cupti]'"
-_DEATHS = 2  # once may be chance
+_DEATHS = 2  # of workers that were asked whether CUPTI can read them; one may be chance
 KEPT = "processes are kept from one measurement to the next, and torch's profiler ran in them"
 
 

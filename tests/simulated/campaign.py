@@ -14,8 +14,7 @@ from tests.simulated import promises
 from tests.simulated.faults import gone
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import SPOIL, STATUS, Fault, Noise, Scenario, Time, Workload
-from tests.simulated.shard_trouble import SHARD_TROUBLES
-from tests.simulated.trouble import LONGEST, TROUBLES, Moment
+from tests.simulated.trouble import LONGEST, SHARD_TROUBLES, TROUBLES, Moment
 
 TRUTH = {"w/case=like": "same", "w/case=slow": "slower", "w/case=fast": "faster", "w/case=alike": "same"}
 _FACTORS = {"w/case=slow": 1.1, "w/case=fast": 0.9}

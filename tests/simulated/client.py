@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from abprof.builds import WorkerFactory
 from abprof.records import messages as wire
 from tests.simulated.scenario import Fault, Scenario, Workload
 
@@ -116,3 +117,26 @@ def turns(client: Client, count: int, arm: str = "a") -> list[float]:
 def faulty(*faults: Fault) -> Scenario:
     """The example scenario with these faults."""
     return replace(SCENARIO, faults=list(faults))
+
+
+def workshop(folder: Path) -> WorkerFactory:
+    """A factory of simulated workers that play `folder`/scenario.json and load builds at `folder`/build."""
+    (folder / "build" / "src").mkdir(parents=True)
+    argv = [sys.executable, "-P", str(WORKER)]
+    return WorkerFactory(
+        cache=folder,
+        logs=folder,
+        scratch=folder,
+        workers={"base": argv, "target": argv},
+        env={
+            "ABPROF_SIMULATED": str(folder / "scenario.json"),
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        },
+        device="simulated",
+        forbidden=(),
+        workloads={},
+        toolchain={},
+        timeout=240.0,
+        build_timeout=240.0,
+    )

@@ -23,8 +23,7 @@ from abprof.records import Comparison, Run
 from tests.gitrepo import ENVIRONMENT, GitRepo, make_repo
 from tests.simulated import warm
 from tests.simulated.client import WORKER
-from tests.simulated.processes import alive, noted, told
-from tests.simulated.said import show
+from tests.simulated.processes import alive, noted, show, told
 from tests.simulated.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,11 +1,14 @@
-"""Looking after processes: who was noted by the simulated workers of a scenario, and who still lives."""
+"""Processes of a test: which ones the simulated workers noted, which still run, and what a command line printed."""
 
 from __future__ import annotations
 
 import ctypes
+import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+_MOST = 4000  # letters shown of each stream
 _TGKILL = 234  # Linux on x86-64
 
 
@@ -65,3 +68,12 @@ def told(pid: int) -> str:
         kept = [line.replace("\t", " ") for line in lines if line.startswith(("Name:", "State:", "Sig", "ShdPnd:"))]
         said.append("; ".join([task.name, *kept, f"in {where}"]))
     return "\n".join(said)
+
+
+def show(argv: Sequence[str], code: int, out: str, err: str) -> None:
+    """Print a command's exit code and output: pytest shows them if the test fails."""
+    print(f"$ abprof {shlex.join(argv)}\nexit code {code}")
+    for name, text in (("stdout", out), ("stderr", err)):
+        if text.strip():
+            cut = len(text) > _MOST
+            print(f"{name}: {text[: _MOST // 2] + ' [...] ' + text[-_MOST // 2 :] if cut else text}")

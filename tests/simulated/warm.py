@@ -23,8 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.simulated.processes import told
-from tests.simulated.said import show
+from tests.simulated.processes import show, told
 
 _LONGEST = 1 << 17  # bytes of a request
 
