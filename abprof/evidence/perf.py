@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof.evidence.probes import Subject, each_arm, opened
+from abprof.evidence.subject import Subject, each_arm, opened
 from abprof.measure import Plan
 from abprof.measure.pool import WorkerPool, WorkerSpec
 from abprof.records import Arm, Sampled, SampledFunction

@@ -6,26 +6,17 @@ record's `missing` and raises nothing.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from abprof.records import Profile, Run, Sampled, Trace
-
-if TYPE_CHECKING:
-    from abprof.measure import Plan
-
-
-import dataclasses
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from abprof.measure import Plan
+from abprof.evidence.subject import Subject, each_arm, opened
 from abprof.measure.pool import WorkerPool
-from abprof.records import UNREADABLE, Arm, Cell, Census
+from abprof.records import UNREADABLE, Arm, Census, Profile, Run, Sampled, Trace
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.names import row_file
@@ -34,13 +25,12 @@ from abprof.system.processes import WorkerDied, WorkerFault
 
 if TYPE_CHECKING:
     from abprof.measure import Plan
-    from abprof.measure.pool import WorkerPool, WorkerSpec
-    from abprof.system.processes import Worker
 
 KNOWN = ("torch", "proton", "ncu", "perf")
 MOST = 8  # rows: a trace of each side is up to 16 MB
 _CHANGED = ("slower", "faster", "slight")
 Evidence = Trace | Profile | Sampled
+By = Literal["torch", "proton"]
 
 
 def probed(
@@ -106,44 +96,6 @@ def _probe(name: str) -> Callable[[Plan, Sequence[Subject], Path, int], Iterator
 # ---------------------------------------------------------------- torch's and Triton's profilers
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What a probe looks at: a cell in one variant, and its arm on each side."""
-
-    cell: Cell
-    variant: str
-    arms: tuple[Arm, ...]
-
-
-def each_arm(
-    plan: Plan, subjects: Sequence[Subject], epoch: int
-) -> Iterator[tuple[WorkerPool, WorkerSpec, Subject, Arm]]:
-    """Each arm of the subjects whose side has the package, with the workers of that package."""
-    from abprof.measure.pool import WorkerPool
-
-    sides = [side.id for side in plan.run.sides]
-    for kernel in dict.fromkeys(subject.cell.kernel for subject in subjects):
-        specs = plan.specs(kernel, sides)
-        own = {spec.id: spec for spec in specs}
-        with WorkerPool(plan.factory, specs, epoch) as pool:
-            for subject in (subject for subject in subjects if subject.cell.kernel == kernel):
-                for arm in (arm for arm in subject.arms if arm.side in own):
-                    yield pool, own[arm.side], subject, arm
-
-
-def opened(plan: Plan, pool: WorkerPool, subject: Subject, arm: Arm) -> tuple[Worker, wire.Opened]:
-    """A worker that has set up this arm. Raises WorkerDied, WorkerFault."""
-    from abprof.system.processes import WorkerFault
-
-    worker, cell = pool.worker(arm.side), subject.cell
-    request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=plan.run.options.seed)
-    reply: wire.Opened = worker.call(request, plan.timeout)
-    if reply.status != "ok":
-        raise WorkerFault(reply.status, reply.reason)
-    return worker, reply
-
-
-By = Literal["torch", "proton"]
 FOLDER = "traces"  # in the run folder
 MOST_BYTES = 16_000_000  # per file: events beyond are left out and counted
 _CALLS, _DISCARDED = 5, 2

@@ -16,7 +16,7 @@ import msgspec
 
 from abprof.evidence.ncu import recording, traffic
 from abprof.evidence.ncu.traffic import Table, measured
-from abprof.evidence.probes import Subject
+from abprof.evidence.subject import Subject
 from abprof.measure import Plan, foreground
 from abprof.measure.pool import WorkerSpec
 from abprof.records import Arm, Cell, KernelProfile, Profile
