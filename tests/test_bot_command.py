@@ -108,7 +108,7 @@ BROKEN = ("schema = 2", "users = 'ada'", "cooldown_minutes = -1", "root = true",
 @pytest.mark.parametrize(
     ("content", "config", "says"),
     [
-        (event(), 'users = ["grace"]', "this user is not on the list"),
+        (event(), 'users = ["grace"]', "this user may not run it"),
         (event(f"/abprof {HEAD} budget=1h"), 'users = ["ada"]', "a budget longer than 30m"),
         (event() | {"action": "edited"}, "", "only a new comment"),
         (event() | {"issue": {"number": 7}}, "", "only a new comment"),

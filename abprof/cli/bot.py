@@ -29,7 +29,10 @@ def comment(
     event: Annotated[
         str, typer.Option(metavar="FILE", help="GitHub's event: it names repository and pull request.")
     ] = "",
-    policy: Annotated[str, typer.Option(metavar="|".join(_POLICIES), help="When a first comment is made.")] = "always",
+    policy: Annotated[
+        str,
+        typer.Option(metavar="|".join(_POLICIES), help="When to create the first comment."),
+    ] = "always",
     key: Annotated[str, typer.Option(metavar="TEXT", help="One comment for each key, e.g. of a device.")] = "",
     url: Annotated[str, typer.Option(metavar="URL", help="Where the full report is.")] = "",
     summary: Annotated[str, typer.Option(metavar="FILE", help="Add it to this file too [$GITHUB_STEP_SUMMARY].")] = "",

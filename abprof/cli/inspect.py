@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from abprof.records.options import File
 
 
-@app.command("demo", short_help="Run the main job on a repository made for it.")
+@app.command("demo", short_help="Compare two branches of a small example repository.")
 @takes("device", *VIEW)
 def demo(
     folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where the demo repository is made.")] = "",
     **values: Any,
 ) -> int:
-    """Make a small repository with branches main and optimize_ffa, and run the main job on it."""
+    """Make a small example repository with branches main and optimize_ffa, and compare the two."""
     from abprof.extras.demo import run as make
 
     make(folder, tuple(values["device"]), view_of(values))

@@ -1,4 +1,4 @@
-"""`abprof demo`: a small repository with a real optimisation and a real slip in it, and the main job run on it."""
+"""`abprof demo`: a small repository with a real optimisation and a real slip, compared with each other."""
 
 from __future__ import annotations
 

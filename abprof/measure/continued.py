@@ -1,4 +1,4 @@
-"""Continuing a run: the same options, sides, machine and builds, and which cells."""
+"""Continue a run with the same options, sides, machine and builds, and choose the cells that are measured."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View, *
 
 
 def of_workloads(run: Run, where: str) -> None:
-    """Raises AbprofError for a run of a command: it has no workload to call."""
+    """Refuse a run of a command, which has no workload to call. Raises AbprofError."""
     if run.command:
         what = "this run is of a command, which has no operation to call"
         raise AbprofError(what, where=where, advice="run the command itself under the profiler")

@@ -446,7 +446,7 @@ def of_run(path: Path, config: Options) -> Options:
     base, target = run.side("base"), run.side(side)
     for one in (base, target):
         if one.kind != "commit":
-            what = f"{one.id} was no commit but {one.spec}"
+            what = f"{one.id} was {one.spec}, not a commit"
             raise AbprofError(what, where=f"--from-run {path}", advice="of commits: abprof bisect GOOD BAD")
     cells = dict.fromkeys(row.cell for row in slower)
     pythons = {"base": run.options.python.get("base"), "target": run.options.python.get(side)}

@@ -97,7 +97,9 @@ def check_allowed(comment: Comment, config: BotConfig, earlier: Sequence[Comment
     `earlier`: the repository's comments since the cooldown began, without this one."""
     command = parse(comment.text)
     if comment.author.lower() not in {user.lower() for user in config.users}:
-        raise AbprofError("this user is not on the list", where=WORD, advice="users of .github/abprof-bot.toml")
+        raise AbprofError(
+            "this user may not run it", where=WORD, advice="add the name to `users` in .github/abprof-bot.toml"
+        )
     longest = seconds(config.longest_budget, "longest_budget")
     if "budget" in command.options and seconds(command.options["budget"], "budget") > longest:
         raise AbprofError(f"a budget longer than {config.longest_budget}", where=WORD)

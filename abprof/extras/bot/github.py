@@ -123,7 +123,7 @@ def mark(kind: str, **fields: object) -> str:
 
 
 def marked(found: Iterable[Found], kind: str, key: str) -> list[tuple[dict[str, str], Found]]:
-    """(fields of the hidden line, comment or issue) of those that are of this kind and key."""
+    """The comments or issues whose hidden last line has this kind and key, each with the fields of that line."""
     lines = [(_MARK.fullmatch((one.body or "").rstrip().rsplit("\n", 1)[-1].strip()), one) for one in found]
     known = [
         (dict(field.split("=", 1) for field in line["fields"].split()), one)

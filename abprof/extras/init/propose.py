@@ -314,7 +314,7 @@ def propose(found: Found, one: Candidate) -> Proposal:
 
 
 def _at_front(found: Found, one: Candidate, place: Place) -> bool:
-    """Whether `package.NAME` is this function: the package's front brings it, and no other file there has one so called."""
+    """Whether `package.NAME` is this function: `__init__.py` exports it, and no other file defines the same name."""
     front, name = f"{place.path}/__init__.py", one.called.partition(".")[0]
     if place.single or one.module == front:
         return True

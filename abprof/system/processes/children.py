@@ -59,7 +59,7 @@ def how_ended(code: int) -> str:
 
 
 def new_mark() -> str:
-    """A mark that no other child bears. Within a child it begins with that one's, so that it is the outer one's too."""
+    """A new unique mark. In a marked child it is the parent's mark and a suffix: killing by the parent's mark finds it."""
     outer = os.environ.get(MARK, "")
     return f"{outer}/{os.getpid()}.{secrets.token_hex(8)}".lstrip("/")
 

@@ -233,7 +233,7 @@ class Worker:
         self.kill()
 
     def end(self) -> None:
-        """Kill the process group, from another thread than the one that waits for an answer: that one cleans up."""
+        """Kill the process group. Called from another thread than the one that waits for an answer, which cleans up."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             behind = self._behind()
             if behind and self._child.poll() is None:  # all behind the wall end with the first, and then bubblewrap
