@@ -49,7 +49,7 @@ def _side(folder: Path, name: str, side: str) -> dict[str, Any]:
     kernel.warmup(*args, grid=grid, **options)
     if getattr(part, "EXTRA", False):
         part.clamp.warmup(x, x.numel(), grid=grid, **options)
-    return {"grid": list(grid), "kernels": [dataclasses.asdict(one) for one in watch.compiled()]}
+    return {"grid": list(grid), "kernels": [dataclasses.asdict(one) for one in watch.kernels.values()]}
 
 
 if __name__ == "__main__":
