@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from abprof.devices import lease, sweep_leases
+from abprof.devices import lease
 from abprof.records.errors import AbprofError
 
 HOLD = """
@@ -46,8 +45,7 @@ def take(
     """The lines printed while the device is leased and released."""
     message: list[str] = []
     with lease(state, device, wait=wait, label="mine", say=say or message.append):
-        owner = json.loads((state / "locks" / f"{device}.owner").read_text())
-        assert owner == {"pid": os.getpid(), "what": "mine"}
+        assert (state / "locks" / f"{device}.lock").read_text() == f"mine (process {os.getpid()})"
     return message
 
 
@@ -85,24 +83,14 @@ def test_the_lease_ends_with_its_holder_also_by_kill_9(tmp_path: Path) -> None:
     assert take(tmp_path) == []
 
 
-def test_an_owner_that_cannot_be_read_is_another_abprof(tmp_path: Path) -> None:
+def test_a_holders_note_that_cannot_be_read_is_another_abprof(tmp_path: Path) -> None:
     child = hold(tmp_path)
     try:
-        for text in ("", "{", "{}", '{"what": 1}'):
-            (tmp_path / "locks" / "cpu.owner").write_text(text)
-            with pytest.raises(AbprofError, match="cpu is in use by another abprof"):
+        for text, shown in (("", "another abprof"), ("a\x1b[31m\nb" + 999 * "x", "a")):
+            (tmp_path / "locks" / "cpu.lock").write_text(text)
+            with pytest.raises(AbprofError, match=f"cpu is in use by {shown}") as refused:
                 take(tmp_path)
+            assert refused.value.line.isprintable()
+            assert len(refused.value.line) < 300
     finally:
         child.communicate("\n", timeout=120)
-
-
-def test_what_a_killed_holder_wrote_is_swept_and_a_living_ones_is_not(tmp_path: Path) -> None:
-    dead, living = hold(tmp_path, "GPU-1"), hold(tmp_path, "GPU-2")
-    dead.kill()
-    dead.communicate(timeout=120)
-    try:
-        assert list(sweep_leases(tmp_path)) == ["removed the lease of GPU-1, whose holder is gone"]
-        assert [path.name for path in (tmp_path / "locks").glob("*.owner")] == ["GPU-2.owner"]
-    finally:
-        living.communicate("\n", timeout=120)
-    assert list(sweep_leases(tmp_path)) == []

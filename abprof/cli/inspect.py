@@ -148,12 +148,11 @@ def clean(
     builds that were superseded by --rebuild. A run folder with a run.json is never touched."""
     from abprof import builds as built
     from abprof import fleet, sides, store
-    from abprof.devices import sweep_leases
     from abprof.system import paths
 
     cache, state = paths.cache_dir(), paths.state_dir()
     lines = built.sweep(cache, everything=builds or everything)
-    lines += [*store.sweep(state), *sweep_leases(state), *sides.sweep(cache, everything=everything)]
+    lines += [*store.sweep(state), *sides.sweep(cache, everything=everything)]
     lines += fleet.sweep(cache, everything=everything)
     for line in lines or ["nothing to clean"]:
         print(line)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from abprof.devices.device import Device
-from abprof.devices.lease import lease, sweep_leases
+from abprof.devices.lease import lease
 from abprof.records.errors import AbprofError
 
-__all__ = ["Device", "choose", "lease", "several", "sweep_leases", "usable"]
+__all__ = ["Device", "choose", "lease", "several", "usable"]
 
 
 def choose(names: Sequence[str]) -> Device:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from abprof.records.errors import AbprofError
+from abprof.records.visible import printable
 
 _held: dict[Path, int] = {}  # lock file -> descriptor, for the locks that live as long as this process likes
 
@@ -37,19 +37,33 @@ def drop(lock: Path) -> None:
         os.close(descriptor)
 
 
-def locked(lock: Path) -> AbstractContextManager[None]:
-    """Hold `lock` for the length of a block, waiting for it. The file stays."""
-    return _waited_for(lock, fcntl.LOCK_EX)
+@contextlib.contextmanager
+def locked(lock: Path, note: str = "", busy: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    """Hold `lock` for the length of a block, waiting for it. The file stays, with `note` for others in it.
 
-
-def shared(lock: Path) -> AbstractContextManager[None]:
-    """Hold `lock` with others for the length of a block, waiting for who holds it alone. The file stays."""
-    return _waited_for(lock, fcntl.LOCK_SH)
+    If another one holds it, `busy` is called with that one's note before the wait; it may raise.
+    """
+    descriptor = _lock(lock, fcntl.LOCK_EX, wait=False)
+    if descriptor is None:
+        try:
+            holder = printable(lock.read_text(errors="replace"), 200)
+        except OSError:
+            holder = ""
+        busy(holder or "another abprof")
+        descriptor = _lock(lock, fcntl.LOCK_EX, wait=True)
+    assert descriptor is not None
+    try:
+        os.truncate(descriptor, 0)
+        os.write(descriptor, note.encode())
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
-def _waited_for(lock: Path, how: int) -> Iterator[None]:
-    descriptor = _lock(lock, how, wait=True)
+def shared(lock: Path) -> Iterator[None]:
+    """Hold `lock` with others for the length of a block, waiting for who holds it alone. The file stays."""
+    descriptor = _lock(lock, fcntl.LOCK_SH, wait=True)
     try:
         yield
     finally:

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof.devices.lease import _owner
 from abprof.extras.bisect import report, steps
 from abprof.extras.nightly.index import FILE
 from abprof.records.errors import AbprofError
@@ -98,18 +97,6 @@ def test_any_heartbeat_is_told_or_passed_over(tmp_path: Path, examples: int) -> 
     ask(b"[" * DEEP)
     for path in ("x" * 5000, "\0", "/" * 5000, "~\x1b[2J"):
         ask(msgspec.json.encode({**whole, "repo": path, "series": "\x1b[2J\n"}))
-
-
-@many
-def test_any_note_beside_a_lock_is_words_or_none(tmp_path: Path, examples: int) -> None:
-    note = tmp_path / "owner"
-
-    def ask(data: bytes) -> None:
-        note.write_bytes(data)
-        assert "\n" not in _owner(note)
-        assert "\x1b" not in _owner(note)
-
-    hunt(texts_of({"pid": 1, "what": "main feature"}), ask, examples)
 
 
 # ---------------------------------------------------------------- bisect.json

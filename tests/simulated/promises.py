@@ -148,7 +148,7 @@ def of_what_is_left(lab: Lab, before: Mapping[str, str]) -> Iterator[str]:
         for path in sorted(folder.rglob("*")):
             where = path.relative_to(lab.folder)
             of_trees = path.suffix == ".lock" and path.parent.name == "worktrees"
-            if of_trees or path.suffix in (".partial", ".owner") or path.parent.name == "unfinished":
+            if of_trees or path.suffix == ".partial" or path.parent.name == "unfinished":
                 yield f"left behind: {where}"
             elif path.name.endswith("lock") and path.is_file() and _held(path):
                 yield f"left behind: {where} is held"

@@ -240,7 +240,6 @@ def stale(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> Res
     of_git = ("config", "packed-refs", "HEAD", "shallow", "refs/heads/main", "index")
     places = [
         lab.state / "locks" / "simulated.lock",
-        lab.state / "locks" / "simulated.owner",
         lab.state / "unfinished" / "note",
         lab.cache / "worktrees" / f"{rng.randrange(1 << 48):012x}.lock",
         *(
