@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from abprof.devices.device import Device
-from abprof.records import POWER_CAP, Machine, MachineState
+from abprof.records import Machine, MachineState
 from abprof.records.errors import AbprofError
 
 _PERIOD = 0.1  # seconds between samples; one costs about a millisecond of one core
 # nvml.h, nvmlClocksEventReasons: a hardware slowdown voids a round, the power cap is the machine's normal state.
 _REASONS = {
-    0x4: POWER_CAP,
+    0x4: "software power cap",
     0x8: "hardware slowdown",
     0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown",

@@ -1,4 +1,4 @@
-"""What every record is made of."""
+"""What every record is made of, and the names of what is measured."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+SCHEMA = 2  # of run.json
 Status = Literal["ok", "wrong", "unsupported", "missing", "build_failed", "oom", "timeout", "crash", "identical"]
 Verdict = Literal["faster", "slower", "slight", "same", "unclear", "broken"]
 Value = str | int | float | bool
@@ -15,6 +16,25 @@ Timer = Literal["auto", "events", "graph", "cupti", "cpu"]  # as requested; auto
 
 # What msgspec raises for a file that is not what it should be: with too many brackets within brackets, or no text, too.
 UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+
+# Judged metrics.
+GPU_GRAPH = "gpu_graph"  # a call replayed from a CUDA graph: the device's time without launches, warm caches
+GPU_KERNELS = "gpu_kernels"  # durations of a call's kernels, added up, by CUPTI
+REPORTED = "reported"  # by the command under test itself: a weaker guarantee (abprof/measure/commands.py)
+JUDGED_METRIC: dict[Judge, str] = {
+    "gpu": "gpu_span",
+    "graph": GPU_GRAPH,
+    "kernels": GPU_KERNELS,
+    "wall": "wall",
+    "reported": REPORTED,
+}
+# Shown and never judged.
+HOST = "host"  # time of the host to enqueue a call on an idle device
+SUSTAINED = "gpu_sustained"  # without a pause, at the power limit: may overrule the sign of a change
+# Of `abprof selfcheck`: as others time, turns of several lengths, a worker alone, a worker beside an idle one.
+SEED_METRIC, DO_BENCH_METRIC = "seed_latency", "do_bench_latency"
+TURN_LENGTH, ALONE, IDLE_SECOND = "turn_length", "one_worker", "idle_second_worker"
+UNJUDGED_METRICS = (SEED_METRIC, DO_BENCH_METRIC, TURN_LENGTH, ALONE, IDLE_SECOND, SUSTAINED)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

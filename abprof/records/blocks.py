@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-from abprof.records.base import Record, Status, Value
-from abprof.records.metrics import UNJUDGED_METRICS
+from abprof.records.base import UNJUDGED_METRICS, Record, Status, Value
 
 LONGEST_CALL = 1e18  # ns, thirty years: no clock that is right reads more, and sums of such times are still numbers
-FASTEST_CLOCK = 1e6  # MHz, likewise
 
 
 class Turn(msgspec.Struct, frozen=True, array_like=True):
-    """One turn of one arm: when it ran and what it read. Stored as [arm, start, end, value, wall, empty,
-    mhz, waited].
+    """One turn of one arm, stored as an array of its fields.
 
-    Where `empty` is given, `value` is levelled: what was read, minus `empty`, plus the round's mean of it (abprof/measure/turns.py).
+    With `empty`, `value` is levelled: what was read, minus `empty`, plus the round's mean of it (abprof/measure/turns.py).
     """
 
     arm: int  # index into Block.arms
@@ -146,17 +141,3 @@ class Block(Record, frozen=True, kw_only=True):
                     raise ValueError("a number of a turn has more than 64 bits")
                 if number not in dropped and (max(turn.value, turn.wall) > LONGEST_CALL or (timed and turn.value <= 0)):
                     raise ValueError("a round that counts has a time that no clock reads")
-
-
-class Trace(Record, frozen=True, kw_only=True):
-    """What one arm of a cell did under torch's profiler, or Triton's, after all timing (abprof/evidence/probes.py)."""
-
-    cell: str
-    arm: str
-    by: Literal["torch", "proton"] = "torch"
-    file: str = ""  # Chrome trace, or proton's tree, from the run folder; "" when there is none
-    bytes: int = 0
-    left_out: int = 0  # events that the file had no room for
-    calls: int = 0  # read for the census; the file holds those before them too
-    census: Census | None = None  # what one of these calls launched
-    missing: str = ""  # why there is no file

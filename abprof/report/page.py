@@ -104,7 +104,8 @@ def page(run: Run, blocks: Sequence[Measured], groups: Sequence[Group] = ()) -> 
     ids, left_out = _chosen(lines)
     measured = _by_cell(blocks)
     lacking = weaker(run)
-    words = run.arguments if run.arguments[:1] == ("abprof",) else ("abprof", *run.arguments)
+    words = run.options.arguments
+    words = words if words[:1] == ("abprof",) else ("abprof", *words)
     return Page(
         run=run,
         headline=sentences.headline(run),

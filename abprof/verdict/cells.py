@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abprof.records import (
-    FASTEST_CLOCK,
+    DO_BENCH_METRIC,
     JUDGED_METRIC,
     LONGEST_CALL,
     REPORTED,
-    SEQUENTIAL_METRICS,
+    SEED_METRIC,
     SUSTAINED,
     Arm,
     Block,
@@ -36,6 +36,7 @@ ARM, START, END, VALUE, WALL, EMPTY, MHZ, WAITED = range(8)  # columns of `table
 _QUIETER = 0.8  # rescaled rounds are judged when they scatter by less than this share of the measured ones
 _FEWEST_RATIOS = 6  # a first look of mirrored pairs with one round rejected
 _FEWEST_ROUNDS = 4  # a first look of single rounds
+FASTEST_CLOCK = 1e6  # MHz
 _CLOCK_MISSING = 0.1  # largest share of turns that may lack a clock
 
 
@@ -379,7 +380,7 @@ def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof]
         attempts=len({block.epoch for block in kept}),
         metric=next(iter(metrics), JUDGED_METRIC[judge]),
         blocks=kept,
-        sequential=tuple(block for block in every if block.metric in SEQUENTIAL_METRICS),
+        sequential=tuple(block for block in every if block.metric in (SEED_METRIC, DO_BENCH_METRIC)),
         sustained=tuple(block for block in every if block.metric == SUSTAINED and block.rounds),
     )
 

@@ -141,7 +141,8 @@ def _log(folder: Path, name: str, reason: str) -> list[str]:
 
 def _command(run: Run) -> tuple[str, ...]:
     """The run's command line with its seed; () if it is too long. The bot names refs by their commits."""
-    words = run.arguments[1:] if run.arguments[:1] == ("abprof",) else run.arguments
+    words = run.options.arguments
+    words = words[1:] if words[:1] == ("abprof",) else words
     end = words.index("--") if "--" in words else len(words)  # a command behind `--` has options of its own
     seed = () if "--seed" in words[:end] or words[:1] == ("demo",) else ("--seed", str(run.options.seed))
     command = ("abprof", *words[:end], *seed, *words[end:])
