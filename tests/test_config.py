@@ -164,16 +164,14 @@ def test_a_cpu_has_wider_defaults_and_the_command_line_wins() -> None:
     assert (asked.threshold, asked.margin) == (2.0, 2.0)  # a margin is never wider than the threshold
 
 
-def test_a_margin_wider_than_the_threshold_is_refused_or_told() -> None:
-    """Asked for by --margin it is refused; the file's, which the command line wins over, is cut, and that is said."""
+def test_a_margin_wider_than_the_threshold_is_refused_or_cut() -> None:
+    """--margin is refused; abprof.toml's is cut to the threshold."""
     for config in (Options(specs=("a",), threshold=2.0, margin=10.0), Options(specs=("a",), margin=3.0)):
         with pytest.raises(AbprofError, match=r"^--margin: .* is wider than the threshold of (2|1.5) %"):
-            config.margin_cut("cuda")
-    assert Options(specs=("a",), margin=3.0).margin_cut("cpu") == ""
-    assert Options(specs=("a",), threshold=2.0).margin_cut("cpu") == "", "a default follows without a word"
+            config.percents("cuda")
+    assert Options(specs=("a",), margin=3.0).percents("cpu") == (5.0, 3.0)
     file = parse_file("[defaults]\nmargin = 3\n", "abprof.toml")
-    cut = Options(specs=("a",), file=file).margin_cut("cuda")
-    assert cut == "the margin of abprof.toml, 3 %, is cut to the threshold of 1.5 %"
+    assert Options(specs=("a",), file=file).percents("cuda") == (1.5, 1.5)
 
 
 @pytest.mark.parametrize("text", ["", "ten", "-5m", "0", "10 days"])

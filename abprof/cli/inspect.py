@@ -64,7 +64,7 @@ def list_(**values: Any) -> int:
 
     from abprof import sides as repo
     from abprof.records.options import File
-    from abprof.records.quantities import many
+    from abprof.records.quantities import plural
     from abprof.system import paths
     from abprof.system.config_file import read_file
 
@@ -82,7 +82,7 @@ def list_(**values: Any) -> int:
     lines = ["kernel packages: " + (", ".join(kernels) or "none")]
     for load in found.workloads:
         lines += ["", *_workload(load, found, options.preset)]
-    lines += ["", f"{many(len(found.cells) - len(found.broken), 'cell')} in preset {options.preset}"]
+    lines += ["", f"{plural(len(found.cells) - len(found.broken), 'cell')} in preset {options.preset}"]
     print("\n".join(map(visible, lines)))
     return Exit.OK
 

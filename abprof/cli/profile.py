@@ -66,7 +66,7 @@ def _show_profiles(looked: Profiled, *, json: bool) -> None:
     """The tables of the arms of this invocation alone: others were shown by theirs."""
     import msgspec
 
-    from abprof.records.quantities import many
+    from abprof.records.quantities import plural
     from abprof.report import probes, terminal
 
     with while_read():
@@ -77,7 +77,7 @@ def _show_profiles(looked: Profiled, *, json: bool) -> None:
         made = [replace(t, caption=f"{part.title}: {t.caption}") for part in parts for t in part.tables]
         notes = [f"{part.title}: {line}" for part in parts for line in part.text]
         cells = len({one.cell for one in looked.made if one.status == "ok"})
-        terminal.print_tables(made, notes, f"{many(cells, 'cell')} under Nsight Compute")
+        terminal.print_tables(made, notes, f"{plural(cells, 'cell')} under Nsight Compute")
 
 
 @app.command("memory", cls=Verb, short_help="DRAM, L2, L1 traffic of each kernel, by Nsight Compute.")

@@ -197,7 +197,7 @@ def _watch(ctx: typer.Context, options: Options, view: View) -> int:
 
 def _show_plan(planned: Run, *, json: bool, peers: bool) -> int:
     from abprof.measure.estimate import estimate
-    from abprof.records.quantities import many
+    from abprof.records.quantities import plural
     from abprof.system import checksummed
 
     if json:
@@ -211,6 +211,6 @@ def _show_plan(planned: Run, *, json: bool, peers: bool) -> int:
         print(visible(f"  {cell.id}{broken.get(cell.id, unsupported)}"))
     models = Counter(machine.device for machine in planned.machines.values())
     where = ", ".join(f"{count} x {model}" for model, count in models.items()) or planned.machine.device
-    cells = many(len(planned.cells) - len(broken), "cell")
+    cells = plural(len(planned.cells) - len(broken), "cell")
     print(visible(f"{cells} on {where}; {estimate(planned, peers=peers)}"))
     return Exit.OK

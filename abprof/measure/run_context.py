@@ -103,7 +103,7 @@ def look_around(options: Options, view: View, settled: Settled | None = None) ->
     if found[0].kind == "cpu" and options.by_timer not in {"auto", "cpu"}:
         what = f"{options.by_timer} times a GPU, and this run is of a CPU"
         raise AbprofError(what, where=options.asked_by("--timer"), advice="here it is cpu or auto")
-    cut = options.margin_cut(found[0].kind)
+    options.percents(found[0].kind)
     labels = names.safe_labels((side.label, side.commit) for side in sides)
     return RunContext(
         options=options,
@@ -111,7 +111,7 @@ def look_around(options: Options, view: View, settled: Settled | None = None) ->
         repository=repository,
         devices=found,
         sides=sides,
-        notes=(*notes, *left_out, *([cut] if cut else [])),
+        notes=(*notes, *left_out),
         waivers=waived,
         cache=cache,
         state=state,

@@ -140,11 +140,6 @@ class Arm(Record, frozen=True, kw_only=True):
         return Arm(id=id, side="base", peer=rest) if side == "peer" else Arm(id=id, side=side, variant=rest)
 
     @property
-    def control(self) -> bool:
-        """Whether it is the control, which runs base's build."""
-        return self.side == "control"
-
-    @property
     def worker(self) -> str:
         """Whose worker it runs on: its side's, or that of the peers. A turn that follows one of the same process is shorter
         (docs/MEASUREMENT.md), so none that is no side's may be taken by a side's."""

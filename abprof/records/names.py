@@ -1,4 +1,4 @@
-"""Names of branches as parts of file names."""
+"""Names of branches, workloads and cells in file names and in lines that a person reads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence, Set
 from hashlib import blake2b
+from itertools import chain, count
 
 from abprof.records.cells import Cell
 
@@ -40,18 +41,12 @@ def safe_label(label: str, taken: Set[str], commit: str) -> str:
     One that is in `taken` already (on some file systems `Main` is `main`) gets the first 8 digits of `commit`, and
     where that is taken as well, a number. `taken` is only read: the caller adds what it got.
     """
-    used = {name.casefold() for name in taken}
     letters = "".join(sign for sign in unicodedata.normalize("NFKD", label) if not unicodedata.combining(sign))
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip(".-")[:LONGEST].rstrip(".-") or commit[:10]
-    if plain.casefold() not in used:
-        return plain
-    number, ending = 1, f"-{commit[:8]}"
-    while True:
-        name = plain[: LONGEST - len(ending)].rstrip(".-") + ending
-        if name.casefold() not in used:
-            return name
-        number += 1
-        ending = f"-{commit[:8]}-{number}"
+    used = {name.casefold() for name in taken}
+    endings = chain(("", f"-{commit[:8]}"), (f"-{commit[:8]}-{number}" for number in count(2)))
+    names = (plain[: LONGEST - len(ending)].rstrip(".-") + ending for ending in endings)
+    return next(name for name in names if name.casefold() not in used)
 
 
 def row_file(cell: str, variant: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -191,13 +190,13 @@ class Options(Record, frozen=True):
         )
 
     def resolved(self, kind: str, judge: Judge) -> Options:
-        """The same for one kind of device ("cpu", "cuda", "simulated"), as run.json stores it."""
-        threshold, margin = self._percents(kind)
+        """The same for one kind of device ("cpu", "cuda", "simulated"), as run.json stores it. Raises AbprofError."""
+        threshold, margin = self.percents(kind)
         rules = (self.file or File()).threshold
         return msgspec.structs.replace(
             self,
             threshold=threshold,
-            margin=min(margin, threshold),
+            margin=margin,
             thresholds=tuple((r.cells, r.percent) for r in rules) if self.thresholds is None else self.thresholds,
             timer=self.by_timer,
             judge=judge,
@@ -219,25 +218,15 @@ class Options(Record, frozen=True):
         """A cell's threshold, per cent: the first matching pattern of abprof.toml, else the run's."""
         return next((pct for pattern, pct in self.thresholds or () if fnmatchcase(cell, pattern)), self.threshold)
 
-    def _percents(self, kind: str) -> tuple[float, float]:
+    def percents(self, kind: str) -> tuple[float, float]:
+        """Threshold and margin on this kind of device. abprof.toml's margin is cut to the threshold; raises AbprofError if
+        --margin is wider."""
         noisy, default = kind == "cpu", (self.file or File()).defaults
-        return (
-            self.threshold or default.threshold or (CPU_THRESHOLD if noisy else GPU_THRESHOLD),
-            self.margin or default.margin or (CPU_MARGIN if noisy else GPU_MARGIN),
-        )
-
-    def margin_cut(self, kind: str) -> str:
-        """A note if abprof.toml's margin is cut to the threshold, else "".
-
-        Raises AbprofError if --margin itself is wider than the threshold.
-        """
-        threshold, margin = self._percents(kind)
-        if self.margin and margin > threshold:
-            what = f"{margin:g} % is wider than the threshold of {threshold:g} %"
+        threshold = self.threshold or default.threshold or (CPU_THRESHOLD if noisy else GPU_THRESHOLD)
+        if self.margin > threshold:
+            what = f"{self.margin:g} % is wider than the threshold of {threshold:g} %"
             raise AbprofError(what, where="--margin", advice="a narrower margin, or a wider --threshold")
-        if (self.file or File()).defaults.margin is None or margin <= threshold:
-            return ""
-        return f"the margin of abprof.toml, {margin:g} %, is cut to the threshold of {threshold:g} %"
+        return threshold, min(self.margin or default.margin or (CPU_MARGIN if noisy else GPU_MARGIN), threshold)
 
 
 def upgraded(run: dict[str, Any]) -> dict[str, Any]:
@@ -256,12 +245,9 @@ def upgraded(run: dict[str, Any]) -> dict[str, Any]:
     return {**run, "schema": 2, "options": {"specs": specs, **settings, **setup}}
 
 
-def worker_argv(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """$ABPROF_WORKER, a JSON list: the argv of a simulated worker. Empty: the real one."""
-    text = environ.get("ABPROF_WORKER")
-    if not text:
-        return ()
+def worker_argv() -> tuple[str, ...]:
+    """$ABPROF_WORKER, a JSON list: the argv of a simulated worker. Empty: the real one. Raises AbprofError."""
     try:
-        return msgspec.json.decode(text, type=tuple[str, ...])
+        return msgspec.json.decode(os.environ.get("ABPROF_WORKER") or "[]", type=tuple[str, ...])
     except UNREADABLE as error:
         raise AbprofError(f"ABPROF_WORKER is not a JSON list of strings: {error}") from error

@@ -37,8 +37,3 @@ def refuse_calls(warmup: int, runs: int) -> None:
     for name, value, least in (("--warmup", warmup, 0), ("--runs", runs, 1)):
         if value < least:
             raise AbprofError(f"{value} calls", where=name, advice=f"use {least} or more")
-
-
-def many(number: int, noun: str, plural: str = "") -> str:
-    """`1 cell`, `2 cells`."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import unicodedata
+from functools import cache
 
 
 def visible(text: str) -> str:
     """Control, bidirectional and other invisible characters as U+FFFD, every space and line end as a plain space."""
-    return text if text.isascii() and text.isprintable() else text.translate(_VISIBLE)
+    return text if text.isascii() and text.isprintable() else "".join(map(_shown, text))
 
 
-class _Visible(dict[int, str]):
-    """Code point -> what is shown of it, each looked up once."""
-
-    def __missing__(self, code: int) -> str:
-        letter = chr(code)
-        hidden = unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co") or _is_none(code)
-        self[code] = " " if letter.isspace() else "\ufffd" if hidden else letter
-        return self[code]
-
-
-def _is_none(code: int) -> bool:
-    """Code points that no letter will ever have: XML refuses some of them."""
-    return code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF
-
-
-_VISIBLE = _Visible()
+@cache
+def _shown(letter: str) -> str:
+    if letter.isspace():
+        return " "
+    code = ord(letter)
+    never = code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF  # no letters, ever: XML refuses some of them
+    return "\ufffd" if never or unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co") else letter
 
 
 def visible_lines(text: str) -> str:
@@ -36,10 +28,7 @@ def visible_lines(text: str) -> str:
 def cell(text: str) -> str:
     """A text as a cell of a CSV file: on one line, visible, and never taken for a formula by a spreadsheet."""
     line = visible(text)
-    return f"'{line}" if line.lstrip()[:1] in _FORMULA and not is_number(line) else line
-
-
-_FORMULA = frozenset("=+-@")
+    return f"'{line}" if line.lstrip()[:1] in {*"=+-@"} and not is_number(line) else line
 
 
 def is_number(text: str) -> bool:
@@ -52,5 +41,5 @@ def is_number(text: str) -> bool:
 
 
 def printable(text: str, most: int) -> str:
-    """At most so many letters of what somebody else wrote, on one line: a blank for each that a terminal would obey."""
+    """At most so many letters of foreign text on one line, with a blank for each that a terminal would obey."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:most])

@@ -55,7 +55,9 @@ def pairs(run: Run, data: CellData) -> list[Pair]:
     variants = {arm.id: arm.variant for arm in run.arms}
     sides = [side.id for side in run.sides]
     arms = [Arm.of(arm) for arm in data.states]
-    names = [*dict.fromkeys(variants.get(arm.id, arm.variant) for arm in arms if not (arm.peer or arm.control))]
+    names = [
+        *dict.fromkeys(variants.get(arm.id, arm.variant) for arm in arms if not arm.peer and arm.side != "control")
+    ]
     found = []
     if "base" in sides:
         found += [Pair(arm_id("base", n), arm_id(side, n), "target") for side in sides if side != "base" for n in names]
