@@ -1,19 +1,5 @@
 "use strict";
-// Sorting, filters, search, copying, and the state of all that in the address. The page says everything without it.
-const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"; // heights, from the top
-for (const svg of document.querySelectorAll("svg.turns")) {
-  svg.setAttribute("viewBox", "0 0 306 82");
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", "Turns");
-  svg.dataset.ends.split("|").forEach((end, i) => svg.insertAdjacentHTML("beforeend", `<text x="60" y="${i ? 76 : 13}">${end}</text>`));
-  ["base", "target"].forEach((side, place) => {
-    if (!svg.dataset[side]) return;
-    const [a, b, median, c, d, ...y] = [...svg.dataset[side]].map((letter) => 8 + letters.indexOf(letter)), x = 256 + 30 * place;
-    const dots = y.map((at, i) => `${66 + 2 * place + Math.round((i * 160) / Math.max(1, y.length - 1))} ${at}`).join("L");
-    const box = `M${x} ${a}V${b}h-8V${c}h16V${b}h-8M${x} ${c}V${d}M${x - 8} ${median}h16`;
-    svg.insertAdjacentHTML("beforeend", `<g class="${side}"><path class="p" d="M${dots}"/><path d="${box}"/></g>`);
-  });
-}
+// Sorting, filters, search, and the state of all that in the address. The page says everything without it.
 (() => {
   const all = (what, where = document) => [...where.querySelectorAll(what)];
   const make = (tag, has = {}, ...inside) => { const it = Object.assign(document.createElement(tag), has); it.append(...inside); return it; };
@@ -30,7 +16,6 @@ for (const svg of document.querySelectorAll("svg.turns")) {
   const loud = verdicts.filter((name) => !quiet.has(name));
   const usual = loud.length ? loud : verdicts;
   const labels = (one) => one.heads.map((head) => head.textContent.trim());
-  const cellText = (row, at) => row.tr.cells[at].innerText.replace(/\s+/g, " ").trim();
 
   // ---- what is chosen: by the controls, and by the address
   const search = make("input", { type: "search", id: "q", placeholder: "part of any column" });
@@ -63,8 +48,6 @@ for (const svg of document.querySelectorAll("svg.turns")) {
   const button = (text, does) => { const it = make("button", { type: "button", textContent: text }); it.addEventListener("click", does); bar.append(it); return it; };
   button("Show all", () => { apply({}); boxes.forEach((box) => { box.checked = true; }); refresh(); });
   const more = button("", () => { limit = Infinity; filter(); limit = AT_ONCE; });
-  button("Copy as Markdown", () => copy(markdown(), "Markdown"));
-  button("Copy as CSV", () => copy(csv(), "CSV"));
   bar.append(said);
   bar.hidden = false;
 
@@ -164,33 +147,5 @@ for (const svg of document.querySelectorAll("svg.turns")) {
   all("details.cell").forEach((it) => it.addEventListener("toggle", remember));
   window.addEventListener("hashchange", read);
 
-  // ---- copying what is shown
-  const shownRows = () => tables.flatMap((one) => {
-    const axesAt = one.heads.flatMap((head, at) => ("axis" in head.dataset ? [at] : [])), last = one.heads.length;
-    return [...one.body.rows].filter((tr) => !tr.hidden).map((tr) => {
-      const which = axesAt.map((at) => `${one.heads[at].dataset.axis}=${cellText({ tr }, at)}`).join(" ");
-      return [one.name, which, tr.className, ...[5, 4, 3, 2, 1].map((back) => cellText({ tr }, last - back))];
-    });
-  });
-  const HEADER = ["workload", "case", "verdict", "change of time", "95 % interval", "base", "target", "TFLOP/s"];
-  const code = (text) => {
-    if (!text) return "";
-    const line = text.replace(/\|/g, "\\|"), longest = Math.max(0, ...(line.match(/`+/g) ?? []).map((run) => run.length));
-    const fence = "`".repeat(longest + 1), pad = /^`|`$/.test(line) ? " " : "";
-    return fence + pad + line + pad + fence;
-  };
-  const markdown = () => [HEADER, HEADER.map(() => "---"), ...shownRows().map((row) => row.map(code))].map((row) => `| ${row.join(" | ")} |`).join("\n") + "\n";
-  const csvCell = (text) => { const safe = /^[=+\-@\t\r]/.test(text) ? "'" + text : text; return /[",\n]/.test(safe) ? `"${safe.replace(/"/g, '""')}"` : safe; };
-  const csv = () => [HEADER, ...shownRows()].map((row) => row.map(csvCell).join(",")).join("\n") + "\n";
-  const copy = async (text, as) => {
-    const rowsCopied = text.trim().split("\n").length - (as === "CSV" ? 1 : 2);
-    try {
-      await navigator.clipboard.writeText(text);
-    } catch {
-      const box = make("textarea", { value: text });
-      document.body.append(box); box.select(); document.execCommand("copy"); box.remove();
-    }
-    heard.textContent = `${rowsCopied} ${rowsCopied === 1 ? "row" : "rows"} copied as ${as}`;
-  };
   read();
 })();

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 from markupsafe import Markup, escape
 
 from abprof.records import Comparison, Options, Verdict
 from abprof.records.quantities import plural
 from abprof.records.visible import visible
 from abprof.report import sentences
-from abprof.report.text import clean, duration, signed
+from abprof.report.text import clean, signed
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
@@ -175,42 +174,6 @@ class Strip:
 def _latin(text: str, letters: int) -> str:
     """Letters that the font has, cut to the picture's width."""
     return clean(text, letters - 2).replace("…", "...").encode("latin-1", "replace").decode("latin-1")
-
-
-# ---------------------------------------------------------------- one cell's turns
-
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-
-
-POINTS = 60  # turns drawn a cell, all arms together
-
-
-def turns(played: Mapping[str, Sequence[float]]) -> Markup:
-    """Each arm's turns (ns) from the first to the last, thinned, with the distribution of all of them (5, 25, 50, 75, 95 %), on
-    one axis of time, as letters that report.js draws.
-
-    Each height is one letter (A is the top), the quantiles' five first: as paths 200 cells would be 100 KB more. The axis
-    spans at least 2 % of the median, so that quiet cells look quiet.
-    """
-    tracks: dict[str, list[float]] = {}
-    for arm, values in played.items():
-        if values:
-            places = np.linspace(0, len(values) - 1, min(len(values), POINTS // len(played))).round().astype(int)
-            quantiles = map(float, np.percentile(values, (5, 25, 50, 75, 95)))
-            tracks[arm] = [*quantiles, *(values[place] for place in places)]
-    if not tracks:
-        return Markup("")
-    low = min(min(track[0], *track[5:]) for track in tracks.values())
-    high = max(max(track[4], *track[5:]) for track in tracks.values())
-    least = 0.02 * next(iter(tracks.values()))[2]
-    if high - low < least:
-        low, high = (low + high - least) / 2, (low + high + least) / 2
-    span = (high - low) or 1.0
-    drawn = "".join(
-        f" data-{arm}={''.join(_LETTERS[round((high - value) / span * 63)] for value in track)}"
-        for arm, track in tracks.items()
-    )
-    return Markup(f'<svg class=turns data-ends="{duration(high)}|{duration(low)}"{drawn}></svg>')  # noqa: S704
 
 
 # ---------------------------------------------------------------- line charts

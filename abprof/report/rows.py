@@ -5,7 +5,7 @@ Every format walks these rows, so that terminal, log, Markdown, HTML and CSV can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -327,34 +327,30 @@ class Line:
     note: str  # what qualifies the verdict
     why: str  # the causes of a change
 
-    @property
-    def folded(self) -> bool:
-        return self.row.folded
-
 
 def lines(group: Group) -> list[Line]:
     """The group's rows as texts, in the group's order."""
-    return [_line(group, row) for row in group.rows]
-
-
-def _line(group: Group, row: Row) -> Line:
-    judged = row.comparison
-    values = tuple(text.clean(row.cell.params.get(axis, "-")) for axis in group.axes)
-    rates = [text.rate(tflops(row.cell, row.ns(seen))) for seen in (row.base, row.target)]
-    return Line(
-        row=row,
-        verdict=row.apart or row.verdict or ("not judged" if group.target else ""),
-        mark="" if row.apart or not row.verdict else sentences.MARKS[row.verdict],
-        case=group.name(row),
-        values=(*values, text.clean(row.variant)) if group.variants else values,
-        before=time_text(row.base, row.metric),
-        after=time_text(row.target, row.metric) if group.target else "",
-        change=sentences.change_text(judged) if judged else "",
-        interval=sentences.bounds(judged) if judged else own_interval(row.base, row.metric),
-        rate=_arrow(rates, group.target.id) if group.target else rates[0],
-        note=sentences.note(judged),
-        why=sentences.because(judged),
-    )
+    found = []
+    for row in group.rows:
+        judged = row.comparison
+        values = tuple(text.clean(row.cell.params.get(axis, "-")) for axis in group.axes)
+        rates = [text.rate(tflops(row.cell, row.ns(seen))) for seen in (row.base, row.target)]
+        line = Line(
+            row=row,
+            verdict=row.apart or row.verdict or ("not judged" if group.target else ""),
+            mark="" if row.apart or not row.verdict else sentences.MARKS[row.verdict],
+            case=group.name(row),
+            values=(*values, text.clean(row.variant)) if group.variants else values,
+            before=time_text(row.base, row.metric),
+            after=time_text(row.target, row.metric) if group.target else "",
+            change=sentences.change_text(judged) if judged else "",
+            interval=sentences.bounds(judged) if judged else own_interval(row.base, row.metric),
+            rate=_arrow(rates, group.target.id) if group.target else rates[0],
+            note=sentences.note(judged),
+            why=sentences.because(judged),
+        )
+        found.append(line)
+    return found
 
 
 def _arrow(texts: list[str], target: str) -> str:
@@ -456,50 +452,6 @@ def pair_table(run: Run, group: Group) -> Table:
     return Table(header, tuple(rows), 4, sentences.SECONDARY + more)
 
 
-def overview(found: Iterable[Group], *, unchanged: bool = True) -> Iterator[Block]:
-    """A block for each workload with several targets: a row a cell, a column a target, and how many rows are left out.
-    Without `unchanged`, rows that are the same against every target are left out."""
-    merged: dict[tuple[str, str], list[Group]] = {}
-    for group in found:
-        if group.target is not None:
-            merged.setdefault((group.workload.name, group.machine), []).append(group)
-    for (name, machine), several in merged.items():
-        if len(several) > 1:
-            title = text.clean(name) + (f" on {text.clean(machine, 60)}" if machine else "")
-            yield _overview(title, several, unchanged)
-
-
-def _overview(title: str, several: list[Group], unchanged: bool) -> Block:
-    of = [{(line.row.cell.id, line.row.variant): line for line in lines(group)} for group in several]
-    pressing = [[key for key, line in known.items() if not line.folded] for known in of]
-    every = []
-    for key in dict.fromkeys(key for keys in (*pressing, *of) for key in keys):
-        these = [known.get(key) for known in of]
-        first = next(line for line in these if line)
-        texts = (*(first.values or (first.case,)), first.before, *map(_against, these))
-        if unchanged or any(line and not line.folded for line in these):
-            every.append(texts)
-    total = len(dict.fromkeys(key for known in of for key in known))
-    targets = [group.target for group in several if group.target]
-    labels = [text.clean(side.label, 40) for side in targets]
-    names = [n if labels.count(n) == 1 else f"{n} ({s.id})" for s, n in zip(targets, labels, strict=True)]
-    axes = several[0].columns or ("case",)
-    shown, caption = every[:ROWS_UP_TO], "Base's time, then each target's verdict and change"
-    hidden = (f"{plural(total - len(shown), 'row')} not shown",) if total > len(shown) else ()
-    return Block(title, hidden, tables=(Table((*axes, "base", *names), tuple(shown), len(axes), caption),))
-
-
-def _against(line: Line | None) -> str:
-    """`▲ 12.3 % slower (11.9 to 12.7 % slower)`; a verdict that its change does not name stands before it."""
-    if line is None:
-        return text.NOT_RECORDED
-    named = line.change.endswith(f" {line.verdict}")
-    sentence = line.change if named else ": ".join(filter(None, (line.verdict, line.change)))
-    judged = line.row.comparison
-    interval = f" ({line.interval})" if judged and judged.pct is not None else ""
-    return f"{line.mark} {sentence}{interval}".strip()
-
-
 # ---------------------------------------------------------------- arms that have no speed
 
 
@@ -548,32 +500,26 @@ def all_failures(run: Run, every: Iterable[Group]) -> list[Failed]:
              for seen in ((row.base, row.target) if nothing else failing(row)) if seen]  # fmt: skip
     fine = ("ok", "identical", "unsupported", "missing")
     found += [(s, group.full_name(cell)) for group in every for cell, _, s in group.peers if s.status not in fine]
-    return _merged(run, found)
-
-
-def _merged(run: Run, found: Iterable[tuple[Observation, str]]) -> list[Failed]:
     kernels = {cell.id: cell.kernel for cell in run.cells}
     builds = {(build.side, build.kernel): build for build in run.builds}
     merged: dict[tuple[str, ...], list[tuple[Observation, str]]] = {}
     for seen, case in found:
         side, kernel = arm(run, seen.arm).side, kernels[seen.cell]
         build = builds.get((side, kernel))
-        if seen.status == "build_failed" or (build and build.failure and build.failure.status == seen.status):
-            merged.setdefault(("package", side, kernel), []).append((seen, case))
-        else:
-            merged.setdefault(("arm", seen.arm, seen.status, seen.reason), []).append((seen, case))
+        built = seen.status == "build_failed" or (build and build.failure and build.failure.status == seen.status)
+        key = (side, kernel) if built else (seen.arm, "", seen.status, seen.reason)
+        merged.setdefault(key, []).append((seen, case))
     made = []
-    for (kind, whose, *rest), pairs in merged.items():
-        first, package = pairs[0][0], rest[0] if kind == "package" else ""
-        built = builds.get((whose, package))
-        source = built.failure if package and built and built.failure else first
+    for (whose, package, *_), pairs in merged.items():
+        first, build = pairs[0][0], builds.get((whose, package))
+        source = build.failure if build and build.failure else first
         made.append(
             Failed(
                 arm=arm_name(run, whose),
                 package=text.clean(package),
                 status=sentences.status(first.status),
                 reason=text.clean(source.reason, text.LONGEST) or sentences.STATUSES[first.status],
-                log=log_path(source.log or (built.log if built else "")),
+                log=log_path(source.log or (build.log if build else "")),
                 cases=tuple(dict.fromkeys(case for _, case in pairs)),
                 seen=tuple(dict.fromkeys((seen.cell, seen.arm) for seen, _ in pairs)),
             )
@@ -587,18 +533,12 @@ def log_path(name: str) -> str:
 
 
 def warnings(run: Run, found: Iterable[Group]) -> list[tuple[str, str, tuple[str, ...]]]:
-    """(text, advice, cells) of each warning: its cells named as the tables name them, reasons that stand elsewhere cut."""
-    if not run.warnings:
-        return []
-    names = {row.cell.id: group.full_name(row.cell) for group in found for row in group.rows}
-    long = [(seen.cell, seen.reason) for seen in run.observations if len(seen.reason) > 80]
+    """(text, advice, cells) of each warning; its cells are named as the tables name them."""
+    names = {row.cell.id: group.full_name(row.cell) for group in found for row in group.rows} if run.warnings else {}
     made = []
     for advice in run.warnings:
         sentence = advice.text
-        for cell, reason in long:
-            if cell in advice.cells:
-                sentence = sentence.replace(reason, text.clean(reason, 80))
         for cell in sorted(set(advice.cells) & names.keys(), key=len, reverse=True):
             sentence = sentence.replace(cell, names[cell])
-        made.append((text.clean(sentence, 1000), text.clean(advice.advice, 1000), advice.cells))
+        made.append((text.clean(sentence, 400), text.clean(advice.advice, 1000), advice.cells))
     return made

@@ -58,19 +58,6 @@ _REASONS = {
     "unsupported on both": "not supported on either side",
     "missing on both": "missing on both sides",
 }
-GLOSSARY = [
-    ("base, target", "the two sides: a ref resolved once to a commit, or the working tree as it was"),
-    ("cell", "one point of a workload's matrix, measured on every arm"),
-    ("arm", "what takes a turn: a side, a variant of its kernel, a library implementation (peer), or a control"),
-    ("round", "one turn of every arm of a cell, in random order"),
-    ("epoch", "fresh worker processes: the statistical unit. Rounds of one epoch are not independent evidence"),
-    ("change of time", "computed from neighbouring turns, so it need not be the ratio of the two times beside it"),
-    ("interval", "a repeated 95 % confidence interval over epochs, valid at every planned look together"),
-    ("threshold", "how large a change must certainly be to be called slower or faster"),
-    ("margin", "how small a change must certainly be to be called the same"),
-    ("control", "the base measured against itself in a worker of its own: what the method shows when nothing differs"),
-    ("residual", "the profiled pass's total time minus its recorded phases"),
-]  # fmt: skip
 JUDGED_BY = {
     "gpu_span": "GPU time",
     GPU_GRAPH: "GPU time in CUDA graphs (no launches in between, warm caches)",

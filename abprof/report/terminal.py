@@ -56,12 +56,6 @@ def show(page: Page, console: Console, folder: Path, *, everything: bool = False
         _say(console, f"warning: {sentences.warning(text, advice)}", "yellow")
     for line in page.weaker:
         _say(console, line, "yellow")
-    groups = [workload.group for workload in page.workloads]
-    for block in rows.overview(groups, unchanged=everything):
-        _say(console, f"All targets: {block.title}", "bold")
-        if block.tables[0].rows:
-            _fitting(block.tables[0], console)
-        _say(console, " ".join(block.text), "dim")
     for workload in page.workloads:
         _workload(workload, console, everything)
     _say(console, sentences.unfinished(page.run), "bold")
@@ -82,7 +76,7 @@ def _workload(workload: Workload, console: Console, everything: bool) -> None:
     for block in workload.blocks:
         if block.brief or everything:
             _block(block, console)
-    hidden = [line for line in workload.lines if line.folded and not everything and group.target]
+    hidden = [line for line in workload.lines if line.row.folded and not everything and group.target]
     _say(console, f"{folded_title(hidden)} hidden (--all)" if hidden else "", "dim")
 
 
