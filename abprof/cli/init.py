@@ -18,7 +18,7 @@ from abprof.cli.options import takes
 from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
-    from abprof.extras.init import Candidate, Found, Made
+    from abprof.extras.init import Function, Made
     from abprof.records.options import File
 
 _FILES = {"abprof.yml": ".github/workflows/abprof.yml", "abprof-bot.toml": ".github/abprof-bot.toml"}
@@ -96,22 +96,20 @@ def adopt(wanted: Wanted) -> None:
     folder = _folder(root, wanted, file)
     files = repository.files()
     settings, _ = place(root)
-    made, notes = _made(wanted, files, root, file, folder)
+    made, note = _made(wanted, files, root, file, folder)
     if made.missing:
         print("\n".join(made.missing))
         what = "is there and has no table for this package"
         raise AbprofError(what, where=str(settings), advice="add the lines above and run this again")
     _refuse_outside(root, made, folder if wanted.workloads_dir else "")
     _write(root, made, overwrite=wanted.overwrite)
-    for line in notes:
-        print(line)
+    if note:
+        print(note)
     _what_next(root, made, begun=bool(repository.ref_names()))
 
 
-def _made(
-    wanted: Wanted, files: Sequence[str], root: Path, file: File | None, folder: str
-) -> tuple[Made, tuple[str, ...]]:
-    """The files to write, and notes about them."""
+def _made(wanted: Wanted, files: Sequence[str], root: Path, file: File | None, folder: str) -> tuple[Made, str]:
+    """The files to write, and a note about Python files that cannot be read."""
     from abprof.extras import init as maker
     from abprof.records.options import File
     from abprof.system.config_file import place
@@ -120,7 +118,7 @@ def _made(
     kernel = maker.plain_name(wanted.kernel, "--kernel") if wanted.kernel else ""
     there = [path for path in files if path.startswith(f"kernels/{kernel}/") or path == f"kernels/{kernel}.py"]
     if kernel and not there and kernel not in (file or File()).kernels:
-        return maker.begun(kernel, name, file, folder), ()
+        return maker.begun(kernel, name, file, folder), ""
     if kernel and not name:
         raise AbprofError(
             "is there", where=there[0] if there else place(root)[0].name, advice="--workload NAME writes one for it"
@@ -130,28 +128,29 @@ def _made(
     unread += f" and {len(found.unread) - 3} more" if len(found.unread) > 3 else ""
     some = maker.within(found, kernel or name, file) if name else maker.candidates(found)
     if not some:
-        what = f"found nothing to measure in {len(found.modules)} Python files: no @triton.jit, no function of tensors"
+        what = "found nothing to measure: no @triton.jit, no function of tensors"
         what += f"; {unread}" if unread else ""
         raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME begins a kernel package")
-    one = _chosen(found, some, wanted)
-    made = maker.adopted(found, one, file, folder, name, under=place(root)[1])
-    return made, (*made.proposal.notes, *found.project.broken, *([unread] if unread else []))
+    setup = root / "setup.py"
+    text = setup.read_text(encoding="utf-8", errors="replace") if setup.is_file() else ""
+    one = _chosen(some, wanted)
+    return maker.adopted(found, one, file, folder, text, name, under=place(root)[1]), unread
 
 
-def _chosen(found: Found, some: Sequence[Candidate], wanted: Wanted) -> Candidate:
+def _chosen(some: Sequence[Function], wanted: Wanted) -> Function:
     """What is to be measured first: by --function, by a person, or the likeliest."""
-    from abprof.extras import init as maker
-
     if wanted.function:
         file, _, name = wanted.function.rpartition(":")
-        fitting = [one for one in some if one.called == name and one.module.endswith(file)]
+        fitting = [one for one in some if one.name == name and one.path.endswith(file)]
         if not fitting:
-            names = ", ".join(one.called for one in some[:_SHOWN])
+            names = ", ".join(one.name for one in some[:_SHOWN])
             raise AbprofError(
                 "no such function of tensors", where=f"--function {wanted.function}", advice=f"there is {names}"
             )
         some = fitting
-    shown = [maker.shown(found, one) for one in some]
+    shown = [
+        f"{one.name} at {one.path}:{one.line}, launches {', '.join(one.kernels) or 'no Triton kernel'}" for one in some
+    ]
     advice = "--yes takes the first, --function FILE:NAME another"
     return some[_choice("Which function is to be measured first?", shown, advice, yes=wanted.yes)]
 
@@ -222,22 +221,17 @@ def _what_next(root: Path, made: Made, *, begun: bool) -> None:
     """The commands that follow. `begun`: the repository has a commit, which every side stands on."""
     from abprof import devices
 
-    one = made.proposal.candidate
+    one = made.function
     guessed = sum(text.count("GUESSED") + text.count("# WRITE") for text in made.files.values()) - 1
-    print(
-        f"It calls {one.called} ({one.module}:{one.function.line}); {guessed} marks GUESSED or WRITE say what to look at."
-    )
+    print(f"It calls {one.name} ({one.path}:{one.line}); {guessed} marks GUESSED or WRITE say what to look at.")
     where = "" if Path.cwd().is_relative_to(root) else f" --repo {shlex.quote(str(root))}"
     here = devices.choose(()).kind
-    interpreted = one.kind == "triton" and here == "cpu"
+    interpreted = bool(one.kernels) and here == "cpu"
     preset = " --preset smoke" if here == "cpu" else ""
     if not begun:
         print("First: git add --all && git commit -m 'Begin' (the repository has no commit yet)")
     print(f"Next: abprof .{where} --dry-run")
-    if made.proposal.cuda and here == "cpu":
-        print(f"then: abprof run .{where} --quick   (on a machine with a GPU and nvcc: its extension needs them)")
-    else:
-        print(f"then: {'TRITON_INTERPRET=1 ' if interpreted else ''}abprof run .{where} --quick{preset}")
-    if interpreted and not made.proposal.cuda:
+    print(f"then: {'TRITON_INTERPRET=1 ' if interpreted else ''}abprof run .{where} --quick{preset}")
+    if interpreted:
         print("      (no GPU here: Triton's interpreter shows whether it works, and its times mean nothing)")
     print("then: abprof BASE TARGET with two branches; docs/ADOPT.md goes on from here")

@@ -1,23 +1,10 @@
-"""`abprof init`: propose abprof.toml and a first workload for a repository, by reading its files and running none.
+"""`abprof init`: proposes abprof.toml and a first workload for a repository, by reading its files and running none.
 
-In: the tracked files' names and texts. repository.py lists what can be measured (source.py reads one Python file), propose.py
-says how it is called, built and imported. Out: `Made`, the files to write (scaffold.py).
+In: names and texts of the tracked files (`look`). Out: functions that can be measured (`candidates`), and for one of them the files
+to write (`adopted`). What is not certain is marked GUESSED.
 """
 
-from abprof.extras.init.repository import Candidate, Found, candidates, look
-from abprof.extras.init.scaffold import Made, adopted, begun, plain_name, shown, within
-from abprof.extras.init.source import content
+from abprof.extras.init.scaffold import Made, adopted, begun, plain_name, within
+from abprof.extras.init.source import Found, Function, candidates, content, look
 
-__all__ = [
-    "Candidate",
-    "Found",
-    "Made",
-    "adopted",
-    "begun",
-    "candidates",
-    "content",
-    "look",
-    "plain_name",
-    "shown",
-    "within",
-]
+__all__ = ["Found", "Function", "Made", "adopted", "begun", "candidates", "content", "look", "plain_name", "within"]

@@ -1,102 +1,96 @@
-"""What is written, as paths and texts: for code that is there, and for a package and a workload that begin here."""
+"""The files that `abprof init` writes, as texts: abprof.toml and a workload. Their frames are in templates/adopt/."""
 
 from __future__ import annotations
 
 import json
-import keyword
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from string import Template
 
-import msgspec
-
-from abprof.extras.init import repository
-from abprof.extras.init.conventions import scaled, sizes
-from abprof.extras.init.propose import Argument, Called, Proposal, place_of, propose, unused
-from abprof.extras.init.repository import Candidate, Found
-from abprof.records import Record
+from abprof.extras.init.propose import Argument, Call, Package, call_of, package_of
+from abprof.extras.init.source import Found, Function, candidates, look
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, PackageEntry
 from abprof.system.bundled import bundled
-from abprof.system.config_file import parse_file
+
+_SIZES = (  # what an axis is called -> smoke, default; the first that fits
+    (r"b|bs|bsz|n?_?batch\w*|z", 2, 8),
+    (r"vocab\w*", 512, 32768),
+    (r"t|l|s|seq\w*|n_?ctx|\w*seqlen\w*|\w*tokens", 128, 2048),
+    (r"h|(n_?|num_)?heads?|h[qkv]", 2, 16),
+    (r"head_?dim\w*|d_?head|hd|d[hkv]", 64, 128),
+    (r"rows|n_?rows?", 128, 4096),
+    (r"width|n_?cols?|hidden\w*|d_?model|dim|c|d|[mnk]", 256, 4096),
+    (r".*", 64, 512),
+)
+_VECTOR = (65536, 1 << 24)  # sizes of the only axis of all tensors
+_STEPPED = (_SIZES[2][0], r"rows|n_?rows?|m", r".*")  # the axis of which the presets have several values
+_NO_REFERENCE = """
+
+# WRITE: reference(case, inputs), what it computes in plain torch and higher precision, and check(case, outputs, expected),
+# which compares. Without them only this is checked: that the sides' outputs agree.
+"""
 
 
-class Made(Record, frozen=True, kw_only=True):
-    """Files to be written, relative to the repository's root, and where they come from."""
+@dataclass(frozen=True)
+class Made:
+    """Files to be written, path -> text, relative to the repository's root."""
 
+    function: Function  # what the workload calls
+    workload: str  # path of the workload
     files: dict[str, str]
-    workload: str  # which of them that is
-    proposal: Proposal
-    missing: tuple[str, ...] = ()  # lines that the configuration which is there lacks
+    missing: tuple[str, ...] = ()  # lines that the existing configuration lacks
 
 
 def adopted(
-    found: Found, one: Candidate, file: File | None, folder: str, name: str = "", under: Sequence[str] = ()
+    found: Found,
+    one: Function,
+    file: File | None,
+    folder: str,
+    setup: str = "",
+    name: str = "",
+    under: Sequence[str] = (),
 ) -> Made:
-    """A table for the candidate's package where the configuration, all of whose keys stand under `under`, has none yet, and
-    a workload."""
-    proposal = propose(found, one)
-    known = _entry_of(proposal, file)
-    proposal = msgspec.structs.replace(proposal, kernel=known or proposal.kernel, workload=name or proposal.workload)
-    settings = "" if known or (file and not proposal.entry) else toml_text(proposal, folder)
-    lacking = proposal.entry if file and settings else None
-    table = table_lines(proposal.kernel, lacking, proposal.why, under) if lacking else []
-    place = f"{folder}/{proposal.workload}.py"
-    files = {place: workload_text(proposal)}
-    if settings and file is None:
-        files = {"abprof.toml": settings, **files}
-    _readable(settings, files[place], one)
-    return Made(files=files, workload=place, proposal=proposal, missing=tuple(table))
+    """A workload called `name` for a function, and a table for its package unless the configuration `file` has one.
 
-
-def _readable(settings: str, workload: str, one: Candidate) -> None:
-    """Raises AbprofError for names of files and folders of which no file can be made that abprof and Python read."""
-    try:
-        (settings + workload).encode()
-        compile(workload, "workload", "exec")
-        parse_file(settings, "abprof.toml")
-    except (SyntaxError, ValueError, AbprofError) as error:
-        what = f"no workload can be made for a file of this name: {ascii(str(error))[1:-1]}"
-        raise AbprofError(
-            what, where=ascii(one.module)[1:-1], advice="docs/WRITING.md says how one is written"
-        ) from None
-
-
-def _entry_of(proposal: Proposal, file: File | None) -> str:
-    """The name under which the configuration has this package already."""
-    entry = proposal.entry
-    for name, there in (file.kernels if file else {}).items():
+    `under`: the tables above abprof's keys, in pyproject.toml; `setup`: the text of setup.py.
+    """
+    package = package_of(found, one, setup)
+    place = f"{folder}/{name or one.name.removesuffix('.apply').strip('_')}.py"
+    entry = package.entry
+    for known, there in (file.kernels if file else {}).items():
         if entry and (there.path.rstrip("/"), there.import_) == (entry.path, entry.import_):
-            return name
-    return ""
+            package, entry = replace(package, kernel=known), None
+    table = _table(package.kernel, entry, package.why, under) if entry else []
+    files = {place: _workload(one, package)}
+    if file is None and (table or folder != "workloads"):
+        head = ["# docs/CONFIG.md has every key.", "schema = 1", ""]
+        head += [f"workloads = {_quoted(folder)}", ""] if folder != "workloads" else []
+        files = {"abprof.toml": "\n".join([*head, *table, ""]), **files}
+    return Made(one, place, files, missing=tuple(table) if file else ())
 
 
 def begun(name: str, workload: str, file: File | None, folder: str) -> Made:
     """A kernel package in abprof's own layout that runs as it stands, and its workload."""
     path = f"kernels/{name}/__init__.py"
     text = Template((bundled("templates") / "adopt" / "kernel.txt").read_text(encoding="utf-8")).substitute(name=name)
-    found = repository.look([path], {path: text}.__getitem__)
-    made = adopted(found, repository.candidates(found)[0], file, folder, workload or name)
-    return msgspec.structs.replace(made, files={path: text, **made.files})
+    found = look([path], {path: text}.__getitem__)
+    made = adopted(found, candidates(found)[0], file, folder, name=workload or name)
+    return replace(made, files={path: text, **made.files})
 
 
-def within(found: Found, kernel: str, file: File | None) -> tuple[Candidate, ...]:
-    """What can be measured in a kernel package that is there. Raises AbprofError for one that is not, or holds nothing."""
+def within(found: Found, kernel: str, file: File | None) -> tuple[Function, ...]:
+    """The functions of an existing kernel package. Raises AbprofError if there is none, or no function of tensors in it."""
     package = (file or File()).package(kernel)
     folder = (package.path or (package.module.replace(".", "/") if package.module else f"kernels/{kernel}")).rstrip("/")
-    inside = [p for p in found.files if p.startswith(f"{folder}/") or p in {folder, f"{folder}.py"}]
-    if not inside:
-        advice = f"abprof init --kernel {kernel} begins one; with a workload of another name --kernel says for which"
-        raise AbprofError(f"no kernel package {kernel}", where=folder, advice=advice)
-    modules = {path: module for path, module in found.modules.items() if path in inside}
     some = tuple(
-        one for one in repository.candidates(msgspec.structs.replace(found, modules=modules)) if one.module in inside
+        one for one in candidates(found) if one.path.startswith((f"{folder}/", f"{folder}.py")) or one.path == folder
     )
     if not some:
-        raise AbprofError(
-            "no function of tensors found", where=folder, advice="docs/WRITING.md says how a workload is written"
-        )
+        advice = f"abprof init --kernel {kernel} begins a package; docs/WRITING.md says how a workload is written"
+        raise AbprofError(f"no function of tensors in a kernel package {kernel}", where=folder, advice=advice)
     return some
 
 
@@ -107,176 +101,102 @@ def plain_name(name: str, option: str) -> str:
     return name
 
 
-def shown(found: Found, one: Candidate) -> str:
-    """A candidate in one line."""
-    place = place_of(found, found.modules[one.module])
-    taken = ", ".join(p.name for p in one.function.parameters if not p.rest)
-    how = (
-        f"launches {', '.join(one.kernels[:2])}"
-        if one.kernels
-        else {"extension": "calls an extension"}.get(one.kind, "plain torch")
-    )
-    return f"{place.module or one.module}.{one.called}({taken}) at {one.module}:{one.function.line}, {how}"
+# ---------------------------------------------------------------- abprof.toml
 
 
-# ---------------------------------------------------------------- the files as text; templates/adopt/ has their frames
-
-
-_UNJUDGED = """
-
-# WRITE: reference(case, inputs), what it computes in plain torch and higher precision, and check(case, outputs, expected),
-# which compares. Without them only this is checked: that the sides' outputs agree.
-"""
-
-
-def toml_text(proposal: Proposal, workloads: str) -> str:
-    """The whole file; "" where the conventional layout needs none."""
-    lines = [] if workloads == "workloads" else [f"workloads = {_quoted(workloads)}", ""]
-    if proposal.entry:
-        lines += table_lines(proposal.kernel, proposal.entry, proposal.why)
-    return "\n".join(["# docs/CONFIG.md has every key.", "schema = 1", "", *lines, ""]) if lines else ""
-
-
-def table_lines(name: str, entry: PackageEntry, why: dict[str, str], under: Sequence[str] = ()) -> list[str]:
-    """A [kernels.NAME] table, under other tables in pyproject.toml, with a comment where a value is a guess."""
-    key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
-    loose: dict[str, str | Sequence[str] | dict[str, str]] = {
-        "path": entry.path,
-        "import": entry.import_,
-        "inputs": entry.inputs,
-        "build": entry.build,
-        "env": entry.env,
-    }
-    lines = [f"[{'.'.join((*under, 'kernels', key))}]"]
-    for item, value in loose.items():
+def _table(name: str, entry: PackageEntry, why: Mapping[str, str], under: Sequence[str]) -> list[str]:
+    values = {"path": entry.path, "import": entry.import_, "inputs": entry.inputs, "build": entry.build}
+    lines = [f"[{'.'.join((*under, 'kernels', name if name.isascii() else _quoted(name)))}]"]
+    for key, value in values.items():
         if value:
-            lines += [f"# GUESSED: {' '.join(why[item].split())}"] if item in why else []
-            lines.append(f"{item} = {_value(value)}")
+            lines += [f"# GUESSED: {why[key]}"] if key in why else []
+            lines.append(f"{key} = {_quoted(value)}")
+    if entry.env:
+        pairs = ", ".join(f"{key} = {_quoted(value)}" for key, value in entry.env.items())
+        lines += [f"# GUESSED: {why['env']}", f"env = {{ {pairs} }}"]
     return [*lines, "submodules = true"] if entry.submodules else lines
 
 
-def _value(value: str | Sequence[str] | dict[str, str]) -> str:
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{name} = {_quoted(text)}" for name, text in value.items()) + " }"
-    return "[" + ", ".join(_quoted(text) for text in value) + "]"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def _quoted(value: str | Sequence[str]) -> str:
+    """A string or an array, in TOML and Python."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 # ---------------------------------------------------------------- the workload
 
 
-def workload_text(proposal: Proposal) -> str:
-    """The workload's text."""
-    one, call = proposal.candidate, proposal.call
-    outs = [a.local for a in call.arguments if a.out]
-    front, dot, inner = one.called.partition(".")
-    local = unused(front, outs)
-    calling = f"{local if proposal.access else f'kernel.{front}'}{dot}{inner}({_passed(call, one.positional)})"
-    prepare = _access(proposal.access, front, local)
-    given = [a for a in call.arguments if a.shape is not None and not a.out]
-    prepare += [f'{name} = torch.empty_like(inputs["{given[0].name}"])  # GUESSED: the shape' for name in outs]
-    prepare += [f"return Op(lambda: {f'({calling}, {outs[0]})[1]' if outs else calling})"]
+def _workload(one: Function, package: Package) -> str:
+    call = call_of(one)
+    tensors = [a for a in call.arguments if a.shape]
+    front, _, method = one.name.partition(".")
+    guessed = [a.name for a in call.arguments if not a.shape]
+    prepare = [f"# GUESSED: the value of {', '.join(guessed)}"] if guessed else []
+    if call.left_out:
+        prepare += [f"# {line}" for line in textwrap.wrap(f"Not given: {', '.join(call.left_out)}", 110)]
+    target = f"kernel.{front}"
+    if package.access:  # each side's own module
+        prepare.append(f"{front}_ = import_module({_quoted(package.access)}, kernel.__name__).{front}")
+        target = f"{front}_"
+    passed = (a.value if not a.shape else f'inputs["{a.name}"]' for a in call.arguments)
+    given = ", ".join(f"{a.name}={text}" if a.keyword else text for a, text in zip(call.arguments, passed, strict=True))
+    prepare.append(f"return Op(lambda: {target}{f'.{method}' if method else ''}({given}))")
     frame = Template((bundled("templates") / "adopt" / "workload.txt").read_text(encoding="utf-8"))
     return frame.substitute(
-        title=f"{one.called} of {_told_of(one.module)}, as `abprof init` found it: look at what is GUESSED.",
-        imports="from importlib import import_module\n\n" if any("import_module(" in line for line in prepare) else "",
+        title=f"{one.name}, as `abprof init` found it: look at what is GUESSED.",
+        imports="from importlib import import_module\n\n" if package.access else "",
         helpers="Op, compare" if call.reference else "Op",
-        kernel=_quoted(proposal.kernel),
-        presets="\n".join(_presets(proposal)),
-        tensors="\n".join(f"        {line}" for line in _tensors(call)),
-        prepare="\n".join(f"    {line}" if line else "" for line in [*_told(call), *prepare]),
-        judge=_judge(proposal, given),
+        kernel=_quoted(package.kernel),
+        presets="\n".join(_presets(call, triton=bool(one.kernels))),
+        tensors="\n".join(f"        {line}" for line in _tensors(tensors)),
+        prepare="\n".join(f"    {line}" for line in prepare),
+        judge=_judge(call, tensors, triton=bool(one.kernels)) if call.reference else _NO_REFERENCE,
     )
 
 
-def _told_of(name: str) -> str:
-    """A file's name as it can stand in a docstring, whatever letters it has."""
-    return "".join(
-        f"\\{c}" if c in '"\\' else c if c.isprintable() else c.encode("unicode_escape").decode() for c in name
-    )
-
-
-def _access(module: str, name: str, local: str) -> list[str]:
-    """Lines that bring a module's function in as `local`."""
-    if module.startswith("."):  # in kernels/ a package bears another name on each side
-        return [f"{local} = import_module({_quoted(module)}, kernel.__name__).{name}"]
-    if any(not part.isidentifier() or keyword.iskeyword(part) for part in module.split(".") if module):
-        return [f"{local} = import_module({_quoted(module)}).{name}  # this side's own", ""]
-    renamed = "" if local == name else f" as {local}"
-    return [f"from {module} import {name}{renamed}  # this side's own", ""] if module else []
-
-
-def _passed(call: Called, positional: bool) -> str:
-    placed = [a for a in call.arguments if positional or a.placed]
-    if not placed:
-        return ", ".join(["**inputs", *(f"{a.name}={_given(a)}" for a in call.arguments if a.out or a.shape is None)])
-    return ", ".join([*map(_given, placed), *(f"{a.name}={_given(a)}" for a in call.arguments if a not in placed)])
-
-
-def _given(a: Argument) -> str:
-    return a.local if a.out else a.value if a.shape is None else f'inputs["{a.name}"]'
-
-
-def _told(call: Called) -> list[str]:
-    guessed = [a.name for a in call.arguments if a.shape is None]
-    lines = [f"# GUESSED: the value of {', '.join(guessed)}"] if guessed else []
-    rest = textwrap.wrap(f"Not given: {', '.join(call.left_out)}", 110, break_long_words=False) if call.left_out else []
-    return [*lines, *(f"# {line}" for line in rest)]
-
-
-def _presets(proposal: Proposal) -> list[str]:
-    """Sizes by the axes' names; dtypes that a kernel of this kind is likely to take."""
-    call, kind = proposal.call, proposal.candidate.kind
-    shapes = [a.shape for a in call.arguments if a.shape]
-    beside = {axis: max(len(shape) for shape in shapes if axis in shape) - 1 for axis in call.axes}
-    known = {axis: sizes(call.meant.get(axis, axis), beside[axis]) for axis in call.axes}
-    along = scaled(call.axes) if call.axes else ""
-    heads = any(len(shape) == 4 for shape in shapes)
-    small = ["float16"] if heads and kind == "triton" else ["float32"]
-    large = ["float32"] if kind == "torch" else ["float16"] if heads else ["bfloat16"]
+def _presets(call: Call, *, triton: bool) -> list[str]:
+    """Sizes by the axes' names; dtypes that such a kernel is likely to take."""
+    heads = any(len(a.shape) == 4 for a in call.arguments)
+    small = "float16" if heads and triton else "float32"
+    large = "float32" if not triton else "float16" if heads else "bfloat16"
+    sizes = {axis: next(row[1:] for row in _SIZES if re.fullmatch(row[0], axis.lower())) for axis in call.axes}
+    if len(sizes) == 1:
+        sizes = dict.fromkeys(sizes, _VECTOR)
+    stepped = next((axis for pattern in _STEPPED for axis in sizes if re.fullmatch(pattern, axis.lower())), "")
     lines = []
-    for name, dtypes, steps in (("smoke", small, ()), ("default", large, (1,)), ("full", large, (1, 2, 4))):
-        axes = {axis: [known[axis][bool(steps)]] for axis in call.axes}
-        if steps and along:
-            most = known[along][1]
-            axes[along] = sorted({max(1, most // step) for step in (*steps, 2 if name == "default" else 1)})
-        line = f'    "{name}": {json.dumps({**axes, "dtype": dtypes})},'
-        lines += textwrap.wrap(line, 118, subsequent_indent=" " * 8, break_long_words=False)
+    for name, dtype, at, steps in (
+        ("smoke", small, 0, (1,)),
+        ("default", large, 1, (2, 1)),
+        ("full", large, 1, (4, 2, 1)),
+    ):
+        axes = {
+            axis: [size[at] // step for step in (steps if axis == stepped else (1,))] for axis, size in sizes.items()
+        }
+        lines += textwrap.wrap(
+            f'    "{name}": {json.dumps({**axes, "dtype": [dtype]})},', 118, subsequent_indent=" " * 8
+        )
     return lines
 
 
-def _tensors(call: Called) -> list[str]:
-    lines, first = [], ""
-    for a in call.arguments:
-        if a.shape is None or a.out:
-            continue
+def _tensors(tensors: Sequence[Argument]) -> list[str]:
+    lines = []
+    for a in tensors:
         axes = ", ".join(axis if axis.isdigit() else f'"{axis}"' for axis in a.shape)
         made = f"draw({axes})"
-        if a.index and first:
-            made = f"torch.randint({first}, draw({axes}).shape, generator=generator, device=device)"
+        if a.index and a is not tensors[0]:
+            last = tensors[0].shape[-1]
+            most = last if last.isdigit() else f'case["{last}"]'
+            made = f"torch.randint({most}, {made}.shape, generator=generator, device=device)"
         elif a.name.endswith("mask"):
             made += " > 0"
-        elif not first:
-            first = a.shape[-1] if a.shape[-1].isdigit() else f'case["{a.shape[-1]}"]'
         lines.append(f'"{a.name}": {made},' + (f"  # GUESSED: {a.guessed}" if a.guessed else ""))
     return lines
 
 
-def _judge(proposal: Proposal, given: Sequence[Argument]) -> str:
-    """`reference` and `check` where the function's name says what it computes."""
-    call = proposal.call
-    if not call.reference:
-        return _UNJUDGED
-    wide = [f'    {a.local} = inputs["{a.name}"]{"" if a.index else ".double()"}\n' for a in given]
-    wide += [f"    # GUESSED: {' '.join(text.split())}\n" for text in call.assumed]
-    tight = "1e-5" if proposal.candidate.kind == "torch" else "2e-3"  # a GPU multiplies float32 as TF32
-    tolerance = f'rtol={tight} if case["dtype"] == "float32" else 2e-2, atol=0'
+def _judge(call: Call, tensors: Sequence[Argument], *, triton: bool) -> str:
+    """`reference` and `check`, in float64; a GPU multiplies float32 as TF32."""
+    wide = "".join(f'    {a.local} = inputs["{a.name}"]{"" if a.index else ".double()"}\n' for a in tensors)
+    tolerance = f'rtol={"2e-3" if triton else "1e-5"} if case["dtype"] == "float32" else 2e-2, atol=0'
     return (
-        f"\n\ndef reference(case, inputs):\n{''.join(wide)}    return {call.reference}  # GUESSED by the name\n"
+        f"\n\ndef reference(case, inputs):\n{wide}    return {call.reference}  # GUESSED by the name\n"
         f"\n\ndef check(case, outputs, expected):\n    return compare(outputs, expected, {tolerance})\n"
     )
