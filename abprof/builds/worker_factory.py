@@ -22,11 +22,12 @@ from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options, worker_argv
 from abprof.system.config_file import fill
-from abprof.system.processes import Worker, WorkerDied, WorkerFault, to_start
+from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault, to_start
 
 _SOURCE = Path(__file__).parent.parent
 _FILES = ("__init__.py", "kit.py", "records/messages.py")
 _ROOMS = ("worker",)
+FORK_SERVERS = 3  # of an interpreter
 _RUN = """import gc, os, sys
 gc.disable()
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -57,6 +58,7 @@ class WorkerFactory:
     wall: Sandbox | None = None  # in which code under test runs
     token: str = field(default_factory=lambda: secrets.token_hex(8))  # part of names that must not be guessed
     own: set[int] = field(default_factory=set)  # process ids of all workers, the ended too
+    servers: dict[tuple[tuple[str, ...], int], ForkServer] = field(default_factory=dict)
 
     def argv(self, side: str) -> Sequence[str]:
         """The worker's command for this side; control and peers stand in for base."""
@@ -104,8 +106,9 @@ class WorkerFactory:
         name: str,
         on_line: Callable[[str], None] | None = None,
         network: bool = False,
+        epoch: int | None = None,
     ) -> Worker:
-        """Start a builder or worker of the build at `place`; `network`: also in a sandbox. Raises WorkerDied.
+        """Start a builder, or the worker of an `epoch`, of the build at `place`; `network`: also in a sandbox. Raises WorkerDied.
 
         In a sandbox the base writes to the whole scratch folder, because it makes the expected values, other sides to their room.
         """
@@ -114,7 +117,35 @@ class WorkerFactory:
             writable = [self.scratch if side in {"base", *STANDING_IN} else room]
             argv, env = self.wall.around(argv, env, own=place, writable=writable, network=network)
         cwd, walled, started = place / "src", self.wall is not None, self.own.add
-        return Worker(argv, env=env, cwd=cwd, log=log, name=name, on_line=on_line, walled=walled, started=started)
+        server = None if epoch is None or package.env else self.fork_server(side, epoch)
+        return Worker(
+            argv,
+            env=env,
+            cwd=cwd,
+            log=log,
+            name=name,
+            on_line=on_line,
+            walled=walled,
+            started=started,
+            server=server,
+        )
+
+    def fork_server(self, side: str, epoch: int) -> ForkServer | None:
+        """The process that a side's workers of an epoch are forked off; None in a sandbox, or where it does not start.
+
+        Forks of one server share the addresses of their libraries: so a run has several servers, and its epochs take them
+        in turn. Sides with the same interpreter share them.
+        """
+        key = (tuple(self.argv(side)), epoch % FORK_SERVERS)
+        if self.wall is not None or worker_argv():
+            return None
+        if key not in self.servers or not self.servers[key].alive:
+            env = environment.worker(self.env, self.scratch / "caches", self.device, {})
+            try:
+                self.servers[key] = ForkServer(key[0], env=env, cwd=self.scratch, log=self.logs / "forks.log")
+            except WorkerDied:
+                return None
+        return self.servers[key]
 
     def room(self, side: str) -> Path:
         """The folder in scratch that a side's workers write to, created if need be."""

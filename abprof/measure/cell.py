@@ -17,7 +17,6 @@ import msgspec
 
 from abprof.devices import Device
 from abprof.measure import turns
-from abprof.measure.pacing import Timeouts
 from abprof.measure.pool import WorkerPool
 from abprof.measure.timers import Timers, unrecorded
 from abprof.records import (
@@ -25,7 +24,6 @@ from abprof.records import (
     Arm,
     Block,
     Cell,
-    Census,
     CheckResult,
     Judge,
     MachineState,
@@ -37,12 +35,36 @@ from abprof.records import (
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerDied, WorkerFault, WorkerHung
 
-NEVER_LAUNCHED = "a call launches nothing on the device: what was timed is not the kernel's work"
 KEPT = "it returns what an earlier call made, though its inputs changed in place since and it was prepared again"
 ONE_AT_A_TIME = "one side in memory at a time, because together they do not fit"
 CROWDED = "a graph keeps its memory, and the arms do not fit together"
-PROFILED_LATE = "the profiled pass, after all turns that CUPTI reads"
 _Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process, and what it has loaded
+
+
+@dataclass
+class Timeouts:
+    """Operations that gave no answer within --timeout, by epoch. A control's operation is base's."""
+
+    epochs: dict[tuple[str, str, str, str], set[int]] = field(default_factory=dict)
+
+    def note(self, cell: str, arm: Arm, epoch: int) -> None:
+        """Record that it hung in this epoch."""
+        self.epochs.setdefault(_operation(cell, arm), set()).add(epoch)
+
+    def any(self, cell: str, arm: Arm) -> bool:
+        """Whether it hung in any epoch of this invocation."""
+        return _operation(cell, arm) in self.epochs
+
+    def skip(self, cell: str, arm: Arm, epoch: int) -> str:
+        """Why it is not tried in this epoch; "" if it is."""
+        found = self.epochs.get(_operation(cell, arm), set())
+        if epoch in found:
+            return "not asked again in this epoch"
+        return "in two epochs, and not asked again" if len(found) > 1 else ""
+
+
+def _operation(cell: str, arm: Arm) -> tuple[str, str, str, str]:
+    return cell, "base" if arm.side == "control" else arm.side, arm.variant, arm.peer
 
 
 @dataclass(frozen=True)
@@ -56,13 +78,8 @@ class CellTask:
     judge: Judge  # whose clock is judged
     timeout: float  # seconds of one request to a worker
     check: bool = False  # check outputs
-    outside: bool = False  # check them also in a process without code under test (--check outside)
     by_base: bool = False  # base's outputs are the only reference
-    profile: bool = False  # run the profiled pass before the turns
-    phases: bool = False  # read the workload's phases in it
-    late: bool = False  # run the profiled pass after all turns of the package (see `profile_cell`)
     share: float = 1.0  # of the rounds beyond the fewest that the budget affords
-    rounds: int | None = None  # rounds by allocation; None: by the usual rules
     usual: Mapping[str, float] = field(default_factory=dict)  # arm -> ns of its warm call in an earlier epoch
     timeouts: Timeouts = field(default_factory=Timeouts)
     timers: Timers | None = None  # chooses the timer by a rule; None: `judge` fixes it
@@ -79,11 +96,6 @@ class ArmState:
     refused: bool = False  # no CUDA graph could be captured of it
 
     @property
-    def own(self) -> bool:
-        """True for an arm of a side; False for peers and the control."""
-        return not self.arm.peer and self.arm.side != "control"
-
-    @property
     def takes_turns(self) -> bool:
         return self.opened is not None and self.outcome.status in {"ok", "wrong"}
 
@@ -94,9 +106,8 @@ class CellResult:
 
     block: Block
     calls: dict[str, float]  # arm -> ns of its warm call
-    timed: tuple[Arm, ...]  # the sides' arms that took turns
     crowded: bool  # the arms do not fit into memory together: nothing stands of this block
-    once: float  # seconds of checks and profiled passes
+    once: float  # seconds of checks, which other epochs do not repeat
     more: float  # seconds of rounds beyond the fewest
 
 
@@ -141,38 +152,7 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
         unrecorded=turn_taking.unrecorded,
     )
     calls = {state.arm.id: state.opened.call_ns for state in cell.states if state.opened is not None}
-    timed = tuple(state.arm for state in cell.states if state.takes_turns and state.own)
-    return CellResult(block, calls, timed, crowded, cell.once, more)
-
-
-def profile_cell(pool: WorkerPool, device: Device, task: CellTask, timer: str) -> Block:
-    """The profiled pass of the task's arms by itself: a block without rounds.
-
-    After torch's profiler has run, CUPTI reports ticks as nanoseconds. So cells that CUPTI times have their turns first,
-    and are opened once more for this pass at the end of their package's part of the epoch. `timer`: what read the turns.
-    """
-    began, clock = time.time(), time.monotonic()
-    task = dataclasses.replace(task, check=False, outside=False, profile=True)
-    cell = CellSetup(pool, device, task, alone=True)
-    cell.open_all()
-    return Block(
-        epoch=task.epoch,
-        cell=task.cell.id,
-        metric=JUDGED_METRIC[task.judge],
-        timer=timer,
-        calls=0,
-        rule=PROFILED_LATE,
-        arms=tuple(state.arm.id for state in cell.states),
-        began=began,
-        seconds=time.monotonic() - clock,
-        rounds=(),
-        outcomes={
-            state.arm.id: msgspec.structs.replace(state.outcome, host_ns=None, peak_mem_bytes=None)
-            for state in cell.states
-        },
-        start_order=pool.start_order,
-        quick=task.options.quick,
-    )
+    return CellResult(block, calls, crowded, cell.checking, more)
 
 
 class CellSetup:
@@ -183,8 +163,7 @@ class CellSetup:
         self.states = [ArmState(arm) for arm in task.arms]
         seed = f"{task.options.seed}/{task.cell.id}/{task.epoch}"
         self.seed = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big")
-        self.once = 0.0  # seconds of checks and profiled passes, which other epochs do not repeat
-        self.checking = 0.0  # seconds of checks
+        self.checking = 0.0  # seconds of checks, which other epochs do not repeat
         self._seeds = (secrets.randbits(31), secrets.randbits(31))  # of inputs for checks outside the arm's process
         self._keeps = set[str]()  # variants whose outputs on base do not follow inputs that change in place
 
@@ -288,20 +267,6 @@ class CellSetup:
         if self.task.check and state.takes_turns and checkable:
             self._check(state)
             self.checking += time.monotonic() - began
-        if self.task.profile and state.own and state.takes_turns and state.opened is not None:
-            self._profile(state, state.opened.call_ns)
-        self.once += time.monotonic() - began
-
-    def _profile(self, state: ArmState, call_ns: float) -> None:
-        phased: wire.Phased | None = self.ask(state, turns.profiled(state.arm.id, call_ns, phases=self.task.phases))
-        if phased is None:
-            return
-        recorded = self.task.phases and (phased.phases or phased.total)
-        times = {**phased.phases, "total": phased.total} if recorded else None
-        census = msgspec.convert(dataclasses.asdict(phased.census), Census)
-        state.outcome = msgspec.structs.replace(state.outcome, phases=times, census=census)
-        if census.on_device and not census.missing and not census.launches:
-            self.wrong(state, NEVER_LAUNCHED)
 
     def _check(self, state: ArmState) -> None:
         name = hashlib.sha256(f"{self.pool.token} {self.task.cell.id}".encode()).hexdigest()[:24]
@@ -313,7 +278,7 @@ class CellSetup:
             state.outcome = msgspec.structs.replace(state.outcome, check=result, facts=checked.facts)
             if not checked.ok:
                 self.wrong(state, checked.reason or "the workload's check says no")
-        if self.task.outside and state.outcome.status == "ok" and not state.arm.peer:
+        if self.task.options.check == "outside" and state.outcome.status == "ok" and not state.arm.peer:
             self._check_outside(state)
 
     # ------------------------------------------------------------ --check outside
@@ -460,8 +425,7 @@ class _Turns:
         known = [(s.opened, s.captured) for _, s in self.cell.ready if s.opened is not None]
         calls = [captured.replay_ns if captured else opened.call_ns for opened, captured in known]
         opens = [opened.open_ns + (captured.capture_ns if captured else 0.0) for opened, captured in known]
-        pace = turns.pace(kind, calls, opens, task.options, task.share, timer)
-        return pace if task.rounds is None else turns.allotted(pace, task.rounds, task.share)
+        return turns.pace(kind, calls, opens, task.options, task.share, timer)
 
     def _timer(self) -> str:
         """What reads the turns. If a rule chooses it, peers do not count."""

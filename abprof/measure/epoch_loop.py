@@ -2,54 +2,75 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
-from abprof.measure import turns
-from abprof.measure.cell import CellResult, CellTask, measure_cell, profile_cell
-from abprof.measure.pacing import Allocation, Budget, Timeouts
+from abprof.measure import timers, turns
+from abprof.measure.cell import CellResult, CellTask, Timeouts, measure_cell
 from abprof.measure.plan import Plan
-from abprof.measure.pool import Prefork, WorkerPool, WorkerSpec
-from abprof.measure.timers import Timers, never
+from abprof.measure.pool import WorkerPool, WorkerSpec
 from abprof.records import Arm, Block, Cell, Kernel, Proof
 from abprof.records import messages as wire
+from abprof.verdict import stats
 
 Item = Block | Proof | Kernel
 _SLOW_CALL = 2e8  # ns: loading took an arm 0.1 to 0.3 s on an H200, and calls made at once wait for one another
+_RESERVE = 0.9  # epochs are planned for this part of the time left: the next may take longer than the last
+_LOST = {"crash", "timeout", "oom"}  # a check that was lost with its worker is made in the next epoch
+
+
+@dataclass
+class Budget:
+    """Seconds of measuring, and the cost of an epoch: `fixed` at least, and `more` with all of its rounds.
+
+    No verdict comes before the first planned look. Until then epochs are shortened to fit: the epoch is the statistical
+    unit, and fewer rounds only make its value noisier. Student's statistic of values with unequal variances exceeds its
+    critical values less often, not more, below a level of 0.083 (Bakirov & Szekely 2005).
+    """
+
+    left: float
+    done: int  # epochs that count towards the first look
+    fixed: float  # a guess at first, then what the last epoch took
+    more: float
+
+    def share(self) -> float:
+        """The part (0 to 1) of the rounds beyond the fewest that lets the first look fit."""
+        needed = stats.LOOKS[0] - self.done
+        if needed <= 0 or not self.more:
+            return 1.0
+        return min(1.0, max(0.0, (_RESERVE * self.left / needed - self.fixed) / self.more))
+
+    def affords(self, share: float) -> bool:
+        """Whether another epoch fits."""
+        return self.fixed + share * self.more <= self.left
+
+    def charge(self, seconds: float, once: float, more: float, share: float) -> None:
+        """Book an epoch: `once` of its seconds no other epoch repeats, `more` went into rounds beyond the fewest."""
+        self.left -= seconds
+        self.done += 1
+        self.fixed = max(0.0, seconds - once - more)
+        if share and more:
+            self.more = more / share
 
 
 @dataclass
 class _Known:
     """What earlier epochs of this invocation teach."""
 
-    timers: Timers
+    timers: timers.Timers
     checked: set[str] = field(default_factory=set)  # cells whose outputs were checked
     crowded: set[str] = field(default_factory=set)  # cells whose arms do not fit into memory together
     calls: dict[str, dict[str, float]] = field(default_factory=dict)  # cell -> arm -> ns of a warm call
-    allocation: Allocation = field(default_factory=Allocation)
     timeouts: Timeouts = field(default_factory=Timeouts)
-
-
-@dataclass
-class _Epoch:
-    number: int
-    share: float  # of the rounds beyond the fewest
-    profile: bool  # whether this epoch runs the profiled passes
-    once: float = 0.0  # seconds that no other epoch repeats
-    more: float = 0.0  # seconds of rounds beyond the fewest
 
 
 @dataclass(frozen=True)
 class _Part:
     """One package's part of an epoch."""
 
-    number: int  # the epoch's
+    epoch: int
     cells: list[Cell]
     specs: list[WorkerSpec]
 
@@ -61,35 +82,32 @@ def epochs(
     first: int,
     done: int,
     budget: float,
-    prefork: Prefork | None = None,
 ) -> Iterator[Item]:
     """Yield blocks as they end, and what the workers had loaded and compiled.
 
     `wanted()` names the cells that need one more epoch. `first` is the number of the next epoch, and `done` how many of
     an earlier invocation count towards the first look. A further epoch begins only if it fits into `budget` seconds.
-    A given `prefork` stays open: its workers outlive their epoch.
     """
     number, quick = first, plan.run.options.quick
-    known = _Known(Timers(plan.timers, never(plan.run, kept=prefork is not None)))
+    known = _Known(timers.Timers(plan.timers, timers.never(plan.run)))
     todo = wanted() & plan.arms.keys()  # a rerun has cells that are not measured again
     fixed, more = turns.epoch_cost(plan.device.kind, sum(len(plan.arms[cell]) for cell in todo))
     left = Budget(budget, done, fixed, more)
-    with contextlib.ExitStack() as stack:
-        pools = prefork or stack.enter_context(Prefork(plan.factory, plan.device))
-        while todo:
-            share = 1.0 if quick else left.share()
-            if number > first and (quick or not left.affords(share)):
-                return
-            start = time.monotonic()
-            # Profilers take seconds to start: the second epoch runs them, so that the first rows are not held up.
-            epoch = _Epoch(number, share, profile=quick or number == first + 1)
-            parts = _parts(plan, known, number, todo)
-            ahead = [] if quick else _parts(plan, known, number + 1, todo)
-            for part, later in zip(parts, [*parts[1:], *ahead[:1], None], strict=False):
-                yield from _package(plan, known, epoch, part, later, pools)
-            left.charge(time.monotonic() - start, epoch.once, epoch.more, share)
-            number += 1
-            todo = wanted() & plan.arms.keys()
+    while todo:
+        share = 1.0 if quick else left.share()
+        if number > first and (quick or not left.affords(share)):
+            return
+        start, once, beyond = time.monotonic(), 0.0, 0.0
+        for part in _parts(plan, known, number, todo):
+            for item in _package(plan, known, part, share):
+                if isinstance(item, CellResult):
+                    once, beyond = once + item.once, beyond + item.more
+                    yield plan.labelled(item.block)
+                else:
+                    yield item
+        left.charge(time.monotonic() - start, once, beyond, share)
+        number += 1
+        todo = wanted() & plan.arms.keys()
 
 
 def _parts(plan: Plan, known: _Known, number: int, todo: set[str]) -> list[_Part]:
@@ -110,38 +128,20 @@ def _parts(plan: Plan, known: _Known, number: int, todo: set[str]) -> list[_Part
     return parts
 
 
-def _package(
-    plan: Plan, known: _Known, epoch: _Epoch, part: _Part, later: _Part | None, pools: Prefork
-) -> Iterator[Item]:
-    cells, present, cuda = part.cells, {spec.id for spec in part.specs}, plan.device.kind == "cuda"
-    began = time.monotonic()
-    with pools.pool(part.specs, epoch.number) as pool:
+def _package(plan: Plan, known: _Known, part: _Part, share: float) -> Iterator[CellResult | Proof | Kernel]:
+    present, cuda = {spec.id for spec in part.specs}, plan.device.kind == "cuda"
+    with WorkerPool(plan.factory, part.specs, part.epoch) as pool:
         yield from pool.proofs()
-        started = (time.monotonic() - began) / len(cells)
-        host_timed = any(plan.workload(cell).judge == "wall" for cell in cells)
-        if later is not None and not (host_timed and cuda):
-            pools.ahead(later.specs, later.number)
-        arms = {cell.id: tuple(arm for arm in plan.arms[cell.id] if arm.worker in present) for cell in cells}
-        warm_up = _WarmUp(pool, plan, known, epoch.number, cells, arms)
-        late = list[tuple[CellTask, CellResult]]()
-        for cell in sorted(cells, key=lambda cell: not _late(plan, known, epoch, cell)):
+        arms = {cell.id: tuple(arm for arm in plan.arms[cell.id] if arm.worker in present) for cell in part.cells}
+        warm_up = _WarmUp(pool, plan, known, part, arms)
+        for cell in part.cells:
             if cuda:
                 warm_up.before(cell)
-            task = _task(plan, known, epoch, cell, arms[cell.id])
-            result = _measured(plan, known, pool, task)
-            yield _labelled(plan, result.block)
-            known.allocation.learn(result.block, started)
+            result = _measured(plan, known, pool, _task(plan, known, part.epoch, cell, arms[cell.id], share))
             known.calls.setdefault(cell.id, result.calls)
             if all(o.check is not None or o.status not in _LOST for o in result.block.outcomes.values()):
                 known.checked.add(cell.id)
-            epoch.once += result.once
-            epoch.more += result.more
-            if task.late and result.timed:
-                late.append((task, result))
-        for task, result in late:
-            block = profile_cell(pool, plan.device, dataclasses.replace(task, arms=result.timed), result.block.timer)
-            epoch.once += block.seconds
-            yield _labelled(plan, block)
+            yield result
         yield from pool.proofs()
         yield from pool.kernels()
 
@@ -156,55 +156,22 @@ def _measured(plan: Plan, known: _Known, pool: WorkerPool, task: CellTask) -> Ce
     return measure_cell(pool, plan.device, task, alone=True)
 
 
-def _task(plan: Plan, known: _Known, epoch: _Epoch, cell: Cell, arms: tuple[Arm, ...]) -> CellTask:
-    run, load = plan.run, plan.workload(cell)
-    # After torch's profiler has run, CUPTI counts the processor's ticks (2.1 a nanosecond where it was seen), not time.
-    profile = epoch.profile and load.judge != "kernels"
-    late = _late(plan, known, epoch, cell)
+def _task(plan: Plan, known: _Known, epoch: int, cell: Cell, arms: tuple[Arm, ...], share: float) -> CellTask:
+    load, options = plan.workload(cell), plan.run.options
     return CellTask(
         cell=cell,
         arms=arms,
-        epoch=epoch.number,
-        options=run.options,
+        epoch=epoch,
+        options=options,
         judge=load.judge,
         timeout=plan.timeout,
         check=cell.id not in known.checked,
-        outside=run.options.check == "outside",
         by_base=load.checked == "sides",
-        profile=profile and not late,
-        phases=profile and bool(load.phases),
-        late=late,
-        share=epoch.share,
-        rounds=known.allocation.rounds(cell.id),
+        share=share,
         usual=known.calls.get(cell.id, {}),
         timeouts=known.timeouts,
-        timers=known.timers if _by_rule(plan, cell) else None,
+        timers=known.timers if load.judge == "gpu" and options.timer == "auto" else None,
     )
-
-
-def _by_rule(plan: Plan, cell: Cell) -> bool:
-    """Whether the cell's timer is chosen by its readings."""
-    return plan.workload(cell).judge == "gpu" and plan.run.options.timer == "auto"
-
-
-def _late(plan: Plan, known: _Known, epoch: _Epoch, cell: Cell) -> bool:
-    """Whether the profiled pass must wait until CUPTI has timed all cells of these processes."""
-    return epoch.profile and _by_rule(plan, cell) and known.timers.late(cell)
-
-
-_LOST = {"crash", "timeout", "oom"}  # a check that was lost with its worker is made in the next epoch
-
-
-def _labelled(plan: Plan, block: Block) -> Block:
-    """Mark a cell of identical code: its numbers judge the instrument, not the code."""
-    if block.cell not in plan.identical:
-        return block
-    own = {arm.id for arm in plan.arms[block.cell] if not arm.peer}
-    outcomes = {
-        id: msgspec.structs.replace(outcome, status="identical") if id in own and outcome.status == "ok" else outcome
-        for id, outcome in block.outcomes.items()
-    }
-    return msgspec.structs.replace(block, outcomes=outcomes)
 
 
 @dataclass
@@ -214,8 +181,7 @@ class _WarmUp:
     pool: WorkerPool
     plan: Plan
     known: _Known
-    number: int  # the epoch's
-    cells: Sequence[Cell]
+    part: _Part
     arms: Mapping[str, Sequence[Arm]]  # cell -> arms whose worker is there
     loaded: set[tuple[str, str, str]] = field(default_factory=set)
 
@@ -225,12 +191,12 @@ class _WarmUp:
         If even the cheapest call of that code is slow, the untimed call that each arm makes anyway costs less.
         """
         if not _code(cell) <= self.loaded:
-            cheapest = self.cheapest(cell)
+            cheapest = self._cheapest(cell)
             if max(self.known.calls.get(cheapest.id, {}).values(), default=0.0) < _SLOW_CALL:
-                self.warm(cheapest)
+                self._warm(cheapest)
             self.loaded |= _code(cell)
 
-    def cheapest(self, like: Cell) -> Cell:
+    def _cheapest(self, like: Cell) -> Cell:
         """The cheapest cell that loads the same code in all its workers, if possible one that never failed."""
 
         def cost(cell: Cell) -> tuple[bool, float, float]:
@@ -240,12 +206,10 @@ class _WarmUp:
             return failed, max(calls.values(), default=0.0), cell.flops or 0.0
 
         code, sides = _code(like), {arm.side for arm in self._own(like)}
-        return min(
-            (each for each in self.cells if _code(each) == code and sides <= {a.side for a in self._own(each)}),
-            key=cost,
-        )
+        alike = (c for c in self.part.cells if _code(c) == code and sides <= {arm.side for arm in self._own(c)})
+        return min(alike, key=cost)
 
-    def warm(self, cell: Cell) -> None:
+    def _warm(self, cell: Cell) -> None:
         """Each worker opens this cell once, except what hung before; what hangs now is skipped in this epoch."""
         seed, params = self.plan.run.options.seed, dict(cell.params)
         arms = {arm.side: arm for arm in self._own(cell)}
@@ -255,7 +219,7 @@ class _WarmUp:
             if not self.known.timeouts.any(cell.id, arm)
         }
         for side in self.pool.warm(opens):
-            self.known.timeouts.note(cell.id, arms[side], self.number)
+            self.known.timeouts.note(cell.id, arms[side], self.part.epoch)
 
     def _own(self, cell: Cell) -> list[Arm]:
         return [arm for arm in self.arms[cell.id] if not arm.peer]

@@ -1,4 +1,7 @@
-"""Follow-up measurements after all epochs: without pauses, at the power limit (--sustained).
+"""Measurements after all epochs: the profiled pass of each cell, and slices without pauses (--sustained).
+
+Profilers take seconds to start, and after torch's profiler has run CUPTI reports ticks as nanoseconds: so the profiled pass
+has processes of its own, once the verdicts stand.
 
 When two sides take turns call by call, neighbours share the clock and the power that is left, so a change that costs power
 slows both. Sustained slices run each side for a second without a pause, in fresh processes, each side and then back; the
@@ -8,19 +11,26 @@ epochs on an H200, so slices are judged apart from the turns, and overrule only 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
 
 from abprof.measure import turns
+from abprof.measure.cell import CellSetup, CellTask
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
-from abprof.records import LONGEST_CALL, SUSTAINED, Arm, Block, Cell, MachineState, Outcome, Turn
+from abprof.records import JUDGED_METRIC, LONGEST_CALL, SUSTAINED, Arm, Block, Cell, Census, MachineState, Outcome, Turn
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerDied, WorkerFault
 from abprof.verdict import stats
 
+NEVER_LAUNCHED = "a call launches nothing on the device: what was timed is not the kernel's work"
+_PROFILED = "the profiled pass, in processes of its own"
 _SLICE = 1e9  # ns of calls without a pause
 _FEWEST_CALLS = 3  # of a slice: one of them is not timed
 _RULE = "slices of 1 s without a pause, the first third not timed; each side, then back; fresh processes"
@@ -29,30 +39,117 @@ _Rounds = tuple[tuple[Turn, ...], ...]
 
 def owed(plan: Plan, before: Sequence[Block]) -> set[str]:
     """Cells of which `before` lacks some of these blocks."""
-    return set(_due(plan, before))
+    return {*_slices_due(plan, before), *_to_profile(plan, before)}
 
 
 def follow_up(plan: Plan, before: Sequence[Block], first: int) -> Iterator[Block]:
-    """With --sustained a block of slices for each cell in each epoch up to the first look, without those that `before` has.
+    """The profiled pass of each cell, then with --sustained its slices in each epoch up to the first look.
 
-    `first`: the number of the first epoch.
-    An arm that did not run in turns has no slices.
+    Yields blocks without rounds, and blocks of slices, but for those that `before` has. `first`: the number of the next
+    epoch. An arm that did not run in turns is left out.
     """
-    due, failed = _due(plan, before), _failed(before)
+    profiled = _to_profile(plan, before)
+    for pool, cell in _cells(plan, profiled, sorted({arm.side for arms in profiled.values() for arm in arms}), first):
+        yield plan.labelled(_profiled(plan, pool, cell, profiled[cell.id], first))
+    due, turned = _slices_due(plan, before), _turned(before)
     for epoch in range(first, first + stats.LOOKS[0]):
-        cells = [cell for cell in plan.cells if due.get(cell.id, 0) > epoch - first]
-        for kernel in dict.fromkeys(cell.kernel for cell in cells):
-            specs = plan.specs(kernel, [side.id for side in plan.run.sides])
-            present = {spec.id for spec in specs}
-            with WorkerPool(plan.factory, specs, epoch) as pool:
-                for cell in (cell for cell in cells if cell.kernel == kernel):
-                    arms = [arm for arm in plan.arms[cell.id] if arm.side in present and not arm.peer]
-                    arms = [arm for arm in arms if (cell.id, arm.id) not in failed]
-                    if len(arms) > 1:
-                        yield _block(plan, pool, cell, arms, epoch)
+        todo = {cell for cell, count in due.items() if count > epoch - first}
+        for pool, cell in _cells(plan, todo, [side.id for side in plan.run.sides], epoch):
+            present = set(pool.start_order)
+            arms = [a for a in plan.arms[cell.id] if a.side in present and not a.peer and turned.get((cell.id, a.id))]
+            if len(arms) > 1:
+                yield _block(plan, pool, cell, arms, epoch)
 
 
-def _due(plan: Plan, before: Sequence[Block]) -> dict[str, int]:
+def _cells(plan: Plan, ids: Iterable[str], sides: Sequence[str], epoch: int) -> Iterator[tuple[WorkerPool, Cell]]:
+    """Each of these cells with the pool of its package's workers."""
+    cells = [cell for cell in plan.cells if cell.id in ids]
+    for kernel in dict.fromkeys(cell.kernel for cell in cells):
+        with WorkerPool(plan.factory, plan.specs(kernel, sides), epoch) as pool:
+            for cell in cells:
+                if cell.kernel == kernel:
+                    yield pool, cell
+
+
+def _turned(before: Sequence[Block]) -> dict[tuple[str, str], bool]:
+    """(cell, arm) -> whether it ran in turns, in all of the blocks that have it."""
+    ran: dict[tuple[str, str], bool] = {}
+    for block in before:
+        for arm, outcome in block.outcomes.items() if block.judged else ():
+            ran[block.cell, arm] = ran.get((block.cell, arm), True) and outcome.status in {"ok", "identical"}
+    return ran
+
+
+# ---------------------------------------------------------------- the profiled pass
+
+
+def _to_profile(plan: Plan, before: Sequence[Block]) -> dict[str, list[Arm]]:
+    """Cell -> its sides' arms that ran in turns, of cells that no profiled pass saw."""
+    turned = _turned(before)
+    seen = {block.cell for block in before for outcome in block.outcomes.values() if outcome.census is not None}
+    found = {}
+    for cell in plan.cells:
+        own = [arm for arm in plan.arms.get(cell.id, ()) if not arm.peer and arm.side != "control"]
+        arms = [arm for arm in own if turned.get((cell.id, arm.id))]
+        if arms and cell.id not in seen:
+            found[cell.id] = arms
+    return found
+
+
+def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> Block:
+    """A block without rounds: what a call launches, and the workload's phases."""
+    began, clock, load = time.time(), time.monotonic(), plan.workload(cell)
+    present = set(pool.start_order)
+    takers = tuple(arm for arm in arms if arm.side in present)
+    task = CellTask(cell, takers, epoch, plan.run.options, load.judge, plan.timeout)
+    setup = CellSetup(pool, plan.device, task, alone=True)
+    for state in setup.states:
+        setup.open(state)
+        if state.opened is not None:
+            request = _pass_of(state.arm.id, state.opened.call_ns, phases=bool(load.phases))
+            phased: wire.Phased | None = setup.ask(state, request)
+            if phased is not None:
+                state.outcome = msgspec.structs.replace(state.outcome, **_read(phased, phases=bool(load.phases)))
+                census = phased.census
+                if census.on_device and not census.missing and not census.launches:
+                    setup.wrong(state, NEVER_LAUNCHED)
+        pool.close()
+    outcomes = {s.arm.id: msgspec.structs.replace(s.outcome, host_ns=None, peak_mem_bytes=None) for s in setup.states}
+    return Block(
+        epoch=epoch,
+        cell=cell.id,
+        metric=JUDGED_METRIC[load.judge],
+        timer=turns.timer_of(plan.device.kind, load.judge),
+        calls=0,
+        rule=_PROFILED,
+        arms=tuple(arm.id for arm in takers),
+        began=began,
+        seconds=time.monotonic() - clock,
+        rounds=(),
+        outcomes=outcomes,
+        start_order=pool.start_order,
+        quick=plan.run.options.quick,
+    )
+
+
+def _pass_of(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
+    """Ten calls, of long ones as few as take 0.1 s; without phases two, to see whether all are alike."""
+    calls = max(1, min(10, math.ceil(1e8 / max(call_ns, 1.0))))
+    if phases:
+        return wire.Phases(arm, calls, min(2, calls - 1))
+    return wire.Phases(arm, 2, 1) if calls > 1 else wire.Phases(arm, 1, 0)
+
+
+def _read(phased: wire.Phased, *, phases: bool) -> dict[str, Any]:
+    recorded = phases and (phased.phases or phased.total)
+    times = {**phased.phases, "total": phased.total} if recorded else None
+    return {"phases": times, "census": msgspec.convert(dataclasses.asdict(phased.census), Census)}
+
+
+# ---------------------------------------------------------------- slices without a pause
+
+
+def _slices_due(plan: Plan, before: Sequence[Block]) -> dict[str, int]:
     """Cell -> epochs with slices that it lacks (--sustained). Slices that failed are not tried again.
 
     None for cells whose arms do not fit into memory together, or with fewer than two arms that ran in turns.
@@ -61,19 +158,13 @@ def _due(plan: Plan, before: Sequence[Block]) -> dict[str, int]:
         return {}
     crowded = {block.cell for block in before if block.alone}
     had = Counter(block.cell for block in before if block.metric == SUSTAINED)
-    failed = _failed(before)
+    turned = _turned(before)
     due = {}
     for cell in plan.cells:
-        arms = [arm for arm in plan.arms.get(cell.id, ()) if not arm.peer and (cell.id, arm.id) not in failed]
+        arms = [arm for arm in plan.arms.get(cell.id, ()) if not arm.peer and turned.get((cell.id, arm.id), True)]
         if len(arms) > 1 and cell.id not in crowded and cell.kernel and not cell.skip:
             due[cell.id] = stats.LOOKS[0] - had[cell.id]
     return {cell: count for cell, count in due.items() if count > 0}
-
-
-def _failed(before: Sequence[Block]) -> set[tuple[str, str]]:
-    """(cell, arm) that did not run in turns."""
-    turned = (block for block in before if block.judged)
-    return {(b.cell, arm) for b in turned for arm, how in b.outcomes.items() if how.status not in ("ok", "identical")}
 
 
 def _block(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> Block:

@@ -76,6 +76,19 @@ class Plan:
         """The workload of a cell."""
         return next(load for load in self.run.workloads if load.name == cell.workload)
 
+    def labelled(self, block: Block) -> Block:
+        """The block with `identical` for the sides' arms of a cell of identical code: it judges the instrument."""
+        if block.cell not in self.identical:
+            return block
+        own = {arm.id for arm in self.arms[block.cell] if not arm.peer}
+        outcomes = {
+            id: msgspec.structs.replace(outcome, status="identical")
+            if id in own and outcome.status == "ok"
+            else outcome
+            for id, outcome in block.outcomes.items()
+        }
+        return msgspec.structs.replace(block, outcomes=outcomes)
+
     def specs(self, kernel: str, ids: Sequence[str]) -> list[WorkerSpec]:
         """The workers of a package, of those sides (or "control", "peers") that have a whole build of it."""
         found = []

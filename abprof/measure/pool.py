@@ -1,13 +1,8 @@
-"""Workers of one kernel package in one epoch: one for each side, one for the control, one for the peers.
-
-`Prefork` starts the next pool's processes while the current pool measures, because each imports torch for seconds.
-"""
+"""Workers of one kernel package in one epoch: one for each side, one for the control, one for the peers."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +11,12 @@ from typing import Any
 import msgspec
 
 from abprof.builds import WorkerFactory
-from abprof.devices import Device
 from abprof.measure import turns
 from abprof.records import PEERS, STANDING_IN, Artefact, Build, Checkout, Kernel, Package, Proof
 from abprof.records import messages as wire
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, to_start
 
 _MOST_STARTS = 2  # failed starts of one worker in a row, in one epoch
-_CORES_EACH = 4  # for each process that waits: with fewer, starting it would disturb the measuring
 
 
 @dataclass(frozen=True)
@@ -47,42 +40,11 @@ class WorkerPool:
         self.start_order = tuple(turns.ranked(tuple(self._specs), epoch - 1))  # the order decides the memory
         self._judge: Worker | None = None
         self._proved: dict[str, wire.Proved] = {}  # at the last `prove`
-        self._adopted: set[str] = set()  # workers that were ready before
         self._failed_starts: dict[str, list[WorkerDied]] = {id: [] for id in self._specs}  # since the last good one
-
-    def adopt(self, id: str, worker: Worker) -> None:
-        """Use a living worker of this spec, from an earlier pool, instead of starting one."""
-        self._workers[id] = worker
-        self._adopted.add(id)
-
-    def release(self, id: str) -> Worker | None:
-        """Hand over the living worker for another pool; None if it is dead."""
-        worker = self._workers.pop(id, None)
-        if worker is not None and not worker.alive:
-            worker.kill()
-            return None
-        return worker
-
-    def becomes(self, specs: Sequence[WorkerSpec], epoch: int) -> bool:
-        """Whether this pool, not yet entered, serves these specs in this epoch. If so its other workers end."""
-        if epoch != self._epoch or any(self._specs.get(spec.id) != spec for spec in specs):
-            return False
-        self._specs = {spec.id: spec for spec in specs}
-        self.start_order = tuple(turns.ranked(tuple(self._specs), epoch - 1))
-        for id in self._workers.keys() - self._specs.keys():
-            self._workers.pop(id).kill()
-        return True
-
-    def spawn(self) -> None:
-        """Start the processes, which import torch and wait. They touch no device before the pool is entered."""
-        for id in self.start_order:
-            with contextlib.suppress(WorkerDied):  # `worker` tries again and reports it
-                self._spawn(id)
 
     def __enter__(self) -> WorkerPool:
         try:
-            starting = [id for id in self.start_order if id not in self._adopted and self._begin(id)]
-            for id in starting:
+            for id in [id for id in self.start_order if self._begin(id)]:
                 self._receive_ready(id)
         except BaseException:  # ^C
             self.dismiss()
@@ -101,21 +63,14 @@ class WorkerPool:
         for worker in self._workers.values():
             worker.kill()
 
-    def _spawn(self, id: str) -> Worker:
-        spec = self._specs[id]
-        log = self._factory.logs / self.log_name(id)
-        worker = self._factory.worker(id, spec.checkout, spec.package, Path(spec.build.path), log=log, name=id)
-        self._workers[id] = worker
-        return worker
-
     def _begin(self, id: str) -> bool:
-        """Start the worker, or take the one that was spawned, without waiting for it."""
-        spec, factory, spawned = self._specs[id], self._factory, self._workers.get(id)
-        if spawned is not None and not spawned.alive:
-            spawned.kill()
+        """Start the worker, without waiting for it."""
+        spec, factory = self._specs[id], self._factory
+        place, log = Path(spec.build.path), factory.logs / self.log_name(id)
         try:
-            worker = spawned if spawned is not None and spawned.alive else self._spawn(id)
-            mount = factory.mount(spec.checkout, spec.package, Path(spec.build.path))
+            worker = factory.worker(id, spec.checkout, spec.package, place, log=log, name=id, epoch=self._epoch)
+            self._workers[id] = worker
+            mount = factory.mount(spec.checkout, spec.package, place)
             workloads, scratch = dict(factory.workloads), str(factory.scratch)
             worker.send(wire.Start(factory.device, id, mount, workloads, scratch, self._epoch))
         except WorkerDied as died:
@@ -254,43 +209,3 @@ class WorkerPool:
             if id not in STANDING_IN:
                 of = {"side": id, "package": self._specs[id].package.name, "kind": "triton"}
                 yield from (msgspec.convert(dataclasses.asdict(made) | of, Kernel) for made in proved.kernels)
-
-
-class Prefork:
-    """Hands out pools, and has the next pool's processes waiting where that does not disturb the measuring.
-
-    On a CPU they would take the cores that are measured; on a GPU they touch no device before their pool is entered.
-    """
-
-    def __init__(self, factory: WorkerFactory, device: Device) -> None:
-        self._factory = factory
-        self._kind = device.kind
-        self._waiting: WorkerPool | None = None
-
-    def __enter__(self) -> Prefork:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._dismiss()
-
-    def pool(self, specs: Sequence[WorkerSpec], epoch: int) -> WorkerPool:
-        """The pool of these workers, not yet entered."""
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None and waiting.becomes(specs, epoch):
-            return waiting
-        if waiting is not None:
-            waiting.dismiss()
-        return WorkerPool(self._factory, specs, epoch)
-
-    def ahead(self, specs: Sequence[WorkerSpec], epoch: int) -> None:
-        """Start the processes of the pool that is probably needed next."""
-        self._dismiss()
-        if self._kind == "cpu" or (self._kind == "cuda" and len(os.sched_getaffinity(0)) < _CORES_EACH * len(specs)):
-            return
-        self._waiting = WorkerPool(self._factory, specs, epoch)
-        self._waiting.spawn()
-
-    def _dismiss(self) -> None:
-        if self._waiting is not None:
-            self._waiting.dismiss()
-            self._waiting = None

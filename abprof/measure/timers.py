@@ -18,7 +18,6 @@ from abprof.system.processes import WorkerDied, WorkerFault
 PACKAGE = "cupti-python"
 INSTALL = "pip install 'abprof[cupti]'"
 _DEATHS = 2  # of workers that were asked whether CUPTI can read them; one may be chance
-KEPT = "processes are kept from one measurement to the next, and torch's profiler ran in them"
 
 
 class Timers:
@@ -52,10 +51,6 @@ class Timers:
             self._deaths += 1
             return died.reason
 
-    def late(self, cell: Cell) -> bool:
-        """Whether torch's profiler must not have run before the cell's turns: CUPTI reads it, or that is not known yet."""
-        return self._of.get(cell.id, "" if self._never else turns.CUPTI) == turns.CUPTI
-
 
 def read_by(blocks: Iterable[Block]) -> dict[str, str]:
     """Cell -> what read its turns, in blocks whose metric more than one timer may read."""
@@ -71,10 +66,10 @@ def lacking(chains: Mapping[str, Toolchain]) -> str:
     return ""
 
 
-def never(run: Run, *, kept: bool) -> str:
-    """Why CUPTI can read no further cell of this run; "" if only the workers know. `kept`: processes outlive their epoch."""
+def never(run: Run) -> str:
+    """Why CUPTI can read no further cell of this run; "" if only the workers know."""
     side = lacking(run.toolchains)
-    return KEPT if kept else f"{PACKAGE} is not installed for {side}" if side else ""
+    return f"{PACKAGE} is not installed for {side}" if side else ""
 
 
 def unrecorded(pool: WorkerPool, workers: Iterable[str], timeout: float) -> str:

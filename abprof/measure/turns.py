@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import random
@@ -34,7 +33,6 @@ _CLOCKED = {TIMER["cuda"], CUDA_GRAPH}  # timers whose turns read the device's c
 # these are seconds on the wall: the L2 is flushed and launches are timed beside short calls (docs/MEASUREMENT.md).
 _SECONDS = {"cuda": 0.35, "cpu": 0.30, "simulated": 0.35}
 _EARLY = 2  # rounds between re-allocations in the fewest: an epoch that settles by then has seen four placements
-_PHASED = 1e8  # ns of calls under a profiler
 _LONG_OPEN = 1e9  # ns: inputs that take longer to make are not made again in the fewest rounds
 _EMPTIES = 8  # at most; their median is known to some 30 ns where single ones scatter by 100
 _MOST_RECORDED = 8  # calls of a turn by CUPTI: each has its own reading, and takes the host some 0.3 ms
@@ -57,7 +55,7 @@ class Pace:
     seconds: float = math.inf  # on the wall, after which the epoch has enough rounds
 
     def over(self, rounds: int, seconds: float) -> bool:
-        """Whether the epoch's time is over, with whole mirrored pairs and no fewer than the fewest rounds."""
+        """Whether the epoch's time has passed, with whole mirrored pairs and at least the fewest rounds."""
         return rounds >= self.fewest and rounds % 2 == 0 and seconds >= self.seconds
 
     def moves(self, number: int) -> bool:
@@ -132,15 +130,6 @@ def pace(
     )
 
 
-def allotted(pace: Pace, rounds: int, share: float = 1.0) -> Pace:
-    """The pace with so many rounds by allocation: in pairs, no fewer than the fewest, at most four times the usual.
-
-    If the budget affords only a `share`, at most what that leaves.
-    """
-    most = 4 * pace.rounds if share >= 1.0 else pace.rounds
-    return dataclasses.replace(pace, rounds=max(pace.fewest, min(_mirrored(rounds), most)), seconds=math.inf)
-
-
 def fewest_rounds(kind: str, call_ns: float, timer: str = "") -> int:
     """The fewest rounds of an epoch for a call of the fastest arm.
 
@@ -175,14 +164,6 @@ def levelled(row: Sequence[Turn]) -> list[Turn]:
 def calls_of_a_turn(kind: str, call_ns: float) -> int:
     """As few calls of the fastest arm as make a turn of the shortest length."""
     return max(1, min(1000, math.ceil(_SHORTEST_TURN[kind] / max(call_ns, 1.0))))
-
-
-def profiled(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
-    """The profiled pass: ten calls, of long ones as few as take 0.1 s; without phases two, to see whether all are alike."""
-    calls = max(1, min(10, math.ceil(_PHASED / max(call_ns, 1.0))))
-    if phases:
-        return wire.Phases(arm, calls, min(2, calls - 1))
-    return wire.Phases(arm, 2, 1) if calls > 1 else wire.Phases(arm, 1, 0)
 
 
 def settled(rounds: Sequence[Sequence[float]], wanted: float, fewest: int = FEWEST) -> bool:

@@ -21,6 +21,7 @@ from abprof.records import messages as wire
 from abprof.worker import adapters
 from abprof.worker.bench import Bench, versions
 from abprof.worker.faults import classify
+from abprof.worker.forking import fork_on_request
 
 _PR_SET_PDEATHSIG = 1
 sys.modules.setdefault("abprof.adapters", adapters)  # the name by which workloads import them
@@ -33,33 +34,39 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--in", dest="source", type=int)
     parser.add_argument("--out", dest="sink", type=int)
     parser.add_argument("--cell", type=Path)
+    parser.add_argument("--fork", type=int)
     options = parser.parse_args(argv)
     _die_with_parent()
-    with contextlib.suppress(OSError, KeyError):
-        Path(os.environ["HOME"]).mkdir(parents=True, exist_ok=True)  # in a sandbox, a folder of its own
+    _make_home()
     if not options.cell:
-        for fd in (options.source, options.sink):
-            os.set_inheritable(fd, False)  # what a kernel forks must not hold the parent's pipe open
         versions()  # imports Triton
-        preload(options.source)
+        if options.fork or not select.select([options.source], [], [], 0)[0]:
+            preload()
     # run_worker.py disabled the garbage collector: walking what torch and Triton make while they are imported takes a
     # third of a worker's start, and all of it stays.
     gc.freeze()
     gc.enable()
     if options.cell:
         return foreground(options.cell)
-    with open(options.source, "rb") as requests, open(options.sink, "wb", buffering=0) as replies:
-        code = serve(requests, replies)
+    if options.fork:
+        return fork_on_request(options.fork, _forked)
+    code = worker(options.source, options.sink)
     if code:
         sys.stdout.flush()
         os._exit(code)  # a broken device makes an orderly end hang or abort
     return code
 
 
-def preload(source: int) -> None:
-    """Import what a first call would, as long as no request waits at the descriptor `source`: it takes no device."""
-    if select.select([source], [], [], 0)[0]:
-        return
+def worker(source: int, sink: int) -> int:
+    """Serve one parent over these descriptors. Returns the exit code."""
+    for fd in (source, sink):
+        os.set_inheritable(fd, False)  # what a kernel forks must not hold the parent's pipe open
+    with open(source, "rb") as requests, open(sink, "wb", buffering=0) as replies:
+        return serve(requests, replies)
+
+
+def preload() -> None:
+    """Import what a first call would. It takes no device."""
     with contextlib.suppress(Exception):
         # torch.autograd.grad imports it at its first call, and sympy with it: 2 s without bytecode.
         importlib.import_module("torch.fx.experimental.symbolic_shapes")
@@ -146,6 +153,17 @@ def _calls(bench: Bench, job: wire.Foreground) -> wire.Finished:
         for _ in range(job.warmup + job.runs):
             call()
     return wire.Finished("ok", facts=bench.facts(arm) if job.facts else {})
+
+
+def _forked(source: int, sink: int) -> int:
+    _die_with_parent()
+    _make_home()
+    return worker(source, sink)
+
+
+def _make_home() -> None:
+    with contextlib.suppress(OSError, KeyError):
+        Path(os.environ["HOME"]).mkdir(parents=True, exist_ok=True)  # in a sandbox, a folder of its own
 
 
 def _die_with_parent() -> None:

@@ -15,11 +15,9 @@ import msgspec
 from abprof import session
 from abprof import sides as repo
 from abprof.builds import in_use
-from abprof.extras.watch.warm import Warm
 from abprof.measure import Plan, RunContext, epochs, look_around, make_plan
 from abprof.measure.discovery import content, workloads_folder
 from abprof.measure.plan import build_kernels
-from abprof.measure.pool import Prefork
 from abprof.measure.resources import alone, signals, worktrees
 from abprof.records import Checkout, Comparison, Run, names
 from abprof.records.errors import AbprofError
@@ -65,8 +63,7 @@ def watch(config: Options, view: View, answer: Callable[[Answer], None]) -> None
         logs = Path(folder) / "logs"
         logs.mkdir()
         plan = make_plan(place, trees, logs, view)
-        with Warm(plan.factory, place.device) as warm:
-            _answers(_Loop(place, plan, warm, Path(folder), view), saves, began, answer)
+        _answers(_Loop(place, plan, Path(folder), view), saves, began, answer)
 
 
 def _watchable(place: RunContext) -> None:
@@ -92,8 +89,8 @@ def _answers(loop: _Loop, saves: Iterator[float], began: float, answer: Callable
 class _Loop:
     """The working tree as it was last seen, and its plan."""
 
-    def __init__(self, place: RunContext, plan: Plan, warm: Prefork, folder: Path, view: View) -> None:
-        self._place, self._plan, self._warm, self._folder, self._view = place, plan, warm, folder, view
+    def __init__(self, place: RunContext, plan: Plan, folder: Path, view: View) -> None:
+        self._place, self._plan, self._folder, self._view = place, plan, folder, view
         self._number = 0
         self._first = True
         self._judge = self._workloads(plan.checkouts["target"])  # what the workers have: a copy, made at the beginning
@@ -145,7 +142,7 @@ class _Loop:
         builds = build_kernels(self._place, plan, self._view if self._view.verbose else quiet)
         plan = session.start(self._place, plan, builds, record)
         budget = self._place.options.budget
-        rows = epochs(plan, record.wanted, first=self._number, done=0, budget=budget, prefork=self._warm)
+        rows = epochs(plan, record.wanted, first=self._number, done=0, budget=budget)
         for item in rows:
             record.add(item)
         return record.judged("complete")

@@ -18,6 +18,7 @@ from abprof.system.processes.children import (
     how_ended,
     no_orphans,
 )
+from abprof.system.processes.forks import ForkServer
 from abprof.system.processes.tools import Program, Watching, foreground, logged, output, printing, tried
 from abprof.system.processes.worker import ALIVE_EVERY, Worker, to_start
 
@@ -25,6 +26,7 @@ __all__ = [
     "ALIVE_EVERY",
     "LOG_LIMIT",
     "MARK",
+    "ForkServer",
     "Log",
     "Program",
     "Watching",

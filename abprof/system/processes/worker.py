@@ -27,6 +27,7 @@ from abprof.system.processes.children import (
     kill_strays,
     new_mark,
 )
+from abprof.system.processes.forks import Forked, ForkServer
 
 ALIVE_EVERY = 0.2  # seconds between looks whether a silent child still lives
 START = 30.0  # seconds that a start may take however short --timeout is
@@ -54,10 +55,12 @@ class Worker:
         on_line: Callable[[str], None] | None = None,
         walled: bool = False,
         started: Callable[[int], None] | None = None,
+        server: ForkServer | None = None,
     ) -> None:
         """`walled`: the command is bubblewrap's (abprof/builds/sandbox.py), and the child is what that starts. `started` gets the
-        process id of whatever is started, as soon as it is known."""
+        process id of whatever is started, as soon as it is known. A living `server` forks it in the place of `argv`."""
         self.name = name
+        self._server = server
         self._started = started
         self.log = Log(log, on_line)
         self._argv, self._env, self._cwd, self._walled = tuple(argv), dict(env), cwd, walled
@@ -83,27 +86,37 @@ class Worker:
         stdout_read, stdout_write = os.pipe()
         os.set_blocking(self._out, False)  # a child that stopped reading must not stop its parent
         try:
-            self._child = subprocess.Popen(
-                [*self._argv, "--in", str(to_child), "--out", str(from_child)],
-                env={**self._env, MARK: self._mark},
-                cwd=self._cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout_write,
-                stderr=stdout_write,
-                pass_fds=(to_child, from_child),
-                start_new_session=True,
-            )
-        except OSError as error:
+            self._child = self._begin(to_child, from_child, stdout_write)
+        except WorkerDied:
             for fd in (self._out, self._in, stdout_read):
                 os.close(fd)
             self._in = self._out = -1
-            raise WorkerDied(f"{self._argv[0]} could not be started: {error.strerror}") from error
+            raise
         finally:
             for fd in (to_child, from_child, stdout_write):
                 os.close(fd)
         self._tell(self._child.pid)
         self._drainer = Reading(partial(self._drain, stdout_read))
         self._drainer.start()
+
+    def _begin(self, source: int, sink: int, output: int) -> subprocess.Popen[bytes] | Forked:
+        env = {**self._env, MARK: self._mark}
+        if self._server is not None and self._server.alive:
+            with contextlib.suppress(WorkerDied):  # then it starts afresh
+                return self._server.fork(env=env, cwd=self._cwd, source=source, sink=sink, output=output)
+        try:
+            return subprocess.Popen(
+                [*self._argv, "--in", str(source), "--out", str(sink)],
+                env=env,
+                cwd=self._cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(source, sink),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise WorkerDied(f"{self._argv[0]} could not be started: {error.strerror}") from error
 
     def _drain(self, fd: int) -> None:
         try:

@@ -1,0 +1,118 @@
+"""A fork server: one process imports what every worker needs, and forks workers off itself in milliseconds.
+
+Its child has a session, an environment and a folder of its own, as a process that `Popen` starts. The server touches no device
+and runs no code under test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from abprof.system.processes.children import MARK, WorkerDied, kill_strays, new_mark
+
+_TO_ANSWER = 120.0  # seconds: the first answer comes when the imports are done, perhaps from a network's disk
+
+
+class Forked:
+    """A process that a fork server started, with the part of Popen's interface that a Worker needs."""
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self._server, self.pid = server, pid
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._server.code(self.pid)
+
+    def wait(self, timeout: float) -> int:
+        """The exit code. Raises subprocess.TimeoutExpired."""
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if (left := deadline - time.monotonic()) <= 0:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            self._server.listen(left)
+        return code
+
+
+class ForkServer:
+    """Starts `argv --fork FD`, which answers requests as abprof/worker/forking.py does."""
+
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> None:
+        self._codes: dict[int, int] = {}
+        self._mark = new_mark()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, open(log, "ab") as out:
+            try:
+                self._process = subprocess.Popen(
+                    [*argv, "--fork", str(theirs.fileno())],
+                    env={**env, MARK: self._mark},
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self._socket.close()
+                raise WorkerDied(f"{argv[0]} could not be started: {error.strerror}") from error
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still fork."""
+        return self._socket.fileno() >= 0 and self._process.poll() is None
+
+    def fork(self, *, env: Mapping[str, str], cwd: Path, source: int, sink: int, output: int) -> Forked:
+        """A new worker that reads requests from `source`, answers to `sink` and prints to `output`. Raises WorkerDied."""
+        request = json.dumps({"env": dict(env), "cwd": str(cwd)}).encode()
+        try:
+            socket.send_fds(self._socket, [request], [source, sink, output])
+        except OSError as error:
+            raise WorkerDied(f"the fork server does not answer: {error.strerror}") from error
+        deadline = time.monotonic() + _TO_ANSWER
+        while self.alive and time.monotonic() < deadline:
+            message = self.listen(1.0)
+            if "pid" in message:
+                return Forked(self, message["pid"])
+            if "why" in message:
+                raise WorkerDied(f"the fork server cannot fork: {message['why']}")
+        self.kill()
+        raise WorkerDied("the fork server ended")
+
+    def code(self, pid: int) -> int | None:
+        """How a child ended: its exit code; None while it runs."""
+        while pid not in self._codes and self.listen(0.0):
+            pass
+        if pid in self._codes or self.alive:
+            return self._codes.get(pid)
+        return -signal.SIGKILL  # its children die with it
+
+    def listen(self, seconds: float) -> dict[str, int]:
+        """The next message, {} if none comes in time; how children ended is kept for `code`."""
+        if self._socket.fileno() < 0 or not select.select([self._socket], [], [], seconds)[0]:
+            return {}
+        data = self._socket.recv(1 << 16)
+        if not data:
+            self.kill()
+            return {}
+        message: dict[str, int] = json.loads(data)
+        if "ended" in message:
+            self._codes[message["ended"]] = message["code"]
+        return message
+
+    def kill(self) -> None:
+        """End it, and with it whatever it forked. Safe to call twice."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=10)
+        kill_strays(self._mark)
+        self._socket.close()
