@@ -34,7 +34,7 @@ from abprof.measure import (
 )
 from abprof.measure.epoch_loop import Item
 from abprof.measure.plan import broken_workloads, build_kernels, check_packages, watched
-from abprof.measure.resources import alone, signals, worktrees
+from abprof.measure.run_context import alone, signals, worktrees
 from abprof.records import Block, Build, Checkout, Run, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options

@@ -86,7 +86,7 @@ def _resume(ctx: typer.Context, path: str, repo: str, view: View, *, json: bool)
 
 def _go_on(begun: Bisection, folder: Path, view: View, *, json: bool) -> int:
     from abprof.extras.bisect import report, steps
-    from abprof.measure import resources as holding
+    from abprof.measure import run_context as holding
 
     try:
         with holding.signals():

@@ -18,7 +18,7 @@ from abprof.evidence.ncu.capture import Order, captured
 from abprof.evidence.probes import subjects
 from abprof.measure import Continued, Plan, RunContext, continued, make_plan
 from abprof.measure.plan import build_kernels
-from abprof.measure.resources import alone, signals, worktrees
+from abprof.measure.run_context import alone, signals, worktrees
 from abprof.records import Arm, Cell, Profile, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from abprof.builds import in_use, sandbox
-from abprof.measure import Plan, foreground, look_around, make_plan, matrix
+from abprof.measure import Plan, look_around, make_plan, matrix
 from abprof.measure.plan import build_kernels
-from abprof.measure.pool import WorkerSpec
-from abprof.measure.resources import alone, signals, worktrees
+from abprof.measure.pool import WorkerSpec, foreground
+from abprof.measure.run_context import alone, signals, worktrees
 from abprof.records import Arm, Build, Cell, Workload
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
@@ -63,7 +63,7 @@ def run(options: Options, wanted: Wanted, view: View) -> str:
             checkout = plan.checkouts["base"]
             spec = WorkerSpec("base", checkout, plan.packages[cell.kernel].of(checkout.side), build)
             warmup, runs, seed = wanted.warmup, wanted.runs, options.seed
-            job = foreground.job(plan.factory, spec, cell, arm, warmup=warmup, runs=runs, seed=seed)
+            job = foreground(plan.factory, spec, cell, arm, warmup=warmup, runs=runs, seed=seed)
             outcome = job.outcome(proc.foreground(job.argv, env=job.env, cwd=job.cwd))
     if outcome.status != "ok":
         raise AbprofError(f"{outcome.status}: {outcome.reason}", where=f"{cell.id} on {side.label}")

@@ -37,8 +37,7 @@ from abprof.fleet.messages import (
 from abprof.measure import Continued, Plan, RunContext, continued, epochs, follow_up, look_around, make_plan
 from abprof.measure.epoch_loop import Item
 from abprof.measure.plan import build_kernels, other_cells, watched
-from abprof.measure.resources import alone, not_busy, signals, worktrees
-from abprof.measure.run_context import Settled
+from abprof.measure.run_context import Settled, alone, not_busy, signals, worktrees
 from abprof.records import Block, Build, Checkout, Kernel, Proof, Run
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.options import File

@@ -133,7 +133,7 @@ def _package(plan: Plan, known: _Known, part: _Part, share: float) -> Iterator[C
     with WorkerPool(plan.factory, part.specs, part.epoch) as pool:
         yield from pool.proofs()
         arms = {cell.id: tuple(arm for arm in plan.arms[cell.id] if arm.worker in present) for cell in part.cells}
-        warm_up = _WarmUp(pool, plan, known, part, arms)
+        warm_up = _WarmUp(pool, plan, known, part.epoch, arms)
         for cell in part.cells:
             if cuda:
                 warm_up.before(cell)
@@ -176,53 +176,32 @@ def _task(plan: Plan, known: _Known, epoch: int, cell: Cell, arms: tuple[Arm, ..
 
 @dataclass
 class _WarmUp:
-    """First calls import, load and compile. On a GPU all workers make them at once, on a cheap cell, before timing."""
+    """First calls import, load and compile. On a GPU all workers make them at once, before timing."""
 
     pool: WorkerPool
     plan: Plan
     known: _Known
-    part: _Part
+    epoch: int
     arms: Mapping[str, Sequence[Arm]]  # cell -> arms whose worker is there
     loaded: set[tuple[str, str, str]] = field(default_factory=set)
 
     def before(self, cell: Cell) -> None:
-        """Load what this cell needs and no earlier cell did.
+        """Each worker opens the cell once if it needs code that no earlier cell did; what hangs is skipped in this epoch.
 
-        If even the cheapest call of that code is slow, the untimed call that each arm makes anyway costs less.
+        Calls known to be slow are left out: the untimed call that each arm makes anyway costs less.
         """
-        if not _code(cell) <= self.loaded:
-            cheapest = self._cheapest(cell)
-            if max(self.known.calls.get(cheapest.id, {}).values(), default=0.0) < _SLOW_CALL:
-                self._warm(cheapest)
-            self.loaded |= _code(cell)
-
-    def _cheapest(self, like: Cell) -> Cell:
-        """The cheapest cell that loads the same code in all its workers, if possible one that never failed."""
-
-        def cost(cell: Cell) -> tuple[bool, float, float]:
-            own = self._own(cell)
-            calls = self.known.calls.get(cell.id, dict.fromkeys((arm.id for arm in own), 0.0))
-            failed = any(arm.id not in calls or self.known.timeouts.any(cell.id, arm) for arm in own)
-            return failed, max(calls.values(), default=0.0), cell.flops or 0.0
-
-        code, sides = _code(like), {arm.side for arm in self._own(like)}
-        alike = (c for c in self.part.cells if _code(c) == code and sides <= {arm.side for arm in self._own(c)})
-        return min(alike, key=cost)
-
-    def _warm(self, cell: Cell) -> None:
-        """Each worker opens this cell once, except what hung before; what hangs now is skipped in this epoch."""
-        seed, params = self.plan.run.options.seed, dict(cell.params)
-        arms = {arm.side: arm for arm in self._own(cell)}
+        code, calls = _code(cell), self.known.calls.get(cell.id, {})
+        if code <= self.loaded or max(calls.values(), default=0.0) >= _SLOW_CALL:
+            return
+        self.loaded |= code
+        own = {arm.side: arm for arm in self.arms[cell.id] if not arm.peer}
         opens = {
-            side: wire.Open(cell.workload, params, arm.id, arm.variant, seed=seed)
-            for side, arm in arms.items()
+            side: wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=self.plan.run.options.seed)
+            for side, arm in own.items()
             if not self.known.timeouts.any(cell.id, arm)
         }
         for side in self.pool.warm(opens):
-            self.known.timeouts.note(cell.id, arms[side], self.part.epoch)
-
-    def _own(self, cell: Cell) -> list[Arm]:
-        return [arm for arm in self.arms[cell.id] if not arm.peer]
+            self.known.timeouts.note(cell.id, own[side], self.epoch)
 
 
 def _code(cell: Cell) -> set[tuple[str, str, str]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +14,9 @@ import msgspec
 
 from abprof.builds import WorkerFactory
 from abprof.measure import turns
-from abprof.records import PEERS, STANDING_IN, Artefact, Build, Checkout, Kernel, Package, Proof
+from abprof.records import PEERS, STANDING_IN, Arm, Artefact, Build, Cell, Checkout, Kernel, Package, Proof
 from abprof.records import messages as wire
-from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, to_start
+from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, how_ended, to_start
 
 _MOST_STARTS = 2  # failed starts of one worker in a row, in one epoch
 
@@ -209,3 +211,45 @@ class WorkerPool:
             if id not in STANDING_IN:
                 of = {"side": id, "package": self._specs[id].package.name, "kind": "triton"}
                 yield from (msgspec.convert(dataclasses.asdict(made) | of, Kernel) for made in proved.kernels)
+
+
+# ---------------------------------------------------------------- for profilers that start the process themselves
+
+
+@dataclass(frozen=True)
+class Foreground:
+    """A process that makes one untimed call, then `warmup + runs` calls, and writes its outcome into `result`."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: Path
+    result: Path
+
+    def outcome(self, code: int) -> wire.Finished:
+        """How it ended. `code`: its exit code, for a process that wrote nothing."""
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            outcome: wire.Finished = wire.unpack(wire.Finished, wire.load(self.result.read_bytes()))
+            return outcome
+        return wire.Finished("crash", how_ended(code))
+
+
+def foreground(
+    factory: WorkerFactory,
+    spec: WorkerSpec,
+    cell: Cell,
+    arm: Arm,
+    *,
+    warmup: int,
+    runs: int,
+    seed: int,
+    facts: bool = False,
+) -> Foreground:
+    """The process for one arm of a cell. `facts`: it also reports what the workload says of the cell."""
+    place, name = Path(spec.build.path), f"cell-{uuid.uuid4().hex}"
+    file, result = factory.scratch / f"{name}.json", factory.scratch / f"{name}.result.json"
+    mount, scratch = factory.mount(spec.checkout, spec.package, place), str(factory.scratch)
+    start = wire.Start(factory.device, spec.id, mount, dict(factory.workloads), scratch)
+    opened = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, arm.peer, seed=seed)
+    file.write_bytes(wire.dump(wire.pack(wire.Foreground(start, opened, warmup, runs, str(result), facts))))
+    argv = (*factory.argv(spec.id), "--cell", str(file))
+    return Foreground(argv, factory.worker_env(spec.checkout, spec.package, place), place / "src", result)

@@ -11,7 +11,7 @@ import pytest
 from abprof import devices
 from abprof.builds import environment
 from abprof.devices import lease
-from abprof.measure import resources as holding
+from abprof.measure import run_context as holding
 from abprof.measure import run_context as place
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options

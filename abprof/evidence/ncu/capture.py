@@ -17,8 +17,8 @@ import msgspec
 from abprof.evidence.ncu import recording, traffic
 from abprof.evidence.ncu.traffic import Table, measured
 from abprof.evidence.subject import Subject
-from abprof.measure import Plan, foreground
-from abprof.measure.pool import WorkerSpec
+from abprof.measure import Plan
+from abprof.measure.pool import WorkerSpec, foreground
 from abprof.records import Arm, Cell, KernelProfile, Profile
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
@@ -100,7 +100,7 @@ def _one(
     report.unlink(missing_ok=True)  # of an earlier recording
     empty = _profile(cell, arm, order, ncu=ncu.version)
     seed = plan.run.options.seed
-    job = foreground.job(plan.factory, spec, cell, arm, warmup=order.warmup, runs=order.runs, seed=seed, facts=True)
+    job = foreground(plan.factory, spec, cell, arm, warmup=order.warmup, runs=order.runs, seed=seed, facts=True)
     log = plan.factory.logs / f"ncu-{stem}.log"
     try:
         did = record(ncu, job.argv, env=job.env, cwd=job.cwd, metrics=order.metrics, to=report, log=log,

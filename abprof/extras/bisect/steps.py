@@ -21,7 +21,7 @@ from abprof.builds import keys
 from abprof.extras.bisect import search
 from abprof.extras.bisect.search import Answer, Ask, Finding, History, Question, halvings
 from abprof.measure import RunContext, continued, look_around, make_plan
-from abprof.measure import resources as holding
+from abprof.measure import run_context as holding
 from abprof.measure.commands import NAME as COMMAND
 from abprof.measure.commands import prepare
 from abprof.measure.discovery import copy_workloads

@@ -18,7 +18,7 @@ from abprof.builds import in_use
 from abprof.measure import Plan, RunContext, epochs, look_around, make_plan
 from abprof.measure.discovery import content, workloads_folder
 from abprof.measure.plan import build_kernels
-from abprof.measure.resources import alone, signals, worktrees
+from abprof.measure.run_context import alone, signals, worktrees
 from abprof.records import Checkout, Comparison, Run, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
