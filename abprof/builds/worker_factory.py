@@ -24,16 +24,52 @@ from abprof.records.options import File, Options, worker_argv
 from abprof.system.config_file import fill
 from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault, to_start
 
+_SERVERS = 3  # of an interpreter
 _SOURCE = Path(__file__).parent.parent
 _FILES = ("__init__.py", "kit.py", "records/messages.py")
 _ROOMS = ("worker",)
-FORK_SERVERS = 3  # of an interpreter
 _RUN = """import gc, os, sys
 gc.disable()
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from abprof.worker.main import main
 sys.exit(main())
 """
+
+
+class ForkServers:
+    """The processes that workers are forked off, by interpreter; none in a sandbox.
+
+    Forks of one server share the addresses of their libraries: so a run has several servers, and its epochs take them in
+    turn. Sides with the same interpreter share them.
+    """
+
+    def __init__(self, env: Mapping[str, str] | None = None, folder: Path = Path(), log: Path = Path()) -> None:
+        """`env`: every worker's; None for no servers. They start in `folder`."""
+        self._env, self._folder, self._log = env, folder, log
+        self._servers: dict[tuple[tuple[str, ...], int], ForkServer] = {}
+
+    def server(self, argv: Sequence[str], epoch: int) -> ForkServer | None:
+        """The server for an epoch's workers of this command, started if need be; None where it does not start."""
+        key = (tuple(argv), epoch % _SERVERS)
+        if self._env is None or worker_argv():
+            return None
+        if key not in self._servers or not self._servers[key].alive:
+            try:
+                self._servers[key] = ForkServer(argv, env=self._env, cwd=self._folder, log=self._log)
+            except WorkerDied:
+                return None
+        return self._servers[key]
+
+    def close(self) -> None:
+        """End the servers; no further one starts."""
+        self._env = None
+        for server in self._servers.values():
+            server.kill()
+
+    def start(self, argv: Sequence[str]) -> None:
+        """Start all servers of this command, which import while other work goes on."""
+        for number in range(_SERVERS):
+            self.server(argv, number)
 
 
 @dataclass(frozen=True)
@@ -58,7 +94,7 @@ class WorkerFactory:
     wall: Sandbox | None = None  # in which code under test runs
     token: str = field(default_factory=lambda: secrets.token_hex(8))  # part of names that must not be guessed
     own: set[int] = field(default_factory=set)  # process ids of all workers, the ended too
-    servers: dict[tuple[tuple[str, ...], int], ForkServer] = field(default_factory=dict)
+    forks: ForkServers = field(default_factory=ForkServers)
 
     def argv(self, side: str) -> Sequence[str]:
         """The worker's command for this side; control and peers stand in for base."""
@@ -117,7 +153,7 @@ class WorkerFactory:
             writable = [self.scratch if side in {"base", *STANDING_IN} else room]
             argv, env = self.wall.around(argv, env, own=place, writable=writable, network=network)
         cwd, walled, started = place / "src", self.wall is not None, self.own.add
-        server = None if epoch is None or package.env else self.fork_server(side, epoch)
+        server = None if epoch is None or package.env else self.forks.server(self.argv(side), epoch)
         return Worker(
             argv,
             env=env,
@@ -129,23 +165,6 @@ class WorkerFactory:
             started=started,
             server=server,
         )
-
-    def fork_server(self, side: str, epoch: int) -> ForkServer | None:
-        """The process that a side's workers of an epoch are forked off; None in a sandbox, or where it does not start.
-
-        Forks of one server share the addresses of their libraries: so a run has several servers, and its epochs take them
-        in turn. Sides with the same interpreter share them.
-        """
-        key = (tuple(self.argv(side)), epoch % FORK_SERVERS)
-        if self.wall is not None or worker_argv():
-            return None
-        if key not in self.servers or not self.servers[key].alive:
-            env = environment.worker(self.env, self.scratch / "caches", self.device, {})
-            try:
-                self.servers[key] = ForkServer(key[0], env=env, cwd=self.scratch, log=self.logs / "forks.log")
-            except WorkerDied:
-                return None
-        return self.servers[key]
 
     def room(self, side: str) -> Path:
         """The folder in scratch that a side's workers write to, created if need be."""
@@ -208,6 +227,7 @@ def alone(
     side: str = "base",
     log: Path | None = None,
     wall: Sandbox | None = None,
+    forks: ForkServers | None = None,
 ) -> Worker:
     """Start a worker without a build in `folder`, for questions about itself or about workloads.
 
@@ -217,7 +237,9 @@ def alone(
     argv, env = list(command(config, side, cache)), environment.worker(variables, folder / "caches", device, {})
     if wall is not None:
         argv, env = wall.around(argv, env, own=folder, network=False)
-    return Worker(argv, env=env, cwd=folder, log=log or folder / "log", name="survey", walled=wall is not None)
+    server = forks.server(argv, 0) if forks and wall is None else None
+    log = log or folder / "log"
+    return Worker(argv, env=env, cwd=folder, log=log, name="survey", walled=wall is not None, server=server)
 
 
 def sandbox_for(config: Options, cache: Path, device: str, folder: Path) -> tuple[Sandbox | None, tuple[str, ...]]:

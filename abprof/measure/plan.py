@@ -19,7 +19,7 @@ from abprof.builds import Job, Watch, WorkerFactory, build_packages, environment
 from abprof.builds import sandbox as contain
 from abprof.builds.build import missing
 from abprof.builds.tampering import elsewhere, inputs_of
-from abprof.builds.worker_factory import alone, base_environment, command, sandbox_for
+from abprof.builds.worker_factory import ForkServers, alone, base_environment, command, sandbox_for
 from abprof.devices import Device
 from abprof.measure import continued as earlier
 from abprof.measure import discovery, matrix, timers
@@ -129,7 +129,8 @@ def make_plan(
     env, withheld = base_environment(config, place.cache)
     workers = {checkout.side.id: command(config, checkout.side.id, place.cache) for checkout in trees}
     log = logs / "survey.log"
-    worker = alone(config, place.cache, device.worker, folder, log=log)
+    forks = ForkServers(environment.worker(env, folder / "caches", device.worker, {}), folder, logs / "forks.log")
+    worker = alone(config, place.cache, device.worker, folder, log=log, forks=forks)
     try:
         if continued:
             found = discovery.known(
@@ -153,6 +154,10 @@ def make_plan(
         _require_cupti(config.asked_by("--timer"), workers, chains)
     for cell in (c for c in continued.cells if continued.timers.get(c.id) == CUPTI) if continued else ():
         _require_cupti(f"{cell.id}, which CUPTI's records read so far", workers, chains)
+    if wall is not None or dry:
+        forks.close()
+    else:
+        forks.start(workers["base"])
     factory = WorkerFactory(
         cache=place.cache,
         logs=logs,
@@ -168,6 +173,7 @@ def make_plan(
         build_timeout=config.build_timeout,
         named=frozenset({*place.file.environment.set, *place.file.environment.allow}),
         wall=wall,
+        forks=forks,
     )
     notes = (*not_contained, *_unmet(trees, chains))
     if not (continued and continued.part):
