@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from abprof.measure.cell import NEVER_LAUNCHED
+from abprof.measure.followup import NEVER_LAUNCHED
 from tests import planted
 from tests.gitrepo import make_repo
 from tests.simulated.planted import NewLab, new_lab

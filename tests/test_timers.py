@@ -56,21 +56,18 @@ def test_calls_under_20_us_are_read_by_cupti_and_others_by_events(new_lab: NewLa
     assert not result.run.notes
 
 
-def test_the_profiled_pass_comes_when_nothing_more_is_read_by_cupti(new_lab: NewLab) -> None:
-    """In the epoch that profiles CUPTI's cell is the first to have its turns, in whatever order the cells stood."""
-    many = {"w": replace(MIXED.workloads["w"], presets={"default": {"case": ["long", "short", "other", "more"]}})}
-    result = new_lab(replace(MIXED, workloads=many)).abprof("main", "fast")
-    second = [one for one in blocks(result) if one.epoch == 2 and not one.beside]
-    told = [(one.cell, bool(one.rounds), one.outcomes["target"].census is not None) for one in second]
-    assert (told[0], told[-1]) == (("w/case=short", True, False), ("w/case=short", False, True))
-    assert {(turned, profiled) for _, turned, profiled in told[1:-1]} == {(True, True)}
-    assert len(told) == 5
-    assert told[-1] not in told[:-1]
+def test_the_profiled_pass_comes_after_all_epochs(new_lab: NewLab) -> None:
+    """After torch's profiler has run in a process, CUPTI's records are wrong there."""
+    result = new_lab(MIXED).abprof("main", "fast")
+    of = blocks(result)
+    profiled = [one for one in of if one.outcomes["target"].census is not None]
+    assert sorted(one.cell for one in profiled) == ["w/case=long", "w/case=short"]
+    assert of[-2:] == profiled
+    assert not any(one.rounds for one in profiled)
     for seen in result.run.observations:
         if seen.arm in ("base", "target"):
             assert seen.census is not None, seen
             assert seen.phases == {"forward": pytest.approx(seen.phases["total"] / 2), **seen.phases}, seen
-            assert seen.status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +147,7 @@ def test_a_worker_that_dies_of_the_question_costs_no_verdict(new_lab: NewLab) ->
 @pytest.mark.parametrize(
     ("do", "status"), [("never_launched", "wrong"), ("crash", "ok")], ids=["launches nothing", "died once"]
 )
-def test_what_the_late_pass_finds_counts_as_if_it_had_come_before_the_turns(
+def test_what_the_profiled_pass_finds_counts_as_if_it_had_come_before_the_turns(
     new_lab: NewLab, do: str, status: str
 ) -> None:
     faults = [broken(do, "short", side="target", verb="phases")]

@@ -41,14 +41,8 @@ def test_a_gpus_epoch_ends_when_its_time_on_the_wall_is_over() -> None:
     assert pace.rounds * 45e-6 * pace.calls * 3 < pace.seconds, "by the calls' own time all rounds fit in"
     assert [pace.over(rounds, pace.seconds) for rounds in (6, 7, 8, 9, 10)] == [False, False, True, False, True]
     assert not pace.over(100, 0.99 * pace.seconds)
-    assert not turns.allotted(pace, 100).over(100, 1e9)
     assert turns.pace("simulated", [45_000.0] * 3, [1e6] * 3, SETTINGS).seconds == math.inf
     assert turns.pace("cpu", [45_000.0] * 3, [1e6] * 3, SETTINGS).seconds == math.inf
-
-
-def test_phases_of_a_call_of_seconds_are_read_from_one() -> None:
-    passes = [turns.profiled("a", ns, phases=phases) for ns in (1e6, 1.2e8, 3e9) for phases in (True, False)]
-    assert [(p.calls, p.discarded) for p in passes] == [(10, 2), (2, 1), (1, 0), (1, 0), (1, 0), (1, 0)]
 
 
 @pytest.mark.parametrize("arms", [2, 3, 4])

@@ -19,8 +19,7 @@ from abprof.fleet.messages import DEVICE, Ended, Measured, Shard, read_news
 from abprof.fleet.ray import RemoteRunner
 from abprof.measure import continued
 from abprof.measure.plan import Continued, make_plan
-from abprof.measure.run_context import worktrees
-from abprof.measure.run_context import Settled, look_around
+from abprof.measure.run_context import Settled, look_around, worktrees
 from abprof.records import Arm, Build, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options

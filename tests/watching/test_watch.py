@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulated.lab import Lab
-from tests.simulated.processes import noted, signal_another_thread
+from tests.simulated.processes import signal_another_thread
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}})
@@ -72,29 +72,14 @@ def test_every_save_is_answered_beside_the_answer_before(tmp_path: Path) -> None
             "w case=a: ~, one epoch: nothing large seen",
             "w case=b: ~, one epoch: nothing large seen",
         ]
-        started = len(noted(lab.scenario))
         lab.set(slower(1.2))
         it.save("WHO = 'slower'\n")
         assert it.answer()[0] == (
             "w case=a: 20.0 % slower, one epoch: worth confirming (before: ~, one epoch: nothing large seen)"
         )
-        # What was started for it: a builder and the target's worker. The base answers that answered before.
-        assert len(noted(lab.scenario)) - started == 2
         lab.set(EVEN)
         it.save("WHO = 'mended'\n")
         assert it.answer()[0].startswith("w case=a: ~")
-
-
-def test_the_peers_process_is_kept_as_bases_is(tmp_path: Path) -> None:
-    load = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}}, peers=["lib"])
-    lab = Lab(tmp_path, Scenario(workloads={"w": load}, times=[Time(ns=20e6)]))
-    lab.repo.write({"kernels/k/__init__.py": "WHO = 'edited'\n"})
-    with watched(lab) as it:
-        it.answer()
-        started = len(noted(lab.scenario))
-        it.save("WHO = 'saved'\n")
-        it.answer()
-        assert len(noted(lab.scenario)) - started == 2, "a builder and the target's worker"
 
 
 def test_a_save_that_breaks_the_kernel_is_answered_and_the_next_one_too(tmp_path: Path) -> None:

@@ -99,7 +99,10 @@ class ForkServer:
         """The next message, {} if none comes in time; how children ended is kept for `code`."""
         if self._socket.fileno() < 0 or not select.select([self._socket], [], [], seconds)[0]:
             return {}
-        data = self._socket.recv(1 << 16)
+        try:
+            data = self._socket.recv(1 << 16)
+        except OSError:
+            data = b""
         if not data:
             self.kill()
             return {}

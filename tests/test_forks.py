@@ -1,0 +1,98 @@
+"""Workers are forked off servers that have imported torch (abprof/system/processes/forks.py, abprof/worker/forking.py)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from abprof.builds.worker_factory import ForkServers, install_bundle
+from abprof.records import messages as wire
+from abprof.system.processes import ForkServer, Worker, WorkerDied
+from tests.simulated.processes import alive
+
+
+@pytest.fixture
+def argv(tmp_path: Path) -> list[str]:
+    return [sys.executable, "-P", str(install_bundle(tmp_path / "cache"))]
+
+
+@pytest.fixture
+def server(argv: list[str], tmp_path: Path) -> Iterator[ForkServer]:
+    made = ForkServer(argv, env=dict(os.environ), cwd=tmp_path, log=tmp_path / "forks.log")
+    yield made
+    made.kill()
+
+
+def worker(argv: list[str], folder: Path, server: ForkServer | None, **env: str) -> Worker:
+    folder.mkdir(exist_ok=True)
+    return Worker(argv, env={**os.environ, **env}, cwd=folder, log=folder / "log", name="w", server=server)
+
+
+def test_forked_workers_answer_in_a_fraction_of_what_a_fresh_one_takes(
+    argv: list[str], server: ForkServer, tmp_path: Path
+) -> None:
+    """The first one waits until the server has imported torch; then each is a process, a session and a folder of its own."""
+    start = wire.Start("cpu", "base")
+    first = worker(argv, tmp_path / "a", server)
+    first.call(start, 120)
+    began = time.monotonic()
+    second = worker(argv, tmp_path / "b", server, HOME=str(tmp_path / "home"))
+    ready: wire.Ready = second.call(start, 120)
+    forked = time.monotonic() - began
+    began = time.monotonic()
+    fresh = worker(argv, tmp_path / "c", None)
+    assert fresh.call(start, 120).versions == ready.versions
+    assert forked < (time.monotonic() - began) / 2
+    assert len({first.pid, second.pid, fresh.pid}) == 3
+    assert os.getsid(second.pid) == second.pid
+    assert Path(f"/proc/{second.pid}/cwd").readlink() == tmp_path / "b"
+    assert (tmp_path / "home").is_dir(), "the worker's own environment counts"
+    for one in (first, second, fresh):
+        one.stop()
+        assert not alive(one.pid, wait=60)
+
+
+def test_a_killed_worker_is_named_and_a_stopped_one_leaves_the_server_alive(
+    argv: list[str], server: ForkServer, tmp_path: Path
+) -> None:
+    one = worker(argv, tmp_path / "a", server)
+    one.call(wire.Start("cpu", "base"), 120)
+    os.kill(one.pid, signal.SIGKILL)
+    with pytest.raises(WorkerDied, match="killed by SIGKILL"):
+        one.call(wire.Inventory(), 60)
+    one.restart()
+    one.call(wire.Start("cpu", "base"), 120)
+    one.stop()
+    assert server.alive
+
+
+def test_workers_end_with_their_server_and_a_dead_server_is_done_without(
+    argv: list[str], server: ForkServer, tmp_path: Path
+) -> None:
+    one = worker(argv, tmp_path / "a", server)
+    one.call(wire.Start("cpu", "base"), 120)
+    pid = one.pid
+    server.kill()
+    assert not alive(pid, wait=60)
+    with pytest.raises(WorkerDied):
+        one.call(wire.Inventory(), 60)
+    one.restart()
+    assert one.call(wire.Start("cpu", "base"), 120).versions
+    one.stop()
+
+
+def test_a_server_that_cannot_start_is_no_error(tmp_path: Path) -> None:
+    servers = ForkServers(dict(os.environ), tmp_path, tmp_path / "forks.log")
+    assert servers.server(["/no/such/python"], 0) is None
+    gone = servers.server([sys.executable, "-c", "raise SystemExit(3)"], 1)
+    one = worker([sys.executable, "-c", "print('fresh')"], tmp_path / "a", gone)
+    with pytest.raises(WorkerDied, match="ended with exit code 0"):
+        one.call(wire.Inventory(), 60)
+    servers.close()
+    assert servers.server([sys.executable], 0) is None
