@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 import subprocess
 import sys
@@ -258,22 +257,3 @@ def test_rounds_of_cells_that_the_run_lacks_are_dropped_and_said(tmp_path):
     run, blocks, notes = runfolder.read(path)
     assert {block.cell for block in blocks} == {run.cells[0].id}
     assert notes == ["rounds.jsonl: 30 blocks are of cells that run.json does not have, dropped"]
-
-
-def test_a_newer_runs_sentence_is_told_without_its_control_characters(tmp_path):
-    def newer(loose):
-        loose.update(schema=3, header={"sentence": "Act: 1 slower\x1b[2J."})
-
-    with pytest.raises(AbprofError) as caught:
-        runfolder.read(broken(tmp_path, newer))
-    assert "written by a newer abprof (schema 3, this one reads 2); it says: Act: 1 slower [2J." in caught.value.line
-
-
-def test_whether_a_folder_can_be_made_is_told_without_making_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runfolder.makeable(tmp_path / "a" / "b")
-    assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
-    with pytest.raises(AbprofError, match="Permission denied"):
-        runfolder.makeable(tmp_path / "a" / "b")

@@ -51,7 +51,6 @@ def run(
     An option that takes a value is also read from the environment: ABPROF_THRESHOLD for --threshold.
     """
     from abprof import session
-    from abprof.store import runfolder
 
     view = view_of(values)
     with _verb_meant(ctx, refs):
@@ -73,8 +72,6 @@ def run(
         if values["watch"]:
             return _watch(ctx, options, view)
         if options.dry_run:
-            if options.runs_dir:  # a repository that cannot be written to can be planned for
-                runfolder.makeable(Path(options.runs_dir).absolute())
             return _show_plan(session.dry_run(options, view), json=values["json"], peers=values["peers"])
         return show(session.run(options, view), **_shown(values))
 

@@ -147,7 +147,7 @@ class LocalPool:
         here = {"repository": str(self._place.repository.path), "logs": str(logs), "cpus": self._cpus(slot)}
         placed = msgspec.structs.replace(shard, device=slot, held=True, **here)
         file = self._folder / f"{shard.number}.json"
-        file.write_bytes(sealed.dump(placed))
+        file.write_bytes(sealed.text(placed))
         worker = self._workers.get(slot)
         if worker and worker.free:
             worker.shard = shard.number

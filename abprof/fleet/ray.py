@@ -118,8 +118,8 @@ class RayExecutor:
         )
         actor = made.remote()
         self._actors[shard.number] = actor
-        sent = sealed.dump(msgspec.structs.replace(shard, run=elsewhere(shard.run, self._bundle)))
-        self._pending[actor.start.remote(sent, sealed.dump(self._bundle), [self._sent])] = shard.number
+        sent = sealed.text(msgspec.structs.replace(shard, run=elsewhere(shard.run, self._bundle)))
+        self._pending[actor.start.remote(sent, sealed.text(self._bundle), [self._sent])] = shard.number
 
     def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
         """Lines that actors return. An actor whose node is gone raises, and its shard is lost."""
@@ -327,7 +327,7 @@ class RemoteRunner:
             there = {"device": env.get(DEVICE, ""), "held": False, "repository": str(home), "logs": str(self._logs)}
             placed = msgspec.structs.replace(shard, run=here(shard.run, bundle, home), **there)
             file = self._logs.parent / "shard.json"
-            file.write_bytes(sealed.dump(placed))
+            file.write_bytes(sealed.text(placed))
             argv = [sys.executable, "-P", "-m", "abprof.fleet", str(file), "--with", str(os.getpid())]
             self._program = Program(argv, env=env, log=self._logs / "program.log")
         except (WorkerDied, OSError) as died:

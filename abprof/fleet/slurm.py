@@ -174,7 +174,7 @@ class SlurmExecutor:
         box = Mailbox(self._folder, str(shard.number))
         logs = str(self._logs / f"shard-{shard.number}")
         there = msgspec.structs.replace(shard, device="", held=False, repository=str(self._repository), logs=logs)
-        box.post(sealed.dump(there))
+        box.post(sealed.text(there))
         limit = seconds(self._options.time, WHERE) if self._options.time else shard.budget + _OVERHEAD
         self._jobs[shard.number] = _Job(box, limit)
         self._new.append(shard.number)
@@ -396,7 +396,7 @@ def main(argv: list[str]) -> int:
     _append_to(box.lines, 1)
     if DEVICE in os.environ:
         shard = msgspec.structs.replace(read_shard(box.shard.read_bytes()), device=os.environ[DEVICE])
-        files.replace(box.shard, sealed.dump(shard))
+        files.replace(box.shard, sealed.text(shard))
     threading.Thread(target=_end_when_alone, args=(folder / ALIVE,), daemon=True).start()
     from abprof.fleet.__main__ import main as measure
 

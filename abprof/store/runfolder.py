@@ -7,15 +7,14 @@ evidence.jsonl only grow, in checksummed lines, so that a killed run keeps every
 from __future__ import annotations
 
 import contextlib
-import errno
+import hashlib
+import itertools
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +23,6 @@ import msgspec
 from abprof.records import SCHEMA, UNREADABLE, Block, Finding, Kernel, Proof, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import upgraded
-from abprof.records.visible import printable
 from abprof.system import checksummed, locks, paths
 from abprof.system.console import View
 from abprof.system.files import content, pour, reading, refusals, replace
@@ -34,7 +32,7 @@ ROUNDS = "rounds.jsonl"
 EVIDENCE = "evidence.jsonl"
 LOGS = "logs"
 _NOTES = "unfinished"  # in the state folder: a file for each living run
-_ELSEWHERE = "choose another place with --runs-dir"
+_IGNORE_ALL = "*\n"
 _COPY_AGAIN = "abprof writes it whole and checked: copy the folder again from where it was made"
 _Line = TypeVar("_Line", Block, Finding)
 
@@ -44,12 +42,9 @@ class RunFolder:
     """One run's folder; its name is the run's id."""
 
     path: Path
-    made_parent: bool = False  # this run made the runs folder
-    ignores: bool = False  # this run made the .gitignore in the runs folder
 
     @property
     def id(self) -> str:
-        """The run's id."""
         return self.path.name
 
     @property
@@ -64,11 +59,6 @@ class RunFolder:
         """
         text = checksummed.text(run, 1) + b"\n"
         replace(self.path / RUN, [text], lambda file: msgspec.json.decode(file.read_bytes(), type=Run))
-
-    def write_text(self, name: str, text: str | Iterable[str]) -> Path:
-        """Replace a text file atomically, from one string or from pieces. Raises AbprofError."""
-        pieces = [text] if isinstance(text, str) else text
-        return replace(self.path / name, (piece.encode(errors="replace") for piece in pieces))
 
     def append_block(self, block: Block) -> None:
         """Add one line to rounds.jsonl and force it to the disk; a line that does not fit is removed again.
@@ -89,8 +79,12 @@ class RunFolder:
 
 def _append(target: Path, line: bytes) -> None:
     with refusals(target), target.open("ab+", buffering=0) as file:
-        end = _whole_length(file)
-        file.truncate(end)  # a killed run may have left part of a line
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        if end and file.read(1) != b"\n":  # a killed run left part of a line
+            file.seek(0)
+            end = (file.read() or b"").rfind(b"\n") + 1
+            file.truncate(end)
         try:
             pour(file, line)
         except OSError:
@@ -98,131 +92,88 @@ def _append(target: Path, line: bytes) -> None:
             raise
 
 
-def _whole_length(file: FileIO) -> int:
-    """Bytes up to and with the last newline."""
-    size = file.seek(0, os.SEEK_END)
-    if not size:
-        return 0
-    file.seek(size - 1)
-    if file.read(1) == b"\n":
-        return size
-    file.seek(0)
-    return (file.read() or b"").rfind(b"\n") + 1
-
-
 # ---------------------------------------------------------------- making and removing
 
 
 @contextlib.contextmanager
 def new_folder(runs_dir: Path, id: str, view: View) -> Iterator[RunFolder]:
-    """A new run's folder with its log. Removed if the run ends before it has written run.json.
-
-    What `kill -9` leaves is found by a note: a locked file in abprof's state folder that names the run folder.
-    """
-    notes = paths.state_dir() / _NOTES
-    for line in sweep(notes.parent, runs_dir):
+    """A new run's folder with its log. Removed if the run ends before it has written run.json, by `sweep` after `kill -9`."""
+    for line in sweep(paths.state_dir(), runs_dir):
         view.say(line)
-    note = notes / uuid.uuid4().hex
-    while not locks.hold(note):  # another sweep had it open at this moment
-        note = notes / uuid.uuid4().hex
+    folder = create(runs_dir, id, _claim)
     try:
-        folder = create(runs_dir, id, lambda path: note.write_text(str(path), errors="surrogateescape"))
         view.attach(folder.path / "output.txt")
         try:
             yield folder
         finally:
             view.detach()
             if not (folder.path / RUN).exists():
-                discard(folder)
+                _discard(folder.path)
     finally:
-        locks.drop(note)
+        locks.drop(_note(folder.path))
 
 
-def create(runs_dir: Path, run_id: str, claim: Callable[[Path], object] = str) -> RunFolder:
-    """Make `runs_dir/run_id`, or with `-2`, `-3`, ... if it exists. `claim` is called with each path before it is made.
+def _note(path: Path) -> Path:
+    """A file that names a run's folder, and is locked while the run lives."""
+    return paths.state_dir() / _NOTES / hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+
+
+def _claim(path: Path) -> bool:
+    if not locks.hold(_note(path)):
+        return False
+    _note(path).write_text(str(path), errors="surrogateescape")
+    return True
+
+
+def create(runs_dir: Path, run_id: str, claim: Callable[[Path], bool] = lambda _: True) -> RunFolder:
+    """Make `runs_dir/run_id`, or with `-2`, `-3`, ... if it exists or `claim(path)` is false.
 
     A runs folder made here gets a `.gitignore`, so that runs never show in `git status`; in one that holds other files
     the run folder gets it. Raises AbprofError if the folder cannot be made.
     """
     if not run_id or run_id in (".", "..") or "/" in run_id or "\0" in run_id:
         raise ValueError(f"not a folder name: {run_id!r}")
-    with refusals(runs_dir, _ELSEWHERE):
-        made_parent = not runs_dir.exists()
+    with refusals(runs_dir, "choose another place with --runs-dir"):
         runs_dir.mkdir(parents=True, exist_ok=True)
-        ignores = not any(runs_dir.iterdir())
-        if ignores:
-            (runs_dir / ".gitignore").write_text("*\n")
-        number, path = 1, runs_dir / run_id
-        while True:
-            claim(path)
-            try:
-                path.mkdir(parents=True)  # another run may just have removed the runs folder
-                break
-            except FileExistsError:
-                number += 1
-                path = runs_dir / f"{run_id}-{number}"
+        if not any(runs_dir.iterdir()):
+            (runs_dir / ".gitignore").write_text(_IGNORE_ALL)
+        for number in itertools.count(1):
+            path = runs_dir / (run_id if number == 1 else f"{run_id}-{number}")
+            if claim(path):
+                try:
+                    path.mkdir(parents=True)  # another run may just have removed the runs folder
+                    break
+                except FileExistsError:
+                    locks.drop(_note(path))
         (path / LOGS).mkdir()
         if not (runs_dir / ".gitignore").exists():
-            (path / ".gitignore").write_text("*\n")
-    return RunFolder(path, made_parent, ignores)
+            (path / ".gitignore").write_text(_IGNORE_ALL)
+    return RunFolder(path)
 
 
-def makeable(runs_dir: Path) -> None:
-    """Raises AbprofError if no folder can be made in `runs_dir`, as far as can be seen without making one."""
-    with refusals(runs_dir, _ELSEWHERE):
-        there = next(path for path in (runs_dir, *runs_dir.parents) if path.exists())
-        if not there.is_dir():
-            kind = errno.EEXIST if there == runs_dir else errno.ENOTDIR
-        elif os.access(there, os.W_OK | os.X_OK):
-            return
-        else:
-            kind = errno.EACCES
-        raise OSError(kind, os.strerror(kind))
-
-
-def discard(folder: RunFolder) -> None:
-    """Remove a run folder without run.json, and what was made around it if it is empty."""
-    shutil.rmtree(folder.path, ignore_errors=True)
-    runs_dir = folder.path.parent
+def _discard(path: Path) -> None:
+    """Remove a run folder without run.json, and the runs folder if it holds nothing else."""
+    shutil.rmtree(path, ignore_errors=True)
+    ignore = path.parent / ".gitignore"
     with suppress(OSError):
-        if folder.ignores and [path.name for path in runs_dir.iterdir()] == [".gitignore"]:
-            (runs_dir / ".gitignore").unlink()
-        if folder.made_parent:
-            runs_dir.rmdir()  # fails if another run has just made its folder here
+        if list(path.parent.iterdir()) == [ignore] and ignore.read_text() == _IGNORE_ALL:
+            ignore.unlink()
+            path.parent.rmdir()  # fails if another run has just made its folder here
 
 
 def sweep(state: Path, runs_dir: Path | None = None) -> list[str]:
     """Remove folders of killed runs that have no run.json (only in `runs_dir`, if given). Returns a line for each."""
     lines = []
     for note in sorted((state / _NOTES).glob("*")):
-        folder = _named(note)
-        if folder is None or (runs_dir is not None and folder.parent != runs_dir):
-            continue
-        with locks.abandoned(note) as dead:
-            ours = re.fullmatch(r"\d{8}T\d{6}Z-.+", folder.name) and folder.is_dir()
-            # A run killed before it made its folder may have named one that another run then made: that run's note lives.
-            if dead and ours and not (folder / RUN).exists() and not _claimed(folder, note):
-                shutil.rmtree(folder, ignore_errors=True)
-                lines.append(f"removed {folder}, which a killed run left without {RUN}")
+        with suppress(FileNotFoundError):  # its run has just ended
+            folder = Path(note.read_text(errors="surrogateescape"))
+            if runs_dir is None or folder.parent == runs_dir:
+                with locks.abandoned(note) as dead:
+                    ours = re.fullmatch(r"\d{8}T\d{6}Z-.+", folder.name) and folder.is_dir()
+                    if dead and ours and not (folder / RUN).exists():
+                        shutil.rmtree(folder, ignore_errors=True)
+                        lines.append(f"removed {folder}, which a killed run left without {RUN}")
     return lines
-
-
-def _named(note: Path) -> Path | None:
-    """The folder that a note names; None if its run has just ended."""
-    try:
-        return Path(note.read_text(errors="surrogateescape") or "/")
-    except FileNotFoundError:
-        return None
-
-
-def _claimed(folder: Path, besides: Path) -> bool:
-    """Whether a living run's note names the folder."""
-    for note in besides.parent.glob("*"):
-        if note != besides and _named(note) == folder:
-            with locks.abandoned(note) as dead:
-                if not dead:
-                    return True
-    return False
 
 
 # ---------------------------------------------------------------- reading
@@ -292,10 +243,7 @@ def _read_run(data: bytes, file: Path) -> Run:
         raise AbprofError(f"not JSON: {error}", where=str(file), advice=_COPY_AGAIN) from None
     schema = loose.get("schema") if isinstance(loose, dict) else None
     if isinstance(schema, int) and schema > SCHEMA:
-        header = loose.get("header")
-        sentence = printable(str(header.get("sentence", "")), 200) if isinstance(header, dict) else ""
         what = f"written by a newer abprof (schema {schema}, this one reads {SCHEMA})"
-        what += f"; it says: {sentence}" if sentence else ""
         raise AbprofError(what, where=str(file), advice="update abprof to read this run")
     try:
         return msgspec.convert(upgraded(loose), Run)
@@ -308,19 +256,20 @@ def _completed(run: Run, findings: Sequence[Finding]) -> Run:
     """The run with what evidence.jsonl has and run.json, of a killed run, has not."""
     if not findings:
         return run
-    looked = {
-        _proof_key(proof): proof for proof in merged((), (one.proof for one in findings if one.proof is not None))
-    }
+
+    def found(field: str) -> list[Any]:
+        return [value for finding in findings if (value := getattr(finding, field)) is not None]
+
+    looked = {_proof_key(proof): proof for proof in merged((), found("proof"))}
     proofs = tuple(looked.pop(_proof_key(proof), proof) for proof in run.proofs)  # evidence.jsonl has all looks
-    kernels = {kernel_key(one.kernel): one.kernel for one in findings if one.kernel is not None}
-    kernels |= {kernel_key(kernel): kernel for kernel in run.kernels}  # run.json's may have been read already
+    kernels = {kernel_key(kernel): kernel for kernel in (*found("kernel"), *run.kernels)}  # run.json's may be read
     return msgspec.structs.replace(
         run,
         proofs=(*proofs, *looked.values()),
         kernels=tuple(kernels.values()),
-        touched=tuple(dict.fromkeys((*run.touched, *(one.touched for one in findings if one.touched is not None)))),
-        machines=run.machines | {one.placed.device: one.placed.machine for one in findings if one.placed is not None},
-        arms=tuple(dict.fromkeys((*run.arms, *(one.arm for one in findings if one.arm is not None)))),
+        touched=tuple(dict.fromkeys((*run.touched, *found("touched")))),
+        machines=run.machines | {placed.device: placed.machine for placed in found("placed")},
+        arms=tuple(dict.fromkeys((*run.arms, *found("arm")))),
     )
 
 

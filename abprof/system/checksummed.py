@@ -13,28 +13,22 @@ from abprof.records import UNREADABLE
 _SUM = b',"sum":"'
 
 
-def line(record: msgspec.Struct) -> bytes:
-    """A record as one line. Raises ValueError on NaN or infinity, which JSON has not."""
-    return seal(dump(record))
-
-
-def dump(record: msgspec.Struct) -> bytes:
-    """A record as JSON. Raises ValueError on NaN or infinity."""
-    return text(record, None)
-
-
-def text(value: Any, indent: int | None) -> bytes:
-    """Any value of a record as JSON, with so many spaces a level or on one line. Raises ValueError on NaN or infinity."""
+def text(value: Any, indent: int | None = None) -> bytes:
+    """A record as JSON, on one line or indented. Raises ValueError on NaN or infinity, which JSON has not."""
     # msgspec itself writes NaN as null, which would turn a bug into "not recorded"; the standard library refuses it.
-    separators = (",", ":") if indent is None else None
     made = json.dumps(
         msgspec.to_builtins(value),
         allow_nan=False,
         ensure_ascii=False,
         indent=indent,
-        separators=separators,
+        separators=(",", ":") if indent is None else None,
     )
     return made.encode(errors="replace")  # a label may carry bytes that are no UTF-8: shown as "?"
+
+
+def line(record: msgspec.Struct) -> bytes:
+    """A record as one sealed line. Raises ValueError on NaN or infinity."""
+    return seal(text(record))
 
 
 def seal(payload: bytes) -> bytes:
@@ -43,8 +37,8 @@ def seal(payload: bytes) -> bytes:
 
 
 def unseal(line: bytes, kind: Any, what: str) -> Any:
-    """The record of this kind in a sealed line (newline off). Raises ValueError when its checksum or its schema does not
-    hold; `what` it is not then."""
+    """The record of this kind in a line (newline off). Raises ValueError if checksum or schema does not match; `what` names
+    the expected record in the message."""
     head, found, tail = line.rpartition(_SUM)
     payload = head + b"}"
     if not found or tail != _checksum(payload) + b'"}':

@@ -19,14 +19,14 @@ _BATCH = 1 << 20  # bytes
 
 
 def reading(path: Path) -> BinaryIO:
-    """A file to be read that lies where others can put things. Raises OSError for what is none: a pipe would be waited for, and
-    a device read without an end."""
+    """Open a file that lies where others can put things. Raises OSError for a pipe or a device, which may never end."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     kind = os.fstat(number).st_mode
     if not stat.S_ISREG(kind):
         os.close(number)
-        wrong = errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL
-        raise OSError(wrong, os.strerror(wrong) if wrong == errno.EISDIR else "not a file", str(path))
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EINVAL, "not a file", str(path))
     return os.fdopen(number, "rb")
 
 
@@ -51,15 +51,20 @@ def replace(
 
     Raises AbprofError when the disk refuses, ValueError when `check` does or when a piece cannot be made.
     """
-    # An unpredictable name, created and never opened: in another user's folder a link may lie there.
-    temporary = target.with_name(f".{token_hex(8)}.partial")
+    temporary = target.with_name(
+        f".{token_hex(8)}.partial"
+    )  # unpredictable: in another user's folder a link may lie there
     with refusals(target):
         try:
             with temporary.open("xb", buffering=0) as file:
                 pour(file, data)
             check(temporary)
             temporary.replace(target)
-            _sync_folder(target.parent)
+            folder = os.open(target.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
         except UNREADABLE as error:
             raise ValueError(f"{target}: {error}") from None
         finally:
@@ -69,32 +74,22 @@ def replace(
 
 def pour(file: FileIO, data: bytes | Iterable[bytes]) -> None:
     """Write all of it, and force it to the disk. Raises OSError."""
-    for piece in [data] if isinstance(data, bytes) else batches(data):
+    for piece in [data] if isinstance(data, bytes) else _batches(data):
         rest = memoryview(piece)
         while rest:  # a disk that fills up takes a part first, and refuses only the next write
             rest = rest[file.write(rest) :]
     os.fsync(file.fileno())
 
 
-def batches(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _batches(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Small pieces put together: one system call writes some thousands of them."""
-    waiting: list[bytes] = []
-    length = 0
+    waiting = bytearray()
     for piece in pieces:
-        waiting.append(piece)
-        length += len(piece)
-        if length >= _BATCH:
-            yield b"".join(waiting)
-            waiting, length = [], 0
-    yield b"".join(waiting)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        waiting += piece
+        if len(waiting) >= _BATCH:
+            yield bytes(waiting)
+            waiting.clear()
+    yield bytes(waiting)
 
 
 @contextmanager

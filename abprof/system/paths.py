@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import tempfile
 from pathlib import Path
 
 from abprof.records.errors import AbprofError
@@ -20,34 +20,20 @@ def state_dir() -> Path:
 
 
 def home() -> Path | None:
-    """What the user's home folder is called; None for a container's user without a name and without $HOME."""
-    try:
-        found = Path.home()
-    except RuntimeError:
-        return None
-    return found if found.is_absolute() else None
-
-
-def _homeless(variable: str) -> Path:
-    """A folder of this user's own where temporary files are. Raises AbprofError for one that is somebody else's: anybody
-    can make one of that name."""
-    path = Path(tempfile.gettempdir()) / f"abprof-{os.getuid()}"
-    path.mkdir(mode=0o700, exist_ok=True)
-    if path.is_symlink() or path.stat().st_uid != os.getuid():
-        raise AbprofError(
-            "there is no home folder, and this one is another user's", where=str(path), advice=f"set {variable}"
-        )
-    return path
+    """The user's home folder; None for a container's user without a name and without $HOME."""
+    with contextlib.suppress(RuntimeError):
+        if Path.home().is_absolute():
+            return Path.home()
+    return None
 
 
 def _folder(variable: str, default: str) -> Path:
     import platformdirs
 
     there = home()
-    if os.environ.get(variable) or (there and there.is_dir()):
-        path = Path(os.environ.get(variable) or getattr(platformdirs, default)("abprof")).absolute()
-    else:
-        path = _homeless(variable) / default.split("_")[1]
+    if not os.environ.get(variable) and not (there and there.is_dir()):
+        raise AbprofError("there is no home folder", advice=f"set {variable} to a folder that can be written")
+    path = Path(os.environ.get(variable) or getattr(platformdirs, default)("abprof")).absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -36,10 +36,10 @@ def tree_hash(tree: Path, names: Iterable[str]) -> str:
 
 
 def remove_tree(path: Path) -> bool:
-    """Remove a folder with all it holds, read-only folders included. False where something is left.
+    """Remove a folder with all it holds, read-only folders included. False if something is left.
 
-    It goes out of the way under another name first, so that whoever meets the name finds either all of it or nothing.
-    A git command whose parent was killed may still be writing into it, hence the second and third try.
+    It is renamed first, so that others find either all of it or nothing. A git command whose parent was killed may still be
+    writing into it, hence the second and third try.
     """
     if not path.name.startswith(".gone-"):
         gone = path.with_name(f".gone-{os.getpid()}-{path.name}")
@@ -59,15 +59,10 @@ def remove_tree(path: Path) -> bool:
     return False
 
 
-def _make_writable(top: Path) -> None:
+def _make_writable(folder: Path) -> None:
     """Folders must be writable for their entries to be removed."""
-    _allow(top)
-    for parent, folders, _ in os.walk(top):
-        for folder in folders:
-            _allow(Path(parent, folder))
-
-
-def _allow(folder: Path) -> None:
     with contextlib.suppress(OSError):
-        if not folder.is_symlink() and folder.stat().st_mode & 0o700 != 0o700:
+        if folder.is_dir() and not folder.is_symlink():
             folder.chmod(0o700)
+            for entry in folder.iterdir():
+                _make_writable(entry)

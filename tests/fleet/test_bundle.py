@@ -124,7 +124,7 @@ def test_what_a_killed_node_process_left_is_removed_by_the_next(lab: Lab, node: 
     got, cache = sent(lab, "main", "fast"), node("node")
     shard = Shard(number=1, run=got.run, file=got.file, arms={}, budget=1.0, repository="", logs="")
     files = [lab.folder / name for name in ("a", "b", "c")]
-    for file, data in zip(files, (sealed.dump(shard), sealed.dump(got.packed), got.bundle), strict=True):
+    for file, data in zip(files, (sealed.text(shard), sealed.text(got.packed), got.bundle), strict=True):
         file.write_bytes(data)
     (temporary := lab.folder / "tmp").mkdir()
     child = subprocess.Popen(

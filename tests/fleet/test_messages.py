@@ -31,7 +31,7 @@ def test_a_shard_is_read_as_it_was_written() -> None:
         logs="/l",
         blocks=tuple(runs.blocks(run)),
     )
-    assert read_shard(sealed.dump(shard)) == shard
+    assert read_shard(sealed.text(shard)) == shard
 
 
 def test_what_is_no_shard_is_refused() -> None:

@@ -32,7 +32,7 @@ TOLD = [
 
 
 def plain(record: msgspec.Struct) -> Any:
-    return json.loads(sealed.dump(record))
+    return json.loads(sealed.text(record))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def read(folder: Path) -> None:
     assert isinstance(run, Run)
     assert all(isinstance(block, Block) for block in blocks)
     assert all("\n" not in note for note in notes)
-    sealed.dump(run)
+    sealed.text(run)
 
 
 @many

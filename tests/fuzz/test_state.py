@@ -74,7 +74,7 @@ def foreign(file: Path, *statements: str) -> None:
 def beaten(folder: Path) -> Path:
     """The file of a heartbeat that says all it can."""
     beat = heartbeat.Heartbeat(series="main", repo=str(folder), runs_dir="r", began=1e9, ended=1e9 + 5, did="step",
-                               exit_code=2, reported=3, last_end=1e9)  # fmt: skip
+                               exit_code=2, reported=3)  # fmt: skip
     heartbeat.write(folder, beat)
     (file,) = (folder / heartbeat.FOLDER).iterdir()
     return file

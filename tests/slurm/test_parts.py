@@ -61,7 +61,7 @@ def job(folder: Path, **variables: str) -> subprocess.Popen[bytes]:
 def posted(folder: Path) -> Mailbox:
     box = Mailbox(folder, "7")
     shard = Shard(number=7, run=runs.run(), arms={}, budget=1.0, repository=str(folder), logs=str(folder / "logs"))
-    box.post(sealed.dump(shard))
+    box.post(sealed.text(shard))
     (folder / "alive").touch()
     return box
 

@@ -31,7 +31,7 @@ from abprof.store import runfolder
 from abprof.system import heartbeat
 from abprof.system.console import View
 from abprof.system.files import put
-from abprof.system.heartbeat import Beat
+from abprof.system.heartbeat import Heartbeat
 
 _LOOK_BACK = 200  # nights that are searched for changes; the page shows all
 _MOST_NAMED = 5  # workloads named in a sentence
@@ -91,7 +91,7 @@ def run_night(
         return made
 
 
-def _measure(place: RunContext, nightly: NightOptions, series: str, beat: Beat, view: View) -> NightReport:
+def _measure(place: RunContext, nightly: NightOptions, series: str, beat: Heartbeat, view: View) -> NightReport:
     """Measure what is new; the report is of all nights since the last one that was reported."""
 
     def commit(spec: str) -> str:
@@ -110,7 +110,7 @@ def _measure(place: RunContext, nightly: NightOptions, series: str, beat: Beat, 
         nights = index.nights(series)
     newest = max((night.number for night in nights), default=0)
     todo, given_up = plan.jobs(nights, tonight, exists)
-    reported = beat.reported(newest)
+    reported = beat.report_from(newest)
     if not todo and newest <= reported:
         line = f"nothing new: {head[:10]} of {series} was already judged with this matrix on this machine"
         if given_up:
