@@ -6,14 +6,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from abprof.cli.app import app
-from abprof.cli.command import Verb, one_of, program, refuse, while_read
+from abprof.cli.command import one_of, refuse, while_read
 from abprof.cli.options import MATRIX, PEERS, VIEW, WORKERS, Many, RunOrRefs, complete_refs, options_from, takes
 from abprof.cli.run import run_as_json, view_of
 from abprof.records.errors import AbprofError, Exit
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from abprof.report.probes import MemoryGroup
 
 _FORMATS = ("md", "csv", "json")
-_ALWAYS = ("warmup", "runs", "out", "format", "json")
-_BESIDE = {"--from": (*_ALWAYS, "from_", "kernel"), "-- PROGRAM": (*_ALWAYS, "kernel", "nvtx", "export", "quiet")}
+_OF_FILES = ("warmup", "runs", "out", "format", "json", "from_", "kernel")
 _OF_REFS = ("repo", *MATRIX, *PEERS, *WORKERS, "runs_dir", "json", *VIEW)
 
 
@@ -80,15 +78,13 @@ def _show_profiles(looked: Profiled, *, json: bool) -> None:
         terminal.print_tables(made, notes, f"{plural(cells, 'cell')} under Nsight Compute")
 
 
-@app.command("memory", cls=Verb, short_help="DRAM, L2, L1 traffic of each kernel, by Nsight Compute.")
+@app.command("memory", short_help="DRAM, L2, L1 traffic of each kernel, by Nsight Compute.")
 @takes(*_OF_REFS)
 def memory(
     ctx: typer.Context,
     refs: Annotated[
         Many,
-        typer.Argument(
-            metavar="[BASE [TARGET]... | -- PROGRAM ARGS]", help="Refs, or a program.", autocompletion=complete_refs
-        ),
+        typer.Argument(metavar="[BASE [TARGET]...]", help="Refs.", autocompletion=complete_refs),
     ] = [],  # noqa: B006
     from_: Annotated[
         Many, typer.Option("--from", metavar="FILE.csv", help="What `ncu --csv` wrote; the first is base.")
@@ -101,14 +97,8 @@ def memory(
         list[int], typer.Option(metavar="CALLS", help="Calls after them; of refs 50; with --from also per file.")
     ] = [],  # noqa: B006
     kernel: Annotated[
-        Many, typer.Option(metavar="NAME|GLOB", help="Kernel under test: must be there; others are `other`.")
+        Many, typer.Option(metavar="NAME|GLOB", help="Count these kernels alone; each must be there.")
     ] = [],  # noqa: B006
-    nvtx: Annotated[
-        str, typer.Option(metavar="RANGE", help="Of a program only what is in this NVTX range (NAME/ for push/pop).")
-    ] = "",
-    export: Annotated[
-        str, typer.Option(metavar="FILE.ncu-rep", help="Where a program's report is kept; else in this folder.")
-    ] = "",
     out: Annotated[Many, typer.Option(metavar="FILE.csv|.md|.json", help="Write it there as well.")] = [],  # noqa: B006
     format: Annotated[str, typer.Option(metavar="|".join(_FORMATS), help="Print this instead of a table.")] = "",
     **values: Any,
@@ -116,21 +106,18 @@ def memory(
     """DRAM, L2 and L1 bytes of each kernel, per launch and per call.
 
     `abprof memory BASE TARGET` runs every cell, side, variant and peer under Nsight Compute, each in a process of its own;
-    `abprof memory --warmup 10 --runs 50 -- ./main --its args` any program; `--from` reads files that `ncu --csv` wrote.
+    `--from` reads files that `ncu --csv` wrote.
     Each shape is called warm-up + runs times, and the warm-ups are dropped. A count that is no multiple of warm-up +
     runs is refused (exit code 2). docs/NCU.md has the rules.
     """
     own = {name: value for name, value in locals().items() if name not in ("ctx", "values")}
-    behind = program(ctx)
-    modes = (("BASE", refs), ("--from", from_), ("-- PROGRAM", behind))
-    chosen = [name for name, of in modes if of]
-    if len(chosen) != 1:
-        what = f"{chosen[0]} with {chosen[1]}" if chosen else "no refs, files or program"
-        raise AbprofError(what, advice="abprof memory BASE TARGET, or --from FILE.csv, or -- PROGRAM ARGS")
-    if chosen[0] in _BESIDE:
-        refuse(ctx, f"it has no effect beside {chosen[0]}", but=_BESIDE[chosen[0]])
+    if bool(refs) == bool(from_):
+        what = "refs with --from" if refs else "no refs and no files"
+        raise AbprofError(what, advice="abprof memory BASE TARGET, or abprof memory --from FILE.csv")
+    if from_:
+        refuse(ctx, "it has no effect beside --from", but=_OF_FILES)
     else:
-        refuse(ctx, f"it has no effect beside {chosen[0]}", only=("from_", "kernel", "nvtx", "export"))
+        refuse(ctx, "it has no effect beside BASE", only=("kernel",))
     if format:
         one_of(format, "--format", _FORMATS)
     if format and values["json"]:
@@ -147,8 +134,7 @@ def memory(
             raise AbprofError(
                 "how many calls does each shape make?", where=f"--{name}", advice=f"--{name} N; see --help"
             )
-    groups = _of_program({**own, "quiet": values["quiet"]}, behind) if behind else _of_files(own)
-    return _show_traffic(groups, printing, targets)
+    return _show_traffic(_of_files(own), printing, targets)
 
 
 def _of_files(options: Mapping[str, Any]) -> list[MemoryGroup]:
@@ -163,24 +149,6 @@ def _of_files(options: Mapping[str, Any]) -> list[MemoryGroup]:
         for name, before, after in zip(files, warmups, counts, strict=True)
     ]
     return [MemoryGroup(tuple(made))]
-
-
-def _of_program(options: Mapping[str, Any], program: Sequence[str]) -> list[MemoryGroup]:
-    from abprof.evidence.ncu.capture import record_program
-    from abprof.report.probes import MemoryGroup
-
-    (warmup,), (runs,) = (_per_file(options[name], 1, f"--{name}") for name in ("warmup", "runs"))
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    report = Path(options["export"] or f"{Path(program[0]).name}-{stamp}.ncu-rep")
-
-    def say(line: str) -> None:
-        if not options["quiet"]:
-            print(line, file=sys.stderr)
-
-    kernels, nvtx = options["kernel"], options["nvtx"]
-    return [
-        MemoryGroup((record_program(program, report, warmup=warmup, runs=runs, kernels=kernels, nvtx=nvtx, say=say),))
-    ]
 
 
 def _of_refs(own: Mapping[str, Any], values: dict[str, Any], printing: str, targets: Sequence[tuple[Path, str]]) -> int:

@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from abprof.evidence.subject import Subject, each_arm, opened
-from abprof.measure.pool import WorkerPool
-from abprof.records import UNREADABLE, Arm, Census, Profile, Run, Sampled, Trace
+from abprof.evidence import perf
+from abprof.records import UNREADABLE, Arm, Cell, Census, Profile, Run, Sampled, Trace
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.names import row_file
 from abprof.system import files
-from abprof.system.processes import WorkerDied, WorkerFault
+from abprof.system.processes import Worker, WorkerDied, WorkerFault
 
 if TYPE_CHECKING:
     from abprof.measure import Plan
 
-KNOWN = ("torch", "proton", "ncu", "perf")
 MOST = 8  # rows: a trace of each side is up to 16 MB
 _CHANGED = ("slower", "faster", "slight")
-Evidence = Trace | Profile | Sampled
 By = Literal["torch", "proton"]
+
+
+Rows = list[tuple[Cell, tuple[Arm, ...]]]  # cells in one variant, with its arm on each side
 
 
 def probed(
@@ -40,7 +39,7 @@ def probed(
     folder: Path,
     epoch: int,
     say: Callable[[str], None],
-) -> Iterator[Evidence]:
+) -> Iterator[Trace | Profile | Sampled]:
     """What these probes find on the rows that changed (of one branch alone: on all), at most eight.
 
     `epoch`: a number that no other workers have; files go into the run's `folder`.
@@ -54,13 +53,13 @@ def probed(
     elif len(worth) > MOST:
         say(f"{option}: {len(worth)} {'rows' if len(run.sides) == 1 else 'rows changed'}, {MOST} of them are probed")
     for name in names:
-        for found in _probe(name)(plan, worth[:MOST], folder, epoch):
+        for found in _looked(plan, worth[:MOST], name, folder, epoch):
             if found.missing:
                 say(f"--probe {name}: {found.cell} {found.arm}: {found.missing}")
             yield found
 
 
-def subjects(run: Run) -> list[Subject]:
+def subjects(run: Run) -> Rows:
     """The rows that changed, the most changed first, each with the arms that differ (a side equal to base would cost a pass
     and show nothing). Of one branch alone every cell that ran."""
     ok = {(seen.cell, seen.arm) for seen in run.observations if seen.status == "ok"}
@@ -76,21 +75,49 @@ def subjects(run: Run) -> list[Subject]:
             found.setdefault((row.cell, arms[row.to].variant), set()).update((row.from_, row.to))
     cells = {cell.id: cell for cell in run.cells}
     made = []
-    for (id, variant), ids in found.items():
+    for (id, _), ids in found.items():
         own = tuple(arm for arm in arms.values() if arm.id in ids and (id, arm.id) in ok)
-        made += [Subject(cells[id], variant, own)] if own else []
+        made += [(cells[id], own)] if own else []
     return made
 
 
-def _probe(name: str) -> Callable[[Plan, Sequence[Subject], Path, int], Iterator[Evidence]]:
-    from abprof.evidence import perf
+def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iterator[Trace | Profile | Sampled]:
+    """What one probe finds, one arm in memory at a time."""
     from abprof.evidence.ncu import capture
+    from abprof.measure.pool import WorkerPool
 
-    if name == "torch":
-        return partial(traces, by="torch")
-    if name == "proton":
-        return partial(traces, by="proton")
-    return capture.profiles if name == "ncu" else perf.samples
+    if name == "ncu":
+        yield from capture.profiles(plan, rows, folder)
+        return
+    for kernel in dict.fromkeys(cell.kernel for cell, _ in rows):
+        specs = {spec.id: spec for spec in plan.specs(kernel, [side.id for side in plan.run.sides])}
+        each = [(cell, arm) for cell, arms in rows if cell.kernel == kernel for arm in arms if arm.side in specs]
+        with WorkerPool(plan.factory, list(specs.values()), epoch) as pool:
+            for cell, arm in each:
+                found: dict[str, Any] = {"cell": cell.id, "arm": arm.id}
+                try:
+                    worker = pool.worker(arm.side)
+                    call_ns = _open(plan, worker, cell, arm)
+                    if name == "perf":
+                        data, spec = plan.factory.scratch / "perf.data", specs[arm.side]
+                        own = spec.build.path, spec.checkout.path
+                        found |= perf.sampled(worker, arm.id, call_ns, plan.timeout, data, own)
+                    else:
+                        found |= _traced(plan, worker, call_ns, cell, arm, folder, name)
+                except (WorkerDied, WorkerFault) as failed:
+                    found["missing"] = failed.reason
+                finally:
+                    pool.close()
+                yield Sampled(**found) if name == "perf" else Trace(**({"by": name} | found))
+
+
+def _open(plan: Plan, worker: Worker, cell: Cell, arm: Arm) -> float:
+    """Set up an arm in a worker: a call's time in ns. Raises WorkerDied, WorkerFault."""
+    request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=plan.run.options.seed)
+    reply: wire.Opened = worker.call(request, plan.timeout)
+    if reply.status != "ok":
+        raise WorkerFault(reply.status, reply.reason)
+    return reply.call_ns
 
 
 # ---------------------------------------------------------------- torch's and Triton's profilers
@@ -101,38 +128,30 @@ MOST_BYTES = 16_000_000  # per file: events beyond are left out and counted
 _CALLS, _DISCARDED = 5, 2
 
 
-def traces(plan: Plan, subjects: Sequence[Subject], folder: Path, epoch: int, by: By) -> Iterator[Trace]:
-    """A trace for each arm, one arm in memory at a time."""
-    for pool, _, subject, arm in each_arm(plan, subjects, epoch):
-        yield _traced(plan, pool, subject, arm, folder, by)
-
-
-def _traced(plan: Plan, pool: WorkerPool, subject: Subject, arm: Arm, folder: Path, by: By) -> Trace:
-    none = Trace(cell=subject.cell.id, arm=arm.id, by=by)
+def _traced(plan: Plan, worker: Worker, call_ns: float, cell: Cell, arm: Arm, folder: Path, by: str) -> dict[str, Any]:
+    """Fields of the Trace of an arm. Raises WorkerDied, WorkerFault."""
     suffix = "json" if by == "torch" else "hatchet"
-    name = f"{row_file(subject.cell.id, subject.variant)}.{arm.side}.{suffix}"
+    name = f"{row_file(cell.id, arm.variant)}.{arm.side}.{suffix}"
     made = plan.factory.scratch / arm.side / name
+    calls, discarded = (1, 1) if call_ns >= wire.LONG_CALL else (_CALLS, _DISCARDED)
     try:
-        worker, reply = opened(plan, pool, subject, arm)
-        calls, discarded = (1, 1) if reply.call_ns >= wire.LONG_CALL else (_CALLS, _DISCARDED)
         request = wire.Trace(arm.id, f"{arm.side}/{name}", calls, discarded, MOST_BYTES, by)
         traced: wire.Traced = worker.call(request, plan.timeout)
         census = msgspec.convert(dataclasses.asdict(traced.census), Census)
-        none = msgspec.structs.replace(none, calls=calls, census=census)
-        if traced.missing:
-            return msgspec.structs.replace(none, missing=traced.missing)
-        size = _keep(made, folder / FOLDER / name, by)
-        return msgspec.structs.replace(none, file=f"{FOLDER}/{name}", bytes=size, left_out=traced.left_out)
-    except (WorkerDied, WorkerFault) as failed:
-        return msgspec.structs.replace(none, missing=failed.reason)
-    except (AbprofError, OSError, ValueError) as failed:  # in words without the path on this machine
-        why = getattr(failed, "what", "") or getattr(failed, "strerror", "") or failed
-        return msgspec.structs.replace(none, missing=f"its file could not be kept: {why}")
+        found: dict[str, Any] = {"calls": calls, "census": census, "missing": traced.missing}
+        if not traced.missing:
+            try:
+                size = _keep(made, folder / FOLDER / name, by)
+                found |= {"file": f"{FOLDER}/{name}", "bytes": size, "left_out": traced.left_out}
+            except (AbprofError, OSError, ValueError) as failed:  # in words without the path on this machine
+                why = getattr(failed, "what", "") or getattr(failed, "strerror", "") or failed
+                found["missing"] = f"its file could not be kept: {why}"
+        return found
     finally:
         made.unlink(missing_ok=True)
 
 
-def _keep(made: Path, target: Path, by: By) -> int:
+def _keep(made: Path, target: Path, by: str) -> int:
     """Copy a worker's file into the run folder and return its bytes. The worker runs code under test, so the file is
     verified. Raises OSError, ValueError, AbprofError."""
     if made.stat().st_size > MOST_BYTES:

@@ -83,10 +83,10 @@ def run(path: Path, only: Sequence[str], repo: str, order: Order, view: View) ->
     sandbox.refuse_foreground(head.options.contain, "what ncu looks at")
     folder = RunFolder(path.parent if path.is_file() else path)
     changed = subjects(head)
-    chosen = continued.choose(head, only) if only else tuple({one.cell.id: one.cell for one in changed}.values())
+    chosen = continued.choose(head, only) if only else tuple({cell.id: cell for cell, _ in changed}.values())
     if not chosen:
         raise AbprofError("no cell changed", where=str(path), advice="choose cells with --only CELL")
-    wanted = {(one.cell.id, arm.id) for one in changed for arm in one.arms}
+    wanted = {(cell.id, arm.id) for cell, arms in changed for arm in arms}
     if only:
         wanted = {(cell.id, arm.id) for cell in chosen for arm in head.arms}
     place = continued.same_place(head, repo, folder.path.parent, 1.0, view)

@@ -11,8 +11,9 @@ from typing import TypeVar
 from abprof.evidence.causes.wording import ns
 from abprof.evidence.ncu import recording
 from abprof.evidence.ncu.recording import LEVELS, Shown
-from abprof.evidence.ncu.traffic import Pair, Row, beside, summed, sums_beside
+from abprof.evidence.ncu.traffic import Pair, Row, beside, sums_beside
 from abprof.evidence.ncu.traffic import Table as Traffic
+from abprof.evidence.ncu.traffic import table as table_of
 from abprof.records import KernelProfile, Profile, Run, Sampled, Trace
 from abprof.records.quantities import plural
 from abprof.report.csv_files import Line, csv_text, plain
@@ -222,7 +223,7 @@ def _profiled(run: Run) -> list[list[Profile]]:
 
 def _kernels(before: Profile, after: Profile | None) -> Iterator[tuple[KernelProfile, Kernels]]:
     """Kernels by name, grid and block, then by name alone, as the traffic's table pairs them; the later side's first."""
-    one, two = traffic(before), traffic(after) if after else None
+    one, two = table_of(before), table_of(after) if after else None
     of = {id(row): kernel for made, known in ((one, before), (two, after)) if made and known
           for row, kernel in zip(made.rows, known.kernels, strict=True)}  # fmt: skip
     for pair in beside(one, two) if two else [Pair(row, None) for row in one.rows]:
@@ -256,7 +257,7 @@ def _waits(both: Kernels) -> list[Shown]:
         for reason in sorted(known, key=lambda reason: -known[reason])[:3]:
             found[reason] = max(found.get(reason, 0.0), known[reason])
     reasons = sorted((reason for reason in found if found[reason] > 0), key=lambda reason: -found[reason])
-    return [Shown(f"waits: {reason.replace('_', ' ')}", (recording.stall(reason),), "", "lower") for reason in reasons]
+    return [Shown(f"waits: {reason.replace('_', ' ')}", (recording.stall(reason),), "") for reason in reasons]
 
 
 def _value(shown: Shown, kernel: KernelProfile | None) -> float | None:
@@ -339,36 +340,8 @@ def _of_row(run: Run, row: Sequence[Profile]) -> Iterator[MemoryGroup]:
     ok = [one for one in row if one.status == "ok"]
     together = [ok] if not ok or arm(run, ok[0].arm).side == "base" else [[one] for one in ok]
     for group in together:
-        yield MemoryGroup(tuple(map(traffic, group)), failed)
+        yield MemoryGroup(tuple(map(table_of, group)), failed)
         failed = ()
-
-
-def traffic(profile: Profile) -> Traffic:
-    """The traffic of an arm that ran."""
-    sources: dict[str, dict[str, None]] = {}
-    rows = []
-    for kernel in profile.kernels:
-        launch: dict[str, float | None] = dict.fromkeys(LEVELS)
-        for level, name, number in recording.moved(kernel.metrics):
-            launch[level] = number
-            sources.setdefault(level, {})[name] = None
-        times = kernel.launches_a_call
-        call = {level: None if number is None else number * times for level, number in launch.items()}
-        rows.append(Row(1, kernel.name, kernel.grid, kernel.block, kernel.kind, kernel.launches, times, launch, call))
-    return Traffic(
-        path=Path(profile.csv),
-        page="raw",
-        sources={level: " or ".join(names) for level, names in sources.items()},
-        warmup=profile.warmup,
-        runs=profile.runs,
-        rows=tuple(rows),
-        sums=tuple(summed(1, rows)),
-        outside={},
-        notes=profile.notes,
-        cell=profile.cell,
-        arm=profile.arm,
-        minimum=profile.minimum,
-    )
 
 
 def traffic_tables(tables: Sequence[Traffic]) -> Iterator[Table]:
@@ -376,7 +349,7 @@ def traffic_tables(tables: Sequence[Traffic]) -> Iterator[Table]:
     if len(tables) == 1:
         for shape in range(1, tables[0].shapes + 1):
             of = f", shape {shape} of {tables[0].shapes}" if tables[0].shapes > 1 else ""
-            calls = f"{plural(tables[0].runs, 'call')} after {tables[0].warmup} warm-ups"
+            calls = f"{plural(tables[0].of.runs, 'call')} after {tables[0].of.warmup} warm-ups"
             yield _one_file(tables[0], shape, clean(f"{tables[0].label}{of}: {calls}"))
     for target in tables[1:]:
         base, shapes = tables[0], max(tables[0].shapes, target.shapes)
@@ -402,8 +375,8 @@ def _one_file(table: Traffic, shape: int, title: str) -> Table:
         line += [size(row.per_call[level]) for level in LEVELS]
         line += [size(row.per_launch[level]) if row.kernel else "" for level in LEVELS] if several else []
         lines.append(tuple(map(clean, line)))
-    if table.minimum:
-        least = (size(table.minimum[level]) if level in table.minimum else "" for level in LEVELS)
+    if table.of.minimum:
+        least = (size(table.of.minimum[level]) if level in table.of.minimum else "" for level in LEVELS)
         lines.append((_MINIMUM, "", "", "", "", *least, *([""] * len(LEVELS) if several else [])))
     return Table(tuple(header), tuple(lines), 4, title)
 
@@ -419,7 +392,7 @@ def _two_files(base: Traffic, target: Traffic, shape: int, title: str) -> Table:
             sizes = (size(one.per_call[level]) if one else ABSENT for one in (pair.base, pair.target))
             lines.append((_named(row), row.kind if row.kernel else "", label, calls, *sizes, _change(pair, level)))
     for level, label in LEVELS.items():
-        least = [size(one.minimum[level]) if level in one.minimum else "" for one in (base, target)]
+        least = [size(one.of.minimum[level]) if level in one.of.minimum else "" for one in (base, target)]
         lines += [(_MINIMUM, "", label, "", *least, "")] if any(least) else []
     header = ("kernel", "kind", "level", "launches a call", "base", "target", "change")
     return Table(header, tuple(lines), 3, title)
@@ -435,7 +408,7 @@ def memory_notes(groups: Sequence[MemoryGroup]) -> list[str]:
     found = [f"{cell} {name}: {reason}" for group in groups for cell, name, reason in group.failed]
     for tables in (group.tables for group in groups):
         for table in tables:
-            notes = list(table.notes)
+            notes = list(table.of.notes)
             missing = ", ".join(name for level, name in LEVELS.items() if level not in table.sources)
             notes += [f"{missing}: {NOT_RECORDED}"] if missing else []
             notes += [f"DRAM is {table.sources['dram']}"] if "+" in table.sources.get("dram", "") else []
@@ -487,7 +460,7 @@ def _memory_lines(groups: Sequence[MemoryGroup]) -> Iterator[Line]:
                 yield _memory_line(table, pair, compared=place > 0)
             for launched, count in table.outside.items():
                 kernel, grid, block = map(plain, launched)
-                yield {"file": plain(str(table.path)), "kernel": kernel, "grid": grid, "block": block,
+                yield {"file": plain(str(Path(table.of.csv))), "kernel": kernel, "grid": grid, "block": block,
                        "kind": "outside", "launches": str(count)}  # fmt: skip
         for cell, name, reason in group.failed:
             yield {"cell": plain(cell), "arm": plain(name), "kind": "error", "reason": plain(reason)}
@@ -496,18 +469,22 @@ def _memory_lines(groups: Sequence[MemoryGroup]) -> Iterator[Line]:
 def _memory_line(table: Traffic, pair: Pair, *, compared: bool) -> Line:
     """A row of this file; a kernel that only base has is named, with 0 launches."""
     row, here = pair.either, pair.target is not None
-    names = {"file": str(table.path), "kernel": row.kernel, "grid": row.grid, "block": row.block}
-    line = {name: plain(text) for name, text in (names | {"cell": table.cell, "arm": table.arm}).items()}
+    names = {"file": str(Path(table.of.csv)), "kernel": row.kernel, "grid": row.grid, "block": row.block}
+    line = {name: plain(text) for name, text in (names | {"cell": table.of.cell, "arm": table.of.arm}).items()}
     both = "both" if pair.base and pair.target else "target only" if pair.target else "base only"
     line |= {"shape": str(row.shape), "kind": row.kind, "launches": str(row.launches if here else 0)}
     line["in_files"] = both if compared else ""
-    line |= {"launches_a_call": str(row.a_call if here else 0), "warmup": str(table.warmup), "runs": str(table.runs)}
+    line |= {
+        "launches_a_call": str(row.a_call if here else 0),
+        "warmup": str(table.of.warmup),
+        "runs": str(table.of.runs),
+    }
     figures = {f"{level}_change_pct": (pair.pct(level), 4) for level in LEVELS}
     for level in LEVELS if here else ():
         figures[f"{level}_bytes_a_launch"] = row.per_launch[level], 1
         figures[f"{level}_bytes_a_call"] = row.per_call[level], 1
         if row.kind == "all":
-            figures[f"{level}_minimum_bytes"] = table.minimum.get(level), 1
+            figures[f"{level}_minimum_bytes"] = table.of.minimum.get(level), 1
     return line | {name: "" if value is None else f"{value:.{places}f}" for name, (value, places) in figures.items()}
 
 

@@ -62,7 +62,7 @@ def test_any_recording_of_ncu_is_read_or_refused(asker: Asker, page: int, exampl
 
 @many
 @pytest.mark.parametrize(("document", "by"), [(CHROME, "torch"), (PROTON, "proton")], ids=["torch", "proton"])
-def test_any_trace_is_kept_or_told(tmp_path: Path, document: object, by: probes.By, examples: int) -> None:
+def test_any_trace_is_kept_or_told(tmp_path: Path, document: object, by: str, examples: int) -> None:
     """The errors are those that become the trace's `missing` (abprof/evidence/probes.py)."""
     made, target = tmp_path / "made", tmp_path / "kept"
 

@@ -36,16 +36,12 @@ def moves(kernel: str, dram: float, **more: float | str) -> L:
     return L(kernel, grid, bytes={"dram": dram, "l2": 2 * dram, "l1": 3 * dram, **more})  # type: ignore[dict-item]
 
 
-def number(value: float, unit: str = "byte", locale: str = "C") -> str:
-    """As ncu prints it: whole bytes, else two decimals; thousands and decimal mark of the locale."""
-    scaled = value / SCALE[unit]
-    text = f"{scaled:,.0f}" if unit == "byte" else f"{scaled:,.2f}"
-    marks = {"C": ",.", "de": ".,", "fr": "\u202f,", "ch": "’."}[locale]
-    return text.translate(str.maketrans(",.", marks))
+def number(value: float, unit: str = "byte") -> str:
+    """As ncu prints it in the locale C: whole bytes, else two decimals."""
+    return f"{value / SCALE[unit]:,.0f}" if unit == "byte" else f"{value / SCALE[unit]:,.2f}"
 
 
-def details(launches: Sequence[L], *, old: bool = False, nvtx: bool = False, rules: bool = False, unit: str = "byte",
-            locale: str = "C") -> str:  # fmt: skip
+def details(launches: Sequence[L], *, old: bool = False, nvtx: bool = False, rules: bool = False, unit: str = "byte") -> str:  # fmt: skip
     """The details page: a row for each metric."""
     shape = (
         ["Kernel Time", "Context", "Stream"]
@@ -59,20 +55,16 @@ def details(launches: Sequence[L], *, old: bool = False, nvtx: bool = False, rul
         front = [str(place), "446", "python3.12", "127.0.0.1", *(["446 ...:measure:none", ""] if nvtx else [])]
         front += [launch.kernel, *here]
         tail = [""] if rules else []  # the real details page leaves the other four out
-        rows.append(
-            [*front, "GPU Speed Of Light Throughput", "Memory Throughput", "%", number(84.5e3, "Kbyte", locale), *tail]
-        )
+        rows.append([*front, "GPU Speed Of Light Throughput", "Memory Throughput", "%", number(84.5e3, "Kbyte"), *tail])
         for name, value in launch.bytes.items():
-            rows.append(
-                [*front, "Command line profiler metrics", NAMES[name], unit, number(value, unit, locale), *tail]
-            )
+            rows.append([*front, "Command line profiler metrics", NAMES[name], unit, number(value, unit), *tail])
         if rules:
             said = ["SOLBottleneck", "OPT", 'Memory is more utilized, "L2" for example, than', "global", "30.1"]
             rows.append([*front, "GPU Speed Of Light Throughput", "", "", "", *said])
     return written(rows)
 
 
-def raw(launches: Sequence[L], *, nvtx: bool = True, unit: str = "byte", locale: str = "C") -> str:
+def raw(launches: Sequence[L], *, nvtx: bool = True, unit: str = "byte") -> str:
     """The raw page: a row for each launch, after one with units."""
     names = [name for name in NAMES if any(name in launch.bytes for launch in launches)]
     more = NVTX if nvtx else []
@@ -94,8 +86,8 @@ def raw(launches: Sequence[L], *, nvtx: bool = True, unit: str = "byte", locale:
             "7",
             launch.block,
         ]
-        values = [number(launch.bytes[name], unit, locale) if name in launch.bytes else "n/a" for name in names]
-        rows.append([*front, launch.grid, "0", "9.0", *values, number(84.5e3, "Kbyte", locale), "NVIDIA H200"])
+        values = [number(launch.bytes[name], unit) if name in launch.bytes else "n/a" for name in names]
+        rows.append([*front, launch.grid, "0", "9.0", *values, number(84.5e3, "Kbyte"), "NVIDIA H200"])
     return written(rows)
 
 

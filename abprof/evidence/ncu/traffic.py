@@ -1,4 +1,4 @@
-"""From launches to bytes per call: which launches make a call, which are warm-ups, and the table of kernels and sums.
+"""From launches to calls: which launches make a call, which are warm-ups, and the bytes of each kernel and call.
 
 N = warm-up + runs calls of each shape, each call alike. A kernel is known by name, grid and block. k*N launches are k
 launches a call, or k shapes one after another (30 calls of 8 lengths are 240 launches of a kernel whose name does not
@@ -9,17 +9,21 @@ warm-ups are then unknown. Launches before, between and after the calls are set-
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
-from abprof.evidence.ncu.recording import LEVELS, Launch, Name, Recording, read
+import msgspec
+
+from abprof.evidence.ncu.recording import LEVELS, METRICS, TIME, Launch, Name, moved, read
+from abprof.records import KernelProfile, Profile
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import refuse_calls
 
-NOISE = 0.02  # of a kernel's bytes: launches that differ by less are alike
+_NOISE = 0.02  # of a kernel's bytes: launches that differ by less are alike
 Bytes = Mapping[str, float | None]  # level -> bytes; None: not recorded
 Part = tuple[Name, tuple[int, ...]]  # a kernel's launches of one shape, as indexes into the recording
 # Kernels that only move or make data, as torch, CUB, users of Triton and cuDNN name them. All others compute.
@@ -31,20 +35,10 @@ _MOVES = re.compile(
 
 
 @dataclass(frozen=True)
-class Counted:
-    """A kernel's launches in one shape: `launches` with warm-ups, `kept` without, `a_call` in each call."""
-
-    name: Name
-    launches: int
-    a_call: int
-    kept: tuple[Launch, ...]
-
-
-@dataclass(frozen=True)
 class Calls:
     """A recording's calls. `shapes`: the kernels of each; `outside`: launches that belong to no call."""
 
-    shapes: tuple[tuple[Counted, ...], ...]
+    shapes: Sequence[Sequence[KernelProfile]]
     outside: Mapping[Name, int]
     notes: tuple[str, ...]  # how k*N launches were read
 
@@ -66,25 +60,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A file's traffic. `rows`: each shape's kernels; `sums`: each shape's compute, other, all."""
+    """The traffic of a file, or of a profiled arm. `rows`: each shape's kernels; `sums`: each shape's compute, other, all."""
 
-    path: Path
-    page: str
-    sources: Mapping[str, str]
-    warmup: int
-    runs: int
+    of: Profile  # of a file `csv` is its path, and `cell` and `arm` are ""
     rows: tuple[Row, ...]
     sums: tuple[Row, ...]
+    sources: Mapping[str, str]  # level -> ncu's metrics
     outside: Mapping[Name, int]
-    notes: tuple[str, ...]
-    cell: str = ""  # if abprof recorded it
-    arm: str = ""
-    minimum: Mapping[str, float] = field(default_factory=dict)  # level -> predicted minimum of a call, bytes
 
     @property
     def label(self) -> str:
         """`CELL ARM`, or the file."""
-        return f"{self.cell} {self.arm}" if self.cell else str(self.path)
+        return f"{self.of.cell} {self.of.arm}" if self.of.cell else self.of.csv
 
     @property
     def shapes(self) -> int:
@@ -93,7 +80,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Pair:
-    """The same row of two files; None if a file lacks it."""
+    """The same row of two tables; None if a table lacks it."""
 
     base: Row | None
     target: Row | None
@@ -114,19 +101,40 @@ class Pair:
 def measured(path: Path, *, warmup: int, runs: int, kernels: Sequence[str] = ()) -> Table:
     """The traffic of each kernel of a CSV file, per launch and per call, warm-ups dropped.
 
-    The file has `warmup + runs` calls of each shape. `kernels`: globs of the kernels under test; each must be there.
+    The file has `warmup + runs` calls of each shape. `kernels`: names or globs; others are left out, and each must be there.
     Raises AbprofError for a file that cannot be read and for launches that are not a whole number of calls.
     """
-    recording = read(path)
-    calls = count(recording, warmup=warmup, runs=runs, kernels=kernels)
-    rows, sums, notes = [], [], list(calls.notes)
-    for place, shape in enumerate(calls.shapes, 1):
-        mine = [_row(place, counted, runs, kernels) for counted in shape]
-        rows += mine
-        sums += summed(place, mine)
-        notes += [note for counted in shape for note in _gaps(counted, recording.sources)]
-    return Table(path, recording.page, recording.sources, warmup, runs, tuple(rows), tuple(sums), calls.outside,
-                 tuple(notes))  # fmt: skip
+    refuse_calls(warmup, runs)
+    launches = read(path)
+    for glob in kernels:
+        if not any(_matches(launch.name[0], [glob]) for launch in launches):
+            there = ", ".join(dict.fromkeys(launch.name[0] for launch in launches))
+            what = f"no launch of {glob!r}: a kernel that never runs moves nothing"
+            raise AbprofError(what, where=str(path), advice=f"launched: {there[:300]}")
+    launches = [launch for launch in launches if not kernels or _matches(launch.name[0], kernels)]
+    calls = count(launches, path, warmup=warmup, runs=runs)
+    return table(Profile(cell="", arm="", purpose="memory", warmup=warmup, runs=runs, csv=str(path)), calls)
+
+
+def table(of: Profile, calls: Calls | None = None) -> Table:
+    """The traffic of a profile, or of these calls."""
+    calls = calls or Calls([of.kernels], {}, of.notes)
+    rows, sums = [], []
+    sources: dict[str, dict[str, None]] = {}
+    for shape, kernels in enumerate(calls.shapes, 1):
+        own = []
+        for kernel in kernels:
+            found = {level: (name, number) for level, name, number in moved(kernel.metrics)}
+            for level, (name, _) in found.items():
+                sources.setdefault(level, {})[name] = None
+            launch = {level: found[level][1] if level in found else None for level in LEVELS}
+            call = {level: None if n is None else n * kernel.launches_a_call for level, n in launch.items()}
+            own.append(Row(shape, kernel.name, kernel.grid, kernel.block, kernel.kind, kernel.launches,
+                           kernel.launches_a_call, launch, call))  # fmt: skip
+        rows += own
+        sums += _sums(shape, own)
+    named = {level: " or ".join(names) for level, names in sources.items()}
+    return Table(msgspec.structs.replace(of, notes=calls.notes), tuple(rows), tuple(sums), named, calls.outside)
 
 
 def moves_only(kernel: str) -> bool:
@@ -136,107 +144,58 @@ def moves_only(kernel: str) -> bool:
     return _MOVES.search(plain if "at::" in own else own) is not None
 
 
+def _matches(kernel: str, globs: Sequence[str]) -> bool:
+    return any(fnmatchcase(kernel, glob) or glob in kernel for glob in globs)
+
+
 # ---------------------------------------------------------------- calls
 
 
-def count(
-    recording: Recording, *, warmup: int, runs: int, kernels: Sequence[str] = (), one_shape: bool = False
-) -> Calls:
+def count(launches: Sequence[Launch], where: Path, *, warmup: int, runs: int, one_shape: bool = False) -> Calls:
     """Group launches into calls and drop the warm-ups. Raises AbprofError if they are not a whole number of calls.
 
-    `kernels`: globs of the kernels under test; each must be there, and only theirs must be whole. `one_shape`: the
-    recording has the calls of one shape and nothing else, so that every kernel must be whole.
+    `one_shape`: there are the calls of one shape and nothing else, so that every kernel must be whole.
     """
-    refuse_calls(warmup, runs)
-    names = {launch.name for launch in recording.launches}
-    for glob in kernels:
-        if not any(_matches(name[0], [glob]) for name in names):
-            there = ", ".join(dict.fromkeys(_short((launch.kernel, "", "")) for launch in recording.launches))
-            what = f"no launch of {glob!r}: a kernel that never runs moves nothing"
-            raise AbprofError(what, where=str(recording.path), advice=f"launched: {there[:300]}")
-    parts = [] if one_shape else recording.split()
-    if len(parts) < 2 or not all(_whole(part, warmup + runs, kernels) for part in parts):
-        return _calls(recording, warmup, runs, kernels, one_shape=one_shape)
-    each = [_calls(part, warmup, runs, kernels) for part in parts]
-    outside: dict[Name, int] = {}
-    for name, number in (item for one in each for item in one.outside.items()):
-        outside[name] = outside.get(name, 0) + number
-    first = f"{len(parts)} recordings in this file, each with its own warm-ups"
-    notes = dict.fromkeys([first, *(note for one in each for note in one.notes)])
-    return Calls(tuple(shape for one in each for shape in one.shapes), outside, tuple(notes))
-
-
-def _groups(recording: Recording) -> dict[Name, list[int]]:
-    groups: dict[Name, list[int]] = {}
-    for place, launch in enumerate(recording.launches):
+    calls, groups = warmup + runs, dict[Name, list[int]]()
+    for place, launch in enumerate(launches):
         groups.setdefault(launch.name, []).append(place)
-    return groups
-
-
-def _whole(part: Recording, calls: int, kernels: Sequence[str]) -> bool:
-    tested = [places for name, places in _groups(part).items() if not kernels or _matches(name[0], kernels)]
-    return bool(tested) and all(len(places) % calls == 0 for places in tested)
-
-
-def _calls(recording: Recording, warmup: int, runs: int, kernels: Sequence[str], *, one_shape: bool = False) -> Calls:
-    groups, calls = _groups(recording), warmup + runs
     whole = {name: places for name, places in groups.items() if len(places) % calls == 0}
     outside = {name: places for name, places in groups.items() if name not in whole}
-    tested = {name: groups[name] for name in groups if not kernels or _matches(name[0], kernels)}
     if one_shape:
-        torn, parts = outside, [(name, tuple(places)) for name, places in whole.items()]
-        shapes = [parts]
-        notes = [_note(name, len(places), 1, calls) for name, places in parts if len(places) > calls]
-    elif not whole.keys() & tested.keys():
-        torn, shapes, notes = tested, [], []
+        shapes = [[(name, tuple(places)) for name, places in whole.items()]]
     else:
-        shapes, notes = _shapes(recording, whole, calls)
-        torn = {n: p for n, p in outside.items() if n in tested and (kernels or _inside(p, shapes, calls))}
+        shapes = _shapes(launches, whole, calls)
+    torn = {n: p for n, p in outside.items() if one_shape or not whole or _inside(p, shapes, calls)}
     if torn:
-        advice = "are --warmup and --runs those of the recording? --kernel NAME tests one kernel among others"
-        if one_shape:
-            advice = "does every call launch the same? the first one is not counted"
-        raise _refusal(recording, torn, warmup, runs, advice)
-    counted = tuple(tuple(_counted(recording, part, warmup, calls) for part in shape) for shape in shapes)
-    return Calls(counted, {name: len(places) for name, places in outside.items()}, tuple(notes))
+        advice = "are --warmup and --runs those of the recording? --kernel NAME counts some kernels alone"
+        counts = [f"{_short(name)}: {len(places)}" for name, places in torn.items()]
+        more = f" and {len(counts) - 4} more" if len(counts) > 4 else ""
+        what = f"launches are no multiple of {calls} ({warmup} warm-up + {runs} runs): {'; '.join(counts[:4])}{more}"
+        raise AbprofError(what, where=str(where), advice="" if one_shape else advice)
+    notes = []
+    for name, places in whole.items():
+        number = sum(name == other for shape in shapes for other, _ in shape)
+        times, each = len(places) // calls, f"{len(places)} launches are"
+        if number > 1:
+            notes.append(f"{_short(name)}: {each} {number} shapes with {calls} calls each, not {times} launches a call")
+        elif times > 1:
+            notes.append(f"{_short(name)}: {each} {times} a call in {calls} calls")
+    made = [[_kernel(part, launches, warmup, calls) for part in shape] for shape in shapes]
+    return Calls(made, {name: len(places) for name, places in outside.items()}, tuple(notes))
 
 
-def _refusal(
-    recording: Recording, torn: Mapping[Name, Sequence[int]], warmup: int, runs: int, advice: str
-) -> AbprofError:
-    counts = [f"{_short(name)}: {len(places)}" for name, places in torn.items()]
-    more = f" and {len(counts) - 4} more" if len(counts) > 4 else ""
-    calls = f"{warmup + runs} ({warmup} warm-up + {runs} runs)"
-    what = f"launches are no multiple of {calls}: {'; '.join(counts[:4])}{more}"
-    return AbprofError(what, where=str(recording.path), advice=advice)
-
-
-def _shapes(recording: Recording, whole: Mapping[Name, list[int]], calls: int) -> tuple[list[list[Part]], list[str]]:
+def _shapes(launches: Sequence[Launch], whole: Mapping[Name, list[int]], calls: int) -> list[list[Part]]:
     """The kernels of each shape. Shapes follow each other, so parts that overlap are of one shape."""
-    counts = {name: _shapes_by_bytes([recording.launches[p] for p in places], calls) for name, places in whole.items()}
+    counts = {name: _shapes_by_bytes([launches[p] for p in places], calls) for name, places in whole.items()}
     parts = {name: _cut(name, places, counts[name]) for name, places in whole.items()}
     sure = [part for name in whole if counts[name] > 1 or len(whole[name]) == calls for part in parts[name]]
-    regions = len(_overlapping(sure, calls)) if sure else 1
+    regions = len(_overlapping(sure, calls))
     for name, places in whole.items():
-        again = _cut(name, places, regions)
-        fits = counts[name] == 1 < regions and len(places) % (regions * calls) == 0
-        if fits and len(_overlapping([*sure, *again], calls)) == regions:
-            parts[name] = again  # the same bytes in every shape
-    shapes = _overlapping([part for several in parts.values() for part in several], calls)
-    many = [name for name, places in whole.items() if len(places) > calls]
-    return shapes, [_note(name, len(whole[name]), len(parts[name]), calls) for name in many]
-
-
-def _note(name: Name, launches: int, shapes: int, calls: int) -> str:
-    """How k*N launches were read, and why."""
-    a_call = launches // (shapes * calls)
-    if shapes == 1:
-        why = "" if name[1] else "; the file has no grids, so shapes that move the same bytes would look alike"
-        return f"{_short(name)}: {launches} launches are {a_call} a call in {calls} calls{why}"
-    each = f"{calls} calls each" + (f" of {a_call} launches" if a_call > 1 else "")
-    return (
-        f"{_short(name)}: {launches} launches are {shapes} shapes with {each}, not {launches // calls} launches a call"
-    )
+        if counts[name] == 1 < regions and len(places) % (regions * calls) == 0:
+            again = _cut(name, places, regions)
+            if len(_overlapping([*sure, *again], calls)) == regions:
+                parts[name] = again  # the same bytes in every shape
+    return _overlapping([part for several in parts.values() for part in several], calls)
 
 
 def _shapes_by_bytes(launches: Sequence[Launch], calls: int) -> int:
@@ -245,26 +204,22 @@ def _shapes_by_bytes(launches: Sequence[Launch], calls: int) -> int:
     For each division, launches at the same place of a call in the same shape are compared with their median. Every
     division has as many medians, so the one that fits best is right.
     """
-    level = next((name for name in ("l1", "l2", "dram") if all(name in launch.bytes for launch in launches)), "")
+    name = next((n for n in reversed(METRICS.values()) if all(n in launch.metrics for launch in launches)), "")
     most = len(launches) // calls
-    if most == 1 or not level:
+    if most == 1 or not name:
         return 1
-    values = [launch.bytes[level] for launch in launches]
-    misfit = {number: _misfit(values, number, most // number) for number in range(1, most + 1) if most % number == 0}
+    values = [launch.metrics[name] for launch in launches]
+    misfit = {}
+    for shapes in (number for number in range(1, most + 1) if most % number == 0):
+        length, a_call = len(values) // shapes, most // shapes
+        slots = [
+            values[at + slot : at + length : a_call] for at in range(0, len(values), length) for slot in range(a_call)
+        ]
+        misfit[shapes] = sum(abs(v - median(alike)) for alike in slots for v in alike) / (sum(values) or 1.0)
     best = min(misfit.values())
-    if misfit[1] <= max(NOISE, 3 * best):
+    if misfit[1] <= max(_NOISE, 3 * best):
         return 1
     return next(number for number, value in misfit.items() if value <= 1.5 * best)
-
-
-def _misfit(values: Sequence[float], shapes: int, a_call: int) -> float:
-    length, off = len(values) // shapes, 0.0
-    for start in range(0, len(values), length):
-        for slot in range(a_call):
-            alike = values[start + slot : start + length : a_call]
-            middle = median(alike)
-            off += sum(abs(value - middle) for value in alike)
-    return off / (sum(values) or 1.0)
 
 
 def _cut(name: Name, places: Sequence[int], number: int) -> list[Part]:
@@ -286,17 +241,26 @@ def _overlapping(parts: Sequence[Part], calls: int) -> list[list[Part]]:
 
 
 def _inside(places: Sequence[int], shapes: Sequence[Sequence[Part]], calls: int) -> bool:
-    """Whether launches lie within a shape's calls, or are most of a shape's calls by themselves."""
+    """Whether launches lie within a shape's calls, or are too many for a set-up."""
     spans = [(min(part[1][0] for part in shape), max(part[1][-1] for part in shape)) for shape in shapes]
-    gaps = [sum(place > last for _, last in spans) for place in places]
     within = any(first < place < last for place in places for first, last in spans)
-    return within or any(2 * gaps.count(gap) > calls for gap in gaps)
+    return within or 2 * len(places) > calls * len(shapes)
 
 
-def _counted(recording: Recording, part: Part, warmup: int, calls: int) -> Counted:
-    name, places = part
+def _kernel(part: Part, launches: Sequence[Launch], warmup: int, calls: int) -> KernelProfile:
+    """Means over launches; rates and ratios weighted by the launches' time. Metrics that a launch lacks are left out."""
+    (name, grid, block), places = part
     a_call = len(places) // calls
-    return Counted(name, len(places), a_call, tuple(recording.launches[p] for p in places[a_call * warmup :]))
+    kept = [launches[place].metrics for place in places[a_call * warmup :]]
+    found = {}
+    for metric in (metric for metric in kept[0] if all(metric in launch for launch in kept)):
+        times = [launch.get(TIME, 0.0) for launch in kept]
+        weights = times if not metric.endswith(".sum") and all(times) else [1.0] * len(times)
+        total = sum(launch[metric] * weight for launch, weight in zip(kept, weights, strict=True))
+        found[metric] = total / sum(weights)
+    kind: Literal["compute", "other"] = "other" if moves_only(name) else "compute"
+    return KernelProfile(name=name, grid=grid, block=block, kind=kind, launches=len(places), launches_a_call=a_call,
+                         metrics=found)  # fmt: skip
 
 
 def _short(name: Name) -> str:
@@ -305,29 +269,17 @@ def _short(name: Name) -> str:
     return " ".join([kernel, *(f"{what} {t}" for what, t in zip(("grid", "block"), name[1:], strict=True) if t)])
 
 
-def _matches(kernel: str, globs: Sequence[str]) -> bool:
-    return any(fnmatchcase(kernel, glob) or glob in kernel for glob in globs)
-
-
 # ---------------------------------------------------------------- tables
 
 
-def _row(shape: int, counted: Counted, runs: int, kernels: Sequence[str]) -> Row:
-    totals = {level: _total([launch.bytes.get(level) for launch in counted.kept]) for level in LEVELS}
-    per_launch = {level: None if total is None else total / len(counted.kept) for level, total in totals.items()}
-    per_call = {level: None if total is None else total / runs for level, total in totals.items()}
-    computes = _matches(counted.name[0], kernels) if kernels else not moves_only(counted.name[0])
-    kind = "compute" if computes else "other"
-    return Row(shape, *counted.name, kind, counted.launches, counted.a_call, per_launch, per_call)
-
-
-def summed(shape: int, rows: Sequence[Row]) -> list[Row]:
-    """The sums over a shape's kernels: per kind, and all."""
+def _sums(shape: int, rows: Sequence[Row]) -> list[Row]:
+    """The sums over a shape's kernels: per kind, and all; None where a kernel has no number."""
     kinds = [kind for kind in ("compute", "other") if any(row.kind == kind for row in rows)]
     sums = []
     for kind in (*kinds, "all"):
         own = [row for row in rows if kind in (row.kind, "all")]
-        per_call = {level: _total([row.per_call[level] for row in own]) for level in LEVELS}
+        known = {level: [row.per_call[level] for row in own] for level in LEVELS}
+        per_call = {level: None if None in of else sum(filter(None, of)) for level, of in known.items()}
         launches, a_call = sum(row.launches for row in own), sum(row.a_call for row in own)
         sums.append(Row(shape, "", "", "", kind, launches, a_call, dict.fromkeys(LEVELS), per_call))
     return sums
@@ -357,17 +309,3 @@ def _paired(base: Sequence[Row], target: Sequence[Row], keys: Iterable[Callable[
                 right.remove(found)
     pairs = [Pair(row, partner.get(place)) for place, row in enumerate(base)] + [Pair(None, row) for row in right]
     return sorted(pairs, key=lambda pair: pair.either.shape)
-
-
-def _total(values: Sequence[float | None]) -> float | None:
-    """The sum; None if any is missing."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
-
-
-def _gaps(counted: Counted, sources: Mapping[str, str]) -> Iterator[str]:
-    for level in sources:
-        lacking = sum(level not in launch.bytes for launch in counted.kept)
-        if lacking:
-            among = f"{lacking} of {len(counted.kept)} launches"
-            yield f"{_short(counted.name)}: {LEVELS[level]} is not recorded in {among}, so it has no number"
